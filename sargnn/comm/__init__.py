@@ -1,0 +1,1 @@
+"""Communication: the process group, the row exchange and the few collectives."""

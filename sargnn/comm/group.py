@@ -1,0 +1,128 @@
+"""The process group: who takes part, and what was sent and waited for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from sargnn.errors import CommError
+
+
+@dataclass
+class Traffic:
+    """What one rank sent and how long it waited since the last reset.
+
+    Attributes:
+        sent_bytes: payload of row exchange sent by this rank; collectives are not counted.
+        wait_s: seconds spent waiting for rows, errors and collectives.
+    """
+
+    sent_bytes: int = 0
+    wait_s: float = 0.0
+
+    def reset(self) -> None:
+        """Start counting anew."""
+        self.sent_bytes, self.wait_s = 0, 0.0
+
+
+class Group:
+    """P ranks that exchange rows and sum small tensors. ``Group.single()`` is the group of one, without communication.
+
+    Args:
+        rank: this rank. world: P.
+        process_group: torch's group; None for a group of one.
+    """
+
+    def __init__(self, rank: int, world: int, process_group: dist.ProcessGroup | None) -> None:
+        self.rank, self.world = rank, world
+        self.process_group = process_group
+        self.traffic = Traffic()
+
+    @classmethod
+    def single(cls) -> Group:
+        """A group of one."""
+        return cls(0, 1, None)
+
+    @classmethod
+    def from_environment(cls, backend: str, timeout_s: float, rank: int, world: int) -> Group:
+        """Join the group that MASTER_ADDR and MASTER_PORT name."""
+        if world == 1:
+            return cls.single()
+        try:
+            dist.init_process_group(backend, rank=rank, world_size=world, timeout=timedelta(seconds=timeout_s))
+        except (RuntimeError, ValueError) as error:
+            raise CommError(f"Rank {rank} could not join the other workers: {error}") from error
+        return cls(rank, world, dist.group.WORLD)
+
+    def close(self) -> None:
+        """Leave the group."""
+        if self.process_group is not None:
+            dist.destroy_process_group()
+
+    def send(self, tensor: Tensor, peer: int, tag: int) -> dist.Work:
+        """Start sending a contiguous tensor to ``peer``; its bytes are counted."""
+        self.traffic.sent_bytes += tensor.numel() * tensor.element_size()
+        work = dist.isend(tensor, group=self.process_group, group_dst=peer, tag=tag)
+        assert work is not None
+        return work
+
+    def receive(self, tensor: Tensor, peer: int, tag: int) -> dist.Work:
+        """Start receiving from ``peer`` into a contiguous tensor."""
+        work = dist.irecv(tensor, group=self.process_group, group_src=peer, tag=tag)
+        assert work is not None
+        return work
+
+    def wait(self, work: dist.Work, peer: int, doing: str) -> None:
+        """Wait for a transfer. Raises ``CommError`` that names the peer if it died or did not answer in time."""
+        started = time.perf_counter()
+        try:
+            work.wait()
+        except RuntimeError as error:
+            raise CommError(f"Rank {self.rank} lost rank {peer} while {doing}: {_first_line(error)}") from error
+        self.traffic.wait_s += time.perf_counter() - started
+
+    def sum_(self, tensor: Tensor) -> Tensor:
+        """All-reduce (SUM) in place; the same bits on every rank."""
+        if self.process_group is not None:
+            started = time.perf_counter()
+            try:
+                dist.all_reduce(tensor, group=self.process_group)
+            except RuntimeError as error:
+                raise CommError(f"Rank {self.rank} lost a peer in an all-reduce: {_first_line(error)}") from error
+            self.traffic.wait_s += time.perf_counter() - started
+        return tensor
+
+    def gather(self, tensor: Tensor) -> list[Tensor]:
+        """Every rank's tensor (same shape), in rank order."""
+        if self.process_group is None:
+            return [tensor]
+        started = time.perf_counter()
+        parts = [torch.empty_like(tensor) for _ in range(self.world)]
+        try:
+            dist.all_gather(parts, tensor, group=self.process_group)
+        except RuntimeError as error:
+            raise CommError(f"Rank {self.rank} lost a peer in an all-gather: {_first_line(error)}") from error
+        self.traffic.wait_s += time.perf_counter() - started
+        return parts
+
+
+def sum_flat(group: Group, tensors: Sequence[Tensor]) -> None:
+    """Sum several tensors of one dtype over all ranks, in place, in ONE flattened all-reduce."""
+    if group.world == 1 or not tensors:
+        return
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    group.sum_(flat)
+    start = 0
+    for tensor in tensors:
+        tensor.copy_(flat[start : start + tensor.numel()].view_as(tensor))
+        start += tensor.numel()
+
+
+def _first_line(error: RuntimeError) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,299 @@
+"""The resolved configuration of a run: plain dataclasses, checked field by field.
+
+Hydra composes; this module checks. ``parse`` turns the resolved mapping into a ``RunConfig`` and answers every unknown
+key, wrong type and value out of range with a ``ConfigError``. Workers read the same ``config.yaml`` through ``load``
+and need neither Hydra nor OmegaConf.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import types
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import yaml
+
+from sargnn.errors import ConfigError, nearest
+
+T = TypeVar("T")
+
+
+def _number(
+    *, low: float | None = None, high: float | None = None, open_low: bool = False, open_high: bool = False
+) -> dict[str, Any]:  # noqa: E501
+    return {"low": low, "high": high, "open_low": open_low, "open_high": open_high}
+
+
+_POSITIVE = _number(low=0, open_low=True)
+_NOT_NEGATIVE = _number(low=0)
+_AT_LEAST_ONE = _number(low=1)
+_PROBABILITY = _number(low=0, high=1, open_high=True)
+_FRACTION = _number(low=0, high=1)
+
+
+@dataclass(frozen=True)
+class SyntheticConfig:
+    """The embedded graph: a degree-corrected stochastic block model (``data/synthetic.py`` gives the distribution)."""
+
+    name: Literal["synthetic"]
+    num_nodes: int = field(metadata=_AT_LEAST_ONE)
+    mean_degree: float = field(metadata=_POSITIVE)
+    num_features: int = field(metadata=_AT_LEAST_ONE)
+    num_classes: int = field(metadata=_number(low=2))
+    blocks_per_class: int = field(metadata=_AT_LEAST_ONE)
+    homophily: float = field(metadata=_FRACTION)
+    power: float = field(metadata=_number(low=1, open_low=True))
+    label_noise: float = field(metadata=_FRACTION)
+    feature_signal: float = field(metadata=_NOT_NEGATIVE)
+    train_fraction: float = field(metadata=_FRACTION)
+    val_fraction: float = field(metadata=_FRACTION)
+    seed: int = field(metadata=_NOT_NEGATIVE)
+    normalize_features: bool
+    add_self_loops: bool | None
+
+
+@dataclass(frozen=True)
+class OgbDirConfig:
+    """A folder in OGB's raw homogeneous layout."""
+
+    name: Literal["ogb_dir"]
+    root: str
+    add_inverse_edges: bool
+    normalize_features: bool
+    add_self_loops: bool | None
+
+
+@dataclass(frozen=True)
+class PartitionerConfig:
+    """How nodes are assigned to workers, and the order of the nodes inside a part."""
+
+    name: str
+    seed: int = field(metadata=_NOT_NEGATIVE)
+    order: Literal["locality", "original"]
+    imbalance: float = field(default=0.03, metadata=_NOT_NEGATIVE)
+
+
+@dataclass(frozen=True)
+class SageConfig:
+    """GraphSage (Hamilton et al., 2017)."""
+
+    name: Literal["sage"]
+    hidden: int = field(metadata=_AT_LEAST_ONE)
+    num_layers: int = field(metadata=_number(low=1, high=256))
+    aggregator: Literal["mean", "sum"]
+    norm: Literal["batch", "none"]
+    activation: Literal["relu", "elu"]
+    residual: bool
+    dropout: float = field(metadata=_PROBABILITY)
+    input_dropout: float = field(metadata=_PROBABILITY)
+
+
+@dataclass(frozen=True)
+class GcnConfig:
+    """GCN (Kipf and Welling, 2017)."""
+
+    name: Literal["gcn"]
+    hidden: int = field(metadata=_AT_LEAST_ONE)
+    num_layers: int = field(metadata=_number(low=1, high=256))
+    norm: Literal["batch", "none"]
+    activation: Literal["relu", "elu"]
+    residual: bool
+    dropout: float = field(metadata=_PROBABILITY)
+    input_dropout: float = field(metadata=_PROBABILITY)
+
+
+@dataclass(frozen=True)
+class ModeConfig:
+    """Which training mode runs: a key of ``sargnn.engine.modes.MODES``."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class KernelConfig:
+    """Which kernel runs: ``auto`` or a key of ``sargnn.kernels.KERNELS``."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class OptimConfig:
+    """The optimizer and its learning rate over the epochs."""
+
+    name: Literal["adam", "adamw"]
+    lr: float = field(metadata=_POSITIVE)
+    weight_decay: float = field(metadata=_NOT_NEGATIVE)
+    schedule: Literal["constant", "cosine"]
+
+
+@dataclass(frozen=True)
+class CommConfig:
+    """How workers exchange rows."""
+
+    backend: Literal["gloo"]
+    prefetch_depth: int = field(metadata=_NOT_NEGATIVE)
+    timeout_s: float = field(metadata=_POSITIVE)
+
+
+@dataclass(frozen=True)
+class TrackingConfig:
+    """Where figures are sent. ``uri`` null: an sqlite store in the working folder."""
+
+    enabled: bool
+    uri: str | None
+    experiment: str
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run, resolved. ``config.yaml`` in the run folder holds exactly this."""
+
+    dataset: SyntheticConfig | OgbDirConfig
+    partitioner: PartitionerConfig
+    model: SageConfig | GcnConfig
+    mode: ModeConfig
+    kernel: KernelConfig
+    optim: OptimConfig
+    comm: CommConfig
+    tracking: TrackingConfig
+    epochs: int = field(metadata=_AT_LEAST_ONE)
+    eval_every: int = field(metadata=_AT_LEAST_ONE)
+    seed: int = field(metadata=_number(low=0, high=2**32 - 1))
+    world: int = field(metadata=_AT_LEAST_ONE)
+    threads: int | None = field(metadata=_AT_LEAST_ONE)
+    device: Literal["cpu"]
+    precision: Literal["fp32", "fp64"]
+    store_dir: str
+    run_name: str | None
+    run_dir: str | None
+
+    @property
+    def name(self) -> str:
+        """The run's name: ``run_name``, or ``{model}-{mode}-w{world}-s{seed}``."""
+        return self.run_name or f"{self.model.name}-{self.mode.name}-w{self.world}-s{self.seed}"
+
+    @property
+    def add_self_loops(self) -> bool:
+        """Whether every node gets exactly one self-loop: as configured, else as the model's definition has it."""
+        configured = self.dataset.add_self_loops
+        return self.model.name in ("gcn", "gat") if configured is None else configured
+
+    @property
+    def config_hash(self) -> str:
+        """16 hex digits over what decides the losses: not world, mode, kernel, partitioner, comm, tracking or paths."""
+        dataset = dataclasses.asdict(self.dataset) | {"add_self_loops": self.add_self_loops}
+        dataset.pop("root", None)
+        deciding = {
+            "dataset": dataset,
+            "model": dataclasses.asdict(self.model),
+            "optim": dataclasses.asdict(self.optim),
+            "seed": self.seed,
+            "precision": self.precision,
+            "epochs": self.epochs,
+        }
+        return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def parse(mapping: dict[str, Any]) -> RunConfig:
+    """Check a resolved mapping and return it typed. Raises ``ConfigError`` with the dotted name of the first wrong key."""
+    return _build(RunConfig, mapping, "")
+
+
+def load(path: Path) -> RunConfig:
+    """Read a run's ``config.yaml``."""
+    return parse(yaml.safe_load(path.read_text()))
+
+
+def save(config: RunConfig, path: Path) -> None:
+    """Write a run's ``config.yaml``."""
+    path.write_text(yaml.safe_dump(dataclasses.asdict(config), sort_keys=False))
+
+
+def flatten(config: RunConfig) -> dict[str, Any]:
+    """Dotted key -> value, as MLflow's compare view wants it."""
+    flat: dict[str, Any] = {}
+    for key, value in dataclasses.asdict(config).items():
+        if isinstance(value, dict):
+            flat.update({f"{key}.{inner}": v for inner, v in value.items()})
+        else:
+            flat[key] = value
+    return flat
+
+
+def _build(cls: type[T], mapping: Any, prefix: str) -> T:
+    if not isinstance(mapping, dict):
+        raise ConfigError(f"'{prefix.rstrip('.')}' must be a group of settings.", given=repr(mapping))
+    hints = get_type_hints(cls)
+    known = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    for key in mapping:
+        if key not in known:
+            raise ConfigError(
+                f"There is no setting '{prefix}{key}'.", allowed=[prefix + name for name in nearest(str(key), known)]
+            )
+    values: dict[str, Any] = {}
+    for key, spec in known.items():
+        if key not in mapping:
+            if spec.default is not dataclasses.MISSING:
+                continue
+            raise ConfigError(f"The setting '{prefix}{key}' is missing.")
+        values[key] = _convert(hints[key], mapping[key], prefix + key, dict(spec.metadata))
+    return cls(**values)
+
+
+def _convert(hint: Any, value: Any, key: str, bounds: dict[str, Any]) -> Any:
+    origin, options = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        classes = [option for option in options if dataclasses.is_dataclass(option)]
+        if classes:
+            return _choose(classes, value, key)
+        if value is None and type(None) in options:
+            return None
+        hint = next(option for option in options if option is not type(None))
+        return _convert(hint, value, key, bounds)
+    if dataclasses.is_dataclass(hint):
+        return _build(hint, value, f"{key}.")  # type: ignore[arg-type]
+    if origin is Literal:
+        if value not in options:
+            raise ConfigError(
+                f"'{key}' has a value that is not known.", given=repr(value), allowed=[str(o) for o in options]
+            )
+        return value
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if hint is str and isinstance(value, int | float) and not isinstance(value, bool):
+        value = str(value)  # a name such as 2024 reaches us as a number
+    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
+        raise ConfigError(f"'{key}' has the wrong type.", given=repr(value), allowed=_TYPE_NAMES[hint])
+    if hint in (int, float):
+        _check_bounds(value, key, bounds)
+    return value
+
+
+_TYPE_NAMES: dict[type, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+
+
+def _check_bounds(value: float, key: str, bounds: dict[str, Any]) -> None:
+    low, high = bounds.get("low"), bounds.get("high")
+    too_low = low is not None and (value <= low if bounds["open_low"] else value < low)
+    too_high = high is not None and (value >= high if bounds["open_high"] else value > high)
+    if math.isfinite(value) and not too_low and not too_high:
+        return
+    words = []
+    if low is not None:
+        words.append(f"{'more than' if bounds['open_low'] else 'at least'} {low}")
+    if high is not None:
+        words.append(f"{'less than' if bounds['open_high'] else 'at most'} {high}")
+    raise ConfigError(f"'{key}' is out of range.", given=value, allowed=" and ".join(words) or "a finite number")
+
+
+def _choose(classes: list[Any], value: Any, key: str) -> Any:
+    names = {get_args(get_type_hints(cls)["name"])[0]: cls for cls in classes}
+    name = value.get("name") if isinstance(value, dict) else None
+    if name not in names:
+        raise ConfigError(f"'{key}.name' is not known.", given=repr(name), allowed=nearest(str(name), names))
+    return _build(names[name], value, f"{key}.")

@@ -1,0 +1,179 @@
+"""Stores: folders of ``.npy`` files with a ``manifest.json`` that says what they are and how to know they are whole.
+
+A store is written under a temporary name beside its final one, checked and flushed, then renamed: a half-written
+store never has a final name, and of two processes that make the same store one wins and the other uses the winner's.
+
+``manifest.json``: ``kind``, ``version``, ``meta`` (free, JSON), ``files``: name -> shape, dtype, bytes, sha256.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy_format
+
+from sargnn.errors import StoreError
+
+_CHUNK_BYTES = 1 << 22
+
+
+def sha256_of(path: Path) -> str:
+    """Hex digest of a file's content, read in chunks of 4 MiB."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+class StoreWriter:
+    """Writes a store; use as a context manager. Leaving it normally publishes the store, by an exception discards it.
+
+    Args:
+        path: final folder of the store.
+        kind: ``dataset`` or ``partition``.
+        version: format version, checked by readers.
+    """
+
+    def __init__(self, path: Path, kind: str, version: int) -> None:
+        self.path, self.kind, self.version = path, kind, version
+        self.meta: dict[str, Any] = {}
+        self._names: list[str] = []
+        self._temporary = path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
+
+    def __enter__(self) -> StoreWriter:
+        try:
+            self._temporary.mkdir(parents=True)
+        except OSError as error:
+            raise StoreError(
+                f"The folder '{self.path.parent}' cannot be written: {error.strerror}.",
+                hint="choose another place with store_dir=FOLDER",
+            ) from error
+        return self
+
+    def put(self, name: str, array: np.ndarray) -> None:
+        """Write one array under ``name`` (may contain one slash)."""
+        target = self._target(name)
+        np.save(target, np.ascontiguousarray(array))
+
+    def create(self, name: str, shape: tuple[int, ...], dtype: np.dtype | type) -> np.memmap:
+        """A memory-mapped array to fill piece by piece, so that nothing of its size is ever held."""
+        if 0 in shape:
+            raise ValueError(f"cannot map an empty array: {name} {shape}")
+        return npy_format.open_memmap(self._target(name), mode="w+", dtype=np.dtype(dtype), shape=shape)
+
+    def _target(self, name: str) -> Path:
+        target = self._temporary / f"{name}.npy"
+        target.parent.mkdir(exist_ok=True)
+        self._names.append(name)
+        return target
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+                raise StoreError(
+                    f"The disk is full: the {self.kind} store '{self.path}' was not written.",
+                    hint="free some space or choose another place with store_dir=FOLDER",
+                ) from error
+            return
+        files = {}
+        for name in self._names:
+            path = self._temporary / f"{name}.npy"
+            array = np.load(path, mmap_mode="r") if path.stat().st_size else None
+            assert array is not None
+            files[name] = {
+                "shape": list(array.shape),
+                "dtype": array.dtype.str,
+                "bytes": path.stat().st_size,
+                "sha256": sha256_of(path),
+            }
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        manifest = {"kind": self.kind, "version": self.version, "meta": self.meta, "files": files}
+        with (self._temporary / "manifest.json").open("w") as out:
+            json.dump(manifest, out, indent=1)
+            out.flush()
+            os.fsync(out.fileno())
+        try:
+            self._temporary.rename(self.path)
+        except OSError:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            if not (self.path / "manifest.json").exists():
+                raise
+
+
+class Store:
+    """An opened store. Opening checks the manifest and every file's size; ``verify`` also checks contents.
+
+    Args:
+        path: the store's folder.
+        kind, version: what the caller can read.
+
+    Raises:
+        StoreError: no manifest, another kind or version, a missing or truncated file; the file is named.
+    """
+
+    def __init__(self, path: Path, kind: str, version: int) -> None:
+        self.path = path
+        manifest_path = path / "manifest.json"
+        try:
+            manifest = json.loads(manifest_path.read_text())
+            self.meta: dict[str, Any] = manifest["meta"]
+            self.files: dict[str, dict[str, Any]] = manifest["files"]
+            found = (manifest["kind"], manifest["version"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise self._damaged(manifest_path, "it is missing or unreadable") from error
+        if found != (kind, version):
+            raise StoreError(
+                f"'{path}' is not a store that this version can read.",
+                given=f"kind {found[0]}, format version {found[1]}",
+                allowed=f"kind {kind}, format version {version}",
+                hint=f"remove the folder to have it made again: rm -r {path}",
+            )
+        for name, entry in self.files.items():
+            file = path / f"{name}.npy"
+            size = file.stat().st_size if file.exists() else None
+            if size != entry["bytes"]:
+                state = "it is missing" if size is None else f"it has {size} bytes instead of {entry['bytes']}"
+                raise self._damaged(file, state)
+
+    def _damaged(self, file: Path, state: str) -> StoreError:
+        return StoreError(
+            f"The store file '{file}' is damaged: {state}.",
+            hint=f"remove the store to have it made again: rm -r {self.path}",
+        )
+
+    def verify(self, names: Iterable[str] | None = None) -> None:
+        """Compare the checksums of the named files (all, if not given). Raises ``StoreError`` naming the first bad one."""
+        for name in self.files if names is None else names:
+            file = self.path / f"{name}.npy"
+            if sha256_of(file) != self.files[name]["sha256"]:
+                raise self._damaged(file, "its content does not match its checksum")
+
+    def array(self, name: str) -> np.ndarray:
+        """One array, memory-mapped; what is written to it stays in memory (copy on write)."""
+        entry = self.files[name]
+        if 0 in entry["shape"]:
+            return np.zeros(entry["shape"], dtype=np.dtype(entry["dtype"]))
+        return np.load(self.path / f"{name}.npy", mmap_mode="c")
+
+    @property
+    def content_hash(self) -> str:
+        """16 hex digits over the files' checksums: the same content gives the same hash wherever it lies."""
+        digest = hashlib.sha256()
+        for name in sorted(self.files):
+            digest.update(f"{name}:{self.files[name]['sha256']};".encode())
+        return digest.hexdigest()[:16]

@@ -1,0 +1,1 @@
+"""The engine: one aggregation call that joins training modes, reducers and kernels."""

@@ -1,0 +1,89 @@
+"""The engine that models talk to: aggregation, dropout, and the sums over all workers that batch norm needs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sargnn.comm.exchange import Exchange
+from sargnn.comm.group import Group
+from sargnn.engine.dropout import dropout
+from sargnn.engine.modes import MODES
+from sargnn.engine.modes.base import Call, Mode
+from sargnn.engine.reducers.base import Reducer, Tensors
+from sargnn.kernels.base import Kernel
+from sargnn.kernels.dispatch import choose_kernel
+from sargnn.resolve import resolve
+from sargnn.rng import Draw, Purpose
+from sargnn.shards.plan import LayerPlan
+
+
+class Engine:
+    """One worker's engine.
+
+    Args:
+        group: the workers.
+        mode: a key of ``MODES``.
+        kernel: ``auto`` or a key of ``KERNELS``.
+        prefetch_depth: how many rounds of the exchange are posted ahead.
+        seed: of the dropout masks.
+        device, dtype: of all tensors.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        *,
+        mode: str,
+        kernel: str = "auto",
+        prefetch_depth: int = 1,
+        seed: int = 0,
+        device: torch.device = torch.device("cpu"),  # noqa: B008
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.group = group
+        self.mode: Mode = resolve("training mode", MODES, mode)()
+        self.kernel_name = kernel
+        self.exchange = Exchange(group, prefetch_depth)
+        self.seed, self.device, self.dtype = seed, device, dtype
+        self.epoch = 0
+        self._kernels: dict[str, Kernel] = {}
+
+    def kernel_for(self, operation: str) -> Kernel:
+        """The kernel that serves an operation; chosen once. Raises ``KernelError`` with each kernel's reasons."""
+        if operation not in self._kernels:
+            self._kernels[operation] = choose_kernel(
+                self.kernel_name, operation, self.device, self.dtype, self.mode.kernels
+            )
+        return self._kernels[operation]
+
+    def aggregate(
+        self, plan: LayerPlan, reducer: Reducer, sent: Tensors, local: Tensors = (), params: Tensors = ()
+    ) -> Tensors:
+        """The one call that models make.
+
+        Args:
+            plan: the layer's graph.
+            reducer: how messages are folded.
+            sent: [N, F_t] each; travel to the peers that need the rows.
+            local: [M, ...] each; stay with the destination.
+            params: replicated; their gradients are this worker's sums, completed by the step's all-reduce.
+
+        Returns:
+            The reducer's outputs [M, ...], differentiable in all three.
+        """
+        call = Call(
+            plan=plan,
+            reducer=reducer,
+            kernel=self.kernel_for(reducer.operation),
+            exchange=self.exchange,
+            sent_needs_grad=any(t.requires_grad for t in sent),
+            training=torch.is_grad_enabled() and any(t.requires_grad for t in (*sent, *local, *params)),
+        )
+        return self.mode.run(call, sent, local, params)
+
+    def dropout(self, x: Tensor, ids: Tensor, *, purpose: Purpose, layer: int, p: float) -> Tensor:
+        """Dropout of rows [N, F] with original ids int64 [N]: the mask depends on seed, epoch, id, feature and layer only."""
+        if p == 0.0:
+            return x
+        return dropout(x, ids, Draw(self.seed, self.epoch, purpose, layer, p))

@@ -1,0 +1,79 @@
+"""The one autograd function: it joins a mode, a reducer and a kernel.
+
+Forward: the mode folds shard after shard through the reducer (paper, algorithm 1), without autograd.
+Backward: the mode sends errors back shard by shard (algorithm 2).
+
+| saved for backward | when |
+|---|---|
+| sent, local, params, out | the reducer's errors depend on the source rows (case 2) |
+| the reducer's statistics | always |
+| fetched rows | as the mode decides |
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sargnn.engine.modes.base import Call, Mode
+from sargnn.engine.reducers.base import Saved, Tensors
+
+
+class ManualMode(Mode):
+    """A mode that says itself what happens forward and backward; ``Aggregate`` makes it differentiable."""
+
+    @abstractmethod
+    def forward(self, call: Call, sent: Tensors, local: Tensors, params: Tensors) -> tuple[Tensors, Tensors, Any]:
+        """The outputs, the statistics to save, and what else is kept for ``backward``."""
+
+    @abstractmethod
+    def backward(self, call: Call, saved: Saved, kept: Any, grads: Tensors) -> tuple[Tensors, Tensors, Tensors]:
+        """The errors of ``sent`` (empty if ``call.sent_needs_grad`` is false), ``local`` and ``params``."""
+
+    def run(self, call: Call, sent: Tensors, local: Tensors, params: Tensors) -> Tensors:
+        return Aggregate.apply(self, call, len(sent), len(local), *sent, *local, *params)
+
+
+class Aggregate(torch.autograd.Function):
+    """``out = aggregate(sent, local, params)`` under a mode; see the module's text."""
+
+    @staticmethod
+    def forward(ctx: Any, mode: ManualMode, call: Call, num_sent: int, num_local: int, *tensors: Tensor) -> Tensors:
+        sent, local = tensors[:num_sent], tensors[num_sent : num_sent + num_local]
+        params = tensors[num_sent + num_local :]
+        sent = tuple(t.contiguous() for t in sent)
+        out, stats, kept = mode.forward(call, sent, local, params)
+        ctx.mode, ctx.call, ctx.kept = mode, call, kept
+        ctx.sizes = (num_sent, num_local, len(params))
+        needed = (*sent, *local, *params, *out) if call.reducer.needs_src_in_backward else ()
+        ctx.num_out = len(out)
+        ctx.save_for_backward(*needed, *stats)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        call: Call = ctx.call
+        num_sent, num_local, num_params = ctx.sizes
+        tensors = list(ctx.saved_tensors)
+
+        def take(count: int) -> Tensors:
+            taken = tuple(tensors[:count])
+            del tensors[:count]
+            return taken
+
+        if call.reducer.needs_src_in_backward:
+            sent, local, params, out = take(num_sent), take(num_local), take(num_params), take(ctx.num_out)
+        else:
+            sent = local = params = out = ()
+        saved = Saved(sent, local, params, out, tuple(tensors))
+        d_sent, d_local, d_params = ctx.mode.backward(call, saved, ctx.kept, grads)
+        ctx.kept = None
+        errors = (
+            *(d_sent or (None,) * num_sent),
+            *(d_local or (None,) * num_local),
+            *(d_params or (None,) * num_params),
+        )
+        return (None, None, None, None, *errors)

@@ -1,0 +1,6 @@
+"""Reducers: the mathematics of folding one shard's messages into an accumulator, and back."""
+
+REDUCERS = {
+    "sum": "sargnn.engine.reducers.sum:Sum",
+    "mean": "sargnn.engine.reducers.mean:Mean",
+}

@@ -1,0 +1,73 @@
+"""A bipartite block of edges in both orders, as kernels read it.
+
+Letters: S source rows, D destination rows, A destination rows with an edge in this block, E edges.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class EdgeBlock:
+    """The edges from S source rows to D destination rows.
+
+    Only the A destination rows that have an edge here are listed, so a block costs nothing for the others. Source rows
+    are listed in full: a halo holds no row without an edge, and an own part has them all.
+
+    Attributes:
+        num_src: S. num_dst: D.
+        dst_rows: int32 [A], ascending; None if every destination row is listed (A = D).
+        indptr: int32 [A + 1] and src: int32 [E]: the sources of each listed destination row.
+        t_indptr: int32 [S + 1] and t_dst: int32 [E]: the destination rows (not list positions) of each source row.
+        cache: what kernels keep with the block, by kernel name.
+    """
+
+    def __init__(self, src: Tensor, dst: Tensor, num_src: int, num_dst: int) -> None:
+        """Build from edges sorted by destination.
+
+        Args:
+            src: int32 [E] in [0, S). dst: int32 [E] in [0, D), ascending.
+        """
+        self.num_src, self.num_dst = num_src, num_dst
+        self.src = src
+        rows, counts = torch.unique_consecutive(dst, return_counts=True)
+        self.dst_rows: Tensor | None = rows
+        if len(rows) == num_dst:
+            self.dst_rows = None
+        self.indptr = _offsets(counts)
+        order = torch.sort(src, stable=True).indices
+        self.t_dst = dst[order]
+        self.t_indptr = _offsets(torch.bincount(src, minlength=num_src))
+        self.cache: dict[str, Any] = {}
+
+    @property
+    def num_edges(self) -> int:
+        """E."""
+        return len(self.src)
+
+    @property
+    def num_listed(self) -> int:
+        """A."""
+        return len(self.indptr) - 1
+
+    def dst_per_edge(self) -> Tensor:
+        """int64 [E], the destination row of each edge in the order of ``src``."""
+        counts = (self.indptr[1:] - self.indptr[:-1]).long()
+        listed = torch.arange(self.num_dst, device=self.src.device) if self.dst_rows is None else self.dst_rows.long()
+        return torch.repeat_interleave(listed, counts)
+
+    def nbytes(self) -> int:
+        """Bytes of the index arrays."""
+        arrays = [self.src, self.indptr, self.t_dst, self.t_indptr]
+        if self.dst_rows is not None:
+            arrays.append(self.dst_rows)
+        return sum(a.numel() * a.element_size() for a in arrays)
+
+
+def _offsets(counts: Tensor) -> Tensor:
+    offsets = torch.zeros(len(counts) + 1, dtype=torch.int64, device=counts.device)
+    torch.cumsum(counts, 0, out=offsets[1:])
+    return offsets.to(torch.int32)

@@ -1,0 +1,1 @@
+"""Launching: local worker processes, and what a worker does."""

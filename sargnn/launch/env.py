@@ -1,0 +1,37 @@
+"""The environment of worker processes; must be complete before the fork server starts."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def default_threads(world: int) -> int:
+    """Threads per worker: the cores this process may use, shared out, at least one."""
+    return max(1, len(os.sched_getaffinity(0)) // world)
+
+
+def numba_cache_dir() -> Path:
+    """A writable place for compiled kernels, one per user."""
+    base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    for candidate in (base / "sargnn" / "numba", Path(tempfile.gettempdir()) / f"sargnn-numba-{os.getuid()}"):
+        try:
+            candidate.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(candidate, os.W_OK):
+            return candidate
+    return Path(tempfile.mkdtemp(prefix="sargnn-numba-"))
+
+
+def worker_environment(threads: int) -> dict[str, str]:
+    """Variables that workers need."""
+    return {
+        "OMP_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+        "NUMBA_NUM_THREADS": str(threads),
+        "NUMBA_CACHE_DIR": os.environ.get("NUMBA_CACHE_DIR", str(numba_cache_dir())),
+        "THP_MEM_ALLOC_ENABLE": "1",  # huge pages for PyTorch's CPU tensors
+        "DGLBACKEND": "pytorch",
+    }

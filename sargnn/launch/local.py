@@ -1,0 +1,280 @@
+"""Local launching: prepare the stores, start one process per worker, watch them, report.
+
+Workers are started by torch elastic from a fork server that has torch and numba imported already. The launching process
+reads the growing ``metrics.jsonl``, shows progress and sends figures to MLflow, so that no worker has to.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import signal
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from sargnn.config import RunConfig, save
+from sargnn.errors import ConfigError, SargnnError, WorkerError
+from sargnn.launch.env import default_threads, worker_environment
+from sargnn.tracking import files
+from sargnn.tracking.progress import EpochProgress, partition_lines, say
+
+_LOG_LINES = 12
+_SHUTDOWN_S = 5
+
+
+class Interrupted(SargnnError):
+    """The run was ended by a signal.
+
+    Attributes:
+        signal_number: which one.
+    """
+
+    def __init__(self, signal_number: int, run_dir: Path) -> None:
+        super().__init__(f"Interrupted by {signal.Signals(signal_number).name}; figures so far are in '{run_dir}'.")
+        self.signal_number = signal_number
+
+
+def train(config: RunConfig) -> tuple[dict[str, Any], Path]:
+    """Run a training from start to end.
+
+    Returns:
+        The summary and the run folder.
+
+    Raises:
+        SargnnError: anything a user can cause; a failed worker as ``WorkerError`` with its rank and last lines.
+        Interrupted: SIGINT or SIGTERM.
+    """
+    started_at = time.time()
+    config = dataclasses.replace(config, threads=config.threads or default_threads(config.world))
+    assert config.threads is not None
+    # Before torch and numba are imported, and before the fork server starts.
+    os.environ.update(worker_environment(config.threads))
+    check_strategies(config)
+    partition_path, stats = _prepare(config)
+
+    run_dir = _make_run_dir(config)
+    config = dataclasses.replace(config, run_dir=str(run_dir))
+    from sargnn.tracking.provenance import git_sha
+
+    save(config, run_dir / files.CONFIG)
+    inputs = {"partition": str(partition_path), "started_at": started_at, "git_sha": git_sha()}
+    files.write_json(run_dir / files.INPUTS, inputs)
+    say(f"training {config.name}: {config.world} workers with {config.threads} threads each, {config.epochs} epochs")
+
+    follower = _Follower(config, run_dir, {"edge_cut": stats["edge_cut"], "halo_rows": stats["volume_rows"]})
+    follower.start()
+    error: SargnnError | None = None
+    try:
+        _run_workers(config, run_dir)
+    except SargnnError as caught:
+        error = caught
+    finally:
+        follower.stop()
+    if error is None:
+        summary = files.read_json(run_dir / files.SUMMARY)
+    else:
+        status = "interrupted" if isinstance(error, Interrupted) else "failed"
+        losses = [row["loss"] for row in files.MetricsTail(run_dir).new_rows()]
+        summary = {"status": status, "error": str(error), "losses": losses, "world": config.world}
+        summary |= {"mode": config.mode.name, "model": config.model.name, "config_hash": config.config_hash}
+        files.write_json(run_dir / files.SUMMARY, summary)
+    follower.finish(summary)
+    if error is not None:
+        raise error
+    return summary, run_dir
+
+
+def check_strategies(config: RunConfig) -> None:
+    """Mode, kernel and partitioner exist and go together, before anything long is begun."""
+    import torch
+
+    from sargnn.comm.group import Group
+    from sargnn.engine.aggregate import Engine
+    from sargnn.engine.reducers import REDUCERS
+    from sargnn.launch.worker import DTYPES
+    from sargnn.partition import PARTITIONERS
+    from sargnn.resolve import resolve
+
+    resolve("partitioner", PARTITIONERS, config.partitioner.name)
+    engine = Engine(
+        Group.single(),
+        mode=config.mode.name,
+        kernel=config.kernel.name,
+        device=torch.device(config.device),
+        dtype=DTYPES[config.precision],
+    )
+    reducer = resolve("aggregator", REDUCERS, getattr(config.model, "aggregator", "sum"))
+    engine.kernel_for(reducer.operation)
+
+
+def _prepare(config: RunConfig) -> tuple[Path, dict[str, Any]]:
+    """The partition store, made if needed, and its statistics; also compiles the kernels once."""
+    from sargnn.data.prepare import prepare_dataset
+    from sargnn.partition.prepare import prepare_partition
+    from sargnn.rng import warm_up
+
+    say(f"dataset {config.dataset.name}")
+    dataset_path = prepare_dataset(config)
+    info = prepare_partition(config, dataset_path)
+    stats = dataclasses.asdict(info.stats)
+    say(
+        f"  {info.num_nodes} nodes, {info.num_edges} directed edges, {info.num_features} features, "
+        f"{info.num_classes} classes"
+    )
+    say(f"partition by {config.partitioner.name} into {config.world}")
+    for line in partition_lines(stats):
+        say(line)
+    warm_up()
+    return info.path.resolve(), stats
+
+
+def _make_run_dir(config: RunConfig) -> Path:
+    """A new folder: ``run_dir`` as given, or ``runs/NAME``, with a number behind where that exists."""
+    if config.run_dir is not None:
+        run_dir = Path(config.run_dir).resolve()
+        if (run_dir / files.CONFIG).exists():
+            raise ConfigError(
+                "The run folder already holds a run.", given=str(run_dir), hint="choose another run_dir or remove it"
+            )
+        _mkdir(run_dir, exist_ok=True)
+        return run_dir
+    base = Path("runs").resolve() / config.name
+    candidate, number = base, 1
+    while True:
+        try:
+            _mkdir(candidate, exist_ok=False)
+            return candidate
+        except FileExistsError:
+            number += 1
+            candidate = base.with_name(f"{base.name}-{number}")
+
+
+def _mkdir(path: Path, *, exist_ok: bool) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=exist_ok)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise ConfigError(
+            f"The run folder cannot be written: {error.strerror}.", given=str(path), hint="choose another run_dir"
+        ) from error
+
+
+def _run_workers(config: RunConfig, run_dir: Path) -> None:
+    """Start the workers and wait for them. Raises ``WorkerError`` or ``Interrupted``."""
+    import multiprocessing
+
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    from sargnn.launch.worker import entry
+
+    if not os.environ.get("SARGNN_FULL_ERROR"):
+        logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
+    multiprocessing.set_forkserver_preload(["sargnn.launch.preload"])
+    os.environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(_SHUTDOWN_S)
+    with tempfile.TemporaryDirectory(prefix="sargnn-elastic-") as scratch:
+        launch = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=config.world,
+            run_id=run_dir.name,
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            local_addr="localhost",
+            max_restarts=0,
+            monitor_interval=0.1,
+            start_method="forkserver",
+            logs_specs=DefaultLogsSpecs(log_dir=scratch),
+        )
+        try:
+            elastic_launch(launch, entry)(str(run_dir / files.CONFIG))
+        except ChildFailedError as error:
+            rank, failure = error.get_first_failure()
+            raise _worker_error(run_dir, rank, failure.exitcode) from error
+        except SignalException as error:
+            raise Interrupted(int(error.sigval), run_dir) from error
+        except KeyboardInterrupt as error:
+            raise Interrupted(signal.SIGINT, run_dir) from error
+
+
+def _worker_error(run_dir: Path, rank: int, exitcode: int) -> WorkerError:
+    path = files.log_path(run_dir, rank)
+    lines = path.read_text(errors="replace").splitlines()[-_LOG_LINES:] if path.exists() else []
+    how = f"was killed by {signal.Signals(-exitcode).name}" if exitcode < 0 else f"failed with exit code {exitcode}"
+    tail = "\n".join(f"    {line}" for line in lines)
+    return WorkerError(f"Worker rank {rank} {how}. The last lines of its log:\n{tail}", hint=f"the whole log: {path}")
+
+
+class _Follower(threading.Thread):
+    """Reads ``metrics.jsonl`` as it grows: progress for the person, batches for MLflow, off the launching thread."""
+
+    def __init__(self, config: RunConfig, run_dir: Path, extra_params: dict[str, Any]) -> None:
+        super().__init__(name="follower", daemon=True)
+        self._config, self._run_dir, self._extra = config, run_dir, extra_params
+        self._tail = files.MetricsTail(run_dir)
+        self._ended = threading.Event()
+        self._unsent: list[dict[str, Any]] = []
+        self._mlflow: Any = None
+
+    def run(self) -> None:
+        with EpochProgress(self._config.epochs) as progress:
+            tracker = threading.Thread(target=self._start_mlflow, name="mlflow", daemon=True)
+            tracker.start()
+            while True:
+                ended = self._ended.is_set()
+                rows = list(self._tail.new_rows())
+                for row in rows:
+                    progress.update(row)
+                self._unsent += rows
+                if self._mlflow is not None:
+                    self._send()
+                if ended:
+                    break
+                self._ended.wait(0.1)
+            tracker.join()
+            self._send()
+
+    def _start_mlflow(self) -> None:
+        if not self._config.tracking.enabled:
+            return
+        from sargnn.tracking.mlflow import MlflowRun
+
+        c = self._config
+        tags = {"model": c.model.name, "mode": c.mode.name, "world": str(c.world), "dataset": c.dataset.name}
+        tags |= {"kernel": c.kernel.name, "partitioner": c.partitioner.name, "config_hash": c.config_hash}
+        try:
+            self._mlflow = MlflowRun(c, self._run_dir, self._extra, tags)
+        except SargnnError as error:
+            say(f"warning: {error}")
+
+    def _send(self) -> None:
+        if self._mlflow is None or not self._unsent:
+            return
+        self._guarded(lambda: self._mlflow.log_epochs(self._unsent))
+        self._unsent = []
+
+    def _guarded(self, call: Any) -> None:
+        """Tracking never stops training: a failure is a warning, and the figures stay in the run folder."""
+        try:
+            call()
+        except Exception as error:
+            say(
+                f"warning: MLflow did not take the figures, they are in '{self._run_dir}': {str(error).splitlines()[0]}"
+            )
+            self._mlflow = None
+
+    def stop(self) -> None:
+        """Read what is left and end the display."""
+        self._ended.set()
+        self.join()
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Send the result to MLflow."""
+        if self._mlflow is not None:
+            self._guarded(lambda: self._mlflow.finish(summary))

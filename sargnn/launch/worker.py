@@ -1,0 +1,136 @@
+"""What a worker does: join the others, load its part, train. Started by the launcher, by srun or by torchrun:
+
+    python -m sargnn.launch.worker RUN_DIR/config.yaml
+
+It alone looks for a rank in the environment (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). It imports torch, numpy and
+numba; not mlflow, ogb, pandas or matplotlib, and dgl only for the dgl kernel.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sargnn.comm.group import Group
+from sargnn.config import RunConfig, load
+from sargnn.engine.aggregate import Engine
+from sargnn.errors import CommError, SargnnError
+from sargnn.models import MODELS
+from sargnn.models.stack import Stack
+from sargnn.partition.cut import Part
+from sargnn.partition.store import PartitionInfo, open_part, partition_info
+from sargnn.resolve import resolve
+from sargnn.shards.load import load_plan
+from sargnn.tracking import files
+from sargnn.tracking.memory import PeakMeter
+from sargnn.train.loop import Trainer
+from sargnn.train.loss import Targets
+from sargnn.train.summary import described, measured
+
+_GRACE_S = 5.0
+DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
+
+
+def entry(config_path: str) -> None:
+    """A worker process's whole life; its output goes to ``logs/rank_NN.log`` of the run folder.
+
+    An error is written to the log and ends the process with exit code 1; the launcher reads the log's end.
+    """
+    run_dir = Path(config_path).parent
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    _redirect(files.log_path(run_dir, rank))
+    try:
+        work(load(Path(config_path)), run_dir, rank, world)
+    except CommError as error:
+        print(error, file=sys.stderr, flush=True)
+        # A peer is gone. Its own end is the cause and is reported first; whoever watches ends this process meanwhile.
+        time.sleep(_GRACE_S)
+        _fail("The lost peer reported nothing.")
+    except SargnnError as error:
+        _fail(traceback.format_exc() if os.environ.get("SARGNN_FULL_ERROR") else str(error))
+    except BaseException:
+        _fail(traceback.format_exc())
+
+
+def work(config: RunConfig, run_dir: Path, rank: int, world: int) -> None:
+    """Train as rank ``rank`` of ``world``; rank 0 writes ``metrics.jsonl`` and ``summary.json``."""
+    if world != config.world:
+        raise SargnnError(
+            "The number of started workers is not the configured one.", given=world, allowed=[str(config.world)]
+        )
+    inputs = files.read_json(run_dir / files.INPUTS)
+    info = partition_info(Path(inputs["partition"]))
+    threads = config.threads or 1
+    torch.set_num_threads(threads)
+    print(f"rank {rank} of {world}, process {os.getpid()}, {threads} threads", flush=True)
+    group = Group.from_environment(config.comm.backend, config.comm.timeout_s, rank, world)
+    trainer = make_trainer(config, info, open_part(info.path, rank), group)
+    startup_time_s = time.time() - inputs["started_at"]
+    print(f"rank {rank}: {trainer.plans[0].num_rows} rows, {trainer.plans[0].halo_rows} halo rows", flush=True)
+
+    def on_epoch(row: dict[str, Any]) -> None:
+        if rank == 0:
+            files.append_metrics(run_dir, row)
+
+    trainer.run(on_epoch)
+    result = measured(trainer, group)
+    if rank == 0:
+        result |= described(config, info, inputs["git_sha"])
+        result |= {"status": "finished", "startup_time_s": startup_time_s}
+        files.write_json(run_dir / files.SUMMARY, result)
+    group.close()
+
+
+def make_trainer(config: RunConfig, info: PartitionInfo, part: Part, group: Group) -> Trainer:
+    """Everything one rank needs to train, from its part."""
+    device, dtype = torch.device(config.device), DTYPES[config.precision]
+    engine = Engine(
+        group,
+        mode=config.mode.name,
+        kernel=config.kernel.name,
+        prefetch_depth=config.comm.prefetch_depth,
+        seed=config.seed,
+        device=device,
+        dtype=dtype,
+    )
+    plan = load_plan(part, group.rank, engine.mode.layout, add_self_loops=config.add_self_loops, device=device)
+    # Stays mapped from the store where the precision allows it; reading it in belongs to the baseline.
+    features = torch.from_numpy(part.features).to(device, dtype)
+    features.sum()
+    model = make_model(config, info).to(device, dtype)
+    targets = Targets.gather(part.labels, part.split, group, device)
+    plans = [plan] * len(model.layers)
+    return Trainer(config, model, engine, plans, features, targets, PeakMeter.here())
+
+
+def make_model(config: RunConfig, info: PartitionInfo) -> Stack:
+    """The model in fp32, initialised from the seed: the same parameters on every rank and for every precision."""
+    torch.manual_seed(config.seed)
+    model: Stack = resolve("model", MODELS, config.model.name)(config.model, info.num_features, info.num_classes)
+    return model
+
+
+def _redirect(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+
+
+def _fail(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+    # Not sys.exit: a peer's transfer may still be under way in a background thread, which would hold the process.
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    entry(sys.argv[1])

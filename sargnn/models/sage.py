@@ -1,0 +1,66 @@
+"""GraphSage (Hamilton et al., 2017).
+
+    h'_i = W_self h_i + W_neigh agg(h_j over edges j -> i) + b
+
+Initialised as DGL's ``SAGEConv``: Glorot uniform with ReLU's gain, the bias as PyTorch's linear layer.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch import Tensor, nn
+
+from sargnn.config import SageConfig
+from sargnn.engine.aggregate import Engine
+from sargnn.engine.reducers import REDUCERS
+from sargnn.engine.reducers.base import Reducer
+from sargnn.models.stack import GraphLayer, Stack, build_stack
+from sargnn.resolve import resolve
+from sargnn.shards.plan import LayerPlan
+
+
+class SageLayer(GraphLayer):
+    """One GraphSage layer.
+
+    Args:
+        in_width, out_width: features of the input and the output rows.
+        aggregator: a key of ``REDUCERS``: ``mean`` or ``sum``.
+        bias: whether it has b; not before a batch norm, where its true gradient is zero.
+        constant_input: see ``GraphLayer``.
+    """
+
+    def __init__(
+        self,
+        in_width: int,
+        out_width: int,
+        *,
+        aggregator: str = "mean",
+        bias: bool = True,
+        constant_input: bool = False,
+    ) -> None:
+        super().__init__(in_width, out_width, constant_input=constant_input)
+        self._reducer: Reducer = resolve("aggregator", REDUCERS, aggregator)()
+        self.neigh = nn.Linear(in_width, out_width, bias=False)
+        self.self = nn.Linear(in_width, out_width, bias=bias)
+        gain = nn.init.calculate_gain("relu")
+        nn.init.xavier_uniform_(self.self.weight, gain=gain)
+        nn.init.xavier_uniform_(self.neigh.weight, gain=gain)
+
+    @property
+    def reducer(self) -> Reducer:
+        return self._reducer
+
+    def forward(self, engine: Engine, plan: LayerPlan, h: Tensor) -> Tensor:
+        """Rows [N, in_width] to rows [M, out_width]."""
+        own = self.self(plan.self_rows(h))
+        if self.transforms_first:
+            (gathered,) = engine.aggregate(plan, self.reducer, (self.neigh(h),))
+            return own + gathered
+        (gathered,) = engine.aggregate(plan, self.reducer, (h,))
+        return own + self.neigh(gathered)
+
+
+def build(config: SageConfig, num_features: int, num_classes: int) -> Stack:
+    """The model that ``config`` describes."""
+    return build_stack(config, num_features, num_classes, partial(SageLayer, aggregator=config.aggregator))

@@ -1,0 +1,149 @@
+"""A stack of graph layers with normalisation, activation, dropout and residuals between them.
+
+    h_0 = dropout(x)
+    h_l = dropout(activation(norm(layer_l(h_(l-1)) + residual_l(h_(l-1)))))      l = 1 .. L - 1
+    logits = layer_L(h_(L-1))
+
+Letters: N input rows, M output rows, F features, C classes, L layers.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+import torch.nn.functional
+from torch import Tensor, nn
+
+from sargnn.config import GcnConfig, SageConfig
+from sargnn.engine.aggregate import Engine
+from sargnn.engine.norm import DistributedBatchNorm
+from sargnn.engine.reducers.base import Reducer
+from sargnn.rng import Purpose
+from sargnn.shards.plan import LayerPlan
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.nn.functional.relu,
+    "elu": torch.nn.functional.elu,
+}
+
+
+class GraphLayer(nn.Module, ABC):
+    """One layer: rows [N, in_width] to rows [M, out_width].
+
+    Args:
+        constant_input: the input is the same in every epoch and needs no error: the first layer without input dropout.
+    """
+
+    def __init__(self, in_width: int, out_width: int, *, constant_input: bool) -> None:
+        super().__init__()
+        self.in_width, self.out_width = in_width, out_width
+        self.constant_input = constant_input
+
+    @property
+    def transforms_first(self) -> bool:
+        """Whether the linear map comes before the aggregation: the narrower side travels.
+
+        At equal widths the map comes first, because a linear aggregation saves nothing for backward. Over a constant
+        input the aggregation comes first: its error is not wanted, so nothing travels back.
+        """
+        return self.out_width <= self.in_width and not self.constant_input
+
+    @property
+    def sent_widths(self) -> tuple[int, ...]:
+        """Widths of the tensors that travel."""
+        return (self.out_width if self.transforms_first else self.in_width,)
+
+    @property
+    @abstractmethod
+    def reducer(self) -> Reducer:
+        """How messages are folded."""
+
+    @abstractmethod
+    def forward(self, engine: Engine, plan: LayerPlan, h: Tensor) -> Tensor:
+        """Rows [N, in_width] to rows [M, out_width]."""
+
+
+class Stack(nn.Module):
+    """The whole model; made by ``build_stack``.
+
+    Args:
+        layers: L graph layers.
+        norm: ``batch`` or ``none``.
+        activation: a key of ``ACTIVATIONS``.
+        residual: add the layer's input (through a linear map without bias where widths differ) before the norm.
+        dropout, input_dropout: probabilities.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[GraphLayer],
+        *,
+        norm: str,
+        activation: str,
+        residual: bool,
+        dropout: float,
+        input_dropout: float,
+    ) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        hidden = layers[:-1]
+        self.norms = nn.ModuleList(DistributedBatchNorm(layer.out_width) for layer in hidden if norm == "batch")
+        self.residuals = nn.ModuleList(_residual(layer.in_width, layer.out_width) for layer in hidden if residual)
+        self.activation = ACTIVATIONS[activation]
+        self.dropout, self.input_dropout = dropout, input_dropout
+
+    def forward(self, engine: Engine, plans: Sequence[LayerPlan], x: Tensor) -> Tensor:
+        """Logits [M, C] of the last layer's output rows.
+
+        Args:
+            plans: one per layer.
+            x: [N, F], features of the first layer's input rows.
+        """
+        p_in, p = (self.input_dropout, self.dropout) if self.training else (0.0, 0.0)
+        h = engine.dropout(x, plans[0].node_ids, purpose=Purpose.INPUT_DROPOUT, layer=0, p=p_in)
+        last = len(self.layers) - 1
+        for index, (layer, plan) in enumerate(zip(self.layers, plans, strict=True)):
+            out = layer(engine, plan, h)
+            if index == last:
+                return out
+            if self.residuals:
+                out = out + self.residuals[index](plan.self_rows(h))
+            if self.norms:
+                out = self.norms[index](out, engine.group)
+            ids = plan.self_rows(plan.node_ids)
+            h = engine.dropout(self.activation(out), ids, purpose=Purpose.DROPOUT, layer=index, p=p)
+        raise AssertionError("a stack has at least one layer")
+
+
+def _residual(in_width: int, out_width: int) -> nn.Module:
+    return nn.Identity() if in_width == out_width else nn.Linear(in_width, out_width, bias=False)
+
+
+def build_stack(
+    config: SageConfig | GcnConfig, num_features: int, num_classes: int, make_layer: Callable[..., GraphLayer]
+) -> Stack:
+    """A stack of ``num_layers`` layers of width ``hidden``, the last one as wide as there are classes.
+
+    Args:
+        make_layer: called as ``make_layer(in_width, out_width, bias=..., constant_input=...)``.
+    """
+    widths = [num_features, *[config.hidden] * (config.num_layers - 1), num_classes]
+    last = config.num_layers - 1
+    layers = [
+        make_layer(
+            widths[index],
+            widths[index + 1],
+            bias=index == last or config.norm != "batch",
+            constant_input=index == 0 and config.input_dropout == 0,
+        )
+        for index in range(config.num_layers)
+    ]
+    return Stack(
+        layers,
+        norm=config.norm,
+        activation=config.activation,
+        residual=config.residual,
+        dropout=config.dropout,
+        input_dropout=config.input_dropout,
+    )

@@ -1,0 +1,68 @@
+"""From a dataset store to a partition store: reused when the key matches, made otherwise."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+
+from sargnn.config import RunConfig
+from sargnn.data.dataset import open_dataset
+from sargnn.data.prepare import key_of
+from sargnn.data.store import StoreWriter
+from sargnn.errors import ConfigError
+from sargnn.partition import PARTITIONERS
+from sargnn.partition.cut import PART_ARRAYS, cut
+from sargnn.partition.order import order_nodes
+from sargnn.partition.stats import StatsCollector
+from sargnn.partition.store import FORMAT_VERSION, PartitionInfo, partition_info
+from sargnn.resolve import resolve
+
+
+def prepare_partition(config: RunConfig, dataset_path: Path) -> PartitionInfo:
+    """The partition store for a dataset store, made if there is none for this dataset, partitioner and world.
+
+    Raises:
+        ConfigError: an unknown partitioner, or more workers than nodes.
+        StoreError: a damaged store.
+    """
+    dataset = open_dataset(dataset_path, verify=False)
+    if config.world > dataset.num_nodes:
+        raise ConfigError(
+            "There are more workers than nodes in the graph.",
+            given=f"world={config.world}",
+            allowed=f"at most {dataset.num_nodes}",
+        )
+    assign = resolve("partitioner", PARTITIONERS, config.partitioner.name)
+    identity = {
+        "version": FORMAT_VERSION,
+        "dataset": dataset.content_hash,
+        "partitioner": dataclasses.asdict(config.partitioner),
+        "world": config.world,
+    }
+    name = f"{dataset_path.name}-{config.partitioner.name}-w{config.world}-{key_of(identity)}"
+    path = Path(config.store_dir) / "partitions" / name
+    if not path.exists():
+        started = time.perf_counter()
+        dataset = open_dataset(dataset_path, verify=True)
+        assignment = assign(dataset, config.world, config.partitioner)
+        offsets, nodes = order_nodes(dataset, assignment, config.world, config.partitioner.order)
+        collector = StatsCollector()
+        with StoreWriter(path, "partition", FORMAT_VERSION) as writer:
+            for rank, part in enumerate(cut(dataset, offsets, nodes)):
+                for array in PART_ARRAYS:
+                    writer.put(f"part_{rank:03d}/{array}", getattr(part, array))
+                collector.add(rank, part)
+            writer.meta = {
+                "world": config.world,
+                "num_nodes": dataset.num_nodes,
+                "num_edges": dataset.num_edges,
+                "num_features": dataset.features.shape[1],
+                "num_classes": dataset.num_classes,
+                "dataset_name": dataset.name,
+                "dataset_hash": dataset.content_hash,
+                "partition_time_s": time.perf_counter() - started,
+                "stats": dataclasses.asdict(collector.finish()),
+                "made_by": identity,
+            }
+    return partition_info(path)

@@ -1,0 +1,179 @@
+"""Counter-based random numbers: Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+
+A draw is a pure function of (seed, epoch) and of WHAT is drawn for: a node's original id (or an edge's two original ids),
+the feature, the layer and the purpose. So a mask depends neither on the partition nor on the order of the work, the
+backward pass draws it again instead of storing it, and CPU and GPU draw the same bits:
+
+    key     = (seed, epoch)
+    counter = (source id, destination id (0 for a node), feature // 4, purpose << 24 | layer << 16 | relation)
+
+One call serves four neighbouring features. An element is dropped where its 32-bit draw is below ``round(p * 2**32)``:
+integers are compared, never floats.
+
+Letters: N rows, F features.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+_MULTIPLIER_0, _MULTIPLIER_1 = 0xD2511F53, 0xCD9E8D57
+_WEYL_0, _WEYL_1 = 0x9E3779B9, 0xBB67AE85
+_ROUNDS = 10
+_MASK = 0xFFFFFFFF
+MAX_ID = 2**32
+"""Original ids stay below this wherever something is drawn for them."""
+
+
+class Purpose(IntEnum):
+    """What a draw is for: the top byte of the last counter word. Values are part of the contract; never reuse one."""
+
+    INPUT_DROPOUT = 1
+    DROPOUT = 2
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Everything but the ids and the features that a dropout mask depends on.
+
+    Attributes:
+        seed: the run's seed, 0 <= seed < 2**32.
+        epoch: 0 <= epoch < 2**32.
+        purpose: what for.
+        layer: 0 to 255.
+        p: probability to drop an element, 0 <= p < 1.
+    """
+
+    seed: int
+    epoch: int
+    purpose: Purpose
+    layer: int
+    p: float
+
+    @property
+    def tag(self) -> int:
+        """The last counter word."""
+        return (int(self.purpose) << 24) | (self.layer << 16)
+
+    @property
+    def threshold(self) -> int:
+        """An element is dropped where its draw is below this."""
+        return min(round(self.p * 2.0**32), _MASK)
+
+    @property
+    def scale(self) -> float:
+        """What a kept element is multiplied with."""
+        return 1.0 / (1.0 - self.p)
+
+
+def philox(c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor, seed: int, epoch: int) -> tuple[Tensor, ...]:
+    """Philox 4x32-10 in plain tensor operations, on any device: the oracle of the compiled kernels.
+
+    Args:
+        c0, c1, c2, c3: int64 tensors of one (broadcastable) shape, values in [0, 2**32).
+        seed, epoch: the two words of the key.
+
+    Returns:
+        Four int64 tensors with values in [0, 2**32).
+    """
+    key0, key1 = seed & _MASK, epoch & _MASK
+    for _ in range(_ROUNDS):
+        # int64 products wrap, but their 64 bits are the right ones; the mask removes the sign's copies.
+        product0, product1 = c0 * _MULTIPLIER_0, c2 * _MULTIPLIER_1
+        high0, low0 = (product0 >> 32) & _MASK, product0 & _MASK
+        high1, low1 = (product1 >> 32) & _MASK, product1 & _MASK
+        c0, c1, c2, c3 = high1 ^ c1 ^ key0, low1, high0 ^ c3 ^ key1, low0
+        key0, key1 = (key0 + _WEYL_0) & _MASK, (key1 + _WEYL_1) & _MASK
+    return c0, c1, c2, c3
+
+
+@numba.njit(inline="always")
+def _philox_group(node: Any, group: Any, tag: Any, key0: Any, key1: Any) -> Any:  # pragma: no cover - compiled
+    """The four draws of one group of features of one node; all words in uint64, of which the low 32 bits count."""
+    mask = np.uint64(0xFFFFFFFF)
+    c0, c1, c2, c3 = node, np.uint64(0), group, tag
+    for _ in range(10):
+        product0 = c0 * np.uint64(0xD2511F53)
+        product1 = c2 * np.uint64(0xCD9E8D57)
+        c0 = (product1 >> np.uint64(32)) ^ c1 ^ key0
+        c1 = product1 & mask
+        c2 = (product0 >> np.uint64(32)) ^ c3 ^ key1
+        c3 = product0 & mask
+        key0 = (key0 + np.uint64(0x9E3779B9)) & mask
+        key1 = (key1 + np.uint64(0xBB67AE85)) & mask
+    return c0, c1, c2, c3
+
+
+@numba.njit(parallel=True, cache=True, nogil=True)
+def _dropout_kernel(
+    x: Any, ids: Any, seed: Any, epoch: Any, tag: Any, threshold: Any, scale: Any, out: Any
+) -> None:  # pragma: no cover - compiled
+    width = x.shape[1]
+    groups = width // 4
+    zero = x.dtype.type(0)
+    for row in numba.prange(x.shape[0]):
+        node = np.uint64(ids[row])
+        source, target = x[row], out[row]
+        for g in range(groups):
+            r0, r1, r2, r3 = _philox_group(node, np.uint64(g), tag, seed, epoch)
+            target[4 * g] = source[4 * g] * scale if r0 >= threshold else zero
+            target[4 * g + 1] = source[4 * g + 1] * scale if r1 >= threshold else zero
+            target[4 * g + 2] = source[4 * g + 2] * scale if r2 >= threshold else zero
+            target[4 * g + 3] = source[4 * g + 3] * scale if r3 >= threshold else zero
+        if 4 * groups < width:
+            rest = _philox_group(node, np.uint64(groups), tag, seed, epoch)
+            for k in range(width - 4 * groups):
+                column = 4 * groups + k
+                target[column] = source[column] * scale if rest[k] >= threshold else zero
+
+
+def dropout_mask(ids: Tensor, width: int, draw: Draw) -> Tensor:
+    """Which elements are kept, in plain tensor operations.
+
+    Args:
+        ids: int64 [N], original ids below 2**32.
+        width: F.
+
+    Returns:
+        bool [N, F], on the device of ``ids``.
+    """
+    groups = torch.arange((width + 3) // 4, device=ids.device)
+    node, group = torch.broadcast_tensors(ids[:, None], groups[None, :])
+    zeros = torch.zeros_like(node)
+    words = philox(node, zeros, group, torch.full_like(node, draw.tag), draw.seed, draw.epoch)
+    return (torch.stack(words, dim=-1).flatten(1)[:, :width]) >= draw.threshold
+
+
+def dropout_rows(x: Tensor, ids: Tensor, draw: Draw, out: Tensor | None = None) -> Tensor:
+    """``out[i, f] = x[i, f] / (1 - p)`` where the draw keeps (i, f), else 0. Linear in ``x``, so also its own backward pass.
+
+    Args:
+        x: [N, F], fp32 or fp64; compiled on a CPU, plain operations elsewhere.
+        ids: int64 [N], original ids of the rows, below 2**32.
+        draw: what the mask depends on.
+        out: [N, F] to write to, may be ``x`` itself; allocated if not given.
+    """
+    if out is None:
+        out = torch.empty_like(x)
+    if x.device.type != "cpu":
+        return torch.mul(x, dropout_mask(ids, x.shape[1], draw).to(x.dtype).mul_(draw.scale), out=out)
+    if x.numel():
+        _dropout_kernel(
+            x.numpy(), ids.numpy(), np.uint64(draw.seed), np.uint64(draw.epoch), np.uint64(draw.tag),
+            np.uint64(draw.threshold), x.numpy().dtype.type(draw.scale), out.numpy(),
+        )  # fmt: skip
+    return out
+
+
+def warm_up() -> None:
+    """Compile the kernels for fp32 and fp64 into Numba's cache, so that workers only load them."""
+    draw = Draw(seed=0, epoch=0, purpose=Purpose.DROPOUT, layer=0, p=0.5)
+    for dtype in (torch.float32, torch.float64):
+        dropout_rows(torch.ones(2, 5, dtype=dtype), torch.arange(2), draw)

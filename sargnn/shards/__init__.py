@@ -1,0 +1,1 @@
+"""Shards and layer plans: what one worker computes with in one layer."""

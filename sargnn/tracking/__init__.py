@@ -1,0 +1,1 @@
+"""Tracking: memory, the run's files, live progress and MLflow."""

@@ -1,0 +1,62 @@
+"""The files of a run folder.
+
+``config.yaml`` the resolved configuration, ``inputs.json`` where the partition store lies and what started the run,
+``metrics.jsonl`` a line per epoch, ``summary.json`` the result, ``logs/rank_00.log`` ... what each worker printed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+METRICS = "metrics.jsonl"
+SUMMARY = "summary.json"
+CONFIG = "config.yaml"
+INPUTS = "inputs.json"
+
+
+def log_path(run_dir: Path, rank: int) -> Path:
+    """Where a worker's output goes."""
+    return run_dir / "logs" / f"rank_{rank:02d}.log"
+
+
+def append_metrics(run_dir: Path, row: dict[str, Any]) -> None:
+    """Append one epoch's figures as one line, in one write."""
+    with (run_dir / METRICS).open("a") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a file under a temporary name, then rename it: readers see it whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(content, indent=1) + "\n")
+    temporary.replace(path)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file's content."""
+    content: dict[str, Any] = json.loads(path.read_text())
+    return content
+
+
+class MetricsTail:
+    """Reads the new whole lines of a growing ``metrics.jsonl``."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._path = run_dir / METRICS
+        self._offset = 0
+
+    def new_rows(self) -> Iterator[dict[str, Any]]:
+        """The epochs that were added since the last call."""
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                self._offset += len(line)
+                yield json.loads(line)

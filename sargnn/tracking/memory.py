@@ -1,0 +1,63 @@
+"""Resident memory of this process, read from the kernel (Linux)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+_STATUS = Path("/proc/self/status")
+_CLEAR_REFS = Path("/proc/self/clear_refs")
+
+
+def resident_bytes() -> int:
+    """Resident set size now (VmRSS)."""
+    return _field("VmRSS")
+
+
+def peak_bytes() -> int:
+    """The largest resident set size since the last ``reset_peak`` (VmHWM)."""
+    return _field("VmHWM")
+
+
+def reset_peak() -> None:
+    """Start a new peak at the present resident set size. Needs no privilege; does nothing where the kernel has no such file."""
+    try:
+        _CLEAR_REFS.write_text("5")
+    except OSError:
+        return
+
+
+@dataclass
+class PeakMeter:
+    """Peaks of phases above a baseline, and the largest resident set of all, which resetting would forget.
+
+    Attributes:
+        baseline_bytes: resident memory once graph, features and parameters were read in and nothing else was.
+        process_peak_bytes: the largest resident set seen so far.
+    """
+
+    baseline_bytes: int
+    process_peak_bytes: int = 0
+
+    @classmethod
+    def here(cls) -> PeakMeter:
+        """With the present resident set as the baseline."""
+        return cls(resident_bytes(), peak_bytes())
+
+    def begin(self) -> None:
+        """Start a phase."""
+        self.process_peak_bytes = max(self.process_peak_bytes, peak_bytes())
+        reset_peak()
+
+    def end(self) -> int:
+        """The peak since ``begin`` above the baseline, bytes."""
+        peak = peak_bytes()
+        self.process_peak_bytes = max(self.process_peak_bytes, peak)
+        return max(0, peak - self.baseline_bytes)
+
+
+def _field(name: str) -> int:
+    for line in _STATUS.read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    return 0

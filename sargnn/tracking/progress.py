@@ -1,0 +1,96 @@
+"""What a person sees: live progress, the partition's figures, and the table at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+
+def human_bytes(count: float) -> str:
+    """``1.5 MB``: powers of ten, as disks and networks are sold."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+class EpochProgress:
+    """A progress bar on a terminal; a plain line per epoch where stderr is none. Use as a context manager."""
+
+    def __init__(self, epochs: int) -> None:
+        self.epochs = epochs
+        self.console = Console(stderr=True, soft_wrap=True)
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> EpochProgress:
+        if self.console.is_terminal:
+            self._bar = Progress(
+                TextColumn("training"), BarColumn(bar_width=20), MofNCompleteColumn(), TextColumn("{task.fields[figures]}"),
+                TimeRemainingColumn(compact=True), console=self.console,
+            )  # fmt: skip
+            self._bar.start()
+            self._task = self._bar.add_task("training", total=self.epochs, figures="starting workers")
+        return self
+
+    def update(self, row: dict[str, Any]) -> None:
+        """Show one epoch."""
+        figures = f"loss {row['loss']:.4f}"
+        if row.get("val_acc") is not None:
+            figures += f"  val {row['val_acc']:.4f}"
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=row["epoch"] + 1, figures=figures)
+        else:
+            self.console.print(
+                f"epoch {row['epoch'] + 1}/{self.epochs}  {figures}  {row['epoch_time_s']:.3f} s", highlight=False
+            )
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def say(text: str) -> None:
+    """One line for the person, on stderr."""
+    Console(stderr=True, soft_wrap=True).print(text, highlight=False, markup=False)
+
+
+def partition_lines(stats: dict[str, Any]) -> list[str]:
+    """The partition's quality in two lines."""
+    halo = stats["halo_rows"]
+    return [
+        f"  edge cut {stats['edge_cut']:.3f} ({stats['cut_edges']} edges), "
+        f"halo rows {min(halo)} to {max(halo)} a worker, {stats['volume_rows']} rows in one exchange",
+        f"  balance (largest / mean): nodes {stats['node_balance']:.3f}, edges {stats['edge_balance']:.3f}",
+    ]
+
+
+def result_table(summary: dict[str, Any]) -> None:
+    """Print the table at the end of a run to stdout."""
+
+    def accuracy(name: str) -> str:
+        return "-" if summary[name] is None else f"{summary[name]:.4f}"
+
+    peaks: Sequence[int] = summary["peak_train_bytes"]
+    rows = [
+        ("test accuracy at best validation", accuracy("test_acc_at_best_val")),
+        ("best validation accuracy", accuracy("best_val_acc")),
+        ("median epoch time", f"{summary['epoch_time_s']:.3f} s"),
+        ("of that waiting for peers", f"{summary['comm_wait_time_s']:.3f} s"),
+        ("bytes exchanged per epoch", human_bytes(summary["comm_bytes_per_epoch"])),
+        ("peak training memory per worker", f"{human_bytes(min(peaks))} to {human_bytes(max(peaks))}"),
+    ]
+    table = Table(title=f"{summary['model']} on {summary['dataset']}, mode {summary['mode']}, world {summary['world']}")
+    table.add_column("figure")
+    table.add_column("value", justify="right")
+    for name, value in rows:
+        table.add_row(name, value)
+    Console().print(table)

@@ -1,0 +1,36 @@
+"""What code and which libraries made a run."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+_PACKAGES = ("sargnn", "torch", "dgl", "numpy", "numba", "hydra-core", "pymetis", "mlflow")
+
+
+def git_sha() -> str | None:
+    """The commit of the source tree, with ``-dirty`` if it was changed; None outside a checkout."""
+    here = Path(__file__).parent
+    try:
+        sha = _git(here, "rev-parse", "HEAD")
+        return sha + ("-dirty" if _git(here, "status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True, timeout=10)
+    return done.stdout.strip()
+
+
+def versions() -> dict[str, str]:
+    """Version of Python and of each package that shapes a result."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found

@@ -1,0 +1,1 @@
+"""Training: the loop, the loss, evaluation and the optimizer."""

@@ -1,0 +1,173 @@
+"""The training loop of one worker.
+
+Letters: N own rows, F features, C classes, P workers.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sargnn.comm.group import sum_flat
+from sargnn.config import RunConfig
+from sargnn.engine.aggregate import Engine
+from sargnn.errors import TrainingError
+from sargnn.shards.plan import LayerPlan
+from sargnn.tracking.memory import PeakMeter
+from sargnn.train.loss import Targets, accuracies, training_loss
+from sargnn.train.optim import learning_rate, make_optimizer
+
+
+@dataclass
+class History:
+    """Figures of a run so far, the same on every rank but for the memory peaks.
+
+    Attributes:
+        losses: per epoch, sum over ranks / global count.
+        epoch_times_s, compute_times_s, wait_times_s: per epoch, slowest rank.
+        epoch_bytes: per epoch, rows and errors sent by all ranks.
+        evaluate_times_s: per evaluation.
+        accuracies: the last evaluation's, by split.
+        best_val_acc, test_acc_at_best_val: the last of tied best epochs counts.
+        peak_train_bytes, peak_evaluate_bytes: this rank's, above its baseline.
+    """
+
+    losses: list[float] = field(default_factory=list)
+    epoch_times_s: list[float] = field(default_factory=list)
+    compute_times_s: list[float] = field(default_factory=list)
+    wait_times_s: list[float] = field(default_factory=list)
+    epoch_bytes: list[int] = field(default_factory=list)
+    evaluate_times_s: list[float] = field(default_factory=list)
+    accuracies: dict[str, float | None] = field(default_factory=dict)
+    best_val_acc: float | None = None
+    test_acc_at_best_val: float | None = None
+    peak_train_bytes: int = 0
+    peak_evaluate_bytes: int = 0
+
+
+class Trainer:
+    """Trains a model on one worker's part.
+
+    Args:
+        model: replicated, the same parameters on every rank.
+        engine: the worker's engine.
+        plans: one per layer.
+        features: [N, F] in the run's precision.
+        targets: labels and splits of the own rows.
+        meter: of memory peaks; made once graph, features and parameters were read in.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        model: nn.Module,
+        engine: Engine,
+        plans: Sequence[LayerPlan],
+        features: Tensor,
+        targets: Targets,
+        meter: PeakMeter | None = None,
+    ) -> None:
+        self.config, self.model, self.engine, self.plans = config, model, engine, plans
+        self.features, self.targets = features, targets
+        self.meter = meter or PeakMeter.here()
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.optimizer = make_optimizer(config.optim, self.parameters)
+        self.history = History()
+
+    def run(self, on_epoch: Callable[[dict[str, Any]], None] | None = None) -> History:
+        """Train all epochs; the last one is always evaluated. ``on_epoch`` gets every epoch's figures."""
+        for epoch in range(self.config.epochs):
+            row = self.train_epoch(epoch)
+            if (epoch + 1) % self.config.eval_every == 0 or epoch + 1 == self.config.epochs:
+                row |= self.evaluate()
+            if on_epoch is not None:
+                on_epoch(row)
+        return self.history
+
+    def train_epoch(self, epoch: int) -> dict[str, Any]:
+        """One step on the full graph.
+
+        Raises:
+            TrainingError: the loss is not finite; raised on every rank, before the optimizer's step.
+        """
+        group, traffic = self.engine.group, self.engine.group.traffic
+        self.engine.epoch = epoch
+        self.model.train()
+        lr = learning_rate(self.config.optim, epoch, self.config.epochs)
+        for settings in self.optimizer.param_groups:
+            settings["lr"] = lr
+        traffic.reset()
+        self.meter.begin()
+        started = time.perf_counter()
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self.gradients()
+        if not math.isfinite(loss):
+            raise TrainingError(
+                f"The loss of epoch {epoch + 1} is not finite.",
+                given=loss,
+                hint="try a smaller optim.lr, or model.norm=batch; parameters are those of the epoch before",
+            )
+        self.optimizer.step()
+        elapsed = time.perf_counter() - started
+        wait, sent = traffic.wait_s, traffic.sent_bytes
+        peak = self.meter.end()
+
+        history = self.history
+        history.peak_train_bytes = max(history.peak_train_bytes, peak)
+        figures = torch.tensor([elapsed, elapsed - wait, wait, sent], dtype=torch.float64)
+        every = torch.stack(group.gather(figures))
+        slowest = every.amax(0)
+        history.losses.append(loss)
+        history.epoch_times_s.append(float(slowest[0]))
+        history.compute_times_s.append(float(slowest[1]))
+        history.wait_times_s.append(float(slowest[2]))
+        history.epoch_bytes.append(int(every[:, 3].sum()))
+        return {
+            "epoch": epoch,
+            "loss": loss,
+            "lr": lr,
+            "epoch_time_s": history.epoch_times_s[-1],
+            "compute_time_s": history.compute_times_s[-1],
+            "comm_wait_time_s": history.wait_times_s[-1],
+            "comm_bytes": history.epoch_bytes[-1],
+        }
+
+    def gradients(self) -> float:
+        """Forward, backward, one flattened all-reduce of the gradients; the loss over all ranks."""
+        logits = self.model(self.engine, self.plans, self.features)
+        share = training_loss(logits, self.targets)
+        share.backward()
+        for parameter in self.parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        sum_flat(self.engine.group, [p.grad for p in self.parameters if p.grad is not None])
+        return float(self.engine.group.sum_(share.detach().double().clone()))
+
+    def evaluate(self) -> dict[str, Any]:
+        """Accuracies on all splits, in the same mode without autograd."""
+        history = self.history
+        self.meter.begin()
+        started = time.perf_counter()
+        self.model.eval()
+        with torch.no_grad():
+            logits = self.model(self.engine, self.plans, self.features)
+            found = accuracies(logits, self.targets, self.engine.group)
+        history.evaluate_times_s.append(time.perf_counter() - started)
+        history.peak_evaluate_bytes = max(history.peak_evaluate_bytes, self.meter.end())
+        history.accuracies = found
+        val = found["valid"]
+        if val is not None and (history.best_val_acc is None or val >= history.best_val_acc):
+            history.best_val_acc, history.test_acc_at_best_val = val, found["test"]
+        return {"train_acc": found["train"], "val_acc": val, "test_acc": found["test"]}
+
+
+def steady(values: Sequence[float]) -> float:
+    """Median over the epochs after the first (which warms up), or of the only one."""
+    return float(median(values[1:] or values))

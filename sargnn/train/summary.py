@@ -1,0 +1,62 @@
+"""``summary.json``: the contract of what a run reports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from sargnn.comm.group import Group
+from sargnn.config import RunConfig
+from sargnn.partition.store import PartitionInfo
+from sargnn.tracking.provenance import versions
+from sargnn.train.loop import History, Trainer, steady
+
+
+def described(config: RunConfig, info: PartitionInfo, git_sha: str | None) -> dict[str, Any]:
+    """The part that is known before training: what runs, on what, made by what."""
+    return {
+        "world": config.world,
+        "mode": config.mode.name,
+        "model": config.model.name,
+        "dataset": info.dataset_name,
+        "edge_cut": info.stats.edge_cut,
+        "halo_rows": info.stats.halo_rows,
+        "partition_time_s": info.partition_time_s,
+        "config_hash": config.config_hash,
+        "dataset_hash": info.dataset_hash,
+        "partition_hash": info.partition_hash,
+        "git_sha": git_sha,
+        "versions": versions(),
+    }
+
+
+def measured(trainer: Trainer, group: Group) -> dict[str, Any]:
+    """The part that was measured; every rank must call it."""
+    history: History = trainer.history
+    peaks = torch.tensor(
+        [trainer.meter.process_peak_bytes, history.peak_train_bytes, history.peak_evaluate_bytes],
+        dtype=torch.int64,
+    )
+    every = torch.stack(group.gather(peaks))
+    kernels = {trainer.engine.kernel_for(layer.reducer.operation).name for layer in trainer.model.layers}  # type: ignore[union-attr]
+    return {
+        "losses": history.losses,
+        "train_acc": history.accuracies.get("train"),
+        "val_acc": history.accuracies.get("valid"),
+        "test_acc": history.accuracies.get("test"),
+        "best_val_acc": history.best_val_acc,
+        "test_acc_at_best_val": history.test_acc_at_best_val,
+        "val_acc_smoothed": None,
+        "test_acc_smoothed": None,
+        "epoch_time_s": steady(history.epoch_times_s),
+        "evaluate_time_s": steady(history.evaluate_times_s),
+        "compute_time_s": steady(history.compute_times_s),
+        "comm_wait_time_s": steady(history.wait_times_s),
+        "comm_bytes_per_epoch": history.epoch_bytes[-1],
+        "peak_rss_bytes": every[:, 0].tolist(),
+        "peak_train_bytes": every[:, 1].tolist(),
+        "peak_evaluate_bytes": every[:, 2].tolist(),
+        "kernel": "+".join(sorted(kernels)),
+        "num_params": sum(p.numel() for p in trainer.parameters),
+    }
