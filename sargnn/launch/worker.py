@@ -24,7 +24,7 @@ from sargnn.errors import CommError, SargnnError
 from sargnn.models import MODELS
 from sargnn.models.stack import Stack
 from sargnn.partition.cut import Part
-from sargnn.partition.store import PartitionInfo, open_part, partition_info
+from sargnn.partition.store import open_part, partition_info
 from sargnn.resolve import resolve
 from sargnn.shards.load import load_plan
 from sargnn.tracking import files
@@ -70,7 +70,7 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int) -> None:
     torch.set_num_threads(threads)
     print(f"rank {rank} of {world}, process {os.getpid()}, {threads} threads", flush=True)
     group = Group.from_environment(config.comm.backend, config.comm.timeout_s, rank, world)
-    trainer = make_trainer(config, info, open_part(info.path, rank), group)
+    trainer = make_trainer(config, open_part(info.path, rank), info.num_classes, group)
     startup_time_s = time.time() - inputs["started_at"]
     print(f"rank {rank}: {trainer.plans[0].num_rows} rows, {trainer.plans[0].halo_rows} halo rows", flush=True)
 
@@ -87,7 +87,7 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int) -> None:
     group.close()
 
 
-def make_trainer(config: RunConfig, info: PartitionInfo, part: Part, group: Group) -> Trainer:
+def make_trainer(config: RunConfig, part: Part, num_classes: int, group: Group) -> Trainer:
     """Everything one rank needs to train, from its part."""
     device, dtype = torch.device(config.device), DTYPES[config.precision]
     engine = Engine(
@@ -103,16 +103,16 @@ def make_trainer(config: RunConfig, info: PartitionInfo, part: Part, group: Grou
     # Stays mapped from the store where the precision allows it; reading it in belongs to the baseline.
     features = torch.from_numpy(part.features).to(device, dtype)
     features.sum()
-    model = make_model(config, info).to(device, dtype)
+    model = make_model(config, features.shape[1], num_classes).to(device, dtype)
     targets = Targets.gather(part.labels, part.split, group, device)
     plans = [plan] * len(model.layers)
     return Trainer(config, model, engine, plans, features, targets, PeakMeter.here())
 
 
-def make_model(config: RunConfig, info: PartitionInfo) -> Stack:
+def make_model(config: RunConfig, num_features: int, num_classes: int) -> Stack:
     """The model in fp32, initialised from the seed: the same parameters on every rank and for every precision."""
     torch.manual_seed(config.seed)
-    model: Stack = resolve("model", MODELS, config.model.name)(config.model, info.num_features, info.num_classes)
+    model: Stack = resolve("model", MODELS, config.model.name)(config.model, num_features, num_classes)
     return model
 
 

@@ -64,10 +64,6 @@ class LayerPlan:
         """H."""
         return self.lists.halo_rows
 
-    def wire_bytes(self, widths: tuple[int, ...], itemsize: int) -> int:
-        """Bytes that this rank sends in one exchange of rows of these widths."""
-        return self.lists.sent_rows * sum(widths) * itemsize
-
     def graph_bytes(self) -> int:
         """Bytes of all index arrays."""
         shards = [*(self.shards or ()), *([self.merged] if self.merged else [])]

@@ -42,6 +42,14 @@ class Mode(ABC):
     def run(self, call: Call, sent: Tensors, local: Tensors, params: Tensors) -> Tensors:
         """The outputs, differentiable in all three tuples."""
 
-    def row_exchanges(self, reducer: Reducer, sent_needs_grad: bool) -> int:
-        """How many times one training step of one layer sends every halo row (or its error)."""
-        return 2 if sent_needs_grad else 1
+    def fetches(self, reducer: Reducer) -> int:
+        """How many times a training step of one layer sends the rows that peers need."""
+        return 1
+
+    def wire_bytes(
+        self, plan: LayerPlan, reducer: Reducer, widths: tuple[int, ...], itemsize: int, *, sent_needs_grad: bool
+    ) -> int:
+        """Bytes that this rank sends in a training step of one layer: its rows forward, its halo rows' errors backward."""
+        rows = self.fetches(reducer) * plan.lists.sent_rows
+        errors = plan.halo_rows if sent_needs_grad else 0
+        return (rows + errors) * sum(widths) * itemsize

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from sargnn.engine.modes.sar import Sar
-from sargnn.engine.reducers.base import Reducer
 
 
 class NoRemat(Sar):
@@ -14,6 +13,3 @@ class NoRemat(Sar):
 
     name = "no_remat"
     keep_rows = True
-
-    def row_exchanges(self, reducer: Reducer, sent_needs_grad: bool) -> int:
-        return 2 if sent_needs_grad else 1

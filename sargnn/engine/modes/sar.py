@@ -75,9 +75,8 @@ class Sar(ManualMode):
         else:
             yield from call.exchange.rows(plan.lists, saved.sent)
 
-    def row_exchanges(self, reducer: Reducer, sent_needs_grad: bool) -> int:
-        fetches = 2 if reducer.needs_src_in_backward else 1
-        return fetches + (1 if sent_needs_grad else 0)
+    def fetches(self, reducer: Reducer) -> int:
+        return 2 if reducer.needs_src_in_backward and not self.keep_rows else 1
 
 
 def _error_like(call: Call, sent: Tensor | None, grads: Tensors) -> Tensor:

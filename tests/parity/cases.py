@@ -1,0 +1,138 @@
+"""Distributed cases, run on every rank of a pool."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import torch
+
+from sargnn.comm.group import Group
+from sargnn.config import (
+    CommConfig,
+    GcnConfig,
+    KernelConfig,
+    ModeConfig,
+    OptimConfig,
+    PartitionerConfig,
+    RunConfig,
+    SageConfig,
+    SyntheticConfig,
+    TrackingConfig,
+)
+from sargnn.data.dataset import Dataset
+from sargnn.launch.worker import make_trainer
+from sargnn.models.stack import GraphLayer, Stack
+from sargnn.partition.cut import parts_of
+from sargnn.train.loop import Trainer
+from tests.graphs import assign
+
+_DATASET = SyntheticConfig(
+    name="synthetic", num_nodes=1, mean_degree=1.0, num_features=1, num_classes=2, blocks_per_class=1, homophily=0.5,
+    power=2.5, label_noise=0.0, feature_signal=0.0, train_fraction=0.5, val_fraction=0.2, seed=0,
+    normalize_features=False, add_self_loops=None,
+)  # fmt: skip
+
+
+def model_config(name: str, **changes: Any) -> SageConfig | GcnConfig:
+    """A small model with batch norm and dropouts on."""
+    common: dict[str, Any] = {
+        "hidden": 10, "num_layers": 3, "norm": "batch", "activation": "relu", "residual": False,
+        "dropout": 0.4, "input_dropout": 0.0,
+    }  # fmt: skip
+    if name == "gcn":
+        return GcnConfig(name="gcn", **{**common, **changes})
+    return SageConfig(name="sage", **{"aggregator": "mean", **common, **changes})
+
+
+def run_config(
+    model: SageConfig | GcnConfig, *, mode: str = "sar", kernel: str = "auto", partitioner: str = "random", world: int = 1,
+    precision: str = "fp64", epochs: int = 30, seed: int = 3, prefetch_depth: int = 1,
+) -> RunConfig:  # fmt: skip
+    """A configuration for cases that need no files."""
+    return RunConfig(
+        dataset=_DATASET,
+        partitioner=PartitionerConfig(name=partitioner, seed=0, order="original"),
+        model=model,
+        mode=ModeConfig(mode),
+        kernel=KernelConfig(kernel),
+        optim=OptimConfig(name="adam", lr=0.01, weight_decay=0.0, schedule="cosine"),
+        comm=CommConfig(backend="gloo", prefetch_depth=prefetch_depth, timeout_s=60.0),
+        tracking=TrackingConfig(enabled=False, uri=None, experiment="test"),
+        epochs=epochs,
+        eval_every=epochs,
+        seed=seed,
+        world=world,
+        threads=1,
+        device="cpu",
+        precision=precision,  # type: ignore[arg-type]
+        store_dir="stores",
+        run_name=None,
+        run_dir=None,
+    )
+
+
+def trainer_of(group: Group, config: RunConfig, dataset: Dataset) -> Trainer:
+    """This rank's trainer on a dataset cut in memory."""
+    assignment = assign(dataset, config.partitioner.name, group.world)
+    part = list(parts_of(dataset, assignment, group.world))[group.rank]
+    return make_trainer(config, part, dataset.num_classes, group)
+
+
+def graph_layers(trainer: Trainer) -> list[GraphLayer]:
+    """The model's layers."""
+    assert isinstance(trainer.model, Stack)
+    return [layer for layer in trainer.model.layers if isinstance(layer, GraphLayer)]
+
+
+def step(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
+    """One first step: loss, own logits with their original ids, summed gradients, bytes sent."""
+    trainer = trainer_of(group, config, dataset)
+    trainer.model.train()
+    trainer.engine.epoch = 0
+    group.traffic.reset()
+    loss = trainer.gradients()
+    grads = {name: p.grad.double().numpy() for name, p in trainer.model.named_parameters() if p.grad is not None}
+    sent = group.traffic.sent_bytes
+    plan = trainer.plans[0]
+    predicted = 0
+    for layer in graph_layers(trainer):
+        predicted += trainer.engine.mode.wire_bytes(
+            plan, layer.reducer, layer.sent_widths, trainer.features.element_size(), sent_needs_grad=not layer.constant_input
+        )
+    with torch.no_grad():
+        logits = trainer.model(trainer.engine, trainer.plans, trainer.features)
+    return {
+        "loss": loss,
+        "ids": plan.node_ids.numpy(),
+        "logits": logits.double().numpy(),
+        "grads": grads,
+        "sent_bytes": sent,
+        "predicted_bytes": predicted,
+        "halo_rows": plan.halo_rows,
+    }
+
+
+def initial_parameters(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, np.ndarray]:
+    """The parameters that a run starts from."""
+    trainer = trainer_of(group, config, dataset)
+    return {name: p.detach().numpy() for name, p in trainer.model.named_parameters()}
+
+
+def curve(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
+    """A whole training: losses, the last accuracies and a digest of the final parameters."""
+    trainer = trainer_of(group, config, dataset)
+    history = trainer.run()
+    parameters = [p.detach().numpy().tobytes() for p in trainer.model.parameters()]
+    return {
+        "losses": history.losses,
+        "accuracies": history.accuracies,
+        "parameters": b"".join(parameters),
+        "epoch_bytes": history.epoch_bytes,
+    }
+
+
+def with_world(config: RunConfig, world: int) -> RunConfig:
+    """The same run on another number of workers."""
+    return dataclasses.replace(config, world=world)

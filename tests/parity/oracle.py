@@ -1,0 +1,74 @@
+"""A second implementation to test against: dense matrices, one process, plain autograd, none of the engine's code.
+
+It shares with the product only the parameters, the random masks and the definition of the models.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sargnn.config import GcnConfig, RunConfig, SageConfig
+from sargnn.data.dataset import SPLITS, Dataset
+from sargnn.rng import Draw, Purpose, dropout_mask
+
+
+def adjacency(dataset: Dataset, add_self_loops: bool) -> Tensor:
+    """Dense [N, N] fp64: how many edges j -> i there are, row i, column j."""
+    n = dataset.num_nodes
+    matrix = torch.zeros(n, n, dtype=torch.float64)
+    rows = torch.from_numpy(np.repeat(np.arange(n), np.diff(dataset.indptr)))
+    matrix.index_put_((rows, torch.from_numpy(np.asarray(dataset.indices)).long()), torch.ones(()).double(), accumulate=True)
+    if add_self_loops:
+        matrix.fill_diagonal_(1.0)
+    return matrix
+
+
+def forward(config: RunConfig, dataset: Dataset, params: dict[str, Tensor], epoch: int) -> Tensor:
+    """Training-time logits [N, C] in fp64."""
+    matrix = adjacency(dataset, config.add_self_loops)
+    in_degrees, out_degrees = matrix.sum(1).clamp(min=1), matrix.sum(0).clamp(min=1)
+    model: SageConfig | GcnConfig = config.model
+    ids = torch.arange(dataset.num_nodes)
+
+    def drop(x: Tensor, purpose: Purpose, layer: int, p: float) -> Tensor:
+        mask = dropout_mask(ids, x.shape[1], Draw(config.seed, epoch, purpose, layer, p))
+        return x * mask / (1 - p)
+
+    h = drop(torch.from_numpy(dataset.features).double(), Purpose.INPUT_DROPOUT, 0, model.input_dropout)
+    for index in range(model.num_layers):
+        name = f"layers.{index}"
+        if isinstance(model, SageConfig):
+            scale = in_degrees[:, None] if model.aggregator == "mean" else torch.ones(())
+            gathered = (matrix @ h) / scale
+            out = h @ params[f"{name}.self.weight"].T + gathered @ params[f"{name}.neigh.weight"].T
+            bias = params.get(f"{name}.self.bias")
+        else:
+            normalised = matrix / in_degrees.sqrt()[:, None] / out_degrees.sqrt()[None, :]
+            out = normalised @ h @ params[f"{name}.linear.weight"].T
+            bias = params.get(f"{name}.linear.bias")
+        out = out if bias is None else out + bias
+        if index == model.num_layers - 1:
+            return out
+        if model.residual:
+            weight = params.get(f"residuals.{index}.weight")
+            out = out + (h if weight is None else h @ weight.T)
+        if model.norm == "batch":
+            out = F.batch_norm(out, None, None, params[f"norms.{index}.weight"], params[f"norms.{index}.bias"], training=True)
+        h = drop(getattr(F, model.activation)(out), Purpose.DROPOUT, index, model.dropout)
+    raise AssertionError
+
+
+def first_step(config: RunConfig, dataset: Dataset, params: dict[str, Tensor]) -> dict[str, Any]:
+    """Loss, logits and every gradient of epoch 0."""
+    leaves = {name: value.double().clone().requires_grad_() for name, value in params.items()}
+    logits = forward(config, dataset, leaves, epoch=0)
+    train = torch.from_numpy(np.asarray(dataset.split) == SPLITS["train"])
+    loss = F.cross_entropy(logits[train], torch.from_numpy(np.asarray(dataset.labels))[train])
+    loss.backward()
+    grads = {name: leaf.grad for name, leaf in leaves.items()}
+    return {"loss": loss.item(), "logits": logits.detach(), "grads": grads}

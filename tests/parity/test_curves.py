@@ -1,0 +1,83 @@
+"""Whole loss curves over 30 epochs, dropout and batch norm on, against one process."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+
+from sargnn.comm.group import Group
+from sargnn.config import GcnConfig, RunConfig, SageConfig
+from tests.graphs import nasty_graph
+from tests.parity import cases
+from tests.pool import pool
+
+GRAPH = nasty_graph(seed=1)
+
+# name -> model, mode, kernel, partitioner, world, precision
+COMBINATIONS: dict[str, tuple[str, str, str, str, int, str]] = {
+    "sage-sar-dgl-metis-4": ("sage", "sar", "dgl", "metis", 4, "fp64"),
+    "sage-sar-reference-random-2": ("sage", "sar", "reference", "random", 2, "fp64"),
+    "sage-no_remat-dgl-range-4": ("sage", "no_remat", "dgl", "range", 4, "fp64"),
+    "sage-one_shot-dgl-metis-4": ("sage", "one_shot", "dgl", "metis", 4, "fp64"),
+    "sage-domain_parallel-dgl-random-4": ("sage", "domain_parallel", "dgl", "random", 4, "fp64"),
+    "sage-sar-dgl-empty-4": ("sage", "sar", "dgl", "empty", 4, "fp64"),
+    "gcn-sar-dgl-metis-4": ("gcn", "sar", "dgl", "metis", 4, "fp64"),
+    "gcn-no_remat-reference-random-2": ("gcn", "no_remat", "reference", "random", 2, "fp64"),
+    "gcn-one_shot-dgl-apart-4": ("gcn", "one_shot", "dgl", "apart", 4, "fp64"),
+    "gcn-domain_parallel-reference-metis-2": ("gcn", "domain_parallel", "reference", "metis", 2, "fp64"),
+    "sage-sar-dgl-metis-4-fp32": ("sage", "sar", "dgl", "metis", 4, "fp32"),
+    "gcn-domain_parallel-dgl-metis-4-fp32": ("gcn", "domain_parallel", "dgl", "metis", 4, "fp32"),
+}
+
+
+def model(name: str) -> SageConfig | GcnConfig:
+    return cases.model_config(name, input_dropout=0.2)
+
+
+@cache
+def single(name: str, precision: str) -> dict[str, Any]:
+    config = cases.run_config(model(name), mode="sar", kernel="reference", precision=precision)
+    return cases.curve(Group.single(), config, GRAPH)
+
+
+def assert_same_curve(losses: list[float], wanted: list[float], precision: str) -> None:
+    """The contract: fp64 1e-8 relative at every epoch; fp32 1e-4 of the first loss."""
+    assert len(losses) == len(wanted)
+    for loss, want in zip(losses, wanted, strict=True):
+        assert abs(loss - want) <= (1e-8 * abs(want) if precision == "fp64" else 1e-4 * wanted[0])
+
+
+@pytest.mark.parametrize("name", COMBINATIONS)
+def test_curve(name: str) -> None:
+    kind, mode, kernel, partitioner, world, precision = COMBINATIONS[name]
+    config = cases.run_config(
+        model(kind), mode=mode, kernel=kernel, partitioner=partitioner, world=world, precision=precision
+    )
+    ranks = pool(world)(cases.curve, config, GRAPH)
+    want = single(kind, precision)
+    assert want["losses"][-1] < 0.9 * want["losses"][0]  # it learns, so the comparison means something
+    for answer in ranks:
+        assert_same_curve(answer["losses"], want["losses"], precision)
+        assert answer["parameters"] == ranks[0]["parameters"]
+    if precision == "fp64":
+        assert ranks[0]["accuracies"] == want["accuracies"]
+
+
+def _twice(group: Group, config: RunConfig) -> tuple[dict[str, Any], dict[str, Any]]:
+    return cases.curve(group, config, GRAPH), cases.curve(group, config, GRAPH)
+
+
+@pytest.mark.parametrize("mode", ["sar", "one_shot", "domain_parallel"])
+def test_two_identical_runs_are_bit_identical(mode: str) -> None:
+    config = cases.run_config(model("sage"), mode=mode, world=4, precision="fp32", epochs=8)
+    for first, second in pool(4)(_twice, config):
+        assert first["losses"] == second["losses"]
+        assert first["parameters"] == second["parameters"]
+
+
+def test_another_seed_is_another_run() -> None:
+    one = cases.curve(Group.single(), cases.run_config(model("sage"), epochs=2, seed=1), GRAPH)
+    two = cases.curve(Group.single(), cases.run_config(model("sage"), epochs=2, seed=2), GRAPH)
+    assert one["losses"] != two["losses"]

@@ -1,0 +1,116 @@
+"""First-step outputs and every gradient of (model, mode, kernel, partitioner, world) against the dense oracle."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sargnn.comm.group import Group
+from sargnn.config import GcnConfig, SageConfig
+from sargnn.engine.modes import MODES
+from sargnn.kernels import KERNELS
+from sargnn.models import MODELS
+from sargnn.partition import PARTITIONERS
+from sargnn.resolve import resolve
+from tests.graphs import assign, nasty_graph
+from tests.parity import cases, oracle
+from tests.pool import pool
+
+GRAPH = nasty_graph()
+TOLERANCE = {"fp64": 1e-10, "fp32": 1e-4}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "wide": {"hidden": 17, "num_layers": 2, "residual": True},
+    "input_dropout": {"input_dropout": 0.3, "residual": True, "activation": "elu"},
+    "no_norm": {"norm": "none", "num_layers": 2},
+    "one_layer": {"num_layers": 1},
+}
+
+
+@cache
+def expected(model: SageConfig | GcnConfig, seed: int) -> dict[str, Any]:
+    config = cases.run_config(model, seed=seed)
+    start = cases.initial_parameters(Group.single(), config, GRAPH)
+    return oracle.first_step(config, GRAPH, {name: torch.from_numpy(value) for name, value in start.items()})
+
+
+def check(model: SageConfig | GcnConfig, **choices: Any) -> None:
+    config = cases.run_config(model, **choices)
+    want = expected(model, config.seed)
+    ranks = pool(config.world)(cases.step, config, GRAPH)
+    tolerance = TOLERANCE[config.precision]
+    # fp32 carries the rounding of some hundred sums; fp64's bound is the contract's.
+    assert abs(ranks[0]["loss"] - want["loss"]) <= tolerance * want["loss"]
+    logits = np.empty(want["logits"].shape)
+    for answer in ranks:
+        logits[answer["ids"]] = answer["logits"]
+    scale = np.linalg.norm(want["logits"])
+    assert np.linalg.norm(logits - want["logits"].numpy()) <= tolerance * scale
+    everything = np.sqrt(sum(float(g.square().sum()) for g in want["grads"].values()))
+    for answer in ranks:
+        assert answer["grads"].keys() == want["grads"].keys()
+        for name, grad in want["grads"].items():
+            bound = tolerance * max(float(grad.norm()), 1e-3 * everything)
+            assert np.linalg.norm(answer["grads"][name] - grad.numpy()) <= bound, name
+
+
+def kernels_of(mode: str) -> list[str]:
+    return [kernel for kernel in KERNELS if kernel in resolve("mode", MODES, mode).kernels]
+
+
+PAIRS = [(mode, kernel) for mode in MODES for kernel in kernels_of(mode)]
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize("partitioner", [*PARTITIONERS, "empty", "apart"])
+@pytest.mark.parametrize(("mode", "kernel"), PAIRS)
+@pytest.mark.parametrize("name", MODELS)
+def test_every_pair(name: str, mode: str, kernel: str, partitioner: str, world: int) -> None:
+    check(cases.model_config(name), mode=mode, kernel=kernel, partitioner=partitioner, world=world)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("mode", "kernel"), PAIRS)
+@pytest.mark.parametrize("name", MODELS)
+def test_model_variants(name: str, mode: str, kernel: str, variant: str) -> None:
+    check(cases.model_config(name, **VARIANTS[variant]), mode=mode, kernel=kernel, world=4)
+
+
+@pytest.mark.parametrize(("mode", "kernel"), PAIRS)
+@pytest.mark.parametrize("name", MODELS)
+def test_fp32(name: str, mode: str, kernel: str) -> None:
+    check(cases.model_config(name), mode=mode, kernel=kernel, world=4, precision="fp32")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_sum_aggregator(mode: str) -> None:
+    check(cases.model_config("sage", aggregator="sum"), mode=mode, world=4)
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2, 5])
+def test_prefetch_depth_changes_nothing(depth: int) -> None:
+    check(cases.model_config("sage"), world=4, prefetch_depth=depth)
+
+
+def test_the_forced_partitions_are_what_they_claim() -> None:
+    empty = assign(GRAPH, "empty", 4)
+    assert (empty != 3).all()
+    apart = pool(4)(cases.step, cases.run_config(cases.model_config("sage"), partitioner="apart", world=4), GRAPH)
+    assert apart[3]["halo_rows"] == 0 and len(apart[3]["ids"]) > 0
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize(("mode", "kernel"), PAIRS)
+@pytest.mark.parametrize("name", MODELS)
+def test_bytes_equal_the_plan(name: str, mode: str, kernel: str, world: int) -> None:
+    config = cases.run_config(cases.model_config(name), mode=mode, kernel=kernel, world=world)
+    ranks = pool(world)(cases.step, config, GRAPH)
+    for answer in ranks:
+        assert answer["sent_bytes"] == answer["predicted_bytes"]
+    # The same from the cut alone: forward rows and backward errors of layers 2 and 3, forward rows of layer 1.
+    halo = sum(answer["halo_rows"] for answer in ranks)
+    assert sum(a["sent_bytes"] for a in ranks) == halo * 8 * (11 + 2 * 10 + 2 * 5)

@@ -1,0 +1,99 @@
+"""A cached pool of worker processes per world size, so that hundreds of distributed cases cost one start-up."""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import tempfile
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from sargnn.comm.group import Group
+
+_POOLS: dict[int, Pool] = {}
+
+
+def _serve(rank: int, world: int, store: str, pipe: Connection) -> None:
+    torch.set_num_threads(1)
+    group = Group.single()
+    if world > 1:
+        dist.init_process_group(
+            "gloo", init_method=f"file://{store}", rank=rank, world_size=world, timeout=timedelta(seconds=60)
+        )
+        group = Group(rank, world, dist.group.WORLD)
+    while True:
+        try:
+            task = pipe.recv()
+        except EOFError:
+            return
+        function, arguments = task
+        try:
+            pipe.send((True, function(group, *arguments)))
+        except BaseException:
+            pipe.send((False, traceback.format_exc()))
+
+
+class Pool:
+    """``world`` processes in one gloo group; each call runs a module-level function on every rank."""
+
+    def __init__(self, world: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._folder = tempfile.TemporaryDirectory()
+        store = str(Path(self._folder.name) / "store")
+        self._pipes: list[Connection] = []
+        self._processes = []
+        for rank in range(world):
+            here, there = context.Pipe()
+            process = context.Process(target=_serve, args=(rank, world, store, there), daemon=True)
+            process.start()
+            there.close()
+            self._pipes.append(here)
+            self._processes.append(process)
+
+    def __call__(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """``function(group, *arguments)`` on every rank; the results in rank order."""
+        for pipe in self._pipes:
+            pipe.send((function, arguments))
+        answers = []
+        for rank, pipe in enumerate(self._pipes):
+            if not pipe.poll(120):
+                self.close()
+                raise TimeoutError(f"rank {rank} gave no answer")
+            answers.append(pipe.recv())
+        for rank, (fine, answer) in enumerate(answers):
+            if not fine:
+                self.close()
+                raise AssertionError(f"rank {rank} failed:\n{answer}")
+        return [answer for _, answer in answers]
+
+    def close(self) -> None:
+        """End the processes; the next ``pool`` call starts new ones."""
+        for key, known in list(_POOLS.items()):
+            if known is self:
+                del _POOLS[key]
+        for process in self._processes:
+            process.kill()
+            process.join()
+        for pipe in self._pipes:
+            pipe.close()
+        self._folder.cleanup()
+
+
+def pool(world: int) -> Pool:
+    """The pool of this size, started on first use."""
+    if world not in _POOLS:
+        _POOLS[world] = Pool(world)
+    return _POOLS[world]
+
+
+@atexit.register
+def _close_all() -> None:
+    for one in list(_POOLS.values()):
+        one.close()
