@@ -259,9 +259,7 @@ def _convert(hint: Any, value: Any, key: str, bounds: dict[str, Any]) -> Any:
         return _build(hint, value, f"{key}.")  # type: ignore[arg-type]
     if origin is Literal:
         if value not in options:
-            raise ConfigError(
-                f"'{key}' has a value that is not known.", given=repr(value), allowed=[str(o) for o in options]
-            )
+            raise ConfigError(f"'{key}' has a value that is not known.", given=repr(value), allowed=[str(o) for o in options])
         return value
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)

@@ -24,6 +24,8 @@ def run_verb(verb: str, arguments: Sequence[str], task: Callable[[dict[str, Any]
         ConfigError: an override that cannot be understood or applied.
     """
 
+    failures: list[Exception] = []
+
     def resolved(config: DictConfig) -> None:
         missing = sorted(OmegaConf.missing_keys(config))
         if missing:
@@ -31,7 +33,10 @@ def run_verb(verb: str, arguments: Sequence[str], task: Callable[[dict[str, Any]
         mapping = OmegaConf.to_container(config, resolve=True)
         assert isinstance(mapping, dict)
         mapping.pop("experiment", None)
-        task({str(key): value for key, value in mapping.items()})
+        try:
+            task({str(key): value for key, value in mapping.items()})
+        except Exception as error:  # Hydra would print a line of its own about it
+            failures.append(error)
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # hands exceptions to us instead of printing them
     sys.argv = [f"sargnn {verb}", *arguments]
@@ -39,20 +44,25 @@ def run_verb(verb: str, arguments: Sequence[str], task: Callable[[dict[str, Any]
         hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=verb)(resolved)()
     except (HydraException, OmegaConfBaseException) as error:
         raise _explained(error) from error
+    if failures:
+        raise failures[0]
 
 
 def _explained(error: Exception) -> ConfigError:
     text = str(error)
+    override = getattr(error, "override", None)
+    if override is not None:
+        return ConfigError("An override cannot be read.", given=override, hint="write key=value, and quote special characters")
     key = re.search(r"(?:Could not override|Key) '([\w./@]+)'", text)
     option = re.search(r"Could not find '([\w.-]+)/([\w.-]+)'", text)
     if option:
         group, name = option.groups()
         options = sorted(p.stem for p in (conf_dir() / group).glob("*.yaml"))
         return ConfigError(f"'{group}' has no option '{name}'.", allowed=nearest(name, options))
-    if key and "not in struct" in text or "No match in the defaults list" in text:
-        name = key.group(1) if key else text
+    if key is not None:
+        name = key.group(1)
         return ConfigError(f"There is no setting '{name}'.", allowed=nearest(name, _known_keys()))
-    return ConfigError(text.splitlines()[0])
+    return ConfigError(text.splitlines()[0] if text else type(error).__name__)
 
 
 def _known_keys() -> list[str]:

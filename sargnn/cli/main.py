@@ -27,11 +27,11 @@ verbs:
 {verbs}
 
 examples:
-  sargnn train                                      the embedded graph, 4 workers
+  sargnn train                          the embedded graph, 4 workers
   sargnn train model=gcn mode=domain_parallel world=2
-  sargnn train dataset=ogb_dir dataset.root=FOLDER  a folder in OGB's layout
-  sargnn train --cfg job                            the composed configuration
-  sargnn train --help                               groups, options and keys
+  sargnn train dataset=ogb_dir dataset.root=FOLDER
+  sargnn train --cfg job                the composed configuration
+  sargnn train --help                   groups, options and keys
 
 SARGNN_FULL_ERROR=1 shows tracebacks."""
 

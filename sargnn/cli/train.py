@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from sargnn.cli.compose import run_verb
@@ -36,8 +39,14 @@ def next_commands(config: RunConfig) -> list[str]:
         dataset += f"dataset.add_inverse_edges={str(config.dataset.add_inverse_edges).lower()} "
     other_mode = "sar" if config.mode.name == "domain_parallel" else "domain_parallel"
     uri = config.tracking.uri or "sqlite:///mlflow.db"
+    folder = "" if shutil.which("sargnn") else f"{_shown(Path(sys.executable).parent)}/"
     return [
-        f"sargnn train {dataset}mode={config.mode.name} world={2 * config.world}    # memory per worker falls, losses stay",
-        f"sargnn train {dataset}mode={other_mode} world={config.world}    # the same losses in another mode",
-        f"mlflow ui --backend-store-uri {uri}    # compare runs in a browser",
+        f"{folder}sargnn train {dataset}mode={config.mode.name} world={2 * config.world}    # less memory per worker, same losses",
+        f"{folder}sargnn train {dataset}mode={other_mode} world={config.world}    # the same losses in another mode",
+        f"{folder}mlflow ui --backend-store-uri {uri}    # compare runs in a browser",
     ]
+
+
+def _shown(path: Path) -> str:
+    """Relative to the working folder where it lies in it."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

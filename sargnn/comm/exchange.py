@@ -142,8 +142,7 @@ class Exchange:
             tensors: [N, F_t] each. outs: [H, F_t] each, written; rows by peer in rank order.
         """
         to_send = [
-            tuple(torch.index_select(tensor, 0, rows) for tensor in tensors) if len(rows) else ()
-            for rows in lists.send_rows
+            tuple(torch.index_select(tensor, 0, rows) for tensor in tensors) if len(rows) else () for rows in lists.send_rows
         ]
         to_fill = [tuple(out[start:end] for out in outs) for start, end in _spans(lists.receive_rows)]
         self._one_round(to_send, to_fill, ROWS_TAG, "exchanging rows")
@@ -154,9 +153,7 @@ class Exchange:
         Args:
             errors: [H, F_t] each, by peer in rank order. targets: [N, F_t] each.
         """
-        to_send = [
-            tuple(e[start:end] for e in errors) if end > start else () for start, end in _spans(lists.receive_rows)
-        ]
+        to_send = [tuple(e[start:end] for e in errors) if end > start else () for start, end in _spans(lists.receive_rows)]
         to_fill = [tuple(t.new_empty(len(rows), t.shape[1]) for t in targets) for rows in lists.send_rows]
         self._one_round(to_send, to_fill, ERRORS_TAG, "exchanging errors")
         for rows, received in zip(lists.send_rows, to_fill, strict=True):
@@ -164,9 +161,7 @@ class Exchange:
                 for target, error in zip(targets, received, strict=True):
                     target.index_add_(0, rows, error)
 
-    def _one_round(
-        self, to_send: list[tuple[Tensor, ...]], to_fill: list[tuple[Tensor, ...]], tag: int, doing: str
-    ) -> None:
+    def _one_round(self, to_send: list[tuple[Tensor, ...]], to_fill: list[tuple[Tensor, ...]], tag: int, doing: str) -> None:
         group = self.group
         works: list[tuple[dist.Work, int]] = []
         arrivals: list[tuple[Tensor, tuple[Tensor, ...]]] = []
@@ -244,9 +239,7 @@ class ErrorRounds:
         if k > self._depth:
             self._add_next()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is not None:
             return
         group = self._exchange.group
@@ -265,9 +258,7 @@ class ErrorRounds:
             k = self._posted
             source = (group.rank + k) % group.world
             numel = len(self._lists.send_rows[source]) * self._width
-            message = self._exchange._buffer(
-                "errors in", k % (1 + self._depth), self._largest_in, numel, self._targets[0]
-            )
+            message = self._exchange._buffer("errors in", k % (1 + self._depth), self._largest_in, numel, self._targets[0])
             self._incoming[k] = (message, group.receive(message, source, ERRORS_TAG) if numel else None)
 
     def _add_next(self) -> None:

@@ -47,9 +47,7 @@ class OgbDir:
     @staticmethod
     def _file(path: Path) -> Path:
         if not path.is_file():
-            raise DataError(
-                f"The dataset file '{path}' is missing.", hint="see OGB's raw layout for the expected files"
-            )
+            raise DataError(f"The dataset file '{path}' is missing.", hint="see OGB's raw layout for the expected files")
         return path
 
     def identity(self) -> dict[str, Any]:
@@ -134,6 +132,4 @@ def _expect_range(path: Path, array: np.ndarray, low: int, high: int, what: str)
     bad = np.flatnonzero(((array < low) | (array >= high)).any(1))
     if len(bad):
         row = int(bad[0])
-        raise DataError(
-            f"'{path}' names {what} in row {row + 1}.", given=array[row].tolist(), allowed=f"{low} to {high - 1}"
-        )
+        raise DataError(f"'{path}' names {what} in row {row + 1}.", given=array[row].tolist(), allowed=f"{low} to {high - 1}")

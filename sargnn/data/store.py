@@ -78,9 +78,7 @@ class StoreWriter:
         self._names.append(name)
         return target
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:

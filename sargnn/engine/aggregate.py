@@ -52,14 +52,10 @@ class Engine:
     def kernel_for(self, operation: str) -> Kernel:
         """The kernel that serves an operation; chosen once. Raises ``KernelError`` with each kernel's reasons."""
         if operation not in self._kernels:
-            self._kernels[operation] = choose_kernel(
-                self.kernel_name, operation, self.device, self.dtype, self.mode.kernels
-            )
+            self._kernels[operation] = choose_kernel(self.kernel_name, operation, self.device, self.dtype, self.mode.kernels)
         return self._kernels[operation]
 
-    def aggregate(
-        self, plan: LayerPlan, reducer: Reducer, sent: Tensors, local: Tensors = (), params: Tensors = ()
-    ) -> Tensors:
+    def aggregate(self, plan: LayerPlan, reducer: Reducer, sent: Tensors, local: Tensors = (), params: Tensors = ()) -> Tensors:
         """The one call that models make.
 
         Args:

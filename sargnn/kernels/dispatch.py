@@ -12,9 +12,7 @@ from sargnn.kernels.base import Kernel
 from sargnn.resolve import resolve
 
 
-def choose_kernel(
-    name: str, operation: str, device: torch.device, dtype: torch.dtype, allowed: Sequence[str]
-) -> Kernel:
+def choose_kernel(name: str, operation: str, device: torch.device, dtype: torch.dtype, allowed: Sequence[str]) -> Kernel:
     """The kernel called ``name``, or for ``auto`` the first of ``allowed`` that can serve.
 
     Args:

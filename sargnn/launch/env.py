@@ -34,4 +34,6 @@ def worker_environment(threads: int) -> dict[str, str]:
         "NUMBA_CACHE_DIR": os.environ.get("NUMBA_CACHE_DIR", str(numba_cache_dir())),
         "THP_MEM_ALLOC_ENABLE": "1",  # huge pages for PyTorch's CPU tensors
         "DGLBACKEND": "pytorch",
+        # Killed workers leave semaphores to Python's resource tracker, which removes them; its remark would only alarm.
+        "PYTHONWARNINGS": "ignore::UserWarning:multiprocessing.resource_tracker",
     }

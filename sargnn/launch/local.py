@@ -121,10 +121,7 @@ def _prepare(config: RunConfig) -> tuple[Path, dict[str, Any]]:
     dataset_path = prepare_dataset(config)
     info = prepare_partition(config, dataset_path)
     stats = dataclasses.asdict(info.stats)
-    say(
-        f"  {info.num_nodes} nodes, {info.num_edges} directed edges, {info.num_features} features, "
-        f"{info.num_classes} classes"
-    )
+    say(f"  {info.num_nodes} nodes, {info.num_edges} directed edges, {info.num_features} features, {info.num_classes} classes")
     say(f"partition by {config.partitioner.name} into {config.world}")
     for line in partition_lines(stats):
         say(line)
@@ -264,9 +261,7 @@ class _Follower(threading.Thread):
         try:
             call()
         except Exception as error:
-            say(
-                f"warning: MLflow did not take the figures, they are in '{self._run_dir}': {str(error).splitlines()[0]}"
-            )
+            say(f"warning: MLflow did not take the figures, they are in '{self._run_dir}': {str(error).splitlines()[0]}")
             self._mlflow = None
 
     def stop(self) -> None:

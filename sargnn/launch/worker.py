@@ -61,9 +61,7 @@ def entry(config_path: str) -> None:
 def work(config: RunConfig, run_dir: Path, rank: int, world: int) -> None:
     """Train as rank ``rank`` of ``world``; rank 0 writes ``metrics.jsonl`` and ``summary.json``."""
     if world != config.world:
-        raise SargnnError(
-            "The number of started workers is not the configured one.", given=world, allowed=[str(config.world)]
-        )
+        raise SargnnError("The number of started workers is not the configured one.", given=world, allowed=[str(config.world)])
     inputs = files.read_json(run_dir / files.INPUTS)
     info = partition_info(Path(inputs["partition"]))
     threads = config.threads or 1

@@ -43,9 +43,7 @@ def partition_info(path: Path) -> PartitionInfo:
     """Open a partition store's manifest."""
     store = _open(path)
     meta: dict[str, Any] = {k: v for k, v in store.meta.items() if k not in ("stats", "made_by")}
-    return PartitionInfo(
-        path=path, partition_hash=store.content_hash, stats=PartitionStats(**store.meta["stats"]), **meta
-    )
+    return PartitionInfo(path=path, partition_hash=store.content_hash, stats=PartitionStats(**store.meta["stats"]), **meta)
 
 
 def open_part(path: Path, rank: int) -> Part:

@@ -56,9 +56,7 @@ def load_plan(part: Part, rank: int, layout: Layout, *, add_self_loops: bool, de
     merged: Shard | None = None
     if layout == "sharded":
         sizes = [num_rows if q == rank else int(halo_sizes[q]) for q in range(world)]
-        shards = tuple(
-            Shard(q, _block(*edges[q], num_src=sizes[q], num_rows=num_rows, device=device)) for q in range(world)
-        )
+        shards = tuple(Shard(q, _block(*edges[q], num_src=sizes[q], num_rows=num_rows, device=device)) for q in range(world))
     else:
         starts = [0 if q == rank else num_rows + int(part.halo_offsets[q]) for q in range(world)]
         all_src = np.concatenate([edges[q][0] + np.int32(starts[q]) for q in range(world)])

@@ -51,9 +51,7 @@ class EpochProgress:
                 f"epoch {row['epoch'] + 1}/{self.epochs}  {figures}  {row['epoch_time_s']:.3f} s", highlight=False
             )
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._bar is not None:
             self._bar.stop()
 

@@ -52,9 +52,7 @@ def assert_same_curve(losses: list[float], wanted: list[float], precision: str) 
 @pytest.mark.parametrize("name", COMBINATIONS)
 def test_curve(name: str) -> None:
     kind, mode, kernel, partitioner, world, precision = COMBINATIONS[name]
-    config = cases.run_config(
-        model(kind), mode=mode, kernel=kernel, partitioner=partitioner, world=world, precision=precision
-    )
+    config = cases.run_config(model(kind), mode=mode, kernel=kernel, partitioner=partitioner, world=world, precision=precision)
     ranks = pool(world)(cases.curve, config, GRAPH)
     want = single(kind, precision)
     assert want["losses"][-1] < 0.9 * want["losses"][0]  # it learns, so the comparison means something

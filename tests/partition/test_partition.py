@@ -128,5 +128,3 @@ def test_a_damaged_part_is_named_and_not_opened(tmp_path: Path) -> None:
 def test_more_workers_than_nodes(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="more workers than nodes"):
         prepared(tmp_path, "world=401")
-
-

@@ -19,9 +19,7 @@ class OneShot(ManualMode):
     name = "one_shot"
     layout = "merged"
 
-    def forward(
-        self, call: Call, sent: Tensors, local: Tensors, params: Tensors
-    ) -> tuple[Tensors, Tensors, Tensors | None]:
+    def forward(self, call: Call, sent: Tensors, local: Tensors, params: Tensors) -> tuple[Tensors, Tensors, Tensors | None]:
         plan, reducer = call.plan, call.reducer
         assert plan.merged is not None
         rows = tuple(t.new_empty(plan.num_rows + plan.halo_rows, t.shape[1]) for t in sent)
@@ -33,9 +31,7 @@ class OneShot(ManualMode):
         out, stats = reducer.finish(plan, local, params, state)
         return out, stats, rows if reducer.needs_src_in_backward and call.training else None
 
-    def backward(
-        self, call: Call, saved: Saved, kept: Tensors | None, grads: Tensors
-    ) -> tuple[Tensors, Tensors, Tensors]:
+    def backward(self, call: Call, saved: Saved, kept: Tensors | None, grads: Tensors) -> tuple[Tensors, Tensors, Tensors]:
         plan, reducer = call.plan, call.reducer
         assert plan.merged is not None
         state = reducer.backward_init(plan, saved, grads)

@@ -53,9 +53,7 @@ class Reducer(ABC):
         """The empty accumulator."""
 
     @abstractmethod
-    def step(
-        self, kernel: Kernel, block: EdgeBlock, rows: Tensors, local: Tensors, params: Tensors, state: Any
-    ) -> None:
+    def step(self, kernel: Kernel, block: EdgeBlock, rows: Tensors, local: Tensors, params: Tensors, state: Any) -> None:
         """Fold one shard into ``state``, in place. ``rows``: [S, F_t] each, the shard's source rows."""
 
     @abstractmethod

@@ -24,9 +24,7 @@ class Sum(Reducer):
     def init(self, plan: LayerPlan, sent: Tensors, local: Tensors, params: Tensors) -> Tensor:
         return sent[0].new_zeros(plan.num_out, sent[0].shape[1])
 
-    def step(
-        self, kernel: Kernel, block: EdgeBlock, rows: Tensors, local: Tensors, params: Tensors, state: Tensor
-    ) -> None:
+    def step(self, kernel: Kernel, block: EdgeBlock, rows: Tensors, local: Tensors, params: Tensors, state: Tensor) -> None:
         kernel.sum_forward(block, rows[0], state)
 
     def finish(self, plan: LayerPlan, local: Tensors, params: Tensors, state: Tensor) -> tuple[Tensors, Tensors]:

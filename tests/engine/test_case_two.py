@@ -1,0 +1,91 @@
+"""Modes with a reducer that needs source rows in backward and sends two tensors in one message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sargnn.comm.group import Group
+from sargnn.engine.aggregate import Engine
+from sargnn.engine.modes import MODES
+from sargnn.partition.cut import parts_of
+from sargnn.resolve import resolve
+from sargnn.shards.load import load_plan
+from tests.engine.toy import Toy
+from tests.graphs import assign, nasty_graph
+from tests.parity.oracle import adjacency
+from tests.pool import pool
+
+GRAPH = nasty_graph(120, seed=4)
+WIDTH = 6
+
+
+def inputs() -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    n = GRAPH.num_nodes
+    shapes = [(n, WIDTH), (n, 1), (n, WIDTH), (WIDTH,), (n, WIDTH)]  # z, s, l, theta, error
+    return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+
+
+def run(group: Group, mode: str, partitioner: str, depth: int, constant: bool) -> dict[str, Any]:
+    assignment = assign(GRAPH, partitioner, group.world)
+    part = list(parts_of(GRAPH, assignment, group.world))[group.rank]
+    engine = Engine(group, mode=mode, kernel="dgl", prefetch_depth=depth, dtype=torch.float64)
+    plan = load_plan(part, group.rank, engine.mode.layout, add_self_loops=False, device=torch.device("cpu"))
+    z, s, local, theta, error = inputs()
+    own = plan.node_ids
+    leaves = [t[own].clone() for t in (z, s, local)] + [theta.clone()]
+    for leaf in leaves[2:] if constant else leaves:
+        leaf.requires_grad_()
+    group.traffic.reset()
+    (out,) = engine.aggregate(plan, Toy(), tuple(leaves[:2]), (leaves[2],), (leaves[3],))
+    out.backward(error[own])
+    sent = group.traffic.sent_bytes
+    predicted = engine.mode.wire_bytes(plan, Toy(), (WIDTH, 1), 8, sent_needs_grad=not constant)
+    largest = max(max(plan.lists.receive_rows), max(len(rows) for rows in plan.lists.send_rows)) * (WIDTH + 1) * 8
+    assert leaves[3].grad is not None
+    group.sum_(leaves[3].grad)
+    return {
+        "ids": own.numpy(),
+        "out": out.detach().numpy(),
+        "grads": [None if leaf.grad is None else leaf.grad.numpy() for leaf in leaves],
+        "sent": sent,
+        "predicted": predicted,
+        "held_bytes": engine.exchange.held_bytes(),
+        "largest_bytes": largest,
+    }
+
+
+@pytest.mark.parametrize("constant", [False, True])
+@pytest.mark.parametrize("depth", [0, 1, 3])
+@pytest.mark.parametrize("partitioner", ["metis", "empty", "apart"])
+@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize("mode", MODES)
+def test_parity(mode: str, world: int, partitioner: str, depth: int, constant: bool) -> None:
+    z, s, local, theta, error = inputs()
+    leaves = [t.clone().requires_grad_() for t in (z, s, local, theta)]
+    wanted = leaves[2] * leaves[3] * (adjacency(GRAPH, False) @ (leaves[0].square() * leaves[1]))
+    wanted.backward(error)
+    ranks = pool(world)(run, mode, partitioner, depth, constant)
+    for answer in ranks:
+        ids = answer["ids"]
+        np.testing.assert_allclose(answer["out"], wanted.detach().numpy()[ids], rtol=1e-12, atol=1e-12)
+        for index, leaf in enumerate(leaves):
+            found = answer["grads"][index]
+            if constant and index < 2:
+                assert found is None
+                continue
+            assert leaf.grad is not None
+            want = leaf.grad.numpy() if index == 3 else leaf.grad.numpy()[ids]
+            np.testing.assert_allclose(found, want, rtol=1e-11, atol=1e-11)
+        assert answer["sent"] == answer["predicted"]
+        # 1 + d receive and 1 + d send buffers for rows, one incoming and one outgoing for errors
+        assert answer["held_bytes"] <= (2 * (1 + depth) + 2) * answer["largest_bytes"]
+
+
+def test_sar_fetches_twice_and_no_remat_once() -> None:
+    sar, kept = resolve("mode", MODES, "sar")(), resolve("mode", MODES, "no_remat")()
+    assert sar.fetches(Toy()) == 2 and kept.fetches(Toy()) == 1

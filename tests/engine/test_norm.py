@@ -1,0 +1,63 @@
+"""Distributed batch norm against ``torch.nn.BatchNorm1d`` on all rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sargnn.comm.group import Group
+from sargnn.engine.norm import DistributedBatchNorm
+from tests.pool import pool
+
+ROWS, WIDTH = 60, 7
+BOUNDS = {1: [0, 60], 2: [0, 1, 60], 4: [0, 20, 20, 59, 60]}  # uneven, one rank without rows
+
+
+def data(offset: float) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(ROWS, WIDTH, generator=generator, dtype=torch.float64) + offset
+    return x, torch.randn(ROWS, WIDTH, generator=generator, dtype=torch.float64)
+
+
+def run(group: Group, offset: float) -> dict[str, Any]:
+    x, grad = data(offset)
+    own = slice(BOUNDS[group.world][group.rank], BOUNDS[group.world][group.rank + 1])
+    norm = DistributedBatchNorm(WIDTH).double()
+    torch.nn.init.constant_(norm.weight, 1.5)
+    leaf = x[own].clone().requires_grad_()
+    out = norm(leaf, group)
+    out.backward(grad[own])
+    grads = [p.grad for p in norm.parameters()]
+    for g in grads:
+        assert g is not None
+        group.sum_(g)
+    norm.eval()
+    answer = [out, leaf.grad, norm(x[own], group), *grads, norm.running_mean, norm.running_var]
+    return {"tensors": [t.detach().numpy() for t in answer if t is not None]}
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e5])  # a large mean is where E[x^2] - E[x]^2 would fail
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_equals_batch_norm(world: int, offset: float) -> None:
+    x, grad = data(offset)
+    stock = torch.nn.BatchNorm1d(WIDTH).double()
+    torch.nn.init.constant_(stock.weight, 1.5)
+    leaf = x.clone().requires_grad_()
+    out = stock(leaf)
+    out.backward(grad)
+    stock.eval()
+    assert leaf.grad is not None and stock.weight.grad is not None and stock.bias.grad is not None
+    by_row = [out.detach(), leaf.grad, stock(x).detach()]
+    shared = [stock.weight.grad, stock.bias.grad, stock.running_mean, stock.running_var]
+    ranks = pool(world)(run, offset)
+    tolerance = 1e-9 if offset == 0 else 1e-6  # fp64 with a mean of 1e5 keeps 11 digits of the deviations
+    for index, want in enumerate(by_row):
+        found = np.concatenate([answer["tensors"][index] for answer in ranks])
+        np.testing.assert_allclose(found, want.numpy(), rtol=tolerance, atol=tolerance)
+    for index, value in enumerate(shared, start=3):
+        for answer in ranks:
+            assert value is not None
+            np.testing.assert_allclose(answer["tensors"][index], value.numpy(), rtol=tolerance, atol=tolerance)

@@ -1,0 +1,232 @@
+"""``sargnn train`` as a person runs it: results, files, MLflow, failures, a new mode."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from sargnn.cli.main import conf_dir
+
+ROOT = Path(__file__).parent.parent.parent
+SMALL = ["dataset.num_nodes=600", "model.hidden=16", "epochs=4", "eval_every=2", "run_dir=run"]
+CONTRACT = (
+    "status losses test_acc val_acc best_val_acc test_acc_at_best_val test_acc_smoothed val_acc_smoothed epoch_time_s "
+    "evaluate_time_s startup_time_s partition_time_s compute_time_s comm_wait_time_s comm_bytes_per_epoch peak_rss_bytes "
+    "peak_train_bytes peak_evaluate_bytes world mode model kernel dataset num_params edge_cut halo_rows config_hash "
+    "dataset_hash partition_hash git_sha versions"
+).split()
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "sargnn.cli.main", *arguments]
+
+
+def run(folder: Path, *arguments: str, path: Path = ROOT, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(path), "COLUMNS": "80"}
+    return subprocess.run(command(*arguments), cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout)
+
+
+def summary_of(folder: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return content
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    folder = tmp_path_factory.mktemp("finished")
+    return folder, run(folder, "train", "world=2", *SMALL)
+
+
+def test_a_run_ends_with_a_table_and_three_commands(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    _, done = finished
+    assert done.returncode == 0, done.stderr
+    for words in ("test accuracy", "median epoch time", "bytes exchanged", "peak training memory per worker"):
+        assert words in done.stdout
+    assert max(len(line) for line in done.stdout.splitlines()) <= 80
+    assert len(re.findall(r"^epoch \d/4 ", done.stderr, re.M)) == 4  # a plain line per epoch, stderr is no terminal
+    tail = done.stderr.split("worth trying next:")[1].strip().splitlines()
+    assert len(tail) == 3 and "world=4" in tail[0]
+    assert "edge cut" in done.stderr and "halo rows" in done.stderr and "balance" in done.stderr
+
+
+def test_the_summary_keeps_the_contract(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    folder, _ = finished
+    summary = summary_of(folder / "run")
+    assert set(CONTRACT) <= set(summary)
+    assert summary["status"] == "finished" and len(summary["losses"]) == 4
+    assert (summary["world"], summary["mode"], summary["model"], summary["dataset"]) == (2, "sar", "sage", "synthetic")
+    for name in ("peak_rss_bytes", "peak_train_bytes", "peak_evaluate_bytes", "halo_rows"):
+        assert len(summary[name]) == 2 and all(value > 0 for value in summary[name])
+    assert 0 <= summary["test_acc"] <= 1 and summary["epoch_time_s"] > 0
+    # layer 1 sends its 64 constant features once, layers 2 and 3 rows and errors of 16 and 10
+    assert summary["comm_bytes_per_epoch"] == sum(summary["halo_rows"]) * 4 * (64 + 2 * 16 + 2 * 10)
+
+
+def test_the_run_folder_is_whole(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    folder, _ = finished
+    rows = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["epoch"] for row in rows] == [0, 1, 2, 3]
+    assert [row["loss"] for row in rows] == summary_of(folder / "run")["losses"]
+    assert [("val_acc" in row) for row in rows] == [False, True, False, True]
+    assert yaml.safe_load((folder / "run" / "config.yaml").read_text())["world"] == 2
+    assert {p.name for p in (folder / "run" / "logs").iterdir()} == {"rank_00.log", "rank_01.log"}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_mlflow_has_the_run(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    folder, _ = finished
+    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=f"sqlite:///{folder / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("sargnn")
+    assert experiment is not None
+    (tracked,) = client.search_runs([experiment.experiment_id])
+    summary = summary_of(folder / "run")
+    assert tracked.info.status == "FINISHED" and tracked.data.params["model.hidden"] == "16"
+    assert [m.value for m in client.get_metric_history(tracked.info.run_id, "loss")] == summary["losses"]
+    assert tracked.data.metrics["rank_01/peak_train_bytes"] == summary["peak_train_bytes"][1]
+    assert tracked.data.metrics["final/edge_cut"] == summary["edge_cut"]
+    assert {f.path for f in client.list_artifacts(tracked.info.run_id)} >= {"config.yaml", "summary.json", "logs"}
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_the_same_losses_on_other_worlds(
+    finished: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path, world: int
+) -> None:
+    done = run(tmp_path, "train", f"world={world}", "mode=domain_parallel", "tracking=none", *SMALL)
+    assert done.returncode == 0, done.stderr
+    want, found = summary_of(finished[0] / "run"), summary_of(tmp_path / "run")
+    assert found["config_hash"] == want["config_hash"] and found["dataset_hash"] == want["dataset_hash"]
+    for a, b in zip(found["losses"], want["losses"], strict=True):
+        assert abs(a - b) <= 1e-4 * want["losses"][0]
+
+
+def test_a_run_folder_is_not_overwritten(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    done = run(finished[0], "train", "world=1", "tracking=none", *SMALL)
+    assert done.returncode == 1 and "already holds a run" in done.stderr and "Traceback" not in done.stderr
+
+
+def _gone(processes: list[psutil.Process]) -> bool:
+    _, alive = psutil.wait_procs(processes, timeout=5)
+    return not alive
+
+
+def test_a_killed_worker_ends_the_run(tmp_path: Path) -> None:
+    arguments = ["train", "world=4", "tracking=none", *SMALL, "epochs=100000", "eval_every=50"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    launcher = subprocess.Popen(command(*arguments), cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while not (metrics.exists() and metrics.stat().st_size > 500):
+        assert time.monotonic() < deadline and launcher.poll() is None
+        time.sleep(0.05)
+    log = (tmp_path / "run" / "logs" / "rank_02.log").read_text()
+    found = re.search(r"process (\d+)", log)
+    assert found is not None
+    family = psutil.Process(launcher.pid).children(recursive=True)
+    assert int(found.group(1)) in {p.pid for p in family}
+    os.kill(int(found.group(1)), signal.SIGKILL)
+    killed = time.monotonic()
+    _, stderr = launcher.communicate(timeout=30)
+    assert time.monotonic() - killed < 10
+    assert launcher.returncode == 1
+    assert "rank 2 was killed by SIGKILL" in stderr and "rank 2 of 4" in stderr and "Traceback" not in stderr
+    assert _gone(family)
+    summary = summary_of(tmp_path / "run")
+    assert summary["status"] == "failed" and "rank 2" in summary["error"] and len(summary["losses"]) > 2
+
+
+def test_a_raising_worker_is_named_with_its_last_lines(tmp_path: Path) -> None:
+    assert run(tmp_path, "train", "world=3", "tracking=none", *SMALL).returncode == 0
+    shutil.rmtree(tmp_path / "run")
+    (file,) = (tmp_path / "stores" / "partitions").glob("*/part_001/features.npy")
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    started = time.monotonic()
+    done = run(tmp_path, "train", "world=3", "tracking=none", *SMALL)
+    assert done.returncode == 1 and time.monotonic() - started < 30
+    assert "rank 1 failed with exit code 1" in done.stderr and "part_001/features.npy" in done.stderr
+    assert "checksum" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_an_infinite_loss_stops_before_the_step(tmp_path: Path) -> None:
+    done = run(tmp_path, "train", "world=2", "tracking=none", *SMALL, "optim.lr=1e30", "model.norm=none")
+    assert done.returncode == 1 and "not finite" in done.stderr and "Traceback" not in done.stderr
+    assert re.search(r"loss of epoch \d", done.stderr) and "rank" in done.stderr
+
+
+def test_an_interrupt_ends_everything(tmp_path: Path) -> None:
+    arguments = ["train", "world=2", "tracking=none", *SMALL, "epochs=100000", "eval_every=50"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    launcher = subprocess.Popen(command(*arguments), cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while not metrics.exists():
+        assert time.monotonic() < deadline and launcher.poll() is None
+        time.sleep(0.05)
+    family = psutil.Process(launcher.pid).children(recursive=True)
+    launcher.send_signal(signal.SIGINT)
+    _, stderr = launcher.communicate(timeout=15)
+    assert launcher.returncode == 130 and "Interrupted by SIGINT" in stderr and "Traceback" not in stderr
+    assert _gone(family)
+    assert summary_of(tmp_path / "run")["status"] == "interrupted"
+
+
+MODE = '''
+"""As sar, the remote shards in one go at the end of a list: a toy."""
+
+from sargnn.engine.modes.sar import Sar
+
+
+class Patient(Sar):
+    """Collects all rows first, then folds them."""
+
+    name = "patient"
+
+    def forward(self, call, sent, local, params):
+        state = call.reducer.init(call.plan, sent, local, params)
+        for peer, rows in list(call.exchange.rows(call.plan.lists, sent, keep=True)):
+            call.reducer.step(call.kernel, call.plan.shards[peer].block, rows, local, params, state)
+        return *call.reducer.finish(call.plan, local, params, state), {}
+'''
+
+
+def test_a_new_mode_is_one_file_one_yaml_and_one_line(
+    finished: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    shutil.copytree(ROOT / "sargnn", tmp_path / "sargnn", ignore=shutil.ignore_patterns("__pycache__", "conf"))
+    shutil.copytree(conf_dir(), tmp_path / "conf")
+    (tmp_path / "sargnn" / "engine" / "modes" / "patient.py").write_text(MODE)
+    (tmp_path / "conf" / "mode" / "patient.yaml").write_text("name: patient\n")
+    table = tmp_path / "sargnn" / "engine" / "modes" / "__init__.py"
+    line = '    "patient": "sargnn.engine.modes.patient:Patient",\n}'
+    table.write_text(table.read_text().replace("\n}", f"\n{line}"))
+    done = run(tmp_path, "train", "mode=patient", "world=2", "tracking=none", *SMALL, path=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found, want = summary_of(tmp_path / "run"), summary_of(finished[0] / "run")
+    assert found["mode"] == "patient" and found["losses"] == want["losses"]
+
+
+def test_the_curve_on_cora_is_the_same_in_the_launched_run(cora: Path, tmp_path: Path) -> None:
+    common = ["dataset=ogb_dir", f"dataset.root={cora}", "dataset.add_inverse_edges=false", "experiment=cora_sage"]
+    for world, mode in ((4, "sar"), (1, "domain_parallel")):
+        chosen = [f"world={world}", f"mode={mode}", "tracking=none", "epochs=30", f"run_dir=run{world}"]
+        done = run(tmp_path, "train", *common, *chosen)
+        assert done.returncode == 0, done.stderr
+    one, four = summary_of(tmp_path / "run1"), summary_of(tmp_path / "run4")
+    for a, b in zip(one["losses"], four["losses"], strict=True):
+        assert abs(a - b) <= 1e-4 * one["losses"][0]

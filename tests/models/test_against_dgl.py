@@ -1,0 +1,116 @@
+"""Forward and every gradient against DGL's own layers with the same weights, on one and on four workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sargnn.comm.group import Group, sum_flat
+from sargnn.data.dataset import Dataset
+from sargnn.engine.aggregate import Engine
+from sargnn.interop.dgl import import_dgl
+from sargnn.models.gcn import GcnLayer
+from sargnn.models.sage import SageLayer
+from sargnn.models.stack import GraphLayer
+from sargnn.partition.cut import parts_of
+from sargnn.shards.load import load_plan
+from tests.graphs import assign, nasty_graph
+from tests.pool import pool
+
+GRAPH = nasty_graph(seed=2)
+IN = 11
+
+
+def make(kind: str, out: int) -> GraphLayer:
+    torch.manual_seed(0)
+    layer = GcnLayer(IN, out) if kind == "gcn" else SageLayer(IN, out, aggregator=kind)
+    for name, parameter in layer.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(parameter)
+    return layer.double()
+
+
+def inputs(out: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    n = GRAPH.num_nodes
+    return torch.randn(n, IN, generator=generator).double(), torch.randn(n, out, generator=generator).double()
+
+
+def run(group: Group, kind: str, out: int, self_loops: bool) -> dict[str, Any]:
+    part = list(parts_of(GRAPH, assign(GRAPH, "random", group.world), group.world))[group.rank]
+    engine = Engine(group, mode="sar", kernel="auto", dtype=torch.float64)
+    plan = load_plan(part, group.rank, "sharded", add_self_loops=self_loops, device=torch.device("cpu"))
+    layer = make(kind, out)
+    x, error = inputs(out)
+    leaf = x[plan.node_ids].requires_grad_()
+    result = layer(engine, plan, leaf)
+    result.backward(error[plan.node_ids])
+    grads = {name: p.grad for name, p in layer.named_parameters()}
+    sum_flat(group, [g for g in grads.values() if g is not None])
+    assert leaf.grad is not None
+    return {
+        "ids": plan.node_ids.numpy(),
+        "out": result.detach().numpy(),
+        "d_x": leaf.grad.numpy(),
+        "grads": {name: g.numpy() for name, g in grads.items() if g is not None},
+    }
+
+
+def dgl_graph(dataset: Dataset, self_loops: bool) -> Any:
+    dgl = import_dgl()
+    destination = np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr))
+    ends = (torch.from_numpy(dataset.indices).long(), torch.from_numpy(destination))
+    graph = dgl.graph(ends, num_nodes=dataset.num_nodes)
+    return dgl.add_self_loop(dgl.remove_self_loop(graph)) if self_loops else graph
+
+
+@pytest.mark.parametrize("world", [1, 4])
+@pytest.mark.parametrize("out", [4, 11, 20])  # narrower, equal, wider: transform first or aggregate first
+@pytest.mark.parametrize(("kind", "self_loops"), [("mean", False), ("mean", True), ("gcn", True), ("gcn", False)])
+def test_layer(kind: str, self_loops: bool, out: int, world: int) -> None:
+    conv = import_dgl().nn.pytorch
+    ours = make(kind, out)
+    graph = dgl_graph(GRAPH, self_loops)
+    theirs: Any
+    if isinstance(ours, SageLayer):
+        theirs = conv.SAGEConv(IN, out, "mean").double()
+        theirs.load_state_dict(
+            {"fc_neigh.weight": ours.neigh.weight, "fc_self.weight": ours.self.weight, "fc_self.bias": ours.self.bias}
+        )
+        names = {"neigh.weight": "fc_neigh.weight", "self.weight": "fc_self.weight", "self.bias": "fc_self.bias"}
+    else:
+        assert isinstance(ours, GcnLayer)
+        theirs = conv.GraphConv(IN, out, norm="both", allow_zero_in_degree=True).double()
+        theirs.load_state_dict({"weight": ours.linear.weight.T, "bias": ours.linear.bias})
+        names = {"linear.weight": "weight", "linear.bias": "bias"}
+    x, error = inputs(out)
+    leaf = x.clone().requires_grad_()
+    want = theirs(graph, leaf)
+    want.backward(error)
+    assert leaf.grad is not None
+    theirs_by_name = dict(theirs.named_parameters())
+    for answer in pool(world)(run, kind, out, self_loops):
+        ids = answer["ids"]
+        np.testing.assert_allclose(answer["out"], want.detach().numpy()[ids], rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(answer["d_x"], leaf.grad.numpy()[ids], rtol=1e-10, atol=1e-10)
+        for name, other in names.items():
+            grad = theirs_by_name[other].grad.numpy()
+            found = answer["grads"][name]
+            np.testing.assert_allclose(found, grad if found.shape == grad.shape and other != "weight" else grad.T, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["mean", "gcn"])
+def test_initialised_from_the_same_distribution(kind: str) -> None:
+    torch.manual_seed(0)
+    ours = GcnLayer(200, 300) if kind == "gcn" else SageLayer(200, 300, aggregator=kind)
+    conv = import_dgl().nn.pytorch
+    theirs = conv.GraphConv(200, 300) if kind == "gcn" else conv.SAGEConv(200, 300, "mean")
+    pairs = zip(sorted(p.shape[::-1] if kind == "gcn" and p.dim() == 2 else p.shape for p in ours.parameters()),
+                sorted(p.shape for p in theirs.parameters()), strict=True)  # fmt: skip
+    assert all(tuple(a) == tuple(b) for a, b in pairs)
+    for a, b in zip(sorted(float(p.detach().std()) for p in ours.parameters()),
+                    sorted(float(p.detach().std()) for p in theirs.parameters()), strict=True):  # fmt: skip
+        assert abs(a - b) <= 0.1 * max(a, b)
