@@ -41,9 +41,9 @@ def next_commands(config: RunConfig) -> list[str]:
     uri = config.tracking.uri or "sqlite:///mlflow.db"
     folder = "" if shutil.which("sargnn") else f"{_shown(Path(sys.executable).parent)}/"
     return [
-        f"{folder}sargnn train {dataset}mode={config.mode.name} world={2 * config.world}    # less memory per worker, same losses",
-        f"{folder}sargnn train {dataset}mode={other_mode} world={config.world}    # the same losses in another mode",
-        f"{folder}mlflow ui --backend-store-uri {uri}    # compare runs in a browser",
+        f"{folder}sargnn train {dataset}mode={config.mode.name} world={2 * config.world}  # less memory each, same losses",
+        f"{folder}sargnn train {dataset}mode={other_mode} world={config.world}  # same losses, another mode",
+        f"{folder}mlflow ui --backend-store-uri {uri}  # compare runs",
     ]
 
 
