@@ -61,6 +61,7 @@ def main() -> int:
                             key = (model_name, mode, kernel, precision)
                             worst[key] = max(worst[key], deviation(answers[0]["losses"], wanted, precision))
                             count += 1
+                    print(f"{model_name} {precision} {mode} {kernel}: {count} curves", file=sys.stderr, flush=True)
     print("| model | mode | kernel | precision | largest deviation / tolerance |\n|---|---|---|---|---|")
     for key, value in worst.items():
         print(f"| {' | '.join(key)} | {value:.2g} |")

@@ -87,7 +87,7 @@ class Exchange:
         largest_in = max(lists.receive_rows) * width
         largest_out = max(len(rows) for rows in lists.send_rows) * width
         incoming: dict[int, tuple[Tensor, dist.Work | None]] = {}
-        outgoing: dict[int, dist.Work] = {}
+        outgoing: dict[int, tuple[dist.Work, int]] = {}  # by slot: a slot's last send may lie several rounds back
 
         def post(k: int) -> None:
             to, source = (group.rank + k) % group.world, (group.rank - k) % group.world
@@ -100,13 +100,12 @@ class Exchange:
             incoming[k] = (message, group.receive(message, source, ROWS_TAG) if numel else None)
             rows = lists.send_rows[to]
             if len(rows):
-                if k - 1 - depth in outgoing:
-                    before = k - 1 - depth
-                    group.wait(outgoing.pop(before), (group.rank + before) % group.world, "sending rows")
+                if slot in outgoing:
+                    group.wait(*outgoing.pop(slot), "sending rows")
                 message = self._buffer("rows out", slot, largest_out, len(rows) * width, tensors[0])
                 for tensor, section in zip(tensors, _sections(message, len(rows), tensors), strict=True):
                     torch.index_select(tensor, 0, rows, out=section)
-                outgoing[k] = group.send(message, to, ROWS_TAG)
+                outgoing[slot] = (group.send(message, to, ROWS_TAG), to)
 
         posted = 0
         while posted < min(depth, group.world - 1):
@@ -123,8 +122,8 @@ class Exchange:
                 group.wait(work, source, "receiving rows")
             yield source, _sections(message, lists.receive_rows[source], tensors)
             del message
-        for k, work in outgoing.items():
-            group.wait(work, (group.rank + k) % group.world, "sending rows")
+        for work, peer in outgoing.values():
+            group.wait(work, peer, "sending rows")
 
     def errors(self, lists: HaloLists, targets: Sequence[Tensor], depth: int | None = None) -> ErrorRounds:
         """Send errors home round by round and add those of the own rows to ``targets``; use as a context manager.
@@ -207,7 +206,7 @@ class ErrorRounds:
         self._largest_in = max(len(rows) for rows in lists.send_rows) * self._width
         self._largest_out = max(lists.receive_rows) * self._width
         self._incoming: dict[int, tuple[Tensor, dist.Work | None]] = {}
-        self._outgoing: dict[int, dist.Work] = {}
+        self._outgoing: dict[int, tuple[dist.Work, int]] = {}  # by slot, as in ``Exchange.rows``
         self._messages: dict[int, Tensor] = {}
         self._posted = self._added = 0
         self.peers = tuple((group.rank - k) % group.world for k in range(1, group.world))
@@ -220,13 +219,11 @@ class ErrorRounds:
         """Where the errors of ``peer``'s rows go: [H_peer, F_t] for each tensor, to be overwritten."""
         group = self._exchange.group
         k = self._round(peer)
-        before = k - 1 - self._depth
-        if before in self._outgoing:
-            group.wait(self._outgoing.pop(before), (group.rank - before) % group.world, "sending errors")
+        slot = k % (1 + self._depth)
+        if slot in self._outgoing:
+            group.wait(*self._outgoing.pop(slot), "sending errors")
         rows = self._lists.receive_rows[peer]
-        message = self._exchange._buffer(
-            "errors out", k % (1 + self._depth), self._largest_out, rows * self._width, self._targets[0]
-        )
+        message = self._exchange._buffer("errors out", slot, self._largest_out, rows * self._width, self._targets[0])
         self._messages[k] = message
         return _sections(message, rows, self._targets)
 
@@ -235,7 +232,8 @@ class ErrorRounds:
         k = self._round(peer)
         message = self._messages.pop(k)
         if message.numel():
-            self._outgoing[k] = self._exchange.group.send(message, peer, ERRORS_TAG)
+            work = self._exchange.group.send(message, peer, ERRORS_TAG)
+            self._outgoing[k % (1 + self._depth)] = (work, peer)
         if k > self._depth:
             self._add_next()
 
@@ -245,8 +243,8 @@ class ErrorRounds:
         group = self._exchange.group
         while self._added < group.world - 1:
             self._add_next()
-        for k, work in self._outgoing.items():
-            group.wait(work, (group.rank - k) % group.world, "sending errors")
+        for work, peer in self._outgoing.values():
+            group.wait(work, peer, "sending errors")
 
     def _round(self, peer: int) -> int:
         return (self._exchange.group.rank - peer) % self._exchange.group.world

@@ -23,6 +23,7 @@ COMBINATIONS: dict[str, tuple[str, str, str, str, int, str]] = {
     "sage-one_shot-dgl-metis-4": ("sage", "one_shot", "dgl", "metis", 4, "fp64"),
     "sage-domain_parallel-dgl-random-4": ("sage", "domain_parallel", "dgl", "random", 4, "fp64"),
     "sage-sar-dgl-empty-4": ("sage", "sar", "dgl", "empty", 4, "fp64"),
+    "sage-sar-dgl-empty-8": ("sage", "sar", "dgl", "empty", 8, "fp64"),
     "gcn-sar-dgl-metis-4": ("gcn", "sar", "dgl", "metis", 4, "fp64"),
     "gcn-no_remat-reference-random-2": ("gcn", "no_remat", "reference", "random", 2, "fp64"),
     "gcn-one_shot-dgl-apart-4": ("gcn", "one_shot", "dgl", "apart", 4, "fp64"),

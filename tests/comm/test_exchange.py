@@ -1,0 +1,76 @@
+"""The row exchange by itself: empty messages between full ones, a slow receiver, several tensors in a message."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import torch
+
+from sargnn.comm.exchange import Exchange, HaloLists
+from sargnn.comm.group import Group
+from tests.pool import pool
+
+ROWS, WORLD = 3000, 4
+WIDTHS = (30, 1)
+
+
+def needed(sender: int, receiver: int) -> torch.Tensor:
+    """Which of the sender's rows the receiver needs: none two ranks on, so that a round without a message lies between."""
+    if (receiver - sender) % WORLD in (0, 2):
+        return torch.zeros(0, dtype=torch.int32)
+    return torch.arange(receiver, ROWS, 2, dtype=torch.int32)
+
+
+def lists_of(rank: int) -> HaloLists:
+    return HaloLists(
+        send_rows=tuple(needed(rank, q) for q in range(WORLD)),
+        receive_rows=tuple(len(needed(q, rank)) for q in range(WORLD)),
+    )
+
+
+def rows_of(rank: int, repeat: int) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(100 * rank + repeat)
+    return tuple(torch.randn(ROWS, width, generator=generator) for width in WIDTHS)
+
+
+def run(group: Group, depth: int, slow: int) -> dict[str, Any]:
+    exchange, lists = Exchange(group, depth), lists_of(group.rank)
+    group.traffic.reset()
+    for repeat in range(3):
+        if group.rank == slow:
+            time.sleep(0.2)  # long enough for a fast peer to reuse a buffer that it must not touch yet
+        seen = []
+        for peer, found in exchange.rows(lists, rows_of(group.rank, repeat)):
+            seen.append(peer)
+            if peer != group.rank:
+                for tensor, whole in zip(found, rows_of(peer, repeat), strict=True):
+                    assert torch.equal(tensor, whole[needed(peer, group.rank).long()])
+        assert sorted(seen) == list(range(WORLD)) and seen[0] == group.rank
+        if group.rank == slow:
+            time.sleep(0.2)
+        targets = tuple(torch.zeros(ROWS, width) for width in WIDTHS)
+        with exchange.errors(lists, targets) as errors:
+            for peer in errors.peers:
+                for view, whole in zip(errors.buffer(peer), rows_of(peer, repeat), strict=True):
+                    view.copy_(whole[needed(peer, group.rank).long()])
+                errors.send(peer)
+        # every peer sent an own row's value back once
+        times = torch.zeros(ROWS)
+        for q in range(WORLD):
+            times[needed(group.rank, q).long()] += 1
+        for target, own in zip(targets, rows_of(group.rank, repeat), strict=True):
+            torch.testing.assert_close(target, own * times[:, None])
+    return {"sent": group.traffic.sent_bytes, "held": exchange.held_bytes()}
+
+
+@pytest.mark.parametrize("slow", range(WORLD))
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_buffers_are_not_reused_while_they_travel(depth: int, slow: int) -> None:
+    answers = pool(WORLD)(run, depth, slow)
+    for rank, answer in enumerate(answers):
+        lists = lists_of(rank)
+        assert answer["sent"] == 3 * (lists.sent_rows + lists.halo_rows) * sum(WIDTHS) * 4
+        largest = max(max(lists.receive_rows), max(len(rows) for rows in lists.send_rows)) * sum(WIDTHS) * 4
+        assert answer["held"] <= 4 * (1 + depth) * largest
