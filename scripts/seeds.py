@@ -11,12 +11,9 @@ import dataclasses
 import sys
 from statistics import mean, stdev
 
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
+from composed import config_of
 
-from sargnn.cli.main import conf_dir
 from sargnn.comm.group import Group
-from sargnn.config import parse
 from sargnn.data.dataset import open_dataset
 from sargnn.data.prepare import prepare_dataset
 from sargnn.launch.worker import make_trainer
@@ -26,11 +23,7 @@ from sargnn.partition.simple import assign_range
 
 def main() -> None:
     """Train one run per seed and print test accuracy at best validation."""
-    with initialize_config_dir(config_dir=str(conf_dir().resolve()), version_base="1.3"):
-        mapping = OmegaConf.to_container(compose("train", overrides=sys.argv[2:]), resolve=True)
-    assert isinstance(mapping, dict)
-    mapping.pop("experiment", None)
-    config = parse({str(k): v for k, v in mapping.items()})
+    config = config_of(sys.argv[2:])
     dataset = open_dataset(prepare_dataset(config), verify=True)
     (part,) = parts_of(dataset, assign_range(dataset, 1, config.partitioner), 1)
     accuracies = []

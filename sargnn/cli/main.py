@@ -67,6 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"sargnn: {error}", file=sys.stderr)
         return 128 + number if (number := getattr(error, "signal_number", 0)) else 1
+    except KeyboardInterrupt:
+        print("sargnn: interrupted", file=sys.stderr)
+        return 130
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

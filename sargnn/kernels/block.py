@@ -59,13 +59,6 @@ class EdgeBlock:
         listed = torch.arange(self.num_dst, device=self.src.device) if self.dst_rows is None else self.dst_rows.long()
         return torch.repeat_interleave(listed, counts)
 
-    def nbytes(self) -> int:
-        """Bytes of the index arrays."""
-        arrays = [self.src, self.indptr, self.t_dst, self.t_indptr]
-        if self.dst_rows is not None:
-            arrays.append(self.dst_rows)
-        return sum(a.numel() * a.element_size() for a in arrays)
-
 
 def _offsets(counts: Tensor) -> Tensor:
     offsets = torch.zeros(len(counts) + 1, dtype=torch.int64, device=counts.device)

@@ -65,7 +65,7 @@ def train(config: RunConfig) -> tuple[dict[str, Any], Path]:
     files.write_json(run_dir / files.INPUTS, inputs)
     say(f"training {config.name}: {config.world} workers with {config.threads} threads each, {config.epochs} epochs")
 
-    follower = _Follower(config, run_dir, {"edge_cut": stats["edge_cut"], "halo_rows": stats["volume_rows"]})
+    follower = _Follower(config, run_dir, {f"partition.{key}": value for key, value in stats.items()})
     follower.start()
     error: SargnnError | None = None
     try:

@@ -20,12 +20,13 @@ import torch
 from sargnn.comm.group import Group
 from sargnn.config import RunConfig, load
 from sargnn.engine.aggregate import Engine
-from sargnn.errors import CommError, SargnnError
+from sargnn.errors import CommError, ConfigError, SargnnError
 from sargnn.models import MODELS
 from sargnn.models.stack import Stack
 from sargnn.partition.cut import Part
 from sargnn.partition.store import open_part, partition_info
 from sargnn.resolve import resolve
+from sargnn.rng import MAX_ID
 from sargnn.shards.load import load_plan
 from sargnn.tracking import files
 from sargnn.tracking.memory import PeakMeter
@@ -97,6 +98,8 @@ def make_trainer(config: RunConfig, part: Part, num_classes: int, group: Group) 
         device=device,
         dtype=dtype,
     )
+    if (config.model.dropout or config.model.input_dropout) and part.node_ids.max(initial=0) >= MAX_ID:
+        raise ConfigError("Dropout is drawn by node id, and this graph has ids of 2**32 and more.", hint="set dropout to 0")
     plan = load_plan(part, group.rank, engine.mode.layout, add_self_loops=config.add_self_loops, device=device)
     # Stays mapped from the store where the precision allows it; reading it in belongs to the baseline.
     features = torch.from_numpy(part.features).to(device, dtype)

@@ -63,8 +63,3 @@ class LayerPlan:
     def halo_rows(self) -> int:
         """H."""
         return self.lists.halo_rows
-
-    def graph_bytes(self) -> int:
-        """Bytes of all index arrays."""
-        shards = [*(self.shards or ()), *([self.merged] if self.merged else [])]
-        return sum(shard.block.nbytes() for shard in shards)

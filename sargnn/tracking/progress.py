@@ -62,11 +62,11 @@ def say(text: str) -> None:
 
 
 def partition_lines(stats: dict[str, Any]) -> list[str]:
-    """The partition's quality in two lines."""
+    """The partition's quality in three lines."""
     halo = stats["halo_rows"]
     return [
-        f"  edge cut {stats['edge_cut']:.3f} ({stats['cut_edges']} edges), "
-        f"halo rows {min(halo)} to {max(halo)} a worker, {stats['volume_rows']} rows in one exchange",
+        f"  edge cut {stats['edge_cut']:.3f} ({stats['cut_edges']} edges)",
+        f"  halo rows {min(halo)} to {max(halo)} a worker, {stats['volume_rows']} travel in one exchange",
         f"  balance (largest / mean): nodes {stats['node_balance']:.3f}, edges {stats['edge_balance']:.3f}",
     ]
 
