@@ -79,13 +79,11 @@ class PartitionerConfig:
 
 
 @dataclass(frozen=True)
-class SageConfig:
-    """GraphSage (Hamilton et al., 2017)."""
+class StackConfig:
+    """What every stack of graph layers has."""
 
-    name: Literal["sage"]
     hidden: int = field(metadata=_AT_LEAST_ONE)
     num_layers: int = field(metadata=_number(low=1, high=256))
-    aggregator: Literal["mean", "sum"]
     norm: Literal["batch", "none"]
     activation: Literal["relu", "elu"]
     residual: bool
@@ -94,17 +92,18 @@ class SageConfig:
 
 
 @dataclass(frozen=True)
-class GcnConfig:
+class SageConfig(StackConfig):
+    """GraphSage (Hamilton et al., 2017)."""
+
+    name: Literal["sage"]
+    aggregator: Literal["mean", "sum"]
+
+
+@dataclass(frozen=True)
+class GcnConfig(StackConfig):
     """GCN (Kipf and Welling, 2017)."""
 
     name: Literal["gcn"]
-    hidden: int = field(metadata=_AT_LEAST_ONE)
-    num_layers: int = field(metadata=_number(low=1, high=256))
-    norm: Literal["batch", "none"]
-    activation: Literal["relu", "elu"]
-    residual: bool
-    dropout: float = field(metadata=_PROBABILITY)
-    input_dropout: float = field(metadata=_PROBABILITY)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import torch.nn.functional
 from torch import Tensor, nn
 
-from sargnn.config import GcnConfig, SageConfig
+from sargnn.config import StackConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.norm import DistributedBatchNorm
 from sargnn.engine.reducers.base import Reducer
@@ -120,9 +120,7 @@ def _residual(in_width: int, out_width: int) -> nn.Module:
     return nn.Identity() if in_width == out_width else nn.Linear(in_width, out_width, bias=False)
 
 
-def build_stack(
-    config: SageConfig | GcnConfig, num_features: int, num_classes: int, make_layer: Callable[..., GraphLayer]
-) -> Stack:
+def build_stack(config: StackConfig, num_features: int, num_classes: int, make_layer: Callable[..., GraphLayer]) -> Stack:
     """A stack of ``num_layers`` layers of width ``hidden``, the last one as wide as there are classes.
 
     Args:
