@@ -58,6 +58,17 @@ class SyntheticConfig:
 
 
 @dataclass(frozen=True)
+class LookalikeConfig:
+    """A stand-in for a real graph (``data/lookalike.py``); scale 1.0 has the real graph's nodes and edges."""
+
+    name: Literal["products_like", "papers_like"]
+    scale: float = field(metadata=_number(low=0, high=10, open_low=True))
+    seed: int = field(metadata=_number(low=0, high=2**32 - 1))
+    normalize_features: bool
+    add_self_loops: bool | None
+
+
+@dataclass(frozen=True)
 class OgbDirConfig:
     """A folder in OGB's raw homogeneous layout."""
 
@@ -152,7 +163,7 @@ class TrackingConfig:
 class RunConfig:
     """One run, resolved. ``config.yaml`` in the run folder holds exactly this."""
 
-    dataset: SyntheticConfig | OgbDirConfig
+    dataset: SyntheticConfig | LookalikeConfig | OgbDirConfig
     partitioner: PartitionerConfig
     model: SageConfig | GcnConfig
     mode: ModeConfig
@@ -289,7 +300,7 @@ def _check_bounds(value: float, key: str, bounds: dict[str, Any]) -> None:
 
 
 def _choose(classes: list[Any], value: Any, key: str) -> Any:
-    names = {get_args(get_type_hints(cls)["name"])[0]: cls for cls in classes}
+    names = {name: cls for cls in classes for name in get_args(get_type_hints(cls)["name"])}
     name = value.get("name") if isinstance(value, dict) else None
     if name not in names:
         raise ConfigError(f"'{key}.name' is not known.", given=repr(name), allowed=nearest(str(name), names))

@@ -37,6 +37,7 @@ class Purpose(IntEnum):
 
     INPUT_DROPOUT = 1
     DROPOUT = 2
+    EDGES = 3
 
 
 @dataclass(frozen=True)
@@ -95,8 +96,8 @@ def philox(c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor, seed: int, epoch: int
 
 
 @numba.njit(inline="always")
-def _philox_group(node: Any, group: Any, tag: Any, key0: Any, key1: Any) -> Any:  # pragma: no cover - compiled
-    """The four draws of one group of features of one node; all words in uint64, of which the low 32 bits count."""
+def philox_words(node: Any, group: Any, tag: Any, key0: Any, key1: Any) -> Any:  # pragma: no cover - compiled
+    """The four draws of one group of features of one node, for compiled code; words are uint64, their low 32 bits count."""
     mask = np.uint64(0xFFFFFFFF)
     c0, c1, c2, c3 = node, np.uint64(0), group, tag
     for _ in range(10):
@@ -122,13 +123,13 @@ def _dropout_kernel(
         node = np.uint64(ids[row])
         source, target = x[row], out[row]
         for g in range(groups):
-            r0, r1, r2, r3 = _philox_group(node, np.uint64(g), tag, seed, epoch)
+            r0, r1, r2, r3 = philox_words(node, np.uint64(g), tag, seed, epoch)
             target[4 * g] = source[4 * g] * scale if r0 >= threshold else zero
             target[4 * g + 1] = source[4 * g + 1] * scale if r1 >= threshold else zero
             target[4 * g + 2] = source[4 * g + 2] * scale if r2 >= threshold else zero
             target[4 * g + 3] = source[4 * g + 3] * scale if r3 >= threshold else zero
         if 4 * groups < width:
-            rest = _philox_group(node, np.uint64(groups), tag, seed, epoch)
+            rest = philox_words(node, np.uint64(groups), tag, seed, epoch)
             for k in range(width - 4 * groups):
                 column = 4 * groups + k
                 target[column] = source[column] * scale if rest[k] >= threshold else zero

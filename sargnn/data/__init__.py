@@ -2,5 +2,7 @@
 
 READERS = {
     "synthetic": "sargnn.data.synthetic:Synthetic",
+    "products_like": "sargnn.data.lookalike:Lookalike",
+    "papers_like": "sargnn.data.lookalike:Lookalike",
     "ogb_dir": "sargnn.data.ogb:OgbDir",
 }

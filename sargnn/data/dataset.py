@@ -5,6 +5,7 @@ Letters: N nodes, E directed edges, F features, C classes.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,29 @@ class Dataset:
     def num_edges(self) -> int:
         """E, directed."""
         return len(self.indices)
+
+
+class Reader(ABC):
+    """Where a dataset comes from: raw files or a generator."""
+
+    @abstractmethod
+    def identity(self) -> dict[str, Any]:
+        """What decides the content, JSON-able, for the store's key."""
+
+    @abstractmethod
+    def write(self, path: Path) -> None:
+        """Write the dataset's store, whose folder does not exist yet."""
+
+
+class InMemoryReader(Reader):
+    """A reader of datasets that fit this machine's memory."""
+
+    @abstractmethod
+    def read(self) -> Dataset:
+        """The whole dataset."""
+
+    def write(self, path: Path) -> None:
+        write_dataset(path, self.read(), made_by=self.identity())
 
 
 @numba.njit(cache=True)

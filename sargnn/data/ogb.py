@@ -16,14 +16,14 @@ import numpy as np
 import pandas as pd
 
 from sargnn.config import OgbDirConfig
-from sargnn.data.dataset import SPLITS, UNLABELLED, Dataset, by_destination
+from sargnn.data.dataset import SPLITS, UNLABELLED, Dataset, InMemoryReader, by_destination
 from sargnn.errors import DataError
 
 _RAW = ("edge", "node-feat", "node-label", "num-node-list", "num-edge-list")
 _VERSION = 1
 
 
-class OgbDir:
+class OgbDir(InMemoryReader):
     """Reads the folder ``config.root``."""
 
     def __init__(self, config: OgbDirConfig) -> None:

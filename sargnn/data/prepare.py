@@ -9,7 +9,7 @@ from typing import Any
 
 from sargnn.config import RunConfig
 from sargnn.data import READERS
-from sargnn.data.dataset import write_dataset
+from sargnn.data.dataset import Reader
 from sargnn.resolve import resolve
 
 
@@ -20,9 +20,9 @@ def key_of(identity: dict[str, Any]) -> str:
 
 def prepare_dataset(config: RunConfig) -> Path:
     """The folder of the dataset's store, which is made if it does not exist."""
-    reader = resolve("dataset", READERS, config.dataset.name)(config.dataset)
+    reader: Reader = resolve("dataset", READERS, config.dataset.name)(config.dataset)
     identity = reader.identity()
     path = Path(config.store_dir) / "datasets" / f"{config.dataset.name}-{key_of(identity)}"
     if not path.exists():
-        write_dataset(path, reader.read(), made_by=identity)
+        reader.write(path)
     return path

@@ -14,10 +14,11 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -34,6 +35,32 @@ def sha256_of(path: Path) -> str:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+class AppendedArray:
+    """A growing one-dimensional ``.npy`` file; made by ``StoreWriter.append``."""
+
+    def __init__(self, file: BinaryIO, dtype: np.dtype) -> None:
+        self._file, self._dtype, self._length = file, dtype, 0
+        self._write_header()
+
+    def write(self, piece: np.ndarray) -> None:
+        """Append a one-dimensional piece of the array's dtype."""
+        assert piece.dtype == self._dtype and piece.ndim == 1
+        piece.tofile(self._file)
+        self._length += len(piece)
+
+    def finish(self) -> None:
+        """Write the length that came out."""
+        self._file.flush()
+        self._file.seek(0)
+        self._write_header()
+
+    def _write_header(self) -> None:
+        # NumPy leaves room for a growing shape, so the header has the same size whatever the length.
+        content = {"descr": npy_format.dtype_to_descr(self._dtype), "fortran_order": False, "shape": (self._length,)}
+        npy_format.write_array_header_1_0(self._file, content)
+        self._file.flush()
 
 
 class StoreWriter:
@@ -71,6 +98,19 @@ class StoreWriter:
         if 0 in shape:
             raise ValueError(f"cannot map an empty array: {name} {shape}")
         return npy_format.open_memmap(self._target(name), mode="w+", dtype=np.dtype(dtype), shape=shape)
+
+    @contextmanager
+    def append(self, name: str, dtype: np.dtype | type) -> Iterator[AppendedArray]:
+        """A flat array whose length is known only at the end; use as a context manager and ``write`` pieces to it."""
+        with self._target(name).open("wb") as file:
+            array = AppendedArray(file, np.dtype(dtype))
+            yield array
+            array.finish()
+
+    @property
+    def folder(self) -> Path:
+        """The temporary folder, on the disk that the store will be on."""
+        return self._temporary
 
     def _target(self, name: str) -> Path:
         target = self._temporary / f"{name}.npy"

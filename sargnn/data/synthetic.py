@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from sargnn.config import SyntheticConfig
-from sargnn.data.dataset import SPLITS, Dataset, by_destination
+from sargnn.data.dataset import SPLITS, Dataset, InMemoryReader, by_destination
 
 _VERSION = 1
 
 
-class Synthetic:
+class Synthetic(InMemoryReader):
     """Makes the embedded graph from its configuration; the same configuration gives the same graph."""
 
     def __init__(self, config: SyntheticConfig) -> None:

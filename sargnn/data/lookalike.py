@@ -1,0 +1,237 @@
+"""Stand-ins for ogbn-products and ogbn-papers100M: their nodes, edges, features, classes and label rates, made at any scale.
+
+Nodes have a latent order. Runs of ``COMMUNITY`` nodes are communities, and nearby communities lie in the same class. An
+edge picks its first end in a random community. Its second end lies in the same community (``INSIDE``), in one whose
+distance is drawn log-uniformly (``NEAR``), or in any. Inside a community the end is ``floor(size * u ** skew)`` for a uniform
+u: a power law of popularity. Edges between communities are skewed more, so that a few hubs carry them. Original ids are
+a random permutation of the latent order. Features are the class's direction, weakly, under Gaussian noise of unit variance; a
+fraction of the labels is replaced by random ones, so nothing reaches accuracy 1.
+
+Every edge is a pure function of (seed, its number), drawn by Philox; edges are sorted bucket by bucket on disk. So memory
+is bounded by a few integers per node and the result depends on neither chunk sizes nor threads.
+
+Letters: N nodes, E directed edges, F features, C classes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+
+from sargnn.config import LookalikeConfig
+from sargnn.data.dataset import FORMAT_VERSION, SPLITS, UNLABELLED, Reader, group_by
+from sargnn.data.store import StoreWriter
+from sargnn.errors import DataError
+from sargnn.rng import Purpose, philox_words
+
+_VERSION = 1
+COMMUNITY = 600
+INSIDE, NEAR = 0.72, 0.18
+INSIDE_SKEW, OUTSIDE_SKEW = 1.5, 8.0
+COMMUNITIES_PER_RUN = 4
+OVERDRAW = 1.2
+"""Edges drawn for each one wanted: some fall on others or are self-loops; what is too many is thinned out again."""
+LABEL_NOISE, FEATURE_SIGNAL = 0.15, 1.2
+_EDGES_TAG = int(Purpose.EDGES) << 24
+_DRAWN_EDGES, _BUCKET_EDGES, _FEATURE_ROWS = 1 << 22, 1 << 24, 1 << 16
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A real graph's figures. Attributes: N, directed E, whether edges go both ways, F, C, split sizes by name."""
+
+    num_nodes: int
+    num_edges: int
+    symmetric: bool
+    num_features: int
+    num_classes: int
+    split: dict[str, int]
+
+
+SHAPES = {
+    "products_like": Shape(
+        2_449_029, 123_718_280, True, 100, 47, {"train": 196_615, "valid": 39_323, "test": 2_213_091}
+    ),
+    "papers_like": Shape(
+        111_059_956, 1_615_685_872, False, 128, 172, {"train": 1_207_179, "valid": 125_265, "test": 214_338}
+    ),
+}  # fmt: skip
+
+
+class Lookalike(Reader):
+    """Makes ``SHAPES[config.name]`` with nodes and edges multiplied by ``config.scale``."""
+
+    def __init__(self, config: LookalikeConfig) -> None:
+        self.config = config
+        self.shape = SHAPES[config.name]
+        self.num_nodes = round(self.shape.num_nodes * config.scale)
+        if self.num_nodes < 2 * COMMUNITY:
+            smallest = 2 * COMMUNITY / self.shape.num_nodes
+            raise DataError(
+                "The graph would be too small for its communities.",
+                given=f"dataset.scale={config.scale}, {self.num_nodes} nodes",
+                allowed=f"dataset.scale of at least {smallest:.2g}",
+            )
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the content, for the store's key."""
+        c = self.config
+        flags = {"scale": c.scale, "seed": c.seed, "normalize_features": c.normalize_features}
+        return {"generator": c.name, "version": _VERSION, **flags}
+
+    def write(self, path: Path) -> None:
+        """Make the graph straight into the store at ``path``."""
+        n, shape = self.num_nodes, self.shape
+        with StoreWriter(path, "dataset", FORMAT_VERSION) as writer, tempfile.TemporaryDirectory(dir=writer.folder) as scratch:
+            id_of = np.arange(n, dtype=np.int32)
+            self._rng("order").shuffle(id_of)
+            buckets = self._draw(id_of, Path(scratch))
+            rank_of = np.empty_like(id_of)
+            rank_of[id_of] = np.arange(n, dtype=np.int32)
+            del id_of
+            self._sort(writer, buckets)
+            self._nodes(writer, rank_of)
+            writer.meta = {"name": self.config.name, "num_classes": shape.num_classes, "made_by": self.identity()}
+
+    def _rng(self, purpose: str, chunk: int = 0) -> np.random.Generator:
+        return np.random.default_rng([self.config.seed, *purpose.encode(), chunk])
+
+    def _draw(self, id_of: np.ndarray, scratch: Path) -> list[Path]:
+        """Files of ``destination * N + source``, each for a range of destinations."""
+        n, directions = self.num_nodes, 2 if self.shape.symmetric else 1
+        num_edges = self.shape.num_edges * self.config.scale
+        to_draw = round(num_edges / directions * OVERDRAW)
+        num_buckets = self._num_buckets
+        paths = [scratch / f"bucket_{b:04d}" for b in range(num_buckets)]
+        with ExitStack() as stack:
+            files = [stack.enter_context(path.open("wb")) for path in paths]
+            for start in range(0, to_draw, _DRAWN_EDGES):
+                count = min(_DRAWN_EDGES, to_draw - start)
+                a, b = np.empty(count, np.int64), np.empty(count, np.int64)
+                _draw_edges(start, np.uint64(self.config.seed), n, max(1, n // COMMUNITY), id_of, a, b)
+                keys = np.concatenate([a * n + b, b * n + a]) if directions == 2 else b * n + a
+                indptr, order = group_by(keys // (n * self._rows_per_bucket), num_buckets)
+                keys = keys[order]
+                for bucket, file in enumerate(files):
+                    keys[indptr[bucket] : indptr[bucket + 1]].tofile(file)
+        return paths
+
+    @property
+    def _num_buckets(self) -> int:
+        return max(1, round(self.shape.num_edges * self.config.scale / _BUCKET_EDGES))
+
+    @property
+    def _rows_per_bucket(self) -> int:
+        return -(-self.num_nodes // self._num_buckets)
+
+    def _sort(self, writer: StoreWriter, buckets: list[Path]) -> None:
+        """``indptr`` and ``indices`` from the buckets: without parallel edges and self-loops, thinned to E edges."""
+        n = self.num_nodes
+        found = 0
+        for path in buckets:
+            keys = np.fromfile(path, np.int64)
+            keys.sort()
+            fresh = np.ones(len(keys), bool)
+            fresh[1:] = keys[1:] != keys[:-1]
+            keys = keys[fresh]
+            keys = keys[keys // n != keys % n]
+            found += len(keys)
+            keys.tofile(path)
+        share = self.shape.num_edges * self.config.scale / found
+        degrees = np.zeros(n, np.int64)
+        with writer.append("indices", np.int32) as indices:
+            for number, path in enumerate(buckets):
+                destination, source = np.divmod(np.fromfile(path, np.int64), n)
+                path.unlink()
+                kept = _pair_uniform(destination, source, n) < share
+                first = number * self._rows_per_bucket
+                counts = np.bincount(destination[kept] - first)
+                degrees[first : first + len(counts)] = counts
+                indices.write(source[kept].astype(np.int32))
+        writer.put("indptr", np.concatenate([[0], np.cumsum(degrees)]))
+
+    def _nodes(self, writer: StoreWriter, rank_of: np.ndarray) -> None:
+        """Labels, split and features."""
+        n, shape, rng = self.num_nodes, self.shape, self._rng("classes")
+        # Classes of unequal size: the share of the k-th goes with 1 / (k + 4).
+        weights = 1.0 / (np.arange(shape.num_classes) + 4.0)
+        runs = -(-(n // COMMUNITY) // COMMUNITIES_PER_RUN) + 1
+        class_of_run = rng.choice(shape.num_classes, size=runs, p=weights / weights.sum())
+        each_once = rng.permutation(runs)[: shape.num_classes]
+        class_of_run[each_once] = np.arange(len(each_once))
+        classes = class_of_run[np.minimum(rank_of // COMMUNITY, n // COMMUNITY - 1) // COMMUNITIES_PER_RUN]
+
+        labels = classes.astype(np.int64)
+        noisy = np.flatnonzero(rng.random(n, dtype=np.float32) < LABEL_NOISE)
+        labels[noisy] = rng.choice(shape.num_classes, size=len(noisy), p=weights / weights.sum())
+        order = np.arange(n, dtype=np.int32)
+        rng.shuffle(order)
+        split = np.zeros(n, np.uint8)
+        start = 0
+        for name, size in shape.split.items():
+            end = min(n, start + max(1, round(size * self.config.scale)))
+            split[order[start:end]] = SPLITS[name]
+            start = end
+        labels[split == 0] = UNLABELLED
+        writer.put("labels", labels)
+        writer.put("split", split)
+
+        directions = rng.standard_normal((shape.num_classes, shape.num_features)) / np.sqrt(shape.num_features)
+        signal = (FEATURE_SIGNAL * directions).astype(np.float32)
+        features = writer.create("features", (n, shape.num_features), np.float32)
+        for number, start in enumerate(range(0, n, _FEATURE_ROWS)):
+            rows = slice(start, min(n, start + _FEATURE_ROWS))
+            chunk = self._rng("features", number).standard_normal((rows.stop - start, shape.num_features), dtype=np.float32)
+            chunk += signal[classes[rows]]
+            if self.config.normalize_features:
+                chunk /= np.maximum(np.abs(chunk).sum(1, keepdims=True), 1e-12)
+            features[rows] = chunk
+        features.flush()
+
+
+def _pair_uniform(a: np.ndarray, b: np.ndarray, num_nodes: int) -> np.ndarray:
+    """A number in [0, 1) for each pair, the same for (a, b) and (b, a): the finaliser of SplitMix64."""
+    x = (np.minimum(a, b) * num_nodes + np.maximum(a, b)).astype(np.uint64)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return ((x ^ (x >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
+
+
+@numba.njit(parallel=True, cache=True)
+def _draw_edges(
+    start: Any, seed: Any, num_nodes: Any, num_communities: Any, id_of: Any, first: Any, second: Any
+) -> None:  # pragma: no cover - compiled
+    """The ends, original ids int64, of the edges numbered from ``start`` on."""
+    unit = 2.0**-32
+    tag = np.uint64(_EDGES_TAG)
+    for k in numba.prange(len(first)):
+        number = np.uint64(start + k)
+        low, high = number & np.uint64(0xFFFFFFFF), (number >> np.uint64(32)) << np.uint64(1)
+        w0, w1, w2, w3 = philox_words(low, high, tag, seed, np.uint64(0))
+        v0, _, _, _ = philox_words(low, high | np.uint64(1), tag, seed, np.uint64(0))
+        kind, place = w2 * unit, w3 * unit
+        here = min(np.int64(w0 * unit * num_communities), num_communities - 1)
+        there, skew = here, INSIDE_SKEW
+        if kind >= INSIDE:
+            skew = OUTSIDE_SKEW
+            if kind < INSIDE + NEAR:
+                distance = np.int64((num_communities / 2.0) ** (abs(2.0 * place - 1.0)))
+                there = (here + (distance if place < 0.5 else -distance)) % num_communities
+            else:
+                there = min(np.int64(place * num_communities), num_communities - 1)
+        first[k] = id_of[_member(here, w1 * unit, skew, num_communities, num_nodes)]
+        second[k] = id_of[_member(there, v0 * unit, skew, num_communities, num_nodes)]
+
+
+@numba.njit(inline="always")
+def _member(community: Any, u: Any, skew: Any, num_communities: Any, num_nodes: Any) -> Any:  # pragma: no cover - compiled
+    """The latent rank of a community's member; the last community also holds the nodes left over."""
+    low = community * COMMUNITY
+    size = num_nodes - low if community == num_communities - 1 else COMMUNITY
+    return low + min(np.int64(size * u**skew), size - 1)
