@@ -107,7 +107,7 @@ class SageConfig(StackConfig):
     """GraphSage (Hamilton et al., 2017)."""
 
     name: Literal["sage"]
-    aggregator: Literal["mean", "sum"]
+    aggregator: Literal["mean", "max", "sum"]
 
 
 @dataclass(frozen=True)
@@ -151,6 +151,13 @@ class CommConfig:
 
 
 @dataclass(frozen=True)
+class EngineConfig:
+    """Choices of the engine that change no loss. ``cache_static``: keep aggregates of constant rows over the epochs."""
+
+    cache_static: Literal["auto", False] = "auto"
+
+
+@dataclass(frozen=True)
 class TrackingConfig:
     """Where figures are sent. ``uri`` null: an sqlite store in the working folder."""
 
@@ -170,6 +177,7 @@ class RunConfig:
     kernel: KernelConfig
     optim: OptimConfig
     comm: CommConfig
+    engine: EngineConfig
     tracking: TrackingConfig
     epochs: int = field(metadata=_AT_LEAST_ONE)
     eval_every: int = field(metadata=_AT_LEAST_ONE)
@@ -178,6 +186,7 @@ class RunConfig:
     threads: int | None = field(metadata=_AT_LEAST_ONE)
     device: Literal["cpu"]
     precision: Literal["fp32", "fp64"]
+    profile: bool
     store_dir: str
     run_name: str | None
     run_dir: str | None

@@ -112,27 +112,33 @@ def philox_words(node: Any, group: Any, tag: Any, key0: Any, key1: Any) -> Any: 
     return c0, c1, c2, c3
 
 
+@numba.njit(inline="always")
+def drop_row(
+    source: Any, node: Any, seed: Any, epoch: Any, tag: Any, threshold: Any, scale: Any, target: Any
+) -> None:  # pragma: no cover - compiled
+    """One row's dropout, for compiled code: ``target`` [F] from ``source`` [F], which may be the same."""
+    width = source.shape[0]
+    groups = width // 4
+    zero = source.dtype.type(0)
+    for g in range(groups):
+        r0, r1, r2, r3 = philox_words(node, np.uint64(g), tag, seed, epoch)
+        target[4 * g] = source[4 * g] * scale if r0 >= threshold else zero
+        target[4 * g + 1] = source[4 * g + 1] * scale if r1 >= threshold else zero
+        target[4 * g + 2] = source[4 * g + 2] * scale if r2 >= threshold else zero
+        target[4 * g + 3] = source[4 * g + 3] * scale if r3 >= threshold else zero
+    if 4 * groups < width:
+        rest = philox_words(node, np.uint64(groups), tag, seed, epoch)
+        for k in range(width - 4 * groups):
+            column = 4 * groups + k
+            target[column] = source[column] * scale if rest[k] >= threshold else zero
+
+
 @numba.njit(parallel=True, cache=True, nogil=True)
 def _dropout_kernel(
     x: Any, ids: Any, seed: Any, epoch: Any, tag: Any, threshold: Any, scale: Any, out: Any
 ) -> None:  # pragma: no cover - compiled
-    width = x.shape[1]
-    groups = width // 4
-    zero = x.dtype.type(0)
     for row in numba.prange(x.shape[0]):
-        node = np.uint64(ids[row])
-        source, target = x[row], out[row]
-        for g in range(groups):
-            r0, r1, r2, r3 = philox_words(node, np.uint64(g), tag, seed, epoch)
-            target[4 * g] = source[4 * g] * scale if r0 >= threshold else zero
-            target[4 * g + 1] = source[4 * g + 1] * scale if r1 >= threshold else zero
-            target[4 * g + 2] = source[4 * g + 2] * scale if r2 >= threshold else zero
-            target[4 * g + 3] = source[4 * g + 3] * scale if r3 >= threshold else zero
-        if 4 * groups < width:
-            rest = philox_words(node, np.uint64(groups), tag, seed, epoch)
-            for k in range(width - 4 * groups):
-                column = 4 * groups + k
-                target[column] = source[column] * scale if rest[k] >= threshold else zero
+        drop_row(x[row], np.uint64(ids[row]), seed, epoch, tag, threshold, scale, out[row])
 
 
 def dropout_mask(ids: Tensor, width: int, draw: Draw) -> Tensor:

@@ -7,8 +7,10 @@ computes. Several tensors of one exchange (a row and its attention score, say) s
 No deadlock: every transfer is posted without waiting, and a rank waits only for transfers of its current or earlier
 rounds; whoever is in the lowest round waits for peers that have all posted theirs.
 
-Memory: 1 + d receive buffers and as many send buffers, each of the largest message, reused over layers and epochs
-(d = prefetch depth). The consumer's rows are valid until it asks for the next ones.
+Memory: 1 + d buffers for the rows of a peer (rows coming in, or their errors going out) and as many for own rows (rows
+going out, or errors coming in), each of the largest message, reused over layers and epochs (d = prefetch depth). Where
+rows are fetched while errors go home, one more of each. ``HaloLists.buffer_bytes`` says how much that is. The
+consumer's rows are valid until it asks for the next ones.
 
 Letters: N own rows, H halo rows, F features, P ranks, d prefetch depth.
 """
@@ -24,6 +26,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from sargnn.comm.group import Group
+from sargnn.comm.rows import add_rows
 
 ROWS_TAG, ERRORS_TAG = 1, 2
 
@@ -49,6 +52,18 @@ class HaloLists:
     def sent_rows(self) -> int:
         """Rows that this rank sends in one exchange, all peers together."""
         return sum(len(rows) for rows in self.send_rows)
+
+    def buffer_bytes(self, width: int, itemsize: int, prefetch_depth: int, *, refetch: bool = False) -> int:
+        """Bytes that an exchange of rows ``width`` wide holds at most.
+
+        Args:
+            refetch: the backward pass fetches rows again, while errors go home (case 2).
+        """
+        slots = min(1 + prefetch_depth, len(self.send_rows) - 1)
+        if refetch and slots:
+            slots += 1
+        largest = max(self.receive_rows) + max(len(rows) for rows in self.send_rows)
+        return slots * largest * width * itemsize
 
 
 class Exchange:
@@ -96,13 +111,13 @@ class Exchange:
             if keep:
                 message = tensors[0].new_empty(numel)
             else:
-                message = self._buffer("rows in", slot, largest_in, numel, tensors[0])
+                message = self._buffer("halo", slot, largest_in, numel, tensors[0])
             incoming[k] = (message, group.receive(message, source, ROWS_TAG) if numel else None)
             rows = lists.send_rows[to]
             if len(rows):
                 if slot in outgoing:
                     group.wait(*outgoing.pop(slot), "sending rows")
-                message = self._buffer("rows out", slot, largest_out, len(rows) * width, tensors[0])
+                message = self._buffer("own", slot, largest_out, len(rows) * width, tensors[0])
                 for tensor, section in zip(tensors, _sections(message, len(rows), tensors), strict=True):
                     torch.index_select(tensor, 0, rows, out=section)
                 outgoing[slot] = (group.send(message, to, ROWS_TAG), to)
@@ -125,14 +140,14 @@ class Exchange:
         for work, peer in outgoing.values():
             group.wait(work, peer, "sending rows")
 
-    def errors(self, lists: HaloLists, targets: Sequence[Tensor], depth: int | None = None) -> ErrorRounds:
+    def errors(self, lists: HaloLists, targets: Sequence[Tensor], *, beside_rows: bool = False) -> ErrorRounds:
         """Send errors home round by round and add those of the own rows to ``targets``; use as a context manager.
 
         Args:
             targets: [N, F_t] each; errors from the peers are added, in the order of the rounds.
-            depth: how far sends and receives run ahead; the exchange's prefetch depth if not given.
+            beside_rows: rows are fetched at the same time: errors then take buffers of their own and do not run ahead.
         """
-        return ErrorRounds(self, lists, tuple(targets), self.prefetch_depth if depth is None else depth)
+        return ErrorRounds(self, lists, tuple(targets), beside_rows)
 
     def all_rows(self, lists: HaloLists, tensors: Sequence[Tensor], outs: Sequence[Tensor]) -> None:
         """All peers' rows in one round.
@@ -158,7 +173,7 @@ class Exchange:
         for rows, received in zip(lists.send_rows, to_fill, strict=True):
             if len(rows):
                 for target, error in zip(targets, received, strict=True):
-                    target.index_add_(0, rows, error)
+                    add_rows(target, rows, error)
 
     def _one_round(self, to_send: list[tuple[Tensor, ...]], to_fill: list[tuple[Tensor, ...]], tag: int, doing: str) -> None:
         group = self.group
@@ -199,8 +214,10 @@ class ErrorRounds:
     Leaving the context waits for what is still under way.
     """
 
-    def __init__(self, exchange: Exchange, lists: HaloLists, targets: tuple[Tensor, ...], depth: int) -> None:
-        self._exchange, self._lists, self._targets, self._depth = exchange, lists, targets, depth
+    def __init__(self, exchange: Exchange, lists: HaloLists, targets: tuple[Tensor, ...], beside_rows: bool) -> None:
+        self._exchange, self._lists, self._targets = exchange, lists, targets
+        self._depth = 0 if beside_rows else exchange.prefetch_depth
+        self._first_slot = 1 + exchange.prefetch_depth if beside_rows else 0
         group = exchange.group
         self._width = sum(t.shape[1] for t in targets)
         self._largest_in = max(len(rows) for rows in lists.send_rows) * self._width
@@ -223,7 +240,9 @@ class ErrorRounds:
         if slot in self._outgoing:
             group.wait(*self._outgoing.pop(slot), "sending errors")
         rows = self._lists.receive_rows[peer]
-        message = self._exchange._buffer("errors out", slot, self._largest_out, rows * self._width, self._targets[0])
+        message = self._exchange._buffer(
+            "halo", self._first_slot + slot, self._largest_out, rows * self._width, self._targets[0]
+        )
         self._messages[k] = message
         return _sections(message, rows, self._targets)
 
@@ -256,7 +275,8 @@ class ErrorRounds:
             k = self._posted
             source = (group.rank + k) % group.world
             numel = len(self._lists.send_rows[source]) * self._width
-            message = self._exchange._buffer("errors in", k % (1 + self._depth), self._largest_in, numel, self._targets[0])
+            slot = self._first_slot + k % (1 + self._depth)
+            message = self._exchange._buffer("own", slot, self._largest_in, numel, self._targets[0])
             self._incoming[k] = (message, group.receive(message, source, ERRORS_TAG) if numel else None)
 
     def _add_next(self) -> None:
@@ -269,7 +289,7 @@ class ErrorRounds:
             group.wait(work, source, "receiving errors")
             rows = self._lists.send_rows[source]
             for target, section in zip(self._targets, _sections(message, len(rows), self._targets), strict=True):
-                target.index_add_(0, rows, section)
+                add_rows(target, rows, section)
         self._post_until(k + 1 + self._depth)
 
 

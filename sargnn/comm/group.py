@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from sargnn.errors import CommError
+from sargnn.spans import ALL_REDUCE, EXCHANGE_WAIT, span
 
 
 @dataclass
@@ -82,7 +83,8 @@ class Group:
         """Wait for a transfer. Raises ``CommError`` that names the peer if it died or did not answer in time."""
         started = time.perf_counter()
         try:
-            work.wait()
+            with span(EXCHANGE_WAIT):
+                work.wait()
         except RuntimeError as error:
             raise CommError(f"Rank {self.rank} lost rank {peer} while {doing}: {_first_line(error)}") from error
         self.traffic.wait_s += time.perf_counter() - started
@@ -92,7 +94,8 @@ class Group:
         if self.process_group is not None:
             started = time.perf_counter()
             try:
-                dist.all_reduce(tensor, group=self.process_group)
+                with span(ALL_REDUCE):
+                    dist.all_reduce(tensor, group=self.process_group)
             except RuntimeError as error:
                 raise CommError(f"Rank {self.rank} lost a peer in an all-reduce: {_first_line(error)}") from error
             self.traffic.wait_s += time.perf_counter() - started
@@ -105,7 +108,8 @@ class Group:
         started = time.perf_counter()
         parts = [torch.empty_like(tensor) for _ in range(self.world)]
         try:
-            dist.all_gather(parts, tensor, group=self.process_group)
+            with span(ALL_REDUCE):
+                dist.all_gather(parts, tensor, group=self.process_group)
         except RuntimeError as error:
             raise CommError(f"Rank {self.rank} lost a peer in an all-gather: {_first_line(error)}") from error
         self.traffic.wait_s += time.perf_counter() - started

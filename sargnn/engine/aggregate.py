@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -16,6 +18,7 @@ from sargnn.kernels.dispatch import choose_kernel
 from sargnn.resolve import resolve
 from sargnn.rng import Draw, Purpose
 from sargnn.shards.plan import LayerPlan
+from sargnn.spans import AGGREGATION, span
 
 
 class Engine:
@@ -28,6 +31,7 @@ class Engine:
         prefetch_depth: how many rounds of the exchange are posted ahead.
         seed: of the dropout masks.
         device, dtype: of all tensors.
+        cache_static: keep aggregates of constant rows over the epochs; a baseline mode never does.
     """
 
     def __init__(
@@ -40,13 +44,16 @@ class Engine:
         seed: int = 0,
         device: torch.device = torch.device("cpu"),  # noqa: B008
         dtype: torch.dtype = torch.float32,
+        cache_static: bool = True,
     ) -> None:
         self.group = group
         self.mode: Mode = resolve("training mode", MODES, mode)()
         self.kernel_name = kernel
         self.exchange = Exchange(group, prefetch_depth)
         self.seed, self.device, self.dtype = seed, device, dtype
+        self.cache_static = cache_static
         self.epoch = 0
+        self._constants: dict[tuple[int, int], tuple[object, LayerPlan, Tensor]] = {}
         self._kernels: dict[str, Kernel] = {}
 
     def kernel_for(self, operation: str) -> Kernel:
@@ -76,10 +83,33 @@ class Engine:
             sent_needs_grad=any(t.requires_grad for t in sent),
             training=torch.is_grad_enabled() and any(t.requires_grad for t in (*sent, *local, *params)),
         )
-        return self.mode.run(call, sent, local, params)
+        with span(AGGREGATION):
+            return self.mode.run(call, sent, local, params)
+
+    @property
+    def lean(self) -> bool:
+        """Whether node-wise operators are fused: on a CPU, in every mode but the baseline."""
+        return self.mode.lean and self.device.type == "cpu"
+
+    def constant(self, owner: object, plan: LayerPlan, compute: Callable[[], Tensor]) -> Tensor:
+        """What ``compute`` gives for ``owner`` on ``plan``, in every epoch the same: computed once where that is allowed.
+
+        For aggregates of constant rows (paper: the first layer without input dropout). Without autograd.
+        """
+        key = (id(owner), id(plan))
+        if key in self._constants:
+            return self._constants[key][2]
+        with torch.no_grad():
+            value = compute()
+        if self.cache_static and self.mode.lean:
+            self._constants[key] = (owner, plan, value)  # holding both keeps their ids from being reused
+        return value
 
     def dropout(self, x: Tensor, ids: Tensor, *, purpose: Purpose, layer: int, p: float) -> Tensor:
         """Dropout of rows [N, F] with original ids int64 [N]: the mask depends on seed, epoch, id, feature and layer only."""
-        if p == 0.0:
-            return x
-        return dropout(x, ids, Draw(self.seed, self.epoch, purpose, layer, p))
+        draw = self.draw(purpose, layer, p)
+        return x if draw is None else dropout(x, ids, draw)
+
+    def draw(self, purpose: Purpose, layer: int, p: float) -> Draw | None:
+        """This epoch's draw; None where nothing is dropped."""
+        return Draw(self.seed, self.epoch, purpose, layer, p) if p else None

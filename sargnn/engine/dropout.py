@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from sargnn.rng import Draw, dropout_rows
+from sargnn.spans import NODEWISE, span
 
 
 class _Dropout(torch.autograd.Function):
@@ -16,11 +17,13 @@ class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, ids: Tensor, draw: Draw) -> Tensor:
         ctx.ids, ctx.draw = ids, draw
-        return dropout_rows(x.contiguous(), ids, draw)
+        with span(NODEWISE):
+            return dropout_rows(x.contiguous(), ids, draw)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return dropout_rows(grad.contiguous(), ctx.ids, ctx.draw), None, None
+        with span(NODEWISE):
+            return dropout_rows(grad.contiguous(), ctx.ids, ctx.draw), None, None
 
 
 def dropout(x: Tensor, ids: Tensor, draw: Draw) -> Tensor:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from sargnn.engine.modes.base import Call, Mode
 from sargnn.engine.reducers.base import Saved, Tensors
+from sargnn.spans import AGGREGATION, span
 
 
 class ManualMode(Mode):
@@ -46,6 +47,7 @@ class Aggregate(torch.autograd.Function):
         params = tensors[num_sent + num_local :]
         sent = tuple(t.contiguous() for t in sent)
         out, stats, kept = mode.forward(call, sent, local, params)
+        ctx.mark_dirty(*(t for t in local if any(t is o for o in out)))
         ctx.mode, ctx.call, ctx.kept = mode, call, kept
         ctx.sizes = (num_sent, num_local, len(params))
         needed = (*sent, *local, *params, *out) if call.reducer.needs_src_in_backward else ()
@@ -69,11 +71,12 @@ class Aggregate(torch.autograd.Function):
         else:
             sent = local = params = out = ()
         saved = Saved(sent, local, params, out, tuple(tensors))
-        d_sent, d_local, d_params = ctx.mode.backward(call, saved, ctx.kept, grads)
+        with span(AGGREGATION):
+            d_sent, d_local, d_params = ctx.mode.backward(call, saved, ctx.kept, grads)
         ctx.kept = None
         errors = (
             *(d_sent or (None,) * num_sent),
-            *(d_local or (None,) * num_local),
+            *(d_local[:num_local] or (None,) * num_local),
             *(d_params or (None,) * num_params),
         )
         return (None, None, None, None, *errors)

@@ -19,21 +19,31 @@ import torch
 from torch import Tensor, nn
 
 from sargnn.comm.group import Group
+from sargnn.engine.nodewise import Norm, norm_act_drop
+from sargnn.rng import Draw
+from sargnn.spans import NODEWISE, span
 
 
-def global_moments(x: Tensor, group: Group) -> tuple[Tensor, Tensor, float]:
+def global_moments(x: Tensor, group: Group, *, fused: bool = False) -> tuple[Tensor, Tensor, float]:
     """Mean and biased variance over the rows of all workers, fp64 [F] each, and the number of rows.
 
     Args:
         x: [N, F]; N may be 0 on some ranks, not on all.
+        fused: take the worker's own moments in one compiled pass (CPU).
     """
     n, width = x.shape
     own = torch.zeros(2 * width + 1, dtype=torch.float64, device=x.device)
     if n:
-        local_mean = x.mean(0)
         own[0] = n
-        own[1 : width + 1] = local_mean
-        own[width + 1 :] = (x - local_mean).square_().sum(0)
+        if fused:
+            from sargnn.kernels.cpu_nodewise import moments
+
+            with span(NODEWISE):
+                mean, squares = moments(x.numpy())
+            own[1 : width + 1], own[width + 1 :] = torch.from_numpy(mean), torch.from_numpy(squares)
+        else:
+            variance, local_mean = torch.var_mean(x, 0, correction=0)
+            own[1 : width + 1], own[width + 1 :] = local_mean, variance.double() * n
     count, mean, squares = 0.0, own.new_zeros(width), own.new_zeros(width)
     for part in group.gather(own):
         part_count = float(part[0])
@@ -48,7 +58,7 @@ def global_moments(x: Tensor, group: Group) -> tuple[Tensor, Tensor, float]:
 
 
 class _Normalise(torch.autograd.Function):
-    """Training-time normalisation. Saves its input and two vectors."""
+    """Training-time normalisation in PyTorch's own operators. Saves its input and two vectors."""
 
     @staticmethod
     def forward(
@@ -56,16 +66,19 @@ class _Normalise(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(x, weight, mean, inv_std)
         ctx.count, ctx.group = count, group
-        return ((x - mean).mul_(inv_std * weight)).add_(bias)
+        slope = inv_std * weight
+        return torch.addcmul(bias - mean * slope, x, slope)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, mean, inv_std = ctx.saved_tensors
-        normalised = (x - mean).mul_(inv_std)
-        d_bias, d_weight = grad.sum(0), (grad * normalised).sum(0)
+        with span(NODEWISE):
+            normalised = (x - mean).mul_(inv_std)
+            d_bias, d_weight = grad.sum(0), (grad * normalised).sum(0)
         sums = ctx.group.sum_(torch.cat([d_bias, d_weight]).double()) / max(ctx.count, 1.0)
-        mean_grad, mean_product = sums.to(x.dtype).split(len(d_bias))
-        d_x = (grad - mean_grad).sub_(normalised.mul_(mean_product)).mul_(inv_std * weight)
+        with span(NODEWISE):
+            mean_grad, mean_product = sums.to(x.dtype).split(len(d_bias))
+            d_x = (grad - mean_grad).sub_(normalised.mul_(mean_product)).mul_(inv_std * weight)
         return d_x, d_weight, d_bias, None, None, None, None
 
 
@@ -87,15 +100,26 @@ class DistributedBatchNorm(nn.Module):
         self.register_buffer("running_mean", torch.zeros(num_features))
         self.register_buffer("running_var", torch.ones(num_features))
 
-    def forward(self, x: Tensor, group: Group) -> Tensor:
-        """Normalise ``x`` [N, F]. In training every rank must call it, also one without rows."""
+    def statistics(self, x: Tensor, group: Group, *, fused: bool = False) -> Norm:
+        """What ``x`` [N, F] is normalised with. In training every rank must call it, also one without rows."""
         if not self.training:
-            inv_std = (self.running_var + self.eps).rsqrt()
-            return (x - self.running_mean) * (inv_std * self.weight) + self.bias
-        mean, variance, count = global_moments(x.detach(), group)
+            return Norm(self.running_mean, (self.running_var + self.eps).rsqrt(), 0.0)
         with torch.no_grad():
+            mean, variance, count = global_moments(x.detach(), group, fused=fused)
             unbiased = variance * (count / max(count - 1.0, 1.0))
             self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
             self.running_var.lerp_(unbiased.to(self.running_var.dtype), self.momentum)
-        inv_std = (variance + self.eps).rsqrt()
-        return _Normalise.apply(x, self.weight, self.bias, mean.to(x.dtype), inv_std.to(x.dtype), count, group)
+            return Norm(mean.to(x.dtype), (variance + self.eps).rsqrt().to(x.dtype), count)
+
+    def forward(self, x: Tensor, group: Group) -> Tensor:
+        """Normalise ``x`` [N, F] in PyTorch's own operators."""
+        norm = self.statistics(x, group)
+        if not self.training:
+            slope = norm.inv_std * self.weight
+            return torch.addcmul(self.bias - norm.mean * slope, x, slope)
+        return _Normalise.apply(x, self.weight, self.bias, norm.mean, norm.inv_std, norm.count, group)
+
+    def fused(self, x: Tensor, group: Group, activation: str, ids: Tensor, draw: Draw | None) -> Tensor:
+        """Normalise, activate and drop ``x`` [N, F] in one compiled pass (CPU); see ``engine.nodewise``."""
+        norm = self.statistics(x, group, fused=True)
+        return norm_act_drop(x, self.weight, self.bias, norm, activation, ids, draw, group)

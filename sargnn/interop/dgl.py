@@ -42,3 +42,12 @@ def import_dgl() -> Any:
         import dgl.nn.pytorch
         import dgl.ops
     return dgl
+
+
+def copy_u_max_with_rows(graph: Any, src: Any) -> tuple[Any, Any]:
+    """DGL's maximum over in-neighbours with the winning source rows, both [D, F]; without autograd."""
+    import_dgl()
+    from dgl._sparse_ops import _gspmm
+
+    values, (rows, _) = _gspmm(graph._graph, "copy_lhs", "max", src, None)
+    return values, rows

@@ -18,7 +18,7 @@ class Kernel(ABC):
 
     name: str
     operations: frozenset[str]
-    """Which operations it has: ``sum``."""
+    """Which operations it has: ``sum``, ``max``."""
 
     @abstractmethod
     def unavailable_reasons(self, device: torch.device, dtype: torch.dtype) -> list[str]:
@@ -32,21 +32,43 @@ class Kernel(ABC):
         return reasons
 
     @abstractmethod
-    def sum_forward(self, block: EdgeBlock, src: Tensor, out: Tensor) -> None:
-        """``out[i] += sum of src[j] over the block's edges j -> i``.
+    def sum_forward(self, block: EdgeBlock, src: Tensor, out: Tensor, scale: Tensor | None = None) -> None:
+        """``out[i] += scale[i] * sum of src[j] over the block's edges j -> i``.
 
         Args:
-            src: [S, F]. out: [D, F], added to in place.
+            src: [S, F]. out: [D, F], added to in place. scale: [D], 1 if not given.
         """
 
     @abstractmethod
-    def sum_backward(self, block: EdgeBlock, grad: Tensor, out: Tensor) -> None:
-        """The adjoint: ``out[j] = sum of grad[i] over the block's edges j -> i``.
+    def sum_backward(self, block: EdgeBlock, grad: Tensor, out: Tensor, scale: Tensor | None = None) -> None:
+        """The adjoint: ``out[j] = sum of scale[i] * grad[i] over the block's edges j -> i``.
 
         Args:
-            grad: [D, F]. out: [S, F], overwritten.
+            grad: [D, F]. out: [S, F], overwritten. scale: [D], 1 if not given.
         """
 
     @abstractmethod
     def sum_autograd(self, block: EdgeBlock, src: Tensor) -> Tensor:
         """The sum [D, F] in operators that autograd differentiates by itself: what a user has without this engine."""
+
+    @abstractmethod
+    def max_forward(self, block: EdgeBlock, src: Tensor, best: Tensor, winner: Tensor) -> None:
+        """Fold ``src[j]`` over the block's edges j -> i into running maxima, feature by feature.
+
+        Of equal values the source row with the smallest ``block.src_order`` wins, whatever the order of the folds.
+
+        Args:
+            src: [S, F]. best: [D, F], starts at -inf. winner: int32 [D, F], the winner's ``src_order``, starts at 2**31 - 1.
+        """
+
+    @abstractmethod
+    def max_backward(self, block: EdgeBlock, grad: Tensor, winner: Tensor, out: Tensor) -> None:
+        """``out[j] = sum of grad[i] over the destinations i that row j won``, once each.
+
+        Args:
+            grad: [D, F]. winner: int32 [D, F]. out: [S, F], overwritten.
+        """
+
+    @abstractmethod
+    def max_autograd(self, block: EdgeBlock, src: Tensor) -> Tensor:
+        """The maximum [D, F], 0 without edges, in operators that autograd differentiates by itself."""

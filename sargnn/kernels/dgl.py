@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sargnn.interop.dgl import import_dgl
+from sargnn.interop.dgl import copy_u_max_with_rows, import_dgl
 from sargnn.kernels.base import Kernel
 from sargnn.kernels.block import EdgeBlock
 
@@ -20,7 +21,7 @@ class DglKernel(Kernel):
     """
 
     name = "dgl"
-    operations = frozenset({"sum"})
+    operations = frozenset({"sum", "max"})
 
     def unavailable_reasons(self, device: torch.device, dtype: torch.dtype) -> list[str]:
         reasons = []
@@ -34,27 +35,58 @@ class DglKernel(Kernel):
             reasons.append(f"DGL cannot be imported: {error}")
         return reasons
 
-    def sum_forward(self, block: EdgeBlock, src: Tensor, out: Tensor) -> None:
+    def sum_forward(self, block: EdgeBlock, src: Tensor, out: Tensor, scale: Tensor | None = None) -> None:
         if not block.num_edges:
             return
         with torch.no_grad():
             total = import_dgl().ops.copy_u_sum(_forward_graph(block), src)
+            if scale is not None:
+                total *= (scale if block.dst_rows is None else scale[block.dst_rows.long()])[:, None]
         if block.dst_rows is None:
             out.add_(total)
         else:
             out.index_add_(0, block.dst_rows, total)
 
-    def sum_backward(self, block: EdgeBlock, grad: Tensor, out: Tensor) -> None:
+    def sum_backward(self, block: EdgeBlock, grad: Tensor, out: Tensor, scale: Tensor | None = None) -> None:
         if not block.num_edges:
             out.zero_()
             return
         with torch.no_grad():
-            out.copy_(import_dgl().ops.copy_u_sum(_backward_graph(block), grad))
+            out.copy_(import_dgl().ops.copy_u_sum(_backward_graph(block), grad if scale is None else grad * scale[:, None]))
 
     def sum_autograd(self, block: EdgeBlock, src: Tensor) -> Tensor:
         if not block.num_edges:
             return src.new_zeros(block.num_dst, src.shape[1]) + 0 * src.sum()  # keeps the exchange in the graph
         return import_dgl().ops.copy_u_sum(_whole_graph(block), src)
+
+    def max_forward(self, block: EdgeBlock, src: Tensor, best: Tensor, winner: Tensor) -> None:
+        if not block.num_edges:
+            return
+        with torch.no_grad():
+            top, rows = copy_u_max_with_rows(_ordered_graph(block, src.dtype), src)
+            places = block.src_order[rows.long()]
+            listed = slice(None) if block.dst_rows is None else block.dst_rows.long()
+            known, holder = best[listed], winner[listed]
+            better = (top > known) | ((top == known) & (places < holder))
+            best[listed], winner[listed] = torch.where(better, top, known), torch.where(better, places, holder)
+
+    def max_backward(self, block: EdgeBlock, grad: Tensor, winner: Tensor, out: Tensor) -> None:
+        # Scattered by winning row, as in DGL's own backward pass; those that no source row of this block won go to a spare row.
+        if not block.num_src:
+            return
+        places, rows = block.src_order.sort()
+        found = torch.searchsorted(places, winner).clamp_(max=block.num_src - 1)
+        target = torch.where(places[found] == winner, rows[found], block.num_src)
+        out.copy_(grad.new_zeros(block.num_src + 1, grad.shape[1]).scatter_add_(0, target, grad)[:-1])
+
+    def max_autograd(self, block: EdgeBlock, src: Tensor) -> Tensor:
+        if not block.num_edges:
+            return src.new_zeros(block.num_dst, src.shape[1]) + 0 * src.sum()
+        top: Tensor = import_dgl().ops.copy_u_max(_whole_graph(block, ordered=src.dtype), src)
+        if block.dst_rows is None:
+            return top
+        isolated = torch.ones(block.num_dst, 1, dtype=torch.bool).index_fill_(0, block.dst_rows.long(), False)
+        return top.masked_fill(isolated, 0)  # DGL leaves -inf there
 
 
 def _graph(num_src: int, num_dst: int, csc: tuple[Tensor, Tensor]) -> Any:
@@ -80,13 +112,44 @@ def _backward_graph(block: EdgeBlock) -> Any:
     return block.cache["dgl_backward"]
 
 
-def _whole_graph(block: EdgeBlock) -> Any:
-    """Sources to all destination rows, with the formats that DGL's forward and backward read made once."""
-    if "dgl_whole" not in block.cache:
+def _ordered_graph(block: EdgeBlock, dtype: torch.dtype) -> Any:
+    """Sources to listed destination rows, in an order in which DGL's choice among equal maxima is the smallest source."""
+    key = f"dgl_ordered_{dtype}"
+    if key not in block.cache:
+        block.cache[key] = _graph(block.num_src, block.num_listed, (block.indptr, _ordered_src(block, dtype)))
+    return block.cache[key]
+
+
+def _ordered_src(block: EdgeBlock, dtype: torch.dtype) -> Tensor:
+    """``block.src`` with each destination's sources by ``src_order``, the smallest where DGL's choice falls."""
+    row = torch.repeat_interleave(torch.arange(block.num_listed), (block.indptr[1:] - block.indptr[:-1]).long())
+    places = int(block.src_order.max()) + 1
+    own = block.src_order[block.src.long()]
+    key = row * places + (places - 1 - own if _keeps_last(dtype) else own)
+    return block.src[torch.argsort(key)].contiguous()
+
+
+@cache
+def _keeps_last(dtype: torch.dtype) -> bool:
+    """Which of equal maxima DGL keeps: the last with libxsmm (fp32 where the CPU allows), else the first. Asked, not assumed."""
+    indptr, indices = torch.tensor([0, 2], dtype=torch.int32), torch.tensor([0, 1], dtype=torch.int32)
+    _, rows = copy_u_max_with_rows(_graph(2, 1, (indptr, indices)), torch.zeros(2, 16, dtype=dtype))
+    return bool(rows[0, 0] == 1)
+
+
+def _whole_graph(block: EdgeBlock, ordered: torch.dtype | None = None) -> Any:
+    """Sources to all destination rows, with the formats that DGL's forward and backward read made once.
+
+    Args:
+        ordered: the dtype of the maxima that it serves; None for sums.
+    """
+    key = "dgl_whole" if ordered is None else f"dgl_whole_{ordered}"
+    if key not in block.cache:
         dst = block.dst_per_edge()
         indptr = torch.zeros(block.num_dst + 1, dtype=torch.int64)
         torch.cumsum(torch.bincount(dst, minlength=block.num_dst), 0, out=indptr[1:])
-        graph = _graph(block.num_src, block.num_dst, (indptr.to(torch.int32), block.src))
-        block.cache["dgl_whole"] = graph.formats(["csc", "csr"])
-        block.cache["dgl_whole"].create_formats_()
-    return block.cache["dgl_whole"]
+        src = block.src if ordered is None else _ordered_src(block, ordered)
+        graph = _graph(block.num_src, block.num_dst, (indptr.to(torch.int32), src))
+        block.cache[key] = graph.formats(["csc", "csr"])
+        block.cache[key].create_formats_()
+    return block.cache[key]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from pathlib import Path
@@ -13,9 +14,18 @@ def default_threads(world: int) -> int:
 
 
 def numba_cache_dir() -> Path:
-    """A writable place for compiled kernels, one per user."""
+    """A writable place for compiled kernels, one per user and per content of the files that they are compiled from.
+
+    Numba itself only watches the file that a function stands in, not those of the functions that it calls.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.parent.rglob("*.py")):
+        content = path.read_bytes()
+        if b"numba" in content:
+            digest.update(content)
+    name = f"numba-{digest.hexdigest()[:12]}"
     base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    for candidate in (base / "sargnn" / "numba", Path(tempfile.gettempdir()) / f"sargnn-numba-{os.getuid()}"):
+    for candidate in (base / "sargnn" / name, Path(tempfile.gettempdir()) / f"sargnn-{name}-{os.getuid()}"):
         try:
             candidate.mkdir(parents=True, exist_ok=True)
         except OSError:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from sargnn.config import GcnConfig
 from sargnn.engine.aggregate import Engine
+from sargnn.engine.linear import linear, linear_map
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.sum import Sum
 from sargnn.models.stack import GraphLayer, Stack, build_stack
@@ -43,12 +44,16 @@ class GcnLayer(GraphLayer):
         """Rows [N, in_width] to rows [M, out_width]."""
         source_scale, destination_scale = _scale(plan.out_degrees, h), _scale(plan.in_degrees, h)
         if self.transforms_first:
-            z = nn.functional.linear(h, self.linear.weight) * source_scale
+            z = linear_map(h, self.linear.weight, None).mul_(source_scale)
             (gathered,) = engine.aggregate(plan, self.reducer, (z,))
-            out = gathered * destination_scale
-            return out if self.linear.bias is None else out + self.linear.bias
-        (gathered,) = engine.aggregate(plan, self.reducer, (h * source_scale,))
-        return self.linear(gathered * destination_scale)
+            out = gathered.mul_(destination_scale)
+            return out if self.linear.bias is None else out.add_(self.linear.bias)
+
+        def gather() -> Tensor:
+            (gathered,) = engine.aggregate(plan, self.reducer, (h * source_scale,))
+            return gathered.mul_(destination_scale)
+
+        return linear(engine.constant(self, plan, gather) if self.constant_input else gather(), self.linear)
 
 
 def _scale(degrees: Tensor, like: Tensor) -> Tensor:

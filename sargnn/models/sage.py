@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from sargnn.config import SageConfig
 from sargnn.engine.aggregate import Engine
+from sargnn.engine.linear import linear
 from sargnn.engine.reducers import REDUCERS
 from sargnn.engine.reducers.base import Reducer
 from sargnn.models.stack import GraphLayer, Stack, build_stack
@@ -25,7 +26,7 @@ class SageLayer(GraphLayer):
 
     Args:
         in_width, out_width: features of the input and the output rows.
-        aggregator: a key of ``REDUCERS``: ``mean`` or ``sum``.
+        aggregator: a key of ``REDUCERS``: ``mean``, ``max`` or ``sum``.
         bias: whether it has b; not before a batch norm, where its true gradient is zero.
         constant_input: see ``GraphLayer``.
     """
@@ -53,12 +54,16 @@ class SageLayer(GraphLayer):
 
     def forward(self, engine: Engine, plan: LayerPlan, h: Tensor) -> Tensor:
         """Rows [N, in_width] to rows [M, out_width]."""
-        own = self.self(plan.self_rows(h))
+        own = linear(plan.self_rows(h), self.self)
         if self.transforms_first:
-            (gathered,) = engine.aggregate(plan, self.reducer, (self.neigh(h),))
-            return own + gathered
-        (gathered,) = engine.aggregate(plan, self.reducer, (h,))
-        return own + self.neigh(gathered)
+            # The neighbours' sum is folded onto the own rows: no room of its own.
+            (out,) = engine.aggregate(plan, self.reducer, (linear(h, self.neigh),), (own,))
+            return out
+        if self.constant_input:
+            gathered = engine.constant(self, plan, lambda: engine.aggregate(plan, self.reducer, (h,))[0])
+        else:
+            (gathered,) = engine.aggregate(plan, self.reducer, (h,))
+        return linear(gathered, self.neigh, onto=own) if engine.lean else own + linear(gathered, self.neigh)
 
 
 def build(config: SageConfig, num_features: int, num_classes: int) -> Stack:

@@ -12,15 +12,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
+import torch
 import torch.nn.functional
 from torch import Tensor, nn
 
 from sargnn.config import StackConfig
 from sargnn.engine.aggregate import Engine
+from sargnn.engine.dropout import dropout
+from sargnn.engine.linear import linear
+from sargnn.engine.nodewise import norm_act_drop
 from sargnn.engine.norm import DistributedBatchNorm
 from sargnn.engine.reducers.base import Reducer
 from sargnn.rng import Purpose
 from sargnn.shards.plan import LayerPlan
+from sargnn.spans import NODEWISE, span
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.nn.functional.relu,
@@ -42,12 +47,12 @@ class GraphLayer(nn.Module, ABC):
 
     @property
     def transforms_first(self) -> bool:
-        """Whether the linear map comes before the aggregation: the narrower side travels.
+        """Whether the linear map comes before the aggregation: the narrower side travels, if the reducer is linear.
 
         At equal widths the map comes first, because a linear aggregation saves nothing for backward. Over a constant
         input the aggregation comes first: its error is not wanted, so nothing travels back.
         """
-        return self.out_width <= self.in_width and not self.constant_input
+        return self.out_width <= self.in_width and not self.constant_input and self.reducer.linear
 
     @property
     def sent_widths(self) -> tuple[int, ...]:
@@ -90,7 +95,7 @@ class Stack(nn.Module):
         hidden = layers[:-1]
         self.norms = nn.ModuleList(DistributedBatchNorm(layer.out_width) for layer in hidden if norm == "batch")
         self.residuals = nn.ModuleList(_residual(layer.in_width, layer.out_width) for layer in hidden if residual)
-        self.activation = ACTIVATIONS[activation]
+        self.activation = activation
         self.dropout, self.input_dropout = dropout, input_dropout
 
     def forward(self, engine: Engine, plans: Sequence[LayerPlan], x: Tensor) -> Tensor:
@@ -108,12 +113,22 @@ class Stack(nn.Module):
             if index == last:
                 return out
             if self.residuals:
-                out = out + self.residuals[index](plan.self_rows(h))
-            if self.norms:
-                out = self.norms[index](out, engine.group)
-            ids = plan.self_rows(plan.node_ids)
-            h = engine.dropout(self.activation(out), ids, purpose=Purpose.DROPOUT, layer=index, p=p)
+                residual, own = self.residuals[index], plan.self_rows(h)
+                out = out + (linear(own, residual) if isinstance(residual, nn.Linear) else own)
+            h = self._between(engine, index, out, plan.self_rows(plan.node_ids), p)
         raise AssertionError("a stack has at least one layer")
+
+    def _between(self, engine: Engine, index: int, x: Tensor, ids: Tensor, p: float) -> Tensor:
+        """Norm, activation and dropout after layer ``index``: fused where the engine allows it."""
+        norm = self.norms[index] if self.norms else None
+        draw = engine.draw(Purpose.DROPOUT, index, p)
+        if engine.lean and (self.training or not torch.is_grad_enabled()):
+            if norm is None:
+                return norm_act_drop(x, None, None, None, self.activation, ids, draw, engine.group)
+            return norm.fused(x, engine.group, self.activation, ids, draw)
+        with span(NODEWISE):
+            h = ACTIVATIONS[self.activation](x if norm is None else norm(x, engine.group))
+        return h if draw is None else dropout(h, ids, draw)
 
 
 def _residual(in_width: int, out_width: int) -> nn.Module:

@@ -52,18 +52,19 @@ def load_plan(part: Part, rank: int, layout: Layout, *, add_self_loops: bool, de
         (local_src, local_dst) if q == rank else (src[offsets[q] : offsets[q + 1]], dst[offsets[q] : offsets[q + 1]])
         for q in range(world)
     ]
+    starts = [0 if q == rank else num_rows + int(part.halo_offsets[q]) for q in range(world)]
+    order = _places(np.concatenate([part.node_ids, part.halo_ids]))
     shards: tuple[Shard, ...] | None = None
     merged: Shard | None = None
     if layout == "sharded":
         sizes = [num_rows if q == rank else int(halo_sizes[q]) for q in range(world)]
-        shards = tuple(Shard(q, _block(*edges[q], num_src=sizes[q], num_rows=num_rows, device=device)) for q in range(world))
+        orders = [order[:num_rows] if q == rank else order[starts[q] : starts[q] + sizes[q]] for q in range(world)]
+        shards = tuple(Shard(q, _block(*edges[q], order=orders[q], num_rows=num_rows, device=device)) for q in range(world))
     else:
-        starts = [0 if q == rank else num_rows + int(part.halo_offsets[q]) for q in range(world)]
         all_src = np.concatenate([edges[q][0] + np.int32(starts[q]) for q in range(world)])
         all_dst = np.concatenate([edges[q][1] for q in range(world)])
-        order = np.argsort(all_dst, kind="stable")
-        total = num_rows + int(part.halo_offsets[-1])
-        merged = Shard(-1, _block(all_src[order], all_dst[order], num_src=total, num_rows=num_rows, device=device))
+        by_dst = np.argsort(all_dst, kind="stable")
+        merged = Shard(-1, _block(all_src[by_dst], all_dst[by_dst], order=order, num_rows=num_rows, device=device))
 
     send = np.asarray(part.send_rows)
     lists = HaloLists(
@@ -95,8 +96,15 @@ def _with_self_loops(src: np.ndarray, dst: np.ndarray, num_rows: int) -> tuple[n
     return src[order], dst[order], dropped
 
 
-def _block(src: np.ndarray, dst: np.ndarray, *, num_src: int, num_rows: int, device: torch.device) -> EdgeBlock:
-    return EdgeBlock(_tensor(src, device), _tensor(dst, device), num_src, num_rows)
+def _places(ids: np.ndarray) -> np.ndarray:
+    """int32, the place of each id in ascending order."""
+    places = np.empty(len(ids), np.int32)
+    places[np.argsort(ids)] = np.arange(len(ids), dtype=np.int32)
+    return places
+
+
+def _block(src: np.ndarray, dst: np.ndarray, *, order: np.ndarray, num_rows: int, device: torch.device) -> EdgeBlock:
+    return EdgeBlock(_tensor(src, device), _tensor(dst, device), len(order), num_rows, _tensor(order, device))
 
 
 def _tensor(array: np.ndarray, device: torch.device) -> Tensor:

@@ -38,7 +38,7 @@ def kernel(request: pytest.FixtureRequest) -> Kernel:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("width", [1, 3, 16, 33])
+@pytest.mark.parametrize("width", [1, 3, 16, 33, 100, 130, 257, 300])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_sum(kernel: Kernel, shape: tuple[int, int, int], width: int, dtype: torch.dtype) -> None:
     block, dense = block_of(*shape)
@@ -53,11 +53,78 @@ def test_sum(kernel: Kernel, shape: tuple[int, int, int], width: int, dtype: tor
     kernel.sum_backward(block, grad, back)
     assert torch.equal(back, matrix.T @ grad)
 
+    scale = integers(shape[1], 1, dtype, 4)[:, 0]
+    kernel.sum_forward(block, src, out, scale)
+    assert torch.equal(out, start + matrix @ src + scale[:, None] * (matrix @ src))
+    kernel.sum_backward(block, grad, back, scale)
+    assert torch.equal(back, matrix.T @ (scale[:, None] * grad))
+
+    if kernel.name == "fused":  # never asked: domain_parallel refuses it
+        return
     leaf = src.clone().requires_grad_()
     result = kernel.sum_autograd(block, leaf)
     assert torch.equal(result.detach(), matrix @ src)
     result.backward(grad)
     assert leaf.grad is not None and torch.equal(leaf.grad, matrix.T @ grad)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("width", [1, 5, 33])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_max(kernel: Kernel, shape: tuple[int, int, int], width: int, dtype: torch.dtype) -> None:
+    """Two blocks with the same destinations, folded in either order, against a loop; values tie often."""
+    num_src, num_dst, num_edges = shape
+    order = torch.randperm(2 * num_src, generator=torch.Generator().manual_seed(6)).to(torch.int32)
+    blocks, sources = [], []
+    for k in range(2):
+        block, _ = block_of(num_src, num_dst, num_edges, seed=k)
+        block.src_order = order[k * num_src : (k + 1) * num_src]
+        blocks.append(block)
+        sources.append(integers(num_src, width, dtype, k).div(6, rounding_mode="floor"))  # -2, -1, 0 or 1
+    grad = integers(num_dst, width, dtype, 3)
+
+    want = torch.zeros(num_dst, width, dtype=dtype)
+    errors = [torch.zeros(num_src, width, dtype=dtype) for _ in range(2)]
+    edges = [
+        (k, int(j), int(i)) for k in range(2) for j, i in zip(blocks[k].src, blocks[k].dst_per_edge(), strict=True)
+    ]  # fmt: skip
+    for i in range(num_dst):
+        incoming = sorted({(int(blocks[k].src_order[j]), k, j) for k, j, to in edges if to == i})
+        for f in range(width):
+            if incoming:
+                _, k, j = max(incoming, key=lambda c: (float(sources[c[1]][c[2], f]), -c[0]))
+                want[i, f] = sources[k][j, f]
+                errors[k][j, f] += grad[i, f]
+
+    for sequence in ([0, 1], [1, 0]):
+        best = torch.full((num_dst, width), -torch.inf, dtype=dtype)
+        winner = torch.full((num_dst, width), 2**31 - 1, dtype=torch.int32)
+        for k in sequence:
+            kernel.max_forward(blocks[k], sources[k], best, winner)
+        assert torch.equal(best.masked_fill(winner == 2**31 - 1, 0), want)
+        for k in range(2):
+            back = torch.full((num_src, width), float("nan"), dtype=dtype)
+            kernel.max_backward(blocks[k], grad, winner, back)
+            assert torch.equal(back, errors[k])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_max_autograd(kernel: Kernel, shape: tuple[int, int, int]) -> None:
+    if kernel.name == "fused":
+        return
+    block, _ = block_of(*shape)
+    block.src_order = torch.randperm(shape[0], generator=torch.Generator().manual_seed(6)).to(torch.int32)
+    leaf = integers(shape[0], 7, torch.float64, 1).div(6, rounding_mode="floor").requires_grad_()
+    grad = integers(shape[1], 7, torch.float64, 3)
+    result = kernel.max_autograd(block, leaf)
+    result.backward(grad)
+    best = torch.full((shape[1], 7), -torch.inf, dtype=torch.float64)
+    winner = torch.full((shape[1], 7), 2**31 - 1, dtype=torch.int32)
+    kernel.max_forward(block, leaf.detach(), best, winner)
+    back = torch.empty_like(leaf)
+    kernel.max_backward(block, grad, winner, back)
+    assert torch.equal(result.detach(), best.masked_fill(winner == 2**31 - 1, 0))
+    assert leaf.grad is not None and torch.equal(leaf.grad, back)
 
 
 def test_block_lists_only_rows_with_edges() -> None:
@@ -69,6 +136,7 @@ def test_block_lists_only_rows_with_edges() -> None:
 
 def test_choice_and_reasons() -> None:
     cpu = torch.device("cpu")
+    assert choose_kernel("auto", "sum", cpu, torch.float32, ["fused", "dgl", "reference"]).name == "fused"
     assert choose_kernel("auto", "sum", cpu, torch.float32, ["dgl", "reference"]).name == "dgl"
     assert choose_kernel("auto", "sum", cpu, torch.float16, ["dgl", "reference"]).name == "reference"
     with pytest.raises(ConfigError, match="no kernel 'fancy'"):

@@ -11,6 +11,7 @@ import torch
 from sargnn.comm.group import Group
 from sargnn.config import (
     CommConfig,
+    EngineConfig,
     GcnConfig,
     KernelConfig,
     ModeConfig,
@@ -49,6 +50,7 @@ def model_config(name: str, **changes: Any) -> SageConfig | GcnConfig:
 def run_config(
     model: SageConfig | GcnConfig, *, mode: str = "sar", kernel: str = "auto", partitioner: str = "random", world: int = 1,
     precision: str = "fp64", epochs: int = 30, seed: int = 3, prefetch_depth: int = 1,
+    cache_static: str | bool = "auto",
 ) -> RunConfig:  # fmt: skip
     """A configuration for cases that need no files."""
     return RunConfig(
@@ -59,6 +61,7 @@ def run_config(
         kernel=KernelConfig(kernel),
         optim=OptimConfig(name="adam", lr=0.01, weight_decay=0.0, schedule="cosine"),
         comm=CommConfig(backend="gloo", prefetch_depth=prefetch_depth, timeout_s=60.0),
+        engine=EngineConfig(cache_static=cache_static),  # type: ignore[arg-type]
         tracking=TrackingConfig(enabled=False, uri=None, experiment="test"),
         epochs=epochs,
         eval_every=epochs,
@@ -67,6 +70,7 @@ def run_config(
         threads=1,
         device="cpu",
         precision=precision,  # type: ignore[arg-type]
+        profile=False,
         store_dir="stores",
         run_name=None,
         run_dir=None,

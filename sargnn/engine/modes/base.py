@@ -38,6 +38,9 @@ class Mode(ABC):
     kernels: tuple[str, ...] = ("fused", "dgl", "reference")
     """Which kernels may run in it."""
 
+    lean: bool = True
+    """Whether fused node-wise operators and cached aggregates of constant rows may be used with it: not in a baseline."""
+
     @abstractmethod
     def run(self, call: Call, sent: Tensors, local: Tensors, params: Tensors) -> Tensors:
         """The outputs, differentiable in all three tuples."""

@@ -20,12 +20,15 @@ class DomainParallel(Mode):
     name = "domain_parallel"
     layout = "merged"
     kernels = ("dgl", "reference")
+    lean = False
 
     def run(self, call: Call, sent: Tensors, local: Tensors, params: Tensors) -> Tensors:
         plan = call.plan
         assert plan.merged is not None
-        halos = _HaloExchange.apply(call, *sent)
-        rows = tuple(torch.cat([own, halo]) for own, halo in zip(sent, halos, strict=True))
+        rows = sent
+        if plan.world > 1:
+            halos = _HaloExchange.apply(call, *sent)
+            rows = tuple(torch.cat([own, halo]) for own, halo in zip(sent, halos, strict=True))
         return call.reducer.autograd_forward(plan, call.kernel, plan.merged.block, rows, local, params)
 
 

@@ -52,7 +52,7 @@ class Sar(ManualMode):
             return ((), *reducer.backward_finish(saved, state))
         d_sent = tuple(_error_like(call, t, grads) for t in saved.sent) or (_error_like(call, None, grads),)
         refetch = reducer.needs_src_in_backward
-        with call.exchange.errors(plan.lists, d_sent, depth=0 if refetch else None) as errors:
+        with call.exchange.errors(plan.lists, d_sent, beside_rows=refetch) as errors:
             for peer, rows in self._sources(call, saved, kept):
                 block = plan.shards[peer].block
                 if peer == plan.rank:

@@ -3,4 +3,5 @@
 REDUCERS = {
     "sum": "sargnn.engine.reducers.sum:Sum",
     "mean": "sargnn.engine.reducers.mean:Mean",
+    "max": "sargnn.engine.reducers.max:Max",
 }

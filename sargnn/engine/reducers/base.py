@@ -47,10 +47,12 @@ class Reducer(ABC):
     """The kernel operation that its steps need."""
     needs_src_in_backward: bool
     """The paper's case 2: errors depend on the source rows (attention, learned messages). False: case 1."""
+    linear: bool = False
+    """Whether it commutes with a linear map of the rows, so that a model may transform before it aggregates."""
 
     @abstractmethod
     def init(self, plan: LayerPlan, sent: Tensors, local: Tensors, params: Tensors) -> Any:
-        """The empty accumulator."""
+        """The empty accumulator. A reducer that says so may accumulate into a tensor of ``local`` and return it."""
 
     @abstractmethod
     def step(self, kernel: Kernel, block: EdgeBlock, rows: Tensors, local: Tensors, params: Tensors, state: Any) -> None:

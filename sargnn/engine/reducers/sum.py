@@ -11,38 +11,69 @@ from sargnn.shards.plan import LayerPlan
 
 
 class Sum(Reducer):
-    """``out_i = sum of z_j over edges j -> i``; isolated destinations give zeros.
+    """``out_i = l_i + c_i * sum of z_j over edges j -> i``, c_i = 1; isolated destinations give l_i.
 
-    Backward: ``d z_j = sum of g_i over edges j -> i``: linear, so no source row is needed (case 1). Saves nothing.
-    Memory beside input and output: none.
+    ``local`` is (l,), [M, F], or empty for l = 0. It becomes the accumulator and the output, so nothing else of its size
+    is held; l must be of no further use to the caller.
+
+    Backward: ``d z_j = sum of c_i g_i over edges j -> i``, ``d l = g``: linear, so no source row is needed (case 1).
+    Saves nothing. Memory beside input and output: none.
     """
 
     name = "sum"
     operation = "sum"
     needs_src_in_backward = False
+    linear = True
 
-    def init(self, plan: LayerPlan, sent: Tensors, local: Tensors, params: Tensors) -> Tensor:
-        return sent[0].new_zeros(plan.num_out, sent[0].shape[1])
+    def scale(self, plan: LayerPlan, like: Tensor) -> Tensor | None:
+        """c [M] in the dtype of ``like``; None for ones."""
+        return None
 
-    def step(self, kernel: Kernel, block: EdgeBlock, rows: Tensors, local: Tensors, params: Tensors, state: Tensor) -> None:
-        kernel.sum_forward(block, rows[0], state)
+    def init(self, plan: LayerPlan, sent: Tensors, local: Tensors, params: Tensors) -> tuple[Tensor, Tensor | None]:
+        total = local[0] if local else sent[0].new_zeros(plan.num_out, sent[0].shape[1])
+        return total, self.scale(plan, total)
 
-    def finish(self, plan: LayerPlan, local: Tensors, params: Tensors, state: Tensor) -> tuple[Tensors, Tensors]:
-        return (state,), ()
+    def step(
+        self,
+        kernel: Kernel,
+        block: EdgeBlock,
+        rows: Tensors,
+        local: Tensors,
+        params: Tensors,
+        state: tuple[Tensor, Tensor | None],
+    ) -> None:
+        kernel.sum_forward(block, rows[0], *state)
 
-    def backward_init(self, plan: LayerPlan, saved: Saved, grads: Tensors) -> Tensor:
-        return grads[0].contiguous()
+    def finish(
+        self, plan: LayerPlan, local: Tensors, params: Tensors, state: tuple[Tensor, Tensor | None]
+    ) -> tuple[Tensors, Tensors]:
+        return (state[0],), ()
+
+    def backward_init(self, plan: LayerPlan, saved: Saved, grads: Tensors) -> tuple[Tensor, Tensor | None]:
+        error = grads[0].contiguous()
+        return error, self.scale(plan, error)
 
     def backward_step(
-        self, kernel: Kernel, block: EdgeBlock, rows: Tensors | None, saved: Saved, state: Tensor, out: Tensors | None
+        self,
+        kernel: Kernel,
+        block: EdgeBlock,
+        rows: Tensors | None,
+        saved: Saved,
+        state: tuple[Tensor, Tensor | None],
+        out: Tensors | None,
     ) -> None:
         assert out is not None  # a linear reducer without parameters has no other errors to give
-        kernel.sum_backward(block, state, out[0])
+        error, scale = state
+        kernel.sum_backward(block, error, out[0], scale)
 
-    def backward_finish(self, saved: Saved, state: Tensor) -> tuple[Tensors, Tensors]:
-        return (), ()
+    def backward_finish(self, saved: Saved, state: tuple[Tensor, Tensor | None]) -> tuple[Tensors, Tensors]:
+        return (state[0],), ()
 
     def autograd_forward(
         self, plan: LayerPlan, kernel: Kernel, block: EdgeBlock, rows: Tensors, local: Tensors, params: Tensors
     ) -> Tensors:
-        return (kernel.sum_autograd(block, rows[0]),)
+        total = kernel.sum_autograd(block, rows[0])
+        scale = self.scale(plan, total)
+        if scale is not None:
+            total = total * scale[:, None]
+        return (local[0] + total if local else total,)

@@ -1,0 +1,77 @@
+"""Where a worker's time goes: named spans, recorded only while a ``Spans`` is installed.
+
+Code marks what it does with ``span(LINEAR)``; spans nest, and a span's own time is what its inner spans leave. Whatever
+happens inside an evaluation counts as evaluation.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+LINEAR = "linear maps"
+AGGREGATION = "aggregation"
+NODEWISE = "norm + dropout"
+EXCHANGE_WAIT = "exchange wait"
+ALL_REDUCE = "all-reduce"
+OPTIMIZER = "optimizer"
+EVALUATION = "evaluation"
+REST = "rest"
+CATEGORIES = (LINEAR, AGGREGATION, NODEWISE, EXCHANGE_WAIT, ALL_REDUCE, OPTIMIZER, EVALUATION, REST)
+
+
+@dataclass
+class Spans:
+    """A recorder.
+
+    Attributes:
+        events: (category, start, end) in seconds of ``time.perf_counter``, in the order in which they ended.
+        own_s: category -> seconds not spent in inner spans.
+    """
+
+    events: list[tuple[str, float, float]] = field(default_factory=list)
+    own_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(CATEGORIES, 0.0))
+    _inner: list[float] = field(default_factory=list)
+    _evaluating: int = 0
+
+    @contextmanager
+    def span(self, category: str) -> Iterator[None]:
+        """Record the time until the context is left."""
+        self._evaluating += category == EVALUATION
+        self._inner.append(0.0)
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            end = time.perf_counter()
+            inner = self._inner.pop()
+            if self._inner:
+                self._inner[-1] += end - start
+            self.own_s[EVALUATION if self._evaluating else category] += end - start - inner
+            self._evaluating -= category == EVALUATION
+            self.events.append((category, start, end))
+
+    def trace(self, rank: int) -> dict[str, Any]:
+        """The events in the trace format that Perfetto and Chrome read; microseconds."""
+        events: list[dict[str, Any]] = [{"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}}]
+        for category, start, end in sorted(self.events, key=lambda e: e[1]):
+            times = {"ts": start * 1e6, "dur": (end - start) * 1e6}
+            events.append({"ph": "X", "name": category, "cat": category, "pid": rank, "tid": 0, **times})
+        return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+_installed: Spans | None = None
+
+
+def install(spans: Spans | None) -> None:
+    """Record into ``spans`` from now on, or not at all."""
+    global _installed
+    _installed = spans
+
+
+def span(category: str) -> AbstractContextManager[None]:
+    """Mark what the code inside does; costs next to nothing while nobody records."""
+    return nullcontext() if _installed is None else _installed.span(category)
