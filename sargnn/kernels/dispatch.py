@@ -31,7 +31,8 @@ def choose_kernel(name: str, operation: str, device: torch.device, dtype: torch.
         kernel = resolve("kernel", KERNELS, candidate)()
         reasons[candidate] = kernel.not_supported_reasons(operation, device, dtype)
         if candidate not in allowed:
-            reasons[candidate].append(f"this training mode runs with {' or '.join(allowed)}")
+            hint = "; use one_shot" if candidate == "fused" else ""
+            reasons[candidate].append(f"this training mode, a baseline, runs with {' or '.join(allowed)}{hint}")
         if not reasons[candidate]:
             return kernel
     lines = [f"{kernel}: {'; '.join(why)}" for kernel, why in reasons.items()]

@@ -43,8 +43,10 @@ def forward(config: RunConfig, dataset: Dataset, params: dict[str, Tensor], epoc
     for index in range(model.num_layers):
         name = f"layers.{index}"
         if isinstance(model, SageConfig):
-            scale = in_degrees[:, None] if model.aggregator == "mean" else torch.ones(())
-            gathered = (matrix @ h) / scale
+            if model.aggregator == "max":
+                gathered = _maxima(matrix, h)
+            else:
+                gathered = (matrix @ h) / (in_degrees[:, None] if model.aggregator == "mean" else torch.ones(()))
             out = h @ params[f"{name}.self.weight"].T + gathered @ params[f"{name}.neigh.weight"].T
             bias = params.get(f"{name}.self.bias")
         else:
@@ -61,6 +63,14 @@ def forward(config: RunConfig, dataset: Dataset, params: dict[str, Tensor], epoc
             out = F.batch_norm(out, None, None, params[f"norms.{index}.weight"], params[f"norms.{index}.bias"], training=True)
         h = drop(getattr(F, model.activation)(out), Purpose.DROPOUT, index, model.dropout)
     raise AssertionError
+
+
+def _maxima(matrix: Tensor, h: Tensor) -> Tensor:
+    """Each row's maximum over its in-neighbours, 0 without any; a tie goes to the smallest id, and its gradient with it."""
+    neighbours = torch.where((matrix > 0)[:, :, None], h.detach()[None], -torch.inf)
+    top = neighbours.amax(1, keepdim=True)
+    first = torch.arange(matrix.shape[1])[None, :, None].where(neighbours == top, matrix.shape[1]).amin(1)
+    return h.gather(0, first.clamp(max=len(h) - 1)).masked_fill(~top[:, 0].isfinite(), 0)
 
 
 def first_step(config: RunConfig, dataset: Dataset, params: dict[str, Tensor]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import torch
 from sargnn.comm.group import Group
 from sargnn.config import GcnConfig, SageConfig
 from sargnn.engine.modes import MODES
+from sargnn.errors import KernelError
 from sargnn.kernels import KERNELS
 from sargnn.models import MODELS
 from sargnn.partition import PARTITIONERS
@@ -89,6 +90,21 @@ def test_fp32(name: str, mode: str, kernel: str) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_sum_aggregator(mode: str) -> None:
     check(cases.model_config("sage", aggregator="sum"), mode=mode, world=4)
+
+
+@pytest.mark.parametrize("partitioner", ["metis", "empty", "apart"])
+@pytest.mark.parametrize("world", [1, 4])
+@pytest.mark.parametrize("precision", ["fp64", "fp32"])
+@pytest.mark.parametrize(("mode", "kernel"), PAIRS)
+def test_max_aggregator(mode: str, kernel: str, precision: str, world: int, partitioner: str) -> None:
+    """Dropped rows are zeros, so maxima tie; input dropout makes the first layer's errors travel too."""
+    model = cases.model_config("sage", aggregator="max", input_dropout=0.3)
+    check(model, mode=mode, kernel=kernel, precision=precision, world=world, partitioner=partitioner)
+
+
+def test_fused_is_refused_where_a_baseline_runs() -> None:
+    with pytest.raises(KernelError, match="one_shot"):
+        cases.step(Group.single(), cases.run_config(cases.model_config("sage"), mode="domain_parallel", kernel="fused"), GRAPH)
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2, 5])
