@@ -179,8 +179,7 @@ def dropout_rows(x: Tensor, ids: Tensor, draw: Draw, out: Tensor | None = None) 
     return out
 
 
-def warm_up() -> None:
-    """Compile the kernels for fp32 and fp64 into Numba's cache, so that workers only load them."""
-    draw = Draw(seed=0, epoch=0, purpose=Purpose.DROPOUT, layer=0, p=0.5)
-    for dtype in (torch.float32, torch.float64):
-        dropout_rows(torch.ones(2, 5, dtype=dtype), torch.arange(2), draw)
+def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
+    """The compiled functions with arguments of the types that they are called with."""
+    x, word = np.ones((1, 4), torch.empty(0, dtype=dtype).numpy().dtype), np.uint64(0)
+    return [(_dropout_kernel, (x, np.zeros(1, np.int64), word, word, word, word, x.dtype.type(1), x))]

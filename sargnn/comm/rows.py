@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import numba
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,7 +33,7 @@ def _add_rows(target: Any, rows: Any, values: Any) -> None:  # pragma: no cover 
             into[f] += value[f]
 
 
-def warm_up() -> None:
-    """Compile for fp32 and fp64 into Numba's cache."""
-    for dtype in (torch.float32, torch.float64):
-        add_rows(torch.zeros(1, 1, dtype=dtype), torch.zeros(1, dtype=torch.int32), torch.zeros(1, 1, dtype=dtype))
+def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
+    """The compiled functions with arguments of the types that they are called with."""
+    x = torch.zeros(1, 1, dtype=dtype).numpy()
+    return [(_add_rows, (x, np.zeros(1, np.int32), x))]

@@ -107,14 +107,3 @@ def norm_act_drop(
         ids: int64 [N], the rows' original ids. draw: None drops nothing.
     """
     return _Fused.apply(x, weight, bias, norm, activation, ids, draw, group)
-
-
-def warm_up() -> None:
-    """Compile for fp32 and fp64 into Numba's cache."""
-    from sargnn.engine.norm import DistributedBatchNorm
-
-    draw = Draw(0, 0, Purpose.DROPOUT, 0, 0.5)
-    for dtype in (torch.float32, torch.float64):
-        layer = DistributedBatchNorm(4).to(dtype)
-        x = torch.ones(2, 4, dtype=dtype).requires_grad_()
-        layer.fused(x, Group.single(), "relu", torch.arange(2), draw).sum().backward()

@@ -13,6 +13,7 @@ from typing import Any
 
 import numba
 import numpy as np
+import torch
 
 from sargnn.rng import drop_row
 
@@ -140,3 +141,15 @@ def norm_backward(d_x: Any, x: Any, mean: Any, inv_std: Any, slope: Any, mean_er
         for f in range(width):
             normal = (row[f] - mean[f]) * inv_std[f]
             target[f] = slope[f] * (target[f] - mean_error[f] - normal * mean_product[f])
+
+
+def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
+    """The compiled functions with arguments of the types that they are called with."""
+    x, table, ids = torch.zeros(1, 4, dtype=dtype).numpy(), np.zeros((1, 4)), np.zeros(1, np.int64)
+    v, words = x[0], (*[np.uint64(0)] * 4, x.dtype.type(1))
+    return [
+        (_chunk_moments, (x, table, table)),
+        (norm_act_drop, (x, v, v, RELU, ids, *words, x)),
+        (_backward_chunks, (x, x, v, v, v, v, RELU, ids, *words, x, table, table)),
+        (norm_backward, (x, x, v, v, v, v, v)),
+    ]

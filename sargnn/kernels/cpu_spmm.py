@@ -11,6 +11,7 @@ from typing import Any
 
 import numba
 import numpy as np
+import torch
 
 from sargnn.kernels.cpu_rows import VECTOR_BYTES, add_row, write_row, write_weighted_row
 
@@ -134,3 +135,15 @@ def chunks_of(indptr: np.ndarray) -> np.ndarray:
     work = indptr.astype(np.int64) + np.arange(rows + 1)
     number = max(1, int(work[-1]) // CHUNK_EDGES)
     return np.unique(np.searchsorted(work, np.linspace(0, work[-1], number + 1)).clip(0, rows))
+
+
+def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
+    """The compiled functions with arguments of the types that they are called with."""
+    x, ints, longs = torch.zeros(1, 16, dtype=dtype).numpy(), np.zeros(2, np.int32), np.zeros(2, np.int64)
+    table = np.zeros((1, 16), np.int32)
+    return [
+        (add_sums, (longs, ints, ints, ints, x, x[0], x)),
+        (write_sums, (longs, ints, ints, x, x[0], x)),
+        (fold_max, (longs, ints, ints, ints, x, ints, x, table)),
+        (write_max_errors, (longs, ints, ints, x, table, ints, x)),
+    ]

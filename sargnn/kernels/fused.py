@@ -98,17 +98,3 @@ def _chunks(block: EdgeBlock, direction: str) -> np.ndarray:
         block.cache[key] = chunks_of((block.indptr if direction == "forward" else block.t_indptr).numpy())
     chunks: np.ndarray = block.cache[key]
     return chunks
-
-
-def warm_up() -> None:
-    """Compile for fp32 and fp64 into Numba's cache."""
-    edges = torch.tensor([0, 0], dtype=torch.int32)
-    kernel = FusedKernel()
-    block = EdgeBlock(edges, edges, 1, 1)
-    for dtype in _DTYPES:
-        src, out = torch.ones(1, 16, dtype=dtype), torch.zeros(1, 16, dtype=dtype)
-        winner = torch.zeros(1, 16, dtype=torch.int32)
-        kernel.sum_forward(block, src, out)
-        kernel.sum_backward(block, src, out)
-        kernel.max_forward(block, src, out, winner)
-        kernel.max_backward(block, src, winner, out)

@@ -41,6 +41,7 @@ def worker_environment(threads: int) -> dict[str, str]:
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
         "NUMBA_NUM_THREADS": str(threads),
+        "NUMBA_THREADING_LAYER": "workqueue",  # the one that survives the fork server: GNU OpenMP does not
         "NUMBA_CACHE_DIR": os.environ.get("NUMBA_CACHE_DIR", str(numba_cache_dir())),
         "THP_MEM_ALLOC_ENABLE": "1",  # huge pages for PyTorch's CPU tensors
         "DGLBACKEND": "pytorch",

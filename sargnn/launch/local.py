@@ -18,6 +18,7 @@ from typing import Any
 
 from sargnn.config import RunConfig, save
 from sargnn.errors import ConfigError, SargnnError, WorkerError
+from sargnn.launch.compile import warm_up
 from sargnn.launch.env import default_threads, worker_environment
 from sargnn.tracking import files
 from sargnn.tracking.progress import EpochProgress, partition_lines, say
@@ -115,7 +116,6 @@ def _prepare(config: RunConfig) -> tuple[Path, dict[str, Any]]:
     """The partition store, made if needed, and its statistics; also compiles the kernels once."""
     from sargnn.data.prepare import prepare_dataset
     from sargnn.partition.prepare import prepare_partition
-    from sargnn.rng import warm_up
 
     say(f"dataset {config.dataset.name}")
     dataset_path = prepare_dataset(config)

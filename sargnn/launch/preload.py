@@ -1,4 +1,19 @@
-"""What the fork server imports once, so that every worker starts with it. No parallel region may run here:
-GNU OpenMP does not survive a fork."""
+"""What the fork server imports once, so that every worker starts with it and shares its memory.
 
-import sargnn.launch.worker  # noqa: F401
+No parallel region may run here: GNU OpenMP does not survive a fork.
+"""
+
+import gc
+
+import torch._dynamo  # noqa: F401  (the first optimizer would import it, 80 MB in every worker)
+
+import sargnn.engine.reducers.max
+import sargnn.engine.reducers.mean
+import sargnn.launch.worker
+import sargnn.models.gcn
+import sargnn.models.sage  # noqa: F401
+from sargnn.launch.compile import warm_up
+
+warm_up()
+gc.collect()
+gc.freeze()  # a collection in a worker would otherwise write to every shared page

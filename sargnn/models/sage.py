@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sargnn.config import SageConfig
 from sargnn.engine.aggregate import Engine
-from sargnn.engine.linear import linear
+from sargnn.engine.linear import linear, two_linear
 from sargnn.engine.reducers import REDUCERS
 from sargnn.engine.reducers.base import Reducer
 from sargnn.models.stack import GraphLayer, Stack, build_stack
@@ -54,11 +54,15 @@ class SageLayer(GraphLayer):
 
     def forward(self, engine: Engine, plan: LayerPlan, h: Tensor) -> Tensor:
         """Rows [N, in_width] to rows [M, out_width]."""
-        own = linear(plan.self_rows(h), self.self)
         if self.transforms_first:
+            if engine.lean and plan.out_rows is None:
+                own, z = two_linear(h, self.self, self.neigh)
+            else:
+                own, z = linear(plan.self_rows(h), self.self), linear(h, self.neigh)
             # The neighbours' sum is folded onto the own rows: no room of its own.
-            (out,) = engine.aggregate(plan, self.reducer, (linear(h, self.neigh),), (own,))
+            (out,) = engine.aggregate(plan, self.reducer, (z,), (own,))
             return out
+        own = linear(plan.self_rows(h), self.self)
         if self.constant_input:
             gathered = engine.constant(self, plan, lambda: engine.aggregate(plan, self.reducer, (h,))[0])
         else:
