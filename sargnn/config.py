@@ -148,6 +148,7 @@ class CommConfig:
     backend: Literal["gloo"]
     prefetch_depth: int = field(metadata=_NOT_NEGATIVE)
     timeout_s: float = field(metadata=_POSITIVE)
+    message_rows: int | None = field(default=None, metadata=_AT_LEAST_ONE)
 
 
 @dataclass(frozen=True)

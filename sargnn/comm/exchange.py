@@ -1,14 +1,15 @@
 """The row exchange: rows travel to the peers that need them, errors travel home.
 
-Round k = 1 .. P - 1 of rank p: rows go to rank p + k and come from p - k; their errors later go to p - k and come from
-p + k. Sends and receives are posted together and ``prefetch_depth`` rounds ahead, so the wire works while the kernel
-computes. Several tensors of one exchange (a row and its attention score, say) share one message per peer.
+In step k = 1 .. P - 1 of rank p rows go to rank p + k and come from p - k; their errors later go to p - k and come from
+p + k. A long list travels in pieces, one a round, so that buffers stay small whatever the partition. Sends and receives
+are posted together and ``prefetch_depth`` rounds ahead, so the wire works while the kernel computes. Several tensors
+of one exchange (a row and its attention score, say) share one message.
 
 No deadlock: every transfer is posted without waiting, and a rank waits only for transfers of its current or earlier
 rounds; whoever is in the lowest round waits for peers that have all posted theirs.
 
 Memory: 1 + d buffers for the rows of a peer (rows coming in, or their errors going out) and as many for own rows (rows
-going out, or errors coming in), each of the largest message, reused over layers and epochs (d = prefetch depth). Where
+going out, or errors coming in), each of the largest piece, reused over layers and epochs (d = prefetch depth). Where
 rows are fetched while errors go home, one more of each. ``HaloLists.buffer_bytes`` says how much that is. The
 consumer's rows are valid until it asks for the next ones.
 
@@ -20,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -31,6 +33,27 @@ from sargnn.comm.rows import add_rows
 ROWS_TAG, ERRORS_TAG = 1, 2
 
 
+class Piece(NamedTuple):
+    """A message's worth of a peer's halo rows: which peer, and which piece of its rows."""
+
+    peer: int
+    number: int
+
+
+@dataclass(frozen=True)
+class Round:
+    """One step of the exchange: own rows ``send`` (int32, may be empty) to rank ``to``, rows of ``piece`` from its owner.
+
+    Attributes:
+        receive_rows: rows in ``piece``; 0 if the owner has no such piece.
+    """
+
+    to: int
+    send: Tensor
+    piece: Piece
+    receive_rows: int
+
+
 @dataclass(frozen=True)
 class HaloLists:
     """Who needs which rows of whom.
@@ -38,10 +61,12 @@ class HaloLists:
     Attributes:
         send_rows: per peer, int32 own rows that it needs, ascending; empty for the own rank.
         receive_rows: per peer, how many of its rows are needed here; 0 for the own rank.
+        piece_rows: no message holds more rows; longer lists travel in pieces of equal size. The same on all ranks.
     """
 
     send_rows: tuple[Tensor, ...]
     receive_rows: tuple[int, ...]
+    piece_rows: int = 2**31
 
     @property
     def halo_rows(self) -> int:
@@ -53,16 +78,33 @@ class HaloLists:
         """Rows that this rank sends in one exchange, all peers together."""
         return sum(len(rows) for rows in self.send_rows)
 
-    def buffer_bytes(self, width: int, itemsize: int, prefetch_depth: int, *, refetch: bool = False) -> int:
-        """Bytes that an exchange of rows ``width`` wide holds at most.
+    def spans(self, count: int) -> list[tuple[int, int]]:
+        """The pieces of a list of ``count`` rows: (start, end) each."""
+        pieces = -(-count // self.piece_rows)
+        return [(count * j // pieces, count * (j + 1) // pieces) for j in range(pieces)]
+
+    def rounds(self, rank: int) -> list[Round]:
+        """All rounds of rank ``rank``, in order: k = 1 .. P - 1, and for each k the pieces."""
+        world = len(self.send_rows)
+        rounds = []
+        for k in range(1, world):
+            to, source = (rank + k) % world, (rank - k) % world
+            sent, received = self.spans(len(self.send_rows[to])), self.spans(self.receive_rows[source])
+            for j in range(max(len(sent), len(received))):
+                start, end = sent[j] if j < len(sent) else (0, 0)
+                first, last = received[j] if j < len(received) else (0, 0)
+                rounds.append(Round(to, self.send_rows[to][start:end], Piece(source, j), last - first))
+        return rounds
+
+    def buffer_bytes(self, rank: int, width: int, itemsize: int, prefetch_depth: int, *, refetch: bool = False) -> int:
+        """Bytes that exchanges of rows ``width`` wide hold at most on rank ``rank``.
 
         Args:
             refetch: the backward pass fetches rows again, while errors go home (case 2).
         """
-        slots = min(1 + prefetch_depth, len(self.send_rows) - 1)
-        if refetch and slots:
-            slots += 1
-        largest = max(self.receive_rows) + max(len(rows) for rows in self.send_rows)
+        rounds = self.rounds(rank)
+        slots = min(1 + prefetch_depth, len(rounds)) + (refetch and len(rounds) > 0)
+        largest = max((r.receive_rows for r in rounds), default=0) + max((len(r.send) for r in rounds), default=0)
         return slots * largest * width * itemsize
 
 
@@ -85,57 +127,55 @@ class Exchange:
 
     def rows(
         self, lists: HaloLists, tensors: Sequence[Tensor], *, keep: bool = False
-    ) -> Iterator[tuple[int, tuple[Tensor, ...]]]:
-        """Each peer's rows in turn, the own rows first.
+    ) -> Iterator[tuple[Piece, tuple[Tensor, ...]]]:
+        """The own rows, then every piece of the peers' rows in turn.
 
         Args:
             tensors: [N, F_t] each, contiguous, of one dtype.
-            keep: give every peer's rows memory of their own, so that they outlive the iteration.
+            keep: give every piece memory of its own, so that it outlives the iteration.
 
         Yields:
-            (peer, rows): for the own rank ``tensors`` themselves, then per peer one [H_peer, F_t] for each tensor, also
-            where H_peer is 0. Valid until the next step of the iteration, unless ``keep``.
+            (piece, rows): for the own rank ``tensors`` themselves, then for each piece one [rows, F_t] for each tensor. Valid
+            until the next step of the iteration, unless ``keep``.
         """
         group, depth = self.group, self.prefetch_depth
         tensors = tuple(tensors)
         width = sum(t.shape[1] for t in tensors)
-        largest_in = max(lists.receive_rows) * width
-        largest_out = max(len(rows) for rows in lists.send_rows) * width
+        rounds = lists.rounds(group.rank)
+        largest_in = max((r.receive_rows for r in rounds), default=0) * width
+        largest_out = max((len(r.send) for r in rounds), default=0) * width
         incoming: dict[int, tuple[Tensor, dist.Work | None]] = {}
         outgoing: dict[int, tuple[dist.Work, int]] = {}  # by slot: a slot's last send may lie several rounds back
 
-        def post(k: int) -> None:
-            to, source = (group.rank + k) % group.world, (group.rank - k) % group.world
-            slot = k % (1 + depth)
-            numel = lists.receive_rows[source] * width
-            if keep:
-                message = tensors[0].new_empty(numel)
-            else:
-                message = self._buffer("halo", slot, largest_in, numel, tensors[0])
-            incoming[k] = (message, group.receive(message, source, ROWS_TAG) if numel else None)
-            rows = lists.send_rows[to]
-            if len(rows):
+        def post(r: int) -> None:
+            now, slot = rounds[r], r % (1 + depth)
+            if now.receive_rows:
+                numel = now.receive_rows * width
+                message = tensors[0].new_empty(numel) if keep else self._buffer("halo", slot, largest_in, numel, tensors[0])
+                incoming[r] = (message, group.receive(message, now.piece.peer, ROWS_TAG))
+            if len(now.send):
                 if slot in outgoing:
                     group.wait(*outgoing.pop(slot), "sending rows")
-                message = self._buffer("own", slot, largest_out, len(rows) * width, tensors[0])
-                for tensor, section in zip(tensors, _sections(message, len(rows), tensors), strict=True):
-                    torch.index_select(tensor, 0, rows, out=section)
-                outgoing[slot] = (group.send(message, to, ROWS_TAG), to)
+                message = self._buffer("own", slot, largest_out, len(now.send) * width, tensors[0])
+                for tensor, section in zip(tensors, _sections(message, len(now.send), tensors), strict=True):
+                    torch.index_select(tensor, 0, now.send, out=section)
+                outgoing[slot] = (group.send(message, now.to, ROWS_TAG), now.to)
 
         posted = 0
-        while posted < min(depth, group.world - 1):
-            posted += 1
+        while posted < min(depth, len(rounds)):
             post(posted)
-        yield group.rank, tensors
-        for k in range(1, group.world):
-            while posted < min(k + depth, group.world - 1):
-                posted += 1
+            posted += 1
+        yield Piece(group.rank, 0), tensors
+        for r, now in enumerate(rounds):
+            while posted < min(r + 1 + depth, len(rounds)):
                 post(posted)
-            source = (group.rank - k) % group.world
-            message, work = incoming.pop(k)
+                posted += 1
+            if not now.receive_rows:
+                continue
+            message, work = incoming.pop(r)
             if work is not None:
-                group.wait(work, source, "receiving rows")
-            yield source, _sections(message, lists.receive_rows[source], tensors)
+                group.wait(work, now.piece.peer, "receiving rows")
+            yield now.piece, _sections(message, now.receive_rows, tensors)
             del message
         for work, peer in outgoing.values():
             group.wait(work, peer, "sending rows")
@@ -208,89 +248,79 @@ class Exchange:
 
 
 class ErrorRounds:
-    """One exchange of errors, made by ``Exchange.errors``.
+    """One exchange of errors, made by ``Exchange.errors``: the rounds of ``rows``, with the directions turned round.
 
-    Per peer, in the order of the rounds (``peers``): write the peer's errors into ``buffer``, then ``send`` them.
-    Leaving the context waits for what is still under way.
+    Per piece, in the order of ``pieces``: write the errors of its rows into ``buffer``, then ``send`` them. Leaving the
+    context waits for what is still under way.
     """
 
     def __init__(self, exchange: Exchange, lists: HaloLists, targets: tuple[Tensor, ...], beside_rows: bool) -> None:
-        self._exchange, self._lists, self._targets = exchange, lists, targets
+        self._exchange, self._targets = exchange, targets
         self._depth = 0 if beside_rows else exchange.prefetch_depth
         self._first_slot = 1 + exchange.prefetch_depth if beside_rows else 0
-        group = exchange.group
         self._width = sum(t.shape[1] for t in targets)
-        self._largest_in = max(len(rows) for rows in lists.send_rows) * self._width
-        self._largest_out = max(lists.receive_rows) * self._width
-        self._incoming: dict[int, tuple[Tensor, dist.Work | None]] = {}
+        self._rounds = lists.rounds(exchange.group.rank)
+        self._number = {now.piece: r for r, now in enumerate(self._rounds) if now.receive_rows}
+        self._largest_in = max((len(r.send) for r in self._rounds), default=0) * self._width
+        self._largest_out = max((r.receive_rows for r in self._rounds), default=0) * self._width
+        self._incoming: dict[int, tuple[Tensor, dist.Work]] = {}
         self._outgoing: dict[int, tuple[dist.Work, int]] = {}  # by slot, as in ``Exchange.rows``
         self._messages: dict[int, Tensor] = {}
         self._posted = self._added = 0
-        self.peers = tuple((group.rank - k) % group.world for k in range(1, group.world))
+        self.pieces = tuple(self._number)
 
     def __enter__(self) -> ErrorRounds:
         self._post_until(1 + self._depth)
         return self
 
-    def buffer(self, peer: int) -> tuple[Tensor, ...]:
-        """Where the errors of ``peer``'s rows go: [H_peer, F_t] for each tensor, to be overwritten."""
-        group = self._exchange.group
-        k = self._round(peer)
-        slot = k % (1 + self._depth)
+    def buffer(self, piece: Piece) -> tuple[Tensor, ...]:
+        """Where the errors of the piece's rows go: [rows, F_t] for each tensor, to be overwritten."""
+        r = self._number[piece]
+        slot = r % (1 + self._depth)
         if slot in self._outgoing:
-            group.wait(*self._outgoing.pop(slot), "sending errors")
-        rows = self._lists.receive_rows[peer]
+            self._exchange.group.wait(*self._outgoing.pop(slot), "sending errors")
+        rows = self._rounds[r].receive_rows
         message = self._exchange._buffer(
             "halo", self._first_slot + slot, self._largest_out, rows * self._width, self._targets[0]
         )
-        self._messages[k] = message
+        self._messages[r] = message
         return _sections(message, rows, self._targets)
 
-    def send(self, peer: int) -> None:
-        """Start sending what was written to ``buffer(peer)``; add what has arrived ``depth`` rounds ago."""
-        k = self._round(peer)
-        message = self._messages.pop(k)
-        if message.numel():
-            work = self._exchange.group.send(message, peer, ERRORS_TAG)
-            self._outgoing[k % (1 + self._depth)] = (work, peer)
-        if k > self._depth:
+    def send(self, piece: Piece) -> None:
+        """Start sending what was written to ``buffer(piece)``; add what has arrived ``depth`` rounds ago."""
+        r = self._number[piece]
+        work = self._exchange.group.send(self._messages.pop(r), piece.peer, ERRORS_TAG)
+        self._outgoing[r % (1 + self._depth)] = (work, piece.peer)
+        while self._added + self._depth <= r:
             self._add_next()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is not None:
             return
-        group = self._exchange.group
-        while self._added < group.world - 1:
+        while self._added < len(self._rounds):
             self._add_next()
         for work, peer in self._outgoing.values():
-            group.wait(work, peer, "sending errors")
+            self._exchange.group.wait(work, peer, "sending errors")
 
-    def _round(self, peer: int) -> int:
-        return (self._exchange.group.rank - peer) % self._exchange.group.world
-
-    def _post_until(self, last: int) -> None:
-        group = self._exchange.group
-        while self._posted < min(last, group.world - 1):
+    def _post_until(self, count: int) -> None:
+        while self._posted < min(count, len(self._rounds)):
+            r, now = self._posted, self._rounds[self._posted]
             self._posted += 1
-            k = self._posted
-            source = (group.rank + k) % group.world
-            numel = len(self._lists.send_rows[source]) * self._width
-            slot = self._first_slot + k % (1 + self._depth)
-            message = self._exchange._buffer("own", slot, self._largest_in, numel, self._targets[0])
-            self._incoming[k] = (message, group.receive(message, source, ERRORS_TAG) if numel else None)
+            numel = len(now.send) * self._width
+            if numel:
+                slot = self._first_slot + r % (1 + self._depth)
+                message = self._exchange._buffer("own", slot, self._largest_in, numel, self._targets[0])
+                self._incoming[r] = (message, self._exchange.group.receive(message, now.to, ERRORS_TAG))
 
     def _add_next(self) -> None:
-        group = self._exchange.group
+        r, now = self._added, self._rounds[self._added]
         self._added += 1
-        k = self._added
-        message, work = self._incoming.pop(k)
-        if work is not None:
-            source = (group.rank + k) % group.world
-            group.wait(work, source, "receiving errors")
-            rows = self._lists.send_rows[source]
-            for target, section in zip(self._targets, _sections(message, len(rows), self._targets), strict=True):
-                add_rows(target, rows, section)
-        self._post_until(k + 1 + self._depth)
+        if r in self._incoming:
+            message, work = self._incoming.pop(r)
+            self._exchange.group.wait(work, now.to, "receiving errors")
+            for target, section in zip(self._targets, _sections(message, len(now.send), self._targets), strict=True):
+                add_rows(target, now.send, section)
+        self._post_until(r + 2 + self._depth)
 
 
 def _sections(message: Tensor, rows: int, like: Sequence[Tensor]) -> tuple[Tensor, ...]:

@@ -1,6 +1,6 @@
 """Linear maps, with their place in the profile and without needless copies.
 
-    y = x W^T + b        dx = g W        dW = g^T x        db = sum of g's rows
+y = x W^T + b        dx = g W        dW = g^T x        db = sum of g's rows
 """
 
 from __future__ import annotations

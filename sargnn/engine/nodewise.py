@@ -55,7 +55,13 @@ class _Fused(torch.autograd.Function):
             ctx.norm, ctx.activation, ctx.ids, ctx.draw, ctx.group = norm, activation, ids, draw, group
             out = torch.empty_like(x)
             norm_act_drop(
-                x.numpy(), slope.numpy(), shift.numpy(), ACTIVATION_CODES[activation], ids.numpy(), *_words(draw, x), out.numpy()
+                x.numpy(),
+                slope.numpy(),
+                shift.numpy(),
+                ACTIVATION_CODES[activation],
+                ids.numpy(),
+                *_words(draw, x),
+                out.numpy(),
             )
         return out
 

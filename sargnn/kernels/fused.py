@@ -46,9 +46,7 @@ class FusedKernel(Kernel):
             out.zero_()
             return
         weights = np.empty(0, _numpy(grad).dtype) if scale is None else _numpy(scale)
-        write_sums(
-            _chunks(block, "backward"), block.t_indptr.numpy(), block.t_dst.numpy(), _numpy(grad), weights, _numpy(out)
-        )
+        write_sums(_chunks(block, "backward"), block.t_indptr.numpy(), block.t_dst.numpy(), _numpy(grad), weights, _numpy(out))
 
     def max_forward(self, block: EdgeBlock, src: Tensor, best: Tensor, winner: Tensor) -> None:
         from sargnn.kernels.cpu_spmm import fold_max

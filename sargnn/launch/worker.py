@@ -35,6 +35,7 @@ from sargnn.train.loss import Targets
 from sargnn.train.summary import described, measured
 
 _GRACE_S = 5.0
+_SMALLEST_MESSAGE_ROWS = 1024
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
 
 
@@ -101,7 +102,14 @@ def make_trainer(config: RunConfig, part: Part, num_classes: int, group: Group) 
     )
     if (config.model.dropout or config.model.input_dropout) and part.node_ids.max(initial=0) >= MAX_ID:
         raise ConfigError("Dropout is drawn by node id, and this graph has ids of 2**32 and more.", hint="set dropout to 0")
-    plan = load_plan(part, group.rank, engine.mode.layout, add_self_loops=config.add_self_loops, device=device)
+    plan = load_plan(
+        part,
+        group.rank,
+        engine.mode.layout,
+        add_self_loops=config.add_self_loops,
+        device=device,
+        piece_rows=config.comm.message_rows or _message_rows(len(part.node_ids), group),
+    )
     # Stays mapped from the store where the precision allows it; reading it in belongs to the baseline.
     features = torch.from_numpy(part.features).to(device, dtype)
     features.sum()
@@ -109,6 +117,12 @@ def make_trainer(config: RunConfig, part: Part, num_classes: int, group: Group) 
     targets = Targets.gather(part.labels, part.split, group, device)
     plans = [plan] * len(model.layers)
     return Trainer(config, model, engine, plans, features, targets, PeakMeter.here())
+
+
+def _message_rows(num_rows: int, group: Group) -> int:
+    """A quarter of a worker's average rows: exchange buffers then hold at most about as much as one tensor of own rows."""
+    total = int(group.sum_(torch.tensor(num_rows, dtype=torch.int64)))
+    return max(_SMALLEST_MESSAGE_ROWS, -(-total // (4 * group.world)))
 
 
 def make_model(config: RunConfig, num_features: int, num_classes: int) -> Stack:

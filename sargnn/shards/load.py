@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sargnn.comm.exchange import HaloLists
+from sargnn.comm.exchange import HaloLists, Piece
 from sargnn.errors import StoreError
 from sargnn.kernels.block import EdgeBlock
 from sargnn.partition.cut import Part
@@ -20,12 +20,15 @@ from sargnn.shards.plan import LayerPlan, Shard
 Layout = Literal["sharded", "merged"]
 
 
-def load_plan(part: Part, rank: int, layout: Layout, *, add_self_loops: bool, device: torch.device) -> LayerPlan:
+def load_plan(
+    part: Part, rank: int, layout: Layout, *, add_self_loops: bool, device: torch.device, piece_rows: int = 2**31
+) -> LayerPlan:
     """The plan that all layers share when every row is computed.
 
     Args:
         part: the worker's part.
         layout: ``sharded`` makes one shard per peer, ``merged`` one for all.
+        piece_rows: no message of the sharded layout holds more rows; the same on all ranks.
         add_self_loops: give every node exactly one self-loop; those in the data are dropped first.
 
     Raises:
@@ -54,23 +57,33 @@ def load_plan(part: Part, rank: int, layout: Layout, *, add_self_loops: bool, de
     ]
     starts = [0 if q == rank else num_rows + int(part.halo_offsets[q]) for q in range(world)]
     order = _places(np.concatenate([part.node_ids, part.halo_ids]))
-    shards: tuple[Shard, ...] | None = None
+    send = np.asarray(part.send_rows)
+    lists = HaloLists(
+        send_rows=tuple(_tensor(send[part.send_offsets[q] : part.send_offsets[q + 1]], device) for q in range(world)),
+        receive_rows=tuple(int(size) for size in halo_sizes),
+        piece_rows=piece_rows,
+    )
+    shards: dict[Piece, Shard] | None = None
     merged: Shard | None = None
     if layout == "sharded":
-        sizes = [num_rows if q == rank else int(halo_sizes[q]) for q in range(world)]
-        orders = [order[:num_rows] if q == rank else order[starts[q] : starts[q] + sizes[q]] for q in range(world)]
-        shards = tuple(Shard(q, _block(*edges[q], order=orders[q], num_rows=num_rows, device=device)) for q in range(world))
+        own = _block(*edges[rank], order=order[:num_rows], num_rows=num_rows, device=device)
+        shards = {Piece(rank, 0): Shard(rank, own)}
+        for now in lists.rounds(rank):
+            if now.receive_rows:
+                peer = now.piece.peer
+                first, last = lists.spans(lists.receive_rows[peer])[now.piece.number]
+                shard_src, shard_dst = edges[peer]
+                inside = (shard_src >= first) & (shard_src < last)
+                places = order[starts[peer] + first : starts[peer] + last]
+                block = _block(
+                    shard_src[inside] - np.int32(first), shard_dst[inside], order=places, num_rows=num_rows, device=device
+                )
+                shards[now.piece] = Shard(peer, block)
     else:
         all_src = np.concatenate([edges[q][0] + np.int32(starts[q]) for q in range(world)])
         all_dst = np.concatenate([edges[q][1] for q in range(world)])
         by_dst = np.argsort(all_dst, kind="stable")
         merged = Shard(-1, _block(all_src[by_dst], all_dst[by_dst], order=order, num_rows=num_rows, device=device))
-
-    send = np.asarray(part.send_rows)
-    lists = HaloLists(
-        send_rows=tuple(_tensor(send[part.send_offsets[q] : part.send_offsets[q + 1]], device) for q in range(world)),
-        receive_rows=tuple(int(size) for size in halo_sizes),
-    )
     return LayerPlan(
         rank=rank,
         world=world,

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from sargnn.comm.exchange import HaloLists
+from sargnn.comm.exchange import HaloLists, Piece
 from sargnn.kernels.block import EdgeBlock
 
 
 @dataclass(frozen=True)
 class Shard:
-    """The edges from one partition's rows to the own rows.
+    """The edges from (a piece of) one partition's rows to the own rows.
 
     Attributes:
         peer: the source partition; the own rank for the local shard; -1 for the merged shard of all partitions.
-        block: the edges. Its source rows are the peer's halo rows, for the local shard all own rows, for the merged one
+        block: the edges. Its source rows are the piece's rows, for the local shard all own rows, for the merged one
             the own rows followed by all halo rows in rank order.
     """
 
@@ -39,7 +39,8 @@ class LayerPlan:
         in_degrees: int64 [M], edges into each output row in the whole graph, as trained on (with the self-loop, if added).
         out_degrees: int64 [N], edges out of each input row in the whole graph, likewise.
         lists: which rows travel.
-        shards: by peer, for modes that work shard by shard; else None.
+        shards: the own one, then one for each piece of the peers' rows in the order of the exchange, for modes that work shard
+            by shard; else None.
         merged: for modes that work on one merged graph; else None.
     """
 
@@ -52,7 +53,7 @@ class LayerPlan:
     in_degrees: Tensor
     out_degrees: Tensor
     lists: HaloLists
-    shards: tuple[Shard, ...] | None
+    shards: dict[Piece, Shard] | None
     merged: Shard | None
 
     def self_rows(self, h: Tensor) -> Tensor:

@@ -30,11 +30,13 @@ def inputs() -> list[torch.Tensor]:
     return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
 
 
-def run(group: Group, mode: str, partitioner: str, depth: int, constant: bool) -> dict[str, Any]:
+def run(group: Group, mode: str, partitioner: str, depth: int, constant: bool, piece_rows: int) -> dict[str, Any]:
     assignment = assign(GRAPH, partitioner, group.world)
     part = list(parts_of(GRAPH, assignment, group.world))[group.rank]
     engine = Engine(group, mode=mode, kernel="dgl", prefetch_depth=depth, dtype=torch.float64)
-    plan = load_plan(part, group.rank, engine.mode.layout, add_self_loops=False, device=torch.device("cpu"))
+    plan = load_plan(
+        part, group.rank, engine.mode.layout, add_self_loops=False, device=torch.device("cpu"), piece_rows=piece_rows
+    )
     z, s, local, theta, error = inputs()
     own = plan.node_ids
     leaves = [t[own].clone() for t in (z, s, local)] + [theta.clone()]
@@ -45,7 +47,7 @@ def run(group: Group, mode: str, partitioner: str, depth: int, constant: bool) -
     out.backward(error[own])
     sent = group.traffic.sent_bytes
     predicted = engine.mode.wire_bytes(plan, Toy(), (WIDTH, 1), 8, sent_needs_grad=not constant)
-    largest = max(max(plan.lists.receive_rows), max(len(rows) for rows in plan.lists.send_rows)) * (WIDTH + 1) * 8
+    planned = plan.lists.buffer_bytes(plan.rank, WIDTH + 1, 8, depth, refetch=engine.mode.fetches(Toy()) > 1)
     assert leaves[3].grad is not None
     group.sum_(leaves[3].grad)
     return {
@@ -55,21 +57,21 @@ def run(group: Group, mode: str, partitioner: str, depth: int, constant: bool) -
         "sent": sent,
         "predicted": predicted,
         "held_bytes": engine.exchange.held_bytes(),
-        "largest_bytes": largest,
+        "planned_bytes": planned,
     }
 
 
 @pytest.mark.parametrize("constant", [False, True])
-@pytest.mark.parametrize("depth", [0, 1, 3])
+@pytest.mark.parametrize(("depth", "piece_rows"), [(0, 2**31), (1, 2**31), (3, 2**31), (0, 13), (1, 5), (3, 13)])
 @pytest.mark.parametrize("partitioner", ["metis", "empty", "apart"])
 @pytest.mark.parametrize("world", [1, 2, 4])
 @pytest.mark.parametrize("mode", MODES)
-def test_parity(mode: str, world: int, partitioner: str, depth: int, constant: bool) -> None:
+def test_parity(mode: str, world: int, partitioner: str, depth: int, piece_rows: int, constant: bool) -> None:
     z, s, local, theta, error = inputs()
     leaves = [t.clone().requires_grad_() for t in (z, s, local, theta)]
     wanted = leaves[2] * leaves[3] * (adjacency(GRAPH, False) @ (leaves[0].square() * leaves[1]))
     wanted.backward(error)
-    ranks = pool(world)(run, mode, partitioner, depth, constant)
+    ranks = pool(world)(run, mode, partitioner, depth, constant, piece_rows)
     for answer in ranks:
         ids = answer["ids"]
         np.testing.assert_allclose(answer["out"], wanted.detach().numpy()[ids], rtol=1e-12, atol=1e-12)
@@ -82,8 +84,7 @@ def test_parity(mode: str, world: int, partitioner: str, depth: int, constant: b
             want = leaf.grad.numpy() if index == 3 else leaf.grad.numpy()[ids]
             np.testing.assert_allclose(found, want, rtol=1e-11, atol=1e-11)
         assert answer["sent"] == answer["predicted"]
-        # 1 + d receive and 1 + d send buffers for rows, one incoming and one outgoing for errors
-        assert answer["held_bytes"] <= (2 * (1 + depth) + 2) * answer["largest_bytes"]
+        assert answer["held_bytes"] <= answer["planned_bytes"]
 
 
 def test_sar_fetches_twice_and_no_remat_once() -> None:

@@ -199,8 +199,8 @@ class Patient(Sar):
 
     def forward(self, call, sent, local, params):
         state = call.reducer.init(call.plan, sent, local, params)
-        for peer, rows in list(call.exchange.rows(call.plan.lists, sent, keep=True)):
-            call.reducer.step(call.kernel, call.plan.shards[peer].block, rows, local, params, state)
+        for piece, rows in list(call.exchange.rows(call.plan.lists, sent, keep=True)):
+            call.reducer.step(call.kernel, call.plan.shards[piece].block, rows, local, params, state)
         return *call.reducer.finish(call.plan, local, params, state), {}
 '''
 

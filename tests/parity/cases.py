@@ -51,6 +51,7 @@ def run_config(
     model: SageConfig | GcnConfig, *, mode: str = "sar", kernel: str = "auto", partitioner: str = "random", world: int = 1,
     precision: str = "fp64", epochs: int = 30, seed: int = 3, prefetch_depth: int = 1,
     cache_static: str | bool = "auto",
+    message_rows: int | None = None,
 ) -> RunConfig:  # fmt: skip
     """A configuration for cases that need no files."""
     return RunConfig(
@@ -60,7 +61,7 @@ def run_config(
         mode=ModeConfig(mode),
         kernel=KernelConfig(kernel),
         optim=OptimConfig(name="adam", lr=0.01, weight_decay=0.0, schedule="cosine"),
-        comm=CommConfig(backend="gloo", prefetch_depth=prefetch_depth, timeout_s=60.0),
+        comm=CommConfig(backend="gloo", prefetch_depth=prefetch_depth, timeout_s=60.0, message_rows=message_rows),
         engine=EngineConfig(cache_static=cache_static),  # type: ignore[arg-type]
         tracking=TrackingConfig(enabled=False, uri=None, experiment="test"),
         epochs=epochs,
@@ -115,6 +116,13 @@ def step(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
         "sent_bytes": sent,
         "predicted_bytes": predicted,
         "halo_rows": plan.halo_rows,
+        "held_bytes": trainer.engine.exchange.held_bytes(),
+        "planned_bytes": plan.lists.buffer_bytes(
+            plan.rank,
+            max(width for layer in graph_layers(trainer) for width in layer.sent_widths),
+            trainer.features.element_size(),
+            config.comm.prefetch_depth,
+        ),
     }
 
 

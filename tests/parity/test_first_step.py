@@ -112,6 +112,28 @@ def test_prefetch_depth_changes_nothing(depth: int) -> None:
     check(cases.model_config("sage"), world=4, prefetch_depth=depth)
 
 
+@pytest.mark.parametrize("depth", [0, 1, 3])
+@pytest.mark.parametrize("rows", [1, 7, 30])
+@pytest.mark.parametrize("aggregator", ["mean", "max"])
+def test_messages_in_pieces_change_nothing(aggregator: str, rows: int, depth: int) -> None:
+    model = cases.model_config("sage", aggregator=aggregator, input_dropout=0.3)
+    check(model, world=4, partitioner="metis", message_rows=rows, prefetch_depth=depth)
+
+
+@pytest.mark.parametrize("mode", ["sar", "no_remat"])
+@pytest.mark.parametrize("rows", [None, 10])
+@pytest.mark.parametrize("depth", [0, 1, 2])
+@pytest.mark.parametrize("partitioner", ["metis", "apart"])
+def test_buffers_never_exceed_the_plan(partitioner: str, depth: int, rows: int | None, mode: str) -> None:
+    config = cases.run_config(
+        cases.model_config("sage"), mode=mode, world=4, partitioner=partitioner, prefetch_depth=depth, message_rows=rows
+    )
+    ranks = pool(4)(cases.step, config, GRAPH)
+    for answer in ranks:
+        assert answer["held_bytes"] <= answer["planned_bytes"]
+    assert any(answer["held_bytes"] > 0 for answer in ranks)
+
+
 def test_the_forced_partitions_are_what_they_claim() -> None:
     empty = assign(GRAPH, "empty", 4)
     assert (empty != 3).all()

@@ -6,17 +6,18 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
+from sargnn.comm.exchange import Piece
 from sargnn.engine.function import ManualMode
 from sargnn.engine.modes.base import Call
 from sargnn.engine.reducers.base import Reducer, Saved, Tensors
 
-Kept = dict[int, Tensors]
+Kept = dict[Piece, Tensors]
 
 
 class Sar(ManualMode):
     """One shard at a time; remote rows are dropped after use and fetched again in backward where the reducer needs them.
 
-    Per rank, with d = prefetch depth and shards of at most H_max rows:
+    Per rank, with d = prefetch depth; a shard is a piece of a peer's halo rows:
 
     | | resident beside the layer's own input, output and statistics |
     |---|---|
@@ -35,10 +36,10 @@ class Sar(ManualMode):
         keep = self.keep_rows and reducer.needs_src_in_backward and call.training
         kept: Kept = {}
         state = reducer.init(plan, sent, local, params)
-        for peer, rows in call.exchange.rows(plan.lists, sent, keep=keep):
-            reducer.step(call.kernel, plan.shards[peer].block, rows, local, params, state)
+        for piece, rows in call.exchange.rows(plan.lists, sent, keep=keep):
+            reducer.step(call.kernel, plan.shards[piece].block, rows, local, params, state)
             if keep:
-                kept[peer] = rows
+                kept[piece] = rows
         out, stats = reducer.finish(plan, local, params, state)
         return out, stats, kept
 
@@ -47,33 +48,32 @@ class Sar(ManualMode):
         assert plan.shards is not None
         state = reducer.backward_init(plan, saved, grads)
         if not call.sent_needs_grad:
-            for peer, rows in self._sources(call, saved, kept):
-                reducer.backward_step(call.kernel, plan.shards[peer].block, rows, saved, state, None)
+            for piece, rows in self._sources(call, saved, kept):
+                reducer.backward_step(call.kernel, plan.shards[piece].block, rows, saved, state, None)
             return ((), *reducer.backward_finish(saved, state))
         d_sent = tuple(_error_like(call, t, grads) for t in saved.sent) or (_error_like(call, None, grads),)
         refetch = reducer.needs_src_in_backward
         with call.exchange.errors(plan.lists, d_sent, beside_rows=refetch) as errors:
-            for peer, rows in self._sources(call, saved, kept):
-                block = plan.shards[peer].block
-                if peer == plan.rank:
+            for piece, rows in self._sources(call, saved, kept):
+                block = plan.shards[piece].block
+                if piece.peer == plan.rank:
                     reducer.backward_step(call.kernel, block, rows, saved, state, d_sent)
                 else:
-                    reducer.backward_step(call.kernel, block, rows, saved, state, errors.buffer(peer))
-                    errors.send(peer)
+                    reducer.backward_step(call.kernel, block, rows, saved, state, errors.buffer(piece))
+                    errors.send(piece)
         return (d_sent, *reducer.backward_finish(saved, state))
 
-    def _sources(self, call: Call, saved: Saved, kept: Kept) -> Iterator[tuple[int, Tensors | None]]:
-        """Each peer with its source rows, where the reducer needs them; the own rank first."""
-        plan = call.plan
+    def _sources(self, call: Call, saved: Saved, kept: Kept) -> Iterator[tuple[Piece, Tensors | None]]:
+        """Each shard with its source rows, where the reducer needs them; the own rows first."""
+        assert call.plan.shards is not None
         if not call.reducer.needs_src_in_backward:
-            for k in range(plan.world):
-                yield (plan.rank - k) % plan.world, None
+            for piece in call.plan.shards:
+                yield piece, None
         elif self.keep_rows:
-            for k in range(plan.world):
-                peer = (plan.rank - k) % plan.world
-                yield peer, kept[peer]
+            for piece in call.plan.shards:
+                yield piece, kept[piece]
         else:
-            yield from call.exchange.rows(plan.lists, saved.sent)
+            yield from call.exchange.rows(call.plan.lists, saved.sent)
 
     def fetches(self, reducer: Reducer) -> int:
         return 2 if reducer.needs_src_in_backward and not self.keep_rows else 1

@@ -40,9 +40,7 @@ class Max(Reducer):
     ) -> None:
         kernel.max_forward(block, rows[0], *state)
 
-    def finish(
-        self, plan: LayerPlan, local: Tensors, params: Tensors, state: tuple[Tensor, Tensor]
-    ) -> tuple[Tensors, Tensors]:
+    def finish(self, plan: LayerPlan, local: Tensors, params: Tensors, state: tuple[Tensor, Tensor]) -> tuple[Tensors, Tensors]:
         best, winner = state
         isolated = plan.in_degrees == 0  # a destination without edges has no winner in any feature
         return (best.masked_fill_(isolated[:, None], 0),), (winner,)
