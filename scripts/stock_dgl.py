@@ -2,8 +2,9 @@
 
     python scripts/stock_dgl.py DATASET_STORE [--epochs 5] [--dropout 0] [--threads 2] [--layers 3] [--hidden 256]
 
-DGL's SAGEConv, PyTorch's batch norm, ReLU, dropout and Adam; the graph's formats are made beforehand, and the memory baseline is
-taken once graph, features and parameters are read in. Prints one JSON object. Set THP_MEM_ALLOC_ENABLE=1 for huge pages.
+DGL's SAGEConv, PyTorch's batch norm, ReLU, dropout and Adam; the graph's formats are made beforehand, and the memory
+baseline is taken once graph, features and parameters are read in. Prints one JSON object. THP_MEM_ALLOC_ENABLE=1 turns
+huge pages on.
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@ p + k. A long list travels in pieces, one a round, so that buffers stay small wh
 are posted together and ``prefetch_depth`` rounds ahead, so the wire works while the kernel computes. Several tensors
 of one exchange (a row and its attention score, say) share one message.
 
-No deadlock: every transfer is posted without waiting, and a rank waits only for transfers of its current or earlier
-rounds; whoever is in the lowest round waits for peers that have all posted theirs.
+No deadlock: a rank takes part in every round (k, piece), also in those that bring it nothing; every transfer is posted
+without waiting, and a rank waits only for transfers of its current or earlier rounds. Whoever is in the lowest round
+waits for peers that have all posted theirs.
 
 Memory: 1 + d buffers for the rows of a peer (rows coming in, or their errors going out) and as many for own rows (rows
 going out, or errors coming in), each of the largest piece, reused over layers and epochs (d = prefetch depth). Where
@@ -135,8 +136,8 @@ class Exchange:
             keep: give every piece memory of its own, so that it outlives the iteration.
 
         Yields:
-            (piece, rows): for the own rank ``tensors`` themselves, then for each piece one [rows, F_t] for each tensor. Valid
-            until the next step of the iteration, unless ``keep``.
+            (piece, rows): for the own rank ``tensors`` themselves, then for each round one [rows, F_t] for each tensor, also
+            where it brings 0 rows. Valid until the next step of the iteration, unless ``keep``.
         """
         group, depth = self.group, self.prefetch_depth
         tensors = tuple(tensors)
@@ -149,10 +150,9 @@ class Exchange:
 
         def post(r: int) -> None:
             now, slot = rounds[r], r % (1 + depth)
-            if now.receive_rows:
-                numel = now.receive_rows * width
-                message = tensors[0].new_empty(numel) if keep else self._buffer("halo", slot, largest_in, numel, tensors[0])
-                incoming[r] = (message, group.receive(message, now.piece.peer, ROWS_TAG))
+            numel = now.receive_rows * width
+            message = tensors[0].new_empty(numel) if keep else self._buffer("halo", slot, largest_in, numel, tensors[0])
+            incoming[r] = (message, group.receive(message, now.piece.peer, ROWS_TAG) if numel else None)
             if len(now.send):
                 if slot in outgoing:
                     group.wait(*outgoing.pop(slot), "sending rows")
@@ -170,8 +170,6 @@ class Exchange:
             while posted < min(r + 1 + depth, len(rounds)):
                 post(posted)
                 posted += 1
-            if not now.receive_rows:
-                continue
             message, work = incoming.pop(r)
             if work is not None:
                 group.wait(work, now.piece.peer, "receiving rows")
@@ -250,8 +248,8 @@ class Exchange:
 class ErrorRounds:
     """One exchange of errors, made by ``Exchange.errors``: the rounds of ``rows``, with the directions turned round.
 
-    Per piece, in the order of ``pieces``: write the errors of its rows into ``buffer``, then ``send`` them. Leaving the
-    context waits for what is still under way.
+    Per piece, in the order of ``pieces``, also for those without rows: write the errors of its rows into ``buffer``, then
+    ``send`` them. Leaving the context waits for what is still under way.
     """
 
     def __init__(self, exchange: Exchange, lists: HaloLists, targets: tuple[Tensor, ...], beside_rows: bool) -> None:
@@ -260,7 +258,7 @@ class ErrorRounds:
         self._first_slot = 1 + exchange.prefetch_depth if beside_rows else 0
         self._width = sum(t.shape[1] for t in targets)
         self._rounds = lists.rounds(exchange.group.rank)
-        self._number = {now.piece: r for r, now in enumerate(self._rounds) if now.receive_rows}
+        self._number = {now.piece: r for r, now in enumerate(self._rounds)}
         self._largest_in = max((len(r.send) for r in self._rounds), default=0) * self._width
         self._largest_out = max((r.receive_rows for r in self._rounds), default=0) * self._width
         self._incoming: dict[int, tuple[Tensor, dist.Work]] = {}
@@ -289,8 +287,10 @@ class ErrorRounds:
     def send(self, piece: Piece) -> None:
         """Start sending what was written to ``buffer(piece)``; add what has arrived ``depth`` rounds ago."""
         r = self._number[piece]
-        work = self._exchange.group.send(self._messages.pop(r), piece.peer, ERRORS_TAG)
-        self._outgoing[r % (1 + self._depth)] = (work, piece.peer)
+        message = self._messages.pop(r)
+        if message.numel():
+            work = self._exchange.group.send(message, piece.peer, ERRORS_TAG)
+            self._outgoing[r % (1 + self._depth)] = (work, piece.peer)
         while self._added + self._depth <= r:
             self._add_next()
 

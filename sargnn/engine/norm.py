@@ -39,8 +39,8 @@ def global_moments(x: Tensor, group: Group, *, fused: bool = False) -> tuple[Ten
             from sargnn.kernels.cpu_nodewise import moments
 
             with span(NODEWISE):
-                mean, squares = moments(x.numpy())
-            own[1 : width + 1], own[width + 1 :] = torch.from_numpy(mean), torch.from_numpy(squares)
+                own_mean, own_squares = moments(x.numpy())
+            own[1 : width + 1], own[width + 1 :] = torch.from_numpy(own_mean), torch.from_numpy(own_squares)
         else:
             variance, local_mean = torch.var_mean(x, 0, correction=0)
             own[1 : width + 1], own[width + 1 :] = local_mean, variance.double() * n

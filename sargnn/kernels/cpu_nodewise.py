@@ -135,7 +135,7 @@ def norm_act_drop_backward(
 @numba.njit(parallel=True, cache=True, nogil=True)
 def norm_backward(
     d_x: Any, x: Any, mean: Any, inv_std: Any, slope: Any, mean_error: Any, mean_product: Any
-) -> None:  # pragma: no cover
+) -> None:  # pragma: no cover - compiled
     """``d_x = slope * (d_x - mean_error - xhat * mean_product)``, in place; all vectors [F]."""
     width = x.shape[1]
     for i in numba.prange(x.shape[0]):

@@ -131,7 +131,7 @@ def _ordered_src(block: EdgeBlock, dtype: torch.dtype) -> Tensor:
 
 @cache
 def _keeps_last(dtype: torch.dtype) -> bool:
-    """Which of equal maxima DGL keeps: the last with libxsmm (fp32 where the CPU allows), else the first. Asked, not assumed."""
+    """Which of equal maxima DGL keeps: the last in fp32 (libxsmm), the first in fp64. Asked, not assumed."""
     indptr, indices = torch.tensor([0, 2], dtype=torch.int32), torch.tensor([0, 1], dtype=torch.int32)
     _, rows = copy_u_max_with_rows(_graph(2, 1, (indptr, indices)), torch.zeros(2, 16, dtype=dtype))
     return bool(rows[0, 0] == 1)

@@ -125,6 +125,7 @@ class Stack(nn.Module):
         if engine.lean and (self.training or not torch.is_grad_enabled()):
             if norm is None:
                 return norm_act_drop(x, None, None, None, self.activation, ids, draw, engine.group)
+            assert isinstance(norm, DistributedBatchNorm)
             return norm.fused(x, engine.group, self.activation, ids, draw)
         with span(NODEWISE):
             h = ACTIVATIONS[self.activation](x if norm is None else norm(x, engine.group))

@@ -69,16 +69,16 @@ def load_plan(
         own = _block(*edges[rank], order=order[:num_rows], num_rows=num_rows, device=device)
         shards = {Piece(rank, 0): Shard(rank, own)}
         for now in lists.rounds(rank):
-            if now.receive_rows:
-                peer = now.piece.peer
-                first, last = lists.spans(lists.receive_rows[peer])[now.piece.number]
-                shard_src, shard_dst = edges[peer]
-                inside = (shard_src >= first) & (shard_src < last)
-                places = order[starts[peer] + first : starts[peer] + last]
-                block = _block(
-                    shard_src[inside] - np.int32(first), shard_dst[inside], order=places, num_rows=num_rows, device=device
-                )
-                shards[now.piece] = Shard(peer, block)
+            peer, number = now.piece
+            spans = lists.spans(lists.receive_rows[peer])
+            first, last = spans[number] if number < len(spans) else (0, 0)
+            shard_src, shard_dst = edges[peer]
+            inside = (shard_src >= first) & (shard_src < last)
+            places = order[starts[peer] + first : starts[peer] + last]
+            block = _block(
+                shard_src[inside] - np.int32(first), shard_dst[inside], order=places, num_rows=num_rows, device=device
+            )
+            shards[now.piece] = Shard(peer, block)
     else:
         all_src = np.concatenate([edges[q][0] + np.int32(starts[q]) for q in range(world)])
         all_dst = np.concatenate([edges[q][1] for q in range(world)])

@@ -39,8 +39,8 @@ class LayerPlan:
         in_degrees: int64 [M], edges into each output row in the whole graph, as trained on (with the self-loop, if added).
         out_degrees: int64 [N], edges out of each input row in the whole graph, likewise.
         lists: which rows travel.
-        shards: the own one, then one for each piece of the peers' rows in the order of the exchange, for modes that work shard
-            by shard; else None.
+        shards: the own one, then one for each round of the exchange in its order, also where a round brings no rows; None for
+            modes that work on one merged graph.
         merged: for modes that work on one merged graph; else None.
     """
 

@@ -36,6 +36,11 @@ def rows_of(rank: int, repeat: int) -> tuple[torch.Tensor, ...]:
     return tuple(torch.randn(ROWS, width, generator=generator) for width in WIDTHS)
 
 
+def span_of(lists: HaloLists, peer: int, number: int) -> tuple[int, int]:
+    spans = lists.spans(lists.receive_rows[peer])
+    return spans[number] if number < len(spans) else (0, 0)
+
+
 def run(group: Group, depth: int, slow: int, piece_rows: int) -> dict[str, Any]:
     exchange, lists = Exchange(group, depth), lists_of(group.rank, piece_rows)
     group.traffic.reset()
@@ -46,17 +51,20 @@ def run(group: Group, depth: int, slow: int, piece_rows: int) -> dict[str, Any]:
         for (peer, number), found in exchange.rows(lists, rows_of(group.rank, repeat)):
             seen[peer] = seen.get(peer, 0) + len(found[0])
             if peer != group.rank:
-                start, end = lists.spans(lists.receive_rows[peer])[number]
+                start, end = span_of(lists, peer, number)
                 for tensor, whole in zip(found, rows_of(peer, repeat), strict=True):
                     assert torch.equal(tensor, whole[needed(peer, group.rank).long()[start:end]])
         assert next(iter(seen)) == group.rank
-        assert seen == {group.rank: ROWS} | {q: n for q, n in enumerate(lists.receive_rows) if n}
+        assert {q: n for q, n in seen.items() if n} == {
+            group.rank: ROWS,
+            **{q: n for q, n in enumerate(lists.receive_rows) if n},
+        }
         if group.rank == slow:
             time.sleep(0.2)
         targets = tuple(torch.zeros(ROWS, width) for width in WIDTHS)
         with exchange.errors(lists, targets) as errors:
             for piece in errors.pieces:
-                start, end = lists.spans(lists.receive_rows[piece.peer])[piece.number]
+                start, end = span_of(lists, *piece)
                 for view, whole in zip(errors.buffer(piece), rows_of(piece.peer, repeat), strict=True):
                     view.copy_(whole[needed(piece.peer, group.rank).long()[start:end]])
                 errors.send(piece)

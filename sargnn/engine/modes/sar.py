@@ -52,7 +52,7 @@ class Sar(ManualMode):
                 reducer.backward_step(call.kernel, plan.shards[piece].block, rows, saved, state, None)
             return ((), *reducer.backward_finish(saved, state))
         d_sent = tuple(_error_like(call, t, grads) for t in saved.sent) or (_error_like(call, None, grads),)
-        refetch = reducer.needs_src_in_backward
+        refetch = self.fetches(reducer) > 1
         with call.exchange.errors(plan.lists, d_sent, beside_rows=refetch) as errors:
             for piece, rows in self._sources(call, saved, kept):
                 block = plan.shards[piece].block
