@@ -21,10 +21,13 @@ def main(arguments: Sequence[str]) -> int:
 def _task(mapping: dict[str, Any]) -> None:
     config = parse(mapping)
     from sargnn.launch.local import train
-    from sargnn.tracking.progress import result_table, say
+    from sargnn.tracking.progress import profile_table, result_table, say
 
     summary, run_dir = train(config)
     result_table(summary)
+    if summary["profile_s"]:
+        profile_table(summary["profile_s"])
+        say(f"traces for ui.perfetto.dev: {run_dir / 'traces'}")
     say(f"figures, logs and configuration: {run_dir}")
     say("worth trying next:")
     for command in next_commands(config):

@@ -44,6 +44,8 @@ def worker_environment(threads: int) -> dict[str, str]:
         "NUMBA_THREADING_LAYER": "workqueue",  # the one that survives the fork server: GNU OpenMP does not
         "NUMBA_CACHE_DIR": os.environ.get("NUMBA_CACHE_DIR", str(numba_cache_dir())),
         "THP_MEM_ALLOC_ENABLE": "1",  # huge pages for PyTorch's CPU tensors
+        # glibc raises this by itself up to 32 MB; freed tensors below it stay with the process and add to its peak.
+        "MALLOC_MMAP_THRESHOLD_": "1048576",
         "DGLBACKEND": "pytorch",
         # Killed workers leave semaphores to Python's resource tracker, which removes them; its remark would only alarm.
         "PYTHONWARNINGS": "ignore::UserWarning:multiprocessing.resource_tracker",

@@ -29,7 +29,7 @@ from sargnn.resolve import resolve
 from sargnn.rng import MAX_ID
 from sargnn.shards.load import load_plan
 from sargnn.tracking import files
-from sargnn.tracking.memory import PeakMeter
+from sargnn.tracking.memory import PeakMeter, private_bytes
 from sargnn.train.loop import Trainer
 from sargnn.train.loss import Targets
 from sargnn.train.summary import described, measured
@@ -70,6 +70,7 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int) -> None:
     torch.set_num_threads(threads)
     print(f"rank {rank} of {world}, process {os.getpid()}, {threads} threads", flush=True)
     group = Group.from_environment(config.comm.backend, config.comm.timeout_s, rank, world)
+    before_loading = private_bytes()
     trainer = make_trainer(config, open_part(info.path, rank), info.num_classes, group)
     startup_time_s = time.time() - inputs["started_at"]
     print(f"rank {rank}: {trainer.plans[0].num_rows} rows, {trainer.plans[0].halo_rows} halo rows", flush=True)
@@ -80,6 +81,10 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int) -> None:
 
     trainer.run(on_epoch)
     result = measured(trainer, group)
+    if trainer.spans is not None:
+        files.write_json(files.trace_path(run_dir, rank), trainer.spans.trace(rank))
+    private = group.gather(torch.tensor(before_loading, dtype=torch.int64))
+    result["private_bytes_before_loading"] = [int(one) for one in private]
     if rank == 0:
         result |= described(config, info, inputs["git_sha"])
         result |= {"status": "finished", "startup_time_s": startup_time_s}

@@ -1,7 +1,8 @@
 """The files of a run folder.
 
 ``config.yaml`` the resolved configuration, ``inputs.json`` where the partition store lies and what started the run,
-``metrics.jsonl`` a line per epoch, ``summary.json`` the result, ``logs/rank_00.log`` ... what each worker printed.
+``metrics.jsonl`` a line per epoch, ``summary.json`` the result, ``logs/rank_00.log`` ... what each worker printed;
+with ``profile=true`` also ``traces/rank_00.json`` ..., which Perfetto and Chrome show.
 """
 
 from __future__ import annotations
@@ -23,6 +24,11 @@ def log_path(run_dir: Path, rank: int) -> Path:
     return run_dir / "logs" / f"rank_{rank:02d}.log"
 
 
+def trace_path(run_dir: Path, rank: int) -> Path:
+    """Where a worker's trace goes."""
+    return run_dir / "traces" / f"rank_{rank:02d}.json"
+
+
 def append_metrics(run_dir: Path, row: dict[str, Any]) -> None:
     """Append one epoch's figures as one line, in one write."""
     with (run_dir / METRICS).open("a") as file:
@@ -31,6 +37,7 @@ def append_metrics(run_dir: Path, row: dict[str, Any]) -> None:
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write a file under a temporary name, then rename it: readers see it whole or not at all."""
+    path.parent.mkdir(exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.write_text(json.dumps(content, indent=1) + "\n")
     temporary.replace(path)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _STATUS = Path("/proc/self/status")
+_ROLLUP = Path("/proc/self/smaps_rollup")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 
 
@@ -17,6 +18,12 @@ def resident_bytes() -> int:
 def peak_bytes() -> int:
     """The largest resident set size since the last ``reset_peak`` (VmHWM)."""
     return _field("VmHWM")
+
+
+def private_bytes() -> int:
+    """Resident memory that no other process shares (Private_Clean + Private_Dirty)."""
+    fields = dict(line.split(":", 1) for line in _ROLLUP.read_text().splitlines()[1:])
+    return sum(int(fields[name].split()[0]) * 1024 for name in ("Private_Clean", "Private_Dirty"))
 
 
 def reset_peak() -> None:

@@ -94,8 +94,14 @@ class MlflowRun:
             for name in _EPOCH_METRICS
             if row.get(name) is not None
         ]
-        if metrics:
-            self._client.log_batch(self.run_id, metrics=metrics)
+        metrics += [
+            Metric(f"rank_{rank:02d}/{name}", float(value), now, row["epoch"])
+            for row in rows
+            for name, values in row.get("ranks", {}).items()
+            for rank, value in enumerate(values)
+        ]
+        for start in range(0, len(metrics), 1000):  # MLflow takes no more at once
+            self._client.log_batch(self.run_id, metrics=metrics[start : start + 1000])
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Send the summary and the run's files, and end the run."""
@@ -109,7 +115,7 @@ class MlflowRun:
         ]
         for name in ("peak_rss_bytes", "peak_train_bytes", "peak_evaluate_bytes"):
             for rank, value in enumerate(summary.get(name) or []):
-                metrics.append(Metric(f"rank_{rank:02d}/{name}", float(value), now, 0))
+                metrics.append(Metric(f"final/rank_{rank:02d}/{name}", float(value), now, max(last, 0)))
         if metrics:
             self._client.log_batch(self.run_id, metrics=metrics)
         for file in (CONFIG, SUMMARY, METRICS):

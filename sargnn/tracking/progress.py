@@ -92,3 +92,16 @@ def result_table(summary: dict[str, Any]) -> None:
     for name, value in rows:
         table.add_row(name, value)
     Console().print(table)
+
+
+def profile_table(profile_s: dict[str, list[float]]) -> None:
+    """Print where an epoch's time went: the mean and the slowest rank, by category."""
+    table = Table(title="seconds per epoch, first epoch left out")
+    for name in ("what", "mean rank", "slowest rank", "share"):
+        table.add_column(name, justify="left" if name == "what" else "right")
+    means = {name: sum(seconds) / len(seconds) for name, seconds in profile_s.items()}
+    total = sum(means.values()) or 1.0
+    for name, seconds in profile_s.items():
+        table.add_row(name, f"{means[name]:.3f}", f"{max(seconds):.3f}", f"{means[name] / total:.0%}")
+    table.add_row("all", f"{total:.3f}", "", "100%")
+    Console().print(table)

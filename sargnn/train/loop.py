@@ -20,6 +20,7 @@ from sargnn.config import RunConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import TrainingError
 from sargnn.shards.plan import LayerPlan
+from sargnn.spans import EVALUATION, OPTIMIZER, REST, Spans, install, span
 from sargnn.tracking.memory import PeakMeter
 from sargnn.train.loss import Targets, accuracies, training_loss
 from sargnn.train.optim import learning_rate, make_optimizer
@@ -37,6 +38,8 @@ class History:
         accuracies: the last evaluation's, by split.
         best_val_acc, test_acc_at_best_val: the last of tied best epochs counts.
         peak_train_bytes, peak_evaluate_bytes: this rank's, above its baseline.
+        profile_s: this rank's seconds per epoch by category of ``spans.CATEGORIES``, first epoch left out; empty unless
+            profiling.
     """
 
     losses: list[float] = field(default_factory=list)
@@ -50,6 +53,7 @@ class History:
     test_acc_at_best_val: float | None = None
     peak_train_bytes: int = 0
     peak_evaluate_bytes: int = 0
+    profile_s: dict[str, float] = field(default_factory=dict)
 
 
 class Trainer:
@@ -80,15 +84,25 @@ class Trainer:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.optimizer = make_optimizer(config.optim, self.parameters)
         self.history = History()
+        self.spans = Spans() if config.profile else None
+        install(self.spans)
 
     def run(self, on_epoch: Callable[[dict[str, Any]], None] | None = None) -> History:
         """Train all epochs; the last one is always evaluated. ``on_epoch`` gets every epoch's figures."""
+        first: dict[str, float] = {}
         for epoch in range(self.config.epochs):
             row = self.train_epoch(epoch)
             if (epoch + 1) % self.config.eval_every == 0 or epoch + 1 == self.config.epochs:
-                row |= self.evaluate()
+                row |= self.evaluate(row["ranks"])
             if on_epoch is not None:
                 on_epoch(row)
+            if epoch == 0 and self.spans is not None and self.config.epochs > 1:
+                first = dict(self.spans.own_s)
+        if self.spans is not None:
+            epochs = max(self.config.epochs - 1, 1)
+            self.history.profile_s = {
+                name: (seconds - first.get(name, 0.0)) / epochs for name, seconds in self.spans.own_s.items()
+            }
         return self.history
 
     def train_epoch(self, epoch: int) -> dict[str, Any]:
@@ -106,22 +120,24 @@ class Trainer:
         traffic.reset()
         self.meter.begin()
         started = time.perf_counter()
-        self.optimizer.zero_grad(set_to_none=True)
-        loss = self.gradients()
-        if not math.isfinite(loss):
-            raise TrainingError(
-                f"The loss of epoch {epoch + 1} is not finite.",
-                given=loss,
-                hint="try a smaller optim.lr, or model.norm=batch; parameters are those of the epoch before",
-            )
-        self.optimizer.step()
+        with span(REST):
+            self.optimizer.zero_grad(set_to_none=True)
+            loss = self.gradients()
+            if not math.isfinite(loss):
+                raise TrainingError(
+                    f"The loss of epoch {epoch + 1} is not finite.",
+                    given=loss,
+                    hint="try a smaller optim.lr, or model.norm=batch; parameters are those of the epoch before",
+                )
+            with span(OPTIMIZER):
+                self.optimizer.step()
         elapsed = time.perf_counter() - started
         wait, sent = traffic.wait_s, traffic.sent_bytes
         peak = self.meter.end()
 
         history = self.history
         history.peak_train_bytes = max(history.peak_train_bytes, peak)
-        figures = torch.tensor([elapsed, elapsed - wait, wait, sent], dtype=torch.float64)
+        figures = torch.tensor([elapsed, elapsed - wait, wait, sent, peak], dtype=torch.float64)
         every = torch.stack(group.gather(figures))
         slowest = every.amax(0)
         history.losses.append(loss)
@@ -137,6 +153,12 @@ class Trainer:
             "compute_time_s": history.compute_times_s[-1],
             "comm_wait_time_s": history.wait_times_s[-1],
             "comm_bytes": history.epoch_bytes[-1],
+            "ranks": {
+                "compute_time_s": every[:, 1].tolist(),
+                "comm_wait_time_s": every[:, 2].tolist(),
+                "sent_bytes": every[:, 3].long().tolist(),
+                "peak_train_bytes": every[:, 4].long().tolist(),
+            },
         }
 
     def gradients(self) -> float:
@@ -150,17 +172,20 @@ class Trainer:
         sum_flat(self.engine.group, [p.grad for p in self.parameters if p.grad is not None])
         return float(self.engine.group.sum_(share.detach().double().clone()))
 
-    def evaluate(self) -> dict[str, Any]:
-        """Accuracies on all splits, in the same mode without autograd."""
+    def evaluate(self, ranks: dict[str, Any]) -> dict[str, Any]:
+        """Accuracies on all splits, in the same mode without autograd; memory peaks are added to ``ranks``."""
         history = self.history
         self.meter.begin()
         started = time.perf_counter()
         self.model.eval()
-        with torch.no_grad():
+        with torch.no_grad(), span(EVALUATION):
             logits = self.model(self.engine, self.plans, self.features)
             found = accuracies(logits, self.targets, self.engine.group)
         history.evaluate_times_s.append(time.perf_counter() - started)
-        history.peak_evaluate_bytes = max(history.peak_evaluate_bytes, self.meter.end())
+        peak = self.meter.end()
+        history.peak_evaluate_bytes = max(history.peak_evaluate_bytes, peak)
+        peaks = self.engine.group.gather(torch.tensor(peak, dtype=torch.int64))
+        ranks["peak_evaluate_bytes"] = [int(one) for one in peaks]
         history.accuracies = found
         val = found["valid"]
         if val is not None and (history.best_val_acc is None or val >= history.best_val_acc):

@@ -39,6 +39,9 @@ def measured(trainer: Trainer, group: Group) -> dict[str, Any]:
         dtype=torch.int64,
     )
     every = torch.stack(group.gather(peaks))
+    categories = list(history.profile_s)
+    seconds = torch.tensor([history.profile_s[name] for name in categories], dtype=torch.float64)
+    profiles = torch.stack(group.gather(seconds)).T.tolist() if categories else []
     kernels = {trainer.engine.kernel_for(layer.reducer.operation).name for layer in trainer.model.layers}  # type: ignore[union-attr]
     return {
         "losses": history.losses,
@@ -57,6 +60,8 @@ def measured(trainer: Trainer, group: Group) -> dict[str, Any]:
         "peak_rss_bytes": every[:, 0].tolist(),
         "peak_train_bytes": every[:, 1].tolist(),
         "peak_evaluate_bytes": every[:, 2].tolist(),
+        "profile_s": dict(zip(categories, profiles, strict=True)) or None,
+        "cache_static": trainer.config.engine.cache_static == "auto" and trainer.engine.mode.lean,
         "kernel": "+".join(sorted(kernels)),
         "num_params": sum(p.numel() for p in trainer.parameters),
     }
