@@ -10,11 +10,9 @@ from sargnn.config import PartitionerConfig
 from sargnn.data.dataset import Dataset
 
 
-def undirected(dataset: Dataset) -> sparse.csr_array:
+def symmetric(directed: sparse.csr_array) -> sparse.csr_array:
     """A + A^T without self-loops as int32 [N, N]; a value counts the directed edges between two nodes."""
-    n = dataset.num_nodes
-    ones = np.ones(dataset.num_edges, np.int32)
-    directed = sparse.csr_array((ones, np.asarray(dataset.indices), np.asarray(dataset.indptr)), shape=(n, n))
+    n = directed.shape[0]
     both = sparse.csr_array(directed + directed.T)
     both.sum_duplicates()
     rows = np.repeat(np.arange(n), np.diff(both.indptr))
@@ -25,21 +23,33 @@ def undirected(dataset: Dataset) -> sparse.csr_array:
     return both
 
 
-def assign(dataset: Dataset, world: int, config: PartitionerConfig) -> np.ndarray:
-    """METIS's assignment, int32 [N]; the same seed gives the same assignment."""
-    if world == 1 or dataset.num_nodes <= world:
-        return (np.arange(dataset.num_nodes) % world).astype(np.int32)
-    graph = undirected(dataset)
-    if graph.nnz == 0:
-        return (np.arange(dataset.num_nodes, dtype=np.int64) * world // dataset.num_nodes).astype(np.int32)
-    options = pymetis.Options(seed=config.seed, ufactor=max(1, round(config.imbalance * 1000)))
+def kway(graph: sparse.csr_array, parts: int, *, seed: int, imbalance: float) -> np.ndarray:
+    """METIS's k-way assignment of a symmetric graph with at least one edge, int32 [N].
+
+    Args:
+        graph: from ``symmetric``; its values are edge weights.
+        imbalance: how much larger than the mean a part may be.
+    """
+    options = pymetis.Options(seed=seed, ufactor=max(1, round(imbalance * 1000)))
     index_type = pymetis.zero_copy_dtype()
     weights = graph.data.astype(index_type)
-    _, parts = pymetis.part_graph(
-        world,
+    _, assignment = pymetis.part_graph(
+        parts,
         pymetis.CSRAdjacency(graph.indptr.astype(index_type), graph.indices.astype(index_type)),
         eweights=None if (weights == weights[0]).all() else weights,
         options=options,
         recursive=False,
     )
-    return np.asarray(parts, dtype=np.int32)
+    return np.asarray(assignment, dtype=np.int32)
+
+
+def assign(dataset: Dataset, world: int, config: PartitionerConfig) -> np.ndarray:
+    """METIS's assignment, int32 [N]; the same seed gives the same assignment."""
+    n = dataset.num_nodes
+    if world == 1 or n <= world:
+        return (np.arange(n) % world).astype(np.int32)
+    ones = np.ones(dataset.num_edges, np.int32)
+    graph = symmetric(sparse.csr_array((ones, np.asarray(dataset.indices), np.asarray(dataset.indptr)), shape=(n, n)))
+    if graph.nnz == 0:
+        return (np.arange(n, dtype=np.int64) * world // n).astype(np.int32)
+    return kway(graph, world, seed=config.seed, imbalance=config.imbalance)

@@ -1,4 +1,4 @@
-"""The order of nodes inside a part. Neighbours with near row numbers share cache lines and pages.
+"""The order of nodes inside a part. Neighbours with near row numbers share caches and pages.
 
 Letters: N nodes, P parts.
 """
@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import numpy as np
 from scipy import sparse
-from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from sargnn.data.dataset import Dataset, group_by
 from sargnn.partition.cut import edge_positions
+from sargnn.partition.metis import kway, symmetric
+
+VERSION = 2
+"""Of the orders; part of a partition store's key."""
+_CLUSTER_ROWS = 1000
 
 
 def order_nodes(dataset: Dataset, assignment: np.ndarray, world: int, how: str) -> tuple[np.ndarray, np.ndarray]:
@@ -18,8 +22,8 @@ def order_nodes(dataset: Dataset, assignment: np.ndarray, world: int, how: str) 
 
     Args:
         assignment: int32 [N], the part of each node.
-        how: ``original`` keeps the original order inside a part; ``locality`` is the reverse Cuthill-McKee order of the
-            part's own subgraph, edges taken as undirected.
+        how: ``original`` keeps the original order inside a part; ``locality`` cuts the part's own subgraph into clusters of
+            about a thousand nodes with METIS, whose rows fit a core's second-level cache, and goes cluster by cluster.
 
     Returns:
         offsets int64 [P + 1] and nodes int64 [N]: part p owns ``nodes[offsets[p]:offsets[p + 1]]`` in this order.
@@ -27,22 +31,20 @@ def order_nodes(dataset: Dataset, assignment: np.ndarray, world: int, how: str) 
     offsets, nodes = group_by(assignment, world)
     if how == "original":
         return offsets, nodes
-    n = dataset.num_nodes
-    local = np.empty(n, np.int32)
-    for p in range(world):
-        own = nodes[offsets[p] : offsets[p + 1]]
-        local[own] = np.arange(len(own), dtype=np.int32)
+    local = np.empty(dataset.num_nodes, np.int32)
     indptr = np.asarray(dataset.indptr)
     for p in range(world):
         own = nodes[offsets[p] : offsets[p + 1]]
-        if not len(own):
+        clusters = -(-len(own) // _CLUSTER_ROWS)
+        if clusters < 2:
             continue
+        local[own] = np.arange(len(own), dtype=np.int32)
         positions, row = edge_positions(indptr, own)
         source = dataset.indices[positions]
         inside = assignment[source] == p
-        shape = (len(own), len(own))
-        entries = np.ones(int(inside.sum()), np.int8)
-        graph = sparse.csr_array((entries, (row[inside], local[source[inside]])), shape=shape)
-        permutation = reverse_cuthill_mckee(sparse.csr_matrix(graph), symmetric_mode=False)
-        nodes[offsets[p] : offsets[p + 1]] = own[permutation]
+        entries = (np.ones(int(inside.sum()), np.int32), (row[inside], local[source[inside]]))
+        graph = symmetric(sparse.csr_array(entries, shape=(len(own), len(own))))
+        if graph.nnz:
+            cluster = kway(graph, clusters, seed=0, imbalance=0.1)
+            nodes[offsets[p] : offsets[p + 1]] = own[np.argsort(cluster, kind="stable")]
     return offsets, nodes

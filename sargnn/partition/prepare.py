@@ -13,6 +13,7 @@ from sargnn.data.store import StoreWriter
 from sargnn.errors import ConfigError
 from sargnn.partition import PARTITIONERS
 from sargnn.partition.cut import PART_ARRAYS, cut
+from sargnn.partition.order import VERSION as ORDER_VERSION
 from sargnn.partition.order import order_nodes
 from sargnn.partition.stats import StatsCollector
 from sargnn.partition.store import FORMAT_VERSION, PartitionInfo, partition_info
@@ -36,6 +37,7 @@ def prepare_partition(config: RunConfig, dataset_path: Path) -> PartitionInfo:
     assign = resolve("partitioner", PARTITIONERS, config.partitioner.name)
     identity = {
         "version": FORMAT_VERSION,
+        "order_version": ORDER_VERSION,
         "dataset": dataset.content_hash,
         "partitioner": dataclasses.asdict(config.partitioner),
         "world": config.world,
