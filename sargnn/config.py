@@ -219,6 +219,35 @@ class RunConfig:
         return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:16]
 
 
+@dataclass(frozen=True)
+class BenchKernelsConfig:
+    """``sargnn bench kernels``: the compiled kernel against DGL's SpMM.
+
+    Attributes:
+        order: of the nodes: as workers have them, or as the dataset has them.
+        widths: features of the rows.
+        repeats: interleaved measurements of each kernel.
+        bench_dir: where results go.
+    """
+
+    dataset: SyntheticConfig | LookalikeConfig | OgbDirConfig
+    order: Literal["locality", "original"]
+    widths: list[int]
+    repeats: int = field(metadata=_AT_LEAST_ONE)
+    threads: int | None = field(metadata=_AT_LEAST_ONE)
+    seed: int = field(metadata=_NOT_NEGATIVE)
+    store_dir: str
+    bench_dir: str
+
+
+def parse_bench_kernels(mapping: dict[str, Any]) -> BenchKernelsConfig:
+    """Check a resolved mapping, as ``parse`` does."""
+    config = _build(BenchKernelsConfig, mapping, "")
+    if not config.widths or min(config.widths) < 1:
+        raise ConfigError("'widths' must name widths of at least 1.", given=config.widths, allowed="such as [100,128,256]")
+    return config
+
+
 def parse(mapping: dict[str, Any]) -> RunConfig:
     """Check a resolved mapping and return it typed. Raises ``ConfigError`` with the dotted name of the first wrong key."""
     return _build(RunConfig, mapping, "")
@@ -277,6 +306,10 @@ def _convert(hint: Any, value: Any, key: str, bounds: dict[str, Any]) -> Any:
         return _convert(hint, value, key, bounds)
     if dataclasses.is_dataclass(hint):
         return _build(hint, value, f"{key}.")  # type: ignore[arg-type]
+    if origin is list:
+        if not isinstance(value, list):
+            raise ConfigError(f"'{key}' must be a list.", given=repr(value), allowed="[a,b,c]")
+        return [_convert(options[0], one, f"{key}[{index}]", bounds) for index, one in enumerate(value)]
     if origin is Literal:
         if value not in options:
             raise ConfigError(f"'{key}' has a value that is not known.", given=repr(value), allowed=[str(o) for o in options])

@@ -15,6 +15,7 @@ from sargnn.errors import ConfigError, SargnnError, nearest
 
 VERBS = {
     "train": ("sargnn.cli.train:main", "train a model on local workers"),
+    "bench": ("sargnn.cli.bench:main", "measure against stock DGL, in one run"),
 }
 
 _HELP = """\
@@ -30,6 +31,7 @@ examples:
   sargnn train                          the embedded graph, 4 workers
   sargnn train model=gcn mode=domain_parallel world=2
   sargnn train dataset=ogb_dir dataset.root=FOLDER
+  sargnn bench kernels                  compiled sums against DGL's SpMM
   sargnn train --cfg job                the composed configuration
   sargnn train --help                   groups, options and keys
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sargnn.config import RunConfig
+from sargnn.config import LookalikeConfig, OgbDirConfig, SyntheticConfig
 from sargnn.data import READERS
 from sargnn.data.dataset import Reader
 from sargnn.resolve import resolve
@@ -18,11 +18,11 @@ def key_of(identity: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def prepare_dataset(config: RunConfig) -> Path:
+def prepare_dataset(config: SyntheticConfig | LookalikeConfig | OgbDirConfig, store_dir: str) -> Path:
     """The folder of the dataset's store, which is made if it does not exist."""
-    reader: Reader = resolve("dataset", READERS, config.dataset.name)(config.dataset)
+    reader: Reader = resolve("dataset", READERS, config.name)(config)
     identity = reader.identity()
-    path = Path(config.store_dir) / "datasets" / f"{config.dataset.name}-{key_of(identity)}"
+    path = Path(store_dir) / "datasets" / f"{config.name}-{key_of(identity)}"
     if not path.exists():
         reader.write(path)
     return path

@@ -57,7 +57,7 @@ class DglKernel(Kernel):
     def sum_autograd(self, block: EdgeBlock, src: Tensor) -> Tensor:
         if not block.num_edges:
             return src.new_zeros(block.num_dst, src.shape[1]) + 0 * src.sum()  # keeps the exchange in the graph
-        return import_dgl().ops.copy_u_sum(_whole_graph(block), src)
+        return import_dgl().ops.copy_u_sum(whole_graph(block), src)
 
     def max_forward(self, block: EdgeBlock, src: Tensor, best: Tensor, winner: Tensor) -> None:
         if not block.num_edges:
@@ -82,7 +82,7 @@ class DglKernel(Kernel):
     def max_autograd(self, block: EdgeBlock, src: Tensor) -> Tensor:
         if not block.num_edges:
             return src.new_zeros(block.num_dst, src.shape[1]) + 0 * src.sum()
-        top: Tensor = import_dgl().ops.copy_u_max(_whole_graph(block, ordered=src.dtype), src)
+        top: Tensor = import_dgl().ops.copy_u_max(whole_graph(block, ordered=src.dtype), src)
         if block.dst_rows is None:
             return top
         isolated = torch.ones(block.num_dst, 1, dtype=torch.bool).index_fill_(0, block.dst_rows.long(), False)
@@ -137,7 +137,7 @@ def _keeps_last(dtype: torch.dtype) -> bool:
     return bool(rows[0, 0] == 1)
 
 
-def _whole_graph(block: EdgeBlock, ordered: torch.dtype | None = None) -> Any:
+def whole_graph(block: EdgeBlock, ordered: torch.dtype | None = None) -> Any:
     """Sources to all destination rows, with the formats that DGL's forward and backward read made once.
 
     Args:

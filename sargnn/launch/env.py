@@ -41,7 +41,8 @@ def worker_environment(threads: int) -> dict[str, str]:
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
         "NUMBA_NUM_THREADS": str(threads),
-        "NUMBA_THREADING_LAYER": "workqueue",  # the one that survives the fork server: GNU OpenMP does not
+        # With one thread the fork server holds the kernels, and GNU OpenMP does not survive a fork; else it is the faster one.
+        "NUMBA_THREADING_LAYER": "workqueue" if threads == 1 else "omp",
         "NUMBA_CACHE_DIR": os.environ.get("NUMBA_CACHE_DIR", str(numba_cache_dir())),
         "THP_MEM_ALLOC_ENABLE": "1",  # huge pages for PyTorch's CPU tensors
         # glibc raises this by itself up to 32 MB; freed tensors below it stay with the process and add to its peak.

@@ -118,7 +118,7 @@ def _prepare(config: RunConfig) -> tuple[Path, dict[str, Any]]:
     from sargnn.partition.prepare import prepare_partition
 
     say(f"dataset {config.dataset.name}")
-    dataset_path = prepare_dataset(config)
+    dataset_path = prepare_dataset(config.dataset, config.store_dir)
     info = prepare_partition(config, dataset_path)
     stats = dataclasses.asdict(info.stats)
     say(f"  {info.num_nodes} nodes, {info.num_edges} directed edges, {info.num_features} features, {info.num_classes} classes")

@@ -4,6 +4,7 @@ No parallel region may run here: GNU OpenMP does not survive a fork.
 """
 
 import gc
+import os
 
 import torch._dynamo  # noqa: F401  (the first optimizer would import it, 80 MB in every worker)
 
@@ -14,6 +15,7 @@ import sargnn.models.gcn
 import sargnn.models.sage  # noqa: F401
 from sargnn.launch.compile import warm_up
 
-warm_up()
+if os.environ.get("NUMBA_THREADING_LAYER") == "workqueue":
+    warm_up()
 gc.collect()
 gc.freeze()  # a collection in a worker would otherwise write to every shared page

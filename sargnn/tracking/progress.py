@@ -105,3 +105,21 @@ def profile_table(profile_s: dict[str, list[float]]) -> None:
         table.add_row(name, f"{means[name]:.3f}", f"{max(seconds):.3f}", f"{means[name] / total:.0%}")
     table.add_row("all", f"{total:.3f}", "", "100%")
     Console().print(table)
+
+
+def kernels_table(rows: Sequence[dict[str, Any]]) -> None:
+    """Print the kernels benchmark: medians with quartiles, and how many times faster the compiled kernel is."""
+    table = Table(title="DGL's SpMM and the compiled kernel: median ms (quartiles)")
+    for name in ("", "width", "DGL", "fused", "faster", "folded", "new"):
+        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+
+    def shown(figure: dict[str, Any]) -> str:
+        low, high = figure["quartiles_s"]
+        return f"{figure['median_s'] * 1e3:.0f} ({low * 1e3:.0f}-{high * 1e3:.0f})"
+
+    for row in rows:
+        ratios = (f"{row[name]:.2f}" for name in ("speedup", "speedup_fold", "speedup_fresh"))
+        table.add_row(row["operation"], str(row["width"]), shown(row["dgl"]), shown(row["fused"]), *ratios)
+    Console().print(table)
+    say("faster: DGL / fused, which adds into the destination rows; folded: DGL's result added")
+    say("to them too; new: both into a new tensor")
