@@ -39,7 +39,10 @@ class Spans:
 
     @contextmanager
     def span(self, category: str) -> Iterator[None]:
-        """Record the time until the context is left."""
+        """Record the time until the context is left; between epochs and evaluations nothing is recorded."""
+        if not self._inner and category not in (REST, EVALUATION):
+            yield
+            return
         self._evaluating += category == EVALUATION
         self._inner.append(0.0)
         start = time.perf_counter()

@@ -41,7 +41,7 @@ def run(group: Group, config: RunConfig, store: Path, num_classes: int) -> dict[
 def main() -> int:
     """Run all modes on all worlds."""
     config = config_of(sys.argv[2:])
-    dataset = prepare_dataset(config)
+    dataset = prepare_dataset(config.dataset, config.store_dir)
     num_classes = open_dataset(dataset, verify=True).num_classes
     wanted: list[float] = []
     worst = 0.0

@@ -24,7 +24,7 @@ from sargnn.partition.simple import assign_range
 def main() -> None:
     """Train one run per seed and print test accuracy at best validation."""
     config = config_of(sys.argv[2:])
-    dataset = open_dataset(prepare_dataset(config), verify=True)
+    dataset = open_dataset(prepare_dataset(config.dataset, config.store_dir), verify=True)
     (part,) = parts_of(dataset, assign_range(dataset, 1, config.partitioner), 1)
     accuracies = []
     for seed in range(int(sys.argv[1])):

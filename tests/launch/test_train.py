@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from sargnn.cli.main import conf_dir
+from sargnn.spans import CATEGORIES
 
 ROOT = Path(__file__).parent.parent.parent
 SMALL = ["dataset.num_nodes=600", "model.hidden=16", "epochs=4", "eval_every=2", "run_dir=run"]
@@ -70,8 +71,10 @@ def test_the_summary_keeps_the_contract(finished: tuple[Path, subprocess.Complet
     for name in ("peak_rss_bytes", "peak_train_bytes", "peak_evaluate_bytes", "halo_rows"):
         assert len(summary[name]) == 2 and all(value > 0 for value in summary[name])
     assert 0 <= summary["test_acc"] <= 1 and summary["epoch_time_s"] > 0
-    # layer 1 sends its 64 constant features once, layers 2 and 3 rows and errors of 16 and 10
-    assert summary["comm_bytes_per_epoch"] == sum(summary["halo_rows"]) * 4 * (64 + 2 * 16 + 2 * 10)
+    # layers 2 and 3 send rows and errors of 16 and 10; layer 1 sent its 64 constant features in the first epoch only
+    assert summary["comm_bytes_per_epoch"] == sum(summary["halo_rows"]) * 4 * (2 * 16 + 2 * 10)
+    assert summary["cache_static"] is True and summary["kernel"] == "fused" and summary["profile_s"] is None
+    assert all(private < 60e6 for private in summary["private_bytes_before_loading"])
 
 
 def test_the_run_folder_is_whole(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
@@ -80,6 +83,12 @@ def test_the_run_folder_is_whole(finished: tuple[Path, subprocess.CompletedProce
     assert [row["epoch"] for row in rows] == [0, 1, 2, 3]
     assert [row["loss"] for row in rows] == summary_of(folder / "run")["losses"]
     assert [("val_acc" in row) for row in rows] == [False, True, False, True]
+    for row in rows:
+        assert max(row["ranks"]["comm_wait_time_s"]) == row["comm_wait_time_s"]
+        assert sum(row["ranks"]["sent_bytes"]) == row["comm_bytes"]
+        assert ("peak_evaluate_bytes" in row["ranks"]) == ("val_acc" in row)
+    peaks = zip(*(row["ranks"]["peak_train_bytes"] for row in rows), strict=True)
+    assert [max(peak) for peak in peaks] == summary_of(folder / "run")["peak_train_bytes"]
     assert yaml.safe_load((folder / "run" / "config.yaml").read_text())["world"] == 2
     assert {p.name for p in (folder / "run" / "logs").iterdir()} == {"rank_00.log", "rank_01.log"}
 
@@ -97,9 +106,41 @@ def test_mlflow_has_the_run(finished: tuple[Path, subprocess.CompletedProcess[st
     summary = summary_of(folder / "run")
     assert tracked.info.status == "FINISHED" and tracked.data.params["model.hidden"] == "16"
     assert [m.value for m in client.get_metric_history(tracked.info.run_id, "loss")] == summary["losses"]
-    assert tracked.data.metrics["rank_01/peak_train_bytes"] == summary["peak_train_bytes"][1]
+    assert tracked.data.metrics["final/rank_01/peak_train_bytes"] == summary["peak_train_bytes"][1]
     assert tracked.data.metrics["final/edge_cut"] == summary["edge_cut"]
     assert {f.path for f in client.list_artifacts(tracked.info.run_id)} >= {"config.yaml", "summary.json", "logs"}
+
+
+def test_a_profile_accounts_for_the_time(tmp_path: Path) -> None:
+    done = run(tmp_path, "train", "world=2", "profile=true", "tracking=none", *SMALL)
+    assert done.returncode == 0, done.stderr
+    for category in CATEGORIES:
+        assert category in done.stdout
+    summary = summary_of(tmp_path / "run")
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    for rank in range(2):
+        trace = json.loads((tmp_path / "run" / "traces" / f"rank_{rank:02d}.json").read_text())
+        spans = [e for e in trace["traceEvents"] if e["ph"] == "X"]
+        assert {e["name"] for e in spans} == set(CATEGORIES)
+        assert all(e["dur"] >= 0 and e["pid"] == rank for e in spans)
+        own = {name: seconds[rank] for name, seconds in summary["profile_s"].items()}
+        assert all(seconds >= 0 for seconds in own.values())
+        trained = sum(seconds for name, seconds in own.items() if name != "evaluation")
+        # the slowest rank's epochs, first left out, are no shorter than this rank's spans
+        assert trained <= 1.01 * sum(row["epoch_time_s"] for row in rows[1:]) / 3
+
+
+def test_thirty_two_workers(tmp_path: Path) -> None:
+    """More workers than cores by far: they start, agree with one process, and share what they start with."""
+    done = run(tmp_path, "train", "world=32", "tracking=none", *SMALL)
+    assert done.returncode == 0, done.stderr
+    many = summary_of(tmp_path / "run")
+    assert len(many["private_bytes_before_loading"]) == 32
+    assert all(private < 60e6 for private in many["private_bytes_before_loading"])
+    done = run(tmp_path, "train", "world=1", "tracking=none", *SMALL, "run_dir=one")
+    assert done.returncode == 0, done.stderr
+    for loss, wanted in zip(many["losses"], summary_of(tmp_path / "one")["losses"], strict=True):
+        assert abs(loss - wanted) <= 1e-4 * wanted
 
 
 @pytest.mark.parametrize("world", [1, 3])
@@ -130,7 +171,7 @@ def test_a_killed_worker_ends_the_run(tmp_path: Path) -> None:
     launcher = subprocess.Popen(command(*arguments), cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
     metrics = tmp_path / "run" / "metrics.jsonl"
     deadline = time.monotonic() + 60
-    while not (metrics.exists() and metrics.stat().st_size > 500):
+    while not (metrics.exists() and metrics.read_text().count("\n") > 3):
         assert time.monotonic() < deadline and launcher.poll() is None
         time.sleep(0.05)
     log = (tmp_path / "run" / "logs" / "rank_02.log").read_text()

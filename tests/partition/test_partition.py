@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sargnn.data.dataset import Dataset, group_by
+from sargnn.config import LookalikeConfig
+from sargnn.data.dataset import Dataset, group_by, open_dataset
+from sargnn.data.lookalike import Lookalike
 from sargnn.data.prepare import prepare_dataset
 from sargnn.errors import ConfigError, StoreError
 from sargnn.partition import PARTITIONERS
@@ -60,6 +62,20 @@ def test_cutting_loses_nothing(partitioner: str, world: int, order: str) -> None
             assert (np.diff(sent) > 0).all()
 
 
+def test_locality_brings_neighbours_together(tmp_path: Path) -> None:
+    """Edges between rows less than a cluster apart: few in the random original order, most in clusters."""
+    config = LookalikeConfig(name="products_like", scale=0.01, seed=0, normalize_features=False, add_self_loops=None)
+    Lookalike(config).write(tmp_path / "store")
+    dataset = open_dataset(tmp_path / "store", verify=False)
+    near = {}
+    for how in ("original", "locality"):
+        _, nodes = order_nodes(dataset, np.zeros(dataset.num_nodes, np.int32), 1, how)
+        position = np.argsort(nodes)
+        destination = position[np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr))]
+        near[how] = float((np.abs(destination - position[dataset.indices]) < 1000).mean())
+    assert near["original"] < 0.1 and near["locality"] > 0.5
+
+
 def test_statistics_equal_a_count_by_hand() -> None:
     assignment = assign(GRAPH, "random", 3)
     collector = StatsCollector()
@@ -102,7 +118,7 @@ SMALL = ("dataset.num_nodes=400", "partitioner=metis")
 
 def prepared(tmp_path: Path, *overrides: str) -> Path:
     run = dataclasses.replace(config(*SMALL, *overrides), store_dir=str(tmp_path))
-    return prepare_partition(run, prepare_dataset(run)).path
+    return prepare_partition(run, prepare_dataset(run.dataset, run.store_dir)).path
 
 
 def test_stores_are_reused_when_they_match_and_only_then(tmp_path: Path) -> None:

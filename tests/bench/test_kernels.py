@@ -1,0 +1,34 @@
+"""``sargnn bench kernels`` on a small graph: results are whole; its timings are no test."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.launch.test_train import run
+
+
+def test_a_table_a_file_and_a_plot(tmp_path: Path) -> None:
+    done = run(tmp_path, "bench", "kernels", "dataset.scale=0.001", "widths=[8,20]", "repeats=3", "threads=1")
+    assert done.returncode == 0, done.stderr
+    assert max(len(line) for line in done.stdout.splitlines()) <= 80
+    found = json.loads((tmp_path / "bench" / "kernels.json").read_text())
+    assert [(row["operation"], row["width"]) for row in found["rows"]] == [
+        ("sum", 8), ("sum", 20), ("mean", 8), ("mean", 20),
+    ]  # fmt: skip
+    for row in found["rows"]:
+        for column in ("dgl", "dgl_fold", "fused", "fused_fresh"):
+            low, high = row[column]["quartiles_s"]
+            assert 0 < low <= row[column]["median_s"] <= high
+        assert row["speedup"] == row["dgl"]["median_s"] / row["fused"]["median_s"]
+    assert found["about"]["edges"] > 100_000 and found["about"]["cores"] >= 1 and found["about"]["threads"] == 1
+    assert (tmp_path / "bench" / "kernels.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_mistakes_are_answered(tmp_path: Path) -> None:
+    done = run(tmp_path, "bench", "kernel")
+    assert done.returncode == 1 and "kernels" in done.stderr and "Traceback" not in done.stderr
+    done = run(tmp_path, "bench", "kernels", "widths=[0]")
+    assert done.returncode == 1 and "widths" in done.stderr and "Traceback" not in done.stderr
+    done = run(tmp_path, "bench", "--help")
+    assert done.returncode == 0 and "kernels" in done.stdout and max(len(x) for x in done.stdout.splitlines()) <= 80

@@ -1,0 +1,84 @@
+"""Fused norm, activation and dropout against PyTorch's own operators, and what it saves."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sargnn.comm.group import Group
+from sargnn.engine.nodewise import norm_act_drop
+from sargnn.engine.norm import DistributedBatchNorm
+from sargnn.rng import Draw, Purpose, dropout_mask
+
+ROWS = [1, 2, 255, 256, 257, 700]
+
+
+def inputs(rows: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(rows * 100 + width)
+    x = 3 + 2 * torch.randn(rows, width, generator=generator, dtype=dtype)
+    weight, bias = (torch.randn(width, generator=generator, dtype=dtype) for _ in range(2))
+    ids = torch.randperm(10 * rows, generator=generator)[:rows]
+    return x, weight, bias, ids, torch.randn(rows, width, generator=generator, dtype=dtype)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.5])
+@pytest.mark.parametrize("activation", ["relu", "elu"])
+@pytest.mark.parametrize("norm", [True, False])
+@pytest.mark.parametrize("width", [1, 7, 32])
+@pytest.mark.parametrize("rows", ROWS)
+def test_against_plain_operators(rows: int, width: int, norm: bool, activation: str, p: float) -> None:
+    x, weight, bias, ids, error = inputs(rows, width, torch.float64)
+    draw = Draw(3, 5, Purpose.DROPOUT, 1, p) if p else None
+    plain, mine = x.clone().requires_grad_(), x.clone().requires_grad_()
+    layer = DistributedBatchNorm(width).double()
+    with torch.no_grad():
+        layer.weight.copy_(weight)
+        layer.bias.copy_(bias)
+    w, b = weight.clone().requires_grad_(), bias.clone().requires_grad_()
+    h = F.batch_norm(plain, None, None, w, b, training=True) if norm and rows > 1 else plain
+    if norm and rows == 1:  # PyTorch refuses one row; its normalised value is 0
+        h = (plain - plain) * w + b
+    want = getattr(F, activation)(h)
+    if draw is not None:
+        want = want * dropout_mask(ids, width, draw) / (1 - p)
+    if norm:
+        got = layer.fused(mine, Group.single(), activation, ids, draw)
+    else:
+        got = norm_act_drop(mine, None, None, None, activation, ids, draw, Group.single())
+    torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-11)
+    want.backward(error)
+    got.backward(error)
+    torch.testing.assert_close(mine.grad, plain.grad, rtol=1e-9, atol=1e-9)
+    if norm:
+        torch.testing.assert_close(layer.weight.grad, w.grad, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(layer.bias.grad, b.grad, rtol=1e-9, atol=1e-9)
+
+
+def test_statistics_survive_a_large_offset() -> None:
+    """fp32 with a mean 10,000 times the deviation: sums of squares would lose it all."""
+    x = (1e4 + torch.randn(5000, 3, generator=torch.Generator().manual_seed(1))).float()
+    norm = DistributedBatchNorm(3).statistics(x, Group.single(), fused=True)
+    torch.testing.assert_close(norm.inv_std, x.double().var(0, correction=0).rsqrt().float(), rtol=1e-5, atol=0)
+    torch.testing.assert_close(norm.mean, x.double().mean(0).float(), rtol=1e-7, atol=0)
+
+
+@pytest.mark.parametrize("norm", [True, False])
+def test_one_tensor_is_saved(norm: bool) -> None:
+    x, _, _, ids, _ = inputs(500, 64, torch.float32)
+    x.requires_grad_()
+    saved: list[Tensor] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        saved.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        draw = Draw(0, 0, Purpose.DROPOUT, 0, 0.5)
+        if norm:
+            DistributedBatchNorm(64).fused(x, Group.single(), "relu", ids, draw)
+        else:
+            norm_act_drop(x, None, None, None, "relu", ids, draw, Group.single())
+    large = [tensor for tensor in saved if tensor.numel() >= x.numel()]
+    assert len(large) == 1 and large[0].data_ptr() == x.data_ptr()
