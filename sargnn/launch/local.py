@@ -54,6 +54,7 @@ def train(config: RunConfig) -> tuple[dict[str, Any], Path]:
     assert config.threads is not None
     # Before torch and numba are imported, and before the fork server starts.
     os.environ.update(worker_environment(config.threads))
+    _start_fork_server()
     check_strategies(config)
     partition_path, stats = _prepare(config)
 
@@ -125,7 +126,8 @@ def _prepare(config: RunConfig) -> tuple[Path, dict[str, Any]]:
     say(f"partition by {config.partitioner.name} into {config.world}")
     for line in partition_lines(stats):
         say(line)
-    warm_up()
+    if os.environ["NUMBA_THREADING_LAYER"] != "workqueue":  # else the fork server does it
+        warm_up()
     return info.path.resolve(), stats
 
 
@@ -161,10 +163,17 @@ def _mkdir(path: Path, *, exist_ok: bool) -> None:
         ) from error
 
 
+def _start_fork_server() -> None:
+    """Let the fork server import and compile what workers need while the stores are prepared."""
+    import multiprocessing
+    from multiprocessing import forkserver
+
+    multiprocessing.set_forkserver_preload(["sargnn.launch.preload"])
+    forkserver.ensure_running()
+
+
 def _run_workers(config: RunConfig, run_dir: Path) -> None:
     """Start the workers and wait for them. Raises ``WorkerError`` or ``Interrupted``."""
-    import multiprocessing
-
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -173,7 +182,6 @@ def _run_workers(config: RunConfig, run_dir: Path) -> None:
 
     if not os.environ.get("SARGNN_FULL_ERROR"):
         logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
-    multiprocessing.set_forkserver_preload(["sargnn.launch.preload"])
     os.environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(_SHUTDOWN_S)
     with tempfile.TemporaryDirectory(prefix="sargnn-elastic-") as scratch:
         launch = LaunchConfig(
