@@ -312,7 +312,8 @@ def _convert(hint: Any, value: Any, key: str, bounds: dict[str, Any]) -> Any:
         return [_convert(options[0], one, f"{key}[{index}]", bounds) for index, one in enumerate(value)]
     if origin is Literal:
         if value not in options:
-            raise ConfigError(f"'{key}' has a value that is not known.", given=repr(value), allowed=[str(o) for o in options])
+            allowed = [str(o).lower() if isinstance(o, bool) else str(o) for o in options]
+            raise ConfigError(f"'{key}' has a value that is not known.", given=repr(value), allowed=allowed)
         return value
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)

@@ -76,6 +76,8 @@ def _known_keys() -> list[str]:
             continue
         content = yaml.safe_load(path.read_text()) or {}
         keys |= {f"{group}.{key}" if group else key for key in content if key not in ("defaults", "hydra", "name")}
+        nested = {key: value for key, value in content.items() if isinstance(value, dict) and key != "hydra"}
+        keys |= {f"{key}.{inner}" for key, value in nested.items() for inner in value}
         if group:
             keys.add(group)
     return sorted(keys)
