@@ -94,7 +94,8 @@ class Engine:
     def constant(self, owner: object, plan: LayerPlan, compute: Callable[[], Tensor]) -> Tensor:
         """What ``compute`` gives for ``owner`` on ``plan``, in every epoch the same: computed once where that is allowed.
 
-        For aggregates of constant rows (paper: the first layer without input dropout). Without autograd.
+        For aggregates of constant rows (the first layer without input dropout). Without autograd. That ``compute`` always gives
+        the same for an owner and a plan is the caller's word: the rows themselves are not compared.
         """
         key = (id(owner), id(plan))
         if key in self._constants:

@@ -94,6 +94,8 @@ def fold_max(
 ) -> None:  # pragma: no cover
     """Fold source rows into running maxima; of equal values the source with the smallest ``order`` wins.
 
+    Not a number wins over all, so that a run that has diverged is not hidden.
+
     Args:
         order: int32 [S], the source rows' places among all that this worker sees, by original id.
         best: [D, F], starts at -inf. winner: int32 [D, F], the winner's ``order``, starts at ``NO_WINNER``.
@@ -106,7 +108,7 @@ def fold_max(
             for e in range(indptr[a], indptr[a + 1]):
                 values, place = src[indices[e]], order[indices[e]]
                 for f in range(len(top)):
-                    better = values[f] > top[f] or (values[f] == top[f] and place < who[f])
+                    better = values[f] > top[f] or (values[f] == top[f] and place < who[f]) or values[f] != values[f]
                     top[f] = values[f] if better else top[f]
                     who[f] = place if better else who[f]
 

@@ -57,5 +57,7 @@ class ReferenceKernel(Kernel):
             self.max_forward(block, src, best, winner)
             places, rows = block.src_order.sort()
             winning = rows[torch.searchsorted(places, winner).clamp_(max=block.num_src - 1)]
-            empty = winner == torch.iinfo(torch.int32).max
-        return src.gather(0, winning).masked_fill(empty, 0)
+            empty = torch.ones(block.num_dst, 1, dtype=torch.bool, device=src.device)
+            empty[block.dst_per_edge()] = False
+        top = src.gather(0, winning).masked_fill(empty, 0)
+        return torch.where(best.isnan(), best, top)  # a row that is not a number has no winner

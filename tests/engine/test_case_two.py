@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from sargnn.comm.group import Group
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.modes import MODES
+from sargnn.engine.reducers.sum import Sum
 from sargnn.partition.cut import parts_of
 from sargnn.resolve import resolve
 from sargnn.shards.load import load_plan
@@ -90,3 +92,23 @@ def test_parity(mode: str, world: int, partitioner: str, depth: int, piece_rows:
 def test_sar_fetches_twice_and_no_remat_once() -> None:
     sar, kept = resolve("mode", MODES, "sar")(), resolve("mode", MODES, "no_remat")()
     assert sar.fetches(Toy()) == 2 and kept.fetches(Toy()) == 1
+
+
+def _constant_rows(group: Group, mode: str) -> Tensor:
+    """Sum of rows without a gradient onto own rows with one: the error of the own rows."""
+    part = list(parts_of(GRAPH, assign(GRAPH, "random", group.world), group.world))[group.rank]
+    engine = Engine(group, mode=mode, dtype=torch.float64)
+    plan = load_plan(part, group.rank, engine.mode.layout, add_self_loops=False, device=torch.device("cpu"))
+    own = torch.ones(plan.num_rows, 3, dtype=torch.float64, requires_grad=True)
+    rows = torch.full((plan.num_rows, 3), 2.0, dtype=torch.float64)
+    (out,) = engine.aggregate(plan, Sum(), (rows,), (own * 1,))
+    assert torch.equal(out.detach(), 1 + 2 * plan.in_degrees[:, None].double().expand_as(out))
+    (3 * out).sum().backward()
+    assert own.grad is not None
+    return own.grad
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_rows_without_a_gradient_beside_own_rows_with_one(mode: str) -> None:
+    for grad in pool(2)(_constant_rows, mode):
+        assert (grad == 3).all()

@@ -108,6 +108,18 @@ def test_max(kernel: Kernel, shape: tuple[int, int, int], width: int, dtype: tor
             assert torch.equal(back, errors[k])
 
 
+@pytest.mark.parametrize("name", ["fused", "reference"])
+def test_max_does_not_hide_what_is_not_a_number(name: str) -> None:
+    """DGL's own maximum does."""
+    kernel: Kernel = resolve("kernel", KERNELS, name)()
+    edges = torch.tensor([0, 1, 2], dtype=torch.int32), torch.tensor([0, 0, 1], dtype=torch.int32)
+    block = EdgeBlock(*edges, 3, 2)
+    best, winner = torch.full((2, 1), -torch.inf), torch.full((2, 1), 2**31 - 1, dtype=torch.int32)
+    kernel.max_forward(block, torch.tensor([[torch.nan], [5.0], [torch.nan]]), best, winner)
+    kernel.max_forward(block, torch.tensor([[1.0], [2.0], [9.0]]), best, winner)
+    assert best.isnan().all()
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_max_autograd(kernel: Kernel, shape: tuple[int, int, int]) -> None:
     if kernel.name == "fused":

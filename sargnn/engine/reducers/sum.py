@@ -30,6 +30,9 @@ class Sum(Reducer):
         return None
 
     def init(self, plan: LayerPlan, sent: Tensors, local: Tensors, params: Tensors) -> tuple[Tensor, Tensor | None]:
+        assert not local or local[0].data_ptr() != sent[0].data_ptr() or not local[0].numel(), (
+            "rows are read while l is written"
+        )
         total = local[0] if local else sent[0].new_zeros(plan.num_out, sent[0].shape[1])
         return total, self.scale(plan, total)
 
@@ -62,9 +65,9 @@ class Sum(Reducer):
         state: tuple[Tensor, Tensor | None],
         out: Tensors | None,
     ) -> None:
-        assert out is not None  # a linear reducer without parameters has no other errors to give
-        error, scale = state
-        kernel.sum_backward(block, error, out[0], scale)
+        if out is not None:  # no other error depends on the shard
+            error, scale = state
+            kernel.sum_backward(block, error, out[0], scale)
 
     def backward_finish(self, saved: Saved, state: tuple[Tensor, Tensor | None]) -> tuple[Tensors, Tensors]:
         return (state[0],), ()
