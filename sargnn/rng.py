@@ -38,6 +38,7 @@ class Purpose(IntEnum):
     INPUT_DROPOUT = 1
     DROPOUT = 2
     EDGES = 3
+    ATTENTION_DROPOUT = 4
 
 
 @dataclass(frozen=True)
@@ -96,10 +97,12 @@ def philox(c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor, seed: int, epoch: int
 
 
 @numba.njit(inline="always")
-def philox_words(node: Any, group: Any, tag: Any, key0: Any, key1: Any) -> Any:  # pragma: no cover - compiled
-    """The four draws of one group of features of one node, for compiled code; words are uint64, their low 32 bits count."""
+def philox_words(
+    source: Any, destination: Any, group: Any, tag: Any, key0: Any, key1: Any
+) -> Any:  # pragma: no cover - compiled
+    """The four draws of one counter (see the module's text), for compiled code; words are uint64, their low 32 bits count."""
     mask = np.uint64(0xFFFFFFFF)
-    c0, c1, c2, c3 = node, np.uint64(0), group, tag
+    c0, c1, c2, c3 = source, destination, group, tag
     for _ in range(10):
         product0 = c0 * np.uint64(0xD2511F53)
         product1 = c2 * np.uint64(0xCD9E8D57)
@@ -121,13 +124,13 @@ def drop_row(
     groups = width // 4
     zero = source.dtype.type(0)
     for g in range(groups):
-        r0, r1, r2, r3 = philox_words(node, np.uint64(g), tag, seed, epoch)
+        r0, r1, r2, r3 = philox_words(node, np.uint64(0), np.uint64(g), tag, seed, epoch)
         target[4 * g] = source[4 * g] * scale if r0 >= threshold else zero
         target[4 * g + 1] = source[4 * g + 1] * scale if r1 >= threshold else zero
         target[4 * g + 2] = source[4 * g + 2] * scale if r2 >= threshold else zero
         target[4 * g + 3] = source[4 * g + 3] * scale if r3 >= threshold else zero
     if 4 * groups < width:
-        rest = philox_words(node, np.uint64(groups), tag, seed, epoch)
+        rest = philox_words(node, np.uint64(0), np.uint64(groups), tag, seed, epoch)
         for k in range(width - 4 * groups):
             column = 4 * groups + k
             target[column] = source[column] * scale if rest[k] >= threshold else zero

@@ -213,8 +213,8 @@ def _draw_edges(
     for k in numba.prange(len(first)):
         number = np.uint64(start + k)
         low, high = number & np.uint64(0xFFFFFFFF), (number >> np.uint64(32)) << np.uint64(1)
-        w0, w1, w2, w3 = philox_words(low, high, tag, seed, np.uint64(0))
-        v0, _, _, _ = philox_words(low, high | np.uint64(1), tag, seed, np.uint64(0))
+        w0, w1, w2, w3 = philox_words(low, np.uint64(0), high, tag, seed, np.uint64(0))
+        v0, _, _, _ = philox_words(low, np.uint64(0), high | np.uint64(1), tag, seed, np.uint64(0))
         kind, place = w2 * unit, w3 * unit
         here = min(np.int64(w0 * unit * num_communities), num_communities - 1)
         there, skew = here, INSIDE_SKEW
