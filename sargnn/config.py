@@ -118,6 +118,25 @@ class GcnConfig(StackConfig):
 
 
 @dataclass(frozen=True)
+class GatConfig(StackConfig):
+    """GAT (Velickovic et al., 2018), or GATv2 (Brody et al., 2022). ``hidden`` is the width of a head.
+
+    Attributes:
+        heads: of all layers but the last, concatenated. out_heads: of the last, averaged.
+        attn_dropout: of attention weights.
+        negative_slope: of the scores' LeakyReLU.
+        v2: score as GATv2 does.
+    """
+
+    name: Literal["gat"]
+    heads: int = field(metadata=_AT_LEAST_ONE)
+    out_heads: int = field(metadata=_AT_LEAST_ONE)
+    attn_dropout: float = field(metadata=_PROBABILITY)
+    negative_slope: float = field(metadata=_FRACTION)
+    v2: bool
+
+
+@dataclass(frozen=True)
 class ModeConfig:
     """Which training mode runs: a key of ``sargnn.engine.modes.MODES``."""
 
@@ -173,7 +192,7 @@ class RunConfig:
 
     dataset: SyntheticConfig | LookalikeConfig | OgbDirConfig
     partitioner: PartitionerConfig
-    model: SageConfig | GcnConfig
+    model: SageConfig | GcnConfig | GatConfig
     mode: ModeConfig
     kernel: KernelConfig
     optim: OptimConfig

@@ -5,9 +5,9 @@ the feature, the layer and the purpose. So a mask depends neither on the partiti
 backward pass draws it again instead of storing it, and CPU and GPU draw the same bits:
 
     key     = (seed, epoch)
-    counter = (source id, destination id (0 for a node), feature // 4, purpose << 24 | layer << 16 | relation)
+    counter = (source id, destination id (0 for a node), feature or head // 4, purpose << 24 | layer << 16 | relation)
 
-One call serves four neighbouring features. An element is dropped where its 32-bit draw is below ``round(p * 2**32)``:
+One call serves four neighbouring features or heads. An element is dropped where its 32-bit draw is below ``round(p * 2**32)``:
 integers are compared, never floats.
 
 Letters: N rows, F features.
@@ -159,6 +159,23 @@ def dropout_mask(ids: Tensor, width: int, draw: Draw) -> Tensor:
     zeros = torch.zeros_like(node)
     words = philox(node, zeros, group, torch.full_like(node, draw.tag), draw.seed, draw.epoch)
     return (torch.stack(words, dim=-1).flatten(1)[:, :width]) >= draw.threshold
+
+
+def edge_mask(source_ids: Tensor, destination_ids: Tensor, heads: int, draw: Draw) -> Tensor:
+    """Which attention weights are kept, in plain tensor operations. Parallel edges share a draw.
+
+    Args:
+        source_ids, destination_ids: int64 [E], original ids of each edge's ends, below 2**32.
+        heads: H.
+
+    Returns:
+        bool [E, H], on the device of the ids.
+    """
+    groups = torch.arange((heads + 3) // 4, device=source_ids.device)[None, :].expand(len(source_ids), -1)
+    words = philox(
+        source_ids[:, None], destination_ids[:, None], groups, torch.full_like(groups, draw.tag), draw.seed, draw.epoch
+    )
+    return torch.stack(torch.broadcast_tensors(*words), dim=-1).flatten(1)[:, :heads] >= draw.threshold
 
 
 def dropout_rows(x: Tensor, ids: Tensor, draw: Draw, out: Tensor | None = None) -> Tensor:

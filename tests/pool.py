@@ -67,10 +67,10 @@ class Pool:
                 self.close()
                 raise TimeoutError(f"rank {rank} gave no answer")
             answers.append(pipe.recv())
-        for rank, (fine, answer) in enumerate(answers):
-            if not fine:
-                self.close()
-                raise AssertionError(f"rank {rank} failed:\n{answer}")
+        failures = [f"rank {rank} failed:\n{answer}" for rank, (fine, answer) in enumerate(answers) if not fine]
+        if failures:
+            self.close()
+            raise AssertionError("\n".join(failures))
         return [answer for _, answer in answers]
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ Backward: the mode sends errors back shard by shard (algorithm 2).
 
 | saved for backward | when |
 |---|---|
-| sent, local, params, out | the reducer's errors depend on the source rows (case 2) |
+| sent, local, params, out | the reducer's errors depend on the source rows (case 2); out is let go when it was read |
 | the reducer's statistics | always |
 | fetched rows | as the mode decides |
 """
@@ -45,14 +45,16 @@ class Aggregate(torch.autograd.Function):
     def forward(ctx: Any, mode: ManualMode, call: Call, num_sent: int, num_local: int, *tensors: Tensor) -> Tensors:
         sent, local = tensors[:num_sent], tensors[num_sent : num_sent + num_local]
         params = tensors[num_sent + num_local :]
-        sent = tuple(t.contiguous() for t in sent)
+        sent, local = tuple(t.contiguous() for t in sent), tuple(t.contiguous() for t in local)
         out, stats, kept = mode.forward(call, sent, local, params)
         ctx.mark_dirty(*(t for t in local if any(t is o for o in out)))
         ctx.mode, ctx.call, ctx.kept = mode, call, kept
         ctx.sizes = (num_sent, num_local, len(params))
-        needed = (*sent, *local, *params, *out) if call.reducer.needs_src_in_backward else ()
-        ctx.num_out = len(out)
+        needed = (*sent, *local, *params) if call.reducer.needs_src_in_backward else ()
         ctx.save_for_backward(*needed, *stats)
+        # Not saved for backward, where it could not be let go half-way; detached, for a cycle would keep it alive for ever.
+        ctx.out = tuple(o.detach() for o in out) if call.reducer.needs_src_in_backward and call.training else ()
+        ctx.out_versions = [o._version for o in out]
         return out
 
     @staticmethod
@@ -67,10 +69,13 @@ class Aggregate(torch.autograd.Function):
             return taken
 
         if call.reducer.needs_src_in_backward:
-            sent, local, params, out = take(num_sent), take(num_local), take(num_params), take(ctx.num_out)
+            sent, local, params = take(num_sent), take(num_local), take(num_params)
         else:
-            sent = local = params = out = ()
-        saved = Saved(sent, local, params, out, tuple(tensors))
+            sent = local = params = ()
+        untouched = not ctx.out or [o._version for o in ctx.out] == ctx.out_versions
+        assert untouched, "an output of aggregate that its gradient needs was written to"
+        saved = Saved(sent, local, params, ctx.out, tuple(tensors))
+        ctx.out = ()
         with span(AGGREGATION):
             d_sent, d_local, d_params = ctx.mode.backward(call, saved, ctx.kept, grads)
         ctx.kept = None

@@ -52,26 +52,38 @@ def linear_map(x: Tensor, weight: Tensor, bias: Tensor | None, onto: Tensor | No
     return _Linear.apply(x, weight, bias, onto)
 
 
-class _TwoLinear(torch.autograd.Function):
-    """Two maps of the same rows: ``y = x W^T + b``, ``z = x V^T``; their errors of x are added without room for both."""
+class _Linears(torch.autograd.Function):
+    """Several maps of the same rows, ``y_k = x W_k^T + b_k``; their errors of x are added without room for each."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, other: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(x, weight, other)
-        ctx.has_bias = bias is not None
+    def forward(ctx: Any, x: Tensor, *maps: Tensor | None) -> tuple[Tensor, ...]:
+        weights, biases = maps[::2], maps[1::2]
+        ctx.save_for_backward(x, *weights)
+        ctx.biased = [bias is not None for bias in biases]
         with span(LINEAR):
-            return torch.nn.functional.linear(x, weight, bias), torch.nn.functional.linear(x, other)
+            return tuple(torch.nn.functional.linear(x, w, b) for w, b in zip(weights, biases, strict=True))  # type: ignore[arg-type]
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, grad_other: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, other = ctx.saved_tensors
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, *weights = ctx.saved_tensors
+        errors: list[Tensor | None] = []
         with span(LINEAR):
-            d_weight, d_other = grad.T @ x, grad_other.T @ x
-            d_bias = grad.sum(0) if ctx.has_bias else None
-            d_x = (grad @ weight).addmm_(grad_other, other) if ctx.needs_input_grad[0] else None
-        return d_x, d_weight, d_bias, d_other
+            for grad, biased in zip(grads, ctx.biased, strict=True):
+                errors += [grad.T @ x, grad.sum(0) if biased else None]
+            d_x = None
+            if ctx.needs_input_grad[0]:
+                d_x = grads[0] @ weights[0]
+                for grad, weight in zip(grads[1:], weights[1:], strict=True):
+                    d_x.addmm_(grad, weight)
+        return d_x, *errors
+
+
+def linears(x: Tensor, *maps: tuple[Tensor, Tensor | None]) -> tuple[Tensor, ...]:
+    """Several maps of ``x`` [N, in], each a weight [out, in] and a bias [out] or None: [N, out] each."""
+    return _Linears.apply(x, *(tensor for one in maps for tensor in one))
 
 
 def two_linear(x: Tensor, layer: nn.Linear, other: nn.Linear) -> tuple[Tensor, Tensor]:
-    """Both layers applied to ``x`` [N, in]; ``other`` has no bias."""
-    return _TwoLinear.apply(x, layer.weight, layer.bias, other.weight)
+    """Both layers applied to ``x`` [N, in]."""
+    first, second = linears(x, (layer.weight, layer.bias), (other.weight, other.bias))
+    return first, second

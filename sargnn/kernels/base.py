@@ -7,18 +7,19 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
+from sargnn.kernels.attention import Attention, RunningSoftmax
 from sargnn.kernels.block import EdgeBlock
 
 
 class Kernel(ABC):
     """Executes reducer steps on an ``EdgeBlock``. Stateless but for what it keeps in ``EdgeBlock.cache``.
 
-    Letters: S source rows, D destination rows, F features.
+    Letters: S source rows, D destination rows, F features, H heads, K features per head.
     """
 
     name: str
     operations: frozenset[str]
-    """Which operations it has: ``sum``, ``max``."""
+    """Which operations it has: ``sum``, ``max``, ``gat``, ``gatv2``."""
 
     @abstractmethod
     def unavailable_reasons(self, device: torch.device, dtype: torch.dtype) -> list[str]:
@@ -72,3 +73,84 @@ class Kernel(ABC):
     @abstractmethod
     def max_autograd(self, block: EdgeBlock, src: Tensor) -> Tensor:
         """The maximum [D, F], 0 without edges, in operators that autograd differentiates by itself."""
+
+    @abstractmethod
+    def gat_forward(
+        self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor, running: RunningSoftmax
+    ) -> None:
+        """Fold the block's edges j -> i into ``running``, with scores LeakyReLU(el_j + er_i).
+
+        Attention dropout is drawn by ``block.src_ids`` and ``block.dst_ids``.
+
+        Args:
+            z: [S, H K]. el: [S, H]. er: [D, H].
+        """
+
+    @abstractmethod
+    def attention_records(self, er: Tensor | None, running: RunningSoftmax, grad: Tensor) -> Tensor:
+        """What the backward pass reads of each destination: er_i (0 if not given), m_i, 1 / s_i, <grad_i, out_i> per head.
+
+        Args:
+            running: the finished softmax. grad: [D, H K], the error of its rows.
+
+        Returns:
+            [D, 4 H]; 1 / s_i is 0 for destinations without edges.
+        """
+
+    @abstractmethod
+    def gat_backward(
+        self,
+        block: EdgeBlock,
+        attention: Attention,
+        z: Tensor,
+        el: Tensor,
+        records: Tensor,
+        grad: Tensor,
+        d_z: Tensor | None,
+        d_el: Tensor | None,
+        d_er: Tensor,
+    ) -> None:
+        """Errors through the block's edges; weights are computed, and dropped, again.
+
+        Args:
+            records: [D, 4 H], from ``attention_records``. grad: [D, H K].
+            d_z: [S, H K] and d_el: [S, H], overwritten; None if not wanted. d_er: [D, H], added to.
+        """
+
+    @abstractmethod
+    def gat_autograd(self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor) -> Tensor:
+        """The attention [D, H K], 0 without edges, in operators that autograd differentiates by itself."""
+
+    @abstractmethod
+    def gatv2_forward(
+        self, block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, running: RunningSoftmax
+    ) -> None:
+        """As ``gat_forward``, with scores <att, LeakyReLU(z_j + x_i)> per head.
+
+        Args:
+            z: [S, H K], both the values and the sources' part of the scores. x: [D, H K]. att: [H K].
+        """
+
+    @abstractmethod
+    def gatv2_backward(
+        self,
+        block: EdgeBlock,
+        attention: Attention,
+        z: Tensor,
+        x: Tensor,
+        att: Tensor,
+        records: Tensor,
+        grad: Tensor,
+        d_z: Tensor | None,
+        d_x: Tensor,
+        d_att: Tensor,
+    ) -> None:
+        """As ``gat_backward``.
+
+        Args:
+            d_z: [S, H K], overwritten; None if not wanted. d_x: [D, H K] and d_att: [H K], added to.
+        """
+
+    @abstractmethod
+    def gatv2_autograd(self, block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor) -> Tensor:
+        """As ``gat_autograd``."""

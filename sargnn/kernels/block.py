@@ -23,17 +23,30 @@ class EdgeBlock:
         indptr: int32 [A + 1] and src: int32 [E]: the sources of each listed destination row.
         t_indptr: int32 [S + 1] and t_dst: int32 [E]: the destination rows (not list positions) of each source row.
         src_order: int32 [S], the place of each source row among all rows that this worker sees, by original id: breaks ties.
+        src_ids: int64 [S] and dst_ids: int64 [D], original ids: what is drawn for an edge depends on them.
         cache: what kernels keep with the block, by kernel name.
     """
 
-    def __init__(self, src: Tensor, dst: Tensor, num_src: int, num_dst: int, src_order: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        src: Tensor,
+        dst: Tensor,
+        num_src: int,
+        num_dst: int,
+        src_order: Tensor | None = None,
+        src_ids: Tensor | None = None,
+        dst_ids: Tensor | None = None,
+    ) -> None:
         """Build from edges sorted by destination.
 
         Args:
             src: int32 [E] in [0, S). dst: int32 [E] in [0, D), ascending.
             src_order: int32 [S]; the rows' own order if not given.
+            src_ids: int64 [S] and dst_ids: int64 [D]; the rows' own numbers if not given.
         """
         self.src_order = torch.arange(num_src, dtype=torch.int32, device=src.device) if src_order is None else src_order
+        self.src_ids = torch.arange(num_src, device=src.device) if src_ids is None else src_ids
+        self.dst_ids = torch.arange(num_dst, device=src.device) if dst_ids is None else dst_ids
         self.num_src, self.num_dst = num_src, num_dst
         self.src = src
         rows, counts = torch.unique_consecutive(dst, return_counts=True)

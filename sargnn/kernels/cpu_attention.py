@@ -21,8 +21,11 @@ from typing import Any
 import numba
 import numpy as np
 import torch
+from torch import Tensor
 
+from sargnn.kernels.attention import RunningSoftmax
 from sargnn.kernels.cpu_attention_code import (
+    RECORD,
     edge_softmax,
     edge_weights,
     error_rows,
@@ -30,7 +33,7 @@ from sargnn.kernels.cpu_attention_code import (
     row_of,
     score_errors,
 )
-from sargnn.rng import philox_words
+from sargnn.rng import Draw, philox_words
 
 BATCH = 256
 """Edges whose weights are held at a time."""
@@ -55,8 +58,8 @@ def drop_edge(weight: Any, source: Any, destination: Any, heads: Any, draw: Any,
 
 @numba.njit(parallel=True, cache=True, nogil=True)
 def fold_attention(
-    chunks: Any, rows: Any, indptr: Any, indices: Any, z: Any, el: Any, er: Any, slope: Any, source_ids: Any,
-    destination_ids: Any, draw: Any, keep: Any, out: Any, top: Any, total: Any,
+    chunks: Any, rows: Any, indptr: Any, indices: Any, z: Any, el: Any, er: Any, slope: Any, heads: Any,
+    source_ids: Any, destination_ids: Any, draw: Any, keep: Any, out: Any, top: Any, total: Any,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
     """Fold a block's edges into the running softmax of every listed destination.
 
@@ -67,8 +70,7 @@ def fold_attention(
         source_ids: int64 [S], destination_ids: int64 [D], draw, keep: see ``drop_edge``; a threshold of 0 drops nothing.
         out: [D, H K]; rows whose ``total`` is 0 are overwritten. top, total: [D, H], maximum and denominator so far.
     """
-    heads, item = el.shape[1], z.itemsize
-    width = z.shape[1] // heads
+    item, width = z.itemsize, z.shape[1] // heads
     everything = len(rows) == 0
     limit = np.int64(len(indices))
     dropping = draw[3] > 0
@@ -97,8 +99,8 @@ def fold_attention(
 
 @numba.njit(parallel=True, cache=True, nogil=True)
 def write_attention_errors(
-    bounds: Any, indptr: Any, indices: Any, z: Any, el: Any, records: Any, grad: Any, slope: Any, source_ids: Any,
-    destination_ids: Any, draw: Any, keep: Any, d_z: Any, d_el: Any, d_er: Any,
+    bounds: Any, indptr: Any, indices: Any, z: Any, el: Any, records: Any, grad: Any, slope: Any, heads: Any,
+    source_ids: Any, destination_ids: Any, draw: Any, keep: Any, d_z: Any, d_el: Any, d_er: Any,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
     """Errors of a block's source rows and scores, and of the destinations' scores.
 
@@ -108,8 +110,7 @@ def write_attention_errors(
         records: [D, 4 H], see ``cpu_attention_code.edge_weights``. grad: [D, H K].
         d_z: [S, H K], d_el: [S, H], overwritten. d_er: [T, D, H], added to.
     """
-    heads, item = el.shape[1], z.itemsize
-    width = z.shape[1] // heads
+    item, width = z.itemsize, z.shape[1] // heads
     limit = np.int64(len(indices))
     dropping = draw[3] > 0
     for lane in numba.prange(len(bounds) - 1):
@@ -171,6 +172,48 @@ def _dot(x: Any, y: Any) -> Any:  # pragma: no cover
     return total
 
 
+@numba.njit(parallel=True, cache=True, nogil=True)
+def _drop_weights(
+    weight: Any, source_ids: Any, sources: Any, destination_ids: Any, destinations: Any, draw: Any, keep: Any, out: Any
+) -> None:  # pragma: no cover
+    for e in numba.prange(weight.shape[0]):
+        out[e, :] = weight[e]
+        source, destination = np.uint64(source_ids[sources[e]]), np.uint64(destination_ids[destinations[e]])
+        drop_edge(out[e], source, destination, weight.shape[1], draw, keep)
+
+
+def drop_weights(
+    weights: Tensor, source_ids: Tensor, sources: Tensor, destination_ids: Tensor, destinations: Tensor, draw: Draw
+) -> Tensor:
+    """Attention dropout of weights [E, H] that stand in memory.
+
+    Args:
+        source_ids: int64 [S]. sources: int32 [E], the source row of each edge; destinations likewise.
+    """
+    out = torch.empty_like(weights)
+    _drop_weights(
+        weights.numpy(), source_ids.numpy(), sources.numpy(), destination_ids.numpy(), destinations.numpy(),
+        words_of(draw), weights.numpy().dtype.type(draw.scale), out.numpy(),
+    )  # fmt: skip
+    return out
+
+
+def records_of(er: Tensor | None, running: RunningSoftmax, grad: Tensor) -> Tensor:
+    """``Kernel.attention_records`` in one compiled pass."""
+    own = torch.zeros_like(running.top) if er is None else er
+    records = grad.new_empty(len(own), RECORD * own.shape[1])
+    tensors = (own, running.top, running.total, grad, running.out, records)
+    attention_records(*(tensor.detach().numpy() for tensor in tensors))
+    return records
+
+
+def words_of(draw: Draw | None) -> tuple[Any, ...]:
+    """A draw as the compiled loops take it: seed, epoch, tag, threshold; a threshold of 0 drops nothing."""
+    if draw is None:
+        return (*[np.uint64(0)] * 4,)
+    return tuple(np.uint64(word) for word in (draw.seed, draw.epoch, draw.tag, draw.threshold))
+
+
 def lanes_of(indptr: np.ndarray, lanes: int) -> np.ndarray:
     """Boundaries, int64 [lanes + 1], of runs of rows with about equal work: a row counts as one edge."""
     rows = len(indptr) - 1
@@ -183,9 +226,10 @@ def lanes_of(indptr: np.ndarray, lanes: int) -> np.ndarray:
 def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
     """The compiled functions with arguments of the types that they are called with."""
     x, ints, longs = torch.zeros(1, 16, dtype=dtype).numpy(), np.zeros(2, np.int32), np.zeros(2, np.int64)
-    scalar, draw = x.dtype.type(1), (*[np.uint64(0)] * 4,)
+    scalar, draw = x.dtype.type(1), words_of(None)
     return [
         (attention_records, (x, x, x, x, x, x)),
-        (fold_attention, (longs, ints, ints, ints, x, x, x, scalar, longs, longs, draw, scalar, x, x, x)),
-        (write_attention_errors, (longs, ints, ints, x, x, x, x, scalar, longs, longs, draw, scalar, x, x, x[None])),
+        (_drop_weights, (x, longs, ints, longs, ints, draw, scalar, x)),
+        (fold_attention, (longs, ints, ints, ints, x, x, x, scalar, 1, longs, longs, draw, scalar, x, x, x)),
+        (write_attention_errors, (longs, ints, ints, x, x, x, x, scalar, 1, longs, longs, draw, scalar, x, x, x[None])),
     ]

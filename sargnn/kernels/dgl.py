@@ -1,4 +1,4 @@
-"""DGL's SpMM (libxsmm on a CPU)."""
+"""DGL's operators: SpMM (libxsmm on a CPU); attention in ``dgl_attention``."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from sargnn.interop.dgl import copy_u_max_with_rows, import_dgl
-from sargnn.kernels.base import Kernel
 from sargnn.kernels.block import EdgeBlock
+from sargnn.kernels.dgl_attention import DglAttention
 
 
-class DglKernel(Kernel):
+class DglKernel(DglAttention):
     """DGL's operators on graphs that share the block's index arrays; built on first use and kept with the block.
 
     ``sum_forward`` and ``sum_backward`` hold one temporary of the size of their result, because DGL's SpMM cannot add
@@ -21,7 +21,7 @@ class DglKernel(Kernel):
     """
 
     name = "dgl"
-    operations = frozenset({"sum", "max"})
+    operations = frozenset({"sum", "max", "gat", "gatv2"})
 
     def unavailable_reasons(self, device: torch.device, dtype: torch.dtype) -> list[str]:
         reasons = []

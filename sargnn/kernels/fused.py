@@ -6,20 +6,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sargnn.kernels.base import Kernel
 from sargnn.kernels.block import EdgeBlock
+from sargnn.kernels.fused_attention import FusedAttention
+from sargnn.kernels.fused_block import chunks_of_block, listed_rows, numpy_of
 
 _DTYPES = (torch.float32, torch.float64)
 
 
-class FusedKernel(Kernel):
+class FusedKernel(FusedAttention):
     """Compiled loops over the block's own index arrays; no temporary of any size.
 
     Compiled once into Numba's cache by ``warm_up``, before workers start.
     """
 
     name = "fused"
-    operations = frozenset({"sum", "max"})
+    operations = frozenset({"sum", "max", "gat", "gatv2"})
 
     def unavailable_reasons(self, device: torch.device, dtype: torch.dtype) -> list[str]:
         reasons = []
@@ -33,10 +34,10 @@ class FusedKernel(Kernel):
         from sargnn.kernels.cpu_spmm import add_sums
 
         if block.num_edges:
-            factors = np.empty(0, _numpy(src).dtype) if scale is None else _numpy(scale)
+            factors = np.empty(0, numpy_of(src).dtype) if scale is None else numpy_of(scale)
             add_sums(
-                _chunks(block, "forward"), _listed(block), block.indptr.numpy(), block.src.numpy(),
-                _numpy(src), factors, _numpy(out),
+                chunks_of_block(block, "forward"), listed_rows(block), block.indptr.numpy(), block.src.numpy(),
+                numpy_of(src), factors, numpy_of(out),
             )  # fmt: skip
 
     def sum_backward(self, block: EdgeBlock, grad: Tensor, out: Tensor, scale: Tensor | None = None) -> None:
@@ -45,16 +46,16 @@ class FusedKernel(Kernel):
         if not block.num_edges:
             out.zero_()
             return
-        weights = np.empty(0, _numpy(grad).dtype) if scale is None else _numpy(scale)
-        write_sums(_chunks(block, "backward"), block.t_indptr.numpy(), block.t_dst.numpy(), _numpy(grad), weights, _numpy(out))
+        weights = np.empty(0, numpy_of(grad).dtype) if scale is None else numpy_of(scale)
+        write_sums(chunks_of_block(block, "backward"), block.t_indptr.numpy(), block.t_dst.numpy(), numpy_of(grad), weights, numpy_of(out))
 
     def max_forward(self, block: EdgeBlock, src: Tensor, best: Tensor, winner: Tensor) -> None:
         from sargnn.kernels.cpu_spmm import fold_max
 
         if block.num_edges:
             fold_max(
-                _chunks(block, "forward"), _listed(block), block.indptr.numpy(), block.src.numpy(),
-                _numpy(src), block.src_order.numpy(), _numpy(best), _numpy(winner),
+                chunks_of_block(block, "forward"), listed_rows(block), block.indptr.numpy(), block.src.numpy(),
+                numpy_of(src), block.src_order.numpy(), numpy_of(best), numpy_of(winner),
             )  # fmt: skip
 
     def max_backward(self, block: EdgeBlock, grad: Tensor, winner: Tensor, out: Tensor) -> None:
@@ -64,8 +65,8 @@ class FusedKernel(Kernel):
             out.zero_()
             return
         write_max_errors(
-            _chunks(block, "backward"), block.t_indptr.numpy(), block.t_dst.numpy(),
-            _numpy(grad), _numpy(winner), block.src_order.numpy(), _numpy(out),
+            chunks_of_block(block, "backward"), block.t_indptr.numpy(), block.t_dst.numpy(),
+            numpy_of(grad), numpy_of(winner), block.src_order.numpy(), numpy_of(out),
         )  # fmt: skip
 
     def sum_autograd(self, block: EdgeBlock, src: Tensor) -> Tensor:
@@ -73,26 +74,3 @@ class FusedKernel(Kernel):
 
     def max_autograd(self, block: EdgeBlock, src: Tensor) -> Tensor:
         raise AssertionError("domain_parallel refuses this kernel")
-
-
-_NO_ROWS = np.empty(0, np.int32)
-
-
-def _numpy(tensor: Tensor) -> np.ndarray:
-    """The memory of a contiguous tensor, for the compiled loops."""
-    assert tensor.is_contiguous()
-    return tensor.detach().numpy()
-
-
-def _listed(block: EdgeBlock) -> np.ndarray:
-    return _NO_ROWS if block.dst_rows is None else block.dst_rows.numpy()
-
-
-def _chunks(block: EdgeBlock, direction: str) -> np.ndarray:
-    from sargnn.kernels.cpu_spmm import chunks_of
-
-    key = f"fused_{direction}"
-    if key not in block.cache:
-        block.cache[key] = chunks_of((block.indptr if direction == "forward" else block.t_indptr).numpy())
-    chunks: np.ndarray = block.cache[key]
-    return chunks

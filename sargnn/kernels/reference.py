@@ -5,15 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sargnn.kernels.base import Kernel
 from sargnn.kernels.block import EdgeBlock
+from sargnn.kernels.reference_attention import ReferenceAttention
 
 
-class ReferenceKernel(Kernel):
+class ReferenceKernel(ReferenceAttention):
     """Every operation as gather and ``index_add_``; holds a tensor of size edges x features while it runs."""
 
     name = "reference"
-    operations = frozenset({"sum", "max"})
+    operations = frozenset({"sum", "max", "gat", "gatv2"})
 
     def unavailable_reasons(self, device: torch.device, dtype: torch.dtype) -> list[str]:
         return []

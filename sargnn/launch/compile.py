@@ -14,9 +14,9 @@ def warm_up() -> None:
 
     from sargnn import rng
     from sargnn.comm import rows
-    from sargnn.kernels import cpu_nodewise, cpu_spmm
+    from sargnn.kernels import cpu_attention, cpu_attention_v2, cpu_nodewise, cpu_spmm
 
-    for module in (rng, rows, cpu_spmm, cpu_nodewise):
+    for module in (rng, rows, cpu_spmm, cpu_nodewise, cpu_attention, cpu_attention_v2):
         for dtype in (torch.float32, torch.float64):
             for function, arguments in module.samples(dtype):
                 function.compile(tuple(numba.typeof(argument) for argument in arguments))

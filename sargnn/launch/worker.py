@@ -105,7 +105,8 @@ def make_trainer(config: RunConfig, part: Part, num_classes: int, group: Group) 
         dtype=dtype,
         cache_static=config.engine.cache_static == "auto",
     )
-    if (config.model.dropout or config.model.input_dropout) and part.node_ids.max(initial=0) >= MAX_ID:
+    drops = (config.model.dropout, config.model.input_dropout, getattr(config.model, "attn_dropout", 0))
+    if any(drops) and part.node_ids.max(initial=0) >= MAX_ID:
         raise ConfigError("Dropout is drawn by node id, and this graph has ids of 2**32 and more.", hint="set dropout to 0")
     plan = load_plan(
         part,

@@ -2,5 +2,6 @@
 
 MODELS = {
     "sage": "sargnn.models.sage:build",
+    "gat": "sargnn.models.gat:build",
     "gcn": "sargnn.models.gcn:build",
 }

@@ -15,7 +15,7 @@ from sargnn.engine.aggregate import Engine
 from sargnn.engine.linear import linear, linear_map
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.sum import Sum
-from sargnn.models.stack import GraphLayer, Stack, build_stack
+from sargnn.models.stack import GraphLayer, LayerSpec, Stack, build_stack
 from sargnn.shards.plan import LayerPlan
 
 
@@ -63,4 +63,8 @@ def _scale(degrees: Tensor, like: Tensor) -> Tensor:
 
 def build(config: GcnConfig, num_features: int, num_classes: int) -> Stack:
     """The model that ``config`` describes."""
-    return build_stack(config, num_features, num_classes, GcnLayer)
+
+    def layer(spec: LayerSpec) -> GcnLayer:
+        return GcnLayer(spec.in_width, spec.out_width, bias=spec.bias, constant_input=spec.constant_input)
+
+    return build_stack(config, num_features, num_classes, layer)

@@ -7,8 +7,6 @@ Initialised as DGL's ``SAGEConv``: Glorot uniform with ReLU's gain, the bias as 
 
 from __future__ import annotations
 
-from functools import partial
-
 from torch import Tensor, nn
 
 from sargnn.config import SageConfig
@@ -16,7 +14,7 @@ from sargnn.engine.aggregate import Engine
 from sargnn.engine.linear import linear, two_linear
 from sargnn.engine.reducers import REDUCERS
 from sargnn.engine.reducers.base import Reducer
-from sargnn.models.stack import GraphLayer, Stack, build_stack
+from sargnn.models.stack import GraphLayer, LayerSpec, Stack, build_stack
 from sargnn.resolve import resolve
 from sargnn.shards.plan import LayerPlan
 
@@ -72,4 +70,14 @@ class SageLayer(GraphLayer):
 
 def build(config: SageConfig, num_features: int, num_classes: int) -> Stack:
     """The model that ``config`` describes."""
-    return build_stack(config, num_features, num_classes, partial(SageLayer, aggregator=config.aggregator))
+
+    def layer(spec: LayerSpec) -> SageLayer:
+        return SageLayer(
+            spec.in_width,
+            spec.out_width,
+            aggregator=config.aggregator,
+            bias=spec.bias,
+            constant_input=spec.constant_input,
+        )
+
+    return build_stack(config, num_features, num_classes, layer)

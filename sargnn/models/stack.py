@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional
@@ -31,6 +32,25 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.nn.functional.relu,
     "elu": torch.nn.functional.elu,
 }
+
+
+@dataclass(frozen=True)
+class LayerSpec:
+    """One layer's place in a stack, for ``build_stack``.
+
+    Attributes:
+        index: from 0. last: whether its output are the logits.
+        in_width, out_width: features of the input and the output rows.
+        bias: whether it has one; not before a batch norm, where its true gradient is zero.
+        constant_input: see ``GraphLayer``.
+    """
+
+    index: int
+    last: bool
+    in_width: int
+    out_width: int
+    bias: bool
+    constant_input: bool
 
 
 class GraphLayer(nn.Module, ABC):
@@ -58,6 +78,11 @@ class GraphLayer(nn.Module, ABC):
     def sent_widths(self) -> tuple[int, ...]:
         """Widths of the tensors that travel."""
         return (self.out_width if self.transforms_first else self.in_width,)
+
+    @property
+    def sent_needs_grad(self) -> bool:
+        """Whether errors of the rows that travel are wanted."""
+        return not self.constant_input
 
     @property
     @abstractmethod
@@ -136,20 +161,30 @@ def _residual(in_width: int, out_width: int) -> nn.Module:
     return nn.Identity() if in_width == out_width else nn.Linear(in_width, out_width, bias=False)
 
 
-def build_stack(config: StackConfig, num_features: int, num_classes: int, make_layer: Callable[..., GraphLayer]) -> Stack:
-    """A stack of ``num_layers`` layers of width ``hidden``, the last one as wide as there are classes.
+def build_stack(
+    config: StackConfig,
+    num_features: int,
+    num_classes: int,
+    make_layer: Callable[[LayerSpec], GraphLayer],
+    hidden_width: int | None = None,
+) -> Stack:
+    """A stack of ``num_layers`` layers, the last one as wide as there are classes.
 
     Args:
-        make_layer: called as ``make_layer(in_width, out_width, bias=..., constant_input=...)``.
+        hidden_width: of the rows between layers; ``config.hidden`` if not given.
     """
-    widths = [num_features, *[config.hidden] * (config.num_layers - 1), num_classes]
+    widths = [num_features, *[hidden_width or config.hidden] * (config.num_layers - 1), num_classes]
     last = config.num_layers - 1
     layers = [
         make_layer(
-            widths[index],
-            widths[index + 1],
-            bias=index == last or config.norm != "batch",
-            constant_input=index == 0 and config.input_dropout == 0,
+            LayerSpec(
+                index=index,
+                last=index == last,
+                in_width=widths[index],
+                out_width=widths[index + 1],
+                bias=index == last or config.norm != "batch",
+                constant_input=index == 0 and config.input_dropout == 0,
+            )
         )
         for index in range(config.num_layers)
     ]

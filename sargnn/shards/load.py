@@ -56,7 +56,9 @@ def load_plan(
         for q in range(world)
     ]
     starts = [0 if q == rank else num_rows + int(part.halo_offsets[q]) for q in range(world)]
-    order = _places(np.concatenate([part.node_ids, part.halo_ids]))
+    ids = np.concatenate([part.node_ids, part.halo_ids])
+    order = _places(ids)
+    node_ids = _tensor(np.asarray(part.node_ids), device)
     send = np.asarray(part.send_rows)
     lists = HaloLists(
         send_rows=tuple(_tensor(send[part.send_offsets[q] : part.send_offsets[q + 1]], device) for q in range(world)),
@@ -66,7 +68,7 @@ def load_plan(
     shards: dict[Piece, Shard] | None = None
     merged: Shard | None = None
     if layout == "sharded":
-        own = _block(*edges[rank], order=order[:num_rows], num_rows=num_rows, device=device)
+        own = _block(*edges[rank], order[:num_rows], node_ids, node_ids)
         shards = {Piece(rank, 0): Shard(rank, own)}
         for now in lists.rounds(rank):
             peer, number = now.piece
@@ -74,23 +76,22 @@ def load_plan(
             first, last = spans[number] if number < len(spans) else (0, 0)
             shard_src, shard_dst = edges[peer]
             inside = (shard_src >= first) & (shard_src < last)
-            places = order[starts[peer] + first : starts[peer] + last]
-            block = _block(
-                shard_src[inside] - np.int32(first), shard_dst[inside], order=places, num_rows=num_rows, device=device
-            )
+            rows = slice(starts[peer] + first, starts[peer] + last)
+            row_ids = _tensor(ids[rows], device)
+            block = _block(shard_src[inside] - np.int32(first), shard_dst[inside], order[rows], row_ids, node_ids)
             shards[now.piece] = Shard(peer, block)
     else:
         all_src = np.concatenate([edges[q][0] + np.int32(starts[q]) for q in range(world)])
         all_dst = np.concatenate([edges[q][1] for q in range(world)])
         by_dst = np.argsort(all_dst, kind="stable")
-        merged = Shard(-1, _block(all_src[by_dst], all_dst[by_dst], order=order, num_rows=num_rows, device=device))
+        merged = Shard(-1, _block(all_src[by_dst], all_dst[by_dst], order, _tensor(ids, device), node_ids))
     return LayerPlan(
         rank=rank,
         world=world,
         num_rows=num_rows,
         num_out=num_rows,
         out_rows=None,
-        node_ids=_tensor(np.asarray(part.node_ids), device),
+        node_ids=node_ids,
         in_degrees=_tensor(in_degrees, device),
         out_degrees=_tensor(out_degrees, device),
         lists=lists,
@@ -116,8 +117,11 @@ def _places(ids: np.ndarray) -> np.ndarray:
     return places
 
 
-def _block(src: np.ndarray, dst: np.ndarray, *, order: np.ndarray, num_rows: int, device: torch.device) -> EdgeBlock:
-    return EdgeBlock(_tensor(src, device), _tensor(dst, device), len(order), num_rows, _tensor(order, device))
+def _block(src: np.ndarray, dst: np.ndarray, order: np.ndarray, src_ids: Tensor, dst_ids: Tensor) -> EdgeBlock:
+    device = dst_ids.device
+    return EdgeBlock(
+        _tensor(src, device), _tensor(dst, device), len(src_ids), len(dst_ids), _tensor(order, device), src_ids, dst_ids
+    )
 
 
 def _tensor(array: np.ndarray, device: torch.device) -> Tensor:

@@ -28,7 +28,7 @@ class Toy(Reducer):
     def finish(self, plan: LayerPlan, local: Tensors, params: Tensors, state: Tensor) -> tuple[Tensors, Tensors]:
         return (local[0] * params[0] * state,), (state,)
 
-    def backward_init(self, plan: LayerPlan, saved: Saved, grads: Tensors) -> Tensors:
+    def backward_init(self, plan: LayerPlan, kernel: Kernel, saved: Saved, grads: Tensors) -> Tensors:
         (folded,) = saved.stats
         error = grads[0] * saved.local[0] * saved.params[0]
         return error, grads[0] * saved.params[0] * folded, (grads[0] * saved.local[0] * folded).sum(0)

@@ -12,6 +12,7 @@ from sargnn.comm.group import Group
 from sargnn.config import (
     CommConfig,
     EngineConfig,
+    GatConfig,
     GcnConfig,
     KernelConfig,
     ModeConfig,
@@ -24,6 +25,7 @@ from sargnn.config import (
 )
 from sargnn.data.dataset import Dataset
 from sargnn.launch.worker import make_trainer
+from sargnn.models import MODELS
 from sargnn.models.stack import GraphLayer, Stack
 from sargnn.partition.cut import parts_of
 from sargnn.train.loop import Trainer
@@ -36,19 +38,29 @@ _DATASET = SyntheticConfig(
 )  # fmt: skip
 
 
-def model_config(name: str, **changes: Any) -> SageConfig | GcnConfig:
+Model = SageConfig | GcnConfig | GatConfig
+NAMES = [*MODELS, "gatv2"]
+"""Every model, and the scorings of GAT."""
+
+
+def model_config(name: str, **changes: Any) -> Model:
     """A small model with batch norm and dropouts on."""
     common: dict[str, Any] = {
         "hidden": 10, "num_layers": 3, "norm": "batch", "activation": "relu", "residual": False,
         "dropout": 0.4, "input_dropout": 0.0,
     }  # fmt: skip
+    if name in ("gat", "gatv2"):
+        attentive = {
+            "hidden": 5, "heads": 3, "out_heads": 2, "attn_dropout": 0.3, "negative_slope": 0.2, "v2": name == "gatv2",
+        }  # fmt: skip
+        return GatConfig(name="gat", **{**common, **attentive, **changes})
     if name == "gcn":
         return GcnConfig(name="gcn", **{**common, **changes})
     return SageConfig(name="sage", **{"aggregator": "mean", **common, **changes})
 
 
 def run_config(
-    model: SageConfig | GcnConfig, *, mode: str = "sar", kernel: str = "auto", partitioner: str = "random", world: int = 1,
+    model: Model, *, mode: str = "sar", kernel: str = "auto", partitioner: str = "random", world: int = 1,
     precision: str = "fp64", epochs: int = 30, seed: int = 3, prefetch_depth: int = 1,
     cache_static: str | bool = "auto",
     message_rows: int | None = None,
@@ -104,7 +116,7 @@ def step(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
     predicted = 0
     for layer in graph_layers(trainer):
         predicted += trainer.engine.mode.wire_bytes(
-            plan, layer.reducer, layer.sent_widths, trainer.features.element_size(), sent_needs_grad=not layer.constant_input
+            plan, layer.reducer, layer.sent_widths, trainer.features.element_size(), sent_needs_grad=layer.sent_needs_grad
         )
     with torch.no_grad():
         logits = trainer.model(trainer.engine, trainer.plans, trainer.features)
@@ -119,9 +131,10 @@ def step(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
         "held_bytes": trainer.engine.exchange.held_bytes(),
         "planned_bytes": plan.lists.buffer_bytes(
             plan.rank,
-            max(width for layer in graph_layers(trainer) for width in layer.sent_widths),
+            max(sum(layer.sent_widths) for layer in graph_layers(trainer)),
             trainer.features.element_size(),
             config.comm.prefetch_depth,
+            refetch=any(trainer.engine.mode.fetches(layer.reducer) > 1 for layer in graph_layers(trainer)),
         ),
     }
 

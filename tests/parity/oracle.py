@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sargnn.config import GcnConfig, RunConfig, SageConfig
+from sargnn.config import GatConfig, RunConfig, SageConfig
 from sargnn.data.dataset import SPLITS, Dataset
-from sargnn.rng import Draw, Purpose, dropout_mask
+from sargnn.rng import Draw, Purpose, dropout_mask, edge_mask
 
 
 def adjacency(dataset: Dataset, add_self_loops: bool) -> Tensor:
@@ -32,7 +32,7 @@ def forward(config: RunConfig, dataset: Dataset, params: dict[str, Tensor], epoc
     """Training-time logits [N, C] in fp64."""
     matrix = adjacency(dataset, config.add_self_loops)
     in_degrees, out_degrees = matrix.sum(1).clamp(min=1), matrix.sum(0).clamp(min=1)
-    model: SageConfig | GcnConfig = config.model
+    model = config.model
     ids = torch.arange(dataset.num_nodes)
 
     def drop(x: Tensor, purpose: Purpose, layer: int, p: float) -> Tensor:
@@ -49,6 +49,13 @@ def forward(config: RunConfig, dataset: Dataset, params: dict[str, Tensor], epoc
                 gathered = (matrix @ h) / (in_degrees[:, None] if model.aggregator == "mean" else torch.ones(()))
             out = h @ params[f"{name}.self.weight"].T + gathered @ params[f"{name}.neigh.weight"].T
             bias = params.get(f"{name}.self.bias")
+        elif isinstance(model, GatConfig):
+            draw = Draw(config.seed, epoch, Purpose.ATTENTION_DROPOUT, index, model.attn_dropout)
+            heads = model.out_heads if index == model.num_layers - 1 else model.heads
+            out = _attention(matrix, h, {k[len(name) + 1 :]: v for k, v in params.items() if k.startswith(name)}, model, heads, draw)
+            if index == model.num_layers - 1:
+                out = out.view(len(h), heads, -1).mean(1)
+            bias = params.get(f"{name}.bias")
         else:
             normalised = matrix / in_degrees.sqrt()[:, None] / out_degrees.sqrt()[None, :]
             out = normalised @ h @ params[f"{name}.linear.weight"].T
@@ -63,6 +70,29 @@ def forward(config: RunConfig, dataset: Dataset, params: dict[str, Tensor], epoc
             out = F.batch_norm(out, None, None, params[f"norms.{index}.weight"], params[f"norms.{index}.bias"], training=True)
         h = drop(getattr(F, model.activation)(out), Purpose.DROPOUT, index, model.dropout)
     raise AssertionError
+
+
+def _attention(matrix: Tensor, h: Tensor, params: dict[str, Tensor], model: GatConfig, heads: int, draw: Draw) -> Tensor:
+    """[N, H K]: per head a softmax over all in-edges, with what stands in ``matrix`` as their number."""
+    n = len(h)
+    if model.v2:
+        z = (h @ params["src.weight"].T + params["src.bias"]).view(n, heads, -1)
+        x = (h @ params["dst.weight"].T + params["dst.bias"]).view(n, heads, -1)
+        u = F.leaky_relu(z[None] + x[:, None], model.negative_slope)  # [destination, source, head, feature]
+        scores = (u * params["attn"]).sum(3)
+    else:
+        z = (h @ params["linear.weight"].T).view(n, heads, -1)
+        raw = (z * params["attn_src"]).sum(2)[None] + (z * params["attn_dst"]).sum(2)[:, None]
+        scores = F.leaky_relu(raw, model.negative_slope)
+    connected = matrix[:, :, None] > 0
+    scores = scores.masked_fill(~connected, -torch.inf)
+    top = scores.detach().amax(1, keepdim=True)
+    weights = torch.where(connected, matrix[:, :, None] * torch.exp(scores - top.masked_fill(top == -torch.inf, 0)), 0)
+    sums = weights.sum(1, keepdim=True)
+    weights = weights / torch.where(sums == 0, 1, sums)
+    destination, source = torch.meshgrid(torch.arange(n), torch.arange(n), indexing="ij")
+    kept = edge_mask(source.flatten(), destination.flatten(), heads, draw).view(n, n, heads)
+    return torch.einsum("ijh,jhk->ihk", weights * kept * draw.scale, z).flatten(1)
 
 
 def _maxima(matrix: Tensor, h: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sargnn.comm.group import Group
-from sargnn.config import GcnConfig, RunConfig, SageConfig
+from sargnn.config import RunConfig
 from tests.graphs import nasty_graph
 from tests.parity import cases
 from tests.pool import pool
@@ -38,7 +38,7 @@ COMBINATIONS: dict[str, tuple[str, str, str, str, int, str]] = {
 }
 
 
-def model(name: str) -> SageConfig | GcnConfig:
+def model(name: str) -> cases.Model:
     if name == "max":
         return cases.model_config("sage", aggregator="max", input_dropout=0.2)
     return cases.model_config(name, input_dropout=0.2)

@@ -10,11 +10,9 @@ import pytest
 import torch
 
 from sargnn.comm.group import Group
-from sargnn.config import GcnConfig, SageConfig
 from sargnn.engine.modes import MODES
 from sargnn.errors import KernelError
 from sargnn.kernels import KERNELS
-from sargnn.models import MODELS
 from sargnn.partition import PARTITIONERS
 from sargnn.resolve import resolve
 from tests.graphs import assign, nasty_graph
@@ -33,13 +31,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 @cache
-def expected(model: SageConfig | GcnConfig, seed: int) -> dict[str, Any]:
+def expected(model: cases.Model, seed: int) -> dict[str, Any]:
     config = cases.run_config(model, seed=seed)
     start = cases.initial_parameters(Group.single(), config, GRAPH)
     return oracle.first_step(config, GRAPH, {name: torch.from_numpy(value) for name, value in start.items()})
 
 
-def check(model: SageConfig | GcnConfig, **choices: Any) -> None:
+def check(model: cases.Model, **choices: Any) -> None:
     config = cases.run_config(model, **choices)
     want = expected(model, config.seed)
     ranks = pool(config.world)(cases.step, config, GRAPH)
@@ -69,20 +67,20 @@ PAIRS = [(mode, kernel) for mode in MODES for kernel in kernels_of(mode)]
 @pytest.mark.parametrize("world", [1, 2, 4])
 @pytest.mark.parametrize("partitioner", [*PARTITIONERS, "empty", "apart"])
 @pytest.mark.parametrize(("mode", "kernel"), PAIRS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", cases.NAMES)
 def test_every_pair(name: str, mode: str, kernel: str, partitioner: str, world: int) -> None:
     check(cases.model_config(name), mode=mode, kernel=kernel, partitioner=partitioner, world=world)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize(("mode", "kernel"), PAIRS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", cases.NAMES)
 def test_model_variants(name: str, mode: str, kernel: str, variant: str) -> None:
     check(cases.model_config(name, **VARIANTS[variant]), mode=mode, kernel=kernel, world=4)
 
 
 @pytest.mark.parametrize(("mode", "kernel"), PAIRS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", cases.NAMES)
 def test_fp32(name: str, mode: str, kernel: str) -> None:
     check(cases.model_config(name), mode=mode, kernel=kernel, world=4, precision="fp32")
 
@@ -120,13 +118,24 @@ def test_messages_in_pieces_change_nothing(aggregator: str, rows: int, depth: in
     check(model, world=4, partitioner="metis", message_rows=rows, prefetch_depth=depth)
 
 
+@pytest.mark.parametrize("depth", [0, 1, 3])
+@pytest.mark.parametrize("rows", [1, 7, 30])
+@pytest.mark.parametrize("mode", ["sar", "no_remat"])
+@pytest.mark.parametrize("name", ["gat", "gatv2"])
+def test_attention_in_pieces_changes_nothing(name: str, mode: str, rows: int, depth: int) -> None:
+    """The running maximum changes from piece to piece, and sar fetches the pieces again in backward."""
+    model = cases.model_config(name)
+    check(model, mode=mode, world=4, partitioner="metis", message_rows=rows, prefetch_depth=depth)
+
+
+@pytest.mark.parametrize("name", ["sage", "gat"])
 @pytest.mark.parametrize("mode", ["sar", "no_remat"])
 @pytest.mark.parametrize("rows", [None, 10])
 @pytest.mark.parametrize("depth", [0, 1, 2])
 @pytest.mark.parametrize("partitioner", ["metis", "apart"])
-def test_buffers_never_exceed_the_plan(partitioner: str, depth: int, rows: int | None, mode: str) -> None:
+def test_buffers_never_exceed_the_plan(partitioner: str, depth: int, rows: int | None, mode: str, name: str) -> None:
     config = cases.run_config(
-        cases.model_config("sage"), mode=mode, world=4, partitioner=partitioner, prefetch_depth=depth, message_rows=rows
+        cases.model_config(name), mode=mode, world=4, partitioner=partitioner, prefetch_depth=depth, message_rows=rows
     )
     ranks = pool(4)(cases.step, config, GRAPH)
     for answer in ranks:
@@ -143,12 +152,18 @@ def test_the_forced_partitions_are_what_they_claim() -> None:
 
 @pytest.mark.parametrize("world", [1, 2, 4])
 @pytest.mark.parametrize(("mode", "kernel"), PAIRS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", cases.NAMES)
 def test_bytes_equal_the_plan(name: str, mode: str, kernel: str, world: int) -> None:
     config = cases.run_config(cases.model_config(name), mode=mode, kernel=kernel, world=world)
     ranks = pool(world)(cases.step, config, GRAPH)
     for answer in ranks:
         assert answer["sent_bytes"] == answer["predicted_bytes"]
-    # The same from the cut alone: forward rows and backward errors of layers 2 and 3, forward rows of layer 1.
     halo = sum(answer["halo_rows"] for answer in ranks)
-    assert sum(a["sent_bytes"] for a in ranks) == halo * 8 * (11 + 2 * 10 + 2 * 5)
+    if name in ("gat", "gatv2"):
+        # Rows and scores of 3, 3 and 2 heads of 5; forward and errors backward, in sar fetched again in between.
+        width = 2 * 3 * 5 + 2 * 5 + (2 * 3 + 2 if name == "gat" else 0)
+        expected_bytes = (3 if mode == "sar" else 2) * width
+    else:
+        # Forward rows and backward errors of layers 2 and 3, forward rows of layer 1.
+        expected_bytes = 11 + 2 * 10 + 2 * 5
+    assert sum(a["sent_bytes"] for a in ranks) == halo * 8 * expected_bytes

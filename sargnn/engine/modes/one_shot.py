@@ -34,7 +34,7 @@ class OneShot(ManualMode):
     def backward(self, call: Call, saved: Saved, kept: Tensors | None, grads: Tensors) -> tuple[Tensors, Tensors, Tensors]:
         plan, reducer = call.plan, call.reducer
         assert plan.merged is not None
-        state = reducer.backward_init(plan, saved, grads)
+        state = reducer.backward_init(plan, call.kernel, saved, grads)
         total = plan.num_rows + plan.halo_rows
         widths = [t.shape[1] for t in saved.sent] or [grads[0].shape[1]]
         errors = tuple(grads[0].new_empty(total, width) for width in widths) if call.sent_needs_grad else None

@@ -46,7 +46,7 @@ class Sar(ManualMode):
     def backward(self, call: Call, saved: Saved, kept: Kept, grads: Tensors) -> tuple[Tensors, Tensors, Tensors]:
         plan, reducer = call.plan, call.reducer
         assert plan.shards is not None
-        state = reducer.backward_init(plan, saved, grads)
+        state = reducer.backward_init(plan, call.kernel, saved, grads)
         if not call.sent_needs_grad:
             for piece, rows in self._sources(call, saved, kept):
                 reducer.backward_step(call.kernel, plan.shards[piece].block, rows, saved, state, None)

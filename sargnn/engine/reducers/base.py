@@ -18,12 +18,13 @@ from sargnn.shards.plan import LayerPlan
 Tensors = tuple[Tensor, ...]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Saved:
     """What the backward pass gets to see.
 
     Attributes:
-        sent, local, params, out: the call's tensors; empty where ``needs_src_in_backward`` is false.
+        sent, local, params, out: the call's tensors; empty where ``needs_src_in_backward`` is false. ``backward_init`` may
+            drop ``out``, the largest that only it needs, which is then freed unless someone else keeps it.
         stats: what ``finish`` asked to keep.
     """
 
@@ -63,7 +64,7 @@ class Reducer(ABC):
         """The outputs [M, ...] and the statistics to keep for the backward pass."""
 
     @abstractmethod
-    def backward_init(self, plan: LayerPlan, saved: Saved, grads: Tensors) -> Any:
+    def backward_init(self, plan: LayerPlan, kernel: Kernel, saved: Saved, grads: Tensors) -> Any:
         """What ``backward_step`` starts from. ``grads``: the errors of the outputs; not to be written to."""
 
     @abstractmethod

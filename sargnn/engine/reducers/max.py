@@ -45,7 +45,7 @@ class Max(Reducer):
         isolated = plan.in_degrees == 0  # a destination without edges has no winner in any feature
         return (best.masked_fill_(isolated[:, None], 0),), (winner,)
 
-    def backward_init(self, plan: LayerPlan, saved: Saved, grads: Tensors) -> Tensor:
+    def backward_init(self, plan: LayerPlan, kernel: Kernel, saved: Saved, grads: Tensors) -> Tensor:
         return grads[0].contiguous()
 
     def backward_step(

@@ -52,7 +52,7 @@ class Sum(Reducer):
     ) -> tuple[Tensors, Tensors]:
         return (state[0],), ()
 
-    def backward_init(self, plan: LayerPlan, saved: Saved, grads: Tensors) -> tuple[Tensor, Tensor | None]:
+    def backward_init(self, plan: LayerPlan, kernel: Kernel, saved: Saved, grads: Tensors) -> tuple[Tensor, Tensor | None]:
         error = grads[0].contiguous()
         return error, self.scale(plan, error)
 

@@ -1,0 +1,121 @@
+"""Attention over in-neighbours: a softmax that goes on from shard to shard (paper, section 3.4).
+
+    out_i = sum over edges j -> i of r_ji a_ji z_j        a_ji = exp(e_ji - m_i) / s_i
+
+Per destination and head the running maximum m, denominator s and the row normalised so far are kept; when m grows, both are
+scaled by exp(old m - new m). Backward, with delta_i = <g_i, out_i> per head: d e = a (r <g_i, z_j> - delta_i),
+d z_j += a r g_i. r is attention dropout's factor, drawn again by the original ids of the edge's ends.
+
+Letters: N input rows, M output rows, S source rows of a shard, H heads, K features per head.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sargnn.engine.reducers.base import Reducer, Saved, Tensors
+from sargnn.kernels.attention import Attention, RunningSoftmax
+from sargnn.kernels.base import Kernel
+from sargnn.kernels.block import EdgeBlock
+from sargnn.rng import Draw
+from sargnn.shards.plan import LayerPlan
+
+
+class _Attentive(Reducer):
+    """What both scorings share.
+
+    Args:
+        heads: H. negative_slope: of LeakyReLU, 0 to 1. draw: of attention dropout; None drops nothing.
+    """
+
+    needs_src_in_backward = True
+
+    def __init__(self, heads: int = 1, negative_slope: float = 0.2, draw: Draw | None = None) -> None:
+        self.attention = Attention(heads, negative_slope, draw)
+
+    def init(self, plan: LayerPlan, sent: Tensors, local: Tensors, params: Tensors) -> RunningSoftmax:
+        return RunningSoftmax.empty(sent[0], plan.num_out, self.attention.heads)
+
+    def finish(self, plan: LayerPlan, local: Tensors, params: Tensors, state: RunningSoftmax) -> tuple[Tensors, Tensors]:
+        isolated = torch.nonzero(plan.in_degrees == 0)[:, 0]
+        state.out.index_fill_(0, isolated, 0)
+        return (state.out,), (state.top, state.total)
+
+    def _records(self, kernel: Kernel, er: Tensor | None, saved: Saved, grad: Tensor) -> Tensor:
+        """What backward reads of each destination; the output is not needed after that."""
+        (out,), saved.out = saved.out, ()
+        return kernel.attention_records(er, RunningSoftmax(out, *saved.stats), grad)
+
+
+class Gat(_Attentive):
+    """Scores ``e_ji = LeakyReLU(el_j + er_i)`` (Velickovic et al., 2018).
+
+    ``sent`` is (z [N, H K], el [N, H]), in one message; ``local`` is (er [M, H],). Saves its inputs, its output, m and s.
+    """
+
+    name = "gat"
+    operation = "gat"
+
+    def step(
+        self, kernel: Kernel, block: EdgeBlock, rows: Tensors, local: Tensors, params: Tensors, state: RunningSoftmax
+    ) -> None:
+        kernel.gat_forward(block, self.attention, *rows, *local, state)
+
+    def backward_init(self, plan: LayerPlan, kernel: Kernel, saved: Saved, grads: Tensors) -> tuple[Tensor, Tensor, Tensor]:
+        grad = grads[0].contiguous()
+        return self._records(kernel, saved.local[0], saved, grad), grad, torch.zeros_like(saved.local[0])
+
+    def backward_step(
+        self, kernel: Kernel, block: EdgeBlock, rows: Tensors | None, saved: Saved, state: Any, out: Tensors | None
+    ) -> None:
+        assert rows is not None
+        kernel.gat_backward(block, self.attention, *rows, *state[:2], *(out or (None, None)), state[2])
+
+    def backward_finish(self, saved: Saved, state: Any) -> tuple[Tensors, Tensors]:
+        return (state[2],), ()
+
+    def autograd_forward(
+        self, plan: LayerPlan, kernel: Kernel, block: EdgeBlock, rows: Tensors, local: Tensors, params: Tensors
+    ) -> Tensors:
+        return (kernel.gat_autograd(block, self.attention, *rows, *local),)
+
+
+class GatV2(_Attentive):
+    """Scores ``e_ji = <att, LeakyReLU(z_j + x_i)>`` per head (Brody et al., 2022).
+
+    ``sent`` is (z [N, H K],), ``local`` (x [M, H K],), ``params`` (att [H K],). Saves its inputs, its output, m and s.
+    """
+
+    name = "gatv2"
+    operation = "gatv2"
+
+    def step(
+        self, kernel: Kernel, block: EdgeBlock, rows: Tensors, local: Tensors, params: Tensors, state: RunningSoftmax
+    ) -> None:
+        kernel.gatv2_forward(block, self.attention, *rows, *local, *params, state)
+
+    def backward_init(self, plan: LayerPlan, kernel: Kernel, saved: Saved, grads: Tensors) -> tuple[Tensor, ...]:
+        grad = grads[0].contiguous()
+        records = self._records(kernel, None, saved, grad)
+        return records, grad, torch.zeros_like(saved.local[0]), torch.zeros_like(saved.params[0])
+
+    def backward_step(
+        self, kernel: Kernel, block: EdgeBlock, rows: Tensors | None, saved: Saved, state: Any, out: Tensors | None
+    ) -> None:
+        assert rows is not None
+        records, grad, d_x, d_att = state
+        d_z = None if out is None else out[0]
+        kernel.gatv2_backward(
+            block, self.attention, rows[0], saved.local[0], saved.params[0], records, grad, d_z, d_x, d_att
+        )
+
+    def backward_finish(self, saved: Saved, state: Any) -> tuple[Tensors, Tensors]:
+        return (state[2],), (state[3],)
+
+    def autograd_forward(
+        self, plan: LayerPlan, kernel: Kernel, block: EdgeBlock, rows: Tensors, local: Tensors, params: Tensors
+    ) -> Tensors:
+        return (kernel.gatv2_autograd(block, self.attention, *rows, *local, *params),)

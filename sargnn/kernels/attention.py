@@ -1,0 +1,56 @@
+"""What attention needs beside rows, the same for every kernel.
+
+Letters: D destination rows, H heads, K features per head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from sargnn.rng import Draw
+
+
+@dataclass(frozen=True)
+class Attention:
+    """The numbers of an attention.
+
+    Attributes:
+        heads: H.
+        negative_slope: of LeakyReLU, 0 to 1.
+        draw: of attention dropout; None drops nothing.
+    """
+
+    heads: int
+    negative_slope: float
+    draw: Draw | None = None
+
+    @property
+    def scale(self) -> float:
+        """What weights that are kept are multiplied with."""
+        return 1.0 if self.draw is None else self.draw.scale
+
+
+@dataclass(frozen=True)
+class RunningSoftmax:
+    """A softmax over edges that are met shard by shard, and the rows that it weighs.
+
+    Attributes:
+        out: [D, H K], normalised at all times; undefined where ``total`` is 0.
+        top: [D, H], the largest score so far, -inf before any.
+        total: [D, H], the sum of exp(score - top) so far, 0 before any.
+    """
+
+    out: Tensor
+    top: Tensor
+    total: Tensor
+
+    @classmethod
+    def empty(cls, like: Tensor, num_dst: int, heads: int) -> RunningSoftmax:
+        """Before any edge; ``like``: [any, H K]."""
+        return cls(
+            like.new_empty(num_dst, like.shape[1]),
+            like.new_full((num_dst, heads), float("-inf")),
+            like.new_zeros(num_dst, heads),
+        )
