@@ -1,0 +1,252 @@
+"""Attention of every kernel against dense matrices and plain autograd, folded shard by shard in either order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sargnn.kernels import KERNELS
+from sargnn.kernels.attention import Attention, RunningSoftmax
+from sargnn.kernels.base import Kernel
+from sargnn.kernels.block import EdgeBlock
+from sargnn.resolve import resolve
+from sargnn.rng import Draw, Purpose, edge_mask
+
+SLOPE = 0.2
+SHAPES = {"small": (6, 9, 20), "one": (1, 1, 1), "no_edges": (5, 7, 0), "no_sources": (0, 4, 0), "no_rows": (4, 0, 0),
+          "few_rows": (3, 40, 30), "hub": (700, 3, 2000), "fan": (3, 700, 2000)}  # fmt: skip
+"""Sources, destinations, edges of each of two shards. Hub and fan have more edges in a row than kernels hold at a time."""
+TOLERANCE = {torch.float64: 1e-11, torch.float32: 3e-5}  # fp32: rounding of some hundred sums
+
+
+@dataclass
+class Case:
+    """Two shards with the same destinations. ``values``: what the operation takes, fp64 leaves."""
+
+    blocks: list[EdgeBlock]
+    dense: list[Tensor]
+    z: list[Tensor]
+    el: list[Tensor]
+    er: Tensor
+    x: Tensor
+    att: Tensor
+    grad: Tensor
+    attention: Attention
+
+    @property
+    def leaves(self) -> list[Tensor]:
+        return [*self.z, *self.el, self.er, self.x, self.att]
+
+
+def make(shape: str, heads: int, width: int, p: float = 0.0, scores: float = 1.0) -> Case:
+    num_src, num_dst, num_edges = SHAPES[shape]
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*size: int) -> Tensor:
+        return torch.randn(*size, generator=generator, dtype=torch.float64)
+
+    ids = torch.randperm(100 + 2 * num_src + num_dst, generator=generator)
+    blocks, dense = [], []
+    for k in range(2):
+        src = torch.randint(max(num_src, 1), (num_edges,), generator=generator, dtype=torch.int32)
+        dst = torch.randint(max(num_dst, 1), (num_edges,), generator=generator, dtype=torch.int32).sort().values
+        matrix = torch.zeros(num_dst, num_src, dtype=torch.float64)
+        if num_edges:
+            matrix.index_put_((dst.long(), src.long()), torch.ones(()).double(), accumulate=True)
+        source_ids = ids[k * num_src : (k + 1) * num_src]
+        blocks.append(EdgeBlock(src, dst, num_src, num_dst, src_ids=source_ids, dst_ids=ids[2 * num_src :][:num_dst]))
+        dense.append(matrix)
+    draw = Draw(3, 5, Purpose.ATTENTION_DROPOUT, 2, p) if p else None
+    case = Case(
+        blocks, dense, [normal(num_src, heads * width) for _ in range(2)],
+        # Whole numbers, so that fp32 adds them without rounding whatever their size.
+        [(scores * normal(num_src, heads)).round() if scores > 1 else normal(num_src, heads) for _ in range(2)],
+        (scores * normal(num_dst, heads)).round() if scores > 1 else normal(num_dst, heads),
+        normal(num_dst, heads * width), normal(heads * width), normal(num_dst, heads * width),
+        Attention(heads, SLOPE, draw),
+    )  # fmt: skip
+    for leaf in case.leaves:
+        leaf.requires_grad_()
+    return case
+
+
+def expected(case: Case, operation: str) -> tuple[Tensor, list[Tensor | None]]:
+    """The output and the gradients of ``case.leaves``, from dense matrices over both shards."""
+    heads, matrix = case.attention.heads, torch.cat(case.dense, 1)
+    z = torch.cat(case.z).unflatten(1, (heads, -1))
+    if operation == "gat":
+        scores = F.leaky_relu(torch.cat(case.el)[None] + case.er[:, None], case.attention.negative_slope)
+    else:
+        u = F.leaky_relu(z[None] + case.x.unflatten(1, (heads, -1))[:, None], SLOPE)
+        scores = (u * case.att.view(heads, -1)).sum(3)
+    connected = matrix[:, :, None] > 0
+    scores = scores.masked_fill(~connected, -torch.inf)
+    top = scores.detach()
+    top = top.amax(1, keepdim=True) if top.shape[1] else top.new_zeros(len(matrix), 1, heads)
+    top = top.masked_fill(top == -torch.inf, 0)
+    weights = matrix[:, :, None] * torch.exp(scores - top)
+    sums = weights.sum(1, keepdim=True)
+    weights = weights / torch.where(sums == 0, 1, sums)
+    if case.attention.draw is not None:
+        source_ids = torch.cat([block.src_ids for block in case.blocks])
+        pairs = torch.meshgrid(case.blocks[0].dst_ids, source_ids, indexing="ij")
+        kept = edge_mask(pairs[1].flatten(), pairs[0].flatten(), heads, case.attention.draw)
+        weights = weights * kept.view(*matrix.shape, heads) * case.attention.scale
+    out = torch.einsum("ijh,jhk->ihk", weights, z).flatten(1)
+    return out.detach(), list(torch.autograd.grad(out, case.leaves, case.grad, allow_unused=True))
+
+
+def run(kernel: Kernel, case: Case, operation: str, dtype: torch.dtype, order: list[int]) -> tuple[Tensor, list[Any]]:
+    """The same through a kernel's methods."""
+
+    def cast(tensor: Tensor) -> Tensor:
+        return tensor.detach().to(dtype)
+
+    z, el, er = [cast(t) for t in case.z], [cast(t) for t in case.el], cast(case.er)
+    x, att, grad = cast(case.x), cast(case.att), cast(case.grad)
+    running = RunningSoftmax.empty(x, len(x), case.attention.heads)
+    running.out.fill_(torch.nan)
+    for k in order:
+        if operation == "gat":
+            kernel.gat_forward(case.blocks[k], case.attention, z[k], el[k], er, running)
+        else:
+            kernel.gatv2_forward(case.blocks[k], case.attention, z[k], x, att, running)
+    isolated = torch.cat(case.dense, 1).sum(1) == 0
+    assert (running.total[isolated] == 0).all()
+    out = running.out.masked_fill(isolated[:, None], 0)
+    records = kernel.attention_records(er if operation == "gat" else None, RunningSoftmax(out, running.top, running.total), grad)
+    d_z, d_el = [torch.full_like(t, torch.nan) for t in z], [torch.full_like(t, torch.nan) for t in el]
+    d_er, d_x, d_att = torch.zeros_like(er), torch.zeros_like(x), torch.zeros_like(att)
+    for k in order:
+        block = case.blocks[k]
+        if operation == "gat":
+            kernel.gat_backward(block, case.attention, z[k], el[k], records, grad, d_z[k], d_el[k], d_er)
+            only = torch.zeros_like(d_er)
+            kernel.gat_backward(block, case.attention, z[k], el[k], records, grad, None, None, only)
+        else:
+            kernel.gatv2_backward(block, case.attention, z[k], x, att, records, grad, d_z[k], d_x, d_att)
+    return out, [*d_z, *(d_el if operation == "gat" else [None, None]), d_er, d_x, d_att]
+
+
+def assert_close(found: Tensor, want: Tensor, dtype: torch.dtype, size: float) -> None:
+    assert found.dtype == dtype and found.isfinite().all()
+    assert (found.double() - want).abs().max() <= TOLERANCE[dtype] * size if want.numel() else True
+
+
+def check(kernel: Kernel, case: Case, operation: str, dtype: torch.dtype) -> None:
+    want, wanted = expected(case, operation)
+    size = 1 + max((float(w.abs().max()) for w in wanted if w is not None and w.numel()), default=0.0)
+    for order in ([0, 1], [1, 0]):
+        out, grads = run(kernel, case, operation, dtype, order)
+        assert_close(out, want, dtype, 1 + float(want.abs().max()) if want.numel() else 1.0)
+        for found, wish in zip(grads, wanted, strict=True):
+            if wish is not None and found is not None:
+                assert_close(found, wish, dtype, size)
+
+
+@pytest.fixture(params=KERNELS)
+def kernel(request: pytest.FixtureRequest) -> Kernel:
+    one: Kernel = resolve("kernel", KERNELS, request.param)()
+    return one
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("p", [0.0, 0.4])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("operation", ["gat", "gatv2"])
+def test_shapes(kernel: Kernel, operation: str, shape: str, p: float, dtype: torch.dtype) -> None:
+    check(kernel, make(shape, 3, 7, p), operation, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("width", [1, 8, 16, 33, 100, 128, 130, 300])
+@pytest.mark.parametrize("heads", [1, 2, 5, 8, 17, 33])
+@pytest.mark.parametrize("operation", ["gat", "gatv2"])
+def test_heads_and_widths(operation: str, heads: int, width: int, dtype: torch.dtype) -> None:
+    """Every shape of tile: several heads in one, one head in several, more heads than a vector has lanes."""
+    check(resolve("kernel", KERNELS, "fused")(), make("small", heads, width, 0.3), operation, dtype)
+
+
+@pytest.mark.parametrize("operation", ["gat", "gatv2"])
+@pytest.mark.parametrize("shape", ["small", "hub", "fan"])
+def test_lanes_of_several_threads(shape: str, operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("numba.get_num_threads", lambda: 3)
+    check(resolve("kernel", KERNELS, "fused")(), make(shape, 3, 7, 0.3), operation, torch.float64)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("p", [0.0, 0.4])
+@pytest.mark.parametrize("start", [-10_000.0, 9_990.0])
+@pytest.mark.parametrize("shape", ["small", "hub"])
+def test_scores_far_from_zero(kernel: Kernel, shape: str, start: float, p: float, dtype: torch.dtype) -> None:
+    """Neighbours whose scores lie close together, far from zero: m and s stay apart, for m + log s would lose s in fp32."""
+    case = make(shape, 3, 7, p)
+    case.attention = Attention(3, 1.0 if start < 0 else SLOPE, case.attention.draw)
+    with torch.no_grad():
+        for k, scores in enumerate(case.el):
+            scores.copy_((2 * scores).round() + start + k)
+        case.er.copy_(case.er.round())
+    check(kernel, case, "gat", dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("p", [0.0, 0.4])
+@pytest.mark.parametrize("shape", ["small", "hub"])
+def test_scores_of_ten_thousands(kernel: Kernel, shape: str, p: float, dtype: torch.dtype) -> None:
+    """The maximum changes from shard to shard and from batch to batch; nothing overflows and nothing is lost."""
+    case = make(shape, 3, 7, p, scores=4000.0)
+    with torch.no_grad():
+        case.el[0][0], case.el[1][-1] = 10_000, -10_000
+    # LeakyReLU's 0.2 is no binary fraction: a score of -10,000 differs by 6e-4 between fp32 and fp64, and so do weights.
+    for scores in (*case.el, case.er):
+        with torch.no_grad():
+            scores.copy_(scores.abs() if dtype == torch.float32 else scores)
+    check(kernel, case, "gat", dtype)
+
+
+@pytest.mark.parametrize("operation", ["gat", "gatv2"])
+def test_autograd(kernel: Kernel, operation: str) -> None:
+    if kernel.name == "fused":  # never asked: domain_parallel refuses it
+        return
+    for shape in SHAPES:
+        case = make(shape, 3, 7, 0.4)
+        case.blocks, case.dense = case.blocks[:1], case.dense[:1]
+        case.z, case.el = case.z[:1], case.el[:1]
+        want, wanted = expected(case, operation)
+        if operation == "gat":
+            out = kernel.gat_autograd(case.blocks[0], case.attention, case.z[0], case.el[0], case.er)
+        else:
+            out = kernel.gatv2_autograd(case.blocks[0], case.attention, case.z[0], case.x, case.att)
+        assert_close(out.detach(), want, torch.float64, 1.0)
+        grads = torch.autograd.grad(out, case.leaves, case.grad, allow_unused=True)
+        for found, wish in zip(grads, wanted, strict=True):
+            if found is not None and wish is not None:
+                assert_close(found, wish, torch.float64, 100.0)
+
+
+def test_what_is_not_a_number_is_not_hidden(kernel: Kernel) -> None:
+    case = make("small", 2, 5)
+    with torch.no_grad():
+        case.el[0][0, 0] = torch.nan
+    running = RunningSoftmax.empty(case.x.detach(), len(case.x), 2)
+    for k in range(2):
+        arguments = (case.z[k].detach(), case.el[k].detach(), case.er.detach())
+        kernel.gat_forward(case.blocks[k], case.attention, *arguments, running)
+    touched = case.dense[0][:, 0] > 0
+    assert touched.any() and running.out[touched][:, :5].isnan().all()
+
+
+def test_draws_of_edges() -> None:
+    """By both ends in their direction, the layer and the head; parallel edges share one."""
+    draw = Draw(1, 2, Purpose.ATTENTION_DROPOUT, 3, 0.3)
+    j, i = torch.arange(20_000), torch.arange(20_000).flip(0) + 7
+    mask = edge_mask(j, i, 6, draw)
+    assert abs(float(mask.double().mean()) - 0.7) < 0.01
+    assert torch.equal(mask, edge_mask(j, i, 6, draw)) and torch.equal(mask[:, :5], edge_mask(j, i, 5, draw))
+    for other in (edge_mask(i, j, 6, draw), edge_mask(j, i + 1, 6, draw), mask.flip(1)):
+        assert 0.4 < float((mask == other).double().mean()) < 0.7  # 0.7^2 + 0.3^2 = 0.58 of independent draws agree
