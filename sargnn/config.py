@@ -240,18 +240,23 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class BenchKernelsConfig:
-    """``sargnn bench kernels``: the compiled kernel against DGL's SpMM.
+    """``sargnn bench kernels``: the compiled kernel against DGL's operators.
 
     Attributes:
+        operations: which; ``sum`` and ``mean`` of rows, ``gat`` for attention, forward and backward.
         order: of the nodes: as workers have them, or as the dataset has them.
-        widths: features of the rows.
+        widths: features of the rows that are summed.
+        heads: of attention, each of ``head_width`` features.
         repeats: interleaved measurements of each kernel.
         bench_dir: where results go.
     """
 
     dataset: SyntheticConfig | LookalikeConfig | OgbDirConfig
+    operations: list[Literal["sum", "mean", "gat"]]
     order: Literal["locality", "original"]
     widths: list[int]
+    heads: list[int]
+    head_width: int = field(metadata=_AT_LEAST_ONE)
     repeats: int = field(metadata=_AT_LEAST_ONE)
     threads: int | None = field(metadata=_AT_LEAST_ONE)
     seed: int = field(metadata=_NOT_NEGATIVE)
@@ -262,8 +267,11 @@ class BenchKernelsConfig:
 def parse_bench_kernels(mapping: dict[str, Any]) -> BenchKernelsConfig:
     """Check a resolved mapping, as ``parse`` does."""
     config = _build(BenchKernelsConfig, mapping, "")
-    if not config.widths or min(config.widths) < 1:
-        raise ConfigError("'widths' must name widths of at least 1.", given=config.widths, allowed="such as [100,128,256]")
+    for name, example in (("widths", "[100,128,256]"), ("heads", "[2,4,8]")):
+        if min(getattr(config, name), default=0) < 1:
+            raise ConfigError(f"'{name}' must name numbers of at least 1.", given=getattr(config, name), allowed=example)
+    if not config.operations:
+        raise ConfigError("'operations' names none.", allowed="some of [sum,mean,gat]")
     return config
 
 

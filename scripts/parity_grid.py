@@ -23,7 +23,6 @@ for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
 from sargnn.comm.group import Group  # noqa: E402
 from sargnn.engine.modes import MODES  # noqa: E402
 from sargnn.kernels import KERNELS  # noqa: E402
-from sargnn.models import MODELS  # noqa: E402
 from sargnn.partition import PARTITIONERS  # noqa: E402
 from sargnn.resolve import resolve  # noqa: E402
 from tests.graphs import nasty_graph  # noqa: E402
@@ -46,7 +45,7 @@ def main() -> int:
     graph = nasty_graph(seed=1)
     started, count = time.time(), 0
     worst: dict[tuple[str, str, str, str], float] = defaultdict(float)
-    models = {name: cases.model_config(name, input_dropout=0.2) for name in MODELS}
+    models = {name: cases.model_config(name, input_dropout=0.2) for name in cases.NAMES}
     models["sage, max"] = cases.model_config("sage", aggregator="max", input_dropout=0.2)
     for model_name, model in models.items():
         for precision in ("fp64", "fp32"):

@@ -6,11 +6,20 @@ import os
 import platform
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median, quantiles
 from typing import Any
 
 import psutil
 
 from sargnn.tracking.provenance import versions
+
+Row = dict[str, Any]
+
+
+def figure(seconds: Sequence[float]) -> dict[str, Any]:
+    """Median and quartiles of repeated measurements."""
+    low, _, high = quantiles(seconds, n=4) if len(seconds) > 1 else list(seconds) * 3
+    return {"median_s": median(seconds), "quartiles_s": [low, high]}
 
 
 def machine() -> dict[str, Any]:

@@ -11,7 +11,7 @@ from sargnn.config import parse_bench_kernels
 from sargnn.errors import ConfigError, nearest
 from sargnn.launch.env import default_threads, worker_environment
 
-BENCHMARKS = {"kernels": "the compiled kernel against DGL's SpMM"}
+BENCHMARKS = {"kernels": "compiled sums and attention against DGL's operators"}
 _HELP = """\
 usage: sargnn bench WHAT [key=value ...] [group=option ...]
 
@@ -19,7 +19,8 @@ usage: sargnn bench WHAT [key=value ...] [group=option ...]
 
 examples:
   sargnn bench kernels
-  sargnn bench kernels dataset.scale=0.02 'widths=[64,256]' repeats=5
+  sargnn bench kernels 'operations=[sum]' 'widths=[64,256]' dataset.scale=0.02
+  sargnn bench kernels 'operations=[gat]' dataset.scale=0.04
   sargnn bench kernels --help           groups, options and keys"""
 
 
@@ -39,8 +40,11 @@ def _kernels(mapping: dict[str, Any]) -> None:
     # As workers have it; before torch and numba are imported.
     os.environ.update(worker_environment(config.threads or default_threads(1)))
     from sargnn.bench.kernels import run
-    from sargnn.tracking.progress import kernels_table, say
+    from sargnn.tracking.progress import attention_table, kernels_table, say
 
-    rows, folder = run(config)
-    kernels_table(rows)
-    say(f"figures and plot: {folder}")
+    results = run(config)
+    if results.sums:
+        kernels_table(results.sums)
+    if results.attention:
+        attention_table(results.attention)
+    say(f"figures and plots: {results.folder}")

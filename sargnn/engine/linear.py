@@ -1,4 +1,4 @@
-"""Linear maps, with their place in the profile and without needless copies.
+"""Linear maps, with their place in the profile, without needless copies and keeping no input that can be rebuilt.
 
 y = x W^T + b        dx = g W        dW = g^T x        db = sum of g's rows
 """
@@ -10,15 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sargnn.engine.rebuild import keep, kept
 from sargnn.spans import LINEAR, span
 
 
 class _Linear(torch.autograd.Function):
-    """Saves x and W. With ``onto`` the product is added to that tensor, in place: ``y = onto + x W^T``."""
+    """Saves W, and x unless it can be rebuilt. With ``onto`` the product is added to that tensor, in place."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, onto: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
+        keep(ctx, x, weight)
         ctx.has_bias, ctx.has_onto = bias is not None, onto is not None
         with span(LINEAR):
             if onto is not None:
@@ -28,10 +29,11 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
+        x, weight = kept(ctx)
         with span(LINEAR):
-            d_x = grad @ weight if ctx.needs_input_grad[0] else None
             d_weight = grad.T @ x
+            del x
+            d_x = grad @ weight if ctx.needs_input_grad[0] else None
             d_bias = grad.sum(0) if ctx.has_bias else None
         return d_x, d_weight, d_bias, grad if ctx.has_onto else None
 
@@ -58,18 +60,19 @@ class _Linears(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, *maps: Tensor | None) -> tuple[Tensor, ...]:
         weights, biases = maps[::2], maps[1::2]
-        ctx.save_for_backward(x, *weights)
+        keep(ctx, x, *weights)
         ctx.biased = [bias is not None for bias in biases]
         with span(LINEAR):
             return tuple(torch.nn.functional.linear(x, w, b) for w, b in zip(weights, biases, strict=True))  # type: ignore[arg-type]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, *weights = ctx.saved_tensors
+        x, *weights = kept(ctx)
         errors: list[Tensor | None] = []
         with span(LINEAR):
             for grad, biased in zip(grads, ctx.biased, strict=True):
                 errors += [grad.T @ x, grad.sum(0) if biased else None]
+            del x
             d_x = None
             if ctx.needs_input_grad[0]:
                 d_x = grads[0] @ weights[0]

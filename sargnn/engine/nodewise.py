@@ -6,7 +6,8 @@
               d gamma = sum(g xhat), d beta = sum(g): this worker's sums
 
 Saves ONE tensor, x; everything else is computed again, and the mask is drawn again. ``dx`` holds g on the way, so that nothing
-else of size N x F is held. Without a norm: slope 1, shift 0, and dx = g.
+else of size N x F is held. Without a norm: slope 1, shift 0, and dx = g. A linear map that reads y rebuilds it in backward
+(``engine.rebuild``), so that y is not kept either.
 
 Letters: N own rows, F features.
 """
@@ -14,6 +15,7 @@ Letters: N own rows, F features.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ import torch
 from torch import Tensor
 
 from sargnn.comm.group import Group
+from sargnn.engine.rebuild import rebuilt_by
 from sargnn.rng import Draw, Purpose
 from sargnn.spans import NODEWISE, span
 
@@ -39,31 +42,12 @@ class Norm:
 class _Fused(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, norm: Norm | None, activation: str, ids: Tensor,
-        draw: Draw | None, group: Group,
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, norm: Norm | None, slope: Tensor, shift: Tensor,
+        activation: str, ids: Tensor, draw: Draw | None, group: Group,
     ) -> Tensor:  # fmt: skip
-        from sargnn.kernels.cpu_nodewise import norm_act_drop
-
-        with span(NODEWISE):
-            if norm is None or weight is None or bias is None:
-                slope, shift = x.new_ones(x.shape[1]), x.new_zeros(x.shape[1])
-                ctx.save_for_backward(x)
-            else:
-                slope = weight.detach() * norm.inv_std
-                shift = bias.detach() - norm.mean * slope
-                ctx.save_for_backward(x, norm.mean, norm.inv_std, slope, shift)
-            ctx.norm, ctx.activation, ctx.ids, ctx.draw, ctx.group = norm, activation, ids, draw, group
-            out = torch.empty_like(x)
-            norm_act_drop(
-                x.numpy(),
-                slope.numpy(),
-                shift.numpy(),
-                ACTIVATION_CODES[activation],
-                ids.numpy(),
-                *_words(draw, x),
-                out.numpy(),
-            )
-        return out
+        ctx.save_for_backward(x, *(() if norm is None else (norm.mean, norm.inv_std, slope, shift)))
+        ctx.norm, ctx.activation, ctx.ids, ctx.draw, ctx.group = norm, activation, ids, draw, group
+        return _pass(x, slope, shift, activation, ids, draw)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -80,7 +64,7 @@ class _Fused(torch.autograd.Function):
             )  # fmt: skip
             d_bias, d_weight = (torch.from_numpy(total) for total in sums)
         if not vectors:
-            return (d_x, *[None] * 7)
+            return (d_x, *[None] * 9)
         means = ctx.group.sum_(torch.cat([d_bias, d_weight])) / max(ctx.norm.count, 1.0)
         with span(NODEWISE):
             mean_error, mean_product = means.to(x.dtype).split(x.shape[1])
@@ -88,7 +72,20 @@ class _Fused(torch.autograd.Function):
                 d_x.numpy(), x.numpy(), mean.numpy(), inv_std.numpy(), slope.numpy(),
                 mean_error.numpy(), mean_product.numpy(),
             )  # fmt: skip
-        return (d_x, d_weight.to(x.dtype), d_bias.to(x.dtype), *[None] * 5)
+        return (d_x, d_weight.to(x.dtype), d_bias.to(x.dtype), *[None] * 7)
+
+
+def _pass(x: Tensor, slope: Tensor, shift: Tensor, activation: str, ids: Tensor, draw: Draw | None) -> Tensor:
+    """y."""
+    from sargnn.kernels.cpu_nodewise import norm_act_drop
+
+    with span(NODEWISE):
+        out = torch.empty_like(x)
+        norm_act_drop(
+            x.detach().numpy(), slope.numpy(), shift.numpy(), ACTIVATION_CODES[activation], ids.numpy(), *_words(draw, x),
+            out.numpy(),
+        )  # fmt: skip
+    return out
 
 
 def _words(draw: Draw | None, like: Tensor) -> tuple[Any, ...]:
@@ -112,4 +109,12 @@ def norm_act_drop(
         activation: ``relu`` or ``elu``.
         ids: int64 [N], the rows' original ids. draw: None drops nothing.
     """
-    return _Fused.apply(x, weight, bias, norm, activation, ids, draw, group)
+    with torch.no_grad():
+        if norm is None or weight is None or bias is None:
+            weight = bias = norm = None
+            slope, shift = x.new_ones(x.shape[1]), x.new_zeros(x.shape[1])
+        else:
+            slope = weight * norm.inv_std
+            shift = bias - norm.mean * slope
+    out = _Fused.apply(x, weight, bias, norm, slope, shift, activation, ids, draw, group)
+    return rebuilt_by(out, partial(_pass, x.detach(), slope, shift, activation, ids, draw)) if out.requires_grad else out

@@ -72,7 +72,9 @@ class DglAttention(Kernel):
 
     def gat_autograd(self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor) -> Tensor:
         if not block.num_edges:
-            return z.new_zeros(block.num_dst, z.shape[1]) + 0 * (z.sum() + el.sum() + er.sum())  # keeps the exchange in the graph
+            return z.new_zeros(block.num_dst, z.shape[1]) + 0 * (
+                z.sum() + el.sum() + er.sum()
+            )  # keeps the exchange in the graph
         raw = import_dgl().ops.u_add_v(whole_attention_graph(block), el, er)
         return _attend(block, attention, z, leaky_relu(raw, attention.negative_slope))
 
@@ -187,9 +189,7 @@ def _weigh(graph: Any, attention: Attention, rows: Tensor, weights: Tensor) -> T
     return total.flatten(1)
 
 
-def _fold(
-    block: EdgeBlock, graphs: _Graphs, attention: Attention, z: Tensor, scores: Tensor, running: RunningSoftmax
-) -> None:
+def _fold(block: EdgeBlock, graphs: _Graphs, attention: Attention, z: Tensor, scores: Tensor, running: RunningSoftmax) -> None:
     """Fold scores [E, H], used up, and the source rows that they weigh."""
     ops = import_dgl().ops
     before, total = graphs.rows(running.top), graphs.rows(running.total)

@@ -47,7 +47,14 @@ class FusedKernel(FusedAttention):
             out.zero_()
             return
         weights = np.empty(0, numpy_of(grad).dtype) if scale is None else numpy_of(scale)
-        write_sums(chunks_of_block(block, "backward"), block.t_indptr.numpy(), block.t_dst.numpy(), numpy_of(grad), weights, numpy_of(out))
+        write_sums(
+            chunks_of_block(block, "backward"),
+            block.t_indptr.numpy(),
+            block.t_dst.numpy(),
+            numpy_of(grad),
+            weights,
+            numpy_of(out),
+        )
 
     def max_forward(self, block: EdgeBlock, src: Tensor, best: Tensor, winner: Tensor) -> None:
         from sargnn.kernels.cpu_spmm import fold_max

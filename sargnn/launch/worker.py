@@ -126,9 +126,9 @@ def make_trainer(config: RunConfig, part: Part, num_classes: int, group: Group) 
 
 
 def _message_rows(num_rows: int, group: Group) -> int:
-    """A quarter of a worker's average rows: exchange buffers then hold at most about as much as one tensor of own rows."""
+    """An eighth of a worker's average rows: exchange buffers then hold at most about half as much as one tensor of own rows."""
     total = int(group.sum_(torch.tensor(num_rows, dtype=torch.int64)))
-    return max(_SMALLEST_MESSAGE_ROWS, -(-total // (4 * group.world)))
+    return max(_SMALLEST_MESSAGE_ROWS, -(-total // (8 * group.world)))
 
 
 def make_model(config: RunConfig, num_features: int, num_classes: int) -> Stack:

@@ -107,6 +107,23 @@ def profile_table(profile_s: dict[str, list[float]]) -> None:
     Console().print(table)
 
 
+def attention_table(rows: Sequence[dict[str, Any]]) -> None:
+    """Print the attention benchmark: medians, how many times faster the compiled kernel is, and peak memory."""
+    table = Table(title="Attention, DGL's operators and the compiled kernel: median ms")
+    for name in ("heads", "pass", "DGL", "fused", "faster"):
+        table.add_column(name, justify="left" if name == "pass" else "right", no_wrap=True)
+    for row in rows:
+        for number, part in enumerate(("forward", "backward", "total")):
+            shown = (f"{row[side][part]['median_s'] * 1e3:.0f}" for side in ("dgl", "fused"))
+            table.add_row(str(row["heads"]) if number == 0 else "", part, *shown, f"{row['speedup'][part]:.1f}")
+        peaks = [row[side]["peak_bytes"] for side in ("dgl", "fused")]
+        table.add_row("", "peak memory", *(human_bytes(peak) for peak in peaks), f"{peaks[1] / peaks[0]:.2f} of it")
+        table.add_section()
+    Console().print(table)
+    say("from rows and scores to the output and all gradients; peak above these and the")
+    say("graph, the output let go after forward")
+
+
 def kernels_table(rows: Sequence[dict[str, Any]]) -> None:
     """Print the kernels benchmark: medians with quartiles, and how many times faster the compiled kernel is."""
     table = Table(title="DGL's SpMM and the compiled kernel: median ms (quartiles)")

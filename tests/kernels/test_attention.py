@@ -119,7 +119,9 @@ def run(kernel: Kernel, case: Case, operation: str, dtype: torch.dtype, order: l
     isolated = torch.cat(case.dense, 1).sum(1) == 0
     assert (running.total[isolated] == 0).all()
     out = running.out.masked_fill(isolated[:, None], 0)
-    records = kernel.attention_records(er if operation == "gat" else None, RunningSoftmax(out, running.top, running.total), grad)
+    records = kernel.attention_records(
+        er if operation == "gat" else None, RunningSoftmax(out, running.top, running.total), grad
+    )
     d_z, d_el = [torch.full_like(t, torch.nan) for t in z], [torch.full_like(t, torch.nan) for t in el]
     d_er, d_x, d_att = torch.zeros_like(er), torch.zeros_like(x), torch.zeros_like(att)
     for k in order:

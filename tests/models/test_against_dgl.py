@@ -12,6 +12,7 @@ from sargnn.comm.group import Group, sum_flat
 from sargnn.data.dataset import Dataset
 from sargnn.engine.aggregate import Engine
 from sargnn.interop.dgl import import_dgl
+from sargnn.models.gat import GatLayer, GatV2Layer
 from sargnn.models.gcn import GcnLayer
 from sargnn.models.sage import SageLayer
 from sargnn.models.stack import GraphLayer
@@ -24,9 +25,17 @@ GRAPH = nasty_graph(seed=2)
 IN = 11
 
 
+HEADS = 3
+KINDS = {
+    "gcn": lambda out: GcnLayer(IN, out),
+    "gat": lambda out: GatLayer(IN, out, heads=HEADS, concat=True),
+    "gatv2": lambda out: GatV2Layer(IN, out, heads=HEADS, concat=True, bias=False),
+}
+
+
 def make(kind: str, out: int) -> GraphLayer:
     torch.manual_seed(0)
-    layer = GcnLayer(IN, out) if kind == "gcn" else SageLayer(IN, out, aggregator=kind)
+    layer: GraphLayer = KINDS[kind](out) if kind in KINDS else SageLayer(IN, out, aggregator=kind)
     for name, parameter in layer.named_parameters():
         if name.endswith("bias"):
             torch.nn.init.normal_(parameter)
@@ -39,12 +48,12 @@ def inputs(out: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(n, IN, generator=generator).double(), torch.randn(n, out, generator=generator).double()
 
 
-def run(group: Group, kind: str, out: int, self_loops: bool) -> dict[str, Any]:
+def run(group: Group, kind: str, out: int, self_loops: bool, mode: str = "sar") -> dict[str, Any]:
     part = list(parts_of(GRAPH, assign(GRAPH, "random", group.world), group.world))[group.rank]
-    engine = Engine(group, mode="sar", kernel="auto", dtype=torch.float64)
-    plan = load_plan(part, group.rank, "sharded", add_self_loops=self_loops, device=torch.device("cpu"))
+    engine = Engine(group, mode=mode, kernel="auto", dtype=torch.float64)
+    plan = load_plan(part, group.rank, engine.mode.layout, add_self_loops=self_loops, device=torch.device("cpu"))
     layer = make(kind, out)
-    x, error = inputs(out)
+    x, error = inputs(layer.out_width)
     leaf = x[plan.node_ids].requires_grad_()
     result = layer(engine, plan, leaf)
     result.backward(error[plan.node_ids])
@@ -100,6 +109,65 @@ def test_layer(kind: str, self_loops: bool, out: int, world: int) -> None:
             grad = theirs_by_name[other].grad.numpy()
             found = answer["grads"][name]
             np.testing.assert_allclose(found, grad if found.shape == grad.shape and other != "weight" else grad.T, atol=1e-9)
+
+
+@pytest.mark.parametrize("mode", ["sar", "domain_parallel"])
+@pytest.mark.parametrize("world", [1, 4])
+@pytest.mark.parametrize("self_loops", [True, False])
+@pytest.mark.parametrize("kind", ["gat", "gatv2"])
+def test_attention_layer(kind: str, self_loops: bool, world: int, mode: str) -> None:
+    conv, width = import_dgl().nn.pytorch, 7
+    ours = make(kind, width)
+    theirs: Any
+    if kind == "gat":
+        theirs = conv.GATConv(IN, width, HEADS, allow_zero_in_degree=True).double()
+        names = {"linear.weight": "fc.weight", "attn_src": "attn_l", "attn_dst": "attn_r", "bias": "bias"}
+    else:
+        theirs = conv.GATv2Conv(IN, width, HEADS, allow_zero_in_degree=True).double()
+        names = {f"{a}.{b}": f"fc_{a}.{b}" for a in ("src", "dst") for b in ("weight", "bias")} | {"attn": "attn"}
+    own = dict(ours.named_parameters())
+    assert names.keys() == own.keys()
+    shapes = {name: p.shape for name, p in theirs.named_parameters()}
+    theirs.load_state_dict({other: own[name].view(shapes[other]) for name, other in names.items()})
+    x, error = inputs(ours.out_width)
+    leaf = x.clone().requires_grad_()
+    want = theirs(dgl_graph(GRAPH, self_loops), leaf).flatten(1)
+    want.backward(error)
+    assert leaf.grad is not None
+    theirs_by_name = dict(theirs.named_parameters())
+    for answer in pool(world)(run, kind, width, self_loops, mode):
+        ids = answer["ids"]
+        np.testing.assert_allclose(answer["out"], want.detach().numpy()[ids], rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(answer["d_x"], leaf.grad.numpy()[ids], rtol=1e-10, atol=1e-10)
+        for name, other in names.items():
+            grad = theirs_by_name[other].grad.numpy()
+            np.testing.assert_allclose(answer["grads"][name].reshape(grad.shape), grad, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["gat", "gatv2"])
+def test_attention_is_initialised_from_the_same_distribution(kind: str) -> None:
+    torch.manual_seed(0)
+    conv = import_dgl().nn.pytorch
+    ours: Any = GatLayer(200, 90, heads=4, concat=True) if kind == "gat" else GatV2Layer(200, 90, heads=4, concat=True)
+    theirs = (conv.GATConv if kind == "gat" else conv.GATv2Conv)(200, 90, 4)
+    pairs = (
+        {"linear.weight": "fc.weight", "attn_src": "attn_l"}
+        if kind == "gat"
+        else {"src.weight": "fc_src.weight", "attn": "attn"}
+    )
+    for name, other in pairs.items():
+        a, b = (float(dict(m.named_parameters())[n].detach().std()) for m, n in ((ours, name), (theirs, other)))
+        assert abs(a - b) <= 0.15 * b  # 360 numbers of a vector
+
+
+def test_last_layer_averages_its_heads() -> None:
+    layer = GatLayer(IN, 5, heads=2, concat=False).double()
+    whole = GatLayer(IN, 5, heads=2, concat=True, bias=False).double()
+    whole.load_state_dict({name: value for name, value in layer.state_dict().items() if name != "bias"})
+    part = next(iter(parts_of(GRAPH, assign(GRAPH, "random", 1), 1)))
+    plan = load_plan(part, 0, "sharded", add_self_loops=True, device=torch.device("cpu"))
+    engine, x = Engine(Group.single(), mode="sar", dtype=torch.float64), inputs(5)[0]
+    torch.testing.assert_close(layer(engine, plan, x), whole(engine, plan, x).view(-1, 2, 5).mean(1))
 
 
 @pytest.mark.parametrize("kind", ["mean", "gcn"])

@@ -52,7 +52,9 @@ def forward(config: RunConfig, dataset: Dataset, params: dict[str, Tensor], epoc
         elif isinstance(model, GatConfig):
             draw = Draw(config.seed, epoch, Purpose.ATTENTION_DROPOUT, index, model.attn_dropout)
             heads = model.out_heads if index == model.num_layers - 1 else model.heads
-            out = _attention(matrix, h, {k[len(name) + 1 :]: v for k, v in params.items() if k.startswith(name)}, model, heads, draw)
+            out = _attention(
+                matrix, h, {k[len(name) + 1 :]: v for k, v in params.items() if k.startswith(name)}, model, heads, draw
+            )
             if index == model.num_layers - 1:
                 out = out.view(len(h), heads, -1).mean(1)
             bias = params.get(f"{name}.bias")

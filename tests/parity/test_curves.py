@@ -33,6 +33,18 @@ COMBINATIONS: dict[str, tuple[str, str, str, str, int, str]] = {
     "gcn-no_remat-reference-random-2": ("gcn", "no_remat", "reference", "random", 2, "fp64"),
     "gcn-one_shot-dgl-apart-4": ("gcn", "one_shot", "dgl", "apart", 4, "fp64"),
     "gcn-domain_parallel-reference-metis-2": ("gcn", "domain_parallel", "reference", "metis", 2, "fp64"),
+    "gat-sar-fused-metis-4": ("gat", "sar", "fused", "metis", 4, "fp64"),
+    "gat-sar-fused-empty-8": ("gat", "sar", "fused", "empty", 8, "fp64"),
+    "gat-sar-dgl-random-2": ("gat", "sar", "dgl", "random", 2, "fp64"),
+    "gat-no_remat-fused-apart-4": ("gat", "no_remat", "fused", "apart", 4, "fp64"),
+    "gat-one_shot-fused-random-4": ("gat", "one_shot", "fused", "random", 4, "fp64"),
+    "gat-domain_parallel-dgl-metis-4": ("gat", "domain_parallel", "dgl", "metis", 4, "fp64"),
+    "gatv2-sar-fused-metis-4": ("gatv2", "sar", "fused", "metis", 4, "fp64"),
+    "gatv2-no_remat-dgl-random-2": ("gatv2", "no_remat", "dgl", "random", 2, "fp64"),
+    "gatv2-domain_parallel-dgl-metis-4": ("gatv2", "domain_parallel", "dgl", "metis", 4, "fp64"),
+    "gat-sar-fused-metis-4-fp32": ("gat", "sar", "fused", "metis", 4, "fp32"),
+    "gatv2-sar-fused-metis-4-fp32": ("gatv2", "sar", "fused", "metis", 4, "fp32"),
+    "gat-domain_parallel-dgl-metis-4-fp32": ("gat", "domain_parallel", "dgl", "metis", 4, "fp32"),
     "sage-sar-fused-metis-4-fp32": ("sage", "sar", "fused", "metis", 4, "fp32"),
     "gcn-domain_parallel-dgl-metis-4-fp32": ("gcn", "domain_parallel", "dgl", "metis", 4, "fp32"),
 }
@@ -41,7 +53,8 @@ COMBINATIONS: dict[str, tuple[str, str, str, str, int, str]] = {
 def model(name: str) -> cases.Model:
     if name == "max":
         return cases.model_config("sage", aggregator="max", input_dropout=0.2)
-    return cases.model_config(name, input_dropout=0.2)
+    wider: dict[str, Any] = {"hidden": 10} if name.startswith("gat") else {}
+    return cases.model_config(name, input_dropout=0.2, **wider)
 
 
 @cache
@@ -89,9 +102,10 @@ def _twice(group: Group, config: RunConfig) -> tuple[dict[str, Any], dict[str, A
     return cases.curve(group, config, GRAPH), cases.curve(group, config, GRAPH)
 
 
+@pytest.mark.parametrize("name", ["sage", "gat"])
 @pytest.mark.parametrize("mode", ["sar", "one_shot", "domain_parallel"])
-def test_two_identical_runs_are_bit_identical(mode: str) -> None:
-    config = cases.run_config(model("sage"), mode=mode, world=4, precision="fp32", epochs=8)
+def test_two_identical_runs_are_bit_identical(mode: str, name: str) -> None:
+    config = cases.run_config(model(name), mode=mode, world=4, precision="fp32", epochs=8)
     for first, second in pool(4)(_twice, config):
         assert first["losses"] == second["losses"]
         assert first["parameters"] == second["parameters"]

@@ -108,9 +108,7 @@ class GatV2(_Attentive):
         assert rows is not None
         records, grad, d_x, d_att = state
         d_z = None if out is None else out[0]
-        kernel.gatv2_backward(
-            block, self.attention, rows[0], saved.local[0], saved.params[0], records, grad, d_z, d_x, d_att
-        )
+        kernel.gatv2_backward(block, self.attention, rows[0], saved.local[0], saved.params[0], records, grad, d_z, d_x, d_att)
 
     def backward_finish(self, saved: Saved, state: Any) -> tuple[Tensors, Tensors]:
         return (state[2],), (state[3],)

@@ -1,0 +1,51 @@
+"""The memory of one attention step, in a process of its own: prints a JSON object.
+
+python -m tests.engine.peak_of_step MODE NUM_NODES NUM_EDGES HEADS WIDTH
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+
+import torch
+
+from sargnn.bench.attention import whole_plan
+from sargnn.comm.group import Group
+from sargnn.engine.aggregate import Engine
+from sargnn.engine.reducers.gat import Gat
+from sargnn.kernels.block import EdgeBlock
+from sargnn.rng import Draw, Purpose
+from sargnn.shards.plan import Shard
+from sargnn.tracking.memory import PeakMeter, return_freed_memory
+
+
+def main(mode: str, nodes: int, edges: int, heads: int, width: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    src = torch.randint(nodes, (edges,), generator=generator, dtype=torch.int32)
+    dst = torch.randint(nodes, (edges,), generator=generator, dtype=torch.int32).sort().values
+    engine = Engine(Group.single(), mode=mode)
+    return_freed_memory()
+    block = EdgeBlock(src, dst, nodes, nodes)
+    plan = whole_plan(block)
+    if engine.mode.layout == "merged":
+        plan = dataclasses.replace(plan, shards=None, merged=Shard(-1, block))
+    z = torch.randn(nodes, heads * width, generator=generator).requires_grad_()
+    el, er = (torch.randn(nodes, heads, generator=generator).requires_grad_() for _ in range(2))
+    grad = torch.randn(nodes, heads * width, generator=generator)
+    draw = Draw(0, 0, Purpose.ATTENTION_DROPOUT, 0, 0.3)
+    peaks = []
+    for _ in range(2):  # the first one loads code and makes what is kept with the graph
+        z.grad = el.grad = er.grad = None
+        meter = PeakMeter.here()
+        meter.begin()
+        (out,) = engine.aggregate(plan, Gat(heads, 0.2, draw), (z, el), (er,))
+        out.backward(grad)
+        del out
+        peaks.append(meter.end())
+    print(json.dumps({"peak_bytes": peaks[1]}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *(int(word) for word in sys.argv[2:]))
