@@ -5,8 +5,8 @@
 
 Every round runs stock DGL (as it comes, and with huge pages on) and then each mode on each world; rounds repeat the whole
 sequence, so that a drift of the machine meets all alike. Figures are medians over rounds of each run's medians, with the
-smallest and largest beside. ``sar`` runs with and without the static first-layer aggregate. Stock DGL is run for
-model=sage. Writes ``modes.json``, ``modes.md`` and ``memory.png`` into FOLDER.
+smallest and largest beside. For GraphSage, ``sar`` runs with and without the static first-layer aggregate. Stock DGL is run
+for model=sage and model=gat. Writes ``modes.json``, ``modes.md`` and ``memory.png`` into FOLDER.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 from composed import config_of
 
 from sargnn.bench.report import machine
-from sargnn.config import RunConfig
+from sargnn.config import GatConfig, RunConfig
 from sargnn.data.prepare import prepare_dataset
 from sargnn.tracking.progress import human_bytes
 
@@ -37,11 +37,14 @@ def stock(config: RunConfig, store: Path, epochs: int, *, huge_pages: bool) -> d
     environment = {**os.environ, "THP_MEM_ALLOC_ENABLE": "1" if huge_pages else "0"}
     if not huge_pages:
         del environment["THP_MEM_ALLOC_ENABLE"]
+    model = config.model
     command = [
-        sys.executable, str(Path(__file__).with_name("stock_dgl.py")), str(store), f"--epochs={epochs}",
-        f"--dropout={config.model.dropout}", f"--layers={config.model.num_layers}", f"--hidden={config.model.hidden}",
-        f"--threads={len(os.sched_getaffinity(0))}",
+        sys.executable, str(Path(__file__).with_name("stock_dgl.py")), str(store), f"--model={model.name}",
+        f"--epochs={epochs}", f"--dropout={model.dropout}", f"--layers={model.num_layers}", f"--hidden={model.hidden}",
+        f"--threads={len(os.sched_getaffinity(0))}", *(["--self-loops"] if config.add_self_loops else []),
     ]  # fmt: skip
+    if isinstance(model, GatConfig):
+        command += [f"--heads={model.heads}", f"--out-heads={model.out_heads}", f"--attn-dropout={model.attn_dropout}"]
     answer: dict[str, Any] = json.loads(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
     return {"epoch_time_s": answer["epoch_time_s"], "peak_train_bytes": [answer["peak_train_bytes"]]}
 
@@ -123,7 +126,8 @@ def main() -> None:
     shared = [*DEFAULTS, f"epochs={arguments.epochs}", f"eval_every={arguments.epochs}", *arguments.overrides]
     config = config_of(shared)
     store = prepare_dataset(config.dataset, config.store_dir)
-    with_stock = config.model.name == "sage" and not arguments.no_stock
+    with_stock = config.model.name in ("sage", "gat") and not getattr(config.model, "v2", False) and not arguments.no_stock
+    statics = ("auto",) if isinstance(config.model, GatConfig) else ("auto", "false")  # attention's rows are never constant
     runs: Runs = {}
     with tempfile.TemporaryDirectory(prefix="modes-table-") as scratch:
         for number in range(arguments.rounds):
@@ -132,12 +136,10 @@ def main() -> None:
                     runs.setdefault(f"{label}|1|-", []).append(stock(config, store, arguments.epochs, huge_pages=huge))
             for world in arguments.worlds.split(","):
                 for mode in arguments.modes.split(","):
-                    for static in ("auto",) if mode == "domain_parallel" else ("auto", "false"):
-                        if static == "false" and mode != "sar":
-                            continue
+                    for static in statics if mode == "sar" else ("auto",):
                         chosen = [f"mode={mode}", f"world={world}", f"engine.cache_static={static}"]
                         summary = train([*shared, *chosen], Path(scratch) / f"{number}-{mode}-{world}-{static}")
-                        used = "on" if summary["cache_static"] else "off" if mode != "domain_parallel" else "never"
+                        used = "on" if summary["cache_static"] else "off" if mode == "sar" and len(statics) > 1 else "never"
                         runs.setdefault(f"{mode}|{world}|{used}", []).append(summary)
                         print(
                             f"round {number + 1}: {mode}, world {world}, {static}: {summary['epoch_time_s']:.2f} s", flush=True
@@ -147,7 +149,8 @@ def main() -> None:
     (arguments.out / "modes.md").write_text(text + "\n")
     about = {"overrides": shared, "rounds": arguments.rounds, **machine()}
     (arguments.out / "modes.json").write_text(json.dumps({"about": about, "runs": runs}, indent=1) + "\n")
-    model = f"{config.model.name} {config.model.num_layers} x {config.model.hidden}"
+    heads = f"{config.model.heads} x " if isinstance(config.model, GatConfig) else ""
+    model = f"{config.model.name} {config.model.num_layers} x {heads}{config.model.hidden}"
     plot(arguments.out / "memory.png", runs, f"{model} on {config.dataset.name}, partitioner {config.partitioner.name}")
     print(text)
 

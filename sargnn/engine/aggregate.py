@@ -106,6 +106,11 @@ class Engine:
             self._constants[key] = (owner, plan, value)  # holding both keeps their ids from being reused
         return value
 
+    @property
+    def holds_constants(self) -> bool:
+        """Whether an aggregate of constant rows was kept so far."""
+        return bool(self._constants)
+
     def dropout(self, x: Tensor, ids: Tensor, *, purpose: Purpose, layer: int, p: float) -> Tensor:
         """Dropout of rows [N, F] with original ids int64 [N]: the mask depends on seed, epoch, id, feature and layer only."""
         draw = self.draw(purpose, layer, p)

@@ -61,7 +61,7 @@ def measured(trainer: Trainer, group: Group) -> dict[str, Any]:
         "peak_train_bytes": every[:, 1].tolist(),
         "peak_evaluate_bytes": every[:, 2].tolist(),
         "profile_s": dict(zip(categories, profiles, strict=True)) or None,
-        "cache_static": trainer.config.engine.cache_static == "auto" and trainer.engine.mode.lean,
+        "cache_static": trainer.engine.holds_constants,
         "kernel": "+".join(sorted(kernels)),
         "num_params": sum(p.numel() for p in trainer.parameters),
     }
