@@ -166,10 +166,10 @@ def edge_mask(source_ids: Tensor, destination_ids: Tensor, heads: int, draw: Dra
 
     Args:
         source_ids, destination_ids: int64 [E], original ids of each edge's ends, below 2**32.
-        heads: H.
+        heads: K.
 
     Returns:
-        bool [E, H], on the device of the ids.
+        bool [E, K], on the device of the ids.
     """
     groups = torch.arange((heads + 3) // 4, device=source_ids.device)[None, :].expand(len(source_ids), -1)
     words = philox(

@@ -24,7 +24,7 @@ from typing import Any
 from composed import config_of
 
 from sargnn.bench.report import machine
-from sargnn.config import GatConfig, RunConfig
+from sargnn.config import GatConfig, RunConfig, SageConfig
 from sargnn.data.prepare import prepare_dataset
 from sargnn.tracking.progress import human_bytes
 
@@ -47,6 +47,15 @@ def stock(config: RunConfig, store: Path, epochs: int, *, huge_pages: bool) -> d
         command += [f"--heads={model.heads}", f"--out-heads={model.out_heads}", f"--attn-dropout={model.attn_dropout}"]
     answer: dict[str, Any] = json.loads(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
     return {"epoch_time_s": answer["epoch_time_s"], "peak_train_bytes": [answer["peak_train_bytes"]]}
+
+
+def stock_has(config: RunConfig) -> bool:
+    """Whether ``stock_dgl.py`` builds this model."""
+    model = config.model
+    plain = (model.norm, model.activation, model.residual, model.input_dropout) == ("batch", "relu", False, 0)
+    if isinstance(model, SageConfig):
+        return plain and model.aggregator == "mean"
+    return plain and isinstance(model, GatConfig) and not model.v2 and model.negative_slope == 0.2
 
 
 def train(overrides: list[str], folder: Path) -> dict[str, Any]:
@@ -126,7 +135,9 @@ def main() -> None:
     shared = [*DEFAULTS, f"epochs={arguments.epochs}", f"eval_every={arguments.epochs}", *arguments.overrides]
     config = config_of(shared)
     store = prepare_dataset(config.dataset, config.store_dir)
-    with_stock = config.model.name in ("sage", "gat") and not getattr(config.model, "v2", False) and not arguments.no_stock
+    with_stock = not arguments.no_stock and stock_has(config)
+    if not (with_stock or arguments.no_stock):
+        print("stock_dgl.py does not build this model; the table has no stock DGL", flush=True)
     statics = ("auto",) if isinstance(config.model, GatConfig) else ("auto", "false")  # attention's rows are never constant
     runs: Runs = {}
     with tempfile.TemporaryDirectory(prefix="modes-table-") as scratch:

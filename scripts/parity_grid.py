@@ -1,7 +1,7 @@
 """The full product of the exactness contract: 30-epoch loss curves of every (model, mode, kernel, partitioner, world,
 precision) against one process with the reference kernel, dropout, input dropout and batch norm on.
 
-    python scripts/parity_grid.py [--worlds 1 2 4 8] [--kernels fused dgl reference] > grid.md
+    python scripts/parity_grid.py [--worlds 1 2 4 8] [--kernels fused dgl reference] [--models ...] > grid.md
 
 Prints a table row per (model, mode, kernel, precision): the largest deviation over partitioners and worlds as a multiple
 of the contract's tolerance, which must stay below 1. Exit code 1 if one does not.
@@ -19,6 +19,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ[name] = "1"
+
+from sargnn.launch.env import numba_cache_dir  # noqa: E402
+
+os.environ["NUMBA_CACHE_DIR"] = str(numba_cache_dir())  # before numba is imported
 
 from sargnn.comm.group import Group  # noqa: E402
 from sargnn.engine.modes import MODES  # noqa: E402
@@ -41,13 +45,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--worlds", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--kernels", nargs="+", default=list(KERNELS))
+    parser.add_argument("--models", nargs="+", help="sage, gat, gatv2, gcn or 'sage, max'; all if not given")
     worlds, kernels = (arguments := parser.parse_args()).worlds, arguments.kernels
     graph = nasty_graph(seed=1)
     started, count = time.time(), 0
     worst: dict[tuple[str, str, str, str], float] = defaultdict(float)
     models = {name: cases.model_config(name, input_dropout=0.2) for name in cases.NAMES}
     models["sage, max"] = cases.model_config("sage", aggregator="max", input_dropout=0.2)
-    for model_name, model in models.items():
+    for model_name in arguments.models or models:
+        model = models[model_name]
         for precision in ("fp64", "fp32"):
             single = cases.run_config(model, kernel="reference", precision=precision)
             wanted = cases.curve(Group.single(), single, graph)["losses"]

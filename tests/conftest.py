@@ -10,7 +10,7 @@ import pytest
 from sargnn.launch.env import numba_cache_dir
 
 # Before numba is imported, so that every process of the tests shares one cache of compiled kernels.
-os.environ.setdefault("NUMBA_CACHE_DIR", str(numba_cache_dir()))
+os.environ["NUMBA_CACHE_DIR"] = str(numba_cache_dir())
 os.environ.setdefault("DGLBACKEND", "pytorch")
 for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):  # several processes share few cores
     os.environ[name] = "1"

@@ -3,7 +3,7 @@
 DGL's side is what its ``GATConv`` runs after its linear map: ``u_add_v``, LeakyReLU, ``edge_softmax``, ``u_mul_e_sum``, under
 autograd. Ours is ``Engine.aggregate`` in one process, under autograd too. Formats are built beforehand.
 
-Letters: N nodes, H heads, K features per head.
+Letters: N nodes, K heads, D head width.
 """
 
 from __future__ import annotations

@@ -17,8 +17,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from sargnn.engine.modes.base import Call, Mode
+from sargnn.engine.rebuild import ONE_PASS
 from sargnn.engine.reducers.base import Saved, Tensors
 from sargnn.spans import AGGREGATION, span
 
@@ -45,7 +47,7 @@ class Aggregate(torch.autograd.Function):
     def forward(ctx: Any, mode: ManualMode, call: Call, num_sent: int, num_local: int, *tensors: Tensor) -> Tensors:
         sent, local = tensors[:num_sent], tensors[num_sent : num_sent + num_local]
         params = tensors[num_sent + num_local :]
-        sent, local = tuple(t.contiguous() for t in sent), tuple(t.contiguous() for t in local)
+        sent = tuple(t.contiguous() for t in sent)
         out, stats, kept = mode.forward(call, sent, local, params)
         ctx.mark_dirty(*(t for t in local if any(t is o for o in out)))
         ctx.mode, ctx.call, ctx.kept = mode, call, kept
@@ -54,10 +56,11 @@ class Aggregate(torch.autograd.Function):
         ctx.save_for_backward(*needed, *stats)
         # Not saved for backward, where it could not be let go half-way; detached, for a cycle would keep it alive for ever.
         ctx.out = tuple(o.detach() for o in out) if call.reducer.needs_src_in_backward and call.training else ()
-        ctx.out_versions = [o._version for o in out]
+        ctx.out_versions = [o._version for o in ctx.out]
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         call: Call = ctx.call
         num_sent, num_local, num_params = ctx.sizes
@@ -72,8 +75,10 @@ class Aggregate(torch.autograd.Function):
             sent, local, params = take(num_sent), take(num_local), take(num_params)
         else:
             sent = local = params = ()
-        untouched = not ctx.out or [o._version for o in ctx.out] == ctx.out_versions
-        assert untouched, "an output of aggregate that its gradient needs was written to"
+        if len(ctx.out) != len(ctx.out_versions):
+            raise RuntimeError(ONE_PASS)
+        if [o._version for o in ctx.out] != ctx.out_versions:
+            raise RuntimeError("an output of aggregate that its gradient needs was written to")
         saved = Saved(sent, local, params, ctx.out, tuple(tensors))
         ctx.out = ()
         with span(AGGREGATION):

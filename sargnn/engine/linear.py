@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from sargnn.engine.rebuild import keep, kept
 from sargnn.spans import LINEAR, span
@@ -28,6 +29,7 @@ class _Linear(torch.autograd.Function):
             return torch.nn.functional.linear(x, weight, bias)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = kept(ctx)
         with span(LINEAR):
@@ -59,13 +61,15 @@ class _Linears(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, *maps: Tensor | None) -> tuple[Tensor, ...]:
-        weights, biases = maps[::2], maps[1::2]
+        weights: Any = maps[::2]
+        biases = maps[1::2]
         keep(ctx, x, *weights)
         ctx.biased = [bias is not None for bias in biases]
         with span(LINEAR):
-            return tuple(torch.nn.functional.linear(x, w, b) for w, b in zip(weights, biases, strict=True))  # type: ignore[arg-type]
+            return tuple(torch.nn.functional.linear(x, w, b) for w, b in zip(weights, biases, strict=True))
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, *weights = kept(ctx)
         errors: list[Tensor | None] = []

@@ -15,12 +15,12 @@ Letters: N own rows, F features.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from sargnn.comm.group import Group
 from sargnn.engine.rebuild import rebuilt_by
@@ -50,6 +50,7 @@ class _Fused(torch.autograd.Function):
         return _pass(x, slope, shift, activation, ids, draw)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         from sargnn.kernels.cpu_nodewise import norm_act_drop_backward, norm_backward
 
@@ -117,4 +118,12 @@ def norm_act_drop(
             slope = weight * norm.inv_std
             shift = bias - norm.mean * slope
     out = _Fused.apply(x, weight, bias, norm, slope, shift, activation, ids, draw, group)
-    return rebuilt_by(out, partial(_pass, x.detach(), slope, shift, activation, ids, draw)) if out.requires_grad else out
+    if not out.requires_grad:
+        return out
+    kept, version = x.detach(), x._version
+
+    def rebuild() -> Tensor:
+        assert kept._version == version, "what rows are rebuilt from was written to"
+        return _pass(kept, slope, shift, activation, ids, draw)
+
+    return rebuilt_by(out, rebuild)

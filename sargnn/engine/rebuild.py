@@ -13,24 +13,29 @@ from torch import Tensor
 
 _NAME = "_sargnn_rebuild"
 Rebuild = Callable[[], Tensor]
+ONE_PASS = "this part of the graph was let go in its first backward pass: retain_graph is not supported"
 
 
 def rebuilt_by(tensor: Tensor, rebuild: Rebuild) -> Tensor:
-    """``tensor``, known to be what ``rebuild()`` gives; without autograd, as often as asked."""
-    setattr(tensor, _NAME, rebuild)
+    """``tensor``, known to be what ``rebuild()`` gives as long as nobody writes to it; without autograd."""
+    setattr(tensor, _NAME, (rebuild, tensor._version))
     return tensor
 
 
 def keep(ctx: Any, tensor: Tensor, *others: Tensor) -> None:
-    """Save tensors for backward; the first one only if it cannot be rebuilt."""
-    ctx.rebuild = getattr(tensor, _NAME, None)
-    ctx.save_for_backward(*(() if ctx.rebuild else (tensor,)), *others)
+    """Save tensors for backward; the first one only if it cannot be rebuilt, or was written to since."""
+    rebuild, version = getattr(tensor, _NAME, (None, 0))
+    ctx.rebuild = rebuild if rebuild is not None and tensor._version == version else None
+    ctx.rebuilds = ctx.rebuild is not None
+    ctx.save_for_backward(*(() if ctx.rebuilds else (tensor,)), *others)
 
 
 def kept(ctx: Any) -> tuple[Tensor, ...]:
-    """What ``keep`` was given."""
+    """What ``keep`` was given; once, for what it is rebuilt from is let go."""
     saved: tuple[Tensor, ...] = ctx.saved_tensors
-    if ctx.rebuild is None:
+    if not ctx.rebuilds:
         return saved
+    if ctx.rebuild is None:
+        raise RuntimeError(ONE_PASS)
     rebuild, ctx.rebuild = ctx.rebuild, None
     return (rebuild(), *saved)

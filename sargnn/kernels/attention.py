@@ -1,6 +1,6 @@
 """What attention needs beside rows, the same for every kernel.
 
-Letters: D destination rows, H heads, K features per head.
+Letters: M destination rows, K heads, D head width.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Attention:
     """The numbers of an attention.
 
     Attributes:
-        heads: H.
+        heads: K.
         negative_slope: of LeakyReLU, 0 to 1.
         draw: of attention dropout; None drops nothing.
     """
@@ -37,9 +37,9 @@ class RunningSoftmax:
     """A softmax over edges that are met shard by shard, and the rows that it weighs.
 
     Attributes:
-        out: [D, H K], normalised at all times; undefined where ``total`` is 0.
-        top: [D, H], the largest score so far, -inf before any.
-        total: [D, H], the sum of exp(score - top) so far, 0 before any.
+        out: [M, K D], normalised at all times; undefined where ``total`` is 0.
+        top: [M, K], the largest score so far, -inf before any.
+        total: [M, K], the sum of exp(score - top) so far, 0 before any.
     """
 
     out: Tensor
@@ -48,7 +48,7 @@ class RunningSoftmax:
 
     @classmethod
     def empty(cls, like: Tensor, num_dst: int, heads: int) -> RunningSoftmax:
-        """Before any edge; ``like``: [any, H K]."""
+        """Before any edge; ``like``: [any, K D]."""
         return cls(
             like.new_empty(num_dst, like.shape[1]),
             like.new_full((num_dst, heads), float("-inf")),

@@ -14,7 +14,7 @@ from sargnn.kernels.block import EdgeBlock
 class Kernel(ABC):
     """Executes reducer steps on an ``EdgeBlock``. Stateless but for what it keeps in ``EdgeBlock.cache``.
 
-    Letters: S source rows, D destination rows, F features, H heads, K features per head.
+    Letters: S source rows, M destination rows, F features, K heads, D head width.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Kernel(ABC):
         """``out[i] += scale[i] * sum of src[j] over the block's edges j -> i``.
 
         Args:
-            src: [S, F]. out: [D, F], added to in place. scale: [D], 1 if not given.
+            src: [S, F]. out: [M, F], added to in place. scale: [M], 1 if not given.
         """
 
     @abstractmethod
@@ -45,12 +45,12 @@ class Kernel(ABC):
         """The adjoint: ``out[j] = sum of scale[i] * grad[i] over the block's edges j -> i``.
 
         Args:
-            grad: [D, F]. out: [S, F], overwritten. scale: [D], 1 if not given.
+            grad: [M, F]. out: [S, F], overwritten. scale: [M], 1 if not given.
         """
 
     @abstractmethod
     def sum_autograd(self, block: EdgeBlock, src: Tensor) -> Tensor:
-        """The sum [D, F] in operators that autograd differentiates by itself: what a user has without this engine."""
+        """The sum [M, F] in operators that autograd differentiates by itself: what a user has without this engine."""
 
     @abstractmethod
     def max_forward(self, block: EdgeBlock, src: Tensor, best: Tensor, winner: Tensor) -> None:
@@ -59,7 +59,7 @@ class Kernel(ABC):
         Of equal values the source row with the smallest ``block.src_order`` wins, whatever the order of the folds.
 
         Args:
-            src: [S, F]. best: [D, F], starts at -inf. winner: int32 [D, F], the winner's ``src_order``, starts at 2**31 - 1.
+            src: [S, F]. best: [M, F], starts at -inf. winner: int32 [M, F], the winner's ``src_order``, starts at 2**31 - 1.
         """
 
     @abstractmethod
@@ -67,12 +67,12 @@ class Kernel(ABC):
         """``out[j] = sum of grad[i] over the destinations i that row j won``, once each.
 
         Args:
-            grad: [D, F]. winner: int32 [D, F]. out: [S, F], overwritten.
+            grad: [M, F]. winner: int32 [M, F]. out: [S, F], overwritten.
         """
 
     @abstractmethod
     def max_autograd(self, block: EdgeBlock, src: Tensor) -> Tensor:
-        """The maximum [D, F], 0 without edges, in operators that autograd differentiates by itself."""
+        """The maximum [M, F], 0 without edges, in operators that autograd differentiates by itself."""
 
     @abstractmethod
     def gat_forward(
@@ -83,7 +83,7 @@ class Kernel(ABC):
         Attention dropout is drawn by ``block.src_ids`` and ``block.dst_ids``.
 
         Args:
-            z: [S, H K]. el: [S, H]. er: [D, H].
+            z: [S, K D]. el: [S, K]. er: [M, K].
         """
 
     @abstractmethod
@@ -91,10 +91,10 @@ class Kernel(ABC):
         """What the backward pass reads of each destination: er_i (0 if not given), m_i, 1 / s_i, <grad_i, out_i> per head.
 
         Args:
-            running: the finished softmax. grad: [D, H K], the error of its rows.
+            running: the finished softmax. grad: [M, K D], the error of its rows.
 
         Returns:
-            [D, 4 H]; 1 / s_i is 0 for destinations without edges.
+            [M, 4 K]; 1 / s_i is 0 for destinations without edges.
         """
 
     @abstractmethod
@@ -113,13 +113,13 @@ class Kernel(ABC):
         """Errors through the block's edges; weights are computed, and dropped, again.
 
         Args:
-            records: [D, 4 H], from ``attention_records``. grad: [D, H K].
-            d_z: [S, H K] and d_el: [S, H], overwritten; None if not wanted. d_er: [D, H], added to.
+            records: [M, 4 K], from ``attention_records``. grad: [M, K D].
+            d_z: [S, K D] and d_el: [S, K], overwritten; None if not wanted. d_er: [M, K], added to.
         """
 
     @abstractmethod
     def gat_autograd(self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor) -> Tensor:
-        """The attention [D, H K], 0 without edges, in operators that autograd differentiates by itself."""
+        """The attention [M, K D], 0 without edges, in operators that autograd differentiates by itself."""
 
     @abstractmethod
     def gatv2_forward(
@@ -128,7 +128,7 @@ class Kernel(ABC):
         """As ``gat_forward``, with scores <att, LeakyReLU(z_j + x_i)> per head.
 
         Args:
-            z: [S, H K], both the values and the sources' part of the scores. x: [D, H K]. att: [H K].
+            z: [S, K D], both the values and the sources' part of the scores. x: [M, K D]. att: [K D].
         """
 
     @abstractmethod
@@ -148,7 +148,7 @@ class Kernel(ABC):
         """As ``gat_backward``.
 
         Args:
-            d_z: [S, H K], overwritten; None if not wanted. d_x: [D, H K] and d_att: [H K], added to.
+            d_z: [S, K D], overwritten; None if not wanted. d_x: [M, K D] and d_att: [K D], added to.
         """
 
     @abstractmethod

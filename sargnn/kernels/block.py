@@ -1,6 +1,6 @@
 """A bipartite block of edges in both orders, as kernels read it.
 
-Letters: S source rows, D destination rows, A destination rows with an edge in this block, E edges.
+Letters: S source rows, M destination rows, A destination rows with an edge in this block, E edges.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from torch import Tensor
 
 
 class EdgeBlock:
-    """The edges from S source rows to D destination rows.
+    """The edges from S source rows to M destination rows.
 
     Only the A destination rows that have an edge here are listed, so a block costs nothing for the others. Source rows
     are listed in full: a halo holds no row without an edge, and an own part has them all.
 
     Attributes:
-        num_src: S. num_dst: D.
-        dst_rows: int32 [A], ascending; None if every destination row is listed (A = D).
+        num_src: S. num_dst: M.
+        dst_rows: int32 [A], ascending; None if every destination row is listed (A = M).
         indptr: int32 [A + 1] and src: int32 [E]: the sources of each listed destination row.
         t_indptr: int32 [S + 1] and t_dst: int32 [E]: the destination rows (not list positions) of each source row.
         src_order: int32 [S], the place of each source row among all rows that this worker sees, by original id: breaks ties.
-        src_ids: int64 [S] and dst_ids: int64 [D], original ids: what is drawn for an edge depends on them.
+        src_ids: int64 [S] and dst_ids: int64 [M], original ids: what is drawn for an edge depends on them.
         cache: what kernels keep with the block, by kernel name.
     """
 
@@ -40,9 +40,9 @@ class EdgeBlock:
         """Build from edges sorted by destination.
 
         Args:
-            src: int32 [E] in [0, S). dst: int32 [E] in [0, D), ascending.
+            src: int32 [E] in [0, S). dst: int32 [E] in [0, M), ascending.
             src_order: int32 [S]; the rows' own order if not given.
-            src_ids: int64 [S] and dst_ids: int64 [D]; the rows' own numbers if not given.
+            src_ids: int64 [S] and dst_ids: int64 [M]; the rows' own numbers if not given.
         """
         self.src_order = torch.arange(num_src, dtype=torch.int32, device=src.device) if src_order is None else src_order
         self.src_ids = torch.arange(num_src, device=src.device) if src_ids is None else src_ids

@@ -3,7 +3,7 @@
     x_ji = LeakyReLU(el_j + er_i)       a_ji = exp(x_ji - m_i) / s_i       out_i = sum over j -> i of r_ji a_ji z_j
 
 r_ji is attention dropout's factor, drawn by the original ids of the edge's ends, 1 without dropout. Forward walks destinations,
-a batch of edges at a time through ``fold_softmax``; out is normalised at all times, so the softmax goes on from shard to shard
+a batch of edges at a time through ``edge_softmax``; out is normalised at all times, so the softmax goes on from shard to shard
 without a closing pass. Backward walks sources, one row of z and its error at a time:
 
     d z_j = sum of r a g_i      d el_j = sum of d x      d er_i = sum of d x      d x = a (r <g_i, z_j> - delta_i) LeakyReLU'
@@ -11,7 +11,7 @@ without a closing pass. Backward walks sources, one row of z and its error at a 
 with delta_i = <g_i, out_i> per head. Sources are cut into one lane per thread with equal edges, and every lane has room of
 its own for d er: two runs with the same number of threads give the same bits.
 
-Letters: S source rows, D destination rows, A listed destination rows, E edges, H heads, K features per head, T lanes.
+Letters: S source rows, M destination rows, A listed destination rows, E edges, K heads, D head width, T lanes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def drop_edge(weight: Any, source: Any, destination: Any, heads: Any, draw: Any,
     """``weight[h] *= keep``, or 0 where the draw drops (source, destination, h).
 
     Args:
-        weight: [at least H]. source, destination: original ids, uint64.
+        weight: [at least K]. source, destination: original ids, uint64.
         draw: (seed, epoch, tag, threshold), uint64. keep: what kept weights are multiplied with.
     """
     seed, epoch, tag, threshold = draw
@@ -66,9 +66,9 @@ def fold_attention(
     Args:
         chunks: int64, boundaries of runs of listed rows with about equal edges. rows: int32 [A]; empty: row a itself.
         indptr: int32 [A + 1]. indices: int32 [E].
-        z: [S, H K]. el: [S, H]. er: [D, H]. slope: of LeakyReLU.
-        source_ids: int64 [S], destination_ids: int64 [D], draw, keep: see ``drop_edge``; a threshold of 0 drops nothing.
-        out: [D, H K]; rows whose ``total`` is 0 are overwritten. top, total: [D, H], maximum and denominator so far.
+        z: [S, K D]. el: [S, K]. er: [M, K]. slope: of LeakyReLU.
+        source_ids: int64 [S], destination_ids: int64 [M], draw, keep: see ``drop_edge``; a threshold of 0 drops nothing.
+        out: [M, K D]; rows whose ``total`` is 0 are overwritten. top, total: [M, K], maximum and denominator so far.
     """
     item, width = z.itemsize, z.shape[1] // heads
     everything = len(rows) == 0
@@ -80,7 +80,7 @@ def fold_attention(
         for a in range(chunks[c], chunks[c + 1]):
             i = np.int64(a) if everything else np.int64(rows[a])
             for start in range(np.int64(indptr[a]), np.int64(indptr[a + 1]), BATCH):
-                end = min(start + BATCH, np.int64(indptr[a + 1]))
+                end: Any = min(start + BATCH, np.int64(indptr[a + 1]))
                 adds = np.int64(total[i, 0] != 0)
                 edge_softmax((
                     weight.ctypes.data, el.ctypes.data, indices.ctypes.data, start, end, limit, heads,
@@ -107,8 +107,8 @@ def write_attention_errors(
     Args:
         bounds: int64 [T + 1], the source rows of each lane.
         indptr: int32 [S + 1], indices: int32 [E]: the destinations of each source.
-        records: [D, 4 H], see ``cpu_attention_code.edge_weights``. grad: [D, H K].
-        d_z: [S, H K], d_el: [S, H], overwritten. d_er: [T, D, H], added to.
+        records: [M, 4 K], see ``cpu_attention_code.edge_weights``. grad: [M, K D].
+        d_z: [S, K D], d_el: [S, K], overwritten. d_er: [T, M, K], added to.
     """
     item, width = z.itemsize, z.shape[1] // heads
     limit = np.int64(len(indices))
@@ -123,7 +123,7 @@ def write_attention_errors(
                 d_z[j, :] = 0
             own = el.ctypes.data + np.int64(j) * heads * item
             for start in range(np.int64(indptr[j]), np.int64(indptr[j + 1]), BATCH):
-                end = min(start + BATCH, np.int64(indptr[j + 1]))
+                end: Any = min(start + BATCH, np.int64(indptr[j + 1]))
                 edge_weights((
                     weight.ctypes.data, own, records.ctypes.data, indices.ctypes.data, start, end, limit, heads,
                 ), slope)  # fmt: skip
@@ -149,7 +149,7 @@ def attention_records(er: Any, top: Any, total: Any, grad: Any, out: Any, record
     """What backward reads of each destination: ``records[i] = (er_i, m_i, 1 / s_i, <grad_i, out_i> per head)``.
 
     Args:
-        er, top, total: [D, H]. grad, out: [D, H K]. records: [D, 4 H]. Destinations without edges, s = 0, get 0 for 1 / s.
+        er, top, total: [M, K]. grad, out: [M, K D]. records: [M, 4 K]. Destinations without edges, s = 0, get 0 for 1 / s.
     """
     heads = er.shape[1]
     width = grad.shape[1] // heads
@@ -161,11 +161,11 @@ def attention_records(er: Any, top: Any, total: Any, grad: Any, out: Any, record
         for h in range(heads):
             record[2 * heads + h] = one / total[i, h] if total[i, h] != zero else zero
             error, row = grad[i, h * width : (h + 1) * width], out[i, h * width : (h + 1) * width]
-            record[3 * heads + h] = _dot(error, row)
+            record[3 * heads + h] = dot(error, row)
 
 
 @numba.njit(fastmath={"reassoc", "contract"})
-def _dot(x: Any, y: Any) -> Any:  # pragma: no cover
+def dot(x: Any, y: Any) -> Any:  # pragma: no cover
     total = x.dtype.type(0)
     for f in range(len(x)):
         total += x[f] * y[f]
@@ -185,7 +185,7 @@ def _drop_weights(
 def drop_weights(
     weights: Tensor, source_ids: Tensor, sources: Tensor, destination_ids: Tensor, destinations: Tensor, draw: Draw
 ) -> Tensor:
-    """Attention dropout of weights [E, H] that stand in memory.
+    """Attention dropout of weights [E, K] that stand in memory.
 
     Args:
         source_ids: int64 [S]. sources: int32 [E], the source row of each edge; destinations likewise.

@@ -1,13 +1,13 @@
 """The inner loops of attention, in vector code: scores and softmax of one destination's edges, and rows weighted per head.
 
-A row of H heads x K features is cut into tiles of up to ``TILE`` vectors, each of whole heads or of a part of one; a tile's
-accumulators stay in registers while it walks the edges once. A head's last vector is masked, so any K will do. Scores are
+A row of K heads x D features is cut into tiles of up to ``TILE`` vectors, each of whole heads or of a part of one; a tile's
+accumulators stay in registers while it walks the edges once. A head's last vector is masked, so any D will do. Scores are
 handled all heads of an edge at a time, masked likewise.
 
-What is held per edge of a batch has rows of whole vectors, ``row_of(H)`` numbers each: a vector read back right after it was
+What is held per edge of a batch has rows of whole vectors, ``row_of(K)`` numbers each: a vector read back right after it was
 stored whole comes from the store buffer, one stored under a mask waits for the cache.
 
-Letters: H heads, K features per head, B edges of a batch.
+Letters: K heads, D head width, B edges of a batch.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import Any
 import numba
 from llvmlite import ir
 
-from sargnn.kernels.llvm import AHEAD, VECTOR_BYTES, VectorCode, const, vector_intrinsic
+from sargnn.kernels.llvm import VECTOR_BYTES, VectorCode, const, vector_intrinsic
 
 TILE = 8
 RECORD = 4
-"""What backward reads of a destination, side by side: its score, its maximum, 1 / its denominator, delta; H numbers each."""
+"""What backward reads of a destination, side by side: its score, its maximum, 1 / its denominator, delta; K numbers each."""
 
 
 @numba.njit(inline="always")
 def row_of(heads: Any, itemsize: Any) -> Any:
-    """Numbers in a row of what is held per edge: H, rounded up to whole vectors."""
+    """Numbers in a row of what is held per edge: K, rounded up to whole vectors."""
     lanes = VECTOR_BYTES // itemsize
     return -(-heads // lanes) * lanes
 
@@ -102,8 +102,7 @@ def _tiles(v: VectorCode, heads: Any, width: Any, emit: Callable[[_Tile, Any], N
 
 def _rows(v: VectorCode, base: Any, stride: Any, indices: Any, edge: Any, limit: Any) -> tuple[Any, Any]:
     """Addresses of an edge's row and of the row to prefetch."""
-    ahead = v.smaller(v.b.add(edge, const(AHEAD)), v.b.sub(limit, const(1)))
-    return v.at(base, v.index(indices, edge), stride), v.at(base, v.index(indices, ahead), stride)
+    return v.at(base, v.index(indices, edge), stride), v.row_ahead(base, stride, indices, edge, limit)
 
 
 def _finish_row(v: VectorCode, tile: _Tile, sums: list[list[Any]], row: Any, adds: Any, carry: Any) -> None:
@@ -125,7 +124,7 @@ def _finish_row(v: VectorCode, tile: _Tile, sums: list[list[Any]], row: Any, add
 def fold_rows(v: VectorCode, integers: Any, scalar: Any) -> None:
     """``out[h, :] = factor[h] * sum over e in [start, end) of weight[e - start, h] * src[indices[e], h, :]``.
 
-    With ``adds``: ``+ carry[h] * out[h, :]``. Arguments: out, src, stride, indices, start, end, limit, H, K, weight, factor,
+    With ``adds``: ``+ carry[h] * out[h, :]``. Arguments: out, src, stride, indices, start, end, limit, K, D, weight, factor,
     carry, adds.
     """
     out, src, stride, indices, start, end, limit, heads, width, weight, factor, carry, adds = integers
@@ -158,7 +157,7 @@ def error_rows(v: VectorCode, integers: Any, scalar: Any) -> None:
         out[h, :] (+)= sum over e in [start, end) of weight[e - start, h] * grad[indices[e], h, :]
         dots[e - start, h] = <grad[indices[e], h, :], row[h, :]>
 
-    Arguments: out, row, grad, stride, indices, start, end, limit, H, K, weight, dots, adds.
+    Arguments: out, row, grad, stride, indices, start, end, limit, K, D, weight, dots, adds.
     """
     out, own, grad, stride, indices, start, end, limit, heads, width, weight, dots, adds = integers
 
@@ -205,7 +204,7 @@ def edge_softmax(v: VectorCode, integers: Any, slope: Any) -> None:
 
         x = LeakyReLU(source[indices[e], h] + destination[h]) for e in [start, end)
 
-    Arguments: weight, source, indices, start, end, limit, H, destination, maximum, denominator, factor, carry.
+    Arguments: weight, source, indices, start, end, limit, K, destination, maximum, denominator, factor, carry.
     """
     weight, source, indices, start, end, limit, heads, destination, *softmax = integers
     row_bytes, held_bytes = (v.b.mul(count, const(v.item)) for count in (heads, _padded(v, heads)))
@@ -226,10 +225,28 @@ def edge_softmax(v: VectorCode, integers: Any, slope: Any) -> None:
 
 
 @vector_intrinsic
+def pair_scores(v: VectorCode, integers: Any, slope: Any) -> None:
+    """GATv2's scores of one edge: ``out[h] = <att[h, :], LeakyReLU(z[h, :] + x[h, :])>``, always summed in one order.
+
+    Arguments: out, att, z, x, K, D.
+    """
+    out, att, z, x, heads, width = integers
+    slopes = v.splat(slope)
+    with v.loop(const(0), heads) as head:
+        total = v.variable(v.constant(0.0))
+        with v.loop(const(0), width, v.lanes) as first:
+            offset = v.b.mul(v.at(first, head, width), const(v.item))
+            mask = v.lanes_below(v.b.sub(width, first))
+            att_here, z_here, x_here = (v.load(v.b.add(base, offset), mask) for base in (att, z, x))
+            total.set(v.multiply_add(att_here, _leaky(v, v.b.fadd(z_here, x_here), slopes), total.get()))
+        v.store_scalar(v.sum_lanes(total.get()), v.at(out, head, v.item))
+
+
+@vector_intrinsic
 def score_softmax(v: VectorCode, integers: Any, scalar: Any) -> None:
     """B given scores, folded into a destination's running softmax; see ``_fold_softmax``.
 
-    Arguments: weight, B, H, maximum, denominator, factor, carry.
+    Arguments: weight, B, K, maximum, denominator, factor, carry.
     """
     weight, count, heads, *softmax = integers
     held_bytes = v.b.mul(_padded(v, heads), const(v.item))
@@ -270,8 +287,8 @@ def _fold_softmax(
 def edge_weights(v: VectorCode, integers: Any, slope: Any) -> None:
     """Attention weights of a source's edges again: ``out[e - start, h] = exp(LeakyReLU(own[h] + score_i) - m_i) / s_i``.
 
-    i = indices[e]; ``records`` holds (score, m, 1 / s, delta) of each destination, [RECORD, H]. Arguments: out, own, records,
-    indices, start, end, limit, H.
+    i = indices[e]; ``records`` holds (score, m, 1 / s, delta) of each destination, [RECORD, K]. Arguments: out, own, records,
+    indices, start, end, limit, K.
     """
     out, own, records, indices, start, end, limit, heads = integers
     row_bytes, held_bytes = (v.b.mul(count, const(v.item)) for count in (heads, _padded(v, heads)))
@@ -298,7 +315,7 @@ def score_errors(v: VectorCode, integers: Any, slope: Any) -> None:
 
         d = (dropped[e] dot[e] - weight[e] delta_i) LeakyReLU'(own + score_i)
 
-    Arguments: weight, dropped, dots, own, records, indices, start, end, H, d_own, d_scores.
+    Arguments: weight, dropped, dots, own, records, indices, start, end, K, d_own, d_scores.
     """
     weight, dropped, dots, own, records, indices, start, end, heads, d_own, d_scores = integers
     row_bytes, held_bytes = (v.b.mul(count, const(v.item)) for count in (heads, _padded(v, heads)))

@@ -7,7 +7,7 @@ Backward, with w = att LeakyReLU'(u), d e = a (r <g_i, z_j> - delta_i): d z_j = 
 d x_i = sum of d e w and d att = sum of d e LeakyReLU(u) over its sources. Both walks compute weights again: one over
 destinations for d x and d att, one over sources for d z, so that no two threads write to one row.
 
-Letters: S source rows, D destination rows, A listed destination rows, E edges, H heads, K features per head, T lanes.
+Letters: S source rows, M destination rows, A listed destination rows, E edges, K heads, D head width, T lanes.
 """
 
 from __future__ import annotations
@@ -19,31 +19,8 @@ import numba
 import numpy as np
 import torch
 
-from sargnn.kernels.cpu_attention import BATCH, drop_edge, words_of
-from sargnn.kernels.cpu_attention_code import fold_rows, row_of, score_softmax
-
-_ANY_ORDER = {"reassoc", "contract"}
-
-
-@numba.njit(fastmath=_ANY_ORDER, nogil=True)
-def _score(att: Any, z: Any, x: Any, slope: Any) -> Any:  # pragma: no cover - compiled
-    """<att, LeakyReLU(z + x)>; all [K]."""
-    total = z.dtype.type(0)
-    for f in range(len(z)):
-        u = z[f] + x[f]
-        total += att[f] * max(u, u * slope)
-    return total
-
-
-@numba.njit(fastmath=_ANY_ORDER, nogil=True)
-def _score_and_dot(att: Any, z: Any, x: Any, g: Any, slope: Any) -> Any:  # pragma: no cover - compiled
-    """The score, and <g, z>."""
-    total, dot = z.dtype.type(0), z.dtype.type(0)
-    for f in range(len(z)):
-        u = z[f] + x[f]
-        total += att[f] * max(u, u * slope)
-        dot += g[f] * z[f]
-    return total, dot
+from sargnn.kernels.cpu_attention import BATCH, dot, drop_edge, words_of
+from sargnn.kernels.cpu_attention_code import fold_rows, pair_scores, row_of, score_softmax
 
 
 @numba.njit(fastmath={"contract"}, nogil=True)
@@ -76,7 +53,7 @@ def fold_attention_v2(
     """Fold a block's edges into the running softmax of every listed destination; as ``cpu_attention.fold_attention``.
 
     Args:
-        z: [S, H K]. x: [D, H K]. att: [H K].
+        z: [S, K D]. x: [M, K D]. att: [K D].
     """
     item, width = z.itemsize, z.shape[1] // heads
     everything = len(rows) == 0
@@ -86,15 +63,15 @@ def fold_attention_v2(
         factor, carry = np.empty(heads, z.dtype), np.empty(heads, z.dtype)
         for a in range(chunks[c], chunks[c + 1]):
             i = np.int64(a) if everything else np.int64(rows[a])
-            own = x[i]
+            own = x.ctypes.data + i * x.strides[0]
             for start in range(np.int64(indptr[a]), np.int64(indptr[a + 1]), BATCH):
-                end = min(start + BATCH, np.int64(indptr[a + 1]))
+                end: Any = min(start + BATCH, np.int64(indptr[a + 1]))
                 adds = np.int64(total[i, 0] != 0)
                 for e in range(start, end):
-                    row = z[indices[e]]
-                    for h in range(heads):
-                        first, last = h * width, (h + 1) * width
-                        weight[e - start, h] = _score(att[first:last], row[first:last], own[first:last], slope)
+                    pair_scores((
+                        weight.ctypes.data + (e - start) * weight.strides[0], att.ctypes.data,
+                        z.ctypes.data + np.int64(indices[e]) * z.strides[0], own, np.int64(heads), width,
+                    ), slope)  # fmt: skip
                 score_softmax((
                     weight.ctypes.data, end - start, heads, top.ctypes.data + i * heads * item,
                     total.ctypes.data + i * heads * item, factor.ctypes.data, carry.ctypes.data,
@@ -114,11 +91,15 @@ def _edge_errors(
     row: Any, own: Any, att: Any, record: Any, g: Any, slope: Any, heads: Any, source: Any, destination: Any, draw: Any,
     keep: Any, weight: Any, dots: Any, error: Any,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
-    """One edge's weights after dropout and errors of its scores, into ``weight`` and ``error`` [H]."""
-    width = len(row) // heads
+    """One edge's weights after dropout and errors of its scores, into ``weight`` and ``error`` [K]."""
+    width = np.int64(len(row) // heads)
+    pair_scores(
+        (error.ctypes.data, att.ctypes.data, row.ctypes.data, own.ctypes.data, np.int64(heads), width), slope
+    )  # fmt: skip
     for h in range(heads):
         first, last = h * width, (h + 1) * width
-        score, dots[h] = _score_and_dot(att[first:last], row[first:last], own[first:last], g[first:last], slope)
+        score = error[h]
+        dots[h] = dot(g[first:last], row[first:last])
         weight[h] = math.exp(score - record[heads + h]) * record[2 * heads + h]
         error[h] = -weight[h] * record[3 * heads + h]
     if draw[3] > 0:
@@ -135,8 +116,8 @@ def add_destination_errors(
     """Errors of the destinations' rows and of ``att``.
 
     Args:
-        bounds: int64 [T + 1], the listed rows of each lane. records: [D, 4 H]. grad: [D, H K].
-        d_x: [D, H K] and d_att: fp64 [T, H K], added to.
+        bounds: int64 [T + 1], the listed rows of each lane. records: [M, 4 K]. grad: [M, K D].
+        d_x: [M, K D] and d_att: fp64 [T, K D], added to.
     """
     width = z.shape[1] // heads
     everything = len(rows) == 0
@@ -169,7 +150,7 @@ def write_source_errors(
     chunks: Any, indptr: Any, indices: Any, z: Any, x: Any, att: Any, records: Any, grad: Any, slope: Any, heads: Any,
     source_ids: Any, destination_ids: Any, draw: Any, keep: Any, d_z: Any,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
-    """Errors of the sources' rows, d_z: [S, H K], overwritten."""
+    """Errors of the sources' rows, d_z: [S, K D], overwritten."""
     width = z.shape[1] // heads
     for c in numba.prange(len(chunks) - 1):
         weight, dots, error = np.empty(heads, z.dtype), np.empty(heads, z.dtype), np.empty(heads, z.dtype)

@@ -2,7 +2,7 @@
 
 Work is shared out in chunks of equal edges, not of equal rows. Sums run in ``cpu_rows``.
 
-Letters: S source rows, D destination rows, A listed destination rows, E edges, F features.
+Letters: S source rows, M destination rows, A listed destination rows, E edges, F features.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import numba
 import numpy as np
 import torch
 
-from sargnn.kernels.cpu_rows import VECTOR_BYTES, add_row, write_row, write_weighted_row
+from sargnn.kernels.cpu_rows import add_row, write_row, write_weighted_row
+from sargnn.kernels.llvm import VECTOR_BYTES
 
 CHUNK_EDGES = 1 << 14
 NO_WINNER = np.iinfo(np.int32).max
@@ -27,8 +28,8 @@ def add_sums(chunks: Any, rows: Any, indptr: Any, indices: Any, src: Any, scale:
         chunks: int64, boundaries of runs of listed rows with about equal edges.
         rows: int32 [A]; empty: row a itself.
         indptr: int32 [A + 1]. indices: int32 [E]. src: [S, F].
-        scale: [D]; empty: 1.
-        out: [D, F].
+        scale: [M]; empty: 1.
+        out: [M, F].
     """
     item, width = src.itemsize, src.shape[1]
     everything, scaled = len(rows) == 0, len(scale) > 0
@@ -41,10 +42,10 @@ def add_sums(chunks: Any, rows: Any, indptr: Any, indices: Any, src: Any, scale:
             i = np.int64(a) if everything else np.int64(rows[a])
             factor = scale[i] if scaled else one
             if width * item >= VECTOR_BYTES:
-                add_row(
+                add_row((
                     out.ctypes.data + i * out.strides[0], src.ctypes.data, src.strides[0], indices.ctypes.data,
-                    start, end, len(indices), width * item, 0, factor,
-                )  # fmt: skip
+                    start, end, np.int64(len(indices)), width * item, np.int64(0),
+                ), factor)  # fmt: skip
             else:
                 for f in range(width):
                     total = src.dtype.type(0)
@@ -77,15 +78,15 @@ def write_sums(chunks: Any, indptr: Any, indices: Any, src: Any, weight: Any, ou
                         total += value * weight[indices[e]] if weighted else value
                     out[a, f] = total
             elif weighted:
-                write_weighted_row(
+                write_weighted_row((
                     address, src.ctypes.data, src.strides[0], indices.ctypes.data,
-                    start, end, len(indices), width * item, weight.ctypes.data, one,
-                )  # fmt: skip
+                    start, end, np.int64(len(indices)), width * item, weight.ctypes.data,
+                ), one)  # fmt: skip
             else:
-                write_row(
+                write_row((
                     address, src.ctypes.data, src.strides[0], indices.ctypes.data,
-                    start, end, len(indices), width * item, 0, one,
-                )  # fmt: skip
+                    start, end, np.int64(len(indices)), width * item, np.int64(0),
+                ), one)  # fmt: skip
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)
@@ -98,7 +99,7 @@ def fold_max(
 
     Args:
         order: int32 [S], the source rows' places among all that this worker sees, by original id.
-        best: [D, F], starts at -inf. winner: int32 [D, F], the winner's ``order``, starts at ``NO_WINNER``.
+        best: [M, F], starts at -inf. winner: int32 [M, F], the winner's ``order``, starts at ``NO_WINNER``.
     """
     everything = len(rows) == 0
     for c in numba.prange(len(chunks) - 1):

@@ -14,7 +14,7 @@ from sargnn.kernels.dgl_attention import DglAttention
 
 
 class DglKernel(DglAttention):
-    """DGL's operators on graphs that share the block's index arrays; built on first use and kept with the block.
+    """DGL's operators on graphs that are built on first use and kept with the block; those of sums share its index arrays.
 
     ``sum_forward`` and ``sum_backward`` hold one temporary of the size of their result, because DGL's SpMM cannot add
     into an existing tensor.

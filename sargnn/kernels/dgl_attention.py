@@ -2,7 +2,7 @@
 
 Shard by shard: ``u_add_v``, the maximum per destination, exp, sums; tensors of size edges x heads while a shard is at work.
 
-Letters: S source rows, D destination rows, A listed destination rows, E edges, H heads, K features per head.
+Letters: S source rows, M destination rows, A listed destination rows, E edges, K heads, D head width.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Graphs:
     listed: Tensor | None
 
     def rows(self, per_destination: Tensor) -> Tensor:
-        """The listed rows of [D, ...]."""
+        """The listed rows of [M, ...]."""
         return per_destination if self.listed is None else per_destination[self.listed]
 
 
@@ -155,12 +155,12 @@ def whole_attention_graph(block: EdgeBlock) -> Any:
 
 
 def _heads(rows: Tensor, attention: Attention) -> Tensor:
-    """[N, H K] as [N, H, K]."""
+    """[N, K D] as [N, K, D]."""
     return rows.view(len(rows), attention.heads, rows.shape[1] // attention.heads)
 
 
 def _drop(block: EdgeBlock, attention: Attention, weights: Tensor) -> Tensor:
-    """Attention dropout of weights [E, H], in the block's order."""
+    """Attention dropout of weights [E, K], in the block's order."""
     if attention.draw is None:
         return weights
     from sargnn.kernels.cpu_attention import drop_weights
@@ -184,13 +184,13 @@ class _Dropped(torch.autograd.Function):
 
 
 def _weigh(graph: Any, attention: Attention, rows: Tensor, weights: Tensor) -> Tensor:
-    """Sums of rows [S, H K] times weights [E, H] over a graph's edges."""
+    """Sums of rows [S, K D] times weights [E, K] over a graph's edges."""
     total: Tensor = import_dgl().ops.u_mul_e_sum(graph, _heads(rows, attention), weights[:, :, None])
     return total.flatten(1)
 
 
 def _fold(block: EdgeBlock, graphs: _Graphs, attention: Attention, z: Tensor, scores: Tensor, running: RunningSoftmax) -> None:
-    """Fold scores [E, H], used up, and the source rows that they weigh."""
+    """Fold scores [E, K], used up, and the source rows that they weigh."""
     ops = import_dgl().ops
     before, total = graphs.rows(running.top), graphs.rows(running.total)
     highest = torch.maximum(before, ops.copy_e_max(graphs.forward, scores))
@@ -209,7 +209,7 @@ def _fold(block: EdgeBlock, graphs: _Graphs, attention: Attention, z: Tensor, sc
 def _score_errors(
     block: EdgeBlock, graphs: _Graphs, attention: Attention, z: Tensor, scores: Tensor, own: Tensor, grad: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The weights after dropout and the errors of the scores, [E, H] each."""
+    """The weights after dropout and the errors of the scores, [E, K] each."""
     ops, graph = import_dgl().ops, graphs.forward
     _, top, inverse, delta = (part.contiguous() for part in own.split(attention.heads, dim=1))
     weights = ops.e_mul_v(graph, ops.e_sub_v(graph, scores, top).exp_(), inverse)
@@ -228,7 +228,7 @@ def _attend(block: EdgeBlock, attention: Attention, z: Tensor, scores: Tensor) -
 
 
 def _add(total: Tensor, graphs: _Graphs, part: Tensor) -> None:
-    """Add rows of listed destinations to [D, ...]."""
+    """Add rows of listed destinations to [M, ...]."""
     if graphs.listed is None:
         total += part
     else:

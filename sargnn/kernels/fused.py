@@ -14,7 +14,8 @@ _DTYPES = (torch.float32, torch.float64)
 
 
 class FusedKernel(FusedAttention):
-    """Compiled loops over the block's own index arrays; no temporary of any size.
+    """Compiled loops over the block's own index arrays. Sums and maxima need no temporary; attention's backward pass, with T
+    threads, T - 1 of [M, K].
 
     Compiled once into Numba's cache by ``warm_up``, before workers start.
     """

@@ -107,7 +107,7 @@ def _numbers(block: EdgeBlock, attention: Attention, like: Tensor) -> tuple[Any,
 
 
 def _lanes(total: Tensor, count: int) -> Tensor:
-    """Room [lanes, D, H] to add to ``total`` [D, H]: itself where there is one lane."""
+    """Room [lanes, M, K] to add to ``total`` [M, K]: itself where there is one lane."""
     return total[None] if count == 1 else total.new_zeros(count, *total.shape)
 
 

@@ -76,6 +76,11 @@ class VectorCode:
         """Element ``edge`` of an int32 array."""
         return self.b.sext(self.b.load(self.pointer(self.at(indices, edge, 4), I32)), I64)
 
+    def row_ahead(self, base: Any, stride: Any, indices: Any, edge: Any, limit: Any) -> Any:
+        """The address of the row that the edge ``AHEAD`` further on names, of ``limit`` edges: what to prefetch."""
+        ahead = self.smaller(self.b.add(edge, const(AHEAD)), self.b.sub(limit, const(1)))
+        return self.at(base, self.index(indices, ahead), stride)
+
     def variable(self, start: Any) -> Variable:
         return Variable(self.b, start.type, start)
 
@@ -180,7 +185,7 @@ class VectorCode:
         return self.b.extract_element(value, ir.Constant(I32, 0))
 
     def exp(self, x: Any) -> Any:
-        """The exponential of x <= 0; 0 where it is below the smallest normal number; not a number stays so.
+        """The exponential of x <= 0; 0 where it comes near the smallest normal number; not a number stays so.
 
         x = n ln 2 + r, |r| <= ln 2 / 2; e^r by its Taylor series, whose remainder is below half a unit in the last place;
         2^n by shifting n into the exponent. n is rounded by adding 1.5 * 2^(bits of the mantissa).
@@ -215,7 +220,7 @@ def vector_intrinsic(emit: Callable[..., None]) -> Any:
     """
 
     def typed(typingctx: Any, integers: Any, scalar: Any) -> Any:
-        signature = types.void(types.UniTuple(types.int64, len(integers)), scalar)
+        signature = types.void(types.UniTuple(types.int64, len(integers)), scalar)  # type: ignore[attr-defined]
 
         def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             unpacked = cgutils.unpack_tuple(builder, arguments[0])

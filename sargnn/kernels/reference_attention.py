@@ -1,6 +1,6 @@
 """Attention in plain PyTorch operations: the oracle.
 
-Letters: S source rows, D destination rows, E edges, H heads, K features per head.
+Letters: S source rows, M destination rows, E edges, K heads, D head width.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sargnn.rng import edge_mask
 
 
 class ReferenceAttention(Kernel):
-    """Gather, compute per edge, ``index_add_``; holds tensors of size E x H K while it runs."""
+    """Gather, compute per edge, ``index_add_``; holds tensors of size E x K D while it runs."""
 
     def gat_forward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor, running: RunningSoftmax
@@ -84,12 +84,12 @@ def _ends(block: EdgeBlock) -> tuple[Tensor, Tensor]:
 
 
 def _heads(rows: Tensor, attention: Attention) -> Tensor:
-    """[N, H K] as [N, H, K]."""
+    """[N, K D] as [N, K, D]."""
     return rows.view(len(rows), attention.heads, rows.shape[1] // attention.heads)
 
 
 def _drop(block: EdgeBlock, attention: Attention, weights: Tensor) -> Tensor:
-    """Attention dropout of weights [E, H]."""
+    """Attention dropout of weights [E, K]."""
     if attention.draw is None:
         return weights
     src, dst = _ends(block)
@@ -98,7 +98,7 @@ def _drop(block: EdgeBlock, attention: Attention, weights: Tensor) -> Tensor:
 
 
 def _fold(block: EdgeBlock, attention: Attention, z: Tensor, scores: Tensor, running: RunningSoftmax) -> None:
-    """Fold scores [E, H] and the source rows that they weigh."""
+    """Fold scores [E, K] and the source rows that they weigh."""
     src, dst = _ends(block)
     out, top, total = running.out, running.top, running.total
     highest = top.scatter_reduce(0, dst[:, None].expand_as(scores), scores, "amax")
@@ -119,7 +119,7 @@ def _fold(block: EdgeBlock, attention: Attention, z: Tensor, scores: Tensor, run
 def _score_errors(
     block: EdgeBlock, attention: Attention, z: Tensor, scores: Tensor, records: Tensor, grad: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The weights after dropout and the errors of the scores, [E, H] each."""
+    """The weights after dropout and the errors of the scores, [E, K] each."""
     src, dst = _ends(block)
     _, top, inverse, delta = (part[dst] for part in records.split(attention.heads, dim=1))
     weights = torch.exp(scores - top) * inverse

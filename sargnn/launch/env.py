@@ -13,17 +13,28 @@ def default_threads(world: int) -> int:
     return max(1, len(os.sched_getaffinity(0)) // world)
 
 
+def compiled_sources() -> list[Path]:
+    """The files that machine code is made from: those that use Numba, and all kernels, which may be called by such."""
+    package = Path(__file__).parent.parent
+    return [
+        path
+        for path in sorted(package.rglob("*.py"))
+        if path.is_relative_to(package / "kernels") or b"numba" in path.read_bytes()
+    ]
+
+
 def numba_cache_dir() -> Path:
     """A writable place for compiled kernels, one per user and per content of the files that they are compiled from.
 
-    Numba itself only watches the file that a function stands in, not those of the functions that it calls.
+    Numba itself only watches the file that a function stands in, not those of the functions that it calls. A folder given as
+    NUMBA_CACHE_DIR gets a folder for this content too.
     """
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.parent.rglob("*.py")):
-        content = path.read_bytes()
-        if b"numba" in content:
-            digest.update(content)
+    for path in compiled_sources():
+        digest.update(path.read_bytes())
     name = f"numba-{digest.hexdigest()[:12]}"
+    if given := os.environ.get("NUMBA_CACHE_DIR"):
+        return Path(given) if Path(given).name == name else Path(given) / name
     base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     for candidate in (base / "sargnn" / name, Path(tempfile.gettempdir()) / f"sargnn-{name}-{os.getuid()}"):
         try:
@@ -43,7 +54,7 @@ def worker_environment(threads: int) -> dict[str, str]:
         "NUMBA_NUM_THREADS": str(threads),
         # With one thread the fork server holds the kernels, and GNU OpenMP does not survive a fork; else it is the faster one.
         "NUMBA_THREADING_LAYER": "workqueue" if threads == 1 else "omp",
-        "NUMBA_CACHE_DIR": os.environ.get("NUMBA_CACHE_DIR", str(numba_cache_dir())),
+        "NUMBA_CACHE_DIR": str(numba_cache_dir()),
         "THP_MEM_ALLOC_ENABLE": "1",  # huge pages for PyTorch's CPU tensors
         # glibc raises this by itself up to 32 MB; freed tensors below it stay with the process and add to its peak.
         "MALLOC_MMAP_THRESHOLD_": "1048576",

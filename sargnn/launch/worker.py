@@ -126,7 +126,7 @@ def make_trainer(config: RunConfig, part: Part, num_classes: int, group: Group) 
 
 
 def _message_rows(num_rows: int, group: Group) -> int:
-    """An eighth of a worker's average rows: exchange buffers then hold at most about half as much as one tensor of own rows."""
+    """An eighth of a worker's average rows: at prefetch depth 1 all buffers hold at most three quarters as many rows."""
     total = int(group.sum_(torch.tensor(num_rows, dtype=torch.int64)))
     return max(_SMALLEST_MESSAGE_ROWS, -(-total // (8 * group.world)))
 

@@ -8,7 +8,7 @@
 Initialised as DGL's ``GATConv`` and ``GATv2Conv``: Glorot normal with ReLU's gain, biases 0. Attention weights are dropped
 after the softmax.
 
-Letters: N input rows, M output rows, H heads, K features per head.
+Letters: N input rows, M output rows, K heads, D head width.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class _AttentiveLayer(GraphLayer):
     """What both scorings share.
 
     Args:
-        in_width: features of the input rows. width: K. heads: H.
-        concat: output [M, H K]; else the mean over heads, [M, K].
+        in_width: features of the input rows. width: D. heads: K.
+        concat: output [M, K D]; else the mean over heads, [M, D].
         attn_dropout: probability to drop an attention weight.
         index: the layer's number in the stack, for its draws.
         bias: whether it has b; not before a batch norm, where its true gradient is zero.
@@ -76,7 +76,7 @@ class _AttentiveLayer(GraphLayer):
         return layer
 
     def _attention_vector(self) -> nn.Parameter:
-        """[H, K], with the fans of DGL's [1, H, K]."""
+        """[K, D], with the fans of DGL's [1, K, D]."""
         vector = torch.empty(1, self.heads, self.width)
         nn.init.xavier_normal_(vector, gain=nn.init.calculate_gain("relu"))
         return nn.Parameter(vector[0])
@@ -107,7 +107,7 @@ class GatLayer(_AttentiveLayer):
         return self._output(rows)
 
     def _projections(self, engine: Engine, h: Tensor) -> tuple[Tensor, ...]:
-        """z [N, H K] and both scores [N, H].
+        """z [N, K D] and both scores [N, K].
 
         <a, W h> = <W^T a, h>: taken from h, so that nothing else of the size of z is held, forward or backward.
         """

@@ -1,6 +1,6 @@
 """The memory of one attention step, in a process of its own: prints a JSON object.
 
-python -m tests.engine.peak_of_step MODE NUM_NODES NUM_EDGES HEADS WIDTH
+python -m tests.engine.peak_of_step MODE NUM_NODES NUM_EDGES HEADS WIDTH gat|gatv2
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import torch
 from sargnn.bench.attention import whole_plan
 from sargnn.comm.group import Group
 from sargnn.engine.aggregate import Engine
-from sargnn.engine.reducers.gat import Gat
+from sargnn.engine.reducers.gat import Gat, GatV2
 from sargnn.kernels.block import EdgeBlock
 from sargnn.rng import Draw, Purpose
 from sargnn.shards.plan import Shard
 from sargnn.tracking.memory import PeakMeter, return_freed_memory
 
 
-def main(mode: str, nodes: int, edges: int, heads: int, width: int) -> None:
+def main(mode: str, nodes: int, edges: int, heads: int, width: int, operation: str) -> None:
     generator = torch.Generator().manual_seed(0)
     src = torch.randint(nodes, (edges,), generator=generator, dtype=torch.int32)
     dst = torch.randint(nodes, (edges,), generator=generator, dtype=torch.int32).sort().values
@@ -33,14 +33,20 @@ def main(mode: str, nodes: int, edges: int, heads: int, width: int) -> None:
         plan = dataclasses.replace(plan, shards=None, merged=Shard(-1, block))
     z = torch.randn(nodes, heads * width, generator=generator).requires_grad_()
     el, er = (torch.randn(nodes, heads, generator=generator).requires_grad_() for _ in range(2))
+    x = torch.randn(nodes, heads * width, generator=generator).requires_grad_()
+    att = torch.randn(heads * width, generator=generator).requires_grad_()
     grad = torch.randn(nodes, heads * width, generator=generator)
     draw = Draw(0, 0, Purpose.ATTENTION_DROPOUT, 0, 0.3)
     peaks = []
     for _ in range(2):  # the first one loads code and makes what is kept with the graph
-        z.grad = el.grad = er.grad = None
+        for leaf in (z, el, er, x, att):
+            leaf.grad = None
         meter = PeakMeter.here()
         meter.begin()
-        (out,) = engine.aggregate(plan, Gat(heads, 0.2, draw), (z, el), (er,))
+        if operation == "gat":
+            (out,) = engine.aggregate(plan, Gat(heads, 0.2, draw), (z, el), (er,))
+        else:
+            (out,) = engine.aggregate(plan, GatV2(heads, 0.2, draw), (z,), (x,), (att,))
         out.backward(grad)
         del out
         peaks.append(meter.end())
@@ -48,4 +54,5 @@ def main(mode: str, nodes: int, edges: int, heads: int, width: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *(int(word) for word in sys.argv[2:]))
+    mode, nodes, edges, heads, width, operation = sys.argv[1:]
+    main(mode, int(nodes), int(edges), int(heads), int(width), operation)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,7 +87,7 @@ def expected(case: Case, operation: str) -> tuple[Tensor, list[Tensor | None]]:
     if operation == "gat":
         scores = F.leaky_relu(torch.cat(case.el)[None] + case.er[:, None], case.attention.negative_slope)
     else:
-        u = F.leaky_relu(z[None] + case.x.unflatten(1, (heads, -1))[:, None], SLOPE)
+        u = F.leaky_relu(z[None] + case.x.unflatten(1, (heads, -1))[:, None], case.attention.negative_slope)
         scores = (u * case.att.view(heads, -1)).sum(3)
     connected = matrix[:, :, None] > 0
     scores = scores.masked_fill(~connected, -torch.inf)
@@ -128,10 +133,15 @@ def run(kernel: Kernel, case: Case, operation: str, dtype: torch.dtype, order: l
         block = case.blocks[k]
         if operation == "gat":
             kernel.gat_backward(block, case.attention, z[k], el[k], records, grad, d_z[k], d_el[k], d_er)
-            only = torch.zeros_like(d_er)
-            kernel.gat_backward(block, case.attention, z[k], el[k], records, grad, None, None, only)
         else:
             kernel.gatv2_backward(block, case.attention, z[k], x, att, records, grad, d_z[k], d_x, d_att)
+    again = [torch.zeros_like(t) for t in (d_er, d_x, d_att)]
+    for k in order:  # the sources' errors are not wanted
+        if operation == "gat":
+            kernel.gat_backward(case.blocks[k], case.attention, z[k], el[k], records, grad, None, None, again[0])
+        else:
+            kernel.gatv2_backward(case.blocks[k], case.attention, z[k], x, att, records, grad, None, *again[1:])
+    assert all(torch.equal(a, b) for a, b in zip(again, (d_er, d_x, d_att), strict=True))
     return out, [*d_z, *(d_el if operation == "gat" else [None, None]), d_er, d_x, d_att]
 
 
@@ -140,9 +150,9 @@ def assert_close(found: Tensor, want: Tensor, dtype: torch.dtype, size: float) -
     assert (found.double() - want).abs().max() <= TOLERANCE[dtype] * size if want.numel() else True
 
 
-def check(kernel: Kernel, case: Case, operation: str, dtype: torch.dtype) -> None:
+def check(kernel: Kernel, case: Case, operation: str, dtype: torch.dtype, scale: float = 1.0) -> None:
     want, wanted = expected(case, operation)
-    size = 1 + max((float(w.abs().max()) for w in wanted if w is not None and w.numel()), default=0.0)
+    size = scale + max((float(w.abs().max()) for w in wanted if w is not None and w.numel()), default=0.0)
     for order in ([0, 1], [1, 0]):
         out, grads = run(kernel, case, operation, dtype, order)
         assert_close(out, want, dtype, 1 + float(want.abs().max()) if want.numel() else 1.0)
@@ -172,6 +182,21 @@ def test_shapes(kernel: Kernel, operation: str, shape: str, p: float, dtype: tor
 def test_heads_and_widths(operation: str, heads: int, width: int, dtype: torch.dtype) -> None:
     """Every shape of tile: several heads in one, one head in several, more heads than a vector has lanes."""
     check(resolve("kernel", KERNELS, "fused")(), make("small", heads, width, 0.3), operation, dtype)
+
+
+@pytest.mark.parametrize(("heads", "width"), [(5, 300), (17, 33), (8, 100)])
+@pytest.mark.parametrize("shape", ["hub", "fan"])
+@pytest.mark.parametrize("operation", ["gat", "gatv2"])
+def test_several_batches_of_several_tiles(operation: str, shape: str, heads: int, width: int) -> None:
+    check(resolve("kernel", KERNELS, "fused")(), make(shape, heads, width, 0.3), operation, torch.float64)
+
+
+@pytest.mark.parametrize("slope", [0.0, 1.0])
+@pytest.mark.parametrize("operation", ["gat", "gatv2"])
+def test_slopes(kernel: Kernel, operation: str, slope: float) -> None:
+    case = make("small", 3, 7)
+    case.attention = Attention(3, slope)
+    check(kernel, case, operation, torch.float64)
 
 
 @pytest.mark.parametrize("operation", ["gat", "gatv2"])
@@ -211,6 +236,49 @@ def test_scores_of_ten_thousands(kernel: Kernel, shape: str, p: float, dtype: to
     check(kernel, case, "gat", dtype)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", ["small", "hub"])
+def test_gatv2_scores_far_from_zero(kernel: Kernel, shape: str, dtype: torch.dtype) -> None:
+    """Whole numbers again: <att, LeakyReLU(z + x)> is 9,000 and some, summed without rounding in any order."""
+    case = make(shape, 3, 7, 0.4)
+    with torch.no_grad():
+        for z in case.z:
+            z.copy_((2 * z).round())
+        case.x.copy_(case.x.round() + 1300)
+        case.att.fill_(1.0)
+    # The gradient of att sums d e * u, u = 1300, over up to 2000 edges whose d e cancel.
+    check(kernel, case, "gatv2", dtype, scale=6000.0)
+
+
+def test_threads_change_no_bit_between_runs() -> None:
+    """Three real threads, in a process of their own, twice; and against one thread within rounding."""
+    program = """
+import sys, torch
+sys.path.insert(0, sys.argv[1])
+from tests.kernels.test_attention import KERNELS, expected, make, resolve, run
+import numba
+assert numba.get_num_threads() == 3
+kernel = resolve("kernel", KERNELS, "fused")()
+for operation in ("gat", "gatv2"):
+    for shape in ("small", "hub", "fan"):
+        case = make(shape, 3, 7, 0.3)
+        runs = [run(kernel, case, operation, torch.float32, [0, 1]) for _ in range(5)]
+        for out, grads in runs[1:]:
+            assert torch.equal(out, runs[0][0])
+            assert all(a is None or torch.equal(a, b) for a, b in zip(grads, runs[0][1]))
+        want, wanted = expected(case, operation)
+        assert (runs[0][0] - want).abs().max() < 1e-4
+        for found, wish in zip(runs[0][1], wanted):
+            assert found is None or wish is None or (found - wish).abs().max() < 1e-4 * (1 + wish.abs().max())
+print("fine")
+"""
+    environment = os.environ | {"NUMBA_NUM_THREADS": "3", "OMP_NUM_THREADS": "3"}
+    root = str(Path(__file__).parents[2])
+    script = "import tests.conftest as c, os; os.environ.update(NUMBA_NUM_THREADS='3', OMP_NUM_THREADS='3')\n" + program
+    done = subprocess.run([sys.executable, "-c", script, root], cwd=root, env=environment, capture_output=True, text=True)
+    assert done.stdout.strip() == "fine", done.stderr
+
+
 @pytest.mark.parametrize("operation", ["gat", "gatv2"])
 def test_autograd(kernel: Kernel, operation: str) -> None:
     if kernel.name == "fused":  # never asked: domain_parallel refuses it
@@ -244,11 +312,14 @@ def test_what_is_not_a_number_is_not_hidden(kernel: Kernel) -> None:
 
 
 def test_draws_of_edges() -> None:
-    """By both ends in their direction, the layer and the head; parallel edges share one."""
+    """By both ends in their direction, the head, and all that a draw consists of; parallel edges share one."""
     draw = Draw(1, 2, Purpose.ATTENTION_DROPOUT, 3, 0.3)
     j, i = torch.arange(20_000), torch.arange(20_000).flip(0) + 7
     mask = edge_mask(j, i, 6, draw)
     assert abs(float(mask.double().mean()) - 0.7) < 0.01
     assert torch.equal(mask, edge_mask(j, i, 6, draw)) and torch.equal(mask[:, :5], edge_mask(j, i, 5, draw))
-    for other in (edge_mask(i, j, 6, draw), edge_mask(j, i + 1, 6, draw), mask.flip(1)):
+    others = [edge_mask(i, j, 6, draw), edge_mask(j, i + 1, 6, draw), mask.flip(1)]
+    for change in ({"seed": 2}, {"epoch": 3}, {"layer": 4}, {"purpose": Purpose.DROPOUT}):
+        others.append(edge_mask(j, i, 6, dataclasses.replace(draw, **change)))
+    for other in others:
         assert 0.4 < float((mask == other).double().mean()) < 0.7  # 0.7^2 + 0.3^2 = 0.58 of independent draws agree

@@ -62,3 +62,10 @@ def test_mistakes_are_answered(tmp_path: Path, arguments: list[str], words: list
     for word in words:
         assert word in done.stderr, done.stderr
     assert not (tmp_path / "runs").exists()
+
+
+def test_the_cache_of_machine_code_watches_every_kernel() -> None:
+    from sargnn.launch.env import compiled_sources
+
+    names = {path.name for path in compiled_sources()}
+    assert {"cpu_rows.py", "llvm.py", "cpu_attention_code.py", "cpu_spmm.py", "rng.py", "rows.py", "cpu_nodewise.py"} <= names

@@ -6,7 +6,7 @@ Per destination and head the running maximum m, denominator s and the row normal
 scaled by exp(old m - new m). Backward, with delta_i = <g_i, out_i> per head: d e = a (r <g_i, z_j> - delta_i),
 d z_j += a r g_i. r is attention dropout's factor, drawn again by the original ids of the edge's ends.
 
-Letters: N input rows, M output rows, S source rows of a shard, H heads, K features per head.
+Letters: N input rows, M output rows, S source rows of a shard, K heads, D head width.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Attentive(Reducer):
     """What both scorings share.
 
     Args:
-        heads: H. negative_slope: of LeakyReLU, 0 to 1. draw: of attention dropout; None drops nothing.
+        heads: K. negative_slope: of LeakyReLU, 0 to 1. draw: of attention dropout; None drops nothing.
     """
 
     needs_src_in_backward = True
@@ -53,7 +53,7 @@ class _Attentive(Reducer):
 class Gat(_Attentive):
     """Scores ``e_ji = LeakyReLU(el_j + er_i)`` (Velickovic et al., 2018).
 
-    ``sent`` is (z [N, H K], el [N, H]), in one message; ``local`` is (er [M, H],). Saves its inputs, its output, m and s.
+    ``sent`` is (z [N, K D], el [N, K]), in one message; ``local`` is (er [M, K],). Saves its inputs, its output, m and s.
     """
 
     name = "gat"
@@ -62,7 +62,8 @@ class Gat(_Attentive):
     def step(
         self, kernel: Kernel, block: EdgeBlock, rows: Tensors, local: Tensors, params: Tensors, state: RunningSoftmax
     ) -> None:
-        kernel.gat_forward(block, self.attention, *rows, *local, state)
+        z, el = rows
+        kernel.gat_forward(block, self.attention, z, el, local[0], state)
 
     def backward_init(self, plan: LayerPlan, kernel: Kernel, saved: Saved, grads: Tensors) -> tuple[Tensor, Tensor, Tensor]:
         grad = grads[0].contiguous()
@@ -72,7 +73,9 @@ class Gat(_Attentive):
         self, kernel: Kernel, block: EdgeBlock, rows: Tensors | None, saved: Saved, state: Any, out: Tensors | None
     ) -> None:
         assert rows is not None
-        kernel.gat_backward(block, self.attention, *rows, *state[:2], *(out or (None, None)), state[2])
+        (z, el), (records, grad, d_er) = rows, state
+        d_z, d_el = (None, None) if out is None else out
+        kernel.gat_backward(block, self.attention, z, el, records, grad, d_z, d_el, d_er)
 
     def backward_finish(self, saved: Saved, state: Any) -> tuple[Tensors, Tensors]:
         return (state[2],), ()
@@ -80,13 +83,14 @@ class Gat(_Attentive):
     def autograd_forward(
         self, plan: LayerPlan, kernel: Kernel, block: EdgeBlock, rows: Tensors, local: Tensors, params: Tensors
     ) -> Tensors:
-        return (kernel.gat_autograd(block, self.attention, *rows, *local),)
+        z, el = rows
+        return (kernel.gat_autograd(block, self.attention, z, el, local[0]),)
 
 
 class GatV2(_Attentive):
     """Scores ``e_ji = <att, LeakyReLU(z_j + x_i)>`` per head (Brody et al., 2022).
 
-    ``sent`` is (z [N, H K],), ``local`` (x [M, H K],), ``params`` (att [H K],). Saves its inputs, its output, m and s.
+    ``sent`` is (z [N, K D],), ``local`` (x [M, K D],), ``params`` (att [K D],). Saves its inputs, its output, m and s.
     """
 
     name = "gatv2"
@@ -95,7 +99,7 @@ class GatV2(_Attentive):
     def step(
         self, kernel: Kernel, block: EdgeBlock, rows: Tensors, local: Tensors, params: Tensors, state: RunningSoftmax
     ) -> None:
-        kernel.gatv2_forward(block, self.attention, *rows, *local, *params, state)
+        kernel.gatv2_forward(block, self.attention, rows[0], local[0], params[0], state)
 
     def backward_init(self, plan: LayerPlan, kernel: Kernel, saved: Saved, grads: Tensors) -> tuple[Tensor, ...]:
         grad = grads[0].contiguous()
@@ -116,4 +120,4 @@ class GatV2(_Attentive):
     def autograd_forward(
         self, plan: LayerPlan, kernel: Kernel, block: EdgeBlock, rows: Tensors, local: Tensors, params: Tensors
     ) -> Tensors:
-        return (kernel.gatv2_autograd(block, self.attention, *rows, *local, *params),)
+        return (kernel.gatv2_autograd(block, self.attention, rows[0], local[0], params[0]),)
