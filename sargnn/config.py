@@ -79,6 +79,9 @@ class OgbDirConfig:
     add_self_loops: bool | None
 
 
+DatasetConfig = SyntheticConfig | LookalikeConfig | OgbDirConfig
+
+
 @dataclass(frozen=True)
 class PartitionerConfig:
     """How nodes are assigned to workers, and the order of the nodes inside a part."""
@@ -168,6 +171,8 @@ class CommConfig:
     prefetch_depth: int = field(metadata=_NOT_NEGATIVE)
     timeout_s: float = field(metadata=_POSITIVE)
     message_rows: int | None = field(default=None, metadata=_AT_LEAST_ONE)
+    interface: str | None = None
+    port: int | None = field(default=None, metadata=_number(low=1, high=65535))
 
 
 @dataclass(frozen=True)
@@ -236,6 +241,34 @@ class RunConfig:
             "epochs": self.epochs,
         }
         return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class PrepareConfig:
+    """``sargnn prepare``."""
+
+    dataset: SyntheticConfig | LookalikeConfig | OgbDirConfig
+    store_dir: str
+
+
+@dataclass(frozen=True)
+class PartitionConfig:
+    """``sargnn partition``."""
+
+    dataset: SyntheticConfig | LookalikeConfig | OgbDirConfig
+    partitioner: PartitionerConfig
+    world: int = field(metadata=_AT_LEAST_ONE)
+    store_dir: str
+
+
+def parse_prepare(mapping: dict[str, Any]) -> PrepareConfig:
+    """Check a resolved mapping, as ``parse`` does."""
+    return _build(PrepareConfig, mapping, "")
+
+
+def parse_partition(mapping: dict[str, Any]) -> PartitionConfig:
+    """Check a resolved mapping, as ``parse`` does."""
+    return _build(PartitionConfig, mapping, "")
 
 
 @dataclass(frozen=True)

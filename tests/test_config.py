@@ -8,20 +8,15 @@ from typing import Any
 
 import pytest
 import yaml
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 
+from sargnn.cli.compose import compose_verb
 from sargnn.cli.main import conf_dir
 from sargnn.config import RunConfig, load, parse, save
 from sargnn.errors import ConfigError
 
 
 def composed(*overrides: str) -> dict[str, Any]:
-    with initialize_config_dir(config_dir=str(conf_dir().resolve()), version_base="1.3"):
-        mapping = OmegaConf.to_container(compose("train", overrides=list(overrides)), resolve=True)
-    assert isinstance(mapping, dict)
-    mapping.pop("experiment", None)
-    return {str(k): v for k, v in mapping.items()}
+    return compose_verb("train", overrides)
 
 
 def config(*overrides: str) -> RunConfig:

@@ -4,39 +4,41 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
 
-from sargnn.cli.compose import run_verb
-from sargnn.config import parse_bench_kernels
+from sargnn.cli.help import Help, help_text, wanted
 from sargnn.errors import ConfigError, nearest
-from sargnn.launch.env import default_threads, worker_environment
 
 BENCHMARKS = {"kernels": "compiled sums and attention against DGL's operators"}
-_HELP = """\
-usage: sargnn bench WHAT [key=value ...] [group=option ...]
-
-{benchmarks}
-
-examples:
-  sargnn bench kernels
-  sargnn bench kernels 'operations=[sum]' 'widths=[64,256]' dataset.scale=0.02
-  sargnn bench kernels 'operations=[gat]' dataset.scale=0.04
-  sargnn bench kernels --help           groups, options and keys"""
+HELP = Help(
+    usage="bench kernels [key=value ...] [dataset=option]",
+    text="Compiled sums, means and attention against DGL's operators, interleaved in one process: medians with quartiles, "
+    "JSON, a table, plots.",
+    examples=(
+        ("bench kernels", ""),
+        ("bench kernels 'operations=[sum]' 'widths=[64,256]'", ""),
+        ("bench kernels 'operations=[gat]' dataset.scale=0.04", ""),
+    ),
+    config="bench_kernels",
+)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run one benchmark; prints its table."""
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(_HELP.format(benchmarks="\n".join(f"  {name:<10} {text}" for name, text in BENCHMARKS.items())))
+    if not arguments or wanted(arguments):
+        print(help_text(HELP))
         return 0
     if arguments[0] not in BENCHMARKS:
         raise ConfigError(f"There is no benchmark '{arguments[0]}'.", allowed=nearest(arguments[0], BENCHMARKS))
-    run_verb("bench_kernels", arguments[1:], _kernels)
-    return 0
+    from sargnn.cli.compose import compose_verb, read_words, shown
 
+    words = read_words(arguments[1:])
+    if words.show:
+        print(shown("bench_kernels", words.overrides))
+        return 0
+    from sargnn.config import parse_bench_kernels
+    from sargnn.launch.env import default_threads, worker_environment
 
-def _kernels(mapping: dict[str, Any]) -> None:
-    config = parse_bench_kernels(mapping)
+    config = parse_bench_kernels(compose_verb("bench_kernels", words.overrides))
     # As workers have it; before torch and numba are imported.
     os.environ.update(worker_environment(config.threads or default_threads(1)))
     from sargnn.bench.kernels import run
@@ -48,3 +50,4 @@ def _kernels(mapping: dict[str, Any]) -> None:
     if results.attention:
         attention_table(results.attention)
     say(f"figures and plots: {results.folder}")
+    return 0

@@ -14,8 +14,16 @@ from sargnn import __version__
 from sargnn.errors import ConfigError, SargnnError, nearest
 
 VERBS = {
-    "train": ("sargnn.cli.train:main", "train a model on local workers"),
+    "train": ("sargnn.cli.train:main", "train a model on local workers; with -m a sweep"),
+    "prepare": ("sargnn.cli.prepare:prepare", "make a dataset's store"),
+    "partition": ("sargnn.cli.prepare:partition", "cut a dataset into the workers' parts"),
+    "compare": ("sargnn.cli.compare:main", "runs side by side: a table and plots"),
+    "ui": ("sargnn.cli.track:ui", "MLflow's pages in the browser"),
+    "track": ("sargnn.cli.track:track", "send runs to MLflow later, or elsewhere"),
     "bench": ("sargnn.cli.bench:main", "measure against stock DGL, in one run"),
+    "info": ("sargnn.cli.info:info", "versions, devices, kernels, stores"),
+    "clean": ("sargnn.cli.info:clean", "remove stores, after asking"),
+    "completion": ("sargnn.cli.completion:main", "completion for bash, zsh or fish"),
 }
 
 _HELP = """\
@@ -29,18 +37,18 @@ verbs:
 
 examples:
   sargnn train                          the embedded graph, 4 workers
-  sargnn train model=gcn mode=domain_parallel world=2
+  sargnn train model=gat mode=domain_parallel world=2
+  sargnn train -m mode=sar,one_shot     a sweep
   sargnn train dataset=ogb_dir dataset.root=FOLDER
-  sargnn bench kernels                  compiled sums against DGL's SpMM
-  sargnn train --cfg job                the composed configuration
-  sargnn train --help                   groups, options and keys
+  sargnn compare                        the runs of this folder
+  sargnn train --help                   groups, options and settings
 
 SARGNN_FULL_ERROR=1 shows tracebacks."""
 
 
 def help_text() -> str:
     """What ``sargnn --help`` prints, at most 80 columns wide."""
-    verbs = "\n".join(f"  {verb:<10} {text}" for verb, (_, text) in VERBS.items())
+    verbs = "\n".join(f"  {verb:<11} {text}" for verb, (_, text) in VERBS.items())
     return _HELP.format(verbs=verbs)
 
 

@@ -6,20 +6,50 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from sargnn.cli.compose import run_verb
-from sargnn.config import RunConfig, parse
+from sargnn.cli.help import Help, help_text, wanted
+
+if TYPE_CHECKING:
+    from sargnn.config import RunConfig
+
+HELP = Help(
+    usage="train [key=value ...] [group=option ...] [-m]",
+    text="Train a model on local worker processes: prepare the stores where they are missing, start one process per worker, "
+    "follow their figures, end with a table. With -m every list of values is a sweep.",
+    examples=(
+        ("train", "the embedded graph, 4 workers"),
+        ("train model=gat mode=sar world=8", ""),
+        ("train dataset=products_like dataset.scale=0.02 epochs=10", ""),
+        ("train experiment=laptop_tour", "a graph that takes a minute"),
+        ("train -m model=sage,gat mode=sar,domain_parallel", "a sweep: all four"),
+    ),
+    config="train",
+)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Train; prints the table of results and what is worth trying next."""
-    run_verb("train", arguments, _task)
+    if wanted(arguments):
+        print(help_text(HELP))
+        return 0
+    from sargnn.cli.compose import compose_verb, read_words, shown, sweep_points
+    from sargnn.config import parse
+
+    words = read_words(arguments)
+    if words.show:
+        print(shown("train", words.overrides))
+        return 0
+    points = sweep_points("train", words.overrides, multirun=words.multirun)
+    if points is not None:
+        from sargnn.cli.sweep import run_sweep
+
+        return run_sweep(points)
+    _train(parse(compose_verb("train", words.overrides)))
     return 0
 
 
-def _task(mapping: dict[str, Any]) -> None:
-    config = parse(mapping)
+def _train(config: RunConfig) -> None:
     from sargnn.launch.local import train
     from sargnn.tracking.progress import profile_table, result_table, say
 
@@ -41,12 +71,12 @@ def next_commands(config: RunConfig) -> list[str]:
         dataset = f"dataset=ogb_dir dataset.root={config.dataset.root} "
         dataset += f"dataset.add_inverse_edges={str(config.dataset.add_inverse_edges).lower()} "
     other_mode = "sar" if config.mode.name == "domain_parallel" else "domain_parallel"
-    uri = config.tracking.uri or "sqlite:///mlflow.db"
+    uri = f" tracking.uri={config.tracking.uri}" if config.tracking.uri else ""
     folder = "" if shutil.which("sargnn") else f"{_shown(Path(sys.executable).parent)}/"
     return [
         f"{folder}sargnn train {dataset}mode={config.mode.name} world={2 * config.world}  # less memory each, same losses",
         f"{folder}sargnn train {dataset}mode={other_mode} world={config.world}  # same losses, another mode",
-        f"{folder}mlflow ui --backend-store-uri {uri}  # compare runs",
+        f"{folder}sargnn ui{uri}  # compare runs in the browser",
     ]
 
 

@@ -29,6 +29,7 @@ from sargnn.data.dataset import FORMAT_VERSION, SPLITS, UNLABELLED, Reader, grou
 from sargnn.data.store import StoreWriter
 from sargnn.errors import DataError
 from sargnn.rng import Purpose, philox_words
+from sargnn.steps import step
 
 _VERSION = 1
 COMMUNITY = 600
@@ -112,6 +113,7 @@ class Lookalike(Reader):
         with ExitStack() as stack:
             files = [stack.enter_context(path.open("wb")) for path in paths]
             for start in range(0, to_draw, _DRAWN_EDGES):
+                step("drawing edges", start, to_draw)
                 count = min(_DRAWN_EDGES, to_draw - start)
                 a, b = np.empty(count, np.int64), np.empty(count, np.int64)
                 _draw_edges(start, np.uint64(self.config.seed), n, max(1, n // COMMUNITY), id_of, a, b)
@@ -134,7 +136,8 @@ class Lookalike(Reader):
         """``indptr`` and ``indices`` from the buckets: without parallel edges and self-loops, thinned to E edges."""
         n = self.num_nodes
         found = 0
-        for path in buckets:
+        for number, path in enumerate(buckets):
+            step("sorting edges", number, len(buckets))
             keys = np.fromfile(path, np.int64)
             keys.sort()
             fresh = np.ones(len(keys), bool)
@@ -147,6 +150,7 @@ class Lookalike(Reader):
         degrees = np.zeros(n, np.int64)
         with writer.append("indices", np.int32) as indices:
             for number, path in enumerate(buckets):
+                step("writing edges", number, len(buckets))
                 destination, source = np.divmod(np.fromfile(path, np.int64), n)
                 path.unlink()
                 kept = _pair_uniform(destination, source, n) < share
@@ -186,6 +190,7 @@ class Lookalike(Reader):
         signal = (FEATURE_SIGNAL * directions).astype(np.float32)
         features = writer.create("features", (n, shape.num_features), np.float32)
         for number, start in enumerate(range(0, n, _FEATURE_ROWS)):
+            step("drawing features", start, n)
             rows = slice(start, min(n, start + _FEATURE_ROWS))
             chunk = self._rng("features", number).standard_normal((rows.stop - start, shape.num_features), dtype=np.float32)
             chunk += signal[classes[rows]]

@@ -9,6 +9,7 @@ Letters: N nodes, E rows of the edge file, F features.
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,13 @@ class OgbDir(InMemoryReader):
 
         raw_labels = _table(self.raw["node-label"], np.float64)
         _expect_shape(self.raw["node-label"], raw_labels, (num_nodes, 1))
+        fractional = np.flatnonzero(np.nan_to_num(raw_labels[:, 0]) % 1 != 0)
+        if len(fractional):
+            raise DataError(
+                f"'{self.raw['node-label']}' names a label that is not a class in row {fractional[0] + 1}.",
+                given=float(raw_labels[fractional[0], 0]),
+                allowed="whole numbers from 0, or nothing for a node without a label",
+            )
         labels = np.where(np.isnan(raw_labels[:, 0]), UNLABELLED, raw_labels[:, 0]).astype(np.int64)
         _expect_range(self.raw["node-label"], labels[:, None], UNLABELLED, 2**31, "a label that is not a class")
 
@@ -114,9 +122,34 @@ def _table(path: Path, dtype: type, *, may_be_empty: bool = False) -> np.ndarray
         if may_be_empty:
             return np.zeros((0, 1), dtype)
         raise DataError(f"'{path}' is empty.") from error
-    except (ValueError, OSError, EOFError, OverflowError) as error:
+    except (OSError, EOFError) as error:
         raise DataError(f"'{path}' cannot be read: {error}") from error
+    except (ValueError, OverflowError) as error:
+        raise _malformed(path, dtype) or DataError(f"'{path}' cannot be read: {error}") from error
     return np.array(frame.to_numpy())
+
+
+def _malformed(path: Path, dtype: type) -> DataError | None:
+    """What is wrong with the first row that does not fit, found by reading the file again, slowly."""
+    number: Any = int if np.issubdtype(dtype, np.integer) else float
+    width = 0
+    with gzip.open(path, "rt", errors="replace") as file:
+        for row, line in enumerate(file, start=1):
+            fields = line.rstrip("\n").split(",")
+            width = width or len(fields)
+            if len(fields) != width:
+                return DataError(
+                    f"'{path}' has {len(fields)} columns in row {row}.", given=line.strip()[:60], allowed=f"{width}"
+                )
+            for field in fields:
+                try:
+                    fits = field == "" or abs(number(field)) < 2**63 or number is float
+                except ValueError:
+                    fits = False
+                if not fits or (field == "" and number is int):
+                    kind = "a whole number" if number is int else "a number"
+                    return DataError(f"'{path}' does not hold {kind} in row {row}.", given=line.strip()[:60])
+    return None
 
 
 def _expect_shape(path: Path, array: np.ndarray, shape: tuple[int, int]) -> None:

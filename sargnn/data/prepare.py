@@ -7,10 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sargnn.config import LookalikeConfig, OgbDirConfig, SyntheticConfig
+from sargnn.config import DatasetConfig
 from sargnn.data import READERS
 from sargnn.data.dataset import Reader
 from sargnn.resolve import resolve
+from sargnn.steps import step
 
 
 def key_of(identity: dict[str, Any]) -> str:
@@ -18,11 +19,12 @@ def key_of(identity: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def prepare_dataset(config: SyntheticConfig | LookalikeConfig | OgbDirConfig, store_dir: str) -> Path:
+def prepare_dataset(config: DatasetConfig, store_dir: str) -> Path:
     """The folder of the dataset's store, which is made if it does not exist."""
     reader: Reader = resolve("dataset", READERS, config.name)(config)
     identity = reader.identity()
     path = Path(store_dir) / "datasets" / f"{config.name}-{key_of(identity)}"
     if not path.exists():
+        step(f"making the store of {config.name}")
         reader.write(path)
     return path

@@ -10,18 +10,20 @@ import dataclasses
 import logging
 import os
 import signal
+import socket
 import tempfile
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
-from sargnn.config import RunConfig, save
-from sargnn.errors import ConfigError, SargnnError, WorkerError
+from sargnn.config import CommConfig, GatConfig, RunConfig, save
+from sargnn.errors import ConfigError, SargnnError, WorkerError, nearest
 from sargnn.launch.compile import warm_up
 from sargnn.launch.env import default_threads, worker_environment
 from sargnn.tracking import files
-from sargnn.tracking.progress import EpochProgress, partition_lines, say
+from sargnn.tracking.progress import EpochProgress, Steps, partition_lines, say
+from sargnn.tracking.sender import Sender
 
 _LOG_LINES = 12
 _SHUTDOWN_S = 5
@@ -54,6 +56,7 @@ def train(config: RunConfig) -> tuple[dict[str, Any], Path]:
     assert config.threads is not None
     # Before torch and numba are imported, and before the fork server starts.
     os.environ.update(worker_environment(config.threads))
+    check_network(config.comm)
     _start_fork_server()
     check_strategies(config)
     partition_path, stats = _prepare(config)
@@ -63,11 +66,15 @@ def train(config: RunConfig) -> tuple[dict[str, Any], Path]:
     from sargnn.tracking.provenance import git_sha
 
     save(config, run_dir / files.CONFIG)
-    inputs = {"partition": str(partition_path), "started_at": started_at, "git_sha": git_sha()}
+    stats_params = {f"partition.{key}": value for key, value in stats.items()}
+    inputs = {
+        "partition": str(partition_path), "started_at": started_at, "git_sha": git_sha(), "partition_stats": stats_params,
+    }  # fmt: skip
     files.write_json(run_dir / files.INPUTS, inputs)
     say(f"training {config.name}: {config.world} workers with {config.threads} threads each, {config.epochs} epochs")
 
-    follower = _Follower(config, run_dir, {f"partition.{key}": value for key, value in stats.items()})
+    sender = Sender(config, run_dir, stats_params)
+    follower = _Follower(config, run_dir, sender)
     follower.start()
     error: SargnnError | None = None
     try:
@@ -84,7 +91,7 @@ def train(config: RunConfig) -> tuple[dict[str, Any], Path]:
         summary = {"status": status, "error": str(error), "losses": losses, "world": config.world}
         summary |= {"mode": config.mode.name, "model": config.model.name, "config_hash": config.config_hash}
         files.write_json(run_dir / files.SUMMARY, summary)
-    follower.finish(summary)
+    sender.finish(summary)
     if error is not None:
         raise error
     return summary, run_dir
@@ -109,8 +116,36 @@ def check_strategies(config: RunConfig) -> None:
         device=torch.device(config.device),
         dtype=DTYPES[config.precision],
     )
-    reducer = resolve("aggregator", REDUCERS, getattr(config.model, "aggregator", "sum"))
-    engine.kernel_for(reducer.operation)
+    model = config.model
+    if isinstance(model, GatConfig):
+        aggregator = "gatv2" if model.v2 else "gat"
+    else:
+        aggregator = getattr(model, "aggregator", "sum")
+    engine.kernel_for(resolve("aggregator", REDUCERS, aggregator).operation)
+
+
+def check_network(comm: CommConfig) -> None:
+    """The interface exists and the port is free; also tells gloo the interface. Raises ``ConfigError``."""
+    if comm.interface is not None:
+        import psutil
+
+        known = psutil.net_if_addrs()
+        if comm.interface not in known:
+            raise ConfigError(
+                "There is no network interface of this name.", given=comm.interface, allowed=nearest(comm.interface, known)
+            )
+        os.environ["GLOO_SOCKET_IFNAME"] = comm.interface
+    if comm.port is not None:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("", comm.port))
+            except OSError as error:
+                raise ConfigError(
+                    f"The port cannot be used: {error.strerror}.",
+                    given=f"comm.port={comm.port}",
+                    hint="choose another, or comm.port=null for a free one",
+                ) from error
 
 
 def _prepare(config: RunConfig) -> tuple[Path, dict[str, Any]]:
@@ -119,8 +154,8 @@ def _prepare(config: RunConfig) -> tuple[Path, dict[str, Any]]:
     from sargnn.partition.prepare import prepare_partition
 
     say(f"dataset {config.dataset.name}")
-    dataset_path = prepare_dataset(config.dataset, config.store_dir)
-    info = prepare_partition(config, dataset_path)
+    with Steps():
+        info = prepare_partition(config, prepare_dataset(config.dataset, config.store_dir))
     stats = dataclasses.asdict(info.stats)
     say(f"  {info.num_nodes} nodes, {info.num_edges} directed edges, {info.num_features} features, {info.num_classes} classes")
     say(f"partition by {config.partitioner.name} into {config.world}")
@@ -190,7 +225,7 @@ def _run_workers(config: RunConfig, run_dir: Path) -> None:
             nproc_per_node=config.world,
             run_id=run_dir.name,
             rdzv_backend="c10d",
-            rdzv_endpoint="localhost:0",
+            rdzv_endpoint=f"localhost:{config.comm.port or 0}",
             local_addr="localhost",
             max_restarts=0,
             monitor_interval=0.1,
@@ -217,67 +252,26 @@ def _worker_error(run_dir: Path, rank: int, exitcode: int) -> WorkerError:
 
 
 class _Follower(threading.Thread):
-    """Reads ``metrics.jsonl`` as it grows: progress for the person, batches for MLflow, off the launching thread."""
+    """Reads ``metrics.jsonl`` as it grows: progress for the person, figures for MLflow, off the launching thread."""
 
-    def __init__(self, config: RunConfig, run_dir: Path, extra_params: dict[str, Any]) -> None:
+    def __init__(self, config: RunConfig, run_dir: Path, sender: Sender) -> None:
         super().__init__(name="follower", daemon=True)
-        self._config, self._run_dir, self._extra = config, run_dir, extra_params
+        self._config, self._sender = config, sender
         self._tail = files.MetricsTail(run_dir)
         self._ended = threading.Event()
-        self._unsent: list[dict[str, Any]] = []
-        self._mlflow: Any = None
 
     def run(self) -> None:
         with EpochProgress(self._config.epochs) as progress:
-            tracker = threading.Thread(target=self._start_mlflow, name="mlflow", daemon=True)
-            tracker.start()
             while True:
                 ended = self._ended.is_set()
-                rows = list(self._tail.new_rows())
-                for row in rows:
+                for row in self._tail.new_rows():
                     progress.update(row)
-                self._unsent += rows
-                if self._mlflow is not None:
-                    self._send()
+                    self._sender.put(row)
                 if ended:
                     break
                 self._ended.wait(0.1)
-            tracker.join()
-            self._send()
-
-    def _start_mlflow(self) -> None:
-        if not self._config.tracking.enabled:
-            return
-        from sargnn.tracking.mlflow import MlflowRun
-
-        c = self._config
-        tags = {"model": c.model.name, "mode": c.mode.name, "world": str(c.world), "dataset": c.dataset.name}
-        tags |= {"kernel": c.kernel.name, "partitioner": c.partitioner.name, "config_hash": c.config_hash}
-        try:
-            self._mlflow = MlflowRun(c, self._run_dir, self._extra, tags)
-        except SargnnError as error:
-            say(f"warning: {error}")
-
-    def _send(self) -> None:
-        if self._mlflow is None or not self._unsent:
-            return
-        self._guarded(lambda: self._mlflow.log_epochs(self._unsent))
-        self._unsent = []
-
-    def _guarded(self, call: Any) -> None:
-        """Tracking never stops training: a failure is a warning, and the figures stay in the run folder."""
-        try:
-            call()
-        except Exception as error:
-            say(f"warning: MLflow did not take the figures, they are in '{self._run_dir}': {str(error).splitlines()[0]}")
-            self._mlflow = None
 
     def stop(self) -> None:
         """Read what is left and end the display."""
         self._ended.set()
         self.join()
-
-    def finish(self, summary: dict[str, Any]) -> None:
-        """Send the result to MLflow."""
-        if self._mlflow is not None:
-            self._guarded(lambda: self._mlflow.finish(summary))

@@ -6,7 +6,7 @@ import dataclasses
 import time
 from pathlib import Path
 
-from sargnn.config import RunConfig
+from sargnn.config import PartitionConfig, RunConfig
 from sargnn.data.dataset import open_dataset
 from sargnn.data.prepare import key_of
 from sargnn.data.store import StoreWriter
@@ -18,9 +18,10 @@ from sargnn.partition.order import order_nodes
 from sargnn.partition.stats import StatsCollector
 from sargnn.partition.store import FORMAT_VERSION, PartitionInfo, partition_info
 from sargnn.resolve import resolve
+from sargnn.steps import step
 
 
-def prepare_partition(config: RunConfig, dataset_path: Path) -> PartitionInfo:
+def prepare_partition(config: RunConfig | PartitionConfig, dataset_path: Path) -> PartitionInfo:
     """The partition store for a dataset store, made if there is none for this dataset, partitioner and world.
 
     Raises:
@@ -47,11 +48,14 @@ def prepare_partition(config: RunConfig, dataset_path: Path) -> PartitionInfo:
     if not path.exists():
         started = time.perf_counter()
         dataset = open_dataset(dataset_path, verify=True)
+        step(f"partitioning by {config.partitioner.name} into {config.world}")
         assignment = assign(dataset, config.world, config.partitioner)
+        step("ordering nodes")
         offsets, nodes = order_nodes(dataset, assignment, config.world, config.partitioner.order)
         collector = StatsCollector()
         with StoreWriter(path, "partition", FORMAT_VERSION) as writer:
             for rank, part in enumerate(cut(dataset, offsets, nodes)):
+                step("writing parts", rank, config.world)
                 for array in PART_ARRAYS:
                     writer.put(f"part_{rank:03d}/{array}", getattr(part, array))
                 collector.add(rank, part)

@@ -1,8 +1,9 @@
 """The files of a run folder.
 
 ``config.yaml`` the resolved configuration, ``inputs.json`` where the partition store lies and what started the run,
-``metrics.jsonl`` a line per epoch, ``summary.json`` the result, ``logs/rank_00.log`` ... what each worker printed;
-with ``profile=true`` also ``traces/rank_00.json`` ..., which Perfetto and Chrome show.
+``mlflow.json`` where its figures were sent, ``metrics.jsonl`` a line per epoch, ``summary.json`` the result,
+``logs/rank_00.log`` ... what each worker printed; with ``profile=true`` also ``traces/rank_00.json`` ..., which Perfetto and
+Chrome show.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
 CONFIG = "config.yaml"
 INPUTS = "inputs.json"
+MLFLOW = "mlflow.json"
 
 
 def log_path(run_dir: Path, rank: int) -> Path:

@@ -6,17 +6,18 @@ corrupt it. Imported lazily, because it takes seconds; workers never do.
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sargnn.config import RunConfig, flatten
-from sargnn.errors import SargnnError
-from sargnn.tracking.files import CONFIG, METRICS, SUMMARY, log_path
+from sargnn.config import RunConfig, flatten, load
+from sargnn.errors import ConfigError, SargnnError
+from sargnn.tracking.files import CONFIG, INPUTS, METRICS, MLFLOW, SUMMARY, MetricsTail, log_path, read_json, write_json
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -30,6 +31,10 @@ _SUMMARY_METRICS = (
 )  # fmt: skip
 
 
+PARENT = "SARGNN_MLFLOW_PARENT"
+"""The environment variable that tells a sweep's point its parent run."""
+
+
 def default_uri() -> str:
     """An sqlite store in the working folder."""
     return f"sqlite:///{Path.cwd() / 'mlflow.db'}"
@@ -38,50 +43,35 @@ def default_uri() -> str:
 class MlflowRun:
     """One MLflow run.
 
+    ``mlflow.json`` in the run folder says where it is and whether all of it was sent.
+
     Args:
         config: the run's configuration.
         run_dir: whose files become artifacts at the end.
-        extra_params, tags: beside the flat configuration.
+        extra_params: beside the flat configuration.
 
     Raises:
         SargnnError: the tracking store cannot be used.
     """
 
-    def __init__(self, config: RunConfig, run_dir: Path, extra_params: dict[str, Any], tags: dict[str, str]) -> None:
-        os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
-        import logging
-
+    def __init__(self, config: RunConfig, run_dir: Path, extra_params: dict[str, Any]) -> None:
         from mlflow.entities import Param
-        from mlflow.exceptions import MlflowException
-        from mlflow.tracking import MlflowClient
 
-        for name in ("alembic", "mlflow", "mlflow.store.db.utils"):  # after the import, which sets levels of its own
-            logging.getLogger(name).setLevel(logging.WARNING)
-        self.run_dir = run_dir
-        uri = config.tracking.uri or default_uri()
-        try:
-            with _locked(uri):
-                self._client: MlflowClient = MlflowClient(tracking_uri=uri)
-                experiment = self._experiment_id(config.tracking.experiment, uri)
-            run = self._client.create_run(experiment, run_name=config.name, tags=tags)
-        except (MlflowException, OSError) as error:
-            raise SargnnError(
-                f"The MLflow store cannot be used: {str(error).splitlines()[0]}",
-                given=uri,
-                hint="give another store with tracking.uri=..., or none with tracking.enabled=false",
-            ) from error
+        self.run_dir, self.uri = run_dir, config.tracking.uri or default_uri()
+        tags = {"model": config.model.name, "mode": config.mode.name, "world": str(config.world)}
+        tags |= {"dataset": config.dataset.name, "kernel": config.kernel.name, "partitioner": config.partitioner.name}
+        tags["config_hash"] = config.config_hash
+        if parent := os.environ.get(PARENT):
+            tags["mlflow.parentRunId"] = parent
+        self._client, experiment = _open(self.uri, config.tracking.experiment)
+        run = self._client.create_run(experiment, run_name=config.name, tags=tags)
         self.run_id: str = run.info.run_id
+        self._note(sent=False)
         params = {k: str(v) for k, v in {**flatten(config), **extra_params}.items()}
         self._client.log_batch(self.run_id, params=[Param(k, v[:6000]) for k, v in params.items()])
 
-    def _experiment_id(self, name: str, uri: str) -> str:
-        found = self._client.get_experiment_by_name(name)
-        if found is not None:
-            return str(found.experiment_id)
-        location = None
-        if uri.startswith("sqlite:///"):  # the default root would be relative to whoever reads it
-            location = (Path(uri.removeprefix("sqlite:///")).resolve().parent / "mlartifacts").as_uri()
-        return str(self._client.create_experiment(name, artifact_location=location))
+    def _note(self, *, sent: bool) -> None:
+        write_json(self.run_dir / MLFLOW, {"uri": self.uri, "run_id": self.run_id, "sent": sent})
 
     def log_epochs(self, rows: list[dict[str, Any]]) -> None:
         """Send the figures of some epochs in one batch."""
@@ -123,8 +113,99 @@ class MlflowRun:
                 self._client.log_artifact(self.run_id, str(self.run_dir / file))
         if log_path(self.run_dir, 0).parent.is_dir():
             self._client.log_artifacts(self.run_id, str(log_path(self.run_dir, 0).parent), "logs")
+        if (self.run_dir / "plots").is_dir():
+            self._client.log_artifacts(self.run_id, str(self.run_dir / "plots"), "plots")
+        hashes = ("dataset_hash", "partition_hash", "git_sha", "kernel")
+        for name in hashes:
+            if summary.get(name):
+                self._client.set_tag(self.run_id, name, str(summary[name]))
         status = {"finished": "FINISHED", "interrupted": "KILLED"}.get(summary["status"], "FAILED")
         self._client.set_terminated(self.run_id, status)
+        self._note(sent=True)
+
+
+def send_again(run_dir: Path, uri: str | None) -> tuple[str, str]:
+    """Send a run that is over, once: to ``uri``, or where its configuration says.
+
+    Returns:
+        The store and the run's id there.
+
+    Raises:
+        ConfigError: not a run folder, a run that is not over, or one that is there already.
+    """
+    if not (run_dir / CONFIG).is_file():
+        raise ConfigError("This is no run folder.", given=str(run_dir), hint="a run folder holds config.yaml")
+    if not (run_dir / SUMMARY).is_file():
+        raise ConfigError("This run is not over: it has no summary.json.", given=str(run_dir))
+    config = load(run_dir / CONFIG)
+    tracking = dataclasses.replace(config.tracking, enabled=True, uri=uri or config.tracking.uri)
+    config = dataclasses.replace(config, tracking=tracking)
+    target = tracking.uri or default_uri()
+    known = read_json(run_dir / MLFLOW) if (run_dir / MLFLOW).is_file() else {}
+    if known.get("uri") == target:
+        client, _ = _open(target, tracking.experiment)
+        if known["sent"]:
+            raise ConfigError("This run was sent already.", given=str(run_dir), hint=f"it is run {known['run_id']} in {target}")
+        with suppress(Exception):  # what was begun is begun anew
+            client.delete_run(known["run_id"])
+    inputs = read_json(run_dir / INPUTS) if (run_dir / INPUTS).is_file() else {}
+    run = MlflowRun(config, run_dir, inputs.get("partition_stats", {}))
+    rows = list(MetricsTail(run_dir).new_rows())
+    if rows:
+        run.log_epochs(rows)
+    run.finish(read_json(run_dir / SUMMARY))
+    return target, run.run_id
+
+
+class Parent:
+    """A sweep's own run, under which its points appear.
+
+    Args:
+        name: the sweep's. tags: beside that.
+    """
+
+    def __init__(self, uri: str | None, experiment: str, name: str, tags: dict[str, str]) -> None:
+        self._client, where = _open(uri or default_uri(), experiment)
+        self.run_id: str = self._client.create_run(where, run_name=name, tags=tags).info.run_id
+
+    def finish(self, metrics: dict[str, float], *, failed: bool) -> None:
+        """Its own figures, and its end."""
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        self._client.log_batch(self.run_id, metrics=[Metric(name, value, now, 0) for name, value in metrics.items()])
+        self._client.set_terminated(self.run_id, "FAILED" if failed else "FINISHED")
+
+
+def _open(uri: str, experiment: str) -> tuple[MlflowClient, str]:
+    """A client of the store, which is made if needed, and the experiment's id. Raises ``SargnnError``."""
+    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+    for name, value in (("MAX_RETRIES", "2"), ("TIMEOUT", "20")):  # MLflow's own: 7 retries of 120 s each
+        os.environ.setdefault(f"MLFLOW_HTTP_REQUEST_{name}", value)
+    import logging
+
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
+
+    for name in ("alembic", "mlflow", "mlflow.store.db.utils"):  # after the import, which sets levels of its own
+        logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("urllib3").setLevel(logging.ERROR)
+    try:
+        with _locked(uri):
+            client = MlflowClient(tracking_uri=uri)
+            found = client.get_experiment_by_name(experiment)
+            if found is not None:
+                return client, str(found.experiment_id)
+            location = None
+            if uri.startswith("sqlite:///"):  # the default root would be relative to whoever reads it
+                location = (Path(uri.removeprefix("sqlite:///")).resolve().parent / "mlartifacts").as_uri()
+            return client, str(client.create_experiment(experiment, artifact_location=location))
+    except (MlflowException, OSError) as error:
+        raise SargnnError(
+            f"The MLflow store cannot be used: {str(error).splitlines()[0]}",
+            given=uri,
+            hint="give another store with tracking.uri=..., or none with tracking.enabled=false",
+        ) from error
 
 
 @contextmanager

@@ -7,8 +7,19 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
+
+from sargnn import steps
 
 
 def human_bytes(count: float) -> str:
@@ -54,6 +65,28 @@ class EpochProgress:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+
+class Steps:
+    """Shows what a preparation is doing, a line on a terminal; nothing elsewhere. Use as a context manager."""
+
+    def __enter__(self) -> Steps:
+        self._console = Console(stderr=True)
+        self._progress = Progress(
+            SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=20), TimeElapsedColumn(),
+            console=self._console, transient=True, disable=not self._console.is_terminal,
+        )  # fmt: skip
+        self._progress.start()
+        self._task = self._progress.add_task("starting", total=None)
+        steps.install(self._show)
+        return self
+
+    def _show(self, text: str, done: int | None, total: int | None) -> None:
+        self._progress.update(self._task, description=text, completed=done or 0, total=total)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        steps.install(None)
+        self._progress.stop()
 
 
 def say(text: str) -> None:
@@ -104,6 +137,67 @@ def profile_table(profile_s: dict[str, list[float]]) -> None:
     for name, seconds in profile_s.items():
         table.add_row(name, f"{means[name]:.3f}", f"{max(seconds):.3f}", f"{means[name] / total:.0%}")
     table.add_row("all", f"{total:.3f}", "", "100%")
+    Console().print(table)
+
+
+def info_table(rows: Sequence[tuple[str, str]]) -> None:
+    """Print what is here, two columns."""
+    table = Table(show_header=False, box=None)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(name, value)
+    Console().print(table, highlight=False)
+
+
+def sweep_table(outcomes: Sequence[Any]) -> None:
+    """Print a sweep's points: what each came to."""
+    table = Table(title="the sweep")
+    for name in ("point", "status", "test acc", "epoch s", "peak", "folder"):
+        table.add_column(name, justify="left" if name in ("point", "status", "folder") else "right", overflow="fold")
+    for outcome in outcomes:
+        figures = outcome.summary if outcome.status in ("finished", "skipped") else {}
+        table.add_row(outcome.label, outcome.status, *_figures(figures), outcome.run_dir.name)
+    Console().print(table)
+
+
+def _figures(summary: dict[str, Any]) -> list[str]:
+    if not summary:
+        return ["-"] * 3
+    accuracy = summary["test_acc_at_best_val"]
+    return [
+        "-" if accuracy is None else f"{accuracy:.4f}",
+        f"{summary['epoch_time_s']:.3f}",
+        human_bytes(max(summary["peak_train_bytes"])),
+    ]
+
+
+def compare_table(runs: Sequence[dict[str, Any]]) -> None:
+    """Print runs side by side; the best of each column is marked with *."""
+    table = Table(title="runs; * is the best of its column")
+    table.add_column("run", overflow="fold")
+    table.add_column("world", justify="right", no_wrap=True)
+    columns: list[tuple[str, str, Any, Any, Any]] = [
+        ("test acc", "test_acc_at_best_val", lambda v: v, max, lambda v: f"{v:.4f}"),
+        ("epoch s", "epoch_time_s", lambda v: v, min, lambda v: f"{v:.3f}"),
+        ("wait s", "comm_wait_time_s", lambda v: v, min, lambda v: f"{v:.3f}"),
+        ("sent/epoch", "comm_bytes_per_epoch", lambda v: v, min, human_bytes),
+        ("peak/worker", "peak_train_bytes", max, min, human_bytes),
+    ]
+    for title, *_ in columns:
+        table.add_column(title, justify="right", no_wrap=True)
+    values = [[None if run.get(key) is None else read(run[key]) for run in runs] for _, key, read, _, _ in columns]
+    best = [
+        pick([v for v in column if v is not None], default=None)
+        for column, (_, _, _, pick, _) in zip(values, columns, strict=True)
+    ]
+    for number, run in enumerate(runs):
+        cells = []
+        for column, top, (_, _, _, _, show) in zip(values, best, columns, strict=True):
+            value = column[number]
+            cells.append("-" if value is None else show(value) + ("*" if value == top and len(runs) > 1 else " "))
+        name = run["name"] if run["mode"] in run["name"] else f"{run['name']} ({run['mode']})"
+        table.add_row(name, str(run["world"]), *cells)
     Console().print(table)
 
 

@@ -84,6 +84,7 @@ class Trainer:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.optimizer = make_optimizer(config.optim, self.parameters)
         self.history = History()
+        self._not_finite: list[int] = []
         self.spans = Spans() if config.profile else None
         install(self.spans)
 
@@ -124,8 +125,9 @@ class Trainer:
             self.optimizer.zero_grad(set_to_none=True)
             loss = self.gradients()
             if not math.isfinite(loss):
+                where = ", ".join(str(rank) for rank in self._not_finite)
                 raise TrainingError(
-                    f"The loss of epoch {epoch + 1} is not finite.",
+                    f"The loss of epoch {epoch + 1} is not finite; it comes from rank {where}.",
                     given=loss,
                     hint="try a smaller optim.lr, or model.norm=batch; parameters are those of the epoch before",
                 )
@@ -170,7 +172,11 @@ class Trainer:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         sum_flat(self.engine.group, [p.grad for p in self.parameters if p.grad is not None])
-        return float(self.engine.group.sum_(share.detach().double().clone()))
+        loss = float(self.engine.group.sum_(share.detach().double().clone()))
+        if not math.isfinite(loss):  # on all ranks alike
+            shares = self.engine.group.gather(share.detach().double())
+            self._not_finite = [rank for rank, one in enumerate(shares) if not bool(one.isfinite())]
+        return loss
 
     def evaluate(self, ranks: dict[str, Any]) -> dict[str, Any]:
         """Accuracies on all splits, in the same mode without autograd; memory peaks are added to ``ranks``."""

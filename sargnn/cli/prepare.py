@@ -1,0 +1,77 @@
+"""``sargnn prepare`` and ``sargnn partition``: the stores that training needs, made beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sargnn.cli.help import Help, help_text, wanted
+
+PREPARE = Help(
+    usage="prepare [key=value ...] [dataset=option]",
+    text="Make a dataset's store: raw files, or a generator's draws, become memory-mapped arrays with checksums. Training does "
+    "this by itself; here it can be done once, before many runs.",
+    examples=(("prepare dataset=products_like dataset.scale=1.0", ""), ("prepare dataset=ogb_dir dataset.root=FOLDER", "")),
+    config="prepare",
+)
+PARTITION = Help(
+    usage="partition [key=value ...] [group=option ...]",
+    text="Cut a dataset into the parts of 'world' workers and say how good the cut is. Training does this by itself.",
+    examples=(
+        ("partition dataset=products_like world=8", ""),
+        ("partition dataset=products_like world=8 partitioner=random", "the worst case"),
+    ),
+    config="partition",
+)
+
+
+def prepare(arguments: Sequence[str]) -> int:
+    """Make the dataset store."""
+    if wanted(arguments):
+        print(help_text(PREPARE))
+        return 0
+    from sargnn.cli.compose import compose_verb, read_words, shown
+    from sargnn.config import parse_prepare
+
+    words = read_words(arguments)
+    if words.show:
+        print(shown("prepare", words.overrides))
+        return 0
+    config = parse_prepare(compose_verb("prepare", words.overrides))
+    from sargnn.data.dataset import open_dataset
+    from sargnn.data.prepare import prepare_dataset
+    from sargnn.tracking.progress import Steps, say
+
+    with Steps():
+        path = prepare_dataset(config.dataset, config.store_dir)
+    dataset = open_dataset(path, verify=False)
+    say(f"{dataset.name}: {dataset.num_nodes} nodes, {dataset.num_edges} directed edges, {dataset.features.shape[1]} features")
+    print(path)
+    return 0
+
+
+def partition(arguments: Sequence[str]) -> int:
+    """Make the dataset store and the partition store."""
+    if wanted(arguments):
+        print(help_text(PARTITION))
+        return 0
+    from sargnn.cli.compose import compose_verb, read_words, shown
+    from sargnn.config import parse_partition
+
+    words = read_words(arguments)
+    if words.show:
+        print(shown("partition", words.overrides))
+        return 0
+    config = parse_partition(compose_verb("partition", words.overrides))
+    import dataclasses
+
+    from sargnn.data.prepare import prepare_dataset
+    from sargnn.partition.prepare import prepare_partition
+    from sargnn.tracking.progress import Steps, partition_lines, say
+
+    with Steps():
+        info = prepare_partition(config, prepare_dataset(config.dataset, config.store_dir))
+    say(f"{info.dataset_name} by {config.partitioner.name} into {config.world}")
+    for line in partition_lines(dataclasses.asdict(info.stats)):
+        say(line)
+    print(info.path)
+    return 0

@@ -1,0 +1,183 @@
+"""A sweep: one process per point, one after the other; a point that fails does not stop the others.
+
+``sweeps/KEY/`` holds a folder per point, and is the same for the same points: a second start finds what is finished there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sargnn.errors import ConfigError, SargnnError
+
+Point = tuple[str, ...]
+
+
+@dataclass
+class Outcome:
+    """One point's end.
+
+    Attributes:
+        label: the overrides in which the points differ. run_dir: its folder.
+        status: ``finished``, ``skipped``, ``failed`` or ``not run``.
+        summary: of the run, if there is one. error: its first line, if it failed.
+    """
+
+    label: str
+    run_dir: Path
+    status: str
+    summary: dict[str, Any]
+    error: str = ""
+
+
+def run_sweep(points: Sequence[Point]) -> int:
+    """Run all points; prints a table at the end. Exit code 1 if one failed, 130 if it was interrupted."""
+    from sargnn.cli.compose import compose_verb
+    from sargnn.tracking.progress import say, sweep_table
+
+    if any(word.startswith("run_dir=") for point in points for word in point):
+        raise ConfigError("A sweep chooses its run folders itself.", hint="leave run_dir out")
+    skip = _choice("skip_finished", points)
+    points = [tuple(word for word in point if not word.startswith("skip_finished=")) for point in points]
+    folder = Path("sweeps") / hashlib.sha256(json.dumps(points).encode()).hexdigest()[:10]
+    labels = _labels(points)
+    done = {number: found for number in range(len(points)) if (found := _finished(folder, number)) is not None}
+    skipped = set(done) if done and _skips(skip, len(done), len(points)) else set()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "sweep.json").write_text(json.dumps({"points": points, "labels": labels}, indent=1) + "\n")
+    except OSError as error:
+        raise ConfigError(f"The sweep's folder cannot be written: {error.strerror}.", given=str(folder)) from error
+    say(f"sweep of {len(points)} points, in {folder}")
+    parent = None
+    if len(skipped) < len(points):
+        try:
+            parent = _parent(compose_verb("train", points[0]), folder.name, len(points))
+        except SargnnError as error:
+            say(f"warning: the sweep has no run of its own in MLflow: {error}")
+    environment = dict(os.environ)
+    if parent is not None:
+        from sargnn.tracking.mlflow import PARENT
+
+        environment[PARENT] = parent.run_id
+    outcomes: list[Outcome] = []
+    interrupted = False
+    for number, point in enumerate(points):
+        if number in skipped:
+            outcomes.append(Outcome(labels[number], done[number], "skipped", _summary(done[number])))
+            continue
+        run_dir = _free(folder, number)
+        if interrupted:
+            outcomes.append(Outcome(labels[number], run_dir, "not run", {}))
+            continue
+        say(f"point {number + 1} of {len(points)}: {labels[number]}")
+        try:
+            outcomes.append(_run(point, labels[number], run_dir, environment))
+        except KeyboardInterrupt:
+            interrupted = True
+            outcomes.append(Outcome(labels[number], run_dir, "not run", {}, "interrupted"))
+    failed = [outcome for outcome in outcomes if outcome.status in ("failed", "not run")]
+    if parent is not None:
+        _end(parent, outcomes, failed=bool(failed))
+    sweep_table(outcomes)
+    for outcome in failed:
+        say(f"{outcome.status}: {outcome.label}: {outcome.error or 'the sweep was interrupted'}")
+    if failed:
+        say("start the same sweep again to run what is not finished")
+    else:
+        say(f"compare them: sargnn compare {folder}/*/")
+    return 130 if interrupted else int(bool(failed))
+
+
+def _run(point: Point, label: str, run_dir: Path, environment: dict[str, str]) -> Outcome:
+    command = [sys.executable, "-m", "sargnn.cli.main", "train", *point, f"run_dir={run_dir}"]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    lines: list[str] = []
+    assert process.stderr is not None
+    try:
+        for line in process.stderr:
+            lines.append(line.rstrip())
+            if line.startswith(("epoch", "training")):
+                print(f"  {line.rstrip()}", file=sys.stderr)
+        code = process.wait()
+    except KeyboardInterrupt:
+        process.wait()  # it got the signal too
+        raise
+    summary = _summary(run_dir)
+    if code == 0 and summary.get("status") == "finished":
+        return Outcome(label, run_dir, "finished", summary)
+    errors = [line.removeprefix("sargnn: ") for line in lines if line.startswith("sargnn: ")]
+    return Outcome(label, run_dir, "failed", summary, errors[-1] if errors else f"exit code {code}")
+
+
+def _labels(points: Sequence[Point]) -> list[str]:
+    common = set(points[0]).intersection(*points) if len(points) > 1 else set()
+    return [" ".join(word for word in point if word not in common) or "the only point" for point in points]
+
+
+def _folders(folder: Path, number: int) -> list[Path]:
+    return sorted(folder.glob(f"{number:03d}*"))
+
+
+def _finished(folder: Path, number: int) -> Path | None:
+    return next((path for path in _folders(folder, number) if _summary(path).get("status") == "finished"), None)
+
+
+def _free(folder: Path, number: int) -> Path:
+    taken = len(_folders(folder, number))
+    return folder / (f"{number:03d}" if not taken else f"{number:03d}-{taken + 1}")
+
+
+def _summary(run_dir: Path) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = json.loads((run_dir / "summary.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return content
+
+
+def _choice(key: str, points: Sequence[Point]) -> str:
+    given = [word.partition("=")[2] for word in points[0] if word.startswith(f"{key}=")]
+    choice = given[-1] if given else "ask"
+    if choice not in ("ask", "true", "false"):
+        raise ConfigError(f"'{key}' has a value that is not known.", given=choice, allowed="ask, true, false")
+    return choice
+
+
+def _skips(choice: str, finished: int, total: int) -> bool:
+    """Whether finished points are left out; asks where someone can answer, and leaves them out where nobody can."""
+    from sargnn.tracking.progress import say
+
+    if choice == "ask" and sys.stdin.isatty():
+        answer = input(f"{finished} of {total} points are finished already. Skip them? [Y/n] ")
+        return answer.strip().lower() not in ("n", "no")
+    if choice == "ask":
+        say(f"{finished} of {total} points are finished already and are skipped; skip_finished=false runs them again")
+    return choice != "false"
+
+
+def _parent(mapping: dict[str, Any], name: str, points: int) -> Any:
+    tracking = mapping["tracking"]
+    if not tracking["enabled"]:
+        return None
+    from sargnn.tracking.mlflow import Parent
+
+    return Parent(tracking["uri"], tracking["experiment"], f"sweep-{name}", {"sweep": name, "points": str(points)})
+
+
+def _end(parent: Any, outcomes: Sequence[Outcome], *, failed: bool) -> None:
+    from sargnn.tracking.progress import say
+
+    best = [o.summary["best_val_acc"] for o in outcomes if o.summary.get("best_val_acc") is not None]
+    metrics = {f"points_{s}": float(sum(o.status == s for o in outcomes)) for s in ("finished", "skipped", "failed")}
+    try:
+        parent.finish(metrics | ({"best_val_acc": max(best)} if best else {}), failed=failed)
+    except Exception as error:  # tracking never decides how a sweep ends
+        say(f"warning: MLflow did not take the sweep's end: {str(error).splitlines()[0]}")

@@ -1,0 +1,128 @@
+"""``sargnn track`` and ``sargnn ui``: figures to MLflow, and MLflow's pages in the browser."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+
+from sargnn.cli.help import Help, help_text, wanted
+from sargnn.errors import ConfigError, SargnnError
+
+TRACK = Help(
+    usage="track RUN_DIR [RUN_DIR ...] [tracking.uri=URI]",
+    text="Send the figures of runs that are over to MLflow: those that could not be sent while they ran, or to another store. "
+    "A run is sent to a store once.",
+    examples=(("track runs/sage-sar-w4-s0", ""), ("track runs/* tracking.uri=sqlite:///other.db", "")),
+)
+UI = Help(
+    usage="ui [port=5000] [tracking.uri=URI]",
+    text="MLflow's pages on 127.0.0.1, for this machine only, on the store of the working folder. Ctrl-C ends it.",
+    examples=(("ui", ""), ("ui port=8080 tracking.uri=sqlite:///other.db", "")),
+)
+_START_S = 90
+
+
+def track(arguments: Sequence[str]) -> int:
+    """Send runs."""
+    if wanted(arguments):
+        print(help_text(TRACK))
+        return 0
+    from sargnn.cli.settings import read_settings
+
+    folders, settings = read_settings(arguments, {"tracking.uri": None})
+    if not folders:
+        raise ConfigError("A run folder must be named.", hint="sargnn track runs/NAME")
+    from sargnn.tracking.mlflow import send_again
+
+    failed = False
+    for folder in folders:
+        try:
+            uri, run_id = send_again(Path(folder), None if settings["tracking.uri"] is None else str(settings["tracking.uri"]))
+        except SargnnError as error:
+            if len(folders) == 1:
+                raise
+            failed = True
+            print(f"sargnn: {folder}: {error}", file=sys.stderr)
+        else:
+            print(f"{folder} is run {run_id} in {uri}")
+    return int(failed)
+
+
+def ui(arguments: Sequence[str]) -> int:
+    """Serve until Ctrl-C."""
+    if wanted(arguments):
+        print(help_text(UI))
+        return 0
+    from sargnn.cli.settings import read_settings
+
+    plain, settings = read_settings(arguments, {"port": 5000, "tracking.uri": None})
+    if plain:
+        raise ConfigError("This verb takes no such word.", given=plain[0], allowed="port=..., tracking.uri=...")
+    port = int(settings["port"] or 0)
+    _check_port(port)
+    uri = str(settings["tracking.uri"] or f"sqlite:///{Path.cwd() / 'mlflow.db'}")
+    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
+        raise ConfigError("There is no MLflow store yet.", given=uri, hint="sargnn train makes one in the working folder")
+    address = f"http://127.0.0.1:{port}"
+    environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    command += ["--backend-store-uri", uri]
+    server = subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        print("starting MLflow ...", flush=True)
+        _wait(server, address)
+        print(f"{address}  (Ctrl-C ends it)", flush=True)
+        server.wait()
+    except KeyboardInterrupt:
+        print()
+    finally:
+        _end(server)
+    return 0
+
+
+def _check_port(port: int) -> None:
+    if not 1 <= port <= 65535:
+        raise ConfigError("'port' is out of range.", given=port, allowed="1 to 65535")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise ConfigError(
+                f"The port cannot be used: {error.strerror}.", given=port, hint=f"try another: sargnn ui port={port + 1}"
+            ) from error
+
+
+def _wait(server: subprocess.Popen[bytes], address: str) -> None:
+    """Until the server answers."""
+    for _ in range(10 * _START_S):
+        if server.poll() is not None:
+            assert server.stderr is not None
+            lines = server.stderr.read().decode(errors="replace").strip().splitlines()
+            raise SargnnError("MLflow's server ended at once.", given=lines[-1] if lines else None)
+        try:
+            with urllib.request.urlopen(f"{address}/health", timeout=1):
+                return
+        except OSError:
+            time.sleep(0.1)
+    raise SargnnError(f"MLflow's server did not answer within {_START_S} s.", given=address)
+
+
+def _end(server: subprocess.Popen[bytes]) -> None:
+    """The server and the processes that it started."""
+    for number, patience_s in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):
+        try:
+            os.killpg(server.pid, number)
+            server.wait(patience_s)
+        except (ProcessLookupError, subprocess.TimeoutExpired):
+            continue
+        return

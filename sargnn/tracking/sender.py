@@ -1,0 +1,76 @@
+"""Sends a run's figures to MLflow from a thread of its own, so that a slow or broken server holds nothing up.
+
+What cannot be sent stays in the run folder: ``sargnn track RUN_DIR`` sends it later.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from sargnn.config import RunConfig
+from sargnn.errors import SargnnError
+from sargnn.tracking.progress import say
+
+_GATHER_S = 1.0
+_LAST_S = 60.0
+
+
+class Sender(threading.Thread):
+    """Takes rows of ``metrics.jsonl`` and, at the end, the summary.
+
+    Args:
+        config: the run's. run_dir: where its files lie. extra_params: beside the flat configuration.
+    """
+
+    def __init__(self, config: RunConfig, run_dir: Path, extra_params: dict[str, Any]) -> None:
+        super().__init__(name="mlflow", daemon=True)
+        self._config, self._run_dir, self._extra = config, run_dir, extra_params
+        self._rows: SimpleQueue[dict[str, Any]] = SimpleQueue()
+        self._ended = threading.Event()
+        self._summary: dict[str, Any] | None = None
+        if config.tracking.enabled:
+            self.start()
+
+    def put(self, row: dict[str, Any]) -> None:
+        """One epoch's figures."""
+        self._rows.put(row)
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Send what is left and the summary; gives up waiting after a minute."""
+        self._summary = summary
+        self._ended.set()
+        if self._config.tracking.enabled:
+            self.join(_LAST_S)
+            if self.is_alive():
+                say(f"warning: MLflow is slow; what is missing there: sargnn track {self._run_dir}")
+
+    def run(self) -> None:
+        from sargnn.tracking.mlflow import MlflowRun
+
+        try:
+            target = MlflowRun(self._config, self._run_dir, self._extra)
+            while True:
+                ended = self._ended.wait(_GATHER_S)
+                rows = self._waiting()
+                if rows:
+                    target.log_epochs(rows)
+                if ended:
+                    break
+            assert self._summary is not None
+            target.finish(self._summary)
+        except SargnnError as error:
+            say(f"warning: {error}")
+        except Exception as error:
+            say(f"warning: MLflow did not take the figures: {(str(error) or type(error).__name__).splitlines()[0]}")
+            say(f"  send them later: sargnn track {self._run_dir}")
+
+    def _waiting(self) -> list[dict[str, Any]]:
+        rows = []
+        while True:
+            try:
+                rows.append(self._rows.get_nowait())
+            except Empty:
+                return rows

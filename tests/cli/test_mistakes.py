@@ -1,0 +1,119 @@
+"""The command line without training: help, imports, mistakes."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.launch.test_train import run
+
+
+def test_a_worker_imports_neither_mlflow_nor_pandas_nor_dgl() -> None:
+    heavy = ("dgl", "mlflow", "ogb", "pandas", "matplotlib", "hydra", "omegaconf", "rich")
+    script = f"import sys; import sargnn.launch.worker; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["trian"], ["no verb 'trian'", "train"]),
+        (["mode=sar"], ["sargnn train mode=sar"]),
+        (["train", "mode=saar"], ["'mode' has no option 'saar'", "sar"]),
+        (["train", "wrld=3"], ["no setting 'wrld'", "world"]),
+        (["train", "model.hiden=3"], ["no setting 'model.hiden'", "model.hidden"]),
+        (["train", "engine.cache_statik=false"], ["no setting 'engine.cache_statik'", "engine.cache_static"]),
+        (["train", "engine.cache_static=maybe"], ["'engine.cache_static'", "auto, false"]),
+        (["train", "mode=domain_parallel", "kernel=fused"], ["use one_shot"]),
+        (["train", "dataset=products_like", "dataset.scale=0"], ["dataset.scale", "more than 0"]),
+        (["train", "dataset=products_like", "dataset.scale=1e-6"], ["communities", "at least"]),
+        (["train", "+modle=3"], ["no setting 'modle'", "model"]),
+        (["train", "epochs=0"], ["'epochs' is out of range", "at least 1"]),
+        (["train", "world=0"], ["'world' is out of range"]),
+        (["train", "optim.lr=nan"], ["'optim.lr' is out of range"]),
+        (["train", "optim.lr=-0.1"], ["'optim.lr' is out of range", "more than 0"]),
+        (["train", "optim.lr=fast"], ["'optim.lr' has the wrong type", "a number"]),
+        (["train", "world=-4"], ["'world' is out of range"]),
+        (["train", "world=2,4"], ["several values", "-m"]),
+        (["train", "--hepl"], ["no flag '--hepl'", "--help"]),
+        (["train", "world"], ["cannot be read", "key=value"]),
+        (["train", "comm.interface=eth77"], ["no network interface", "eth77", "lo"]),
+        (["train", "experiment=cora_gta"], ["'experiment' has no option 'cora_gta'", "cora_gat"]),
+        (["train", "-m", "world=2,4", "run_dir=x"], ["chooses its run folders"]),
+        (["train", "model=gat", "mode=domain_parallel", "kernel=fused"], ["'gat'", "use one_shot"]),
+        (["prepare", "dataset=ogb_dri"], ["'dataset' has no option", "ogb_dir"]),
+        (["partition", "partitioner=metsi"], ["'partitioner' has no option", "metis"]),
+        (["partition", "dataset.num_nodes=5", "world=6"], ["more workers than nodes"]),
+        (["compare", "nowhere"], ["no run folder", "nowhere"]),
+        (["compare"], ["no finished run"]),
+        (["compare", "otu=x"], ["no setting 'otu'", "out"]),
+        (["track"], ["run folder must be named"]),
+        (["ui", "port=99999"], ["'port' is out of range"]),
+        (["ui", "port=x"], ["'port' has the wrong type", "a whole number"]),
+        (["clean", "what=everything"], ["'what'", "datasets"]),
+        (["completion", "tcsh"], ["no completion for this shell", "bash"]),
+        (["info", "please"], ["please"]),
+        (["train", "dataset=ogb_dir"], ["'dataset.root' must be given"]),
+        (["train", "dataset=ogb_dir", "dataset.root=/nowhere"], ["folder does not exist", "/nowhere"]),
+        (["train", "dataset.num_nodes=5", "world=6"], ["more workers than nodes"]),
+        (["train", "world=x=y"], ["world=x=y"]),
+        (["train", "store_dir=/proc/none"], ["/proc/none"]),
+        (["train", "run_dir=/proc/none", "dataset.num_nodes=50", "world=1"], ["/proc/none", "run folder"]),
+    ],
+)
+def test_mistakes_are_answered(tmp_path: Path, arguments: list[str], words: list[str]) -> None:
+    done = run(tmp_path, *arguments)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr and len(done.stderr.splitlines()) <= 10, done.stderr
+    for word in words:
+        assert word in done.stderr, done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_cache_of_machine_code_watches_every_kernel() -> None:
+    from sargnn.launch.env import compiled_sources
+
+    names = {path.name for path in compiled_sources()}
+    assert {"cpu_rows.py", "llvm.py", "cpu_attention_code.py", "cpu_spmm.py", "rng.py", "rows.py", "cpu_nodewise.py"} <= names
+
+
+def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    with socket.socket() as busy:
+        busy.bind(("", 0))
+        busy.listen()
+        done = run(tmp_path, "train", f"comm.port={busy.getsockname()[1]}")
+    assert done.returncode == 1 and "port cannot be used" in done.stderr and "comm.port" in done.stderr
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "half", "version"])
+@pytest.mark.parametrize("kind", ["datasets", "partitions"])
+def test_a_damaged_store_is_named_and_not_made_again(tmp_path: Path, kind: str, damage: str) -> None:
+    arguments = ["train", "debug=tiny", "run_dir=run"]
+    assert run(tmp_path, "partition", "dataset.num_nodes=600", "world=2").returncode == 0
+    (store,) = (tmp_path / "stores" / kind).iterdir()
+    file = next(path for path in sorted(store.rglob("*.npy")) if path.stat().st_size > 300)
+    manifest = store / "manifest.json"
+    if damage == "truncated":
+        file.write_bytes(file.read_bytes()[:-8])
+    elif damage == "flipped":
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 1
+        file.write_bytes(bytes(content))
+        if kind == "datasets":  # it is read again only where a partition is made
+            shutil.rmtree(tmp_path / "stores" / "partitions")
+    elif damage == "half":
+        manifest.unlink()
+    else:
+        manifest.write_text(manifest.read_text().replace('"version": 1', '"version": 99', 1))
+    before = sorted(path.name for path in store.rglob("*"))
+    done = run(tmp_path, *arguments)
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    assert store.name in done.stderr, done.stderr
+    assert ("format version 99" if damage == "version" else "damaged") in done.stderr, done.stderr
+    assert sorted(path.name for path in store.rglob("*")) == before

@@ -1,0 +1,154 @@
+"""Verbs beside train, as a person uses them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.launch.test_train import command, run
+
+TINY = ["debug=tiny"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a sweep of four points, one of which fails, and two runs."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name, more in (("one", ["mode=sar"]), ("two", ["mode=one_shot", "world=3"])):
+        done = run(folder, "train", *TINY, f"run_name={name}", *more)
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_prepare_and_partition(tmp_path: Path) -> None:
+    done = run(tmp_path, "prepare", "dataset.num_nodes=300")
+    store = Path(done.stdout.strip())
+    assert done.returncode == 0 and (tmp_path / store / "manifest.json").exists() and "300 nodes" in done.stderr
+    done = run(tmp_path, "partition", "dataset.num_nodes=300", "world=3")
+    assert done.returncode == 0 and "edge cut" in done.stderr and "w3" in done.stdout
+    done = run(tmp_path, "info")
+    assert "datasets/" in done.stdout and "partitions/" in done.stdout and "can run" in done.stdout
+    assert max(len(line) for line in done.stdout.splitlines()) <= 80
+    done = run(tmp_path, "clean")
+    assert done.returncode == 1 and "yes=true" in done.stderr and list((tmp_path / "stores" / "datasets").iterdir())
+    done = run(tmp_path, "clean", "what=partitions", "yes=true")
+    assert done.returncode == 0 and not list((tmp_path / "stores" / "partitions").iterdir())
+    assert list((tmp_path / "stores" / "datasets").iterdir())
+
+
+def test_compare(runs: Path) -> None:
+    done = run(runs, "compare")
+    assert done.returncode == 0, done.stderr
+    assert "one (sar)" in done.stdout and "two" in done.stdout and "*" in done.stdout
+    assert max(len(line) for line in done.stdout.splitlines()) <= 80
+    for name in ("memory", "epoch_time", "loss", "accuracy"):
+        assert (runs / "compare" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_track_sends_once(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "runs" / "one", tmp_path / "one")
+    uri = f"sqlite:///{tmp_path / 'late.db'}"
+    done = run(tmp_path, "track", "one", f"tracking.uri={uri}")
+    assert done.returncode == 0, done.stderr
+    with sqlite3.connect(tmp_path / "late.db") as database:
+        losses = database.execute("select value from metrics where key = 'loss' order by step").fetchall()
+        params = dict(database.execute("select key, value from params").fetchall())
+    assert [loss for (loss,) in losses] == json.loads((tmp_path / "one" / "summary.json").read_text())["losses"]
+    assert params["mode.name"] == "sar" and "partition.edge_cut" in params
+    done = run(tmp_path, "track", "one", f"tracking.uri={uri}")
+    assert done.returncode == 1 and "sent already" in done.stderr
+    done = run(tmp_path, "track", ".")
+    assert done.returncode == 1 and "no run folder" in done.stderr
+
+
+def test_training_does_not_wait_for_a_dead_server(tmp_path: Path) -> None:
+    with socket.socket() as dead:
+        dead.bind(("127.0.0.1", 0))  # bound, but nobody listens
+        uri = f"http://127.0.0.1:{dead.getsockname()[1]}"
+        done = run(tmp_path, "train", *TINY, "tracking=mlflow", f"tracking.uri={uri}", "run_dir=run")
+    assert done.returncode == 0 and "warning" in done.stderr and "Traceback" not in done.stderr, done.stderr
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 3
+    done = run(tmp_path, "track", "run", f"tracking.uri=sqlite:///{tmp_path / 'late.db'}")
+    assert done.returncode == 0, done.stderr
+
+
+def test_two_first_runs_at_once(tmp_path: Path) -> None:
+    """Neither the stores nor MLflow's database suffer."""
+    arguments = [*TINY, "tracking=mlflow", f"tracking.uri=sqlite:///{tmp_path / 'mlflow.db'}"]
+    both = [subprocess.Popen(command("train", *arguments, f"run_dir=run{k}"), cwd=tmp_path, stderr=subprocess.PIPE, text=True,
+                             stdout=subprocess.DEVNULL) for k in range(2)]  # fmt: skip
+    for process in both:
+        _, stderr = process.communicate(timeout=120)
+        assert process.returncode == 0 and "warning" not in stderr, stderr
+    with sqlite3.connect(tmp_path / "mlflow.db") as database:
+        (count,) = database.execute("select count(*) from runs where status = 'FINISHED'").fetchone()
+    assert count == 2
+
+
+def test_a_sweep(tmp_path: Path) -> None:
+    """A failed point stops no other; a second start runs what is not finished; MLflow has parent and children."""
+    arguments = ["-m", *TINY, "tracking=mlflow", "kernel=fused", "mode=sar,domain_parallel", "model=sage,gcn"]
+    done = run(tmp_path, "train", *arguments)
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    assert done.stdout.count("finished") == 2 and done.stdout.count("failed") == 2
+    assert "failed: mode=domain_parallel model=sage: No kernel can serve" in done.stderr
+    (folder,) = (tmp_path / "sweeps").iterdir()
+    configs = [yaml.safe_load((folder / name / "config.yaml").read_text()) for name in ("000", "001")]
+    assert [c["model"]["name"] for c in configs] == ["sage", "gcn"]
+    with sqlite3.connect(tmp_path / "mlflow.db") as database:
+        parents = database.execute("select run_uuid from tags where key = 'sweep'").fetchall()
+        children = database.execute("select value from tags where key = 'mlflow.parentRunId'").fetchall()
+    assert len(parents) == 1 and children == [*parents, *parents]
+    done = run(tmp_path, "train", *arguments)
+    assert done.stdout.count("skipped") == 2 and done.stdout.count("failed") == 2 and "skip_finished=false" in done.stderr
+    assert (folder / "000").is_dir() and not (folder / "000-2").exists()
+
+
+def test_an_experiment_may_be_a_sweep(tmp_path: Path) -> None:
+    from sargnn.cli.compose import sweep_points
+
+    points = sweep_points("train", ["experiment=scaling_sweep"], multirun=False)
+    assert points is not None and len(points) == 8
+    assert points[0] == ("experiment=scaling_sweep", "mode=sar", "world=1")
+    points = sweep_points("train", ["experiment=modes_sweep", "model=gcn"], multirun=False)
+    assert points is not None and len(points) == 4  # what is given is not swept
+    assert sweep_points("train", ["world=2"], multirun=False) is None
+
+
+def test_ui(tmp_path: Path) -> None:
+    done = run(tmp_path, "ui")
+    assert done.returncode == 1 and "no MLflow store" in done.stderr
+    done = run(tmp_path, "train", *TINY, "tracking=mlflow")
+    assert done.returncode == 0, done.stderr
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        port = busy.getsockname()[1]
+        busy.listen()
+        done = run(tmp_path, "ui", f"port={port}")
+        assert done.returncode == 1 and "port cannot be used" in done.stderr
+    process = subprocess.Popen(command("ui", f"port={port}"), cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        lines = [process.stdout.readline() for _ in range(2)]
+        assert f"http://127.0.0.1:{port}" in lines[1]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10) as answer:
+            assert answer.status == 200
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+        time.sleep(0.5)
+        with socket.socket() as probe:
+            assert probe.connect_ex(("127.0.0.1", port)) != 0  # nothing is left
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
