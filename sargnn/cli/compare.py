@@ -49,6 +49,8 @@ def read_runs(folders: Sequence[Path]) -> list[dict[str, Any]]:
     Raises:
         ConfigError: a folder that is no run folder.
     """
+    from sargnn.config import load
+
     runs = []
     for folder in folders:
         if not (folder / "config.yaml").is_file():
@@ -64,5 +66,9 @@ def read_runs(folders: Sequence[Path]) -> list[dict[str, Any]]:
         except (OSError, ValueError) as error:
             raise ConfigError("A run's figures cannot be read.", given=str(folder), hint=str(error)) from error
         if summary.get("status") == "finished":
-            runs.append(summary | {"name": folder.name, "run_dir": str(folder), "epochs": epochs})
+            runs.append(summary | {"name": load(folder / "config.yaml").name, "run_dir": str(folder), "epochs": epochs})
+    names = [run["name"] for run in runs]
+    for run in runs:
+        if names.count(run["name"]) > 1:
+            run["name"] = f"{run['name']} {Path(run['run_dir']).name}"
     return runs

@@ -97,7 +97,8 @@ def run_sweep(points: Sequence[Point]) -> int:
 
 
 def _run(point: Point, label: str, run_dir: Path, environment: dict[str, str]) -> Outcome:
-    command = [sys.executable, "-m", "sargnn.cli.main", "train", *point, f"run_dir={run_dir}"]
+    # A point of an experiment that is a sweep is none itself.
+    command = [sys.executable, "-m", "sargnn.cli.main", "train", *point, f"run_dir={run_dir}", "hydra.mode=RUN"]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     lines: list[str] = []
     assert process.stderr is not None
@@ -175,9 +176,8 @@ def _parent(mapping: dict[str, Any], name: str, points: int) -> Any:
 def _end(parent: Any, outcomes: Sequence[Outcome], *, failed: bool) -> None:
     from sargnn.tracking.progress import say
 
-    best = [o.summary["best_val_acc"] for o in outcomes if o.summary.get("best_val_acc") is not None]
-    metrics = {f"points_{s}": float(sum(o.status == s for o in outcomes)) for s in ("finished", "skipped", "failed")}
+    tags = {f"points_{s}": str(sum(o.status == s for o in outcomes)) for s in ("finished", "skipped", "failed")}
     try:
-        parent.finish(metrics | ({"best_val_acc": max(best)} if best else {}), failed=failed)
+        parent.finish(tags, failed=failed)
     except Exception as error:  # tracking never decides how a sweep ends
         say(f"warning: MLflow did not take the sweep's end: {str(error).splitlines()[0]}")

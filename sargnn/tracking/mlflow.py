@@ -61,6 +61,7 @@ class MlflowRun:
         tags = {"model": config.model.name, "mode": config.mode.name, "world": str(config.world)}
         tags |= {"dataset": config.dataset.name, "kernel": config.kernel.name, "partitioner": config.partitioner.name}
         tags["config_hash"] = config.config_hash
+        tags |= {"mlflow.source.name": "sargnn train", "mlflow.source.type": "LOCAL"}
         if parent := os.environ.get(PARENT):
             tags["mlflow.parentRunId"] = parent
         self._client, experiment = _open(self.uri, config.tracking.experiment)
@@ -103,6 +104,8 @@ class MlflowRun:
             for name in _SUMMARY_METRICS
             if summary.get(name) is not None
         ]
+        if peaks := summary.get("peak_train_bytes"):  # one number, for columns and axes
+            metrics.append(Metric("final/peak_train_bytes_max", float(max(peaks)), now, max(last, 0)))
         for name in ("peak_rss_bytes", "peak_train_bytes", "peak_evaluate_bytes"):
             for rank, value in enumerate(summary.get(name) or []):
                 metrics.append(Metric(f"final/rank_{rank:02d}/{name}", float(value), now, max(last, 0)))
@@ -168,12 +171,10 @@ class Parent:
         self._client, where = _open(uri or default_uri(), experiment)
         self.run_id: str = self._client.create_run(where, run_name=name, tags=tags).info.run_id
 
-    def finish(self, metrics: dict[str, float], *, failed: bool) -> None:
-        """Its own figures, and its end."""
-        from mlflow.entities import Metric
-
-        now = int(time.time() * 1000)
-        self._client.log_batch(self.run_id, metrics=[Metric(name, value, now, 0) for name, value in metrics.items()])
+    def finish(self, tags: dict[str, str], *, failed: bool) -> None:
+        """How it came out, and its end."""
+        for name, value in tags.items():
+            self._client.set_tag(self.run_id, name, value)
         self._client.set_terminated(self.run_id, "FAILED" if failed else "FINISHED")
 
 
@@ -199,7 +200,9 @@ def _open(uri: str, experiment: str) -> tuple[MlflowClient, str]:
             location = None
             if uri.startswith("sqlite:///"):  # the default root would be relative to whoever reads it
                 location = (Path(uri.removeprefix("sqlite:///")).resolve().parent / "mlartifacts").as_uri()
-            return client, str(client.create_experiment(experiment, artifact_location=location))
+            # MLflow 3 asks what kind of work an experiment is, unless it is told.
+            kind = {"mlflow.experimentKind": "custom_model_development"}
+            return client, str(client.create_experiment(experiment, artifact_location=location, tags=kind))
     except (MlflowException, OSError) as error:
         raise SargnnError(
             f"The MLflow store cannot be used: {str(error).splitlines()[0]}",

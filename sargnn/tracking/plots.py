@@ -67,6 +67,7 @@ def _over_epochs(runs: Sequence[Run], path: Path, label: str, key: str) -> Path 
         if points:
             # Curves of modes lie on each other, as they should: later ones are dashed, so that the earlier ones show.
             axes.plot(*zip(*points, strict=True), label=name, linestyle=("-", "--", ":", "-.")[number % 4])
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("epoch")
     axes.set_ylabel(label)
     axes.legend(frameon=False, fontsize=7, ncols=1 + len(curves) // 9)

@@ -15,7 +15,7 @@ from sargnn.errors import SargnnError
 from sargnn.tracking.progress import say
 
 _GATHER_S = 1.0
-_LAST_S = 60.0
+_LAST_S = 20.0
 
 
 class Sender(threading.Thread):
@@ -39,7 +39,7 @@ class Sender(threading.Thread):
         self._rows.put(row)
 
     def finish(self, summary: dict[str, Any]) -> None:
-        """Send what is left and the summary; gives up waiting after a minute."""
+        """Send what is left and the summary; gives up waiting after ``_LAST_S``."""
         self._summary = summary
         self._ended.set()
         if self._config.tracking.enabled:

@@ -82,6 +82,20 @@ def test_training_does_not_wait_for_a_dead_server(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_training_does_not_wait_for_a_silent_server(tmp_path: Path) -> None:
+    """It takes the connection and never answers: training goes on, and its end waits for a while only."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(64)
+        uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        started = time.monotonic()
+        done = run(tmp_path, "train", *TINY, "tracking=mlflow", f"tracking.uri={uri}", "run_dir=run")
+        assert time.monotonic() - started < 90
+    assert done.returncode == 0 and "sargnn track" in done.stderr and "Traceback" not in done.stderr, done.stderr
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert len(rows) == 3 and max(row["epoch_time_s"] for row in rows) < 10
+
+
 def test_two_first_runs_at_once(tmp_path: Path) -> None:
     """Neither the stores nor MLflow's database suffer."""
     arguments = [*TINY, "tracking=mlflow", f"tracking.uri=sqlite:///{tmp_path / 'mlflow.db'}"]
@@ -123,6 +137,8 @@ def test_an_experiment_may_be_a_sweep(tmp_path: Path) -> None:
     points = sweep_points("train", ["experiment=modes_sweep", "model=gcn"], multirun=False)
     assert points is not None and len(points) == 4  # what is given is not swept
     assert sweep_points("train", ["world=2"], multirun=False) is None
+    done = run(tmp_path, "train", "experiment=scaling_sweep", *TINY, "world=2", "epochs=1")
+    assert done.returncode == 0 and done.stdout.count("finished") == 2, done.stdout + done.stderr
 
 
 def test_ui(tmp_path: Path) -> None:

@@ -78,7 +78,11 @@ def test_cora(cora: Path) -> None:
     [
         ("raw/edge.csv.gz", "0,1\n1,2\n2,0\n2,9\n3,3\n1,4\n", "edge.csv.gz.*row 4"),
         ("raw/edge.csv.gz", "0,1\n", "edge.csv.gz.*shape"),
-        ("raw/edge.csv.gz", "0,1\n1,x\n", "edge.csv.gz.*cannot be read"),
+        ("raw/edge.csv.gz", "0,1\n1,x\n", "edge.csv.gz.*whole number in row 2"),
+        ("raw/edge.csv.gz", "0,1\n1,2\n2,0,7\n", "edge.csv.gz.*3 columns in row 3"),
+        ("raw/edge.csv.gz", "0,1\n1,\n", "edge.csv.gz.*whole number in row 2"),
+        ("raw/node-feat.csv.gz", "1,1\n1,one\n1,1\n1,1\n1,1\n1,1\n", "node-feat.csv.gz.*a number in row 2"),
+        ("raw/node-label.csv.gz", "0\n1\n0.5\n0\n0\n0\n", "node-label.csv.gz.*not a class in row 3"),
         ("raw/edge.csv.gz", "", "edge.csv.gz.*empty"),
         ("raw/node-feat.csv.gz", "1,1\n1,1\nnan,1\n1,1\n1,1\n1,1\n", "node-feat.csv.gz.*row 3"),
         ("raw/node-label.csv.gz", "0\n1\n-4\n0\n0\n0\n", "node-label.csv.gz.*row 3"),
