@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from sargnn.cli.help import Help, help_text, wanted
+from sargnn.cli.help import Help, help_text, wanted, words_of
 from sargnn.errors import ConfigError, nearest
 
 BENCHMARKS = {"kernels": "compiled sums and attention against DGL's operators"}
@@ -29,12 +29,9 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if arguments[0] not in BENCHMARKS:
         raise ConfigError(f"There is no benchmark '{arguments[0]}'.", allowed=nearest(arguments[0], BENCHMARKS))
-    from sargnn.cli.compose import compose_verb, read_words, shown
-
-    words = read_words(arguments[1:])
-    if words.show:
-        print(shown("bench_kernels", words.overrides))
+    if (words := words_of(HELP, arguments[1:])) is None:
         return 0
+    from sargnn.cli.compose import compose_verb
     from sargnn.config import parse_bench_kernels
     from sargnn.launch.env import default_threads, worker_environment
 

@@ -9,8 +9,12 @@ import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sargnn.cli.main import conf_dir
+
+if TYPE_CHECKING:
+    from sargnn.cli.compose import Words
 
 WIDTH = 80
 
@@ -34,6 +38,21 @@ class Help:
 def wanted(arguments: Sequence[str]) -> bool:
     """Whether help is asked for."""
     return any(word in ("-h", "--help", "help") for word in arguments)
+
+
+def words_of(about: Help, arguments: Sequence[str]) -> Words | None:
+    """A verb's command line, taken apart; None where help or the configuration was asked for, and printed."""
+    if wanted(arguments):
+        print(help_text(about))
+        return None
+    from sargnn.cli.compose import read_words, shown
+
+    words = read_words(arguments)
+    if not words.show:
+        return words
+    assert about.config is not None
+    print(shown(about.config, words.overrides))
+    return None
 
 
 def help_text(about: Help) -> str:

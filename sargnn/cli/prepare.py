@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sargnn.cli.help import Help, help_text, wanted
+from sargnn.cli.help import Help, words_of
 
 PREPARE = Help(
     usage="prepare [key=value ...] [dataset=option]",
@@ -26,16 +26,11 @@ PARTITION = Help(
 
 def prepare(arguments: Sequence[str]) -> int:
     """Make the dataset store."""
-    if wanted(arguments):
-        print(help_text(PREPARE))
+    if (words := words_of(PREPARE, arguments)) is None:
         return 0
-    from sargnn.cli.compose import compose_verb, read_words, shown
+    from sargnn.cli.compose import compose_verb
     from sargnn.config import parse_prepare
 
-    words = read_words(arguments)
-    if words.show:
-        print(shown("prepare", words.overrides))
-        return 0
     config = parse_prepare(compose_verb("prepare", words.overrides))
     from sargnn.data.dataset import open_dataset
     from sargnn.data.prepare import prepare_dataset
@@ -51,16 +46,11 @@ def prepare(arguments: Sequence[str]) -> int:
 
 def partition(arguments: Sequence[str]) -> int:
     """Make the dataset store and the partition store."""
-    if wanted(arguments):
-        print(help_text(PARTITION))
+    if (words := words_of(PARTITION, arguments)) is None:
         return 0
-    from sargnn.cli.compose import compose_verb, read_words, shown
+    from sargnn.cli.compose import compose_verb
     from sargnn.config import parse_partition
 
-    words = read_words(arguments)
-    if words.show:
-        print(shown("partition", words.overrides))
-        return 0
     config = parse_partition(compose_verb("partition", words.overrides))
     import dataclasses
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sargnn.cli.help import Help, help_text, wanted
+from sargnn.cli.help import Help, words_of
 
 if TYPE_CHECKING:
     from sargnn.config import RunConfig
@@ -30,16 +30,11 @@ HELP = Help(
 
 def main(arguments: Sequence[str]) -> int:
     """Train; prints the table of results and what is worth trying next."""
-    if wanted(arguments):
-        print(help_text(HELP))
+    if (words := words_of(HELP, arguments)) is None:
         return 0
-    from sargnn.cli.compose import compose_verb, read_words, shown, sweep_points
+    from sargnn.cli.compose import compose_verb, sweep_points
     from sargnn.config import parse
 
-    words = read_words(arguments)
-    if words.show:
-        print(shown("train", words.overrides))
-        return 0
     points = sweep_points("train", words.overrides, multirun=words.multirun)
     if points is not None:
         from sargnn.cli.sweep import run_sweep
