@@ -310,12 +310,21 @@ def parse_bench_kernels(mapping: dict[str, Any]) -> BenchKernelsConfig:
 
 def parse(mapping: dict[str, Any]) -> RunConfig:
     """Check a resolved mapping and return it typed. Raises ``ConfigError`` with the dotted name of the first wrong key."""
-    return _build(RunConfig, mapping, "")
+    config = _build(RunConfig, mapping, "")
+    if config.run_name is not None and (not config.run_name.strip(".") or "/" in config.run_name):
+        raise ConfigError("'run_name' cannot be a folder's name.", given=config.run_name, hint="run_dir=FOLDER takes a path")
+    if not config.store_dir:
+        raise ConfigError("'store_dir' is empty.", hint="store_dir=FOLDER, such as stores")
+    return config
 
 
 def load(path: Path) -> RunConfig:
     """Read a run's ``config.yaml``."""
-    return parse(yaml.safe_load(path.read_text()))
+    try:
+        mapping = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
+        raise ConfigError("A run's configuration cannot be read.", given=str(path), hint=str(error).splitlines()[0]) from error
+    return parse(mapping)
 
 
 def save(config: RunConfig, path: Path) -> None:

@@ -43,32 +43,53 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+NEEDED = ("model", "dataset", "mode", "world", "epoch_time_s", "comm_wait_time_s", "comm_bytes_per_epoch", "peak_train_bytes")
+
+
 def read_runs(folders: Sequence[Path]) -> list[dict[str, Any]]:
     """Summaries of finished runs, each with ``name``, ``run_dir`` and ``epochs`` (its lines of ``metrics.jsonl``).
 
     Raises:
-        ConfigError: a folder that is no run folder.
+        ConfigError: a folder that is no run folder, or figures that cannot be read.
     """
     from sargnn.config import load
+    from sargnn.tracking.progress import say
 
     runs = []
     for folder in folders:
         if not (folder / "config.yaml").is_file():
             if folder.parent == Path("runs"):
                 continue
-            raise ConfigError("This is no run folder.", given=str(folder), hint="a run folder holds config.yaml")
+            points = [path for path in sorted(folder.glob("*")) if (path / "config.yaml").is_file()]
+            hint = f"a sweep's points: sargnn compare {folder}/*/" if points else "a run folder holds config.yaml"
+            raise ConfigError("This is no run folder.", given=str(folder), hint=hint)
+        name = load(folder / "config.yaml").name
         try:
             summary = json.loads((folder / "summary.json").read_text())
-            lines = (folder / "metrics.jsonl").read_text().splitlines()
-            epochs = [json.loads(line) for line in lines]
+            epochs = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+            status = summary.get("status")
+            if status == "finished" and not all(key in summary for key in NEEDED):
+                raise ValueError("summary.json lacks figures")
+            if not all(isinstance(row.get("epoch"), int) for row in epochs):
+                raise ValueError("metrics.jsonl has not the form that a run writes")
         except FileNotFoundError:
-            continue  # still running, or it failed before the first epoch
-        except (OSError, ValueError) as error:
-            raise ConfigError("A run's figures cannot be read.", given=str(folder), hint=str(error)) from error
-        if summary.get("status") == "finished":
-            runs.append(summary | {"name": load(folder / "config.yaml").name, "run_dir": str(folder), "epochs": epochs})
+            status = "not over"
+        except (OSError, ValueError, AttributeError) as error:
+            raise ConfigError("A run's figures cannot be read.", given=str(folder), hint=str(error).splitlines()[0]) from error
+        if status == "finished":
+            runs.append(summary | {"name": name, "run_dir": str(folder), "epochs": epochs})
+        else:
+            say(f"left out: {folder} ({status})")
     names = [run["name"] for run in runs]
-    for run in runs:
-        if names.count(run["name"]) > 1:
-            run["name"] = f"{run['name']} {Path(run['run_dir']).name}"
+    for run, name in zip(runs, names, strict=True):
+        if names.count(name) > 1:
+            run["name"] = _label(Path(run["run_dir"])) or run["run_dir"]
     return runs
+
+
+def _label(folder: Path) -> str | None:
+    """What a sweep calls its point."""
+    try:
+        return str(json.loads((folder.parent / "sweep.json").read_text())["labels"][int(folder.name[:3])])
+    except (OSError, ValueError, KeyError, IndexError):
+        return None

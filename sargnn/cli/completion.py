@@ -30,7 +30,7 @@ _sargnn() {
         elif [[ $word == *= ]]; then word+="$part"
         else [[ -n $word ]] && words+=("$word"); word="$part"; fi
     done
-    [[ ${COMP_WORDS[COMP_CWORD]} == "" && $word != *= ]] && { words+=("$word"); word=""; }
+    if [[ ${COMP_WORDS[COMP_CWORD]} == "" && $word != *= && -n $word ]]; then words+=("$word"); word=""; fi
     local found
     found=$(sargnn completion --candidates "${words[@]}" "$word" 2>/dev/null)
     [[ $word == *=* ]] && found=$(printf '%s\\n' "$found" | sed 's/^[^=]*=//') && word="${word#*=}"
@@ -53,6 +53,11 @@ complete -c sargnn -f -a '(sargnn completion --candidates (commandline -opc)[2..
 """
 SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 _FOLDER_VERBS = ("compare", "track")
+_SETTINGS = {
+    "clean": ("what=", "store_dir=", "yes="),
+    "info": ("store_dir=", "tracking.uri="),
+    "ui": ("port=", "tracking.uri="),
+}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -79,6 +84,8 @@ def candidates(words: Sequence[str]) -> list[str]:
         return [shell for shell in SCRIPTS if shell.startswith(last)]
     if verb in _FOLDER_VERBS:
         return [str(path) for path in sorted(Path("runs").glob("*")) if str(path).startswith(last)]
+    if verb in _SETTINGS:
+        return [key for key in _SETTINGS[verb] if key.startswith(last)]
     config = {"bench": "bench_kernels"}.get(verb, verb)
     if not (conf_dir() / f"{config}.yaml").is_file():
         return []

@@ -59,8 +59,12 @@ def read_words(arguments: Sequence[str]) -> Words:
             continue  # what is shown is resolved anyhow
         elif word.startswith("-") and "=" not in word.lstrip("-"):
             raise ConfigError(f"There is no flag '{word}'.", allowed=nearest(word, FLAGS))
+        elif word.startswith("--"):
+            raise ConfigError("A setting is written without dashes.", given=word, hint=f"write {word.lstrip('-')}")
         else:
             overrides.append(word)
+    if multirun and show:
+        raise ConfigError("--cfg shows one configuration.", hint="leave -m out, and give single values")
     return Words(tuple(overrides), multirun, show)
 
 
@@ -114,17 +118,28 @@ def sweep_points(verb: str, overrides: Sequence[str], *, multirun: bool) -> list
     lists = [[f"{key}={value}" for value in _values(key, values)] for key, values in params.items() if key not in given]
     for one in swept:
         key = one.get_key_element()
-        lists.append([f"{key}={value}" for value in one.sweep_string_iterator()])
+        lists.append([f"{key}={value}" for value in _swept(one)])
     return [(*single, *point) for point in itertools.product(*lists)]
 
 
 def _values(key: str, values: Any) -> list[str]:
     (parsed,) = _parsed([f"{key}={values}"])
-    return list(parsed.sweep_string_iterator()) if parsed.is_sweep_override() else [str(values)]
+    return _swept(parsed) if parsed.is_sweep_override() else [str(values)]
+
+
+def _swept(override: Override) -> list[str]:
+    try:
+        return list(override.sweep_string_iterator())
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise ConfigError(
+            "A sweep's values cannot be listed.", given=override.input_line, hint="name them: key=a,b,c or key=range(1,5)"
+        ) from error
 
 
 def _parsed(overrides: Sequence[str]) -> list[Override]:
     for override in overrides:
+        if override.startswith("~"):
+            raise ConfigError("'~' cannot be used: every setting is needed.", given=override, hint="write key=value")
         if "=" not in override.lstrip("~"):
             raise ConfigError("An override cannot be read.", given=override, hint="write key=value or group=option")
     try:
@@ -151,6 +166,10 @@ def _explained(error: Exception) -> ConfigError:
     override = getattr(error, "override", None)
     if override is not None:
         return ConfigError("An override cannot be read.", given=override, hint="write key=value, and quote special characters")
+    if "Could not append to config" in text and (known := re.search(r"already at '([\w.]+)'", text)):
+        return ConfigError(f"'{known.group(1)}' is a setting already.", hint=f"write {known.group(1)}=... without the +")
+    if again := re.search(r"Multiple values for ([\w/]+)", text):
+        return ConfigError(f"'{again.group(1)}' is chosen twice.", hint=f"write {again.group(1)}=OPTION once, without a +")
     key = re.search(r"(?:Could not override|Key|Could not delete from config\. The value of) '([\w./@]+)'", text)
     option = re.search(r"Could not find '([\w.-]+)/([\w./-]+)'", text)
     if option:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sargnn.cli.main import conf_dir
+from sargnn.errors import ConfigError
 
 if TYPE_CHECKING:
     from sargnn.cli.compose import Words
@@ -53,6 +54,12 @@ def words_of(about: Help, arguments: Sequence[str]) -> Words | None:
     assert about.config is not None
     print(shown(about.config, words.overrides))
     return None
+
+
+def refuse_sweep(words: Words) -> None:
+    """For verbs that do one thing. Raises ``ConfigError``."""
+    if words.multirun:
+        raise ConfigError("This verb has no sweeps.", given="-m", hint="call it once for each value")
 
 
 def help_text(about: Help) -> str:

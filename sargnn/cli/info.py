@@ -92,7 +92,7 @@ def clean(arguments: Sequence[str]) -> int:
     if not settings["yes"]:
         if not sys.stdin.isatty():
             raise ConfigError("Nobody is there to be asked.", hint="add yes=true to remove these stores")
-        answer = input(f"Remove {len(found)} stores, {human_bytes(sum(size for _, size in found))}? [y/N] ")
+        answer = ask(f"Remove {len(found)} stores, {human_bytes(sum(size for _, size in found))}? [y/N] ")
         if answer.strip().lower() not in ("y", "yes"):
             say("Nothing was removed.")
             return 1
@@ -100,16 +100,26 @@ def clean(arguments: Sequence[str]) -> int:
         try:
             shutil.rmtree(path)
         except OSError as error:
-            raise ConfigError(f"A store cannot be removed: {error.strerror}.", given=str(path)) from error
+            raise ConfigError(f"A store cannot be removed: {error.strerror or error}.", given=str(path)) from error
     say(f"removed {len(found)} stores")
     return 0
+
+
+def ask(question: str) -> str:
+    """A person's answer; nothing where the input ends."""
+    try:
+        return input(question)
+    except EOFError:
+        print()
+        return "no"
 
 
 def stores(folder: Path, kinds: Sequence[str]) -> list[tuple[Path, int]]:
     """Stores and their bytes on disk; also what a broken-off writer left behind."""
     found = []
     for kind in kinds:
-        for path in sorted((folder / kind).glob("*")) if (folder / kind).is_dir() else []:
-            if path.is_dir():
+        for path in sorted((folder / kind).iterdir()) if (folder / kind).is_dir() else []:
+            # Only what is a store, or what a broken-off writer left: the folder may hold someone's own things.
+            if path.is_dir() and not path.is_symlink() and ((path / "manifest.json").is_file() or path.name.endswith(".tmp")):
                 found.append((path, sum(file.stat().st_size for file in path.rglob("*") if file.is_file())))
     return found

@@ -5,6 +5,7 @@ Imports stay light here: ``--help`` needs neither torch nor dgl nor mlflow.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -82,6 +83,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        print("sargnn: the disk is full", file=sys.stderr)
         return 1
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sargnn.cli.help import Help, words_of
+from sargnn.cli.help import Help, refuse_sweep, words_of
 
 PREPARE = Help(
     usage="prepare [key=value ...] [dataset=option]",
@@ -28,6 +28,7 @@ def prepare(arguments: Sequence[str]) -> int:
     """Make the dataset store."""
     if (words := words_of(PREPARE, arguments)) is None:
         return 0
+    refuse_sweep(words)
     from sargnn.cli.compose import compose_verb
     from sargnn.config import parse_prepare
 
@@ -48,6 +49,7 @@ def partition(arguments: Sequence[str]) -> int:
     """Make the dataset store and the partition store."""
     if (words := words_of(PARTITION, arguments)) is None:
         return 0
+    refuse_sweep(words)
     from sargnn.cli.compose import compose_verb
     from sargnn.config import parse_partition
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,7 @@ class Outcome:
 
     Attributes:
         label: the overrides in which the points differ. run_dir: its folder.
-        status: ``finished``, ``skipped``, ``failed`` or ``not run``.
+        status: ``finished``, ``skipped``, ``failed``, ``interrupted`` or ``not run``.
         summary: of the run, if there is one. error: its first line, if it failed.
     """
 
@@ -48,6 +50,7 @@ def run_sweep(points: Sequence[Point]) -> int:
     points = [tuple(word for word in point if not word.startswith("skip_finished=")) for point in points]
     folder = Path("sweeps") / hashlib.sha256(json.dumps(points).encode()).hexdigest()[:10]
     labels = _labels(points)
+    _check(points, labels)
     done = {number: found for number in range(len(points)) if (found := _finished(folder, number)) is not None}
     skipped = set(done) if done and _skips(skip, len(done), len(points)) else set()
     try:
@@ -69,6 +72,8 @@ def run_sweep(points: Sequence[Point]) -> int:
         environment[PARENT] = parent.run_id
     outcomes: list[Outcome] = []
     interrupted = False
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    signal.signal(signal.SIGHUP, _as_interrupt)
     for number, point in enumerate(points):
         if number in skipped:
             outcomes.append(Outcome(labels[number], done[number], "skipped", _summary(done[number])))
@@ -78,12 +83,10 @@ def run_sweep(points: Sequence[Point]) -> int:
             outcomes.append(Outcome(labels[number], run_dir, "not run", {}))
             continue
         say(f"point {number + 1} of {len(points)}: {labels[number]}")
-        try:
-            outcomes.append(_run(point, labels[number], run_dir, environment))
-        except KeyboardInterrupt:
-            interrupted = True
-            outcomes.append(Outcome(labels[number], run_dir, "not run", {}, "interrupted"))
-    failed = [outcome for outcome in outcomes if outcome.status in ("failed", "not run")]
+        outcome = _run(point, labels[number], run_dir, environment)
+        interrupted = outcome.status == "interrupted"
+        outcomes.append(outcome)
+    failed = [outcome for outcome in outcomes if outcome.status in ("failed", "interrupted", "not run")]
     if parent is not None:
         _end(parent, outcomes, failed=bool(failed))
     sweep_table(outcomes)
@@ -99,7 +102,10 @@ def run_sweep(points: Sequence[Point]) -> int:
 def _run(point: Point, label: str, run_dir: Path, environment: dict[str, str]) -> Outcome:
     # A point of an experiment that is a sweep is none itself.
     command = [sys.executable, "-m", "sargnn.cli.main", "train", *point, f"run_dir={run_dir}", "hydra.mode=RUN"]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    # A session of its own: what ends the sweep is handed on once, by us.
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     lines: list[str] = []
     assert process.stderr is not None
     try:
@@ -109,13 +115,44 @@ def _run(point: Point, label: str, run_dir: Path, environment: dict[str, str]) -
                 print(f"  {line.rstrip()}", file=sys.stderr)
         code = process.wait()
     except KeyboardInterrupt:
-        process.wait()  # it got the signal too
-        raise
+        _end_point(process)
+        return Outcome(label, run_dir, "interrupted", _summary(run_dir), "the sweep was interrupted")
     summary = _summary(run_dir)
     if code == 0 and summary.get("status") == "finished":
         return Outcome(label, run_dir, "finished", summary)
     errors = [line.removeprefix("sargnn: ") for line in lines if line.startswith("sargnn: ")]
     return Outcome(label, run_dir, "failed", summary, errors[-1] if errors else f"exit code {code}")
+
+
+def _as_interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _end_point(process: subprocess.Popen[str]) -> None:
+    """Let a point end its workers, by force where it does not; nothing may interrupt this."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    for number, patience_s in ((signal.SIGINT, 15), (signal.SIGTERM, 5), (signal.SIGKILL, 5)):
+        with suppress(ProcessLookupError):
+            if number == signal.SIGKILL:
+                os.killpg(process.pid, number)
+            else:
+                process.send_signal(number)
+        with suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=patience_s)
+            return
+
+
+def _check(points: Sequence[Point], labels: Sequence[str]) -> None:
+    """Every point's configuration, before the first one starts. Raises ``ConfigError`` naming the point."""
+    from sargnn.cli.compose import compose_verb
+    from sargnn.config import parse
+
+    for point, label in zip(points, labels, strict=True):
+        try:
+            parse(compose_verb("train", point))
+        except ConfigError as error:
+            raise ConfigError(f"A point of the sweep cannot run, so none was started: {label}\n  {error}") from error
 
 
 def _labels(points: Sequence[Point]) -> list[str]:
@@ -157,7 +194,9 @@ def _skips(choice: str, finished: int, total: int) -> bool:
     from sargnn.tracking.progress import say
 
     if choice == "ask" and sys.stdin.isatty():
-        answer = input(f"{finished} of {total} points are finished already. Skip them? [Y/n] ")
+        from sargnn.cli.info import ask
+
+        answer = ask(f"{finished} of {total} points are finished already. Skip them? [Y/n] ")
         return answer.strip().lower() not in ("n", "no")
     if choice == "ask":
         say(f"{finished} of {total} points are finished already and are skipped; skip_finished=false runs them again")

@@ -7,10 +7,12 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 from sargnn.cli.help import Help, help_text, wanted
 from sargnn.errors import ConfigError, SargnnError
@@ -74,19 +76,32 @@ def ui(arguments: Sequence[str]) -> int:
     environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     command += ["--backend-store-uri", uri]
-    server = subprocess.Popen(
-        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
-    )
+    log = tempfile.TemporaryFile()  # a pipe that nobody reads would stop the server when it is full
+    server = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _as_interrupt)
     try:
         print("starting MLflow ...", flush=True)
-        _wait(server, address)
+        _wait(server, address, log)
         print(f"{address}  (Ctrl-C ends it)", flush=True)
         server.wait()
+        raise SargnnError("MLflow's server ended.", given=_last_line(log))
     except KeyboardInterrupt:
         print()
     finally:
         _end(server)
+        log.close()
     return 0
+
+
+def _as_interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _last_line(log: IO[bytes]) -> str | None:
+    log.seek(0)
+    lines = log.read().decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else None
 
 
 def _check_port(port: int) -> None:
@@ -102,13 +117,11 @@ def _check_port(port: int) -> None:
             ) from error
 
 
-def _wait(server: subprocess.Popen[bytes], address: str) -> None:
+def _wait(server: subprocess.Popen[bytes], address: str, log: IO[bytes]) -> None:
     """Until the server answers."""
     for _ in range(10 * _START_S):
         if server.poll() is not None:
-            assert server.stderr is not None
-            lines = server.stderr.read().decode(errors="replace").strip().splitlines()
-            raise SargnnError("MLflow's server ended at once.", given=lines[-1] if lines else None)
+            raise SargnnError("MLflow's server ended at once.", given=_last_line(log))
         try:
             with urllib.request.urlopen(f"{address}/health", timeout=1):
                 return

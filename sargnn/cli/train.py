@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -40,11 +41,11 @@ def main(arguments: Sequence[str]) -> int:
         from sargnn.cli.sweep import run_sweep
 
         return run_sweep(points)
-    _train(parse(compose_verb("train", words.overrides)))
+    _train(parse(compose_verb("train", words.overrides)), words.overrides)
     return 0
 
 
-def _train(config: RunConfig) -> None:
+def _train(config: RunConfig, overrides: Sequence[str]) -> None:
     from sargnn.launch.local import train
     from sargnn.tracking.progress import profile_table, result_table, say
 
@@ -55,24 +56,28 @@ def _train(config: RunConfig) -> None:
         say(f"traces for ui.perfetto.dev: {run_dir / 'traces'}")
     say(f"figures, logs and configuration: {run_dir}")
     say("worth trying next:")
-    for command in next_commands(config):
+    for command in next_commands(config, overrides):
         say(f"  {command}")
 
 
-def next_commands(config: RunConfig) -> list[str]:
-    """Three commands that show something beside the run that just ended."""
-    dataset = ""
-    if config.dataset.name == "ogb_dir":
-        dataset = f"dataset=ogb_dir dataset.root={config.dataset.root} "
-        dataset += f"dataset.add_inverse_edges={str(config.dataset.add_inverse_edges).lower()} "
+def next_commands(config: RunConfig, overrides: Sequence[str]) -> list[str]:
+    """Three commands that show something beside the run that just ended: the same one with one thing changed."""
     other_mode = "sar" if config.mode.name == "domain_parallel" else "domain_parallel"
-    uri = f" tracking.uri={config.tracking.uri}" if config.tracking.uri else ""
     folder = "" if shutil.which("sargnn") else f"{_shown(Path(sys.executable).parent)}/"
-    return [
-        f"{folder}sargnn train {dataset}mode={config.mode.name} world={2 * config.world}  # less memory each, same losses",
-        f"{folder}sargnn train {dataset}mode={other_mode} world={config.world}  # same losses, another mode",
-        f"{folder}sargnn ui{uri}  # compare runs in the browser",
+
+    def again(change: str) -> str:
+        key = change.partition("=")[0]
+        kept = [shlex.quote(o) for o in overrides if o.partition("=")[0] not in (key, "run_dir", "run_name")]
+        return " ".join([f"{folder}sargnn train", *kept, change])
+
+    commands = [
+        f"{again(f'world={2 * config.world}')}  # less memory each, same losses",
+        f"{again(f'mode={other_mode}')}  # same losses, another mode",
     ]
+    if not config.tracking.enabled:
+        return [*commands, f"{folder}sargnn compare  # runs side by side"]
+    uri = f" tracking.uri={shlex.quote(config.tracking.uri)}" if config.tracking.uri else ""
+    return [*commands, f"{folder}sargnn ui{uri}  # compare runs in the browser"]
 
 
 def _shown(path: Path) -> str:

@@ -174,9 +174,13 @@ def _make_run_dir(config: RunConfig) -> Path:
             raise ConfigError(
                 "The run folder already holds a run.", given=str(run_dir), hint="choose another run_dir or remove it"
             )
+        if run_dir.exists() and not run_dir.is_dir():
+            raise ConfigError("The run folder is a file.", given=str(run_dir), hint="choose another run_dir")
         _mkdir(run_dir, exist_ok=True)
         return run_dir
     base = Path("runs").resolve() / config.name
+    if base.parent.exists() and not base.parent.is_dir():
+        raise ConfigError("'runs' is a file, where run folders should go.", given=str(base.parent), hint="choose a run_dir")
     candidate, number = base, 1
     while True:
         try:

@@ -40,6 +40,23 @@ def default_uri() -> str:
     return f"sqlite:///{Path.cwd() / 'mlflow.db'}"
 
 
+def absolute(uri: str | None) -> str:
+    """A store's address, the same from every folder; the default one if not given."""
+    if uri is None:
+        return default_uri()
+    if not uri.startswith("sqlite:///"):
+        return uri
+    return f"sqlite:///{Path(uri.removeprefix('sqlite:///')).resolve()}"
+
+
+def _known(run_dir: Path) -> dict[str, Any]:
+    """The stores that a run was sent to."""
+    try:
+        return dict(read_json(run_dir / MLFLOW)["stores"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
 class MlflowRun:
     """One MLflow run.
 
@@ -57,7 +74,7 @@ class MlflowRun:
     def __init__(self, config: RunConfig, run_dir: Path, extra_params: dict[str, Any]) -> None:
         from mlflow.entities import Param
 
-        self.run_dir, self.uri = run_dir, config.tracking.uri or default_uri()
+        self.run_dir, self.uri = run_dir, absolute(config.tracking.uri)
         tags = {"model": config.model.name, "mode": config.mode.name, "world": str(config.world)}
         tags |= {"dataset": config.dataset.name, "kernel": config.kernel.name, "partitioner": config.partitioner.name}
         tags["config_hash"] = config.config_hash
@@ -72,7 +89,8 @@ class MlflowRun:
         self._client.log_batch(self.run_id, params=[Param(k, v[:6000]) for k, v in params.items()])
 
     def _note(self, *, sent: bool) -> None:
-        write_json(self.run_dir / MLFLOW, {"uri": self.uri, "run_id": self.run_id, "sent": sent})
+        stores = _known(self.run_dir) | {self.uri: {"run_id": self.run_id, "sent": sent}}
+        write_json(self.run_dir / MLFLOW, {"stores": stores})
 
     def log_epochs(self, rows: list[dict[str, Any]]) -> None:
         """Send the figures of some epochs in one batch."""
@@ -140,23 +158,32 @@ def send_again(run_dir: Path, uri: str | None) -> tuple[str, str]:
         raise ConfigError("This is no run folder.", given=str(run_dir), hint="a run folder holds config.yaml")
     if not (run_dir / SUMMARY).is_file():
         raise ConfigError("This run is not over: it has no summary.json.", given=str(run_dir))
-    config = load(run_dir / CONFIG)
+    try:
+        config, summary, rows = load(run_dir / CONFIG), read_json(run_dir / SUMMARY), list(MetricsTail(run_dir).new_rows())
+        if not isinstance(summary.get("status"), str) or not all(isinstance(row.get("epoch"), int) for row in rows):
+            raise ValueError("they have not the form that a run writes")
+    except (OSError, ValueError, AttributeError) as error:
+        raise ConfigError("A run's figures cannot be read.", given=str(run_dir), hint=str(error).splitlines()[0]) from error
     tracking = dataclasses.replace(config.tracking, enabled=True, uri=uri or config.tracking.uri)
     config = dataclasses.replace(config, tracking=tracking)
-    target = tracking.uri or default_uri()
-    known = read_json(run_dir / MLFLOW) if (run_dir / MLFLOW).is_file() else {}
-    if known.get("uri") == target:
+    target = absolute(tracking.uri)
+    if known := _known(run_dir).get(target):
         client, _ = _open(target, tracking.experiment)
         if known["sent"]:
             raise ConfigError("This run was sent already.", given=str(run_dir), hint=f"it is run {known['run_id']} in {target}")
         with suppress(Exception):  # what was begun is begun anew
             client.delete_run(known["run_id"])
     inputs = read_json(run_dir / INPUTS) if (run_dir / INPUTS).is_file() else {}
-    run = MlflowRun(config, run_dir, inputs.get("partition_stats", {}))
-    rows = list(MetricsTail(run_dir).new_rows())
-    if rows:
-        run.log_epochs(rows)
-    run.finish(read_json(run_dir / SUMMARY))
+    try:
+        run = MlflowRun(config, run_dir, inputs.get("partition_stats", {}))
+        if rows:
+            run.log_epochs(rows)
+        run.finish(summary)
+    except SargnnError:
+        raise
+    except Exception as error:  # whatever MLflow, its database or the network has to say
+        what = (str(error) or type(error).__name__).splitlines()[0][:200]
+        raise SargnnError("MLflow did not take the figures.", given=what, hint="the same command tries again") from error
     return target, run.run_id
 
 
@@ -168,7 +195,7 @@ class Parent:
     """
 
     def __init__(self, uri: str | None, experiment: str, name: str, tags: dict[str, str]) -> None:
-        self._client, where = _open(uri or default_uri(), experiment)
+        self._client, where = _open(absolute(uri), experiment)
         self.run_id: str = self._client.create_run(where, run_name=name, tags=tags).info.run_id
 
     def finish(self, tags: dict[str, str], *, failed: bool) -> None:
@@ -205,9 +232,9 @@ def _open(uri: str, experiment: str) -> tuple[MlflowClient, str]:
             return client, str(client.create_experiment(experiment, artifact_location=location, tags=kind))
     except (MlflowException, OSError) as error:
         raise SargnnError(
-            f"The MLflow store cannot be used: {str(error).splitlines()[0]}",
+            f"The MLflow store cannot be used: {str(error).splitlines()[0][:160]}",
             given=uri,
-            hint="give another store with tracking.uri=..., or none with tracking.enabled=false",
+            hint="give another store with tracking.uri=...",
         ) from error
 
 

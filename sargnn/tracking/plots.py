@@ -59,11 +59,13 @@ def _against_workers(runs: Sequence[Run], path: Path, label: str, value: Callabl
 
 def _over_epochs(runs: Sequence[Run], path: Path, label: str, key: str) -> Path | None:
     """A curve per run."""
-    curves = {run["name"]: [(row["epoch"] + 1, row[key]) for row in run["epochs"] if row.get(key) is not None] for run in runs}
-    if not any(curves.values()):
+    curves = [
+        (run["name"], [(row["epoch"] + 1, row[key]) for row in run["epochs"] if row.get(key) is not None]) for run in runs
+    ]
+    if not any(points for _, points in curves):
         return None
     figure, axes = _figure()
-    for number, (name, points) in enumerate(curves.items()):
+    for number, (name, points) in enumerate(curves):
         if points:
             # Curves of modes lie on each other, as they should: later ones are dashed, so that the earlier ones show.
             axes.plot(*zip(*points, strict=True), label=name, linestyle=("-", "--", ":", "-.")[number % 4])

@@ -64,12 +64,17 @@ def test_bash_completes(tmp_path: Path) -> None:
 export PATH={folder}:$PATH
 source <(sargnn completion bash)
 complete_it() {{ COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _sargnn 2>/dev/null; echo "${{COMPREPLY[@]}}"; }}
+complete_it sargnn ""
+complete_it sargnn bench ""
+complete_it sargnn clean w
 complete_it sargnn tr
 complete_it sargnn train mode = s
 complete_it sargnn train kernel =
 """
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=tmp_path)
-    assert done.stdout.splitlines() == ["train track", "sar", "auto dgl fused reference"], done.stdout + done.stderr
+    assert done.stdout.splitlines() == [
+        " ".join(VERBS), "kernels", "what=", "train track", "sar", "auto dgl fused reference",
+    ], done.stdout + done.stderr  # fmt: skip
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
