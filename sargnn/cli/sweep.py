@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sargnn.cli.signals import as_interrupts
 from sargnn.errors import ConfigError, SargnnError
 
 Point = tuple[str, ...]
@@ -72,8 +73,7 @@ def run_sweep(points: Sequence[Point]) -> int:
         environment[PARENT] = parent.run_id
     outcomes: list[Outcome] = []
     interrupted = False
-    signal.signal(signal.SIGTERM, _as_interrupt)
-    signal.signal(signal.SIGHUP, _as_interrupt)
+    as_interrupts()
     for number, point in enumerate(points):
         if number in skipped:
             outcomes.append(Outcome(labels[number], done[number], "skipped", _summary(done[number])))
@@ -122,10 +122,6 @@ def _run(point: Point, label: str, run_dir: Path, environment: dict[str, str]) -
         return Outcome(label, run_dir, "finished", summary)
     errors = [line.removeprefix("sargnn: ") for line in lines if line.startswith("sargnn: ")]
     return Outcome(label, run_dir, "failed", summary, errors[-1] if errors else f"exit code {code}")
-
-
-def _as_interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _end_point(process: subprocess.Popen[str]) -> None:

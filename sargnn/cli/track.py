@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from sargnn.cli.help import Help, help_text, wanted
+from sargnn.cli.signals import as_interrupts
 from sargnn.errors import ConfigError, SargnnError
 
 TRACK = Help(
@@ -78,8 +79,7 @@ def ui(arguments: Sequence[str]) -> int:
     command += ["--backend-store-uri", uri]
     log = tempfile.TemporaryFile()  # a pipe that nobody reads would stop the server when it is full
     server = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _as_interrupt)
+    as_interrupts()
     try:
         print("starting MLflow ...", flush=True)
         _wait(server, address, log)
@@ -92,10 +92,6 @@ def ui(arguments: Sequence[str]) -> int:
         _end(server)
         log.close()
     return 0
-
-
-def _as_interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _last_line(log: IO[bytes]) -> str | None:
