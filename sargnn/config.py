@@ -69,17 +69,41 @@ class LookalikeConfig:
 
 
 @dataclass(frozen=True)
+class MagLikeConfig:
+    """A stand-in for ogbn-mag, a typed graph (``data/mag_like.py``); scale 1.0 has the real graph's nodes and edges.
+
+    Attributes:
+        add_inverse_edges: give every relation its inverse, as a relation of its own.
+        homogenize: drop the types; types without features get their neighbours' mean.
+    """
+
+    name: Literal["mag_like"]
+    scale: float = field(metadata=_number(low=0, high=10, open_low=True))
+    seed: int = field(metadata=_NOT_NEGATIVE)
+    add_inverse_edges: bool
+    homogenize: bool
+    normalize_features: bool
+    add_self_loops: bool | None
+
+
+@dataclass(frozen=True)
 class OgbDirConfig:
-    """A folder in OGB's raw homogeneous layout."""
+    """A folder in OGB's raw layout, homogeneous or typed.
+
+    Attributes:
+        add_inverse_edges: every edge also the other way round; of a typed graph, as relations of their own.
+        homogenize: of a typed graph: drop the types; types without features get their neighbours' mean.
+    """
 
     name: Literal["ogb_dir"]
     root: str
     add_inverse_edges: bool
     normalize_features: bool
     add_self_loops: bool | None
+    homogenize: bool = False
 
 
-DatasetConfig = SyntheticConfig | LookalikeConfig | OgbDirConfig
+DatasetConfig = SyntheticConfig | LookalikeConfig | MagLikeConfig | OgbDirConfig
 
 
 @dataclass(frozen=True)
@@ -140,6 +164,23 @@ class GatConfig(StackConfig):
 
 
 @dataclass(frozen=True)
+class RgcnConfig(StackConfig):
+    """R-GCN (Schlichtkrull et al., 2018).
+
+    Attributes:
+        bases: how many bases the relations' weights are composed of; null: a full weight for each relation.
+        order: map rows before they are summed over a relation's edges, or after; auto: what keeps less for backward.
+        embedding: width of the learnable rows of node types without features, and of the map of features of another width;
+            null: that of the features, or ``hidden`` where none has features or their widths differ.
+    """
+
+    name: Literal["rgcn"]
+    bases: int | None = field(metadata=_AT_LEAST_ONE)
+    order: Literal["auto", "transform_first", "aggregate_first"]
+    embedding: int | None = field(metadata=_AT_LEAST_ONE)
+
+
+@dataclass(frozen=True)
 class ModeConfig:
     """Which training mode runs: a key of ``sargnn.engine.modes.MODES``."""
 
@@ -195,9 +236,9 @@ class TrackingConfig:
 class RunConfig:
     """One run, resolved. ``config.yaml`` in the run folder holds exactly this."""
 
-    dataset: SyntheticConfig | LookalikeConfig | OgbDirConfig
+    dataset: SyntheticConfig | LookalikeConfig | MagLikeConfig | OgbDirConfig
     partitioner: PartitionerConfig
-    model: SageConfig | GcnConfig | GatConfig
+    model: SageConfig | GcnConfig | GatConfig | RgcnConfig
     mode: ModeConfig
     kernel: KernelConfig
     optim: OptimConfig
@@ -234,7 +275,7 @@ class RunConfig:
         dataset.pop("root", None)
         deciding = {
             "dataset": dataset,
-            "model": dataclasses.asdict(self.model),
+            "model": dataclasses.asdict(self.model) | ({"order": "auto"} if isinstance(self.model, RgcnConfig) else {}),
             "optim": dataclasses.asdict(self.optim),
             "seed": self.seed,
             "precision": self.precision,
@@ -247,7 +288,7 @@ class RunConfig:
 class PrepareConfig:
     """``sargnn prepare``."""
 
-    dataset: SyntheticConfig | LookalikeConfig | OgbDirConfig
+    dataset: SyntheticConfig | LookalikeConfig | MagLikeConfig | OgbDirConfig
     store_dir: str
 
 
@@ -255,7 +296,7 @@ class PrepareConfig:
 class PartitionConfig:
     """``sargnn partition``."""
 
-    dataset: SyntheticConfig | LookalikeConfig | OgbDirConfig
+    dataset: SyntheticConfig | LookalikeConfig | MagLikeConfig | OgbDirConfig
     partitioner: PartitionerConfig
     world: int = field(metadata=_AT_LEAST_ONE)
     store_dir: str
@@ -284,7 +325,7 @@ class BenchKernelsConfig:
         bench_dir: where results go.
     """
 
-    dataset: SyntheticConfig | LookalikeConfig | OgbDirConfig
+    dataset: SyntheticConfig | LookalikeConfig | MagLikeConfig | OgbDirConfig
     operations: list[Literal["sum", "mean", "gat"]]
     order: Literal["locality", "original"]
     widths: list[int]

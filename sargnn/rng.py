@@ -39,6 +39,7 @@ class Purpose(IntEnum):
     DROPOUT = 2
     EDGES = 3
     ATTENTION_DROPOUT = 4
+    EMBEDDING = 5
 
 
 @dataclass(frozen=True)
@@ -199,7 +200,34 @@ def dropout_rows(x: Tensor, ids: Tensor, draw: Draw, out: Tensor | None = None) 
     return out
 
 
+@numba.njit(parallel=True, cache=True, nogil=True)
+def _uniform_kernel(ids: Any, seed: Any, tag: Any, bound: Any, out: Any) -> None:  # pragma: no cover - compiled
+    width = out.shape[1]
+    for row in numba.prange(out.shape[0]):
+        for g in range((width + 3) // 4):
+            words = philox_words(np.uint64(ids[row]), np.uint64(0), np.uint64(g), tag, seed, np.uint64(0))
+            for k in range(min(4, width - 4 * g)):
+                out[row, 4 * g + k] = bound * (2.0 * ((words[k] + 0.5) * 2.0**-32) - 1.0)
+
+
+def uniform_rows(ids: Tensor, width: int, seed: int, bound: float) -> Tensor:
+    """Uniform numbers in (-bound, bound), fp32 [N, width]: a pure function of the seed, the rows' ids and the column.
+
+    Args:
+        ids: int64 [N], original ids below 2**32.
+    """
+    out = torch.empty(len(ids), width)
+    if out.numel():
+        tag = np.uint64(int(Purpose.EMBEDDING) << 24)
+        _uniform_kernel(ids.numpy(), np.uint64(seed), tag, float(bound), out.numpy())
+    return out
+
+
 def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
     """The compiled functions with arguments of the types that they are called with."""
     x, word = np.ones((1, 4), torch.empty(0, dtype=dtype).numpy().dtype), np.uint64(0)
-    return [(_dropout_kernel, (x, np.zeros(1, np.int64), word, word, word, word, x.dtype.type(1), x))]
+    ids = np.zeros(1, np.int64)
+    return [
+        (_dropout_kernel, (x, ids, word, word, word, word, x.dtype.type(1), x)),
+        (_uniform_kernel, (ids, word, word, 1.0, np.ones((1, 4), np.float32))),
+    ]

@@ -52,7 +52,7 @@ if arguments.self_loops:
 if arguments.model == "sage":
     graph = graph.formats(["csc", "csr"])  # attention's scores need the edge list too
 graph.create_formats_()
-features = torch.from_numpy(np.array(dataset.features))
+features = torch.from_numpy(np.array(dataset.features[0]))
 labels = torch.from_numpy(np.array(dataset.labels))
 train = torch.from_numpy(np.flatnonzero(np.asarray(dataset.split) == SPLITS["train"]))
 heads = arguments.heads if arguments.model == "gat" else 1

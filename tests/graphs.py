@@ -6,6 +6,8 @@ import numpy as np
 
 from sargnn.config import PartitionerConfig
 from sargnn.data.dataset import SPLITS, Dataset, by_destination
+from sargnn.data.schema import Relation
+from sargnn.data.typed import Edges, typed_dataset
 from sargnn.partition import PARTITIONERS
 from sargnn.resolve import resolve
 
@@ -29,15 +31,60 @@ def nasty_graph(num_nodes: int = 300, seed: int = 0) -> Dataset:
     labels[:connected] = np.where(rng.random(connected) < 0.7, community % NUM_CLASSES, labels[:connected])
     split = rng.choice([0, *SPLITS.values()], p=[0.1, 0.5, 0.2, 0.2], size=num_nodes).astype(np.uint8)
     features = rng.standard_normal((num_nodes, NUM_FEATURES)).astype(np.float32)
-    return Dataset("nasty", NUM_CLASSES, features, labels.astype(np.int64), split, indptr, indices)
+    return Dataset.homogeneous("nasty", NUM_CLASSES, features, labels.astype(np.int64), split, indptr, indices)
+
+
+def typed_graph(seed: int = 0) -> Dataset:
+    """Five node types: two without features, two with features of different widths, one isolated. Seven relations: two between
+    nodes of one type, with self-loops and parallel edges, and one without edges."""
+    rng = np.random.default_rng(seed)
+    counts = {"author": 90, "field": 12, "org": 20, "paper": 148, "venue": 30}
+    types = list(counts)
+
+    def edges(source: str, name: str, destination: str, number: int, *, near: bool = True) -> Edges:
+        a, b = counts[source], counts[destination]
+        sources = rng.integers(a, size=number)
+        destinations = (
+            (sources * b // max(a, 1) + rng.integers(-3, 4, size=number)) % b if near else rng.integers(b, size=number)
+        )
+        return Edges(Relation(types.index(source), name, types.index(destination)), sources, destinations)
+
+    cites = edges("paper", "cites", "paper", 500)
+    again = rng.integers(500, size=30)  # parallel edges
+    loops = rng.integers(148, size=10)
+    cites = Edges(
+        cites.relation,
+        np.concatenate([cites.sources, cites.sources[again], loops]),
+        np.concatenate([cites.destinations, cites.destinations[again], loops]),
+    )
+    writes = edges("author", "writes", "paper", 350)
+    relations = [
+        writes,
+        cites,
+        edges("paper", "has", "field", 300, near=False),
+        edges("org", "employs", "author", 60),
+        edges("paper", "retracts", "paper", 0),
+        edges("field", "under", "field", 15),
+        writes.inverse(),
+        edges("field", "of", "paper", 200, near=False),
+    ]
+    classes = np.arange(148) * 6 // 148 % NUM_CLASSES
+    labels = np.where(rng.random(148) < 0.7, classes, rng.integers(NUM_CLASSES, size=148))
+    split = rng.choice([0, *SPLITS.values()], p=[0.1, 0.5, 0.2, 0.2], size=148).astype(np.uint8)
+    widths = {"org": 4, "paper": NUM_FEATURES}
+    features = [rng.standard_normal((n, widths.get(t, 0))).astype(np.float32) for t, n in counts.items()]
+    return typed_dataset("typed", NUM_CLASSES, types, features, relations, types.index("paper"), labels, split)
 
 
 def assign(dataset: Dataset, partitioner: str, world: int) -> np.ndarray:
-    """An assignment by a real partitioner, or one of two forced ones.
+    """An assignment by a real partitioner, or a forced one.
 
     ``empty``: the last part owns nothing. ``apart``: the isolated nodes form the last part, so that it exchanges no row
-    with any other, and the rest is random.
+    with any other, and the rest is random. ``by_type``: the parts take the node types in turn, so that most parts have no
+    rows of most types, and no labels.
     """
+    if partitioner == "by_type":
+        return (dataset.schema.types_of(np.arange(dataset.num_nodes)) % world).astype(np.int32)
     if partitioner == "empty":
         return (np.arange(dataset.num_nodes) % max(world - 1, 1)).astype(np.int32)
     if partitioner == "apart":

@@ -21,11 +21,13 @@ from sargnn.bench.report import Row, figure
 from sargnn.comm.exchange import HaloLists, Piece
 from sargnn.comm.group import Group
 from sargnn.config import BenchKernelsConfig
+from sargnn.data.schema import Schema
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.gat import Gat
 from sargnn.interop.dgl import import_dgl
 from sargnn.kernels.block import EdgeBlock
 from sargnn.kernels.dgl_attention import whole_attention_graph
+from sargnn.shards.merged import MergedRows
 from sargnn.shards.plan import LayerPlan, Shard
 from sargnn.tracking.memory import peak_bytes, reset_peak, resident_bytes
 
@@ -122,12 +124,14 @@ def _ours(block: EdgeBlock, leaves: Sequence[Tensor], heads: int) -> Callable[[]
 
 def whole_plan(block: EdgeBlock) -> LayerPlan:
     """One worker's plan of a whole graph."""
+    in_degrees = torch.bincount(block.dst_per_edge(), minlength=block.num_dst)
     return LayerPlan(
-        rank=0, world=1, num_rows=block.num_src, num_out=block.num_dst, out_rows=None, node_ids=block.src_ids,
-        in_degrees=torch.bincount(block.dst_per_edge(), minlength=block.num_dst),
+        rank=0, world=1, schema=Schema.homogeneous(block.num_src), row_bounds=(0, block.num_src), out_bounds=(0, block.num_dst),
+        out_rows=None, node_ids=block.src_ids, in_degrees=in_degrees, relation_degrees=(in_degrees,),
         out_degrees=torch.bincount(block.src, minlength=block.num_src),
         lists=HaloLists((torch.empty(0, dtype=torch.int32),), (0,)),
-        shards={Piece(0, 0): Shard(0, block)}, merged=None,
+        shards={Piece(0, 0): Shard.whole(0, block)}, merged=None,
+        merged_rows=MergedRows.lay_out((0, block.num_src), [(0, 0)]),
     )  # fmt: skip
 
 

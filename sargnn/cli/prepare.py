@@ -35,12 +35,15 @@ def prepare(arguments: Sequence[str]) -> int:
     config = parse_prepare(compose_verb("prepare", words.overrides))
     from sargnn.data.dataset import open_dataset
     from sargnn.data.prepare import prepare_dataset
-    from sargnn.tracking.progress import Steps, say
+    from sargnn.tracking.progress import Steps, graph_lines, say
 
     with Steps():
         path = prepare_dataset(config.dataset, config.store_dir)
     dataset = open_dataset(path, verify=False)
-    say(f"{dataset.name}: {dataset.num_nodes} nodes, {dataset.num_edges} directed edges, {dataset.features.shape[1]} features")
+    lines = graph_lines(dataset.num_edges, dataset.schema, dataset.feature_widths, dataset.num_classes)
+    say(f"{dataset.name}: {lines[0]}")
+    for line in lines[1:]:
+        say(line)
     print(path)
     return 0
 

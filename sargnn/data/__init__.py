@@ -4,5 +4,6 @@ READERS = {
     "synthetic": "sargnn.data.synthetic:Synthetic",
     "products_like": "sargnn.data.lookalike:Lookalike",
     "papers_like": "sargnn.data.lookalike:Lookalike",
-    "ogb_dir": "sargnn.data.ogb:OgbDir",
+    "mag_like": "sargnn.data.mag_like:MagLike",
+    "ogb_dir": "sargnn.data.ogb:ogb_dir",
 }

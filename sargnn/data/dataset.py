@@ -1,6 +1,6 @@
-"""What a homogeneous dataset is, and its store.
+"""What a dataset is, homogeneous or typed, and its store.
 
-Letters: N nodes, E directed edges, F features, C classes.
+Letters: N nodes, E directed edges, F features, C classes, T node types, R relations.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import Any
 import numba
 import numpy as np
 
+from sargnn.data.schema import Schema
 from sargnn.data.store import Store, StoreWriter
 from sargnn.errors import DataError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 UNLABELLED = -1
 SPLITS = {"train": 1, "valid": 2, "test": 3}
 """Values of ``Dataset.split``; 0 is none of them."""
@@ -29,22 +30,41 @@ class Dataset:
     Attributes:
         name: the dataset's name.
         num_classes: C.
-        features: float32 [N, F].
-        labels: int64 [N], ``UNLABELLED`` where there is none.
+        schema: node types and relations.
+        features: per node type float32 [nodes of the type, F]; F may differ, and is 0 for a type without features.
+        labels: int64 [N], ``UNLABELLED`` where there is none; nodes of one type have labels.
         split: uint8 [N], 0 or a value of ``SPLITS``.
         indptr: int64 [N + 1]; the in-edges of node i are ``indices[indptr[i]:indptr[i + 1]]``.
         indices: int32 [E] (int64 from 2**31 nodes on), the source of each edge, ascending within a destination.
+        relation: uint8 [E], the relation of each edge; None if there is one only.
         content_hash: 16 hex digits; empty for a dataset that is in no store.
     """
 
     name: str
     num_classes: int
-    features: np.ndarray
+    schema: Schema
+    features: tuple[np.ndarray, ...]
     labels: np.ndarray
     split: np.ndarray
     indptr: np.ndarray
     indices: np.ndarray
+    relation: np.ndarray | None = None
     content_hash: str = ""
+
+    @classmethod
+    def homogeneous(
+        cls,
+        name: str,
+        num_classes: int,
+        features: np.ndarray,
+        labels: np.ndarray,
+        split: np.ndarray,
+        indptr: np.ndarray,
+        indices: np.ndarray,
+    ) -> Dataset:
+        """A graph with one node type, features [N, F], and one relation."""
+        schema = Schema.homogeneous(len(indptr) - 1)
+        return cls(name, num_classes, schema, (features,), labels, split, indptr, indices)
 
     @property
     def num_nodes(self) -> int:
@@ -55,6 +75,11 @@ class Dataset:
     def num_edges(self) -> int:
         """E, directed."""
         return len(self.indices)
+
+    @property
+    def feature_widths(self) -> tuple[int, ...]:
+        """F of each node type."""
+        return tuple(rows.shape[1] for rows in self.features)
 
 
 class Reader(ABC):
@@ -131,10 +156,29 @@ def write_dataset(path: Path, dataset: Dataset, made_by: dict[str, Any]) -> None
     if (dataset.labels[dataset.split > 0] == UNLABELLED).any():
         row = int(np.flatnonzero((dataset.split > 0) & (dataset.labels == UNLABELLED))[0])
         raise DataError(f"Node {row} of '{dataset.name}' is in the split but has no label.")
+    if len(np.unique(dataset.schema.types_of(np.flatnonzero(dataset.split)))) > 1:
+        raise DataError(f"The split of '{dataset.name}' holds nodes of more than one type.")
     with StoreWriter(path, "dataset", FORMAT_VERSION) as writer:
-        for name in ("features", "labels", "split", "indptr", "indices"):
+        for name in ("labels", "split", "indptr", "indices"):
             writer.put(name, getattr(dataset, name))
-        writer.meta = {"name": dataset.name, "num_classes": dataset.num_classes, "made_by": made_by}
+        if dataset.relation is not None:
+            writer.put("relation", dataset.relation)
+        for node_type, rows in enumerate(dataset.features):
+            writer.put(features_name(node_type), rows)
+        describe(writer, dataset.name, dataset.num_classes, dataset.schema, made_by)
+
+
+def features_name(node_type: int) -> str:
+    """The name of a type's features in a store."""
+    return f"features/{node_type:02d}"
+
+
+def describe(writer: StoreWriter, name: str, num_classes: int, schema: Schema, made_by: dict[str, Any]) -> None:
+    """Put what is no per-node array into a dataset's store."""
+    # As arrays too, so that the content hash covers them.
+    writer.put("type_offsets", np.array(schema.offsets, np.int64))
+    writer.put("relation_ends", np.array([(r.source, r.destination) for r in schema.relations], np.int64))
+    writer.meta = {"name": name, "num_classes": num_classes, "schema": schema.to_json(), "made_by": made_by}
 
 
 def open_dataset(path: Path, *, verify: bool) -> Dataset:
@@ -142,13 +186,16 @@ def open_dataset(path: Path, *, verify: bool) -> Dataset:
     store = Store(path, "dataset", FORMAT_VERSION)
     if verify:
         store.verify()
+    schema = Schema.from_json(store.meta["schema"])
     return Dataset(
         name=store.meta["name"],
         num_classes=store.meta["num_classes"],
-        features=store.array("features"),
+        schema=schema,
+        features=tuple(store.array(features_name(t)) for t in range(len(schema.node_types))),
         labels=store.array("labels"),
         split=store.array("split"),
         indptr=store.array("indptr"),
         indices=store.array("indices"),
+        relation=store.array("relation") if "relation" in store.files else None,
         content_hash=store.content_hash,
     )

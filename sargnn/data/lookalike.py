@@ -25,7 +25,8 @@ import numba
 import numpy as np
 
 from sargnn.config import LookalikeConfig
-from sargnn.data.dataset import FORMAT_VERSION, SPLITS, UNLABELLED, Reader, group_by
+from sargnn.data.dataset import FORMAT_VERSION, SPLITS, UNLABELLED, Reader, describe, features_name, group_by
+from sargnn.data.schema import Schema
 from sargnn.data.store import StoreWriter
 from sargnn.errors import DataError
 from sargnn.rng import Purpose, philox_words
@@ -98,7 +99,7 @@ class Lookalike(Reader):
             del id_of
             self._sort(writer, buckets)
             self._nodes(writer, rank_of)
-            writer.meta = {"name": self.config.name, "num_classes": shape.num_classes, "made_by": self.identity()}
+            describe(writer, self.config.name, shape.num_classes, Schema.homogeneous(n), self.identity())
 
     def _rng(self, purpose: str, chunk: int = 0) -> np.random.Generator:
         return np.random.default_rng([self.config.seed, *purpose.encode(), chunk])
@@ -188,7 +189,7 @@ class Lookalike(Reader):
 
         directions = rng.standard_normal((shape.num_classes, shape.num_features)) / np.sqrt(shape.num_features)
         signal = (FEATURE_SIGNAL * directions).astype(np.float32)
-        features = writer.create("features", (n, shape.num_features), np.float32)
+        features = writer.create(features_name(0), (n, shape.num_features), np.float32)
         for number, start in enumerate(range(0, n, _FEATURE_ROWS)):
             step("drawing features", start, n)
             rows = slice(start, min(n, start + _FEATURE_ROWS))

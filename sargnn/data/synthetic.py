@@ -71,7 +71,7 @@ class Synthetic(InMemoryReader):
         split = np.full(c.num_nodes, SPLITS["test"], np.uint8)
         split[draw[:num_train]] = SPLITS["train"]
         split[draw[num_train : num_train + num_val]] = SPLITS["valid"]
-        return Dataset("synthetic", c.num_classes, features, labels, split, indptr, indices)
+        return Dataset.homogeneous("synthetic", c.num_classes, features, labels, split, indptr, indices)
 
 
 def _pick(cumulative: np.ndarray, position: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +20,8 @@ from sargnn.resolve import resolve
 from sargnn.rng import Draw, Purpose
 from sargnn.shards.plan import LayerPlan
 from sargnn.spans import AGGREGATION, span
+
+T = TypeVar("T")
 
 
 class Engine:
@@ -53,7 +56,7 @@ class Engine:
         self.seed, self.device, self.dtype = seed, device, dtype
         self.cache_static = cache_static
         self.epoch = 0
-        self._constants: dict[tuple[int, int], tuple[object, LayerPlan, Tensor]] = {}
+        self._constants: dict[tuple[int, int], tuple[object, LayerPlan, Any]] = {}
         self._kernels: dict[str, Kernel] = {}
 
     def kernel_for(self, operation: str) -> Kernel:
@@ -91,7 +94,7 @@ class Engine:
         """Whether node-wise operators are fused: on a CPU, in every mode but the baseline."""
         return self.mode.lean and self.device.type == "cpu"
 
-    def constant(self, owner: object, plan: LayerPlan, compute: Callable[[], Tensor]) -> Tensor:
+    def constant(self, owner: object, plan: LayerPlan, compute: Callable[[], T]) -> T:
         """What ``compute`` gives for ``owner`` on ``plan``, in every epoch the same: computed once where that is allowed.
 
         For aggregates of constant rows (the first layer without input dropout). Without autograd. That ``compute`` always gives
@@ -99,7 +102,8 @@ class Engine:
         """
         key = (id(owner), id(plan))
         if key in self._constants:
-            return self._constants[key][2]
+            kept: T = self._constants[key][2]
+            return kept
         with torch.no_grad():
             value = compute()
         if self.cache_static and self.mode.lean:

@@ -5,7 +5,8 @@ Backward: the mode sends errors back shard by shard (algorithm 2).
 
 | saved for backward | when |
 |---|---|
-| sent, local, params, out | the reducer's errors depend on the source rows (case 2); out is let go when it was read |
+| sent, local, params | the reducer's errors depend on the source rows (case 2); sent is rebuilt instead where it can be |
+| out | the errors depend on it; let go when it was read |
 | the reducer's statistics | always |
 | fetched rows | as the mode decides |
 """
@@ -20,7 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from sargnn.engine.modes.base import Call, Mode
-from sargnn.engine.rebuild import ONE_PASS
+from sargnn.engine.rebuild import ONE_PASS, keep, kept
 from sargnn.engine.reducers.base import Saved, Tensors
 from sargnn.spans import AGGREGATION, span
 
@@ -51,11 +52,18 @@ class Aggregate(torch.autograd.Function):
         out, stats, kept = mode.forward(call, sent, local, params)
         ctx.mark_dirty(*(t for t in local if any(t is o for o in out)))
         ctx.mode, ctx.call, ctx.kept = mode, call, kept
-        ctx.sizes = (num_sent, num_local, len(params))
-        needed = (*sent, *local, *params) if call.reducer.needs_src_in_backward else ()
-        ctx.save_for_backward(*needed, *stats)
+        if not call.reducer.needs_src_in_backward:
+            sent = local = params = ()
+        elif not mode.reads_sent_in_backward:
+            sent = ()
+        ctx.sizes = num_sent, num_local, len(tensors) - num_sent - num_local
+        ctx.saved_sizes = len(sent), len(local), len(params)
+        saved = (*sent, *local, *params, *stats)
+        ctx.has_saved = bool(saved)
+        if saved:
+            keep(ctx, *saved)
         # Not saved for backward, where it could not be let go half-way; detached, for a cycle would keep it alive for ever.
-        ctx.out = tuple(o.detach() for o in out) if call.reducer.needs_src_in_backward and call.training else ()
+        ctx.out = tuple(o.detach() for o in out) if call.reducer.needs_out_in_backward and call.training else ()
         ctx.out_versions = [o._version for o in ctx.out]
         return out
 
@@ -64,21 +72,18 @@ class Aggregate(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         call: Call = ctx.call
         num_sent, num_local, num_params = ctx.sizes
-        tensors = list(ctx.saved_tensors)
+        if len(ctx.out) != len(ctx.out_versions):
+            raise RuntimeError(ONE_PASS)
+        if [o._version for o in ctx.out] != ctx.out_versions:
+            raise RuntimeError("an output of aggregate that its gradient needs was written to")
+        tensors = list(kept(ctx)) if ctx.has_saved else []
 
         def take(count: int) -> Tensors:
             taken = tuple(tensors[:count])
             del tensors[:count]
             return taken
 
-        if call.reducer.needs_src_in_backward:
-            sent, local, params = take(num_sent), take(num_local), take(num_params)
-        else:
-            sent = local = params = ()
-        if len(ctx.out) != len(ctx.out_versions):
-            raise RuntimeError(ONE_PASS)
-        if [o._version for o in ctx.out] != ctx.out_versions:
-            raise RuntimeError("an output of aggregate that its gradient needs was written to")
+        sent, local, params = (take(count) for count in ctx.saved_sizes)
         saved = Saved(sent, local, params, ctx.out, tuple(tensors))
         ctx.out = ()
         with span(AGGREGATION):

@@ -7,9 +7,9 @@
 
 Saves ONE tensor, x; everything else is computed again, and the mask is drawn again. ``dx`` holds g on the way, so that nothing
 else of size N x F is held. Without a norm: slope 1, shift 0, and dx = g. A linear map that reads y rebuilds it in backward
-(``engine.rebuild``), so that y is not kept either.
+(``engine.rebuild``), so that y is not kept either. Rows of several node types have a norm each: theirs are runs of rows.
 
-Letters: N own rows, F features.
+Letters: N own rows, F features, T node types.
 """
 
 from __future__ import annotations
@@ -32,60 +32,79 @@ ACTIVATION_CODES = {"relu": 0, "elu": 1}
 
 @dataclass(frozen=True)
 class Norm:
-    """A batch norm's statistics for one call, in the dtype of the rows: [F] each. ``count``: rows over all workers."""
+    """Batch norms' statistics for one call, in the dtype of the rows: [T, F] each.
+
+    Attributes:
+        counts: fp64 [T], rows of each type over all workers.
+        bounds: T + 1, the own rows of each type.
+    """
 
     mean: Tensor
     inv_std: Tensor
-    count: float
+    counts: Tensor
+    bounds: tuple[int, ...]
+
+    @property
+    def runs(self) -> list[tuple[int, slice]]:
+        """The types that have rows here, with their rows."""
+        return [(t, slice(a, b)) for t, (a, b) in enumerate(zip(self.bounds, self.bounds[1:], strict=False)) if a < b]
 
 
 class _Fused(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, norm: Norm | None, slope: Tensor, shift: Tensor,
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, norm: Norm, slope: Tensor, shift: Tensor,
         activation: str, ids: Tensor, draw: Draw | None, group: Group,
     ) -> Tensor:  # fmt: skip
-        ctx.save_for_backward(x, *(() if norm is None else (norm.mean, norm.inv_std, slope, shift)))
+        ctx.save_for_backward(x, norm.mean, norm.inv_std, slope, shift)
         ctx.norm, ctx.activation, ctx.ids, ctx.draw, ctx.group = norm, activation, ids, draw, group
-        return _pass(x, slope, shift, activation, ids, draw)
+        ctx.shape = None if weight is None else weight.shape
+        return _pass(x, norm, slope, shift, activation, ids, draw)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         from sargnn.kernels.cpu_nodewise import norm_act_drop_backward, norm_backward
 
-        x, *vectors = ctx.saved_tensors
+        x, mean, inv_std, slope, shift = ctx.saved_tensors
+        norm: Norm = ctx.norm
+        sums = torch.zeros(2, *mean.shape, dtype=torch.float64)
         with span(NODEWISE):
-            zeros, ones = x.new_zeros(x.shape[1]), x.new_ones(x.shape[1])
-            mean, inv_std, slope, shift = vectors or (zeros, ones, ones, zeros)
-            d_x = torch.empty_like(x)
-            sums = norm_act_drop_backward(
-                grad.contiguous().numpy(), x.numpy(), slope.numpy(), shift.numpy(), mean.numpy(), inv_std.numpy(),
-                ACTIVATION_CODES[ctx.activation], ctx.ids.numpy(), _words(ctx.draw, x), d_x.numpy(),
-            )  # fmt: skip
-            d_bias, d_weight = (torch.from_numpy(total) for total in sums)
-        if not vectors:
+            d_x, grad = torch.empty_like(x), grad.contiguous()
+            for t, rows in norm.runs:
+                found = norm_act_drop_backward(
+                    grad[rows].numpy(), x[rows].numpy(), slope[t].numpy(), shift[t].numpy(), mean[t].numpy(),
+                    inv_std[t].numpy(), ACTIVATION_CODES[ctx.activation], ctx.ids[rows].numpy(), _words(ctx.draw, x),
+                    d_x[rows].numpy(),
+                )  # fmt: skip
+                for total, one in zip(sums, found, strict=True):
+                    total[t] = torch.from_numpy(one)
+        if ctx.shape is None:
             return (d_x, *[None] * 9)
-        means = ctx.group.sum_(torch.cat([d_bias, d_weight])) / max(ctx.norm.count, 1.0)
+        d_bias, d_weight = (total.to(x.dtype).view(ctx.shape) for total in sums)
+        means = (ctx.group.sum_(sums.clone()) / norm.counts.clamp(min=1)[:, None]).to(x.dtype)
         with span(NODEWISE):
-            mean_error, mean_product = means.to(x.dtype).split(x.shape[1])
-            norm_backward(
-                d_x.numpy(), x.numpy(), mean.numpy(), inv_std.numpy(), slope.numpy(),
-                mean_error.numpy(), mean_product.numpy(),
-            )  # fmt: skip
-        return (d_x, d_weight.to(x.dtype), d_bias.to(x.dtype), *[None] * 7)
+            for t, rows in norm.runs:
+                norm_backward(
+                    d_x[rows].numpy(), x[rows].numpy(), mean[t].numpy(), inv_std[t].numpy(), slope[t].numpy(),
+                    means[0, t].numpy(), means[1, t].numpy(),
+                )  # fmt: skip
+        return (d_x, d_weight, d_bias, *[None] * 7)
 
 
-def _pass(x: Tensor, slope: Tensor, shift: Tensor, activation: str, ids: Tensor, draw: Draw | None) -> Tensor:
+def _pass(
+    x: Tensor, norm: Norm, slope: Tensor, shift: Tensor, activation: str, ids: Tensor, draw: Draw | None
+) -> Tensor:  # fmt: skip
     """y."""
     from sargnn.kernels.cpu_nodewise import norm_act_drop
 
     with span(NODEWISE):
         out = torch.empty_like(x)
-        norm_act_drop(
-            x.detach().numpy(), slope.numpy(), shift.numpy(), ACTIVATION_CODES[activation], ids.numpy(), *_words(draw, x),
-            out.numpy(),
-        )  # fmt: skip
+        for t, rows in norm.runs:
+            norm_act_drop(
+                x.detach()[rows].numpy(), slope[t].numpy(), shift[t].numpy(), ACTIVATION_CODES[activation],
+                ids[rows].numpy(), *_words(draw, x), out[rows].numpy(),
+            )  # fmt: skip
     return out
 
 
@@ -105,18 +124,19 @@ def norm_act_drop(
 
     Args:
         x: [N, F], contiguous, fp32 or fp64.
-        weight, bias: gamma, beta [F]; None without a norm.
+        weight, bias: gamma, beta [F] or [T, F]; None without a norm.
         norm: the statistics; None without a norm.
         activation: ``relu`` or ``elu``.
         ids: int64 [N], the rows' original ids. draw: None drops nothing.
     """
     with torch.no_grad():
         if norm is None or weight is None or bias is None:
-            weight = bias = norm = None
-            slope, shift = x.new_ones(x.shape[1]), x.new_zeros(x.shape[1])
+            weight = bias = None
+            slope, shift = x.new_ones(1, x.shape[1]), x.new_zeros(1, x.shape[1])
+            norm = Norm(shift, slope, torch.zeros(1, dtype=torch.float64), (0, len(x)))
         else:
-            slope = weight * norm.inv_std
-            shift = bias - norm.mean * slope
+            slope = weight.view_as(norm.mean) * norm.inv_std
+            shift = bias.view_as(norm.mean) - norm.mean * slope
     out = _Fused.apply(x, weight, bias, norm, slope, shift, activation, ids, draw, group)
     if not out.requires_grad:
         return out
@@ -124,6 +144,6 @@ def norm_act_drop(
 
     def rebuild() -> Tensor:
         assert kept._version == version, "what rows are rebuilt from was written to"
-        return _pass(kept, slope, shift, activation, ids, draw)
+        return _pass(kept, norm, slope, shift, activation, ids, draw)
 
     return rebuilt_by(out, rebuild)

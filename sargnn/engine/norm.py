@@ -6,9 +6,10 @@
               d gamma = sum(g xhat), d beta = sum(g): this worker's sums, completed by the step's all-reduce
 
 Statistics are stable: each worker sends its count, mean and sum of squared deviations, and these are combined in rank
-order in fp64 (Chan, Golub and LeVeque, 1979). One gather forward, one all-reduce of 2 F numbers backward.
+order in fp64 (Chan, Golub and LeVeque, 1979). One gather forward, one all-reduce of 2 F numbers backward. Rows of T node types
+have statistics and parameters for each type, in the same messages.
 
-Letters: N own rows, F features.
+Letters: N own rows, F features, T node types.
 """
 
 from __future__ import annotations
@@ -24,62 +25,82 @@ from sargnn.rng import Draw
 from sargnn.spans import NODEWISE, span
 
 
-def global_moments(x: Tensor, group: Group, *, fused: bool = False) -> tuple[Tensor, Tensor, float]:
-    """Mean and biased variance over the rows of all workers, fp64 [F] each, and the number of rows.
+def global_moments(
+    x: Tensor, group: Group, bounds: tuple[int, ...], *, fused: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Mean and biased variance over the rows of all workers, fp64 [T, F] each, and the numbers of rows, fp64 [T].
 
     Args:
-        x: [N, F]; N may be 0 on some ranks, not on all.
+        x: [N, F]; a type may have no rows on some ranks, or on all: then mean and variance are 0.
+        bounds: T + 1, the rows of each type.
         fused: take the worker's own moments in one compiled pass (CPU).
     """
-    n, width = x.shape
-    own = torch.zeros(2 * width + 1, dtype=torch.float64, device=x.device)
-    if n:
-        own[0] = n
+    types, width = len(bounds) - 1, x.shape[1]
+    own = torch.zeros(types, 2 * width + 1, dtype=torch.float64, device=x.device)
+    for t in range(types):
+        rows = x[bounds[t] : bounds[t + 1]]
+        if not len(rows):
+            continue
+        own[t, 0] = len(rows)
         if fused:
             from sargnn.kernels.cpu_nodewise import moments
 
             with span(NODEWISE):
-                own_mean, own_squares = moments(x.numpy())
-            own[1 : width + 1], own[width + 1 :] = torch.from_numpy(own_mean), torch.from_numpy(own_squares)
+                own_mean, own_squares = moments(rows.numpy())
+            own[t, 1 : width + 1], own[t, width + 1 :] = torch.from_numpy(own_mean), torch.from_numpy(own_squares)
         else:
-            variance, local_mean = torch.var_mean(x, 0, correction=0)
-            own[1 : width + 1], own[width + 1 :] = local_mean, variance.double() * n
-    count, mean, squares = 0.0, own.new_zeros(width), own.new_zeros(width)
+            variance, local_mean = torch.var_mean(rows, 0, correction=0)
+            own[t, 1 : width + 1], own[t, width + 1 :] = local_mean, variance.double() * len(rows)
+    count = own.new_zeros(types, 1)
+    mean, squares = own.new_zeros(types, width), own.new_zeros(types, width)
     for part in group.gather(own):
-        part_count = float(part[0])
-        if part_count == 0:
-            continue
+        part_count = part[:, :1]
         total = count + part_count
-        shift = part[1 : width + 1] - mean
-        squares += part[width + 1 :] + shift.square() * (count * part_count / total)
-        mean += shift * (part_count / total)
+        share = part_count / total.clamp(min=1)
+        shift = part[:, 1 : width + 1] - mean
+        squares += part[:, width + 1 :] + shift.square() * (count * share)
+        mean += shift * share
         count = total
-    return mean, squares / max(count, 1.0), count
+    return mean, squares / count.clamp(min=1), count[:, 0]
 
 
 class _Normalise(torch.autograd.Function):
-    """Training-time normalisation in PyTorch's own operators. Saves its input and two vectors."""
+    """Training-time normalisation in PyTorch's own operators. Saves its input and two vectors per type."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, inv_std: Tensor, count: float, group: Group
-    ) -> Tensor:
-        ctx.save_for_backward(x, weight, mean, inv_std)
-        ctx.count, ctx.group = count, group
-        slope = inv_std * weight
-        return torch.addcmul(bias - mean * slope, x, slope)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, norm: Norm, group: Group) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.norm, ctx.group = norm, group
+        slope, shift = _map(weight, bias, norm)
+        out = torch.empty_like(x)
+        for t, rows in norm.runs:
+            torch.addcmul(shift[t], x[rows], slope[t], out=out[rows])
+        return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, mean, inv_std = ctx.saved_tensors
+        x, weight = ctx.saved_tensors
+        norm: Norm = ctx.norm
+        sums = x.new_zeros(2, *norm.mean.shape)
+        normalised = torch.empty_like(x)
         with span(NODEWISE):
-            normalised = (x - mean).mul_(inv_std)
-            d_bias, d_weight = grad.sum(0), (grad * normalised).sum(0)
-        sums = ctx.group.sum_(torch.cat([d_bias, d_weight]).double()) / max(ctx.count, 1.0)
+            for t, rows in norm.runs:
+                torch.sub(x[rows], norm.mean[t], out=normalised[rows]).mul_(norm.inv_std[t])
+                sums[0, t], sums[1, t] = grad[rows].sum(0), (grad[rows] * normalised[rows]).sum(0)
+        d_bias, d_weight = (total.clone().view_as(weight) for total in sums)
+        means = (ctx.group.sum_(sums.double()) / norm.counts.clamp(min=1)[:, None]).to(x.dtype)
         with span(NODEWISE):
-            mean_grad, mean_product = sums.to(x.dtype).split(len(d_bias))
-            d_x = (grad - mean_grad).sub_(normalised.mul_(mean_product)).mul_(inv_std * weight)
-        return d_x, d_weight, d_bias, None, None, None, None
+            d_x, slope = torch.empty_like(x), norm.inv_std * weight.view_as(norm.mean)
+            for t, rows in norm.runs:
+                correction = normalised[rows].mul_(means[1, t])
+                torch.sub(grad[rows], means[0, t], out=d_x[rows]).sub_(correction).mul_(slope[t])
+        return d_x, d_weight, d_bias, None, None
+
+
+def _map(weight: Tensor, bias: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
+    """slope and shift [T, F]: y = slope x + shift."""
+    slope = norm.inv_std * weight.view_as(norm.mean)
+    return slope, bias.view_as(norm.mean) - norm.mean * slope
 
 
 class DistributedBatchNorm(nn.Module):
@@ -87,39 +108,51 @@ class DistributedBatchNorm(nn.Module):
 
     Args:
         num_features: F.
+        num_types: T; with more than one, parameters and buffers are [T, F] instead of [F].
     """
 
     running_mean: Tensor
     running_var: Tensor
 
-    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, num_types: int = 1) -> None:
         super().__init__()
         self.eps, self.momentum = eps, momentum
-        self.weight = nn.Parameter(torch.ones(num_features))
-        self.bias = nn.Parameter(torch.zeros(num_features))
-        self.register_buffer("running_mean", torch.zeros(num_features))
-        self.register_buffer("running_var", torch.ones(num_features))
+        shape = (num_features,) if num_types == 1 else (num_types, num_features)
+        self.weight = nn.Parameter(torch.ones(shape))
+        self.bias = nn.Parameter(torch.zeros(shape))
+        self.register_buffer("running_mean", torch.zeros(shape))
+        self.register_buffer("running_var", torch.ones(shape))
 
-    def statistics(self, x: Tensor, group: Group, *, fused: bool = False) -> Norm:
-        """What ``x`` [N, F] is normalised with. In training every rank must call it, also one without rows."""
+    def statistics(self, x: Tensor, group: Group, bounds: tuple[int, ...] | None = None, *, fused: bool = False) -> Norm:
+        """What ``x`` [N, F] is normalised with. In training every rank must call it, also one without rows.
+
+        Args:
+            bounds: T + 1, the rows of each type; (0, N) if not given.
+        """
+        bounds = bounds or (0, len(x))
+        shape = (len(bounds) - 1, x.shape[1])
+        running_mean, running_var = self.running_mean.view(shape), self.running_var.view(shape)
         if not self.training:
-            return Norm(self.running_mean, (self.running_var + self.eps).rsqrt(), 0.0)
+            counts = torch.zeros(shape[0], dtype=torch.float64, device=x.device)
+            return Norm(running_mean, (running_var + self.eps).rsqrt(), counts, bounds)
         with torch.no_grad():
-            mean, variance, count = global_moments(x.detach(), group, fused=fused)
-            unbiased = variance * (count / max(count - 1.0, 1.0))
-            self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
-            self.running_var.lerp_(unbiased.to(self.running_var.dtype), self.momentum)
-            return Norm(mean.to(x.dtype), (variance + self.eps).rsqrt().to(x.dtype), count)
+            mean, variance, counts = global_moments(x.detach(), group, bounds, fused=fused)
+            unbiased = variance * (counts / (counts - 1).clamp(min=1))[:, None]
+            running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
+            running_var.lerp_(unbiased.to(self.running_var.dtype), self.momentum)
+            return Norm(mean.to(x.dtype), (variance + self.eps).rsqrt().to(x.dtype), counts, bounds)
 
-    def forward(self, x: Tensor, group: Group) -> Tensor:
+    def forward(self, x: Tensor, group: Group, bounds: tuple[int, ...] | None = None) -> Tensor:
         """Normalise ``x`` [N, F] in PyTorch's own operators."""
-        norm = self.statistics(x, group)
+        norm = self.statistics(x, group, bounds)
         if not self.training:
-            slope = norm.inv_std * self.weight
-            return torch.addcmul(self.bias - norm.mean * slope, x, slope)
-        return _Normalise.apply(x, self.weight, self.bias, norm.mean, norm.inv_std, norm.count, group)
+            slope, shift = _map(self.weight, self.bias, norm)
+            return torch.cat([x[:0], *(torch.addcmul(shift[t], x[rows], slope[t]) for t, rows in norm.runs)])
+        return _Normalise.apply(x, self.weight, self.bias, norm, group)
 
-    def fused(self, x: Tensor, group: Group, activation: str, ids: Tensor, draw: Draw | None) -> Tensor:
+    def fused(
+        self, x: Tensor, group: Group, activation: str, ids: Tensor, draw: Draw | None, bounds: tuple[int, ...] | None = None
+    ) -> Tensor:
         """Normalise, activate and drop ``x`` [N, F] in one compiled pass (CPU); see ``engine.nodewise``."""
-        norm = self.statistics(x, group, fused=True)
+        norm = self.statistics(x, group, bounds, fused=True)
         return norm_act_drop(x, self.weight, self.bias, norm, activation, ids, draw, group)

@@ -41,11 +41,14 @@ class Kernel(ABC):
         """
 
     @abstractmethod
-    def sum_backward(self, block: EdgeBlock, grad: Tensor, out: Tensor, scale: Tensor | None = None) -> None:
+    def sum_backward(
+        self, block: EdgeBlock, grad: Tensor, out: Tensor, scale: Tensor | None = None, *, add: bool = False
+    ) -> None:
         """The adjoint: ``out[j] = sum of scale[i] * grad[i] over the block's edges j -> i``.
 
         Args:
             grad: [M, F]. out: [S, F], overwritten. scale: [M], 1 if not given.
+            add: add to ``out`` instead; without scale.
         """
 
     @abstractmethod

@@ -47,12 +47,19 @@ class DglKernel(DglAttention):
         else:
             out.index_add_(0, block.dst_rows, total)
 
-    def sum_backward(self, block: EdgeBlock, grad: Tensor, out: Tensor, scale: Tensor | None = None) -> None:
+    def sum_backward(
+        self, block: EdgeBlock, grad: Tensor, out: Tensor, scale: Tensor | None = None, *, add: bool = False
+    ) -> None:
         if not block.num_edges:
-            out.zero_()
+            if not add:
+                out.zero_()
             return
         with torch.no_grad():
-            out.copy_(import_dgl().ops.copy_u_sum(_backward_graph(block), grad if scale is None else grad * scale[:, None]))
+            total = import_dgl().ops.copy_u_sum(_backward_graph(block), grad if scale is None else grad * scale[:, None])
+        if add:
+            out.add_(total)
+        else:
+            out.copy_(total)
 
     def sum_autograd(self, block: EdgeBlock, src: Tensor) -> Tensor:
         if not block.num_edges:

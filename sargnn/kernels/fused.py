@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sargnn.kernels.block import EdgeBlock
 from sargnn.kernels.fused_attention import FusedAttention
-from sargnn.kernels.fused_block import chunks_of_block, listed_rows, numpy_of
+from sargnn.kernels.fused_block import ALL_ROWS, chunks_of_block, listed_rows, numpy_of
 
 _DTYPES = (torch.float32, torch.float64)
 
@@ -41,11 +41,22 @@ class FusedKernel(FusedAttention):
                 numpy_of(src), factors, numpy_of(out),
             )  # fmt: skip
 
-    def sum_backward(self, block: EdgeBlock, grad: Tensor, out: Tensor, scale: Tensor | None = None) -> None:
-        from sargnn.kernels.cpu_spmm import write_sums
+    def sum_backward(
+        self, block: EdgeBlock, grad: Tensor, out: Tensor, scale: Tensor | None = None, *, add: bool = False
+    ) -> None:
+        from sargnn.kernels.cpu_spmm import add_sums, write_sums
 
         if not block.num_edges:
-            out.zero_()
+            if not add:
+                out.zero_()
+            return
+        if add:
+            assert scale is None
+            no_scale = np.empty(0, numpy_of(grad).dtype)
+            add_sums(
+                chunks_of_block(block, "backward"), ALL_ROWS, block.t_indptr.numpy(), block.t_dst.numpy(),
+                numpy_of(grad), no_scale, numpy_of(out),
+            )  # fmt: skip
             return
         weights = np.empty(0, numpy_of(grad).dtype) if scale is None else numpy_of(scale)
         write_sums(

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from sargnn.kernels.block import EdgeBlock
 
-_NO_ROWS = np.empty(0, np.int32)
+ALL_ROWS = np.empty(0, np.int32)
+"""What compiled loops take for a list of rows that holds every one."""
 
 
 def numpy_of(tensor: Tensor) -> np.ndarray:
@@ -17,7 +18,7 @@ def numpy_of(tensor: Tensor) -> np.ndarray:
 
 
 def listed_rows(block: EdgeBlock) -> np.ndarray:
-    return _NO_ROWS if block.dst_rows is None else block.dst_rows.numpy()
+    return ALL_ROWS if block.dst_rows is None else block.dst_rows.numpy()
 
 
 def chunks_of_block(block: EdgeBlock, direction: str) -> np.ndarray:

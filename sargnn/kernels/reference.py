@@ -22,9 +22,13 @@ class ReferenceKernel(ReferenceAttention):
         dst, messages = block.dst_per_edge(), src[block.src.long()]
         out.index_add_(0, dst, messages if scale is None else messages * scale[dst, None])
 
-    def sum_backward(self, block: EdgeBlock, grad: Tensor, out: Tensor, scale: Tensor | None = None) -> None:
+    def sum_backward(
+        self, block: EdgeBlock, grad: Tensor, out: Tensor, scale: Tensor | None = None, *, add: bool = False
+    ) -> None:
         scaled = grad if scale is None else grad * scale[:, None]
-        out.zero_().index_add_(0, block.src.long(), scaled[block.dst_per_edge()])
+        if not add:
+            out.zero_()
+        out.index_add_(0, block.src.long(), scaled[block.dst_per_edge()])
 
     def sum_autograd(self, block: EdgeBlock, src: Tensor) -> Tensor:
         zeros = src.new_zeros(block.num_dst, src.shape[1])

@@ -17,12 +17,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sargnn.config import CommConfig, GatConfig, RunConfig, save
+from sargnn.config import CommConfig, GatConfig, RgcnConfig, RunConfig, save
 from sargnn.errors import ConfigError, SargnnError, WorkerError, nearest
 from sargnn.launch.compile import warm_up
 from sargnn.launch.env import default_threads, worker_environment
 from sargnn.tracking import files
-from sargnn.tracking.progress import EpochProgress, Steps, partition_lines, say
+from sargnn.tracking.progress import EpochProgress, Steps, graph_lines, partition_lines, say
 from sargnn.tracking.sender import Sender
 
 _LOG_LINES = 12
@@ -119,6 +119,8 @@ def check_strategies(config: RunConfig) -> None:
     model = config.model
     if isinstance(model, GatConfig):
         aggregator = "gatv2" if model.v2 else "gat"
+    elif isinstance(model, RgcnConfig):
+        aggregator = "rgcn"
     else:
         aggregator = getattr(model, "aggregator", "sum")
     engine.kernel_for(resolve("aggregator", REDUCERS, aggregator).operation)
@@ -155,15 +157,28 @@ def _prepare(config: RunConfig) -> tuple[Path, dict[str, Any]]:
 
     say(f"dataset {config.dataset.name}")
     with Steps():
-        info = prepare_partition(config, prepare_dataset(config.dataset, config.store_dir))
+        dataset_path = prepare_dataset(config.dataset, config.store_dir)
+        _check_graph(config, dataset_path)
+        info = prepare_partition(config, dataset_path)
     stats = dataclasses.asdict(info.stats)
-    say(f"  {info.num_nodes} nodes, {info.num_edges} directed edges, {info.num_features} features, {info.num_classes} classes")
+    for line in graph_lines(info.num_edges, info.schema, info.feature_widths, info.num_classes):
+        say(f"  {line}")
     say(f"partition by {config.partitioner.name} into {config.world}")
     for line in partition_lines(stats):
         say(line)
     if os.environ["NUMBA_THREADING_LAYER"] != "workqueue":  # else the fork server does it
         warm_up()
     return info.path.resolve(), stats
+
+
+def _check_graph(config: RunConfig, dataset_path: Path) -> None:
+    """The model can work on the graph, before it is partitioned."""
+    from sargnn.data.dataset import open_dataset
+    from sargnn.launch.worker import make_model
+    from sargnn.models.inputs import GraphShape
+
+    dataset = open_dataset(dataset_path, verify=False)
+    make_model(config, GraphShape(dataset.schema, dataset.feature_widths, dataset.num_classes))
 
 
 def _make_run_dir(config: RunConfig) -> Path:

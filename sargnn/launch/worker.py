@@ -15,6 +15,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from sargnn.comm.group import Group
@@ -22,6 +23,7 @@ from sargnn.config import RunConfig, load
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import CommError, ConfigError, SargnnError
 from sargnn.models import MODELS
+from sargnn.models.inputs import GraphShape
 from sargnn.models.stack import Stack
 from sargnn.partition.cut import Part
 from sargnn.partition.store import open_part, partition_info
@@ -108,6 +110,7 @@ def make_trainer(config: RunConfig, part: Part, num_classes: int, group: Group) 
     drops = (config.model.dropout, config.model.input_dropout, getattr(config.model, "attn_dropout", 0))
     if any(drops) and part.node_ids.max(initial=0) >= MAX_ID:
         raise ConfigError("Dropout is drawn by node id, and this graph has ids of 2**32 and more.", hint="set dropout to 0")
+    model = make_model(config, GraphShape(part.schema, tuple(rows.shape[1] for rows in part.features), num_classes))
     plan = load_plan(
         part,
         group.rank,
@@ -116,13 +119,23 @@ def make_trainer(config: RunConfig, part: Part, num_classes: int, group: Group) 
         device=device,
         piece_rows=config.comm.message_rows or _message_rows(len(part.node_ids), group),
     )
-    # Stays mapped from the store where the precision allows it; reading it in belongs to the baseline.
-    features = torch.from_numpy(part.features).to(device, dtype)
-    features.sum()
-    model = make_model(config, features.shape[1], num_classes).to(device, dtype)
-    targets = Targets.gather(part.labels, part.split, group, device)
+    model = model.to(device, dtype)
+    rows = model.inputs.load(part, config.seed, device, dtype)
     plans = [plan] * len(model.layers)
-    return Trainer(config, model, engine, plans, features, targets, PeakMeter.here())
+    labels, split = np.asarray(part.labels), np.asarray(part.split)
+    if len(part.schema.node_types) > 1:
+        labelled = _labelled_type(part, group)
+        plans[-1] = plan.only(labelled)
+        own = slice(plan.row_bounds[labelled], plan.row_bounds[labelled + 1])
+        labels, split = labels[own], split[own]
+    targets = Targets.gather(labels, split, group, device)
+    return Trainer(config, model, engine, plans, rows, targets, PeakMeter.here())
+
+
+def _labelled_type(part: Part, group: Group) -> int:
+    """The node type that has labels; all workers must call it."""
+    counts = np.bincount(part.schema.types_of(part.node_ids[part.split > 0]), minlength=len(part.schema.node_types))
+    return int(group.sum_(torch.from_numpy(counts)).argmax())
 
 
 def _message_rows(num_rows: int, group: Group) -> int:
@@ -131,10 +144,20 @@ def _message_rows(num_rows: int, group: Group) -> int:
     return max(_SMALLEST_MESSAGE_ROWS, -(-total // (8 * group.world)))
 
 
-def make_model(config: RunConfig, num_features: int, num_classes: int) -> Stack:
-    """The model in fp32, initialised from the seed: the same parameters on every rank and for every precision."""
+def make_model(config: RunConfig, shape: GraphShape) -> Stack:
+    """The model in fp32, initialised from the seed: the same parameters on every rank and for every precision.
+
+    Raises:
+        ConfigError: the model cannot work on such a graph.
+    """
     torch.manual_seed(config.seed)
-    model: Stack = resolve("model", MODELS, config.model.name)(config.model, num_features, num_classes)
+    if shape.schema.typed and config.add_self_loops:
+        raise ConfigError(
+            "A typed graph has no relation that self-loops could belong to.",
+            given="dataset.add_self_loops=true",
+            hint="model=rgcn has a weight of its own for each node's own row; or set dataset.homogenize=true",
+        )
+    model: Stack = resolve("model", MODELS, config.model.name)(config.model, shape)
     return model
 
 

@@ -4,4 +4,5 @@ MODELS = {
     "sage": "sargnn.models.sage:build",
     "gat": "sargnn.models.gat:build",
     "gcn": "sargnn.models.gcn:build",
+    "rgcn": "sargnn.models.rgcn:build",
 }

@@ -21,6 +21,7 @@ from sargnn.engine.aggregate import Engine
 from sargnn.engine.linear import linear, linears, two_linear
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.gat import Gat, GatV2
+from sargnn.models.inputs import Features, GraphShape
 from sargnn.models.stack import GraphLayer, LayerSpec, Stack, build_stack
 from sargnn.rng import Draw, Purpose
 from sargnn.shards.plan import LayerPlan
@@ -148,14 +149,14 @@ class GatV2Layer(_AttentiveLayer):
         return self._output(rows)
 
 
-def build(config: GatConfig, num_features: int, num_classes: int) -> Stack:
+def build(config: GatConfig, shape: GraphShape) -> Stack:
     """The model that ``config`` describes."""
     kind = GatV2Layer if config.v2 else GatLayer
 
     def layer(spec: LayerSpec) -> GraphLayer:
         return kind(
             spec.in_width,
-            num_classes if spec.last else config.hidden,
+            shape.num_classes if spec.last else config.hidden,
             heads=config.out_heads if spec.last else config.heads,
             concat=not spec.last,
             negative_slope=config.negative_slope,
@@ -165,4 +166,4 @@ def build(config: GatConfig, num_features: int, num_classes: int) -> Stack:
             constant_input=spec.constant_input,
         )
 
-    return build_stack(config, num_features, num_classes, layer, hidden_width=config.heads * config.hidden)
+    return build_stack(config, Features(shape, config.name), shape, layer, hidden_width=config.heads * config.hidden)

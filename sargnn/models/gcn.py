@@ -15,6 +15,7 @@ from sargnn.engine.aggregate import Engine
 from sargnn.engine.linear import linear, linear_map
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.sum import Sum
+from sargnn.models.inputs import Features, GraphShape
 from sargnn.models.stack import GraphLayer, LayerSpec, Stack, build_stack
 from sargnn.shards.plan import LayerPlan
 
@@ -61,10 +62,10 @@ def _scale(degrees: Tensor, like: Tensor) -> Tensor:
     return degrees.clamp(min=1).to(like.dtype).rsqrt_()[:, None]
 
 
-def build(config: GcnConfig, num_features: int, num_classes: int) -> Stack:
+def build(config: GcnConfig, shape: GraphShape) -> Stack:
     """The model that ``config`` describes."""
 
     def layer(spec: LayerSpec) -> GcnLayer:
         return GcnLayer(spec.in_width, spec.out_width, bias=spec.bias, constant_input=spec.constant_input)
 
-    return build_stack(config, num_features, num_classes, layer)
+    return build_stack(config, Features(shape, config.name), shape, layer)

@@ -14,6 +14,7 @@ from sargnn.engine.aggregate import Engine
 from sargnn.engine.linear import linear, two_linear
 from sargnn.engine.reducers import REDUCERS
 from sargnn.engine.reducers.base import Reducer
+from sargnn.models.inputs import Features, GraphShape
 from sargnn.models.stack import GraphLayer, LayerSpec, Stack, build_stack
 from sargnn.resolve import resolve
 from sargnn.shards.plan import LayerPlan
@@ -68,7 +69,7 @@ class SageLayer(GraphLayer):
         return linear(gathered, self.neigh, onto=own) if engine.lean else own + linear(gathered, self.neigh)
 
 
-def build(config: SageConfig, num_features: int, num_classes: int) -> Stack:
+def build(config: SageConfig, shape: GraphShape) -> Stack:
     """The model that ``config`` describes."""
 
     def layer(spec: LayerSpec) -> SageLayer:
@@ -80,4 +81,4 @@ def build(config: SageConfig, num_features: int, num_classes: int) -> Stack:
             constant_input=spec.constant_input,
         )
 
-    return build_stack(config, num_features, num_classes, layer)
+    return build_stack(config, Features(shape, config.name), shape, layer)

@@ -24,6 +24,7 @@ from sargnn.engine.linear import linear
 from sargnn.engine.nodewise import norm_act_drop
 from sargnn.engine.norm import DistributedBatchNorm
 from sargnn.engine.reducers.base import Reducer
+from sargnn.models.inputs import GraphShape, Inputs
 from sargnn.rng import Purpose
 from sargnn.shards.plan import LayerPlan
 from sargnn.spans import NODEWISE, span
@@ -98,15 +99,18 @@ class Stack(nn.Module):
     """The whole model; made by ``build_stack``.
 
     Args:
+        inputs: what the first layer reads.
         layers: L graph layers.
         norm: ``batch`` or ``none``.
         activation: a key of ``ACTIVATIONS``.
         residual: add the layer's input (through a linear map without bias where widths differ) before the norm.
         dropout, input_dropout: probabilities.
+        num_types: T, node types, each with a norm of its own.
     """
 
     def __init__(
         self,
+        inputs: Inputs,
         layers: Sequence[GraphLayer],
         *,
         norm: str,
@@ -114,11 +118,15 @@ class Stack(nn.Module):
         residual: bool,
         dropout: float,
         input_dropout: float,
+        num_types: int = 1,
     ) -> None:
         super().__init__()
+        self.inputs = inputs
         self.layers = nn.ModuleList(layers)
         hidden = layers[:-1]
-        self.norms = nn.ModuleList(DistributedBatchNorm(layer.out_width) for layer in hidden if norm == "batch")
+        self.norms = nn.ModuleList(
+            DistributedBatchNorm(layer.out_width, num_types=num_types) for layer in hidden if norm == "batch"
+        )
         self.residuals = nn.ModuleList(_residual(layer.in_width, layer.out_width) for layer in hidden if residual)
         self.activation = activation
         self.dropout, self.input_dropout = dropout, input_dropout
@@ -128,9 +136,10 @@ class Stack(nn.Module):
 
         Args:
             plans: one per layer.
-            x: [N, F], features of the first layer's input rows.
+            x: [N, D], what ``inputs`` loaded.
         """
         p_in, p = (self.input_dropout, self.dropout) if self.training else (0.0, 0.0)
+        x = self.inputs(x)
         h = engine.dropout(x, plans[0].node_ids, purpose=Purpose.INPUT_DROPOUT, layer=0, p=p_in)
         last = len(self.layers) - 1
         for index, (layer, plan) in enumerate(zip(self.layers, plans, strict=True)):
@@ -140,20 +149,21 @@ class Stack(nn.Module):
             if self.residuals:
                 residual, own = self.residuals[index], plan.self_rows(h)
                 out = out + (linear(own, residual) if isinstance(residual, nn.Linear) else own)
-            h = self._between(engine, index, out, plan.self_rows(plan.node_ids), p)
+            h = self._between(engine, index, out, plan, p)
         raise AssertionError("a stack has at least one layer")
 
-    def _between(self, engine: Engine, index: int, x: Tensor, ids: Tensor, p: float) -> Tensor:
+    def _between(self, engine: Engine, index: int, x: Tensor, plan: LayerPlan, p: float) -> Tensor:
         """Norm, activation and dropout after layer ``index``: fused where the engine allows it."""
+        ids = plan.self_rows(plan.node_ids)
         norm = self.norms[index] if self.norms else None
         draw = engine.draw(Purpose.DROPOUT, index, p)
         if engine.lean and (self.training or not torch.is_grad_enabled()):
             if norm is None:
                 return norm_act_drop(x, None, None, None, self.activation, ids, draw, engine.group)
             assert isinstance(norm, DistributedBatchNorm)
-            return norm.fused(x, engine.group, self.activation, ids, draw)
+            return norm.fused(x, engine.group, self.activation, ids, draw, plan.out_bounds)
         with span(NODEWISE):
-            h = ACTIVATIONS[self.activation](x if norm is None else norm(x, engine.group))
+            h = ACTIVATIONS[self.activation](x if norm is None else norm(x, engine.group, plan.out_bounds))
         return h if draw is None else dropout(h, ids, draw)
 
 
@@ -163,8 +173,8 @@ def _residual(in_width: int, out_width: int) -> nn.Module:
 
 def build_stack(
     config: StackConfig,
-    num_features: int,
-    num_classes: int,
+    inputs: Inputs,
+    shape: GraphShape,
     make_layer: Callable[[LayerSpec], GraphLayer],
     hidden_width: int | None = None,
 ) -> Stack:
@@ -173,7 +183,7 @@ def build_stack(
     Args:
         hidden_width: of the rows between layers; ``config.hidden`` if not given.
     """
-    widths = [num_features, *[hidden_width or config.hidden] * (config.num_layers - 1), num_classes]
+    widths = [inputs.width, *[hidden_width or config.hidden] * (config.num_layers - 1), shape.num_classes]
     last = config.num_layers - 1
     layers = [
         make_layer(
@@ -183,16 +193,18 @@ def build_stack(
                 in_width=widths[index],
                 out_width=widths[index + 1],
                 bias=index == last or config.norm != "batch",
-                constant_input=index == 0 and config.input_dropout == 0,
+                constant_input=index == 0 and config.input_dropout == 0 and inputs.constant,
             )
         )
         for index in range(config.num_layers)
     ]
     return Stack(
+        inputs,
         layers,
         norm=config.norm,
         activation=config.activation,
         residual=config.residual,
         dropout=config.dropout,
         input_dropout=config.input_dropout,
+        num_types=len(shape.schema.node_types),
     )

@@ -1,6 +1,6 @@
 """Cutting a dataset into parts: for each worker its own rows, its in-edges by source part, its halo and send lists.
 
-Letters: N own nodes, H halo rows, E in-edges, F features, P parts.
+Letters: N own nodes, H halo rows, E in-edges, F features, P parts, T node types, R relations.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from sargnn.data.dataset import Dataset, group_by
+from sargnn.data.schema import Schema
 
 
 @dataclass(frozen=True)
@@ -18,20 +19,23 @@ class Part:
     """What one worker owns and needs. Arrays may be memory-mapped.
 
     Attributes:
-        node_ids: int64 [N], original ids of the own nodes in local order.
-        features: float32 [N, F]. labels: int64 [N]. split: uint8 [N].
+        schema: node types and relations of the whole graph.
+        features: per node type float32 [own nodes of the type, F].
+        node_ids: int64 [N], original ids of the own nodes in local order: type by type.
+        labels: int64 [N]. split: uint8 [N].
         in_degrees, out_degrees: int64 [N], in the whole graph, self-loops and parallel edges counted.
         edge_src: int32 [E], row in the halo of the source part (own row for the own part).
-        edge_dst: int32 [E], own row. Edges are sorted by (source part, destination, source).
-        edge_offsets: int64 [P + 1]: the edges from part q are ``[edge_offsets[q], edge_offsets[q + 1])``.
+        edge_dst: int32 [E], own row. Edges are sorted by (source part, relation, destination, source).
+        edge_offsets: int64 [P R + 1]: the edges of relation r from part q start at ``edge_offsets[q R + r]``.
         halo_ids: int64 [H], original ids of the remote rows that are needed, by owner, ascending in the owner's order.
         halo_offsets: int64 [P + 1], per owner.
         send_rows: int32, own rows that each peer needs, by peer, ascending; the peer's halo has the same order.
         send_offsets: int64 [P + 1], per peer.
     """
 
+    schema: Schema
+    features: tuple[np.ndarray, ...]
     node_ids: np.ndarray
-    features: np.ndarray
     labels: np.ndarray
     split: np.ndarray
     in_degrees: np.ndarray
@@ -44,8 +48,19 @@ class Part:
     send_rows: np.ndarray
     send_offsets: np.ndarray
 
+    @property
+    def row_bounds(self) -> tuple[int, ...]:
+        """T + 1: the own rows of type t are ``[row_bounds[t], row_bounds[t + 1])``."""
+        return self.schema.bounds(self.node_ids)
 
-PART_ARRAYS = tuple(f.name for f in fields(Part))
+    def edges(self, peer: int, relation: int) -> tuple[np.ndarray, np.ndarray]:
+        """``edge_src`` and ``edge_dst`` of one relation's edges from part ``peer``."""
+        first = peer * len(self.schema.relations) + relation
+        span = slice(self.edge_offsets[first], self.edge_offsets[first + 1])
+        return self.edge_src[span], self.edge_dst[span]
+
+
+PART_ARRAYS = tuple(f.name for f in fields(Part) if f.name not in ("schema", "features"))
 
 
 def cut(dataset: Dataset, offsets: np.ndarray, nodes: np.ndarray) -> Iterator[Part]:
@@ -53,9 +68,9 @@ def cut(dataset: Dataset, offsets: np.ndarray, nodes: np.ndarray) -> Iterator[Pa
 
     Args:
         offsets: int64 [P + 1], nodes: int64 [N of the graph]; part p owns ``nodes[offsets[p]:offsets[p + 1]]``, in
-            this order.
+            this order, type by type.
     """
-    world = len(offsets) - 1
+    world, num_relations = len(offsets) - 1, len(dataset.schema.relations)
     indptr = np.asarray(dataset.indptr)
     position = np.empty(dataset.num_nodes, np.int64)
     position[nodes] = np.arange(dataset.num_nodes)
@@ -67,9 +82,12 @@ def cut(dataset: Dataset, offsets: np.ndarray, nodes: np.ndarray) -> Iterator[Pa
         positions, row = edge_positions(indptr, own)
         source = position[dataset.indices[positions]]
         owner = np.searchsorted(offsets, source, side="right") - 1
+        if dataset.relation is not None:
+            owner = owner * num_relations + dataset.relation[positions]
         order = np.lexsort((source, row, owner))
         source, owner = source[order], owner[order]
-        per_owner = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=world))])
+        per_relation = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=world * num_relations))])
+        per_owner = per_relation[::num_relations]
         local = np.empty(len(source), np.int32)
         halo: list[np.ndarray] = []
         for q in range(world):
@@ -83,15 +101,21 @@ def cut(dataset: Dataset, offsets: np.ndarray, nodes: np.ndarray) -> Iterator[Pa
                 halo.append(unique)
         sources.append(local)
         destinations.append(row[order].astype(np.int32))
-        edge_offsets.append(per_owner)
+        edge_offsets.append(per_relation)
         halos.append(halo)
 
+    schema = dataset.schema
     for p in range(world):
         own = nodes[offsets[p] : offsets[p + 1]]
+        bounds = schema.bounds(own)
         send = [(halos[q][p] - offsets[p]).astype(np.int32) for q in range(world)]
         yield Part(
+            schema=schema,
+            features=tuple(
+                np.asarray(rows[own[bounds[t] : bounds[t + 1]] - schema.offsets[t]], dtype=np.float32)
+                for t, rows in enumerate(dataset.features)
+            ),
             node_ids=own,
-            features=np.asarray(dataset.features[own], dtype=np.float32),
             labels=np.asarray(dataset.labels[own]),
             split=np.asarray(dataset.split[own]),
             in_degrees=indptr[own + 1] - indptr[own],

@@ -1,4 +1,7 @@
-"""METIS through pymetis: k-way partitioning that minimises the edge cut at balanced node counts."""
+"""METIS: k-way partitioning that minimises the edge cut at balanced node counts.
+
+Through pymetis; where several node types must be balanced at once, through METIS's own interface.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from scipy import sparse
 
 from sargnn.config import PartitionerConfig
 from sargnn.data.dataset import Dataset
+from sargnn.interop.metis import balanced_kway
 
 
 def symmetric(directed: sparse.csr_array) -> sparse.csr_array:
@@ -44,7 +48,10 @@ def kway(graph: sparse.csr_array, parts: int, *, seed: int, imbalance: float) ->
 
 
 def assign(dataset: Dataset, world: int, config: PartitionerConfig) -> np.ndarray:
-    """METIS's assignment, int32 [N]; the same seed gives the same assignment."""
+    """METIS's assignment, int32 [N]; the same seed gives the same assignment.
+
+    A typed graph is cut as a homogeneous one, with every node type balanced.
+    """
     n = dataset.num_nodes
     if world == 1 or n <= world:
         return (np.arange(n) % world).astype(np.int32)
@@ -52,4 +59,10 @@ def assign(dataset: Dataset, world: int, config: PartitionerConfig) -> np.ndarra
     graph = symmetric(sparse.csr_array((ones, np.asarray(dataset.indices), np.asarray(dataset.indptr)), shape=(n, n)))
     if graph.nnz == 0:
         return (np.arange(n, dtype=np.int64) * world // n).astype(np.int32)
+    if len(dataset.schema.node_types) > 1:
+        of_type = dataset.schema.types_of(np.arange(n))[:, None] == np.arange(len(dataset.schema.node_types))
+        weights = of_type[:, of_type.any(0)]
+        return balanced_kway(
+            graph.indptr, graph.indices, graph.data, weights, world, seed=config.seed, imbalance=config.imbalance
+        )
     return kway(graph, world, seed=config.seed, imbalance=config.imbalance)

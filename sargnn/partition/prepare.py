@@ -12,11 +12,11 @@ from sargnn.data.prepare import key_of
 from sargnn.data.store import StoreWriter
 from sargnn.errors import ConfigError
 from sargnn.partition import PARTITIONERS
-from sargnn.partition.cut import PART_ARRAYS, cut
+from sargnn.partition.cut import cut
 from sargnn.partition.order import VERSION as ORDER_VERSION
 from sargnn.partition.order import order_nodes
 from sargnn.partition.stats import StatsCollector
-from sargnn.partition.store import FORMAT_VERSION, PartitionInfo, partition_info
+from sargnn.partition.store import FORMAT_VERSION, PartitionInfo, partition_info, write_part
 from sargnn.resolve import resolve
 from sargnn.steps import step
 
@@ -56,14 +56,14 @@ def prepare_partition(config: RunConfig | PartitionConfig, dataset_path: Path) -
         with StoreWriter(path, "partition", FORMAT_VERSION) as writer:
             for rank, part in enumerate(cut(dataset, offsets, nodes)):
                 step("writing parts", rank, config.world)
-                for array in PART_ARRAYS:
-                    writer.put(f"part_{rank:03d}/{array}", getattr(part, array))
+                write_part(writer, rank, part)
                 collector.add(rank, part)
             writer.meta = {
                 "world": config.world,
                 "num_nodes": dataset.num_nodes,
                 "num_edges": dataset.num_edges,
-                "num_features": dataset.features.shape[1],
+                "schema": dataset.schema.to_json(),
+                "feature_widths": dataset.feature_widths,
                 "num_classes": dataset.num_classes,
                 "dataset_name": dataset.name,
                 "dataset_hash": dataset.content_hash,

@@ -19,6 +19,7 @@ class PartitionStats:
         halo_rows: per part, the remote rows it needs.
         nodes, edges: per part, own nodes and in-edges.
         node_balance, edge_balance: largest part / mean.
+        type_balance: the same for the nodes of each type.
         volume_rows: sum of halo_rows, the rows that travel in one exchange.
     """
 
@@ -29,6 +30,7 @@ class PartitionStats:
     edges: list[int]
     node_balance: float
     edge_balance: float
+    type_balance: list[float]
     volume_rows: int
 
 
@@ -39,6 +41,7 @@ class StatsCollector:
         self._nodes: list[int] = []
         self._edges: list[int] = []
         self._halo: list[int] = []
+        self._types: list[np.ndarray] = []
         self._cut = 0
 
     def add(self, rank: int, part: Part) -> None:
@@ -46,7 +49,9 @@ class StatsCollector:
         self._nodes.append(len(part.node_ids))
         self._edges.append(len(part.edge_src))
         self._halo.append(len(part.halo_ids))
-        self._cut += len(part.edge_src) - int(part.edge_offsets[rank + 1] - part.edge_offsets[rank])
+        self._types.append(np.diff(part.row_bounds))
+        stride = len(part.schema.relations)
+        self._cut += len(part.edge_src) - int(part.edge_offsets[(rank + 1) * stride] - part.edge_offsets[rank * stride])
 
     def finish(self) -> PartitionStats:
         """The figures over all parts counted."""
@@ -58,6 +63,7 @@ class StatsCollector:
             edges=self._edges,
             node_balance=_balance(self._nodes),
             edge_balance=_balance(self._edges),
+            type_balance=[_balance(sizes.tolist()) for sizes in np.array(self._types).T],
             volume_rows=sum(self._halo),
         )
 

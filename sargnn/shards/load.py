@@ -1,6 +1,6 @@
 """From a part to a layer plan.
 
-Letters: N own rows, H halo rows, E edges, P parts.
+Letters: N own rows, H halo rows, S source rows and A destination rows of a block, E edges, P parts, T node types.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ from sargnn.comm.exchange import HaloLists, Piece
 from sargnn.errors import StoreError
 from sargnn.kernels.block import EdgeBlock
 from sargnn.partition.cut import Part
-from sargnn.shards.plan import LayerPlan, Shard
+from sargnn.shards.merged import MergedRows
+from sargnn.shards.plan import LayerPlan, RelationBlock, Shard
 
 Layout = Literal["sharded", "merged"]
+_COMPACT = 0.75
+"""Where fewer of a run's rows have edges than this, a typed block lists those that do."""
 
 
 def load_plan(
@@ -28,76 +31,188 @@ def load_plan(
     Args:
         part: the worker's part.
         layout: ``sharded`` makes one shard per peer, ``merged`` one for all.
-        piece_rows: no message of the sharded layout holds more rows; the same on all ranks.
-        add_self_loops: give every node exactly one self-loop; those in the data are dropped first.
+        piece_rows: no message of the sharded layout holds more rows, nor does a block of a typed graph map more rows at once;
+            the same on all ranks.
+        add_self_loops: give every node exactly one self-loop; those in the data are dropped first. Homogeneous graphs only.
 
     Raises:
         StoreError: a part with 2**31 or more edges: local indices are 32 bits wide.
     """
-    world = len(part.edge_offsets) - 1
-    num_rows = len(part.node_ids)
-    src, dst, offsets = np.asarray(part.edge_src), np.asarray(part.edge_dst), np.asarray(part.edge_offsets)
-    if len(src) + num_rows >= 2**31:
-        raise StoreError(
-            f"Part {rank} has {len(src)} edges, more than local indices can number.",
-            hint="use more workers: world=N with a larger N",
-        )
-    in_degrees = np.array(part.in_degrees, dtype=np.int64)
-    out_degrees = np.array(part.out_degrees, dtype=np.int64)
-    local_src, local_dst = src[offsets[rank] : offsets[rank + 1]], dst[offsets[rank] : offsets[rank + 1]]
-    if add_self_loops:
-        local_src, local_dst, dropped = _with_self_loops(local_src, local_dst, num_rows)
-        in_degrees += 1 - dropped
-        out_degrees += 1 - dropped
+    return _Loader(part, rank, device, piece_rows, add_self_loops).plan(layout)
 
-    halo_sizes = np.diff(part.halo_offsets)
-    edges = [
-        (local_src, local_dst) if q == rank else (src[offsets[q] : offsets[q + 1]], dst[offsets[q] : offsets[q + 1]])
-        for q in range(world)
-    ]
-    starts = [0 if q == rank else num_rows + int(part.halo_offsets[q]) for q in range(world)]
-    ids = np.concatenate([part.node_ids, part.halo_ids])
-    order = _places(ids)
-    node_ids = _tensor(np.asarray(part.node_ids), device)
-    send = np.asarray(part.send_rows)
-    lists = HaloLists(
-        send_rows=tuple(_tensor(send[part.send_offsets[q] : part.send_offsets[q + 1]], device) for q in range(world)),
-        receive_rows=tuple(int(size) for size in halo_sizes),
-        piece_rows=piece_rows,
-    )
-    shards: dict[Piece, Shard] | None = None
-    merged: Shard | None = None
-    if layout == "sharded":
-        own = _block(*edges[rank], order[:num_rows], node_ids, node_ids)
-        shards = {Piece(rank, 0): Shard(rank, own)}
-        for now in lists.rounds(rank):
+
+class _Loader:
+    def __init__(self, part: Part, rank: int, device: torch.device, piece_rows: int, add_self_loops: bool) -> None:
+        self.part, self.rank, self.device, self.piece_rows = part, rank, device, piece_rows
+        self.schema, self.num_rows = part.schema, len(part.node_ids)
+        if len(part.edge_src) + self.num_rows >= 2**31:
+            raise StoreError(
+                f"Part {rank} has {len(part.edge_src)} edges, more than local indices can number.",
+                hint="use more workers: world=N with a larger N",
+            )
+        self.world = len(part.halo_offsets) - 1
+        self.row_bounds = part.row_bounds
+        halos = [part.halo_ids[part.halo_offsets[q] : part.halo_offsets[q + 1]] for q in range(self.world)]
+        self.halo_bounds = [
+            tuple(int(part.halo_offsets[q]) + bound for bound in self.schema.bounds(halos[q])) for q in range(self.world)
+        ]
+        self.in_degrees = np.array(part.in_degrees, dtype=np.int64)
+        self.out_degrees = np.array(part.out_degrees, dtype=np.int64)
+        self.local: tuple[np.ndarray, np.ndarray] | None = None
+        if add_self_loops:
+            assert not self.schema.typed
+            src, dst, dropped = _with_self_loops(*part.edges(rank, 0), self.num_rows)
+            self.local = src, dst
+            self.in_degrees += 1 - dropped
+            self.out_degrees += 1 - dropped
+        ids = np.concatenate([part.node_ids, part.halo_ids])
+        self.ids, self.places = _tensor(ids, device), _tensor(_places(ids), device)
+        self.node_ids = self.ids[: self.num_rows]
+
+    def plan(self, layout: Layout) -> LayerPlan:
+        part, send = self.part, np.asarray(self.part.send_rows)
+        lists = HaloLists(
+            send_rows=tuple(
+                _tensor(send[part.send_offsets[q] : part.send_offsets[q + 1]], self.device) for q in range(self.world)
+            ),
+            receive_rows=tuple(int(size) for size in np.diff(part.halo_offsets)),
+            piece_rows=self.piece_rows,
+        )
+        merged_rows = MergedRows.lay_out(self.row_bounds, self.halo_bounds)
+        return LayerPlan(
+            rank=self.rank,
+            world=self.world,
+            schema=self.schema,
+            row_bounds=self.row_bounds,
+            out_bounds=self.row_bounds,
+            out_rows=None,
+            node_ids=self.node_ids,
+            in_degrees=_tensor(self.in_degrees, self.device),
+            out_degrees=_tensor(self.out_degrees, self.device),
+            relation_degrees=tuple(self._relation_degrees(r) for r in range(len(self.schema.relations))),
+            lists=lists,
+            shards=self._shards(lists) if layout == "sharded" else None,
+            merged=self._merged(merged_rows) if layout == "merged" else None,
+            merged_rows=merged_rows,
+        )
+
+    def _edges(self, peer: int, relation: int) -> tuple[np.ndarray, np.ndarray]:
+        """Sources, rows in the peer's halo (own rows for the own rank), and destinations, own rows."""
+        if self.local is not None and peer == self.rank:
+            return self.local
+        return self.part.edges(peer, relation)
+
+    def _relation_degrees(self, relation: int) -> Tensor:
+        if not self.schema.typed:
+            return _tensor(self.in_degrees, self.device)
+        first, last = self._out(relation)
+        counts = np.zeros(last - first, np.int64)
+        for q in range(self.world):
+            counts += np.bincount(self._edges(q, relation)[1] - first, minlength=last - first)
+        return _tensor(counts, self.device)
+
+    def _out(self, relation: int) -> tuple[int, int]:
+        destination = self.schema.relations[relation].destination
+        return self.row_bounds[destination], self.row_bounds[destination + 1]
+
+    def _shards(self, lists: HaloLists) -> dict[Piece, Shard]:
+        own = tuple((a, a, b - a) for a, b in zip(self.row_bounds, self.row_bounds[1:], strict=False))
+        shards = {Piece(self.rank, 0): Shard(self.rank, self.num_rows, self._own_blocks(), own)}
+        for now in lists.rounds(self.rank):
             peer, number = now.piece
             spans = lists.spans(lists.receive_rows[peer])
             first, last = spans[number] if number < len(spans) else (0, 0)
-            shard_src, shard_dst = edges[peer]
-            inside = (shard_src >= first) & (shard_src < last)
-            rows = slice(starts[peer] + first, starts[peer] + last)
-            row_ids = _tensor(ids[rows], device)
-            block = _block(shard_src[inside] - np.int32(first), shard_dst[inside], order[rows], row_ids, node_ids)
-            shards[now.piece] = Shard(peer, block)
-    else:
-        all_src = np.concatenate([edges[q][0] + np.int32(starts[q]) for q in range(world)])
-        all_dst = np.concatenate([edges[q][1] for q in range(world)])
-        by_dst = np.argsort(all_dst, kind="stable")
-        merged = Shard(-1, _block(all_src[by_dst], all_dst[by_dst], order, _tensor(ids, device), node_ids))
-    return LayerPlan(
-        rank=rank,
-        world=world,
-        num_rows=num_rows,
-        num_out=num_rows,
-        out_rows=None,
-        node_ids=node_ids,
-        in_degrees=_tensor(in_degrees, device),
-        out_degrees=_tensor(out_degrees, device),
-        lists=lists,
-        shards=shards,
-        merged=merged,
-    )
+            shards[now.piece] = Shard(peer, last - first, self._halo_blocks(peer, first, last))
+        return shards
+
+    def _own_blocks(self) -> tuple[RelationBlock, ...]:
+        blocks: list[RelationBlock] = []
+        for r, relation in enumerate(self.schema.relations):
+            src, dst = self._edges(self.rank, r)
+            if not self.schema.typed:
+                rows = self.ids[: self.num_rows]
+                return (self._block(r, src, dst, 0, 0, self.num_rows, rows, self.places[: self.num_rows]),)
+            (s0, s1), (d0, d1) = self.row_bounds[relation.source : relation.source + 2], self._out(r)
+            # Cut, so that what is mapped at once stays as small as a message: along the side that has fewer rows.
+            by_source = s1 - s0 <= len(np.unique(dst))
+            low, high = (s0, s1) if by_source else (d0, d1)
+            pieces = max(1, -(-(high - low) // self.piece_rows))
+            for j in range(pieces):
+                a, b = low + (high - low) * j // pieces, low + (high - low) * (j + 1) // pieces
+                inside = (src >= a) & (src < b) if by_source else (dst >= a) & (dst < b)
+                (sa, sb), (da, db) = ((a, b), (d0, d1)) if by_source else ((s0, s1), (a, b))
+                if inside.any():
+                    edges = src[inside] - np.int32(sa), dst[inside] - np.int32(da)
+                    blocks.append(self._block(r, *edges, sa, da, db, self.ids[sa:sb], self.places[sa:sb]))
+        return tuple(blocks)
+
+    def _halo_blocks(self, peer: int, first: int, last: int) -> tuple[RelationBlock, ...]:
+        """Edges from rows [first, last) of the peer's halo."""
+        blocks = []
+        start = self.num_rows + int(self.part.halo_offsets[peer])
+        for r, relation in enumerate(self.schema.relations):
+            low, high = (self.halo_bounds[peer][relation.source + k] - self.halo_bounds[peer][0] for k in (0, 1))
+            a, b = max(first, low), max(first, low, min(last, high))
+            src, dst = self._edges(peer, r)
+            inside = (src >= a) & (src < b)
+            d0, d1 = self._out(r)
+            if inside.any() or not self.schema.typed:
+                edges = src[inside] - np.int32(a), dst[inside] - np.int32(d0)
+                rows = slice(start + a, start + b)
+                blocks.append(self._block(r, *edges, a - first, d0, d1, self.ids[rows], self.places[rows]))
+        return tuple(blocks)
+
+    def _merged(self, layout: MergedRows) -> Shard:
+        blocks = []
+        ids, places = (self._by_merged_row(tensor, layout) for tensor in (self.ids, self.places))
+        for r, relation in enumerate(self.schema.relations):
+            sources, destinations = [], []
+            at = {q: layout.halo[relation.source * self.world + q][0] for q in range(self.world)}
+            first, (d0, d1) = layout.bounds[relation.source], self._out(r)
+            for q in range(self.world):
+                src, dst = self._edges(q, r)
+                if q == self.rank:
+                    shift = -self.row_bounds[relation.source]
+                else:
+                    begins = self.halo_bounds[q][relation.source] - self.halo_bounds[q][0]
+                    shift = at[q] - begins - first
+                sources.append(src + np.int32(shift))
+                destinations.append(dst - np.int32(d0))
+            all_src, all_dst = np.concatenate(sources), np.concatenate(destinations)
+            order = np.argsort(all_dst, kind="stable")
+            rows = slice(first, layout.bounds[relation.source + 1])
+            edges = all_src[order], all_dst[order]
+            blocks.append(self._block(r, *edges, first, d0, d1, ids[rows], places[rows], compact=False))
+        own = tuple((at_merged, at_own, n) for at_merged, at_own, n in layout.own)
+        return Shard(-1, layout.bounds[-1], tuple(blocks), own)
+
+    def _by_merged_row(self, values: Tensor, layout: MergedRows) -> Tensor:
+        if layout.in_order:
+            return values
+        merged = torch.empty_like(values)
+        layout.fill(merged, values[: self.num_rows], values[self.num_rows :])
+        return merged
+
+    def _block(
+        self, relation: int, src: np.ndarray, dst: np.ndarray, first_src: int, first_out: int, last_out: int, src_ids: Tensor,
+        places: Tensor, *, compact: bool = True,
+    ) -> RelationBlock:  # fmt: skip
+        """``src`` and ``dst`` count from the beginning of their runs."""
+        run, rows = last_out - first_out, None
+        dst_ids = self.node_ids[first_out:last_out]
+        map_sources = True
+        if self.schema.typed:
+            listed = np.unique(dst)
+            map_sources = len(src_ids) <= len(listed)
+            if compact and not map_sources and len(listed) < _COMPACT * run:
+                rows = _tensor(listed.astype(np.int32), self.device)
+                dst = np.searchsorted(listed, dst).astype(np.int32)
+                dst_ids = dst_ids[rows.long()]
+        block = EdgeBlock(
+            _tensor(src, self.device), _tensor(dst, self.device), len(src_ids), len(dst_ids), places, src_ids, dst_ids
+        )
+        in_type = first_out - self._out(relation)[0]
+        return RelationBlock(relation, first_src, first_out, in_type, run, block, rows, map_sources)
 
 
 def _with_self_loops(src: np.ndarray, dst: np.ndarray, num_rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -115,13 +230,6 @@ def _places(ids: np.ndarray) -> np.ndarray:
     places = np.empty(len(ids), np.int32)
     places[np.argsort(ids)] = np.arange(len(ids), dtype=np.int32)
     return places
-
-
-def _block(src: np.ndarray, dst: np.ndarray, order: np.ndarray, src_ids: Tensor, dst_ids: Tensor) -> EdgeBlock:
-    device = dst_ids.device
-    return EdgeBlock(
-        _tensor(src, device), _tensor(dst, device), len(src_ids), len(dst_ids), _tensor(order, device), src_ids, dst_ids
-    )
 
 
 def _tensor(array: np.ndarray, device: torch.device) -> Tensor:

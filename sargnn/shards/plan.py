@@ -1,16 +1,54 @@
 """The layer plan: everything about the graph that one layer needs on one worker.
 
-Letters: N input rows, M output rows, H halo rows, S source rows of a shard.
+Letters: N input rows, M output rows, H halo rows, S source rows of a shard, T node types, R relations.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from sargnn.comm.exchange import HaloLists, Piece
+from sargnn.data.schema import Schema
 from sargnn.kernels.block import EdgeBlock
+from sargnn.shards.merged import MergedRows
+
+
+@dataclass(frozen=True)
+class RelationBlock:
+    """Edges of one relation from a run of a shard's source rows to a run of output rows.
+
+    Attributes:
+        relation: its number.
+        first_src, first_out: where the runs begin.
+        out_in_type: where the run of output rows begins among those of its type.
+        num_out: length of the run of output rows.
+        block: the edges; its source rows are the run's, its destination rows too unless ``rows`` names them.
+        rows: int32, the places in the run of the block's destination rows, ascending; None: all, in order.
+        map_sources: whether the block has fewer source than destination rows, so that a linear map costs less on the former.
+    """
+
+    relation: int
+    first_src: int
+    first_out: int
+    out_in_type: int
+    num_out: int
+    block: EdgeBlock
+    rows: Tensor | None
+    map_sources: bool
+
+    @property
+    def src(self) -> slice:
+        """The shard's source rows that the edges start from."""
+        return slice(self.first_src, self.first_src + self.block.num_src)
+
+    @property
+    def out(self) -> slice:
+        """The output rows that the edges end in."""
+        return slice(self.first_out, self.first_out + self.num_out)
 
 
 @dataclass(frozen=True)
@@ -19,12 +57,27 @@ class Shard:
 
     Attributes:
         peer: the source partition; the own rank for the local shard; -1 for the merged shard of all partitions.
-        block: the edges. Its source rows are the piece's rows, for the local shard all own rows, for the merged one
-            the own rows followed by all halo rows in rank order.
+        num_src: S. The source rows are the piece's rows, for the local shard all own rows, for the merged one the own and all
+            halo rows as ``MergedRows`` lays them out.
+        relations: the edges; without blocks for relations that have none here, except in the merged shard.
+        own: (first source row, first output row, length): where the output rows themselves lie among the source rows.
     """
 
     peer: int
-    block: EdgeBlock
+    num_src: int
+    relations: tuple[RelationBlock, ...]
+    own: tuple[tuple[int, int, int], ...] = ()
+
+    @classmethod
+    def whole(cls, peer: int, block: EdgeBlock) -> Shard:
+        """One relation between all rows, as homogeneous graphs have it."""
+        return cls(peer, block.num_src, (RelationBlock(0, 0, 0, 0, block.num_dst, block, None, map_sources=True),))
+
+    @property
+    def block(self) -> EdgeBlock:
+        """The edges of a homogeneous graph's shard."""
+        assert len(self.relations) == 1, "this reducer knows no relations"
+        return self.relations[0].block
 
 
 @dataclass(frozen=True)
@@ -33,28 +86,45 @@ class LayerPlan:
 
     Attributes:
         rank, world: this worker and the number of workers.
-        num_rows: N. num_out: M, the rows that the layer computes.
+        schema: node types and relations of the whole graph.
+        row_bounds, out_bounds: T + 1 each, the input and the output rows of each type: ``[bounds[t], bounds[t + 1])``.
         out_rows: int64 [M], which input row each output row is; None if they are the same.
         node_ids: int64 [N], original ids of the input rows.
         in_degrees: int64 [M], edges into each output row in the whole graph, as trained on (with the self-loop, if added).
         out_degrees: int64 [N], edges out of each input row in the whole graph, likewise.
+        relation_degrees: per relation int64, its edges into each output row of its destination type.
         lists: which rows travel.
         shards: the own one, then one for each round of the exchange in its order, also where a round brings no rows; None for
             modes that work on one merged graph.
-        merged: for modes that work on one merged graph; else None.
+        merged: for modes that work on one merged graph; else None. merged_rows: where its source rows lie.
+        out_type: the one type whose rows are computed; None: all.
     """
 
     rank: int
     world: int
-    num_rows: int
-    num_out: int
+    schema: Schema
+    row_bounds: tuple[int, ...]
+    out_bounds: tuple[int, ...]
     out_rows: Tensor | None
     node_ids: Tensor
     in_degrees: Tensor
     out_degrees: Tensor
+    relation_degrees: tuple[Tensor, ...]
     lists: HaloLists
     shards: dict[Piece, Shard] | None
     merged: Shard | None
+    merged_rows: MergedRows
+    out_type: int | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        return self.row_bounds[-1]
+
+    @property
+    def num_out(self) -> int:
+        """M, the rows that the layer computes."""
+        return self.out_bounds[-1]
 
     def self_rows(self, h: Tensor) -> Tensor:
         """The rows of ``h`` [N, F] that the output rows are: [M, F]."""
@@ -64,3 +134,47 @@ class LayerPlan:
     def halo_rows(self) -> int:
         """H."""
         return self.lists.halo_rows
+
+    def out_of(self, relation: int) -> slice:
+        """The output rows of a relation's destination type."""
+        destination = self.schema.relations[relation].destination
+        return slice(self.out_bounds[destination], self.out_bounds[destination + 1])
+
+    def by_type(self, out: Tensor) -> list[Tensor]:
+        """Output rows [M, F] type by type, without copies."""
+        return list(out.split([b - a for a, b in zip(self.out_bounds, self.out_bounds[1:], strict=False)]))
+
+    def joined(self, tables: list[Tensor]) -> Tensor:
+        """The inverse of ``by_type``. Types without rows here take part, so that no worker's graph of operations lacks them."""
+        if self.out_type is not None:
+            return tables[self.out_type]
+        return tables[0] if len(tables) == 1 else torch.cat(tables)
+
+    def relation_scale(self, relation: int, dtype: torch.dtype) -> Tensor:
+        """1 / |N_r(i)| for each output row of the relation's destination type, 1 without edges."""
+        return self.relation_degrees[relation].clamp(min=1).to(dtype).reciprocal_()
+
+    def only(self, node_type: int) -> LayerPlan:
+        """The plan that computes the rows of one type only. Shares all edges with this one, and exchanges the same rows."""
+        assert self.out_rows is None
+        first, last = self.row_bounds[node_type], self.row_bounds[node_type + 1]
+        bounds = tuple(0 if t <= node_type else last - first for t in range(len(self.row_bounds)))
+        into = [r for r, relation in enumerate(self.schema.relations) if relation.destination == node_type]
+
+        def kept(shard: Shard) -> Shard:
+            blocks = (b for b in shard.relations if b.relation in into)
+            shifted = tuple(dataclasses.replace(b, first_out=b.first_out - first) for b in blocks)
+            own = tuple((src, out - first, n) for src, out, n in shard.own if out == first and n == last - first)
+            return Shard(shard.peer, shard.num_src, shifted, own)
+
+        none = self.in_degrees[:0]
+        return dataclasses.replace(
+            self,
+            out_type=node_type,
+            out_bounds=bounds,
+            out_rows=torch.arange(first, last, device=self.node_ids.device),
+            in_degrees=self.in_degrees[first:last],
+            relation_degrees=tuple(d if r in into else none for r, d in enumerate(self.relation_degrees)),
+            shards=None if self.shards is None else {piece: kept(shard) for piece, shard in self.shards.items()},
+            merged=None if self.merged is None else kept(self.merged),
+        )

@@ -20,6 +20,7 @@ from rich.progress import (
 from rich.table import Table
 
 from sargnn import steps
+from sargnn.data.schema import Schema
 
 
 def human_bytes(count: float) -> str:
@@ -94,14 +95,29 @@ def say(text: str) -> None:
     Console(stderr=True, soft_wrap=True).print(text, highlight=False, markup=False)
 
 
+def graph_lines(num_edges: int, schema: Schema, feature_widths: Sequence[int], num_classes: int) -> list[str]:
+    """A graph's size, in one line; of a typed graph with its types and relations."""
+    total = f"{schema.num_nodes} nodes, {num_edges} directed edges, "
+    if not schema.typed:
+        return [f"{total}{feature_widths[0]} features, {num_classes} classes"]
+    lines = [f"{total}{len(schema.relations)} relations, {num_classes} classes"]
+    for node_type, name in enumerate(schema.node_types):
+        width = feature_widths[node_type]
+        lines.append(f"  {name}: {schema.count(node_type)} nodes, {f'{width} features' if width else 'no features'}")
+    return lines
+
+
 def partition_lines(stats: dict[str, Any]) -> list[str]:
-    """The partition's quality in three lines."""
+    """The partition's quality in a few lines."""
     halo = stats["halo_rows"]
-    return [
+    lines = [
         f"  edge cut {stats['edge_cut']:.3f} ({stats['cut_edges']} edges)",
         f"  halo rows {min(halo)} to {max(halo)} a worker, {stats['volume_rows']} travel in one exchange",
         f"  balance (largest / mean): nodes {stats['node_balance']:.3f}, edges {stats['edge_balance']:.3f}",
     ]
+    if len(stats["type_balance"]) > 1:
+        lines.append(f"  of each node type: {', '.join(f'{one:.3f}' for one in stats['type_balance'])}")
+    return lines
 
 
 def result_table(summary: dict[str, Any]) -> None:

@@ -13,12 +13,13 @@ from statistics import median
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sargnn.comm.group import sum_flat
 from sargnn.config import RunConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import TrainingError
+from sargnn.models.stack import Stack
 from sargnn.shards.plan import LayerPlan
 from sargnn.spans import EVALUATION, OPTIMIZER, REST, Spans, install, span
 from sargnn.tracking.memory import PeakMeter
@@ -60,18 +61,18 @@ class Trainer:
     """Trains a model on one worker's part.
 
     Args:
-        model: replicated, the same parameters on every rank.
+        model: the same parameters on every rank, but for those that ``model.inputs`` shards.
         engine: the worker's engine.
         plans: one per layer.
-        features: [N, F] in the run's precision.
-        targets: labels and splits of the own rows.
+        features: [N, D] in the run's precision, as ``model.inputs`` loaded them.
+        targets: labels and splits of the last layer's output rows.
         meter: of memory peaks; made once graph, features and parameters were read in.
     """
 
     def __init__(
         self,
         config: RunConfig,
-        model: nn.Module,
+        model: Stack,
         engine: Engine,
         plans: Sequence[LayerPlan],
         features: Tensor,
@@ -82,6 +83,9 @@ class Trainer:
         self.features, self.targets = features, targets
         self.meter = meter or PeakMeter.here()
         self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.sharded = model.inputs.sharded()
+        own = {id(p) for p in self.sharded}
+        self.replicated = [p for p in self.parameters if id(p) not in own]
         self.optimizer = make_optimizer(config.optim, self.parameters)
         self.history = History()
         self._not_finite: list[int] = []
@@ -171,7 +175,7 @@ class Trainer:
         for parameter in self.parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        sum_flat(self.engine.group, [p.grad for p in self.parameters if p.grad is not None])
+        sum_flat(self.engine.group, [p.grad for p in self.replicated if p.grad is not None])
         loss = float(self.engine.group.sum_(share.detach().double().clone()))
         if not math.isfinite(loss):  # on all ranks alike
             shares = self.engine.group.gather(share.detach().double())

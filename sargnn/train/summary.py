@@ -8,6 +8,7 @@ import torch
 
 from sargnn.comm.group import Group
 from sargnn.config import RunConfig
+from sargnn.models.stack import GraphLayer
 from sargnn.partition.store import PartitionInfo
 from sargnn.tracking.provenance import versions
 from sargnn.train.loop import History, Trainer, steady
@@ -39,10 +40,12 @@ def measured(trainer: Trainer, group: Group) -> dict[str, Any]:
         dtype=torch.int64,
     )
     every = torch.stack(group.gather(peaks))
+    sharded = group.sum_(torch.tensor(sum(p.numel() for p in trainer.sharded)))
     categories = list(history.profile_s)
     seconds = torch.tensor([history.profile_s[name] for name in categories], dtype=torch.float64)
     profiles = torch.stack(group.gather(seconds)).T.tolist() if categories else []
-    kernels = {trainer.engine.kernel_for(layer.reducer.operation).name for layer in trainer.model.layers}  # type: ignore[union-attr]
+    layers = [layer for layer in trainer.model.layers if isinstance(layer, GraphLayer)]
+    kernels = {trainer.engine.kernel_for(layer.reducer.operation).name for layer in layers}
     return {
         "losses": history.losses,
         "train_acc": history.accuracies.get("train"),
@@ -63,5 +66,5 @@ def measured(trainer: Trainer, group: Group) -> dict[str, Any]:
         "profile_s": dict(zip(categories, profiles, strict=True)) or None,
         "cache_static": trainer.engine.holds_constants,
         "kernel": "+".join(sorted(kernels)),
-        "num_params": sum(p.numel() for p in trainer.parameters),
+        "num_params": sum(p.numel() for p in trainer.replicated) + int(sharded),
     }

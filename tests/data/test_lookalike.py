@@ -30,7 +30,7 @@ def test_figures_of_the_real_graph(tmp_path: Path, name: str, scale: float) -> N
     n = dataset.num_nodes
     assert n == round(shape.num_nodes * scale)
     assert abs(dataset.num_edges - shape.num_edges * scale) < 0.01 * shape.num_edges * scale
-    assert dataset.features.shape == (n, shape.num_features) and dataset.num_classes == shape.num_classes
+    assert dataset.features[0].shape == (n, shape.num_features) and dataset.num_classes == shape.num_classes
     destination = np.repeat(np.arange(n), np.diff(dataset.indptr))
     source = np.asarray(dataset.indices).astype(np.int64)
     keys = destination * n + source

@@ -11,7 +11,7 @@ import pytest
 
 from sargnn.config import OgbDirConfig
 from sargnn.data.dataset import Dataset
-from sargnn.data.ogb import OgbDir
+from sargnn.data.ogb import ogb_dir
 from sargnn.errors import DataError
 
 EDGES = [(0, 1), (1, 2), (2, 0), (2, 0), (3, 3), (1, 4)]
@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
 
 def read(folder: Path, inverse: bool = False, normalize: bool = False) -> Dataset:
     config = OgbDirConfig("ogb_dir", str(folder), add_inverse_edges=inverse, normalize_features=normalize, add_self_loops=None)
-    return OgbDir(config).read()
+    return ogb_dir(config).read()
 
 
 def edges_of(dataset: Dataset) -> list[tuple[int, int]]:
@@ -56,19 +56,19 @@ def test_equals_ogbs_own_reader(folder: Path, inverse: bool) -> None:
     ours = read(folder, inverse)
     assert ours.num_nodes == graph["num_nodes"]
     assert edges_of(ours) == sorted(zip(*graph["edge_index"].tolist(), strict=True))
-    assert np.array_equal(ours.features, graph["node_feat"].astype(np.float32))
+    assert np.array_equal(ours.features[0], graph["node_feat"].astype(np.float32))
 
 
 def test_labels_split_and_normalisation(folder: Path) -> None:
     ours = read(folder, normalize=True)
     assert ours.labels.tolist() == [0, 1, 2, 0, 1, -1] and ours.num_classes == 3
     assert ours.split.tolist() == [1, 1, 2, 3, 3, 0]
-    assert np.allclose(np.abs(ours.features).sum(1), [1, 1, 0, 1, 1, 1])
+    assert np.allclose(np.abs(ours.features[0]).sum(1), [1, 1, 0, 1, 1, 1])
 
 
 def test_cora(cora: Path) -> None:
     ours = read(cora)
-    assert (ours.num_nodes, ours.num_edges, ours.features.shape[1], ours.num_classes) == (2708, 10556, 1433, 7)
+    assert (ours.num_nodes, ours.num_edges, ours.features[0].shape[1], ours.num_classes) == (2708, 10556, 1433, 7)
     assert np.bincount(ours.split).tolist() == [1068, 140, 500, 1000]
     assert set(edges_of(ours)) == {(b, a) for a, b in edges_of(ours)}  # the file holds both directions
 

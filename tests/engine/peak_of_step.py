@@ -30,7 +30,7 @@ def main(mode: str, nodes: int, edges: int, heads: int, width: int, operation: s
     block = EdgeBlock(src, dst, nodes, nodes)
     plan = whole_plan(block)
     if engine.mode.layout == "merged":
-        plan = dataclasses.replace(plan, shards=None, merged=Shard(-1, block))
+        plan = dataclasses.replace(plan, shards=None, merged=Shard.whole(-1, block))
     z = torch.randn(nodes, heads * width, generator=generator).requires_grad_()
     el, er = (torch.randn(nodes, heads, generator=generator).requires_grad_() for _ in range(2))
     x = torch.randn(nodes, heads * width, generator=generator).requires_grad_()

@@ -60,8 +60,8 @@ def test_statistics_survive_a_large_offset() -> None:
     """fp32 with a mean 10,000 times the deviation: sums of squares would lose it all."""
     x = (1e4 + torch.randn(5000, 3, generator=torch.Generator().manual_seed(1))).float()
     norm = DistributedBatchNorm(3).statistics(x, Group.single(), fused=True)
-    torch.testing.assert_close(norm.inv_std, x.double().var(0, correction=0).rsqrt().float(), rtol=1e-5, atol=0)
-    torch.testing.assert_close(norm.mean, x.double().mean(0).float(), rtol=1e-7, atol=0)
+    torch.testing.assert_close(norm.inv_std[0], x.double().var(0, correction=0).rsqrt().float(), rtol=1e-5, atol=0)
+    torch.testing.assert_close(norm.mean[0], x.double().mean(0).float(), rtol=1e-7, atol=0)
 
 
 @pytest.mark.parametrize("norm", [True, False])

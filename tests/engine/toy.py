@@ -9,8 +9,7 @@ from torch import Tensor
 
 from sargnn.engine.reducers.base import Reducer, Saved, Tensors
 from sargnn.kernels.base import Kernel
-from sargnn.kernels.block import EdgeBlock
-from sargnn.shards.plan import LayerPlan
+from sargnn.shards.plan import LayerPlan, Shard
 
 
 class Toy(Reducer):
@@ -21,9 +20,9 @@ class Toy(Reducer):
     def init(self, plan: LayerPlan, sent: Tensors, local: Tensors, params: Tensors) -> Tensor:
         return sent[0].new_zeros(plan.num_out, sent[0].shape[1])
 
-    def step(self, kernel: Kernel, block: EdgeBlock, rows: Tensors, local: Tensors, params: Tensors, state: Tensor) -> None:
+    def step(self, kernel: Kernel, shard: Shard, rows: Tensors, local: Tensors, params: Tensors, state: Tensor) -> None:
         z, s = rows
-        kernel.sum_forward(block, z.square() * s, state)
+        kernel.sum_forward(shard.block, z.square() * s, state)
 
     def finish(self, plan: LayerPlan, local: Tensors, params: Tensors, state: Tensor) -> tuple[Tensors, Tensors]:
         return (local[0] * params[0] * state,), (state,)
@@ -34,13 +33,13 @@ class Toy(Reducer):
         return error, grads[0] * saved.params[0] * folded, (grads[0] * saved.local[0] * folded).sum(0)
 
     def backward_step(
-        self, kernel: Kernel, block: EdgeBlock, rows: Tensors | None, saved: Saved, state: Tensors, out: Tensors | None
+        self, kernel: Kernel, shard: Shard, rows: Tensors | None, saved: Saved, state: Tensors, out: Tensors | None
     ) -> None:
         assert rows is not None
         z, s = rows
         if out is not None:
             gathered = z.new_empty(z.shape)
-            kernel.sum_backward(block, state[0], gathered)
+            kernel.sum_backward(shard.block, state[0], gathered)
             out[0].copy_(2 * gathered * z * s)
             out[1].copy_((gathered * z.square()).sum(1, keepdim=True))
 
@@ -48,7 +47,7 @@ class Toy(Reducer):
         return (state[1],), (state[2],)
 
     def autograd_forward(
-        self, plan: LayerPlan, kernel: Kernel, block: EdgeBlock, rows: Tensors, local: Tensors, params: Tensors
+        self, plan: LayerPlan, kernel: Kernel, shard: Shard, rows: Tensors, local: Tensors, params: Tensors
     ) -> Tensors:
         z, s = rows
-        return (local[0] * params[0] * kernel.sum_autograd(block, z.square() * s),)
+        return (local[0] * params[0] * kernel.sum_autograd(shard.block, z.square() * s),)

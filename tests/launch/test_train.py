@@ -241,7 +241,7 @@ class Patient(Sar):
     def forward(self, call, sent, local, params):
         state = call.reducer.init(call.plan, sent, local, params)
         for piece, rows in list(call.exchange.rows(call.plan.lists, sent, keep=True)):
-            call.reducer.step(call.kernel, call.plan.shards[piece].block, rows, local, params, state)
+            call.reducer.step(call.kernel, call.plan.shards[piece], rows, local, params, state)
         return *call.reducer.finish(call.plan, local, params, state), {}
 '''
 

@@ -18,6 +18,7 @@ from sargnn.config import (
     ModeConfig,
     OptimConfig,
     PartitionerConfig,
+    RgcnConfig,
     RunConfig,
     SageConfig,
     SyntheticConfig,
@@ -29,7 +30,7 @@ from sargnn.models import MODELS
 from sargnn.models.stack import GraphLayer, Stack
 from sargnn.partition.cut import parts_of
 from sargnn.train.loop import Trainer
-from tests.graphs import assign
+from tests.graphs import assign, nasty_graph, typed_graph
 
 _DATASET = SyntheticConfig(
     name="synthetic", num_nodes=1, mean_degree=1.0, num_features=1, num_classes=2, blocks_per_class=1, homophily=0.5,
@@ -38,9 +39,14 @@ _DATASET = SyntheticConfig(
 )  # fmt: skip
 
 
-Model = SageConfig | GcnConfig | GatConfig
+Model = SageConfig | GcnConfig | GatConfig | RgcnConfig
 NAMES = [*MODELS, "gatv2"]
 """Every model, and the scorings of GAT."""
+
+
+def graph_for(name: str, seed: int = 0) -> Dataset:
+    """A graph that the model is for."""
+    return typed_graph(seed) if name == "rgcn" else nasty_graph(seed=seed)
 
 
 def model_config(name: str, **changes: Any) -> Model:
@@ -54,6 +60,9 @@ def model_config(name: str, **changes: Any) -> Model:
             "hidden": 5, "heads": 3, "out_heads": 2, "attn_dropout": 0.3, "negative_slope": 0.2, "v2": name == "gatv2",
         }  # fmt: skip
         return GatConfig(name="gat", **{**common, **attentive, **changes})
+    if name == "rgcn":
+        relational = {"bases": None, "order": "auto", "embedding": 11}
+        return RgcnConfig(name="rgcn", **{**common, **relational, **changes})
     if name == "gcn":
         return GcnConfig(name="gcn", **{**common, **changes})
     return SageConfig(name="sage", **{"aggregator": "mean", **common, **changes})
@@ -111,6 +120,7 @@ def step(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
     group.traffic.reset()
     loss = trainer.gradients()
     grads = {name: p.grad.double().numpy() for name, p in trainer.model.named_parameters() if p.grad is not None}
+    shards = {name: grads.pop(name) for name in list(grads) if name.startswith("inputs.embeddings.")}
     sent = group.traffic.sent_bytes
     plan = trainer.plans[0]
     predicted = 0
@@ -122,11 +132,14 @@ def step(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
         logits = trainer.model(trainer.engine, trainer.plans, trainer.features)
     return {
         "loss": loss,
-        "ids": plan.node_ids.numpy(),
+        "node_ids": plan.node_ids.numpy(),
+        "ids": trainer.plans[-1].self_rows(plan.node_ids).numpy(),
+        "shards": shards,
         "logits": logits.double().numpy(),
         "grads": grads,
         "sent_bytes": sent,
         "predicted_bytes": predicted,
+        "fetched_again": [trainer.engine.mode.fetches(layer.reducer) - 1 for layer in graph_layers(trainer)],
         "halo_rows": plan.halo_rows,
         "held_bytes": trainer.engine.exchange.held_bytes(),
         "planned_bytes": plan.lists.buffer_bytes(
@@ -149,7 +162,7 @@ def curve(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
     """A whole training: losses, the last accuracies and a digest of the final parameters."""
     trainer = trainer_of(group, config, dataset)
     history = trainer.run()
-    parameters = [p.detach().numpy().tobytes() for p in trainer.model.parameters()]
+    parameters = [p.detach().numpy().tobytes() for p in trainer.replicated]
     return {
         "losses": history.losses,
         "accuracies": history.accuracies,

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sargnn.config import GatConfig, RunConfig, SageConfig
+from sargnn.config import GatConfig, RgcnConfig, RunConfig, SageConfig
 from sargnn.data.dataset import SPLITS, Dataset
 from sargnn.rng import Draw, Purpose, dropout_mask, edge_mask
 
@@ -39,7 +39,7 @@ def forward(config: RunConfig, dataset: Dataset, params: dict[str, Tensor], epoc
         mask = dropout_mask(ids, x.shape[1], Draw(config.seed, epoch, purpose, layer, p))
         return x * mask / (1 - p)
 
-    h = drop(torch.from_numpy(dataset.features).double(), Purpose.INPUT_DROPOUT, 0, model.input_dropout)
+    h = drop(_inputs(dataset, params), Purpose.INPUT_DROPOUT, 0, model.input_dropout)
     for index in range(model.num_layers):
         name = f"layers.{index}"
         if isinstance(model, SageConfig):
@@ -49,6 +49,9 @@ def forward(config: RunConfig, dataset: Dataset, params: dict[str, Tensor], epoc
                 gathered = (matrix @ h) / (in_degrees[:, None] if model.aggregator == "mean" else torch.ones(()))
             out = h @ params[f"{name}.self.weight"].T + gathered @ params[f"{name}.neigh.weight"].T
             bias = params.get(f"{name}.self.bias")
+        elif isinstance(model, RgcnConfig):
+            out = _relational(dataset, h, {k[len(name) + 1 :]: v for k, v in params.items() if k.startswith(name)})
+            bias = params.get(f"{name}.bias")
         elif isinstance(model, GatConfig):
             draw = Draw(config.seed, epoch, Purpose.ATTENTION_DROPOUT, index, model.attn_dropout)
             heads = model.out_heads if index == model.num_layers - 1 else model.heads
@@ -69,9 +72,42 @@ def forward(config: RunConfig, dataset: Dataset, params: dict[str, Tensor], epoc
             weight = params.get(f"residuals.{index}.weight")
             out = out + (h if weight is None else h @ weight.T)
         if model.norm == "batch":
-            out = F.batch_norm(out, None, None, params[f"norms.{index}.weight"], params[f"norms.{index}.bias"], training=True)
+            out = _normalised(dataset, out, params[f"norms.{index}.weight"], params[f"norms.{index}.bias"])
         h = drop(getattr(F, model.activation)(out), Purpose.DROPOUT, index, model.dropout)
     raise AssertionError
+
+
+def _inputs(dataset: Dataset, params: dict[str, Tensor]) -> Tensor:
+    """[N, D]: features, mapped features or embeddings, type by type."""
+    tables = []
+    for node_type, features in zip(dataset.schema.node_types, dataset.features, strict=True):
+        rows, weight = torch.from_numpy(np.array(features)).double(), params.get(f"inputs.maps.{node_type}.weight")
+        rows = rows if weight is None else rows @ weight.T
+        tables.append(params.get(f"inputs.embeddings.{node_type}", rows))
+    return torch.cat(tables)
+
+
+def _relational(dataset: Dataset, h: Tensor, params: dict[str, Tensor]) -> Tensor:
+    """h W_0 + the relations' means, each with its own weight or one made of bases."""
+    n, weights = dataset.num_nodes, params["weight"]
+    if "coefficients" in params:
+        weights = torch.einsum("rb,bio->rio", params["coefficients"], weights)
+    rows = torch.from_numpy(np.repeat(np.arange(n), np.diff(dataset.indptr)))
+    columns = torch.from_numpy(np.asarray(dataset.indices)).long()
+    relation = torch.zeros_like(rows) if dataset.relation is None else torch.from_numpy(np.asarray(dataset.relation)).long()
+    out = h @ params["loop"]
+    for r, weight in enumerate(weights):
+        matrix, own = torch.zeros(n, n, dtype=torch.float64), relation == r
+        matrix.index_put_((rows[own], columns[own]), torch.ones(()).double(), accumulate=True)
+        out = out + (matrix / matrix.sum(1, keepdim=True).clamp(min=1)) @ h @ weight
+    return out
+
+
+def _normalised(dataset: Dataset, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Batch norm over the rows of each type."""
+    bounds = list(zip(dataset.schema.offsets, dataset.schema.offsets[1:], strict=False))
+    weight, bias = weight.view(len(bounds), -1), bias.view(len(bounds), -1)
+    return torch.cat([F.batch_norm(x[a:b], None, None, weight[t], bias[t], training=True) for t, (a, b) in enumerate(bounds)])
 
 
 def _attention(matrix: Tensor, h: Tensor, params: dict[str, Tensor], model: GatConfig, heads: int, draw: Draw) -> Tensor:

@@ -9,11 +9,13 @@ import pytest
 
 from sargnn.comm.group import Group
 from sargnn.config import RunConfig
-from tests.graphs import nasty_graph
+from sargnn.data.dataset import Dataset
+from tests.graphs import nasty_graph, typed_graph
 from tests.parity import cases
 from tests.pool import pool
 
 GRAPH = nasty_graph(seed=1)
+TYPED = typed_graph(seed=1)
 
 # name -> model, mode, kernel, partitioner, world, precision
 COMBINATIONS: dict[str, tuple[str, str, str, str, int, str]] = {
@@ -42,6 +44,17 @@ COMBINATIONS: dict[str, tuple[str, str, str, str, int, str]] = {
     "gatv2-sar-fused-metis-4": ("gatv2", "sar", "fused", "metis", 4, "fp64"),
     "gatv2-no_remat-dgl-random-2": ("gatv2", "no_remat", "dgl", "random", 2, "fp64"),
     "gatv2-domain_parallel-dgl-metis-4": ("gatv2", "domain_parallel", "dgl", "metis", 4, "fp64"),
+    "rgcn-sar-fused-metis-4": ("rgcn", "sar", "fused", "metis", 4, "fp64"),
+    "rgcn-sar-fused-by_type-4": ("rgcn", "sar", "fused", "by_type", 4, "fp64"),
+    "rgcn-sar-reference-random-2": ("rgcn", "sar", "reference", "random", 2, "fp64"),
+    "rgcn-no_remat-dgl-apart-4": ("rgcn", "no_remat", "dgl", "apart", 4, "fp64"),
+    "rgcn-one_shot-fused-random-2": ("rgcn", "one_shot", "fused", "random", 2, "fp64"),
+    "rgcn-domain_parallel-dgl-by_type-4": ("rgcn", "domain_parallel", "dgl", "by_type", 4, "fp64"),
+    "sums-sar-fused-by_type-4": ("sums", "sar", "fused", "by_type", 4, "fp64"),
+    "sums-domain_parallel-dgl-metis-4": ("sums", "domain_parallel", "dgl", "metis", 4, "fp64"),
+    "bases-sar-fused-metis-4": ("bases", "sar", "fused", "metis", 4, "fp64"),
+    "rgcn-sar-fused-metis-4-fp32": ("rgcn", "sar", "fused", "metis", 4, "fp32"),
+    "rgcn-domain_parallel-dgl-metis-4-fp32": ("rgcn", "domain_parallel", "dgl", "metis", 4, "fp32"),
     "gat-sar-fused-metis-4-fp32": ("gat", "sar", "fused", "metis", 4, "fp32"),
     "gatv2-sar-fused-metis-4-fp32": ("gatv2", "sar", "fused", "metis", 4, "fp32"),
     "gat-domain_parallel-dgl-metis-4-fp32": ("gat", "domain_parallel", "dgl", "metis", 4, "fp32"),
@@ -53,6 +66,9 @@ COMBINATIONS: dict[str, tuple[str, str, str, str, int, str]] = {
 def model(name: str) -> cases.Model:
     if name == "max":
         return cases.model_config("sage", aggregator="max", input_dropout=0.2)
+    if name in ("sums", "bases"):
+        bases, order = (None, "aggregate_first") if name == "sums" else (3, "transform_first")
+        return cases.model_config("rgcn", bases=bases, order=order)
     wider: dict[str, Any] = {"hidden": 10} if name.startswith("gat") else {}
     return cases.model_config(name, input_dropout=0.2, **wider)
 
@@ -60,7 +76,12 @@ def model(name: str) -> cases.Model:
 @cache
 def single(name: str, precision: str) -> dict[str, Any]:
     config = cases.run_config(model(name), mode="sar", kernel="reference", precision=precision)
-    return cases.curve(Group.single(), config, GRAPH)
+    return cases.curve(Group.single(), config, graph(name))
+
+
+def graph(name: str) -> Dataset:
+    """What a model of ``COMBINATIONS`` is trained on."""
+    return TYPED if name in ("rgcn", "sums", "bases") else GRAPH
 
 
 def assert_same_curve(losses: list[float], wanted: list[float], precision: str) -> None:
@@ -74,7 +95,7 @@ def assert_same_curve(losses: list[float], wanted: list[float], precision: str) 
 def test_curve(name: str) -> None:
     kind, mode, kernel, partitioner, world, precision = COMBINATIONS[name]
     config = cases.run_config(model(kind), mode=mode, kernel=kernel, partitioner=partitioner, world=world, precision=precision)
-    ranks = pool(world)(cases.curve, config, GRAPH)
+    ranks = pool(world)(cases.curve, config, graph(kind))
     want = single(kind, precision)
     assert want["losses"][-1] < 0.9 * want["losses"][0]  # it learns, so the comparison means something
     for answer in ranks:
@@ -99,10 +120,11 @@ def test_the_static_aggregate_changes_nothing(name: str, mode: str) -> None:
 
 
 def _twice(group: Group, config: RunConfig) -> tuple[dict[str, Any], dict[str, Any]]:
-    return cases.curve(group, config, GRAPH), cases.curve(group, config, GRAPH)
+    one, other = (cases.curve(group, config, graph(config.model.name)) for _ in range(2))
+    return one, other
 
 
-@pytest.mark.parametrize("name", ["sage", "gat"])
+@pytest.mark.parametrize("name", ["sage", "gat", "rgcn"])
 @pytest.mark.parametrize("mode", ["sar", "one_shot", "domain_parallel"])
 def test_two_identical_runs_are_bit_identical(mode: str, name: str) -> None:
     config = cases.run_config(model(name), mode=mode, world=4, precision="fp32", epochs=8)

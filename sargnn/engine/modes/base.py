@@ -41,6 +41,9 @@ class Mode(ABC):
     lean: bool = True
     """Whether fused node-wise operators and cached aggregates of constant rows may be used with it: not in a baseline."""
 
+    reads_sent_in_backward: bool = True
+    """Whether a case-2 reducer's backward pass needs the own rows as they were sent."""
+
     @abstractmethod
     def run(self, call: Call, sent: Tensors, local: Tensors, params: Tensors) -> Tensors:
         """The outputs, differentiable in all three tuples."""
@@ -48,6 +51,10 @@ class Mode(ABC):
     def fetches(self, reducer: Reducer) -> int:
         """How many times a training step of one layer sends the rows that peers need."""
         return 1
+
+    def kept_rows(self, plan: LayerPlan) -> int:
+        """Rows that a case-2 reducer's source rows occupy from forward to backward, or while backward fetches them."""
+        return plan.num_rows + plan.halo_rows
 
     def wire_bytes(
         self, plan: LayerPlan, reducer: Reducer, widths: tuple[int, ...], itemsize: int, *, sent_needs_grad: bool

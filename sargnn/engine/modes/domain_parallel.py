@@ -26,10 +26,13 @@ class DomainParallel(Mode):
         plan = call.plan
         assert plan.merged is not None
         rows = sent
-        if plan.world > 1:
+        if plan.schema.typed:
+            # One table per type, as a user of typed graphs has them.
+            rows = _TypedHaloExchange.apply(call, sent[0]) if plan.world > 1 else plan.merged_rows.split(sent[0])
+        elif plan.world > 1:
             halos = _HaloExchange.apply(call, *sent)
             rows = tuple(torch.cat([own, halo]) for own, halo in zip(sent, halos, strict=True))
-        return call.reducer.autograd_forward(plan, call.kernel, plan.merged.block, rows, local, params)
+        return call.reducer.autograd_forward(plan, call.kernel, plan.merged, rows, local, params)
 
 
 class _HaloExchange(torch.autograd.Function):
@@ -49,3 +52,21 @@ class _HaloExchange(torch.autograd.Function):
         d_sent = tuple(errors[0].new_zeros(call.plan.num_rows, width) for width in ctx.widths)
         call.exchange.all_errors(call.plan.lists, tuple(e.contiguous() for e in errors), d_sent)
         return (None, *d_sent)
+
+
+class _TypedHaloExchange(torch.autograd.Function):
+    """The same for rows of several types: own and halo rows side by side, a table [N_t + H_t, F] per type."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, sent: Tensor) -> Tensors:
+        ctx.call = call
+        halo = sent.new_empty(call.plan.halo_rows, sent.shape[1])
+        call.exchange.all_rows(call.plan.lists, (sent,), (halo,))
+        return call.plan.merged_rows.by_type(sent, halo)
+
+    @staticmethod
+    def backward(ctx: Any, *errors: Tensor) -> tuple[Tensor | None, ...]:
+        call: Call = ctx.call
+        d_sent = call.plan.merged_rows.own_part(errors)
+        call.exchange.all_errors(call.plan.lists, (call.plan.merged_rows.halo_part(errors),), (d_sent,))
+        return None, d_sent

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from sargnn.engine.function import ManualMode
 from sargnn.engine.modes.base import Call
 from sargnn.engine.reducers.base import Saved, Tensors
@@ -18,16 +16,19 @@ class OneShot(ManualMode):
 
     name = "one_shot"
     layout = "merged"
+    reads_sent_in_backward = False
 
     def forward(self, call: Call, sent: Tensors, local: Tensors, params: Tensors) -> tuple[Tensors, Tensors, Tensors | None]:
         plan, reducer = call.plan, call.reducer
         assert plan.merged is not None
         rows = tuple(t.new_empty(plan.num_rows + plan.halo_rows, t.shape[1]) for t in sent)
-        for merged, own in zip(rows, sent, strict=True):
-            merged[: plan.num_rows] = own
-        call.exchange.all_rows(plan.lists, sent, tuple(merged[plan.num_rows :] for merged in rows))
+        halos = tuple(plan.merged_rows.room_for_halo(merged) for merged in rows)
+        call.exchange.all_rows(plan.lists, sent, halos)
+        for merged, own, halo in zip(rows, sent, halos, strict=True):
+            plan.merged_rows.fill(merged, own, halo)
+        del halos
         state = reducer.init(plan, sent, local, params)
-        reducer.step(call.kernel, plan.merged.block, rows, local, params, state)
+        reducer.step(call.kernel, plan.merged, rows, local, params, state)
         out, stats = reducer.finish(plan, local, params, state)
         return out, stats, rows if reducer.needs_src_in_backward and call.training else None
 
@@ -36,11 +37,12 @@ class OneShot(ManualMode):
         assert plan.merged is not None
         state = reducer.backward_init(plan, call.kernel, saved, grads)
         total = plan.num_rows + plan.halo_rows
-        widths = [t.shape[1] for t in saved.sent] or [grads[0].shape[1]]
+        widths = [t.shape[1] for t in kept or ()] or [grads[0].shape[1]]
         errors = tuple(grads[0].new_empty(total, width) for width in widths) if call.sent_needs_grad else None
-        reducer.backward_step(call.kernel, plan.merged.block, kept, saved, state, errors)
+        reducer.backward_step(call.kernel, plan.merged, kept, saved, state, errors)
         if errors is None:
             return ((), *reducer.backward_finish(saved, state))
-        d_sent = tuple(error[: plan.num_rows].clone(memory_format=torch.contiguous_format) for error in errors)
-        call.exchange.all_errors(plan.lists, tuple(error[plan.num_rows :] for error in errors), d_sent)
+        by_type = [plan.merged_rows.split(error) for error in errors]
+        d_sent = tuple(plan.merged_rows.own_part(error) for error in by_type)
+        call.exchange.all_errors(plan.lists, tuple(plan.merged_rows.halo_part(error) for error in by_type), d_sent)
         return (d_sent, *reducer.backward_finish(saved, state))

@@ -10,6 +10,7 @@ from sargnn.comm.exchange import Piece
 from sargnn.engine.function import ManualMode
 from sargnn.engine.modes.base import Call
 from sargnn.engine.reducers.base import Reducer, Saved, Tensors
+from sargnn.shards.plan import LayerPlan
 
 Kept = dict[Piece, Tensors]
 
@@ -37,8 +38,8 @@ class Sar(ManualMode):
         kept: Kept = {}
         state = reducer.init(plan, sent, local, params)
         for piece, rows in call.exchange.rows(plan.lists, sent, keep=keep):
-            reducer.step(call.kernel, plan.shards[piece].block, rows, local, params, state)
-            if keep:
+            reducer.step(call.kernel, plan.shards[piece], rows, local, params, state)
+            if keep and piece.peer != plan.rank:  # the own rows are saved as such
                 kept[piece] = rows
         out, stats = reducer.finish(plan, local, params, state)
         return out, stats, kept
@@ -49,17 +50,17 @@ class Sar(ManualMode):
         state = reducer.backward_init(plan, call.kernel, saved, grads)
         if not call.sent_needs_grad:
             for piece, rows in self._sources(call, saved, kept):
-                reducer.backward_step(call.kernel, plan.shards[piece].block, rows, saved, state, None)
+                reducer.backward_step(call.kernel, plan.shards[piece], rows, saved, state, None)
             return ((), *reducer.backward_finish(saved, state))
         d_sent = tuple(_error_like(call, t, grads) for t in saved.sent) or (_error_like(call, None, grads),)
         refetch = self.fetches(reducer) > 1
         with call.exchange.errors(plan.lists, d_sent, beside_rows=refetch) as errors:
             for piece, rows in self._sources(call, saved, kept):
-                block = plan.shards[piece].block
+                shard = plan.shards[piece]
                 if piece.peer == plan.rank:
-                    reducer.backward_step(call.kernel, block, rows, saved, state, d_sent)
+                    reducer.backward_step(call.kernel, shard, rows, saved, state, d_sent)
                 else:
-                    reducer.backward_step(call.kernel, block, rows, saved, state, errors.buffer(piece))
+                    reducer.backward_step(call.kernel, shard, rows, saved, state, errors.buffer(piece))
                     errors.send(piece)
         return (d_sent, *reducer.backward_finish(saved, state))
 
@@ -71,9 +72,16 @@ class Sar(ManualMode):
                 yield piece, None
         elif self.keep_rows:
             for piece in call.plan.shards:
-                yield piece, kept[piece]
+                yield piece, kept.get(piece, saved.sent)
         else:
             yield from call.exchange.rows(call.plan.lists, saved.sent)
+
+    def kept_rows(self, plan: LayerPlan) -> int:
+        if self.keep_rows:
+            return plan.halo_rows
+        # Rows travel while errors do: one more buffer of each.
+        rounds = plan.lists.rounds(plan.rank)
+        return max((now.receive_rows + len(now.send) for now in rounds), default=0)
 
     def fetches(self, reducer: Reducer) -> int:
         return 2 if reducer.needs_src_in_backward and not self.keep_rows else 1

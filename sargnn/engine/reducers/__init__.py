@@ -5,5 +5,7 @@ REDUCERS = {
     "mean": "sargnn.engine.reducers.mean:Mean",
     "max": "sargnn.engine.reducers.max:Max",
     "gat": "sargnn.engine.reducers.gat:Gat",
+    "rgcn": "sargnn.engine.reducers.rgcn:Rgcn",
+    "relation_sum": "sargnn.engine.reducers.relation_sum:RelationSum",
     "gatv2": "sargnn.engine.reducers.gat:GatV2",
 }

@@ -12,8 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from sargnn.kernels.base import Kernel
-from sargnn.kernels.block import EdgeBlock
-from sargnn.shards.plan import LayerPlan
+from sargnn.shards.plan import LayerPlan, Shard
 
 Tensors = tuple[Tensor, ...]
 
@@ -23,8 +22,10 @@ class Saved:
     """What the backward pass gets to see.
 
     Attributes:
-        sent, local, params, out: the call's tensors; empty where ``needs_src_in_backward`` is false. ``backward_init`` may
-            drop ``out``, the largest that only it needs, which is then freed unless someone else keeps it.
+        sent, local, params: the call's tensors; empty where ``needs_src_in_backward`` is false, ``sent`` also where the mode
+            has kept the rows in another form.
+        out: the outputs; empty where ``needs_out_in_backward`` is false. ``backward_init`` may drop them, the largest that only
+            it needs, which are then freed unless someone else keeps them.
         stats: what ``finish`` asked to keep.
     """
 
@@ -48,6 +49,8 @@ class Reducer(ABC):
     """The kernel operation that its steps need."""
     needs_src_in_backward: bool
     """The paper's case 2: errors depend on the source rows (attention, learned messages). False: case 1."""
+    needs_out_in_backward: bool = False
+    """Whether errors also depend on the output (attention's softmax)."""
     linear: bool = False
     """Whether it commutes with a linear map of the rows, so that a model may transform before it aggregates."""
 
@@ -56,7 +59,7 @@ class Reducer(ABC):
         """The empty accumulator. A reducer that says so may accumulate into a tensor of ``local`` and return it."""
 
     @abstractmethod
-    def step(self, kernel: Kernel, block: EdgeBlock, rows: Tensors, local: Tensors, params: Tensors, state: Any) -> None:
+    def step(self, kernel: Kernel, shard: Shard, rows: Tensors, local: Tensors, params: Tensors, state: Any) -> None:
         """Fold one shard into ``state``, in place. ``rows``: [S, F_t] each, the shard's source rows."""
 
     @abstractmethod
@@ -69,7 +72,7 @@ class Reducer(ABC):
 
     @abstractmethod
     def backward_step(
-        self, kernel: Kernel, block: EdgeBlock, rows: Tensors | None, saved: Saved, state: Any, out: Tensors | None
+        self, kernel: Kernel, shard: Shard, rows: Tensors | None, saved: Saved, state: Any, out: Tensors | None
     ) -> None:
         """Send errors back through one shard.
 
@@ -84,6 +87,6 @@ class Reducer(ABC):
 
     @abstractmethod
     def autograd_forward(
-        self, plan: LayerPlan, kernel: Kernel, block: EdgeBlock, rows: Tensors, local: Tensors, params: Tensors
+        self, plan: LayerPlan, kernel: Kernel, shard: Shard, rows: Tensors, local: Tensors, params: Tensors
     ) -> Tensors:
         """The outputs from a merged shard in plain differentiable operators (``domain_parallel``, and the oracle)."""

@@ -19,9 +19,8 @@ from torch import Tensor
 from sargnn.engine.reducers.base import Reducer, Saved, Tensors
 from sargnn.kernels.attention import Attention, RunningSoftmax
 from sargnn.kernels.base import Kernel
-from sargnn.kernels.block import EdgeBlock
 from sargnn.rng import Draw
-from sargnn.shards.plan import LayerPlan
+from sargnn.shards.plan import LayerPlan, Shard
 
 
 class _Attentive(Reducer):
@@ -32,6 +31,7 @@ class _Attentive(Reducer):
     """
 
     needs_src_in_backward = True
+    needs_out_in_backward = True
 
     def __init__(self, heads: int = 1, negative_slope: float = 0.2, draw: Draw | None = None) -> None:
         self.attention = Attention(heads, negative_slope, draw)
@@ -59,32 +59,30 @@ class Gat(_Attentive):
     name = "gat"
     operation = "gat"
 
-    def step(
-        self, kernel: Kernel, block: EdgeBlock, rows: Tensors, local: Tensors, params: Tensors, state: RunningSoftmax
-    ) -> None:
+    def step(self, kernel: Kernel, shard: Shard, rows: Tensors, local: Tensors, params: Tensors, state: RunningSoftmax) -> None:
         z, el = rows
-        kernel.gat_forward(block, self.attention, z, el, local[0], state)
+        kernel.gat_forward(shard.block, self.attention, z, el, local[0], state)
 
     def backward_init(self, plan: LayerPlan, kernel: Kernel, saved: Saved, grads: Tensors) -> tuple[Tensor, Tensor, Tensor]:
         grad = grads[0].contiguous()
         return self._records(kernel, saved.local[0], saved, grad), grad, torch.zeros_like(saved.local[0])
 
     def backward_step(
-        self, kernel: Kernel, block: EdgeBlock, rows: Tensors | None, saved: Saved, state: Any, out: Tensors | None
+        self, kernel: Kernel, shard: Shard, rows: Tensors | None, saved: Saved, state: Any, out: Tensors | None
     ) -> None:
         assert rows is not None
         (z, el), (records, grad, d_er) = rows, state
         d_z, d_el = (None, None) if out is None else out
-        kernel.gat_backward(block, self.attention, z, el, records, grad, d_z, d_el, d_er)
+        kernel.gat_backward(shard.block, self.attention, z, el, records, grad, d_z, d_el, d_er)
 
     def backward_finish(self, saved: Saved, state: Any) -> tuple[Tensors, Tensors]:
         return (state[2],), ()
 
     def autograd_forward(
-        self, plan: LayerPlan, kernel: Kernel, block: EdgeBlock, rows: Tensors, local: Tensors, params: Tensors
+        self, plan: LayerPlan, kernel: Kernel, shard: Shard, rows: Tensors, local: Tensors, params: Tensors
     ) -> Tensors:
         z, el = rows
-        return (kernel.gat_autograd(block, self.attention, z, el, local[0]),)
+        return (kernel.gat_autograd(shard.block, self.attention, z, el, local[0]),)
 
 
 class GatV2(_Attentive):
@@ -96,10 +94,8 @@ class GatV2(_Attentive):
     name = "gatv2"
     operation = "gatv2"
 
-    def step(
-        self, kernel: Kernel, block: EdgeBlock, rows: Tensors, local: Tensors, params: Tensors, state: RunningSoftmax
-    ) -> None:
-        kernel.gatv2_forward(block, self.attention, rows[0], local[0], params[0], state)
+    def step(self, kernel: Kernel, shard: Shard, rows: Tensors, local: Tensors, params: Tensors, state: RunningSoftmax) -> None:
+        kernel.gatv2_forward(shard.block, self.attention, rows[0], local[0], params[0], state)
 
     def backward_init(self, plan: LayerPlan, kernel: Kernel, saved: Saved, grads: Tensors) -> tuple[Tensor, ...]:
         grad = grads[0].contiguous()
@@ -107,17 +103,18 @@ class GatV2(_Attentive):
         return records, grad, torch.zeros_like(saved.local[0]), torch.zeros_like(saved.params[0])
 
     def backward_step(
-        self, kernel: Kernel, block: EdgeBlock, rows: Tensors | None, saved: Saved, state: Any, out: Tensors | None
+        self, kernel: Kernel, shard: Shard, rows: Tensors | None, saved: Saved, state: Any, out: Tensors | None
     ) -> None:
         assert rows is not None
         records, grad, d_x, d_att = state
         d_z = None if out is None else out[0]
-        kernel.gatv2_backward(block, self.attention, rows[0], saved.local[0], saved.params[0], records, grad, d_z, d_x, d_att)
+        x, att = saved.local[0], saved.params[0]
+        kernel.gatv2_backward(shard.block, self.attention, rows[0], x, att, records, grad, d_z, d_x, d_att)
 
     def backward_finish(self, saved: Saved, state: Any) -> tuple[Tensors, Tensors]:
         return (state[2],), (state[3],)
 
     def autograd_forward(
-        self, plan: LayerPlan, kernel: Kernel, block: EdgeBlock, rows: Tensors, local: Tensors, params: Tensors
+        self, plan: LayerPlan, kernel: Kernel, shard: Shard, rows: Tensors, local: Tensors, params: Tensors
     ) -> Tensors:
-        return (kernel.gatv2_autograd(block, self.attention, rows[0], local[0], params[0]),)
+        return (kernel.gatv2_autograd(shard.block, self.attention, rows[0], local[0], params[0]),)

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from sargnn.engine.reducers.base import Reducer, Saved, Tensors
 from sargnn.kernels.base import Kernel
-from sargnn.kernels.block import EdgeBlock
-from sargnn.shards.plan import LayerPlan
+from sargnn.shards.plan import LayerPlan, Shard
 
 _NONE = torch.iinfo(torch.int32).max
 
@@ -32,13 +31,13 @@ class Max(Reducer):
     def step(
         self,
         kernel: Kernel,
-        block: EdgeBlock,
+        shard: Shard,
         rows: Tensors,
         local: Tensors,
         params: Tensors,
         state: tuple[Tensor, Tensor],
     ) -> None:
-        kernel.max_forward(block, rows[0], *state)
+        kernel.max_forward(shard.block, rows[0], *state)
 
     def finish(self, plan: LayerPlan, local: Tensors, params: Tensors, state: tuple[Tensor, Tensor]) -> tuple[Tensors, Tensors]:
         best, winner = state
@@ -49,15 +48,15 @@ class Max(Reducer):
         return grads[0].contiguous()
 
     def backward_step(
-        self, kernel: Kernel, block: EdgeBlock, rows: Tensors | None, saved: Saved, state: Tensor, out: Tensors | None
+        self, kernel: Kernel, shard: Shard, rows: Tensors | None, saved: Saved, state: Tensor, out: Tensors | None
     ) -> None:
         if out is not None:
-            kernel.max_backward(block, state, saved.stats[0], out[0])
+            kernel.max_backward(shard.block, state, saved.stats[0], out[0])
 
     def backward_finish(self, saved: Saved, state: Tensor) -> tuple[Tensors, Tensors]:
         return (), ()
 
     def autograd_forward(
-        self, plan: LayerPlan, kernel: Kernel, block: EdgeBlock, rows: Tensors, local: Tensors, params: Tensors
+        self, plan: LayerPlan, kernel: Kernel, shard: Shard, rows: Tensors, local: Tensors, params: Tensors
     ) -> Tensors:
-        return (kernel.max_autograd(block, rows[0]),)
+        return (kernel.max_autograd(shard.block, rows[0]),)

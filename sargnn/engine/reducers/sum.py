@@ -6,8 +6,7 @@ from torch import Tensor
 
 from sargnn.engine.reducers.base import Reducer, Saved, Tensors
 from sargnn.kernels.base import Kernel
-from sargnn.kernels.block import EdgeBlock
-from sargnn.shards.plan import LayerPlan
+from sargnn.shards.plan import LayerPlan, Shard
 
 
 class Sum(Reducer):
@@ -39,13 +38,13 @@ class Sum(Reducer):
     def step(
         self,
         kernel: Kernel,
-        block: EdgeBlock,
+        shard: Shard,
         rows: Tensors,
         local: Tensors,
         params: Tensors,
         state: tuple[Tensor, Tensor | None],
     ) -> None:
-        kernel.sum_forward(block, rows[0], *state)
+        kernel.sum_forward(shard.block, rows[0], *state)
 
     def finish(
         self, plan: LayerPlan, local: Tensors, params: Tensors, state: tuple[Tensor, Tensor | None]
@@ -59,7 +58,7 @@ class Sum(Reducer):
     def backward_step(
         self,
         kernel: Kernel,
-        block: EdgeBlock,
+        shard: Shard,
         rows: Tensors | None,
         saved: Saved,
         state: tuple[Tensor, Tensor | None],
@@ -67,15 +66,15 @@ class Sum(Reducer):
     ) -> None:
         if out is not None:  # no other error depends on the shard
             error, scale = state
-            kernel.sum_backward(block, error, out[0], scale)
+            kernel.sum_backward(shard.block, error, out[0], scale)
 
     def backward_finish(self, saved: Saved, state: tuple[Tensor, Tensor | None]) -> tuple[Tensors, Tensors]:
         return (state[0],), ()
 
     def autograd_forward(
-        self, plan: LayerPlan, kernel: Kernel, block: EdgeBlock, rows: Tensors, local: Tensors, params: Tensors
+        self, plan: LayerPlan, kernel: Kernel, shard: Shard, rows: Tensors, local: Tensors, params: Tensors
     ) -> Tensors:
-        total = kernel.sum_autograd(block, rows[0])
+        total = kernel.sum_autograd(shard.block, rows[0])
         scale = self.scale(plan, total)
         if scale is not None:
             total = total * scale[:, None]

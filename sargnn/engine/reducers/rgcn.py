@@ -1,0 +1,172 @@
+"""R-GCN's aggregation, mapping rows before or after they are summed, whichever is less work edge block by edge block.
+
+    out_i = l_i + h_i W_0 + sum over relations r of (1 / |N_r(i)|) sum over edges j -> i of r of h_j W_r
+
+|N_r(i)| counts the edges of r into i in the whole graph. Nothing but h and the weights is saved: in backward the rows are
+fetched again (case 2), for
+
+    d h_j += (1 / |N_r(i)|) g_i W_r^T        d W_r += h_j^T g_i / |N_r(i)|        d W_0 = h^T g        d l = g
+
+A block of edges from S source rows to A rows maps either before the sum, S rows of width ``out``, or after it, A rows of
+width ``in`` which backward sums up again. Blocks are cut so that these are no more rows than a message holds; beside them
+nothing of size rows x features is held.
+
+Letters: N input rows, M output rows, S source rows and A destination rows of a block, R relations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from sargnn.comm.rows import add_rows
+from sargnn.engine.reducers.base import Reducer, Saved, Tensors
+from sargnn.kernels.base import Kernel
+from sargnn.shards.plan import LayerPlan, RelationBlock, Shard
+from sargnn.spans import LINEAR, span
+
+
+@dataclass
+class _Scratch:
+    """Two tables that are written to again and again: fresh memory costs more than the arithmetic."""
+
+    tables: dict[str, Tensor] = field(default_factory=dict)
+
+    def take(self, name: str, rows: int, width: int, like: Tensor) -> Tensor:
+        """[rows, width], not initialised."""
+        table = self.tables.get(name)
+        if table is None or table.numel() < rows * width:
+            self.tables.pop(name, None)
+            table = self.tables[name] = like.new_empty(rows * width)
+        return table[: rows * width].view(rows, width)
+
+
+@dataclass
+class _State:
+    """An accumulation under way.
+
+    Attributes:
+        rows: forward the sums, backward the outputs' error, [M, out].
+        scales: per relation 1 / |N_r(i)|, for the output rows of its destination type.
+        d_weight, d_loop: backward, this worker's sums of d W and d W_0.
+    """
+
+    rows: Tensor
+    scales: list[Tensor]
+    scratch: _Scratch
+    d_weight: Tensor | None = None
+    d_loop: Tensor | None = None
+
+    def scale(self, part: RelationBlock) -> Tensor:
+        """Of the block's destination rows."""
+        scale = self.scales[part.relation][part.out_in_type : part.out_in_type + part.num_out]
+        return scale if part.rows is None else scale[part.rows.long()]
+
+
+class Rgcn(Reducer):
+    """``sent`` is (h [N, in],), ``local`` (l [M, out],) or empty, ``params`` (W [R, in, out], W_0 [in, out]) or (W,).
+
+    l becomes the accumulator and the output; it must be of no further use to the caller. Saves h and the weights.
+    """
+
+    name = "rgcn"
+    operation = "sum"
+    needs_src_in_backward = True
+
+    def init(self, plan: LayerPlan, sent: Tensors, local: Tensors, params: Tensors) -> _State:
+        total = local[0] if local else sent[0].new_zeros(plan.num_out, params[0].shape[2])
+        return _State(total, _scales(plan, total), _Scratch())
+
+    def step(self, kernel: Kernel, shard: Shard, rows: Tensors, local: Tensors, params: Tensors, state: _State) -> None:
+        (h,), weight = rows, params[0]
+        if len(params) > 1:
+            with span(LINEAR):
+                for src, out, n in shard.own:
+                    state.rows[out : out + n].addmm_(h[src : src + n], params[1])
+        for part in shard.relations:
+            total, scale = state.rows[part.out], state.scale(part)
+            if part.map_sources:
+                mapped = state.scratch.take("mapped", part.block.num_src, weight.shape[2], h)
+                with span(LINEAR):
+                    torch.mm(h[part.src], weight[part.relation], out=mapped)
+                kernel.sum_forward(part.block, mapped, total, scale)
+                continue
+            gathered = _gathered(kernel, part, h, scale, state)
+            with span(LINEAR):
+                if part.rows is None:
+                    total.addmm_(gathered, weight[part.relation])
+                else:
+                    mapped = state.scratch.take("mapped", part.block.num_dst, weight.shape[2], h)
+                    add_rows(total, part.rows, torch.mm(gathered, weight[part.relation], out=mapped))
+
+    def finish(self, plan: LayerPlan, local: Tensors, params: Tensors, state: _State) -> tuple[Tensors, Tensors]:
+        return (state.rows,), ()
+
+    def backward_init(self, plan: LayerPlan, kernel: Kernel, saved: Saved, grads: Tensors) -> _State:
+        error = grads[0].contiguous()
+        d_loop = torch.zeros_like(saved.params[1]) if len(saved.params) > 1 else None
+        return _State(error, _scales(plan, error), _Scratch(), torch.zeros_like(saved.params[0]), d_loop)
+
+    def backward_step(
+        self, kernel: Kernel, shard: Shard, rows: Tensors | None, saved: Saved, state: _State, out: Tensors | None
+    ) -> None:
+        assert rows is not None and state.d_weight is not None
+        (h,), weight = rows, saved.params[0]
+        d_h = None if out is None else out[0].zero_()
+        if state.d_loop is not None:
+            with span(LINEAR):
+                for src, first, n in shard.own:
+                    error = state.rows[first : first + n]
+                    state.d_loop.addmm_(h[src : src + n].T, error)
+                    if d_h is not None:
+                        d_h[src : src + n].addmm_(error, saved.params[1].T)
+        for part in shard.relations:
+            error, scale, w = state.rows[part.out], state.scale(part), weight[part.relation]
+            if part.map_sources:
+                d_mapped = state.scratch.take("mapped", part.block.num_src, weight.shape[2], h)
+                kernel.sum_backward(part.block, error, d_mapped, scale)
+                with span(LINEAR):
+                    state.d_weight[part.relation].addmm_(h[part.src].T, d_mapped)
+                    if d_h is not None:
+                        d_h[part.src].addmm_(d_mapped, w.T)
+                continue
+            gathered = _gathered(kernel, part, h, scale, state)
+            if part.rows is not None:
+                chosen = state.scratch.take("mapped", part.block.num_dst, weight.shape[2], h)
+                error = torch.index_select(error, 0, part.rows, out=chosen)
+            with span(LINEAR):
+                state.d_weight[part.relation].addmm_(gathered.T, error)
+                if d_h is None:
+                    continue
+                d_gathered = torch.mm(error, w.T, out=gathered).mul_(scale[:, None])
+            kernel.sum_backward(part.block, d_gathered, d_h[part.src], add=True)
+
+    def backward_finish(self, saved: Saved, state: _State) -> tuple[Tensors, Tensors]:
+        assert state.d_weight is not None
+        return (state.rows,), (state.d_weight,) if state.d_loop is None else (state.d_weight, state.d_loop)
+
+    def autograd_forward(
+        self, plan: LayerPlan, kernel: Kernel, shard: Shard, rows: Tensors, local: Tensors, params: Tensors
+    ) -> Tensors:
+        (total,), weights = local, params[0].unbind(0)
+        sums = plan.by_type(total)
+        for part in shard.relations:
+            relation = plan.schema.relations[part.relation]
+            mapped = rows[relation.source] @ weights[part.relation]
+            scale = plan.relation_scale(part.relation, mapped.dtype)
+            mean = kernel.sum_autograd(part.block, mapped) * scale[:, None]
+            sums[relation.destination] = sums[relation.destination] + mean
+        return (plan.joined(sums),)
+
+
+def _scales(plan: LayerPlan, like: Tensor) -> list[Tensor]:
+    return [plan.relation_scale(r, like.dtype) for r in range(len(plan.relation_degrees))]
+
+
+def _gathered(kernel: Kernel, part: RelationBlock, h: Tensor, scale: Tensor, state: _State) -> Tensor:
+    """[A, in]: means of source rows, for each of the block's destination rows."""
+    gathered = state.scratch.take("gathered", part.block.num_dst, h.shape[1], h).zero_()
+    kernel.sum_forward(part.block, h[part.src], gathered, scale)
+    return gathered

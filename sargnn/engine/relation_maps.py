@@ -1,0 +1,72 @@
+"""The maps of R-GCN's sums per relation, ``aggregate_first``.
+
+    y_i = own_i + sum over relations r of c_r,i s_r,i W_r          c_r,i = 1 / |N_r(i)|
+    d own = g        d W_r = s_r^T (c_r g)        d s_r = (c_r g) W_r^T
+
+Letters: M output rows, M_r output rows of relation r's destination type, R relations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from sargnn.shards.plan import LayerPlan
+from sargnn.spans import LINEAR, span
+
+_CHUNK_ROWS = 8192
+
+
+class _AddMapped(torch.autograd.Function):
+    """Saves W and the sums; in backward the sums' errors take the sums' memory."""
+
+    @staticmethod
+    def forward(ctx: Any, plan: LayerPlan, own: Tensor, weights: Tensor, *sums: Tensor) -> Tensor:
+        ctx.mark_dirty(own)
+        ctx.plan = plan
+        ctx.save_for_backward(weights, *sums)
+        with span(LINEAR):
+            for r, table in enumerate(sums):
+                out, scale = own[plan.out_of(r)], plan.relation_scale(r, own.dtype)
+                for rows in _chunks(len(table)):
+                    out[rows].addmm_(table[rows] * scale[rows, None], weights[r])
+        return own
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        plan: LayerPlan = ctx.plan
+        weights, *sums = ctx.saved_tensors
+        d_weights = torch.zeros_like(weights)
+        errors: list[Tensor | None] = []
+        with span(LINEAR):
+            for r, table in enumerate(sums):
+                wanted = ctx.needs_input_grad[3 + r]
+                error, scale = grad[plan.out_of(r)], plan.relation_scale(r, grad.dtype)
+                for rows in _chunks(len(table)):
+                    scaled = error[rows] * scale[rows, None]
+                    d_weights[r].addmm_(table[rows].T, scaled)
+                    if wanted:
+                        torch.mm(scaled, weights[r].T, out=table[rows])
+                errors.append(table if wanted else None)
+        return None, grad, d_weights, *errors
+
+
+def add_mapped(plan: LayerPlan, own: Tensor, weights: Tensor, sums: tuple[Tensor, ...]) -> Tensor:
+    """y [M, out].
+
+    Args:
+        own: [M, out], of no further use to the caller: it becomes y. weights: [R, in, out].
+        sums: per relation [M_r, in]; where their errors are wanted they are of no further use to the caller either.
+    """
+    out: Tensor = _AddMapped.apply(plan, own, weights, *sums)
+    return out
+
+
+def _chunks(rows: int) -> Iterator[slice]:
+    for first in range(0, rows, _CHUNK_ROWS):
+        yield slice(first, min(rows, first + _CHUNK_ROWS))

@@ -1,0 +1,158 @@
+"""What the first layer reads: features, and learnable rows for node types that have none.
+
+Letters: N own rows, F features, D width of the first layer's input, T node types.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sargnn.data.schema import Schema
+from sargnn.errors import ConfigError
+from sargnn.partition.cut import Part
+from sargnn.rng import uniform_rows
+
+
+@dataclass(frozen=True)
+class GraphShape:
+    """What a model must know of a graph to be built.
+
+    Attributes:
+        schema: node types and relations. feature_widths: F of each node type. num_classes: C.
+    """
+
+    schema: Schema
+    feature_widths: tuple[int, ...]
+    num_classes: int
+
+
+class Inputs(nn.Module, ABC):
+    """The rows that the first layer reads.
+
+    Attributes:
+        width: D.
+        constant: whether they are the same in every epoch and need no error.
+    """
+
+    width: int
+    constant: bool
+
+    @abstractmethod
+    def load(self, part: Part, seed: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+        """The worker's rows [N, D], before training."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """The same rows [N, D] in an epoch, differentiable in what is learned."""
+        return rows
+
+    def sharded(self) -> list[nn.Parameter]:
+        """Parameters of which every worker has its own rows only; their gradients are complete without a sum."""
+        return []
+
+
+class Features(Inputs):
+    """A homogeneous graph's features.
+
+    Args:
+        model: the model's name, for the error.
+
+    Raises:
+        ConfigError: the graph has types.
+    """
+
+    def __init__(self, shape: GraphShape, model: str) -> None:
+        super().__init__()
+        schema = shape.schema
+        if schema.typed:
+            raise ConfigError(
+                f"The model '{model}' knows neither node types nor relations.",
+                given=f"a graph with {len(schema.node_types)} node types and {len(schema.relations)} relations",
+                hint="model=rgcn uses them; dataset.homogenize=true drops them",
+            )
+        (self.width,) = shape.feature_widths
+        self.constant = True
+
+    def load(self, part: Part, seed: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+        # Stays mapped from the store where the precision allows it; reading it in belongs to the baseline.
+        features = torch.from_numpy(part.features[0]).to(device, dtype)
+        features.sum()
+        return features
+
+
+class TypedRows(Inputs):
+    """Rows of all node types in one table: features as they are, mapped to width D, or learnable embeddings.
+
+    An embedding's rows live with their nodes, as a part of the table itself, and are never replicated. They are drawn by
+    original id from the Glorot uniform distribution of the whole [nodes of the type, D] table, so they are the same on any
+    number of workers.
+
+    Args:
+        width: D; None: that of the features, or ``otherwise`` where no type has features or their widths differ.
+    """
+
+    def __init__(self, shape: GraphShape, width: int | None, otherwise: int) -> None:
+        super().__init__()
+        self.schema = shape.schema
+        widths = {one for one in shape.feature_widths if one}
+        self.width = width or (widths.pop() if len(widths) == 1 else otherwise)
+        names = [name.replace(".", "_") for name in self.schema.node_types]
+        self._embedded = {t: names[t] for t, one in enumerate(shape.feature_widths) if one == 0}
+        self._mapped = {t: names[t] for t, one in enumerate(shape.feature_widths) if one not in (0, self.width)}
+        self.maps = nn.ModuleDict(
+            {name: nn.Linear(shape.feature_widths[t], self.width, bias=False) for t, name in self._mapped.items()}
+        )
+        self.embeddings = nn.ParameterDict()
+        self._features: dict[int, Tensor] = {}
+        self._bounds: tuple[int, ...] = ()
+        self.constant = not self._embedded and not self._mapped
+
+    def load(self, part: Part, seed: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+        self._bounds = part.row_bounds
+        rows = torch.zeros(len(part.node_ids), self.width, device=device, dtype=dtype)
+        ids = torch.from_numpy(part.node_ids)
+        for t, (first, last) in enumerate(zip(self._bounds, self._bounds[1:], strict=False)):
+            own = rows[first:last]
+            if t in self._embedded:
+                bound = math.sqrt(6.0 / (self.schema.count(t) + self.width))
+                own.copy_(uniform_rows(ids[first:last], self.width, seed, bound))
+                self.embeddings[self._embedded[t]] = nn.Parameter(own)
+                continue
+            features = torch.from_numpy(part.features[t])
+            if t in self._mapped:
+                self._features[t] = features.to(device, dtype)
+            else:
+                own.copy_(features)
+        return rows
+
+    def forward(self, rows: Tensor) -> Tensor:
+        tables = [self.embeddings[name] for name in self._embedded.values()]
+        spans = [(self._bounds[t], self._bounds[t + 1]) for t in self._embedded]
+        joined: Tensor = _Joined.apply(rows, spans, *tables) if tables else rows
+        if not self._mapped:
+            return joined
+        pieces = [joined[a:b] for a, b in zip(self._bounds, self._bounds[1:], strict=False)]
+        for t, name in self._mapped.items():
+            pieces[t] = self.maps[name](self._features[t])
+        return torch.cat(pieces)
+
+    def sharded(self) -> list[nn.Parameter]:
+        return list(self.embeddings.values())
+
+
+class _Joined(torch.autograd.Function):
+    """The table that the embeddings are runs of: nothing is copied, and each gets its run of the table's error."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, spans: list[tuple[int, int]], *tables: Tensor) -> Tensor:
+        ctx.spans = spans
+        return rows.view_as(rows)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return (None, None, *(grad[a:b] for a, b in ctx.spans))

@@ -1,0 +1,102 @@
+"""R-GCN on a typed graph: both orders, full weights and bases, where ranks lack types, relations and labels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sargnn.comm.group import Group
+from sargnn.config import RunConfig
+from sargnn.data.dataset import Dataset
+from sargnn.errors import ConfigError
+from sargnn.partition.cut import parts_of
+from tests.graphs import assign, typed_graph
+from tests.parity import cases
+from tests.parity.test_first_step import PAIRS, check
+from tests.pool import pool
+
+GRAPH = typed_graph()
+ORDERS = ["transform_first", "aggregate_first"]
+
+
+@pytest.mark.parametrize(("partitioner", "world"), [("range", 1), ("random", 2), ("by_type", 4), ("apart", 4)])
+@pytest.mark.parametrize("bases", [None, 1, 3])
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(("mode", "kernel"), PAIRS)
+def test_orders_and_bases(mode: str, kernel: str, order: str, bases: int | None, partitioner: str, world: int) -> None:
+    model = cases.model_config("rgcn", order=order, bases=bases, residual=bases == 3)
+    check(model, mode=mode, kernel=kernel, partitioner=partitioner, world=world)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 30])
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("kernel", ["fused", "dgl", "reference"])
+def test_blocks_of_any_size(kernel: str, order: str, rows: int) -> None:
+    """Small messages also cut the own blocks, by source and by destination rows."""
+    model = cases.model_config("rgcn", order=order, input_dropout=0.3)
+    check(model, kernel=kernel, partitioner="metis", world=4, message_rows=rows)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("mode", ["sar", "one_shot", "domain_parallel"])
+def test_embeddings_of_another_width_map_all_features(mode: str, order: str) -> None:
+    check(cases.model_config("rgcn", order=order, embedding=6), mode=mode, partitioner="metis", world=2)
+
+
+def _start(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, np.ndarray]:
+    trainer = cases.trainer_of(group, config, dataset)
+    rows = dict(trainer.model.named_parameters())["inputs.embeddings.author"].detach().numpy()
+    ids = trainer.plans[0].node_ids.numpy()
+    return {"ids": ids[ids < GRAPH.schema.offsets[1]], "rows": rows, "table": trainer.features.numpy()[: len(rows)]}
+
+
+def test_embeddings_start_by_original_id_and_are_not_replicated() -> None:
+    """The same rows wherever they live, each on one rank only, in the memory of the first layer's input."""
+    config = cases.run_config(cases.model_config("rgcn"), world=4, partitioner="random")
+    whole = _start(Group.single(), config, GRAPH)["rows"]
+    assert np.abs(whole).max() <= np.sqrt(6 / (90 + 11)) and 0.5 < np.abs(whole).mean() / (np.sqrt(6 / 101) / 2) < 1.5
+    answers = pool(4)(_start, config, GRAPH)
+    assert sorted(np.concatenate([a["ids"] for a in answers]).tolist()) == list(range(90))
+    for answer in answers:
+        assert np.array_equal(answer["rows"], whole[answer["ids"]]) and np.array_equal(answer["rows"], answer["table"])
+
+
+def _optimizer(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
+    trainer = cases.trainer_of(group, config, dataset)
+    trainer.train_epoch(0)
+    assert trainer.sharded
+    grads = [p.grad.untyped_storage().data_ptr() for p in trainer.sharded if p.grad is not None]
+    return {
+        "state_rows": [len(trainer.optimizer.state[p]["exp_avg"]) for p in trainer.sharded],
+        "own": [len(p) for p in trainer.sharded],
+        "storages": len(set(grads)),
+    }
+
+
+def test_each_rank_has_the_optimizer_state_of_its_own_rows() -> None:
+    answers = pool(4)(_optimizer, cases.run_config(cases.model_config("rgcn"), world=4, partitioner="random"), GRAPH)
+    assert all(answer["state_rows"] == answer["own"] for answer in answers)
+    assert np.sum([answer["own"] for answer in answers], 0).tolist() == [90, 12, 30]  # author, field, venue
+    assert all(answer["storages"] == 1 for answer in answers)  # runs of one table: no gradient is copied
+
+
+def test_the_forced_partition_lacks_types_relations_and_labels() -> None:
+    parts = list(parts_of(GRAPH, assign(GRAPH, "by_type", 4), 4))
+    assert [np.flatnonzero(np.diff(part.row_bounds)).tolist() for part in parts] == [[0, 4], [1], [2], [3]]
+    assert [bool((part.split > 0).any()) for part in parts] == [False, False, False, True]
+    empty = [[not any(len(part.edges(q, r)[0]) for q in range(4)) for r in range(8)] for part in parts]
+    assert all(any(one) for one in empty) and all(one[4] for one in empty)
+
+
+@pytest.mark.parametrize("name", ["sage", "gcn", "gat"])
+def test_homogeneous_models_refuse_types(name: str) -> None:
+    with pytest.raises(ConfigError, match="homogenize=true"):
+        cases.trainer_of(Group.single(), cases.run_config(cases.model_config(name)), GRAPH)
+
+
+def test_a_rank_without_labels_gives_no_share_of_the_loss() -> None:
+    answers = pool(4)(cases.step, cases.run_config(cases.model_config("rgcn"), world=4, partitioner="by_type"), GRAPH)
+    assert len({answer["loss"] for answer in answers}) == 1 and torch.isfinite(torch.tensor(answers[0]["loss"]))
