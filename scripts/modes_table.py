@@ -6,7 +6,8 @@
 Every round runs stock DGL (as it comes, and with huge pages on) and then each mode on each world; rounds repeat the whole
 sequence, so that a drift of the machine meets all alike. Figures are medians over rounds of each run's medians, with the
 smallest and largest beside. For GraphSage, ``sar`` runs with and without the static first-layer aggregate. Stock DGL is run
-for model=sage and model=gat. Writes ``modes.json``, ``modes.md`` and ``memory.png`` into FOLDER.
+for model=sage and model=gat. With sharded embeddings the table also has the largest peak less what they need: a gradient and
+two tables of optimizer state. Writes ``modes.json``, ``modes.md`` and ``memory.png`` into FOLDER.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ from typing import Any
 from composed import config_of
 
 from sargnn.bench.report import machine
-from sargnn.config import GatConfig, RunConfig, SageConfig
+from sargnn.config import GatConfig, RgcnConfig, RunConfig, SageConfig
 from sargnn.data.prepare import prepare_dataset
 from sargnn.tracking.progress import human_bytes
 
 DEFAULTS = ["dataset=products_like", "dataset.scale=0.08", "model.dropout=0", "tracking=none"]
+EMBEDDING_TABLES = 3
+"""Of the embeddings' size: their gradient and Adam's two moments."""
 Runs = dict[str, list[dict[str, Any]]]
 
 
@@ -76,10 +79,10 @@ def spread(values: list[float], digits: int = 2) -> str:
 
 def table(runs: Runs) -> str:
     """The Markdown table."""
-    lines = [
-        "| run | world | static aggregate | epoch s | waiting s | exchanged per epoch | largest peak | peak of each rank, MB |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    heads = ["run", "world", "static aggregate", "epoch s", "waiting s", "exchanged per epoch", "largest peak"]
+    embedded = any(any(one["sharded_params"]) for repeats in runs.values() for one in repeats if "sharded_params" in one)
+    heads += [*(["without embeddings"] if embedded else []), "peak of each rank, MB"]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for name, repeats in runs.items():
         label, world, static = name.split("|")
         peaks = [median(peaks) for peaks in zip(*(r["peak_train_bytes"] for r in repeats), strict=True)]
@@ -87,7 +90,11 @@ def table(runs: Runs) -> str:
         moved = human_bytes(repeats[0]["comm_bytes_per_epoch"]) if "comm_bytes_per_epoch" in repeats[0] else "-"
         ranks = " ".join(f"{peak / 1e6:.0f}" for peak in peaks)
         epoch = spread([r["epoch_time_s"] for r in repeats])
-        lines.append(f"| {label} | {world} | {static} | {epoch} | {wait} | {moved} | {human_bytes(max(peaks))} | {ranks} |")
+        cells = [label, world, static, epoch, wait, moved, human_bytes(max(peaks))]
+        if embedded:
+            tables = (EMBEDDING_TABLES * 4 * rows for rows in repeats[0]["sharded_params"])
+            cells.append(human_bytes(max(peak - table for peak, table in zip(peaks, tables, strict=True))))
+        lines.append(f"| {' | '.join([*cells, ranks])} |")
     return "\n".join(lines)
 
 
@@ -132,13 +139,20 @@ def main() -> None:
     parser.add_argument("--no-stock", action="store_true")
     parser.add_argument("overrides", nargs="*")
     arguments = parser.parse_args()
-    shared = [*DEFAULTS, f"epochs={arguments.epochs}", f"eval_every={arguments.epochs}", *arguments.overrides]
+    experiment = any(one.startswith("experiment=") for one in arguments.overrides)
+    shared = [
+        *(["tracking=none"] if experiment else DEFAULTS),
+        f"epochs={arguments.epochs}",
+        f"eval_every={arguments.epochs}",
+        *arguments.overrides,
+    ]
     config = config_of(shared)
     store = prepare_dataset(config.dataset, config.store_dir)
     with_stock = not arguments.no_stock and stock_has(config)
     if not (with_stock or arguments.no_stock):
         print("stock_dgl.py does not build this model; the table has no stock DGL", flush=True)
-    statics = ("auto",) if isinstance(config.model, GatConfig) else ("auto", "false")  # attention's rows are never constant
+    # Attention's rows are never constant, nor are embeddings.
+    statics = ("auto",) if isinstance(config.model, GatConfig | RgcnConfig) else ("auto", "false")
     runs: Runs = {}
     with tempfile.TemporaryDirectory(prefix="modes-table-") as scratch:
         for number in range(arguments.rounds):

@@ -35,7 +35,8 @@ class RgcnLayer(GraphLayer):
     Args:
         in_width, out_width: features of the input and the output rows.
         relations: R. bases: B, or None for a full weight per relation.
-        order: ``transform_first``, ``aggregate_first`` or ``auto``: what keeps fewer rows for backward in the engine's mode.
+        order: ``transform_first``, ``aggregate_first`` or ``auto``: what keeps fewer rows for backward in the engine's mode; in a
+            baseline mode what DGL's ``GraphConv`` does.
         bias: whether it has b; not before a batch norm, where its true gradient is zero.
         constant_input: see ``GraphLayer``.
     """
@@ -107,6 +108,9 @@ class RgcnLayer(GraphLayer):
         order = self.order
         if order == "auto" and self.constant_input:
             order = "aggregate_first"
+        elif order == "auto" and not engine.mode.lean:
+            # The baseline's choice is that of DGL's GraphConv: the narrower side is mapped to last.
+            order = "transform_first" if self.in_width > self.out_width else "aggregate_first"
         elif order == "auto":
             rows = [sum(len(degrees) for degrees in plan.relation_degrees), engine.mode.kept_rows(plan)]
             sums, sources = engine.group.sum_(torch.tensor(rows)).tolist()

@@ -40,7 +40,7 @@ def measured(trainer: Trainer, group: Group) -> dict[str, Any]:
         dtype=torch.int64,
     )
     every = torch.stack(group.gather(peaks))
-    sharded = group.sum_(torch.tensor(sum(p.numel() for p in trainer.sharded)))
+    sharded = [int(one) for one in group.gather(torch.tensor(sum(p.numel() for p in trainer.sharded)))]
     categories = list(history.profile_s)
     seconds = torch.tensor([history.profile_s[name] for name in categories], dtype=torch.float64)
     profiles = torch.stack(group.gather(seconds)).T.tolist() if categories else []
@@ -66,5 +66,6 @@ def measured(trainer: Trainer, group: Group) -> dict[str, Any]:
         "profile_s": dict(zip(categories, profiles, strict=True)) or None,
         "cache_static": trainer.engine.holds_constants,
         "kernel": "+".join(sorted(kernels)),
-        "num_params": sum(p.numel() for p in trainer.replicated) + int(sharded),
+        "num_params": sum(p.numel() for p in trainer.replicated) + sum(sharded),
+        "sharded_params": sharded,
     }
