@@ -6,8 +6,8 @@
 Every round runs stock DGL (as it comes, and with huge pages on) and then each mode on each world; rounds repeat the whole
 sequence, so that a drift of the machine meets all alike. Figures are medians over rounds of each run's medians, with the
 smallest and largest beside. For GraphSage, ``sar`` runs with and without the static first-layer aggregate. Stock DGL is run
-for model=sage and model=gat. With sharded embeddings the table also has the largest peak less what they need: a gradient and
-two tables of optimizer state. Writes ``modes.json``, ``modes.md`` and ``memory.png`` into FOLDER.
+for model=sage and model=gat. With sharded embeddings the table also has the largest peak less their optimizer state, the two
+tables that are resident at any time. Writes ``modes.json``, ``modes.md`` and ``memory.png`` into FOLDER.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from sargnn.data.prepare import prepare_dataset
 from sargnn.tracking.progress import human_bytes
 
 DEFAULTS = ["dataset=products_like", "dataset.scale=0.08", "model.dropout=0", "tracking=none"]
-EMBEDDING_TABLES = 3
-"""Of the embeddings' size: their gradient and Adam's two moments."""
+OPTIMIZER_TABLES = 2
+"""Of the embeddings' size: Adam's two moments."""
 Runs = dict[str, list[dict[str, Any]]]
 
 
@@ -81,7 +81,7 @@ def table(runs: Runs) -> str:
     """The Markdown table."""
     heads = ["run", "world", "static aggregate", "epoch s", "waiting s", "exchanged per epoch", "largest peak"]
     embedded = any(any(one["sharded_params"]) for repeats in runs.values() for one in repeats if "sharded_params" in one)
-    heads += [*(["without embeddings"] if embedded else []), "peak of each rank, MB"]
+    heads += [*(["less embeddings' state"] if embedded else []), "peak of each rank, MB"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for name, repeats in runs.items():
         label, world, static = name.split("|")
@@ -92,7 +92,7 @@ def table(runs: Runs) -> str:
         epoch = spread([r["epoch_time_s"] for r in repeats])
         cells = [label, world, static, epoch, wait, moved, human_bytes(max(peaks))]
         if embedded:
-            tables = (EMBEDDING_TABLES * 4 * rows for rows in repeats[0]["sharded_params"])
+            tables = (OPTIMIZER_TABLES * 4 * numbers for numbers in repeats[0]["sharded_params"])  # fp32
             cells.append(human_bytes(max(peak - table for peak, table in zip(peaks, tables, strict=True))))
         lines.append(f"| {' | '.join([*cells, ranks])} |")
     return "\n".join(lines)
@@ -140,12 +140,8 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*")
     arguments = parser.parse_args()
     experiment = any(one.startswith("experiment=") for one in arguments.overrides)
-    shared = [
-        *(["tracking=none"] if experiment else DEFAULTS),
-        f"epochs={arguments.epochs}",
-        f"eval_every={arguments.epochs}",
-        *arguments.overrides,
-    ]
+    defaults = ["tracking=none"] if experiment else DEFAULTS
+    shared = [*defaults, f"epochs={arguments.epochs}", f"eval_every={arguments.epochs}", *arguments.overrides]
     config = config_of(shared)
     store = prepare_dataset(config.dataset, config.store_dir)
     with_stock = not arguments.no_stock and stock_has(config)

@@ -76,6 +76,28 @@ def typed_graph(seed: int = 0) -> Dataset:
     return typed_dataset("typed", NUM_CLASSES, types, features, relations, types.index("paper"), labels, split)
 
 
+def small_typed_graph(kind: str, seed: int = 0) -> Dataset:
+    """Typed graphs at the edge of what there is, 60 papers (``type.s``), all with features but where said:
+
+    ``sink``: no relation ends in the labelled type. ``features``: every type has features of one width. ``one_type``: several
+    relations between nodes of one type. ``names``: types called like attributes, without features.
+    """
+    rng = np.random.default_rng(seed)
+    names = {"names": ["values", "type_s", "type.s"], "one_type": ["paper"]}.get(kind, ["author", "paper"])
+    counts = {name: 60 if name == names[-1] else 25 for name in names}
+    widths = dict.fromkeys(names, NUM_FEATURES) | (dict.fromkeys(names[:2], 0) if kind == "names" else {})
+    last = len(names) - 1
+    ends = {"sink": [(1, 0), (0, 0)], "one_type": [(0, 0), (0, 0)], "names": [(0, 2), (1, 2), (2, 0), (2, 1)]}
+    relations = []
+    for number, (source, destination) in enumerate(ends.get(kind, [(0, 1), (1, 0), (1, 1)])):
+        a, b = counts[names[source]], counts[names[destination]]
+        pairs = rng.integers(a, size=120), rng.integers(b, size=120)
+        relations.append(Edges(Relation(source, f"r{number}", destination), *pairs))
+    features = [rng.standard_normal((counts[name], widths[name])).astype(np.float32) for name in names]
+    labels, split = rng.integers(NUM_CLASSES, size=60), rng.choice([1, 1, 2, 3], size=60).astype(np.uint8)
+    return typed_dataset(kind, NUM_CLASSES, names, features, relations, last, labels, split)
+
+
 def assign(dataset: Dataset, partitioner: str, world: int) -> np.ndarray:
     """An assignment by a real partitioner, or a forced one.
 

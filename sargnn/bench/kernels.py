@@ -17,6 +17,7 @@ from sargnn.bench.report import Row, machine, write_plot
 from sargnn.config import BenchKernelsConfig
 from sargnn.data.dataset import open_dataset
 from sargnn.data.prepare import prepare_dataset
+from sargnn.errors import ConfigError
 from sargnn.kernels.block import EdgeBlock
 from sargnn.partition.order import order_nodes
 from sargnn.tracking.memory import return_freed_memory
@@ -62,6 +63,8 @@ def run(config: BenchKernelsConfig) -> Results:
 
 def _block(config: BenchKernelsConfig) -> EdgeBlock:
     dataset = open_dataset(prepare_dataset(config.dataset, config.store_dir), verify=False)
+    if dataset.schema.typed:
+        raise ConfigError("Kernels are measured on homogeneous graphs.", hint="dataset.homogenize=true drops the types")
     n = dataset.num_nodes
     _, nodes = order_nodes(dataset, np.zeros(n, np.int32), 1, config.order)
     position = np.empty(n, np.int32)

@@ -50,11 +50,15 @@ class TypedOgbDir(InMemoryReader):
         self._tables = [existing(raw / "num-node-dict.csv.gz"), existing(root / TRIPLETS)]
         self._tables.append(existing(raw / "nodetype-has-label.csv.gz"))
         counts = _words(self._tables[0])
-        if len(counts) != 2 or not all(count.isdigit() for count in counts[1]):
-            raise DataError(f"'{self._tables[0]}' must hold a row of node types and a row of their counts.", given=counts[1:])
+        if len(counts) != 2 or not all(count.isdecimal() for count in counts[1]) or len(set(counts[0])) != len(counts[0]):
+            raise DataError(
+                f"'{self._tables[0]}' must hold a row of distinct node types and a row of their counts.", given=counts
+            )
         self.counts = dict(sorted(zip(counts[0], map(int, counts[1]), strict=True)))
         self.node_types = list(self.counts)
         self.triplets = sorted(tuple(row) for row in _words(self._tables[1]))
+        if len(set(self.triplets)) != len(self.triplets):
+            raise DataError(f"'{self._tables[1]}' names a relation twice.")
         for row in self.triplets:
             if len(row) != 3 or row[0] not in self.counts or row[2] not in self.counts:
                 raise DataError(
@@ -66,7 +70,7 @@ class TypedOgbDir(InMemoryReader):
         self.edges = {t: existing(raw / "relations" / "___".join(t) / "edge.csv.gz") for t in self.triplets}
         self.edge_counts = {t: existing(path.with_name("num-edge-list.csv.gz")) for t, path in self.edges.items()}
         features = {t: raw / "node-feat" / t / "node-feat.csv.gz" for t in self.node_types}
-        self.features = {t: path for t, path in features.items() if path.is_file()}
+        self.features = {t: path for t, path in features.items() if path.is_file() and self.counts[t]}
         self.labels = existing(raw / "node-label" / self.labelled / "node-label.csv.gz")
         folder = split_folder(root) / self.labelled
         self.split = {name: existing(folder / f"{name}.csv.gz") for name in SPLITS}

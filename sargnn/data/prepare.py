@@ -9,7 +9,7 @@ from typing import Any
 
 from sargnn.config import DatasetConfig
 from sargnn.data import READERS
-from sargnn.data.dataset import Reader
+from sargnn.data.dataset import FORMAT_VERSION, Reader
 from sargnn.resolve import resolve
 from sargnn.steps import step
 
@@ -22,7 +22,7 @@ def key_of(identity: dict[str, Any]) -> str:
 def prepare_dataset(config: DatasetConfig, store_dir: str) -> Path:
     """The folder of the dataset's store, which is made if it does not exist."""
     reader: Reader = resolve("dataset", READERS, config.name)(config)
-    identity = reader.identity()
+    identity = {"format": FORMAT_VERSION, **reader.identity()}
     path = Path(store_dir) / "datasets" / f"{config.name}-{key_of(identity)}"
     if not path.exists():
         step(f"making the store of {config.name}")

@@ -108,9 +108,12 @@ def make_trainer(config: RunConfig, part: Part, num_classes: int, group: Group) 
         cache_static=config.engine.cache_static == "auto",
     )
     drops = (config.model.dropout, config.model.input_dropout, getattr(config.model, "attn_dropout", 0))
-    if any(drops) and part.node_ids.max(initial=0) >= MAX_ID:
-        raise ConfigError("Dropout is drawn by node id, and this graph has ids of 2**32 and more.", hint="set dropout to 0")
-    model = make_model(config, GraphShape(part.schema, tuple(rows.shape[1] for rows in part.features), num_classes))
+    widths = tuple(rows.shape[1] for rows in part.features)
+    if (any(drops) or 0 in widths) and part.schema.num_nodes > MAX_ID:
+        raise ConfigError(
+            "Dropout and embeddings are drawn by node id, and this graph has ids of 2**32 and more.", hint="set dropout to 0"
+        )
+    model = make_model(config, GraphShape(part.schema, widths, num_classes))
     plan = load_plan(
         part,
         group.rank,
@@ -151,13 +154,13 @@ def make_model(config: RunConfig, shape: GraphShape) -> Stack:
         ConfigError: the model cannot work on such a graph.
     """
     torch.manual_seed(config.seed)
+    model: Stack = resolve("model", MODELS, config.model.name)(config.model, shape)
     if shape.schema.typed and config.add_self_loops:
         raise ConfigError(
             "A typed graph has no relation that self-loops could belong to.",
             given="dataset.add_self_loops=true",
             hint="model=rgcn has a weight of its own for each node's own row; or set dataset.homogenize=true",
         )
-    model: Stack = resolve("model", MODELS, config.model.name)(config.model, shape)
     return model
 
 

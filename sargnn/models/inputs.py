@@ -77,6 +77,10 @@ class Features(Inputs):
             )
         (self.width,) = shape.feature_widths
         self.constant = True
+        if not self.width:
+            raise ConfigError(
+                f"The model '{model}' needs features, and the graph has none.", hint="model=rgcn learns rows of its own"
+            )
 
     def load(self, part: Part, seed: int, device: torch.device, dtype: torch.dtype) -> Tensor:
         # Stays mapped from the store where the precision allows it; reading it in belongs to the baseline.
@@ -101,7 +105,8 @@ class TypedRows(Inputs):
         self.schema = shape.schema
         widths = {one for one in shape.feature_widths if one}
         self.width = width or (widths.pop() if len(widths) == 1 else otherwise)
-        names = [name.replace(".", "_") for name in self.schema.node_types]
+        # Numbered: a name alone could be that of an attribute, or equal another's without its dots.
+        names = [f"{t:02d}_{name.replace('.', '_')}" for t, name in enumerate(self.schema.node_types)]
         self._embedded = {t: names[t] for t, one in enumerate(shape.feature_widths) if one == 0}
         self._mapped = {t: names[t] for t, one in enumerate(shape.feature_widths) if one not in (0, self.width)}
         self.maps = nn.ModuleDict(

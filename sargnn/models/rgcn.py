@@ -35,8 +35,8 @@ class RgcnLayer(GraphLayer):
     Args:
         in_width, out_width: features of the input and the output rows.
         relations: R. bases: B, or None for a full weight per relation.
-        order: ``transform_first``, ``aggregate_first`` or ``auto``: what keeps fewer rows for backward in the engine's mode; in a
-            baseline mode what DGL's ``GraphConv`` does.
+        order: ``transform_first``, ``aggregate_first`` or ``auto``: what keeps fewer rows for backward in the engine's mode;
+            in a baseline mode what DGL's ``GraphConv`` does.
         bias: whether it has b; not before a batch norm, where its true gradient is zero.
         constant_input: see ``GraphLayer``.
     """
@@ -54,7 +54,7 @@ class RgcnLayer(GraphLayer):
     ) -> None:
         super().__init__(in_width, out_width, constant_input=constant_input)
         self.order = order
-        self._chosen: tuple[int, str] | None = None
+        self._chosen: tuple[LayerPlan, str] | None = None
         self.relations = relations
         bound = 1.0 / math.sqrt(in_width)
         self.weight = nn.Parameter(torch.empty(bases or relations, in_width, out_width).uniform_(-bound, bound))
@@ -99,23 +99,25 @@ class RgcnLayer(GraphLayer):
                 sums = engine.aggregate(plan, reducer, (h,))
             own = linear_map(plan.self_rows(h), self.loop.T, None)
             out = add_mapped(plan, own, weights, sums) if engine.lean else _add_mapped_stock(plan, own, weights, sums)
-        return out if self.bias is None else out.add_(self.bias)
+        if self.bias is None:
+            return out
+        return out.add_(self.bias) if engine.lean else out + self.bias
 
     def _choose(self, engine: Engine, plan: LayerPlan) -> None:
         """The order on this plan; all workers must call it."""
-        if self._chosen is not None and self._chosen[0] == id(plan):
+        if self._chosen is not None and self._chosen[0] is plan:
             return
         order = self.order
-        if order == "auto" and self.constant_input:
-            order = "aggregate_first"
-        elif order == "auto" and not engine.mode.lean:
+        if order == "auto" and not engine.mode.lean:
             # The baseline's choice is that of DGL's GraphConv: the narrower side is mapped to last.
             order = "transform_first" if self.in_width > self.out_width else "aggregate_first"
         elif order == "auto":
-            rows = [sum(len(degrees) for degrees in plan.relation_degrees), engine.mode.kept_rows(plan)]
-            sums, sources = engine.group.sum_(torch.tensor(rows)).tolist()
-            order = "aggregate_first" if sums < sources else "transform_first"
-        self._chosen = id(plan), order
+            sums, sources = sum(len(degrees) for degrees in plan.relation_degrees), engine.mode.kept_rows(plan)
+            if self.constant_input and engine.cache_static:
+                sources = max(sources, plan.num_rows)  # sums that are taken once may be as large as the rows themselves
+            sums, sources = engine.group.sum_(torch.tensor([sums, sources])).tolist()
+            order = "aggregate_first" if sums <= sources else "transform_first"
+        self._chosen = plan, order
 
 
 def _add_mapped_stock(plan: LayerPlan, own: Tensor, weights: Tensor, sums: tuple[Tensor, ...]) -> Tensor:

@@ -60,9 +60,38 @@ def assign(dataset: Dataset, world: int, config: PartitionerConfig) -> np.ndarra
     if graph.nnz == 0:
         return (np.arange(n, dtype=np.int64) * world // n).astype(np.int32)
     if len(dataset.schema.node_types) > 1:
-        of_type = dataset.schema.types_of(np.arange(n))[:, None] == np.arange(len(dataset.schema.node_types))
-        weights = of_type[:, of_type.any(0)]
-        return balanced_kway(
-            graph.indptr, graph.indices, graph.data, weights, world, seed=config.seed, imbalance=config.imbalance
-        )
+        return _typed(dataset, graph, world, config)
     return kway(graph, world, seed=config.seed, imbalance=config.imbalance)
+
+
+def _typed(dataset: Dataset, graph: sparse.csr_array, world: int, config: PartitionerConfig) -> np.ndarray:
+    """Every type balanced: the large ones by METIS, the small ones, whose balance it cannot strike, afterwards."""
+    schema = dataset.schema
+    small = [schema.count(t) * config.imbalance < world for t in range(len(schema.node_types))]
+    types = schema.types_of(np.arange(dataset.num_nodes))
+    columns = [types == t for t, one in enumerate(small) if not one]
+    if any(small):
+        columns.append(np.ones(dataset.num_nodes, bool))
+    assignment = balanced_kway(
+        graph.indptr, graph.indices, graph.data, np.stack(columns, 1), world, seed=config.seed, imbalance=config.imbalance
+    )
+    for t in np.flatnonzero(small):
+        _even_out(graph, assignment, range(schema.offsets[t], schema.offsets[t + 1]), world)
+    return assignment
+
+
+def _even_out(graph: sparse.csr_array, assignment: np.ndarray, nodes: range, world: int) -> None:
+    """Move nodes out of parts that hold more than their share, each to the part with room that most of its neighbours are in."""
+    room = np.full(world, -(-len(nodes) // world))
+    waiting = []
+    for node in nodes:
+        if room[assignment[node]] > 0:
+            room[assignment[node]] -= 1
+        else:
+            waiting.append(node)
+    for node in waiting:
+        near = assignment[graph.indices[graph.indptr[node] : graph.indptr[node + 1]]]
+        wanted = np.bincount(near, minlength=world)
+        best = int(np.where(room > 0, wanted, -1).argmax())
+        assignment[node] = best
+        room[best] -= 1

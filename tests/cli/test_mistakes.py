@@ -33,6 +33,18 @@ def test_a_worker_imports_neither_mlflow_nor_pandas_nor_dgl() -> None:
         (["train", "mode=domain_parallel", "kernel=fused"], ["use one_shot"]),
         (["train", "dataset=products_like", "dataset.scale=0"], ["dataset.scale", "more than 0"]),
         (["train", "dataset=products_like", "dataset.scale=1e-6"], ["communities", "at least"]),
+        (["train", "dataset=mag_like", "dataset.scale=1e-6"], ["communities", "at least"]),
+        (["train", "model=rgcn", "model.order=both"], ["'model.order'", "aggregate_first"]),
+        (["train", "model=rgcn", "model.bases=0"], ["'model.bases' is out of range", "at least 1"]),
+        (["train", "model=rgcn", "mode=domain_parallel", "kernel=fused"], ["use one_shot"]),
+        (
+            ["train", "dataset=mag_like", "dataset.scale=0.001"],
+            ["'sage' knows neither", "model=rgcn", "dataset.homogenize=true"],
+        ),
+        (
+            ["train", "dataset=mag_like", "dataset.scale=0.001", "model=rgcn", "dataset.add_self_loops=true"],
+            ["self-loops", "homogenize=true"],
+        ),
         (["train", "+modle=3"], ["no setting 'modle'", "model"]),
         (["train", "epochs=0"], ["'epochs' is out of range", "at least 1"]),
         (["train", "world=0"], ["'world' is out of range"]),

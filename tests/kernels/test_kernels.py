@@ -59,6 +59,10 @@ def test_sum(kernel: Kernel, shape: tuple[int, int, int], width: int, dtype: tor
     kernel.sum_backward(block, grad, back, scale)
     assert torch.equal(back, matrix.T @ (scale[:, None] * grad))
 
+    total = back.clone()
+    kernel.sum_backward(block, grad, total, add=True)
+    assert torch.equal(total, back + matrix.T @ grad)
+
     if kernel.name == "fused":  # never asked: domain_parallel refuses it
         return
     leaf = src.clone().requires_grad_()

@@ -271,3 +271,33 @@ def test_the_curve_on_cora_is_the_same_in_the_launched_run(cora: Path, tmp_path:
     one, four = summary_of(tmp_path / "run1"), summary_of(tmp_path / "run4")
     for a, b in zip(one["losses"], four["losses"], strict=True):
         assert abs(a - b) <= 1e-4 * one["losses"][0]
+
+
+def _typed_run(folder: Path, mode: str) -> dict[str, Any]:
+    small = ["dataset.scale=0.002", "model.hidden=16", "epochs=4", "eval_every=4", "run_dir=run", "tracking=none"]
+    done = run(folder, "train", "experiment=mag_like_rgcn", f"mode={mode}", *small)
+    assert done.returncode == 0, done.stderr
+    assert "paper: 1473 nodes, 128 features" in done.stderr
+    summary = summary_of(folder / "run")
+    assert summary["dataset"] == "mag_like" and summary["model"] == "rgcn" and summary["world"] == 4
+    assert len(summary["sharded_params"]) == 4 and min(summary["sharded_params"]) > 0
+    return summary
+
+
+@pytest.fixture(scope="module")
+def typed_baseline(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return _typed_run(tmp_path_factory.mktemp("typed"), "domain_parallel")
+
+
+@pytest.mark.parametrize("mode", ["sar", "no_remat", "one_shot"])
+def test_the_typed_experiment_trains_in_every_mode(typed_baseline: dict[str, Any], tmp_path: Path, mode: str) -> None:
+    """On four workers; the same curve in each mode."""
+    losses, wanted = _typed_run(tmp_path, mode)["losses"], typed_baseline["losses"]
+    assert max(abs(a - b) for a, b in zip(losses, wanted, strict=True)) <= 1e-4 * wanted[0]
+
+
+def test_a_homogenised_graph_trains_a_homogeneous_model(tmp_path: Path) -> None:
+    small = ["dataset.scale=0.002", "dataset.homogenize=true", "model.hidden=16", "epochs=2", "world=2", "tracking=none"]
+    done = run(tmp_path, "train", "dataset=mag_like", "model=sage", "run_dir=run", *small)
+    assert done.returncode == 0, done.stderr
+    assert summary_of(tmp_path / "run")["sharded_params"] == [0, 0]

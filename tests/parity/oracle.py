@@ -80,10 +80,11 @@ def forward(config: RunConfig, dataset: Dataset, params: dict[str, Tensor], epoc
 def _inputs(dataset: Dataset, params: dict[str, Tensor]) -> Tensor:
     """[N, D]: features, mapped features or embeddings, type by type."""
     tables = []
-    for node_type, features in zip(dataset.schema.node_types, dataset.features, strict=True):
-        rows, weight = torch.from_numpy(np.array(features)).double(), params.get(f"inputs.maps.{node_type}.weight")
+    for number, (node_type, features) in enumerate(zip(dataset.schema.node_types, dataset.features, strict=True)):
+        name = f"{number:02d}_{node_type.replace('.', '_')}"
+        rows, weight = torch.from_numpy(np.array(features)).double(), params.get(f"inputs.maps.{name}.weight")
         rows = rows if weight is None else rows @ weight.T
-        tables.append(params.get(f"inputs.embeddings.{node_type}", rows))
+        tables.append(params.get(f"inputs.embeddings.{name}", rows))
     return torch.cat(tables)
 
 

@@ -15,12 +15,13 @@ from sargnn.errors import KernelError
 from sargnn.kernels import KERNELS
 from sargnn.partition import PARTITIONERS
 from sargnn.resolve import resolve
-from tests.graphs import assign, nasty_graph
+from tests.graphs import assign, nasty_graph, small_typed_graph
 from tests.parity import cases, oracle
 from tests.pool import pool
 
 GRAPH = nasty_graph()
 GRAPHS = {name: cases.graph_for(name) for name in cases.NAMES}
+GRAPHS |= {kind: small_typed_graph(kind) for kind in ("sink", "features", "one_type", "names")} | {"homogeneous": GRAPH}
 TOLERANCE = {"fp64": 1e-10, "fp32": 1e-4}
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -32,17 +33,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 @cache
-def expected(model: cases.Model, seed: int) -> dict[str, Any]:
+def expected(model: cases.Model, seed: int, kind: str) -> dict[str, Any]:
     config = cases.run_config(model, seed=seed)
-    graph = GRAPHS[model.name]
+    graph = GRAPHS[kind]
     start = cases.initial_parameters(Group.single(), config, graph)
     return oracle.first_step(config, graph, {name: torch.from_numpy(value) for name, value in start.items()})
 
 
-def check(model: cases.Model, **choices: Any) -> None:
+def check(model: cases.Model, kind: str = "", **choices: Any) -> None:
     config = cases.run_config(model, **choices)
-    want = expected(model, config.seed)
-    graph = GRAPHS[model.name]
+    graph = GRAPHS[kind or model.name]
+    want = expected(model, config.seed, kind or model.name)
     ranks = pool(config.world)(cases.step, config, graph)
     tolerance = TOLERANCE[config.precision]
     # fp32 carries the rounding of some hundred sums; fp64's bound is the contract's.
@@ -61,7 +62,7 @@ def check(model: cases.Model, **choices: Any) -> None:
             bound = tolerance * max(float(grad.norm()), 1e-3 * everything)
             assert np.linalg.norm(answer["grads"][name] - grad.numpy()) <= bound, name
     for name, grad in wanted_shards.items():
-        node_type = graph.schema.node_types.index(name.rsplit(".", 1)[1])
+        node_type = int(name.removeprefix("inputs.embeddings.")[:2])
         found = np.full(grad.shape, np.nan)
         for answer in ranks:
             own = answer["node_ids"][graph.schema.types_of(answer["node_ids"]) == node_type]

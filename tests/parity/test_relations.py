@@ -15,7 +15,7 @@ from sargnn.errors import ConfigError
 from sargnn.partition.cut import parts_of
 from tests.graphs import assign, typed_graph
 from tests.parity import cases
-from tests.parity.test_first_step import PAIRS, check
+from tests.parity.test_first_step import GRAPHS, PAIRS, check
 from tests.pool import pool
 
 GRAPH = typed_graph()
@@ -46,9 +46,33 @@ def test_embeddings_of_another_width_map_all_features(mode: str, order: str) -> 
     check(cases.model_config("rgcn", order=order, embedding=6), mode=mode, partitioner="metis", world=2)
 
 
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("kind", ["sink", "features", "one_type", "names", "homogeneous"])
+@pytest.mark.parametrize("order", ["auto", *ORDERS])
+@pytest.mark.parametrize(("mode", "kernel"), [pair for pair in PAIRS if pair[1] != "reference"])
+def test_graphs_at_the_edge(mode: str, kernel: str, order: str, kind: str, layers: int) -> None:
+    """No relation into the labelled type; constant inputs; one type; awkward names; no types at all."""
+    check(cases.model_config("rgcn", order=order, num_layers=layers), kind, mode=mode, kernel=kernel, world=2)
+
+
+@pytest.mark.parametrize("mode", ["sar", "one_shot", "domain_parallel"])
+@pytest.mark.parametrize("order", ["auto", *ORDERS])
+def test_the_static_sums_change_nothing(order: str, mode: str) -> None:
+    runs = []
+    for cache_static in ("auto", False):
+        config = cases.run_config(
+            cases.model_config("rgcn", order=order), mode=mode, world=2, epochs=6, cache_static=cache_static
+        )
+        runs.append(pool(2)(cases.curve, config, GRAPHS["features"])[0])
+    np.testing.assert_allclose(runs[0]["losses"], runs[1]["losses"], rtol=1e-12)
+    taken_once = runs[0]["epoch_bytes"][1] < runs[0]["epoch_bytes"][0]
+    assert taken_once == (mode != "domain_parallel" and order == "aggregate_first") or order == "auto"
+    assert len(set(runs[1]["epoch_bytes"])) == 1
+
+
 def _start(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, np.ndarray]:
     trainer = cases.trainer_of(group, config, dataset)
-    rows = dict(trainer.model.named_parameters())["inputs.embeddings.author"].detach().numpy()
+    rows = dict(trainer.model.named_parameters())["inputs.embeddings.00_author"].detach().numpy()
     ids = trainer.plans[0].node_ids.numpy()
     return {"ids": ids[ids < GRAPH.schema.offsets[1]], "rows": rows, "table": trainer.features.numpy()[: len(rows)]}
 

@@ -12,14 +12,17 @@ from sargnn.config import LookalikeConfig
 from sargnn.data.dataset import Dataset, group_by, open_dataset
 from sargnn.data.lookalike import Lookalike
 from sargnn.data.prepare import prepare_dataset
+from sargnn.data.schema import Relation
+from sargnn.data.store import StoreWriter
+from sargnn.data.typed import Edges, typed_dataset
 from sargnn.errors import ConfigError, StoreError
 from sargnn.partition import PARTITIONERS
-from sargnn.partition.cut import Part, cut, parts_of
+from sargnn.partition.cut import PART_ARRAYS, Part, cut, parts_of
 from sargnn.partition.order import order_nodes
 from sargnn.partition.prepare import prepare_partition
 from sargnn.partition.stats import StatsCollector
-from sargnn.partition.store import open_part
-from tests.graphs import assign, nasty_graph
+from sargnn.partition.store import FORMAT_VERSION, open_part, write_part
+from tests.graphs import assign, nasty_graph, typed_graph
 from tests.test_config import config
 
 GRAPH = nasty_graph()
@@ -60,6 +63,83 @@ def test_cutting_loses_nothing(partitioner: str, world: int, order: str) -> None
             sent = peer.send_rows[peer.send_offsets[rank] : peer.send_offsets[rank + 1]]
             assert np.array_equal(halo, peer.node_ids[sent])  # both sides agree on rows and their order
             assert (np.diff(sent) > 0).all()
+
+
+@pytest.mark.parametrize("order", ["original", "locality"])
+@pytest.mark.parametrize("world", [1, 4])
+@pytest.mark.parametrize("partitioner", [*PARTITIONERS, "empty", "apart", "by_type"])
+def test_cutting_a_typed_graph_loses_nothing(partitioner: str, world: int, order: str) -> None:
+    typed = typed_graph()
+    schema, relation = typed.schema, typed.relation
+    assert relation is not None
+    destination = np.repeat(np.arange(typed.num_nodes), np.diff(typed.indptr))
+    parts = list(cut(typed, *order_nodes(typed, assign(typed, partitioner, world), world, order)))
+    assert sorted(np.concatenate([p.node_ids for p in parts]).tolist()) == list(range(typed.num_nodes))
+    for r in range(len(schema.relations)):
+        found = []
+        for rank, part in enumerate(parts):
+            for q in range(world):
+                sources = part.node_ids if q == rank else part.halo_ids[part.halo_offsets[q] : part.halo_offsets[q + 1]]
+                src, dst = part.edges(q, r)
+                assert (np.diff(dst) >= 0).all()
+                found += list(zip(sources[src].tolist(), part.node_ids[dst].tolist(), strict=True))
+        own = relation == r
+        assert sorted(found) == sorted(zip(typed.indices[own].tolist(), destination[own].tolist(), strict=True))
+    for part in parts:
+        for t, (first, last) in enumerate(zip(part.row_bounds, part.row_bounds[1:], strict=False)):
+            ids = part.node_ids[first:last]
+            assert ((ids >= schema.offsets[t]) & (ids < schema.offsets[t + 1])).all()
+            assert np.array_equal(part.features[t], typed.features[t][ids - schema.offsets[t]])
+        for q in range(world):
+            halo = part.halo_ids[part.halo_offsets[q] : part.halo_offsets[q + 1]]
+            assert (np.diff(schema.types_of(halo)) >= 0).all()  # a type's rows are a run of every message
+
+
+def test_metis_balances_every_type() -> None:
+    typed = typed_graph()
+    assignment = assign(typed, "metis", 4)
+    assert np.array_equal(assignment, assign(typed, "metis", 4))
+    types = typed.schema.types_of(np.arange(typed.num_nodes))
+    for t in range(len(typed.schema.node_types)):
+        counts = np.bincount(assignment[types == t], minlength=4)
+        assert counts.max() <= np.ceil(1.1 * counts.mean()) + 1  # small types: a node more
+
+
+@pytest.mark.parametrize(
+    ("sizes", "world"), [([500, 3, 1, 1000], 8), ([5000, 2, 10000], 4), ([500, 2, 1000], 32), ([700, 9], 2)]
+)
+def test_small_types_do_not_upset_metis(sizes: list[int], world: int) -> None:
+    """Types with about as many nodes as parts, or fewer: none can be balanced, all parts still get their share."""
+    rng = np.random.default_rng(0)
+    relations = [
+        Edges(Relation(s, f"r{s}{d}", d), rng.integers(a, size=4 * max(a, b)), rng.integers(b, size=4 * max(a, b)))
+        for s, a in enumerate(sizes)
+        for d, b in enumerate(sizes)
+        if s < d
+    ]
+    features = [np.zeros((n, 3), np.float32) for n in sizes]
+    labels, split = np.zeros(sizes[0], np.int64), np.ones(sizes[0], np.uint8)
+    names = [f"t{t}" for t in range(len(sizes))]
+    typed = typed_dataset("small", 2, names, features, relations, 0, labels, split)
+    assignment = assign(typed, "metis", world)
+    assert np.bincount(assignment, minlength=world).max() <= 1.15 * sum(sizes) / world + 1
+    for t, size in enumerate(sizes):
+        counts = np.bincount(assignment[typed.schema.offsets[t] : typed.schema.offsets[t + 1]], minlength=world)
+        assert counts.max() <= max(-(-size // world), 1.1 * size / world)
+
+
+def test_a_typed_part_survives_its_store(tmp_path: Path) -> None:
+    typed = typed_graph()
+    part = list(parts_of(typed, assign(typed, "random", 3), 3))[1]
+    with StoreWriter(tmp_path / "store", "partition", FORMAT_VERSION) as writer:
+        write_part(writer, 1, part)
+        writer.meta = {"schema": typed.schema.to_json()}
+    found = open_part(tmp_path / "store", 1)
+    assert found.schema == typed.schema
+    for name in PART_ARRAYS:
+        assert np.array_equal(getattr(found, name), getattr(part, name))
+    for one, other in zip(found.features, part.features, strict=True):
+        assert np.array_equal(one, other) and one.shape == other.shape
 
 
 def test_locality_brings_neighbours_together(tmp_path: Path) -> None:
