@@ -81,7 +81,7 @@ def _typed(dataset: Dataset, graph: sparse.csr_array, world: int, config: Partit
 
 
 def _even_out(graph: sparse.csr_array, assignment: np.ndarray, nodes: range, world: int) -> None:
-    """Move nodes out of parts that hold more than their share, each to the part with room that most of its neighbours are in."""
+    """Move nodes out of parts that hold more than their share, each to where there is room and most of its neighbours are."""
     room = np.full(world, -(-len(nodes) // world))
     waiting = []
     for node in nodes:

@@ -122,7 +122,7 @@ def test_a_damaged_store_is_named_and_not_made_again(tmp_path: Path, kind: str, 
     elif damage == "half":
         manifest.unlink()
     else:
-        manifest.write_text(manifest.read_text().replace('"version": 1', '"version": 99', 1))
+        manifest.write_text(manifest.read_text().replace('"version": 2', '"version": 99', 1))
     before = sorted(path.name for path in store.rglob("*"))
     done = run(tmp_path, *arguments)
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
