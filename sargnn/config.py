@@ -212,6 +212,7 @@ class CommConfig:
     prefetch_depth: int = field(metadata=_NOT_NEGATIVE)
     timeout_s: float = field(metadata=_POSITIVE)
     message_rows: int | None = field(default=None, metadata=_AT_LEAST_ONE)
+    max_restarts: int = field(default=0, metadata=_NOT_NEGATIVE)
     interface: str | None = None
     port: int | None = field(default=None, metadata=_number(low=1, high=65535))
 
@@ -221,6 +222,18 @@ class EngineConfig:
     """Choices of the engine that change no loss. ``cache_static``: keep aggregates of constant rows over the epochs."""
 
     cache_static: Literal["auto", False] = "auto"
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """When checkpoints are written: ``every`` so many epochs, and after the last one; null: only when a signal asks for one.
+
+    Attributes:
+        keep: how many of the newest are kept, beside the one with the best validation accuracy.
+    """
+
+    every: int | None = field(metadata=_AT_LEAST_ONE)
+    keep: int = field(metadata=_AT_LEAST_ONE)
 
 
 @dataclass(frozen=True)
@@ -244,6 +257,7 @@ class RunConfig:
     optim: OptimConfig
     comm: CommConfig
     engine: EngineConfig
+    checkpoint: CheckpointConfig
     tracking: TrackingConfig
     epochs: int = field(metadata=_AT_LEAST_ONE)
     eval_every: int = field(metadata=_AT_LEAST_ONE)
@@ -381,6 +395,24 @@ def flatten(config: RunConfig) -> dict[str, Any]:
             flat.update({f"{key}.{inner}": v for inner, v in value.items()})
         else:
             flat[key] = value
+    return flat
+
+
+def differing(config: RunConfig, other: RunConfig) -> list[str]:
+    """The settings that decide the losses and differ, as ``key: one, other``."""
+    one, two = (_flat(dataclasses.asdict(c)) for c in (config, other))
+    deciding = ("dataset.", "model.", "optim.", "seed", "precision", "epochs")
+    keys = [key for key in sorted({*one, *two}) if key.startswith(deciding) and key != "dataset.root"]
+    return [f"{key}: {two.get(key)} instead of {one.get(key)}" for key in keys if one.get(key) != two.get(key)]
+
+
+def _flat(mapping: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in mapping.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
     return flat
 
 

@@ -27,7 +27,7 @@ from composed import config_of
 from sargnn.bench.report import machine
 from sargnn.config import GatConfig, RgcnConfig, RunConfig, SageConfig
 from sargnn.data.prepare import prepare_dataset
-from sargnn.tracking.progress import human_bytes
+from sargnn.tracking.memory import human_bytes
 
 DEFAULTS = ["dataset=products_like", "dataset.scale=0.08", "model.dropout=0", "tracking=none"]
 OPTIMIZER_TABLES = 2

@@ -42,7 +42,8 @@ def info(arguments: Sequence[str]) -> int:
 
     from sargnn.kernels import KERNELS
     from sargnn.resolve import resolve
-    from sargnn.tracking.progress import human_bytes, info_table
+    from sargnn.tracking.memory import human_bytes
+    from sargnn.tracking.progress import info_table
     from sargnn.tracking.provenance import versions
 
     memory = psutil.virtual_memory()
@@ -81,7 +82,8 @@ def clean(arguments: Sequence[str]) -> int:
     what = str(settings["what"])
     if what not in ("all", *KINDS):
         raise ConfigError("'what' has a value that is not known.", given=what, allowed=["all", *KINDS])
-    from sargnn.tracking.progress import human_bytes, say
+    from sargnn.tracking.memory import human_bytes
+    from sargnn.tracking.progress import say
 
     found = stores(Path(str(settings["store_dir"])), KINDS if what == "all" else (what,))
     if not found:

@@ -34,8 +34,17 @@ def main(arguments: Sequence[str]) -> int:
     if (words := words_of(HELP, arguments)) is None:
         return 0
     from sargnn.cli.compose import compose_verb, sweep_points
+    from sargnn.cli.resume import resumed
     from sargnn.config import parse
+    from sargnn.errors import ConfigError
 
+    going_on = resumed(words.overrides)
+    if going_on is not None:
+        if words.multirun:
+            raise ConfigError("A sweep cannot be resumed as one.", hint="started again it runs what is not finished")
+        config, run_dir = going_on
+        _train(config, [f"resume={run_dir}"], run_dir)
+        return 0
     points = sweep_points("train", words.overrides, multirun=words.multirun)
     if points is not None:
         from sargnn.cli.sweep import run_sweep
@@ -45,16 +54,18 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _train(config: RunConfig, overrides: Sequence[str]) -> None:
+def _train(config: RunConfig, overrides: Sequence[str], resume: Path | None = None) -> None:
     from sargnn.launch.local import train
     from sargnn.tracking.progress import profile_table, result_table, say
 
-    summary, run_dir = train(config)
+    summary, run_dir = train(config, resume=resume)
     result_table(summary)
     if summary["profile_s"]:
         profile_table(summary["profile_s"])
         say(f"traces for ui.perfetto.dev: {run_dir / 'traces'}")
     say(f"figures, logs and configuration: {run_dir}")
+    if resume:
+        return
     say("worth trying next:")
     for command in next_commands(config, overrides):
         say(f"  {command}")

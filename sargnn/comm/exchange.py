@@ -140,6 +140,7 @@ class Exchange:
             where it brings 0 rows. Valid until the next step of the iteration, unless ``keep``.
         """
         group, depth = self.group, self.prefetch_depth
+        group.traffic.begun += 1
         tensors = tuple(tensors)
         width = sum(t.shape[1] for t in tensors)
         rounds = lists.rounds(group.rank)
@@ -215,6 +216,7 @@ class Exchange:
 
     def _one_round(self, to_send: list[tuple[Tensor, ...]], to_fill: list[tuple[Tensor, ...]], tag: int, doing: str) -> None:
         group = self.group
+        group.traffic.begun += 1
         works: list[tuple[dist.Work, int]] = []
         arrivals: list[tuple[Tensor, tuple[Tensor, ...]]] = []
         for k in range(1, group.world):
@@ -268,6 +270,7 @@ class ErrorRounds:
         self.pieces = tuple(self._number)
 
     def __enter__(self) -> ErrorRounds:
+        self._exchange.group.traffic.begun += 1
         self._post_until(1 + self._depth)
         return self
 

@@ -22,10 +22,12 @@ class Traffic:
     Attributes:
         sent_bytes: payload of row exchange sent by this rank; collectives are not counted.
         wait_s: seconds spent waiting for rows, errors and collectives.
+        begun: exchanges and collectives that were begun, the same number on every rank that is as far; never reset.
     """
 
     sent_bytes: int = 0
     wait_s: float = 0.0
+    begun: int = 0
 
     def reset(self) -> None:
         """Start counting anew."""
@@ -91,6 +93,7 @@ class Group:
 
     def sum_(self, tensor: Tensor) -> Tensor:
         """All-reduce (SUM) in place; the same bits on every rank."""
+        self.traffic.begun += 1
         if self.process_group is not None:
             started = time.perf_counter()
             try:
@@ -103,6 +106,7 @@ class Group:
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
         """Every rank's tensor (same shape), in rank order."""
+        self.traffic.begun += 1
         if self.process_group is None:
             return [tensor]
         started = time.perf_counter()

@@ -97,7 +97,11 @@ class StoreWriter:
         """A memory-mapped array to fill piece by piece, so that nothing of its size is ever held."""
         if 0 in shape:
             raise ValueError(f"cannot map an empty array: {name} {shape}")
-        return npy_format.open_memmap(self._target(name), mode="w+", dtype=np.dtype(dtype), shape=shape)
+        target = self._target(name)
+        array = npy_format.open_memmap(target, mode="w+", dtype=np.dtype(dtype), shape=shape)
+        with target.open("r+b") as file:  # a disk that is full says so here, not by a signal at the first write to a page
+            os.posix_fallocate(file.fileno(), 0, target.stat().st_size)
+        return array
 
     @contextmanager
     def append(self, name: str, dtype: np.dtype | type) -> Iterator[AppendedArray]:
@@ -121,12 +125,26 @@ class StoreWriter:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
-            if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-                raise StoreError(
-                    f"The disk is full: the {self.kind} store '{self.path}' was not written.",
-                    hint="free some space or choose another place with store_dir=FOLDER",
-                ) from error
+            if isinstance(error, OSError):
+                raise self._not_written(error) from error
             return
+        try:
+            self._publish()
+        except OSError as failed:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            raise self._not_written(failed) from failed
+
+    def _not_written(self, error: OSError) -> StoreError:
+        # NumPy's own word for a write that was cut short has no number.
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or (error.errno is None and "written" in str(error))
+        return StoreError(
+            f"{'The disk is full: the' if full else 'The'} {self.kind} store '{self.path}' was not written.",
+            given=str(error),
+            hint=f"free some space where {self.path.parent} lies, or choose another place",
+        )
+
+    def _publish(self) -> None:
+        """Write the manifest, flush everything to the disk, rename."""
         files = {}
         for name in self._names:
             path = self._temporary / f"{name}.npy"
@@ -148,9 +166,14 @@ class StoreWriter:
         try:
             self._temporary.rename(self.path)
         except OSError:
-            shutil.rmtree(self._temporary, ignore_errors=True)
             if not (self.path / "manifest.json").exists():
                 raise
+            shutil.rmtree(self._temporary, ignore_errors=True)  # another process was faster
+        folder = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 class Store:

@@ -1,17 +1,15 @@
 """Local launching: prepare the stores, start one process per worker, watch them, report.
 
-Workers are started by torch elastic from a fork server that has torch and numba imported already. The launching process
-reads the growing ``metrics.jsonl``, shows progress and sends figures to MLflow, so that no worker has to.
+Workers are started from a fork server that has torch and numba imported already (``processes``). The launching process reads
+the growing ``metrics.jsonl``, shows progress and sends figures to MLflow, so that no worker has to.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
 import signal
 import socket
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -21,12 +19,13 @@ from sargnn.config import CommConfig, GatConfig, RgcnConfig, RunConfig, save
 from sargnn.errors import ConfigError, SargnnError, WorkerError, nearest
 from sargnn.launch.compile import warm_up
 from sargnn.launch.env import default_threads, worker_environment
+from sargnn.launch.processes import Failure, Workers, start_fork_server
 from sargnn.tracking import files
 from sargnn.tracking.progress import EpochProgress, Steps, graph_lines, partition_lines, say
 from sargnn.tracking.sender import Sender
 
 _LOG_LINES = 12
-_SHUTDOWN_S = 5
+_GRACE_S = 12.0
 
 
 class Interrupted(SargnnError):
@@ -37,19 +36,25 @@ class Interrupted(SargnnError):
     """
 
     def __init__(self, signal_number: int, run_dir: Path) -> None:
-        super().__init__(f"Interrupted by {signal.Signals(signal_number).name}; figures so far are in '{run_dir}'.")
+        super().__init__(
+            f"Interrupted by {signal.Signals(signal_number).name}; figures so far are in '{run_dir}'.",
+            hint=f"sargnn train resume={run_dir} goes on from the newest checkpoint",
+        )
         self.signal_number = signal_number
 
 
-def train(config: RunConfig) -> tuple[dict[str, Any], Path]:
+def train(config: RunConfig, *, resume: Path | None = None) -> tuple[dict[str, Any], Path]:
     """Run a training from start to end.
+
+    Args:
+        resume: a run folder, whose newest whole checkpoint is gone on from, in the same folder and MLflow run.
 
     Returns:
         The summary and the run folder.
 
     Raises:
         SargnnError: anything a user can cause; a failed worker as ``WorkerError`` with its rank and last lines.
-        Interrupted: SIGINT or SIGTERM.
+        Interrupted: SIGINT, SIGTERM or SIGHUP.
     """
     started_at = time.time()
     config = dataclasses.replace(config, threads=config.threads or default_threads(config.world))
@@ -57,34 +62,44 @@ def train(config: RunConfig) -> tuple[dict[str, Any], Path]:
     # Before torch and numba are imported, and before the fork server starts.
     os.environ.update(worker_environment(config.threads))
     check_network(config.comm)
-    _start_fork_server()
+    start_fork_server()
     check_strategies(config)
-    partition_path, stats = _prepare(config)
+    partition_path, stats, dataset_hash = _prepare(config)
 
-    run_dir = _make_run_dir(config)
+    run_dir = resume.resolve() if resume else _make_run_dir(config)
     config = dataclasses.replace(config, run_dir=str(run_dir))
     from sargnn.tracking.provenance import git_sha
 
-    save(config, run_dir / files.CONFIG)
     stats_params = {f"partition.{key}": value for key, value in stats.items()}
     inputs = {
         "partition": str(partition_path), "started_at": started_at, "git_sha": git_sha(), "partition_stats": stats_params,
     }  # fmt: skip
+    first_epoch = _choose_checkpoint(run_dir, inputs, dataset_hash) if resume else 0
+    if resume and not inputs["checkpoint"]:
+        raise ConfigError("The run holds no checkpoint to go on from.", given=str(run_dir), hint="train anew, without resume=")
+    if first_epoch >= config.epochs:
+        raise ConfigError("The run has trained all its epochs.", given=f"{run_dir}, {first_epoch} epochs")
+    save(config, run_dir / files.CONFIG)
     files.write_json(run_dir / files.INPUTS, inputs)
+    if resume:
+        (run_dir / files.SUMMARY).unlink(missing_ok=True)
+        say(f"going on after epoch {first_epoch} of '{run_dir}'")
     say(f"training {config.name}: {config.world} workers with {config.threads} threads each, {config.epochs} epochs")
 
-    sender = Sender(config, run_dir, stats_params)
-    follower = _Follower(config, run_dir, sender)
+    sender = Sender(config, run_dir, stats_params, same_run=resume is not None)
+    follower = _Follower(config, run_dir, sender, first_epoch)
     follower.start()
     error: SargnnError | None = None
     try:
-        _run_workers(config, run_dir)
+        _run_and_restart(config, run_dir, inputs, dataset_hash)
     except SargnnError as caught:
         error = caught
     finally:
         follower.stop()
     if error is None:
         summary = files.read_json(run_dir / files.SUMMARY)
+    elif isinstance(error, Interrupted) and _says_interrupted(run_dir):
+        summary = files.read_json(run_dir / files.SUMMARY)  # the workers wrote it with a checkpoint
     else:
         status = "interrupted" if isinstance(error, Interrupted) else "failed"
         losses = [row["loss"] for row in files.MetricsTail(run_dir).new_rows()]
@@ -95,6 +110,11 @@ def train(config: RunConfig) -> tuple[dict[str, Any], Path]:
     if error is not None:
         raise error
     return summary, run_dir
+
+
+def _says_interrupted(run_dir: Path) -> bool:
+    path = run_dir / files.SUMMARY
+    return path.exists() and files.read_json(path).get("status") == "interrupted"
 
 
 def check_strategies(config: RunConfig) -> None:
@@ -150,8 +170,8 @@ def check_network(comm: CommConfig) -> None:
                 ) from error
 
 
-def _prepare(config: RunConfig) -> tuple[Path, dict[str, Any]]:
-    """The partition store, made if needed, and its statistics; also compiles the kernels once."""
+def _prepare(config: RunConfig) -> tuple[Path, dict[str, Any], str]:
+    """The partition store, made if needed, its statistics and its dataset's hash; also compiles the kernels once."""
     from sargnn.data.prepare import prepare_dataset
     from sargnn.partition.prepare import prepare_partition
 
@@ -168,7 +188,7 @@ def _prepare(config: RunConfig) -> tuple[Path, dict[str, Any]]:
         say(line)
     if os.environ["NUMBA_THREADING_LAYER"] != "workqueue":  # else the fork server does it
         warm_up()
-    return info.path.resolve(), stats
+    return info.path.resolve(), stats, info.dataset_hash
 
 
 def _check_graph(config: RunConfig, dataset_path: Path) -> None:
@@ -217,66 +237,80 @@ def _mkdir(path: Path, *, exist_ok: bool) -> None:
         ) from error
 
 
-def _start_fork_server() -> None:
-    """Let the fork server import and compile what workers need while the stores are prepared."""
-    import multiprocessing
-    from multiprocessing import forkserver
+def _choose_checkpoint(run_dir: Path, inputs: dict[str, Any], dataset_hash: str) -> int:
+    """Note the newest whole checkpoint in ``inputs`` and cut the figures back to it; how many epochs it has (0: there is none).
 
-    multiprocessing.set_forkserver_preload(["sargnn.launch.preload"])
-    forkserver.ensure_running()
+    Raises:
+        ConfigError: it was trained on another dataset.
+    """
+    from sargnn.train import checkpoint
+
+    path, problems = checkpoint.newest(run_dir)
+    for problem in problems:
+        say(f"warning: {str(problem).splitlines()[0]} The checkpoint before is used.")
+    meta: dict[str, Any] = {"epoch": 0, "dataset_hash": dataset_hash}
+    if path:
+        meta = checkpoint.opened(path, verify=False).meta
+    if meta["dataset_hash"] != dataset_hash:
+        raise ConfigError(
+            "The dataset is not the one that the run was trained on.", given=dataset_hash, allowed=meta["dataset_hash"]
+        )
+    inputs["checkpoint"] = str(path) if path else None
+    files.keep_metrics(run_dir, meta["epoch"])
+    return int(meta["epoch"])
+
+
+def _run_and_restart(config: RunConfig, run_dir: Path, inputs: dict[str, Any], dataset_hash: str) -> None:
+    """``_run_workers``, and after a failure again from the newest checkpoint, ``comm.max_restarts`` times."""
+    for restarts_left in reversed(range(config.comm.max_restarts + 1)):
+        try:
+            return _run_workers(config, run_dir)
+        except WorkerError as error:
+            if not restarts_left:
+                raise
+            epoch = _choose_checkpoint(run_dir, inputs, dataset_hash)
+            say(f"{str(error).splitlines()[0]}\nstarting again after epoch {epoch}; restarts left: {restarts_left - 1}")
+            files.write_json(run_dir / files.INPUTS, inputs)
 
 
 def _run_workers(config: RunConfig, run_dir: Path) -> None:
     """Start the workers and wait for them. Raises ``WorkerError`` or ``Interrupted``."""
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
     from sargnn.launch.worker import entry
 
-    if not os.environ.get("SARGNN_FULL_ERROR"):
-        logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
-    os.environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(_SHUTDOWN_S)
-    with tempfile.TemporaryDirectory(prefix="sargnn-elastic-") as scratch:
-        launch = LaunchConfig(
-            min_nodes=1,
-            max_nodes=1,
-            nproc_per_node=config.world,
-            run_id=run_dir.name,
-            rdzv_backend="c10d",
-            rdzv_endpoint=f"localhost:{config.comm.port or 0}",
-            local_addr="localhost",
-            max_restarts=0,
-            monitor_interval=0.1,
-            start_method="forkserver",
-            logs_specs=DefaultLogsSpecs(log_dir=scratch),
-        )
-        try:
-            elastic_launch(launch, entry)(str(run_dir / files.CONFIG))
-        except ChildFailedError as error:
-            rank, failure = error.get_first_failure()
-            raise _worker_error(run_dir, rank, failure.exitcode) from error
-        except SignalException as error:
-            raise Interrupted(int(error.sigval), run_dir) from error
-        except KeyboardInterrupt as error:
-            raise Interrupted(signal.SIGINT, run_dir) from error
+    workers = Workers(entry, str(run_dir / files.CONFIG), config.world, config.comm.port, _GRACE_S)
+    failure = workers.watch()
+    if workers.asked is not None:
+        raise Interrupted(workers.asked, run_dir)
+    if failure is not None:
+        raise _worker_error(config, run_dir, failure)
 
 
-def _worker_error(run_dir: Path, rank: int, exitcode: int) -> WorkerError:
+def _worker_error(config: RunConfig, run_dir: Path, failure: Failure) -> WorkerError:
+    rank, code = failure.rank, failure.exitcode
     path = files.log_path(run_dir, rank)
     lines = path.read_text(errors="replace").splitlines()[-_LOG_LINES:] if path.exists() else []
-    how = f"was killed by {signal.Signals(-exitcode).name}" if exitcode < 0 else f"failed with exit code {exitcode}"
+    hint = f"the whole log: {path}"
+    if code is None:
+        how = f"hangs: others waited {config.comm.timeout_s:g} s for it"
+        how += f" (it has begun {failure.begun} exchanges and sums, they {failure.others_begun})"
+        hint += "; if it only is slow, set a larger comm.timeout_s"
+    elif code < 0:
+        how = f"was killed by {signal.Signals(-code).name}"
+        if code == -signal.SIGKILL:
+            hint += f"; if nobody did that, memory ran out: more workers (world={2 * config.world}) or mode=sar need less each"
+    else:
+        how = f"failed with exit code {code}"
     tail = "\n".join(f"    {line}" for line in lines)
-    return WorkerError(f"Worker rank {rank} {how}. The last lines of its log:\n{tail}", hint=f"the whole log: {path}")
+    return WorkerError(f"Worker rank {rank} {how}. The last lines of its log:\n{tail}", hint=hint)
 
 
 class _Follower(threading.Thread):
     """Reads ``metrics.jsonl`` as it grows: progress for the person, figures for MLflow, off the launching thread."""
 
-    def __init__(self, config: RunConfig, run_dir: Path, sender: Sender) -> None:
+    def __init__(self, config: RunConfig, run_dir: Path, sender: Sender, first_epoch: int) -> None:
         super().__init__(name="follower", daemon=True)
         self._config, self._sender = config, sender
-        self._tail = files.MetricsTail(run_dir)
+        self._tail = files.MetricsTail(run_dir, first_epoch)
         self._ended = threading.Event()
 
     def run(self) -> None:

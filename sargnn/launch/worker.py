@@ -8,11 +8,15 @@ numba; not mlflow, ogb, pandas or matplotlib, and dgl only for the dgl kernel.
 
 from __future__ import annotations
 
+import errno
 import os
+import re
+import signal
 import sys
 import time
 import traceback
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -22,6 +26,7 @@ from sargnn.comm.group import Group
 from sargnn.config import RunConfig, load
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import CommError, ConfigError, SargnnError
+from sargnn.launch.pulse import Pulse
 from sargnn.models import MODELS
 from sargnn.models.inputs import GraphShape
 from sargnn.models.stack import Stack
@@ -31,13 +36,15 @@ from sargnn.resolve import resolve
 from sargnn.rng import MAX_ID
 from sargnn.shards.load import load_plan
 from sargnn.tracking import files
-from sargnn.tracking.memory import PeakMeter, private_bytes
+from sargnn.tracking.memory import PeakMeter, human_bytes, private_bytes
+from sargnn.train import checkpoint
 from sargnn.train.loop import Trainer
 from sargnn.train.loss import Targets
 from sargnn.train.summary import described, measured
 
 _GRACE_S = 5.0
 _SMALLEST_MESSAGE_ROWS = 1024
+_pulse: Pulse | None = None
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
 
 
@@ -53,11 +60,27 @@ def entry(config_path: str) -> None:
         work(load(Path(config_path)), run_dir, rank, world)
     except CommError as error:
         print(error, file=sys.stderr, flush=True)
+        if _pulse is not None:
+            _pulse.lost_a_peer()
         # A peer is gone. Its own end is the cause and is reported first; whoever watches ends this process meanwhile.
         time.sleep(_GRACE_S)
         _fail("The lost peer reported nothing.")
     except SargnnError as error:
         _fail(traceback.format_exc() if os.environ.get("SARGNN_FULL_ERROR") else str(error))
+    except (MemoryError, RuntimeError) as error:
+        asked = re.search(r"tried to allocate (\d+) bytes|Unable to allocate ([^ ]+ [KMGT]?i?B)", str(error))
+        if asked is None and not isinstance(error, MemoryError):
+            _fail(traceback.format_exc())
+        much = asked.group(2) or human_bytes(int(asked.group(1))) if asked else "memory"
+        _fail(
+            f"Rank {rank} ran out of memory: it asked for {much} more than it may have.\n"
+            f"  next:    world={2 * world} needs about half each; mode=sar needs least; comm.prefetch_depth=0 and a smaller "
+            "model.hidden need less"
+        )
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            _fail(traceback.format_exc())
+        _fail(f"The disk is full: {error}\n  next:    free some space, then sargnn train resume={run_dir}")
     except BaseException:
         _fail(traceback.format_exc())
 
@@ -72,8 +95,15 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int) -> None:
     torch.set_num_threads(threads)
     print(f"rank {rank} of {world}, process {os.getpid()}, {threads} threads", flush=True)
     group = Group.from_environment(config.comm.backend, config.comm.timeout_s, rank, world)
+    if world > 1:
+        global _pulse
+        _pulse = Pulse(rank, group.traffic)
+        _pulse.start()
     before_loading = private_bytes()
     trainer = make_trainer(config, open_part(info.path, rank), info.num_classes, group)
+    if inputs.get("checkpoint"):
+        trainer.first_epoch = checkpoint.load(trainer, Path(inputs["checkpoint"]))
+        print(f"rank {rank}: goes on after epoch {trainer.first_epoch}", flush=True)
     startup_time_s = time.time() - inputs["started_at"]
     print(f"rank {rank}: {trainer.plans[0].num_rows} rows, {trainer.plans[0].halo_rows} halo rows", flush=True)
 
@@ -81,7 +111,16 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int) -> None:
         if rank == 0:
             files.append_metrics(run_dir, row)
 
-    trainer.run(on_epoch)
+    def on_checkpoint(epoch: int) -> None:
+        checkpoint.save(trainer, config, info.dataset_hash, run_dir, epoch)
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        trainer.wants_stop |= number != signal.SIGUSR1
+        trainer.wants_checkpoint = True
+
+    for number in (signal.SIGUSR1, signal.SIGTERM):
+        signal.signal(number, on_signal)
+    trainer.run(on_epoch, on_checkpoint)
     result = measured(trainer, group)
     if trainer.spans is not None:
         files.write_json(files.trace_path(run_dir, rank), trainer.spans.trace(rank))
@@ -90,6 +129,8 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int) -> None:
     if rank == 0:
         result |= described(config, info, inputs["git_sha"])
         result |= {"status": "finished", "startup_time_s": startup_time_s}
+        if trainer.stopped:
+            result |= {"status": "interrupted", "error": "A signal ended the run; its newest checkpoint has all epochs so far."}
         files.write_json(run_dir / files.SUMMARY, result)
     group.close()
 

@@ -55,6 +55,10 @@ class Inputs(nn.Module, ABC):
         """Parameters of which every worker has its own rows only; their gradients are complete without a sum."""
         return []
 
+    def type_of(self, parameter: str) -> int:
+        """The node type whose rows a sharded parameter, by its full name, has."""
+        raise KeyError(parameter)
+
 
 class Features(Inputs):
     """A homogeneous graph's features.
@@ -148,6 +152,9 @@ class TypedRows(Inputs):
 
     def sharded(self) -> list[nn.Parameter]:
         return list(self.embeddings.values())
+
+    def type_of(self, parameter: str) -> int:
+        return int(parameter.rpartition(".")[2].partition("_")[0])
 
 
 class _Joined(torch.autograd.Function):

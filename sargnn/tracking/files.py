@@ -51,21 +51,47 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-class MetricsTail:
-    """Reads the new whole lines of a growing ``metrics.jsonl``."""
+def keep_metrics(run_dir: Path, epochs: int) -> None:
+    """Drop the lines of epochs from ``epochs`` on, and what is no whole line: a run goes on from there."""
+    path = run_dir / METRICS
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text().splitlines():
+        try:
+            if json.loads(line)["epoch"] < epochs:
+                kept.append(line)
+        except (ValueError, KeyError, TypeError):
+            break
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text("".join(f"{line}\n" for line in kept))
+    temporary.replace(path)
 
-    def __init__(self, run_dir: Path) -> None:
+
+class MetricsTail:
+    """Reads the new whole lines of a growing ``metrics.jsonl``, each epoch once, also where the file was cut back.
+
+    Args:
+        seen: epochs before this one are of no interest.
+    """
+
+    def __init__(self, run_dir: Path, seen: int = 0) -> None:
         self._path = run_dir / METRICS
-        self._offset = 0
+        self._offset, self._seen = 0, seen
 
     def new_rows(self) -> Iterator[dict[str, Any]]:
         """The epochs that were added since the last call."""
         if not self._path.exists():
             return
+        if self._path.stat().st_size < self._offset:
+            self._offset = 0
         with self._path.open("rb") as file:
             file.seek(self._offset)
             for line in file:
                 if not line.endswith(b"\n"):
                     return
                 self._offset += len(line)
-                yield json.loads(line)
+                row = json.loads(line)
+                if row["epoch"] >= self._seen:
+                    self._seen = row["epoch"] + 1
+                    yield row

@@ -81,3 +81,12 @@ def _field(name: str) -> int:
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     return 0
+
+
+def human_bytes(count: float) -> str:
+    """``1.5 MB``: powers of ten, as disks and networks are sold."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"

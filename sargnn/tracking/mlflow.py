@@ -66,14 +66,18 @@ class MlflowRun:
         config: the run's configuration.
         run_dir: whose files become artifacts at the end.
         extra_params: beside the flat configuration.
+        same_run: go on with the run that the folder was sent to, if there is one; its parameters stay.
 
     Raises:
         SargnnError: the tracking store cannot be used.
     """
 
-    def __init__(self, config: RunConfig, run_dir: Path, extra_params: dict[str, Any]) -> None:
+    def __init__(
+        self, config: RunConfig, run_dir: Path, extra_params: dict[str, Any], *, same_run: bool = False
+    ) -> None:  # fmt: skip
         from mlflow.entities import Param
 
+        self.run_id: str
         self.run_dir, self.uri = run_dir, absolute(config.tracking.uri)
         tags = {"model": config.model.name, "mode": config.mode.name, "world": str(config.world)}
         tags |= {"dataset": config.dataset.name, "kernel": config.kernel.name, "partitioner": config.partitioner.name}
@@ -82,8 +86,16 @@ class MlflowRun:
         if parent := os.environ.get(PARENT):
             tags["mlflow.parentRunId"] = parent
         self._client, experiment = _open(self.uri, config.tracking.experiment)
+        known = _known(run_dir).get(self.uri) if same_run else None
+        if known:
+            self.run_id = str(known["run_id"])
+            self._client.update_run(self.run_id, status="RUNNING")
+            for key, value in tags.items():
+                self._client.set_tag(self.run_id, key, value)
+            self._note(sent=False)
+            return
         run = self._client.create_run(experiment, run_name=config.name, tags=tags)
-        self.run_id: str = run.info.run_id
+        self.run_id = run.info.run_id
         self._note(sent=False)
         params = {k: str(v) for k, v in {**flatten(config), **extra_params}.items()}
         self._client.log_batch(self.run_id, params=[Param(k, v[:6000]) for k, v in params.items()])

@@ -21,15 +21,7 @@ from rich.table import Table
 
 from sargnn import steps
 from sargnn.data.schema import Schema
-
-
-def human_bytes(count: float) -> str:
-    """``1.5 MB``: powers of ten, as disks and networks are sold."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
+from sargnn.tracking.memory import human_bytes
 
 
 class EpochProgress:

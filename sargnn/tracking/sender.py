@@ -23,11 +23,15 @@ class Sender(threading.Thread):
 
     Args:
         config: the run's. run_dir: where its files lie. extra_params: beside the flat configuration.
+        same_run: go on with the MLflow run that the folder was sent to, if there is one.
     """
 
-    def __init__(self, config: RunConfig, run_dir: Path, extra_params: dict[str, Any]) -> None:
+    def __init__(
+        self, config: RunConfig, run_dir: Path, extra_params: dict[str, Any], *, same_run: bool = False
+    ) -> None:  # fmt: skip
         super().__init__(name="mlflow", daemon=True)
         self._config, self._run_dir, self._extra = config, run_dir, extra_params
+        self._same_run = same_run
         self._rows: SimpleQueue[dict[str, Any]] = SimpleQueue()
         self._ended = threading.Event()
         self._summary: dict[str, Any] | None = None
@@ -51,7 +55,7 @@ class Sender(threading.Thread):
         from sargnn.tracking.mlflow import MlflowRun
 
         try:
-            target = MlflowRun(self._config, self._run_dir, self._extra)
+            target = MlflowRun(self._config, self._run_dir, self._extra, same_run=self._same_run)
             while True:
                 ended = self._ended.wait(_GATHER_S)
                 rows = self._waiting()

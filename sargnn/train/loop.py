@@ -88,23 +88,45 @@ class Trainer:
         self.replicated = [p for p in self.parameters if id(p) not in own]
         self.optimizer = make_optimizer(config.optim, self.parameters)
         self.history = History()
+        self.first_epoch = 0
+        self.wants_checkpoint = self.wants_stop = self.stopped = False
         self._not_finite: list[int] = []
         self.spans = Spans() if config.profile else None
         install(self.spans)
 
-    def run(self, on_epoch: Callable[[dict[str, Any]], None] | None = None) -> History:
-        """Train all epochs; the last one is always evaluated. ``on_epoch`` gets every epoch's figures."""
+    def run(
+        self,
+        on_epoch: Callable[[dict[str, Any]], None] | None = None,
+        on_checkpoint: Callable[[int], None] | None = None,
+    ) -> History:
+        """Train the epochs from ``first_epoch`` on; the last one is always evaluated.
+
+        ``wants_checkpoint`` and ``wants_stop``, set on any rank at any time, hold for all after the epoch under way.
+
+        Args:
+            on_epoch: gets every epoch's figures.
+            on_checkpoint: writes one, given the number of epochs that were trained; called on all ranks alike.
+        """
         first: dict[str, float] = {}
-        for epoch in range(self.config.epochs):
+        every = self.config.checkpoint.every
+        for epoch in range(self.first_epoch, self.config.epochs):
             row = self.train_epoch(epoch)
             if (epoch + 1) % self.config.eval_every == 0 or epoch + 1 == self.config.epochs:
                 row |= self.evaluate(row["ranks"])
+            wanted, self.stopped = row.pop("wanted")
             if on_epoch is not None:
                 on_epoch(row)
-            if epoch == 0 and self.spans is not None and self.config.epochs > 1:
+            last = epoch + 1 == self.config.epochs
+            due = every is not None and (last or (epoch + 1) % every == 0)
+            if on_checkpoint is not None and (due or wanted or self.stopped):
+                on_checkpoint(epoch + 1)
+            if self.stopped and not last:
+                break
+            self.stopped = False
+            if epoch == self.first_epoch and self.spans is not None and self.config.epochs > 1:
                 first = dict(self.spans.own_s)
         if self.spans is not None:
-            epochs = max(self.config.epochs - 1, 1)
+            epochs = max(len(self.history.epoch_times_s) - 1, 1)
             self.history.profile_s = {
                 name: (seconds - first.get(name, 0.0)) / epochs for name, seconds in self.spans.own_s.items()
             }
@@ -143,7 +165,9 @@ class Trainer:
 
         history = self.history
         history.peak_train_bytes = max(history.peak_train_bytes, peak)
-        figures = torch.tensor([elapsed, elapsed - wait, wait, sent, peak], dtype=torch.float64)
+        asked = self.wants_checkpoint, self.wants_stop
+        self.wants_checkpoint = False
+        figures = torch.tensor([elapsed, elapsed - wait, wait, sent, peak, *asked], dtype=torch.float64)
         every = torch.stack(group.gather(figures))
         slowest = every.amax(0)
         history.losses.append(loss)
@@ -159,6 +183,7 @@ class Trainer:
             "compute_time_s": history.compute_times_s[-1],
             "comm_wait_time_s": history.wait_times_s[-1],
             "comm_bytes": history.epoch_bytes[-1],
+            "wanted": (bool(slowest[5]), bool(slowest[6])),
             "ranks": {
                 "compute_time_s": every[:, 1].tolist(),
                 "comm_wait_time_s": every[:, 2].tolist(),

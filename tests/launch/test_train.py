@@ -193,7 +193,7 @@ def test_a_killed_worker_ends_the_run(tmp_path: Path) -> None:
 def test_a_raising_worker_is_named_with_its_last_lines(tmp_path: Path) -> None:
     assert run(tmp_path, "train", "world=3", "tracking=none", *SMALL).returncode == 0
     shutil.rmtree(tmp_path / "run")
-    (file,) = (tmp_path / "stores" / "partitions").glob("*/part_001/features.npy")
+    (file,) = (tmp_path / "stores" / "partitions").glob("*/part_001/features_00.npy")
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)

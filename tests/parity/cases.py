@@ -10,6 +10,7 @@ import torch
 
 from sargnn.comm.group import Group
 from sargnn.config import (
+    CheckpointConfig,
     CommConfig,
     EngineConfig,
     GatConfig,
@@ -83,6 +84,7 @@ def run_config(
         kernel=KernelConfig(kernel),
         optim=OptimConfig(name="adam", lr=0.01, weight_decay=0.0, schedule="cosine"),
         comm=CommConfig(backend="gloo", prefetch_depth=prefetch_depth, timeout_s=60.0, message_rows=message_rows),
+        checkpoint=CheckpointConfig(every=None, keep=2),
         engine=EngineConfig(cache_static=cache_static),  # type: ignore[arg-type]
         tracking=TrackingConfig(enabled=False, uri=None, experiment="test"),
         epochs=epochs,

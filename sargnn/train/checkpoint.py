@@ -1,0 +1,193 @@
+"""Checkpoints: what a run needs to go on as if nothing had happened, also on another number of workers.
+
+A checkpoint is a store (``data.store``): arrays with checksums, written under a temporary name, flushed, then renamed.
+
+    param/NAME, buffer/NAME, first_moment/NAME, second_moment/NAME       meta: epoch, figures so far, hashes, Adam's step
+
+Sharded tables (embeddings and their moments) are gathered into whole ones in the order of original ids, so that any
+partition can take its rows. Nothing random is stored: draws are functions of (seed, epoch, id).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sargnn.config import RunConfig
+from sargnn.data.store import Store, StoreWriter
+from sargnn.errors import StoreError
+from sargnn.train.loop import Trainer
+
+FORMAT_VERSION = 1
+FOLDER = "checkpoints"
+_TAG = 3
+_CHUNK_ROWS = 1 << 16
+_MOMENTS = {"first_moment": "exp_avg", "second_moment": "exp_avg_sq"}
+_SERIES = ("losses", "epoch_times_s", "compute_times_s", "wait_times_s", "epoch_bytes", "evaluate_times_s")
+
+
+def path_of(run_dir: Path, epoch: int) -> Path:
+    """Of the checkpoint after ``epoch`` epochs."""
+    return run_dir / FOLDER / f"epoch_{epoch:06d}"
+
+
+def existing(run_dir: Path) -> list[Path]:
+    """All checkpoints of a run, oldest first."""
+    return sorted((run_dir / FOLDER).glob("epoch_[0-9]*"))
+
+
+def opened(path: Path, *, verify: bool) -> Store:
+    """A checkpoint; with ``verify`` every checksum is compared first. Raises ``StoreError`` naming what is damaged."""
+    store = Store(path, "checkpoint", FORMAT_VERSION)
+    if verify:
+        store.verify()
+    return store
+
+
+def newest(run_dir: Path) -> tuple[Path | None, list[StoreError]]:
+    """The newest whole checkpoint, if there is one, and what is wrong with newer ones."""
+    problems = []
+    for path in reversed(existing(run_dir)):
+        try:
+            opened(path, verify=True)
+        except StoreError as error:
+            problems.append(error)
+            continue
+        return path, problems
+    return None, problems
+
+
+def save(trainer: Trainer, config: RunConfig, dataset_hash: str, run_dir: Path, epoch: int) -> None:
+    """Write the checkpoint after ``epoch`` epochs; every rank must call it. Rank 0 writes, and removes what is not to be kept.
+
+    Raises:
+        StoreError: the disk is full or cannot be written to; on rank 0 only.
+    """
+    path = path_of(run_dir, epoch)
+    if trainer.engine.group.rank != 0:
+        for name, table in _tables(trainer, sharded=True):
+            _send_rows(trainer, name, table)
+        return
+    if path.exists():  # left by a run that has died since, or damaged
+        shutil.rmtree(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for stale in path.parent.glob(".*.tmp"):
+        shutil.rmtree(stale, ignore_errors=True)
+    with StoreWriter(path, "checkpoint", FORMAT_VERSION) as writer:
+        for name, tensor in _tables(trainer, sharded=False):
+            writer.put(name, tensor.detach().numpy())
+        for name, table in _tables(trainer, sharded=True):
+            _gather_rows(trainer, writer, name, table)
+        history = trainer.history
+        writer.meta = {
+            "epoch": epoch,
+            "config_hash": config.config_hash,
+            "dataset_hash": dataset_hash,
+            "adam_step": epoch,
+            "series": {name: getattr(history, name) for name in _SERIES},
+            "accuracies": history.accuracies,
+            "best_val_acc": history.best_val_acc,
+            "test_acc_at_best_val": history.test_acc_at_best_val,
+            "made_by": {"world": config.world, "mode": config.mode.name, "threads": config.threads},
+        }
+    _remove_old(run_dir, config.checkpoint.keep)
+
+
+def load(trainer: Trainer, path: Path) -> int:
+    """Put the trainer into a checkpoint's state; the number of epochs that were trained. Every rank reads its own rows."""
+    store = opened(path, verify=False)  # whoever chose it has verified it
+    with torch.no_grad():
+        for name, tensor in _tables(trainer, sharded=False, make=True):
+            tensor.copy_(torch.from_numpy(np.array(store.array(name))))
+        for name, table in _tables(trainer, sharded=True, make=True):
+            rows = store.array(name)[_places(trainer, name)]
+            table.copy_(torch.from_numpy(rows))
+    meta = store.meta
+    for state in trainer.optimizer.state.values():
+        state["step"].fill_(float(meta["adam_step"]))
+    history = trainer.history
+    for name in _SERIES:
+        setattr(history, name, list(meta["series"][name]))
+    history.accuracies = dict(meta["accuracies"])
+    history.best_val_acc, history.test_acc_at_best_val = meta["best_val_acc"], meta["test_acc_at_best_val"]
+    return int(meta["epoch"])
+
+
+def _tables(trainer: Trainer, *, sharded: bool, make: bool = False) -> Iterator[tuple[str, Tensor]]:
+    """Parameters, buffers and the optimizer's moments with their names; ``make`` creates moments that are not there yet."""
+    own = {id(p) for p in trainer.sharded}
+    for name, parameter in trainer.model.named_parameters():
+        if (id(parameter) in own) != sharded:
+            continue
+        yield f"param/{name}", parameter.data
+        state = trainer.optimizer.state[parameter]
+        if make:
+            state["step"] = torch.zeros((), dtype=torch.float32)
+        for moment, key in _MOMENTS.items():
+            if make:
+                state[key] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+            yield f"{moment}/{name}", state[key]
+    if not sharded:
+        for name, buffer in trainer.model.named_buffers():
+            yield f"buffer/{name}", buffer
+
+
+def _places(trainer: Trainer, name: str) -> np.ndarray:
+    """Where this rank's rows of a sharded table lie in the whole one."""
+    node_type = trainer.model.inputs.type_of(name.partition("/")[2])
+    plan = trainer.plans[0]
+    ids = plan.node_ids[plan.row_bounds[node_type] : plan.row_bounds[node_type + 1]]
+    return ids.numpy() - plan.schema.offsets[node_type]
+
+
+def _send_rows(trainer: Trainer, name: str, table: Tensor) -> None:
+    group = trainer.engine.group
+    group.gather(torch.tensor(len(table)))
+    places = torch.from_numpy(_places(trainer, name))
+    for first in range(0, len(table), _CHUNK_ROWS):
+        for piece in (places, table):
+            group.wait(group.send(piece[first : first + _CHUNK_ROWS].contiguous(), 0, _TAG), 0, "writing a checkpoint")
+
+
+def _gather_rows(trainer: Trainer, writer: StoreWriter, name: str, own: Tensor) -> None:
+    """The whole table into the store: the own rows, then every other rank's, chunk by chunk."""
+    group = trainer.engine.group
+    counts = [int(count) for count in group.gather(torch.tensor(len(own)))]
+    if not sum(counts):
+        writer.put(name, own.numpy())
+        return
+    whole = writer.create(name, (sum(counts), own.shape[1]), own.numpy().dtype)
+    whole[_places(trainer, name)] = own.numpy()
+    for rank in range(1, group.world):
+        for first in range(0, counts[rank], _CHUNK_ROWS):
+            size = min(_CHUNK_ROWS, counts[rank] - first)
+            places, rows = torch.empty(size, dtype=torch.int64), own.new_empty(size, own.shape[1])
+            for piece in (places, rows):
+                group.wait(group.receive(piece, rank, _TAG), rank, "writing a checkpoint")
+            whole[places.numpy()] = rows.numpy()
+    whole.flush()
+
+
+def _remove_old(run_dir: Path, keep: int) -> None:
+    """All but the last ``keep`` and the one with the best validation accuracy (the last of tied ones)."""
+    paths = existing(run_dir)
+    old = paths[:-keep]
+    best: tuple[float, Path] | None = None
+    for path in paths:
+        try:
+            accuracy = opened(path, verify=False).meta["accuracies"].get("valid")
+        except StoreError:
+            continue
+        if accuracy is not None and (best is None or accuracy >= best[0]):
+            best = accuracy, path
+    for path in old:
+        if best is None or path != best[1]:
+            doomed = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+            path.rename(doomed)  # so that a half-removed one has no final name
+            shutil.rmtree(doomed, ignore_errors=True)

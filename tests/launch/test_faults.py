@@ -1,0 +1,59 @@
+"""A few of the faults of ``scripts/faults.py``, really made; and what ``resume=`` refuses."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.launch.test_train import ROOT, SMALL, run, summary_of
+
+
+def _script() -> Any:
+    spec = importlib.util.spec_from_file_location("faults", ROOT / "scripts" / "faults.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["faults"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+faults = _script()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[float]]:
+    folder = tmp_path_factory.mktemp("undisturbed") / "reference"
+    return folder, faults.reference(folder)
+
+
+@pytest.mark.parametrize("name", ["kill", "stop", "launcher", "sigterm", "restarts", "disk_checkpoint", "memory"])
+def test_fault(undisturbed: tuple[Path, list[float]], tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    reference, wanted = undisturbed
+    with faults.prepared(tmp_path, reference / "stores", name) as folder:
+        result = faults.FAULTS[name][0](folder, wanted, random.Random(7))
+    assert not result.wrong, result.wrong
+
+
+def test_what_resume_refuses(tmp_path: Path) -> None:
+    done = run(tmp_path, "train", "world=2", "tracking=none", *SMALL)
+    assert done.returncode == 0, done.stderr
+    losses = summary_of(tmp_path / "run")["losses"]
+    for arguments, words in (
+        (["resume=nowhere"], ["no run in this folder", "nowhere"]),
+        (["resume=run"], ["trained all its epochs"]),
+        (["resume=run", "optim.lr=0.5", "seed=3"], ["optim.lr: 0.5 instead of 0.01", "seed: 3 instead of 0"]),
+        (["resume=run", "epochs=9"], ["epochs: 9 instead of 4"]),
+        (["resume=run", "run_dir=other"], ["keeps its folder"]),
+        (["resume=run", "-m", "world=2,4"], ["sweep"]),
+        (["resume=run", "wrld=3"], ["no setting 'wrld'"]),
+    ):
+        done = run(tmp_path, "train", *arguments)
+        assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+        assert all(word in done.stderr for word in words), done.stderr
+    assert summary_of(tmp_path / "run")["losses"] == losses  # untouched

@@ -1,0 +1,137 @@
+"""Checkpoints: the state comes back bit for bit, on any number of workers, and damage is seen before it is used."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sargnn.comm.group import Group
+from sargnn.config import CheckpointConfig, RunConfig
+from sargnn.data.dataset import Dataset
+from sargnn.errors import StoreError
+from sargnn.train import checkpoint
+from tests.graphs import nasty_graph, typed_graph
+from tests.parity import cases
+from tests.pool import pool
+
+EPOCHS, HALF = 10, 4
+GRAPHS = {"sage": nasty_graph(), "gat": nasty_graph(), "rgcn": typed_graph()}
+
+
+def config_of(name: str, **choices: Any) -> RunConfig:
+    config = cases.run_config(cases.model_config(name, input_dropout=0.2), epochs=EPOCHS, **choices)
+    return dataclasses.replace(config, checkpoint=CheckpointConfig(every=HALF, keep=2), eval_every=2)
+
+
+def trained(group: Group, config: RunConfig, dataset: Dataset, run_dir: str, start: str | None) -> dict[str, Any]:
+    """Train to the end, from a checkpoint if one is given; write checkpoints."""
+    trainer = cases.trainer_of(group, config, dataset)
+    if start is not None:
+        trainer.first_epoch = checkpoint.load(trainer, Path(start))
+    trainer.run(None, lambda epoch: checkpoint.save(trainer, config, "some", Path(run_dir), epoch))
+    parameters = b"".join(p.detach().numpy().tobytes() for p in trainer.model.parameters())
+    buffers = b"".join(b.numpy().tobytes() for b in trainer.model.buffers())
+    history = trainer.history
+    return {
+        "losses": history.losses, "state": parameters + buffers, "best": (history.best_val_acc, history.test_acc_at_best_val),
+        "bytes": history.epoch_bytes,
+    }  # fmt: skip
+
+
+def test_epochs_written(tmp_path: Path) -> None:
+    trained(Group.single(), config_of("sage"), GRAPHS["sage"], str(tmp_path), None)
+    names = [path.name for path in checkpoint.existing(tmp_path)]
+    assert names[-2:] == ["epoch_000008", "epoch_000010"]  # every fourth, and the last
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+@pytest.mark.parametrize("world", [1, 4])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_going_on_is_bit_identical(tmp_path: Path, name: str, world: int, precision: str) -> None:
+    config = config_of(name, world=world, partitioner="random", precision=precision)
+    keep_all = dataclasses.replace(config, checkpoint=CheckpointConfig(every=HALF, keep=9))
+    whole = pool(world)(trained, keep_all, GRAPHS[name], str(tmp_path / "a"), None)
+    start = str(checkpoint.path_of(tmp_path / "a", HALF))
+    again = pool(world)(trained, keep_all, GRAPHS[name], str(tmp_path / "b"), start)
+    for one, other in zip(whole, again, strict=True):
+        assert one == other  # losses, parameters, buffers, best figures
+        assert len(one["losses"]) == EPOCHS
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"world": 1}, {"world": 2, "partitioner": "range"}, {"world": 4, "mode": "domain_parallel", "partitioner": "by_type"},
+        {"world": 4, "mode": "one_shot", "kernel": "reference"},
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["sage", "rgcn"])
+def test_going_on_elsewhere_is_the_same_curve(tmp_path: Path, name: str, choices: dict[str, Any]) -> None:
+    if name == "sage" and choices.get("partitioner") == "by_type":
+        choices = choices | {"partitioner": "metis"}
+    config = config_of(name, world=4, partitioner="random")
+    whole = pool(4)(trained, config, GRAPHS[name], str(tmp_path / "a"), None)[0]
+    other = config_of(name, **choices)
+    start = str(checkpoint.path_of(tmp_path / "a", 8))
+    again = pool(other.world)(trained, other, GRAPHS[name], str(tmp_path / "b"), start)[0]
+    np.testing.assert_allclose(again["losses"], whole["losses"], rtol=1e-8)
+
+
+def test_embeddings_lie_in_the_order_of_original_ids(tmp_path: Path) -> None:
+    """The same file whatever the partition."""
+    tables = []
+    for world, partitioner in ((1, "range"), (4, "random"), (4, "by_type")):
+        folder = tmp_path / f"{partitioner}{world}"
+        pool(world)(trained, config_of("rgcn", world=world, partitioner=partitioner), GRAPHS["rgcn"], str(folder), None)
+        store = checkpoint.opened(checkpoint.path_of(folder, EPOCHS), verify=True)
+        kinds = ("param", "first_moment", "second_moment")
+        tables.append([store.array(f"{kind}/inputs.embeddings.00_author") for kind in kinds])
+        assert tables[-1][0].shape == (90, 11)
+    for other in tables[1:]:
+        for one, two in zip(tables[0], other, strict=True):
+            np.testing.assert_allclose(one, two, rtol=1e-7, atol=1e-12)
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path) -> None:
+    trained(Group.single(), config_of("sage"), GRAPHS["sage"], str(tmp_path), None)
+    before, last = checkpoint.existing(tmp_path)[-2:]
+    file = next(last.rglob("*.npy"))
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(bytes(content))
+    path, problems = checkpoint.newest(tmp_path)
+    assert path == before and len(problems) == 1 and file.name in str(problems[0])
+    (before / "manifest.json").unlink()
+    path, problems = checkpoint.newest(tmp_path)
+    assert path not in (before, last) and len(problems) == 2
+
+
+def test_the_best_is_kept(tmp_path: Path) -> None:
+    config = dataclasses.replace(config_of("sage"), checkpoint=CheckpointConfig(every=1, keep=2))
+    trained(Group.single(), config, GRAPHS["sage"], str(tmp_path), None)
+    paths = checkpoint.existing(tmp_path)
+    assert [path.name for path in paths[-2:]] == ["epoch_000009", "epoch_000010"] and len(paths) <= 3
+    best = max(checkpoint.opened(path, verify=False).meta["accuracies"].get("valid") or 0 for path in paths)
+    top = checkpoint.opened(paths[-1], verify=False).meta["best_val_acc"]
+    assert best == top
+
+
+def test_a_write_that_fails_leaves_the_others_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = cases.trainer_of(Group.single(), config_of("sage"), GRAPHS["sage"])
+    trainer.train_epoch(0)
+    checkpoint.save(trainer, trainer.config, "some", tmp_path, 1)
+
+    def full(*arguments: Any, **more: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "save", full)
+    with pytest.raises(StoreError, match="disk is full"):
+        checkpoint.save(trainer, trainer.config, "some", tmp_path, 2)
+    monkeypatch.undo()
+    assert checkpoint.newest(tmp_path) == (checkpoint.path_of(tmp_path, 1), [])
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["epoch_000001"]
