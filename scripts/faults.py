@@ -3,8 +3,8 @@
     python scripts/faults.py [--times 30] [--only NAME,NAME] [--out FOLDER]
 
 Every fault is really made: a signal to a process, a limit on file sizes or memory, a flipped bit. Prints and writes a Markdown
-table: fault, how often, the longest time until everything had ended, what was lost, how often all was as expected. Exit code 1 if
-not always.
+table: fault, how often, the longest time until everything had ended, what was lost, how often all was as expected. Exit code 1
+if not always.
 """
 
 from __future__ import annotations
