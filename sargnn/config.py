@@ -384,7 +384,9 @@ def load(path: Path) -> RunConfig:
 
 def save(config: RunConfig, path: Path) -> None:
     """Write a run's ``config.yaml``."""
-    path.write_text(yaml.safe_dump(dataclasses.asdict(config), sort_keys=False))
+    temporary = path.with_name(f".{path.name}.tmp")  # a run's settings are never half there
+    temporary.write_text(yaml.safe_dump(dataclasses.asdict(config), sort_keys=False))
+    temporary.replace(path)
 
 
 def flatten(config: RunConfig) -> dict[str, Any]:

@@ -81,7 +81,12 @@ class Run:
     def __init__(self, folder: Path, *changes: str, first: str = "checkpoints") -> None:
         self.folder = folder
         self.process = subprocess.Popen(
-            command("train", *SMALL, *changes), cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+            command("train", *SMALL, *changes),
+            cwd=folder,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
         )
         deadline = time.monotonic() + 120
         while not self._begun(first):
@@ -89,7 +94,7 @@ class Run:
                 raise SystemExit(f"the run did not begin:\n{self.process.communicate()[1]}")
             time.sleep(0.01)
         self.family = psutil.Process(self.process.pid).children(recursive=True)
-        self.pids = workers(folder)
+        self.pids = workers(folder) if first == "checkpoints" else []
 
     def _begun(self, first: str) -> bool:
         if first == "checkpoints":
@@ -126,7 +131,7 @@ def goes_on(folder: Path, wanted: list[float], result: Result, *changes: str) ->
     result.expect(whole is not None and not problems, "the newest checkpoint does not load")
     if whole is None:
         return
-    reached = sum(1 for _ in (folder / "run" / "metrics.jsonl").open())
+    reached = (folder / "run" / "metrics.jsonl").read_text().count("\n")
     result.lost = f"{reached - checkpoint.opened(whole, verify=False).meta['epoch']} epochs, trained again"
     done = sargnn(folder, "train", "resume=run", *changes)
     result.expect(done.returncode == 0, f"resume failed: {done.stderr[-300:]}")
@@ -138,6 +143,52 @@ def goes_on(folder: Path, wanted: list[float], result: Result, *changes: str) ->
             result.expect(worst <= 1, f"the curve is {worst:.2f} times the tolerance away")
         else:
             result.expect(losses == wanted, "the curve is another one")
+
+
+def group_wide(folder: Path, wanted: list[float], rng: random.Random) -> Result:
+    """SIGTERM or SIGHUP to the whole process group, as from a closing terminal or a scheduler."""
+    result, run = Result(), Run(folder)
+    number = rng.choice([signal.SIGTERM, signal.SIGHUP])
+    os.killpg(run.process.pid, number)
+    run.ended(result, 15)
+    result.expect(run.process.returncode == 128 + number, f"exit code {run.process.returncode}")
+    result.expect(summary(folder).get("epoch_time_s") is not None, "the workers wrote no summary")
+    goes_on(folder, wanted, result)
+    result.expect(result.lost.startswith("0 "), f"lost {result.lost}")
+    return result
+
+
+def early_stop(folder: Path, wanted: list[float], rng: random.Random) -> Result:
+    """SIGSTOP of a worker before the first epoch; comm.timeout_s=4."""
+    result, run = Result(), Run(folder, "comm.timeout_s=4", "epochs=400", first="logs/rank_03.log")
+    rank = rng.randrange(WORLD)
+    deadline = time.monotonic() + 60
+    while not workers_begun(folder) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    os.kill(workers(folder)[rank], signal.SIGSTOP)
+    stderr = run.ended(result, 4 + 12)
+    result.expect(f"rank {rank} hangs" in stderr, f"rank {rank} was not named: {stderr[-400:]}")
+    result.lost = "nothing was there"
+    return result
+
+
+def workers_begun(folder: Path) -> bool:
+    """Whether all workers have written their first line."""
+    logs = [folder / "run" / "logs" / f"rank_{rank:02d}.log" for rank in range(WORLD)]
+    return all(log.exists() and ", process " in log.read_text() for log in logs)
+
+
+def in_checkpoint(folder: Path, wanted: list[float], rng: random.Random) -> Result:
+    """SIGKILL of the rank that writes a checkpoint, while it does."""
+    result, run = Result(), Run(folder, "checkpoint.every=1")
+    deadline = time.monotonic() + 60
+    while not list((folder / "run" / "checkpoints").glob(".epoch_*.tmp")) and time.monotonic() < deadline:
+        pass
+    os.kill(run.pids[0], signal.SIGKILL)
+    stderr = run.ended(result, 10)
+    result.expect("rank 0 was killed by SIGKILL" in stderr, "rank and signal were not named")
+    goes_on(folder, wanted, result)
+    return result
 
 
 def kill(folder: Path, wanted: list[float], rng: random.Random) -> Result:
@@ -219,7 +270,8 @@ def disk_checkpoint(folder: Path, wanted: list[float], rng: random.Random) -> Re
     shutil.copy(folder / "run" / "metrics.jsonl", folder / "metrics")
     (folder / "run" / "metrics.jsonl").write_text("")  # else it is the first to hit the limit
     done = sargnn(folder, "train", "resume=run", limit=limited(3000))
-    result.expect(done.returncode == 1 and "disk is full" in done.stderr, f"it does not say so: {done.stderr[-300:]}")
+    said = "disk is full" in done.stderr and "checkpoint store" in done.stderr
+    result.expect(done.returncode == 1 and said, f"it does not say so: {done.stderr[-300:]}")
     result.expect([path.name for path in checkpoint.existing(folder / "run")] == before, "checkpoints changed")
     shutil.copy(folder / "metrics", folder / "run" / "metrics.jsonl")
     goes_on(folder, wanted, result)
@@ -253,9 +305,9 @@ def flipped(folder: Path, wanted: list[float], rng: random.Random) -> Result:
     run.process.send_signal(signal.SIGTERM)
     run.ended(Result(), 15)
     paths = checkpoint.existing(folder / "run")
-    file = rng.choice(sorted(path for path in paths[-1].rglob("*.npy") if path.stat().st_size > 200))
+    file = rng.choice(sorted(path for path in paths[-1].rglob("*") if path.is_file() and path.stat().st_size > 200))
     content = bytearray(file.read_bytes())
-    content[-1 - rng.randrange(64)] ^= 1 << rng.randrange(8)
+    content[-2 - rng.randrange(64)] ^= 1
     file.write_bytes(bytes(content))
     try:
         checkpoint.opened(paths[-1], verify=True)
@@ -321,7 +373,7 @@ def two_at_once(folder: Path, wanted: list[float], rng: random.Random) -> Result
 
 
 FAULTS: dict[str, tuple[Callable[[Path, list[float], random.Random], Result], int]] = {
-    "kill": (kill, 0), "stop": (stop, 3), "launcher": (launcher, 3), "restarts": (restarts, 2),
+    "kill": (kill, 0), "in_checkpoint": (in_checkpoint, 5), "group_wide": (group_wide, 4), "early_stop": (early_stop, 2), "stop": (stop, 3), "launcher": (launcher, 3), "restarts": (restarts, 2),
     "sigint": (ended_by(signal.SIGINT), 3), "sigterm": (ended_by(signal.SIGTERM), 3),
     "disk_checkpoint": (disk_checkpoint, 1), "disk_log": (disk_log, 1), "disk_store": (disk_store, 1),
     "flipped": (flipped, 3), "memory": (memory, 3),

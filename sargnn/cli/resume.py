@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from sargnn.config import RunConfig, load, parse
-from sargnn.errors import ConfigError
+from sargnn.errors import ConfigError, nearest
 
 _REFUSED = ("experiment", "debug", "run_dir", "run_name")
 _CONFIG = "config.yaml"
@@ -31,7 +31,8 @@ def resumed(overrides: Sequence[str]) -> tuple[RunConfig, Path] | None:
     mapping = yaml.safe_load((run_dir / _CONFIG).read_text())
     changes = [one for one in overrides if not one.startswith("resume=")]
     for one in changes:
-        if one.lstrip("+").partition("=")[0] in _REFUSED:
+        key = one.lstrip("+").partition("=")[0]
+        if key in _REFUSED or key.startswith("hydra"):
             raise ConfigError("A resumed run keeps its folder and its experiment.", given=one)
     _apply(mapping, changes)
     config = parse(mapping)
@@ -61,6 +62,9 @@ def _apply(mapping: dict[str, Any], changes: Sequence[str]) -> None:
     for key in keys:
         target, source = mapping, composed
         *groups, leaf = key.split(".")
-        for group in groups:
-            target, source = target[group], source[group]
-        target[leaf] = source[leaf]
+        try:
+            for group in groups:
+                target, source = target[group], source[group]
+            target[leaf] = source[leaf]
+        except (KeyError, TypeError) as error:
+            raise ConfigError(f"A run has no setting '{key}'.", allowed=nearest(key.partition(".")[0], mapping)) from error

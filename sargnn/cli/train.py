@@ -38,10 +38,10 @@ def main(arguments: Sequence[str]) -> int:
     from sargnn.config import parse
     from sargnn.errors import ConfigError
 
+    if words.multirun and any(one.startswith("resume=") for one in words.overrides):
+        raise ConfigError("A sweep cannot be resumed as one.", hint="started again it runs what is not finished")
     going_on = resumed(words.overrides)
     if going_on is not None:
-        if words.multirun:
-            raise ConfigError("A sweep cannot be resumed as one.", hint="started again it runs what is not finished")
         config, run_dir = going_on
         _train(config, [f"resume={run_dir}"], run_dir)
         return 0

@@ -42,10 +42,12 @@ class Group:
         process_group: torch's group; None for a group of one.
     """
 
-    def __init__(self, rank: int, world: int, process_group: dist.ProcessGroup | None) -> None:
+    def __init__(
+        self, rank: int, world: int, process_group: dist.ProcessGroup | None, traffic: Traffic | None = None
+    ) -> None:  # fmt: skip
         self.rank, self.world = rank, world
         self.process_group = process_group
-        self.traffic = Traffic()
+        self.traffic = traffic or Traffic()
 
     @classmethod
     def single(cls) -> Group:
@@ -53,15 +55,17 @@ class Group:
         return cls(0, 1, None)
 
     @classmethod
-    def from_environment(cls, backend: str, timeout_s: float, rank: int, world: int) -> Group:
-        """Join the group that MASTER_ADDR and MASTER_PORT name."""
+    def from_environment(
+        cls, backend: str, timeout_s: float, rank: int, world: int, traffic: Traffic | None = None
+    ) -> Group:  # fmt: skip
+        """Join the group that MASTER_ADDR and MASTER_PORT name. ``traffic``: what to count in."""
         if world == 1:
             return cls.single()
         try:
             dist.init_process_group(backend, rank=rank, world_size=world, timeout=timedelta(seconds=timeout_s))
         except (RuntimeError, ValueError) as error:
             raise CommError(f"Rank {rank} could not join the other workers: {error}") from error
-        return cls(rank, world, dist.group.WORLD)
+        return cls(rank, world, dist.group.WORLD, traffic)
 
     def close(self) -> None:
         """Leave the group."""

@@ -3,7 +3,7 @@
 A store is written under a temporary name beside its final one, checked and flushed, then renamed: a half-written
 store never has a final name, and of two processes that make the same store one wins and the other uses the winner's.
 
-``manifest.json``: ``kind``, ``version``, ``meta`` (free, JSON), ``files``: name -> shape, dtype, bytes, sha256.
+``manifest.json``: ``kind``, ``version``, ``meta`` (free, JSON), ``files``: name -> shape, dtype, bytes, sha256; ``sha256`` of all that.
 """
 
 from __future__ import annotations
@@ -35,6 +35,11 @@ def sha256_of(path: Path) -> str:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def _digest(manifest: dict[str, Any]) -> str:
+    """Of all that a manifest says."""
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 class AppendedArray:
@@ -158,7 +163,8 @@ class StoreWriter:
             }
             with path.open("rb") as file:
                 os.fsync(file.fileno())
-        manifest = {"kind": self.kind, "version": self.version, "meta": self.meta, "files": files}
+        manifest: dict[str, Any] = {"kind": self.kind, "version": self.version, "meta": self.meta, "files": files}
+        manifest["sha256"] = _digest(json.loads(json.dumps(manifest)))
         with (self._temporary / "manifest.json").open("w") as out:
             json.dump(manifest, out, indent=1)
             out.flush()
@@ -195,6 +201,7 @@ class Store:
             self.meta: dict[str, Any] = manifest["meta"]
             self.files: dict[str, dict[str, Any]] = manifest["files"]
             found = (manifest["kind"], manifest["version"])
+            digest = manifest.pop("sha256", None)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise self._damaged(manifest_path, "it is missing or unreadable") from error
         if found != (kind, version):
@@ -204,6 +211,8 @@ class Store:
                 allowed=f"kind {kind}, format version {version}",
                 hint=f"remove the folder to have it made again: rm -r {path}",
             )
+        if digest != _digest(manifest):
+            raise self._damaged(manifest_path, "its content does not match its checksum")
         for name, entry in self.files.items():
             file = path / f"{name}.npy"
             size = file.stat().st_size if file.exists() else None

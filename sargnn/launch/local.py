@@ -7,13 +7,14 @@ the growing ``metrics.jsonl``, shows progress and sends figures to MLflow, so th
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import os
 import signal
 import socket
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from sargnn.config import CommConfig, GatConfig, RgcnConfig, RunConfig, save
 from sargnn.errors import ConfigError, SargnnError, WorkerError, nearest
@@ -74,11 +75,17 @@ def train(config: RunConfig, *, resume: Path | None = None) -> tuple[dict[str, A
     inputs = {
         "partition": str(partition_path), "started_at": started_at, "git_sha": git_sha(), "partition_stats": stats_params,
     }  # fmt: skip
-    first_epoch = _choose_checkpoint(run_dir, inputs, dataset_hash) if resume else 0
-    if resume and not inputs["checkpoint"]:
-        raise ConfigError("The run holds no checkpoint to go on from.", given=str(run_dir), hint="train anew, without resume=")
-    if first_epoch >= config.epochs:
-        raise ConfigError("The run has trained all its epochs.", given=f"{run_dir}, {first_epoch} epochs")
+    lock = _lock(run_dir)
+    first_epoch = 0
+    if resume:
+        if _reported(run_dir).get("status") == "finished":
+            raise ConfigError("The run has trained all its epochs.", given=f"{run_dir}, {config.epochs} epochs")
+        first_epoch = _choose_checkpoint(config, run_dir, inputs, dataset_hash)
+        if not inputs["checkpoint"]:
+            raise ConfigError(
+                "The run holds no checkpoint to go on from.", given=str(run_dir), hint="train anew, without resume="
+            )
+        files.keep_metrics(run_dir, first_epoch)
     save(config, run_dir / files.CONFIG)
     files.write_json(run_dir / files.INPUTS, inputs)
     if resume:
@@ -94,27 +101,39 @@ def train(config: RunConfig, *, resume: Path | None = None) -> tuple[dict[str, A
         _run_and_restart(config, run_dir, inputs, dataset_hash)
     except SargnnError as caught:
         error = caught
+    except KeyboardInterrupt:
+        error = Interrupted(signal.SIGINT, run_dir)
     finally:
         follower.stop()
-    if error is None:
-        summary = files.read_json(run_dir / files.SUMMARY)
-    elif isinstance(error, Interrupted) and _says_interrupted(run_dir):
-        summary = files.read_json(run_dir / files.SUMMARY)  # the workers wrote it with a checkpoint
+    reported = _reported(run_dir)
+    if error is None and reported.get("status") == "interrupted":
+        error = Interrupted(signal.SIGTERM, run_dir)  # which a worker was sent by someone else
+    if error is None and not reported:
+        error = WorkerError("The workers ended without a result.", hint=f"their logs: {run_dir / 'logs'}")
+    if isinstance(error, Interrupted) and reported.get("status") == "finished":
+        error = None  # the signal came too late
+    if error is None or (isinstance(error, Interrupted) and reported):
+        summary = reported  # of an interrupted run, written with its checkpoint
     else:
         status = "interrupted" if isinstance(error, Interrupted) else "failed"
         losses = [row["loss"] for row in files.MetricsTail(run_dir).new_rows()]
         summary = {"status": status, "error": str(error), "losses": losses, "world": config.world}
         summary |= {"mode": config.mode.name, "model": config.model.name, "config_hash": config.config_hash}
-        files.write_json(run_dir / files.SUMMARY, summary)
+        try:
+            files.write_json(run_dir / files.SUMMARY, summary)
+        except OSError as failed:
+            say(f"warning: the summary cannot be written: {failed}")
     sender.finish(summary)
+    lock.close()
     if error is not None:
         raise error
     return summary, run_dir
 
 
-def _says_interrupted(run_dir: Path) -> bool:
+def _reported(run_dir: Path) -> dict[str, Any]:
+    """What the workers reported; empty if they did not come so far."""
     path = run_dir / files.SUMMARY
-    return path.exists() and files.read_json(path).get("status") == "interrupted"
+    return files.read_json(path) if path.exists() else {}
 
 
 def check_strategies(config: RunConfig) -> None:
@@ -237,17 +256,29 @@ def _mkdir(path: Path, *, exist_ok: bool) -> None:
         ) from error
 
 
-def _choose_checkpoint(run_dir: Path, inputs: dict[str, Any], dataset_hash: str) -> int:
-    """Note the newest whole checkpoint in ``inputs`` and cut the figures back to it; how many epochs it has (0: there is none).
+def _lock(run_dir: Path) -> IO[str]:
+    """Hold the run folder until closed. Raises ``ConfigError`` if another process does."""
+    file = (run_dir / ".lock").open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        raise ConfigError("The run is under way in another process.", given=str(run_dir)) from error
+    return file
+
+
+def _choose_checkpoint(config: RunConfig, run_dir: Path, inputs: dict[str, Any], dataset_hash: str) -> int:
+    """Note the newest whole checkpoint in ``inputs``; how many epochs it has (0: there is none). Damaged ones are put aside.
 
     Raises:
-        ConfigError: it was trained on another dataset.
+        ConfigError: it was trained on another dataset, or with other settings.
     """
     from sargnn.train import checkpoint
 
     path, problems = checkpoint.newest(run_dir)
-    for problem in problems:
+    for damaged, problem in problems:
         say(f"warning: {str(problem).splitlines()[0]} The checkpoint before is used.")
+        damaged.rename(damaged.with_name(f"damaged_{damaged.name}_{time.time_ns()}"))
     meta: dict[str, Any] = {"epoch": 0, "dataset_hash": dataset_hash}
     if path:
         meta = checkpoint.opened(path, verify=False).meta
@@ -255,8 +286,9 @@ def _choose_checkpoint(run_dir: Path, inputs: dict[str, Any], dataset_hash: str)
         raise ConfigError(
             "The dataset is not the one that the run was trained on.", given=dataset_hash, allowed=meta["dataset_hash"]
         )
+    if path and meta["config_hash"] != config.config_hash:
+        raise ConfigError("The run's checkpoints come from other settings than its config.yaml has now.", given=str(path))
     inputs["checkpoint"] = str(path) if path else None
-    files.keep_metrics(run_dir, meta["epoch"])
     return int(meta["epoch"])
 
 
@@ -268,7 +300,8 @@ def _run_and_restart(config: RunConfig, run_dir: Path, inputs: dict[str, Any], d
         except WorkerError as error:
             if not restarts_left:
                 raise
-            epoch = _choose_checkpoint(run_dir, inputs, dataset_hash)
+            epoch = _choose_checkpoint(config, run_dir, inputs, dataset_hash)
+            files.keep_metrics(run_dir, epoch)
             say(f"{str(error).splitlines()[0]}\nstarting again after epoch {epoch}; restarts left: {restarts_left - 1}")
             files.write_json(run_dir / files.INPUTS, inputs)
 
@@ -277,7 +310,9 @@ def _run_workers(config: RunConfig, run_dir: Path) -> None:
     """Start the workers and wait for them. Raises ``WorkerError`` or ``Interrupted``."""
     from sargnn.launch.worker import entry
 
-    workers = Workers(entry, str(run_dir / files.CONFIG), config.world, config.comm.port, _GRACE_S)
+    comm = config.comm
+    path = str(run_dir / files.CONFIG)
+    workers = Workers(entry, path, config.world, port=comm.port, timeout_s=comm.timeout_s, grace_s=_GRACE_S)
     failure = workers.watch()
     if workers.asked is not None:
         raise Interrupted(workers.asked, run_dir)

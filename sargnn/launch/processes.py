@@ -44,7 +44,7 @@ class Failure:
 
 def start_fork_server() -> None:
     """Let the fork server import and compile what workers need while the stores are prepared."""
-    multiprocessing.set_forkserver_preload(["sargnn.launch.preload"])
+    multiprocessing.set_forkserver_preload(["sargnn.launch.deaf", "sargnn.launch.preload"])
     forkserver.ensure_running()
 
 
@@ -54,13 +54,16 @@ class Workers:
     Args:
         entry: what a worker runs, with the path of the run's configuration.
         world: P. port: where they meet; None for a free one.
+        timeout_s: how long one may go on when another has ended.
         grace_s: how long they may take to end by themselves when asked to.
     """
 
-    def __init__(self, entry: Callable[[str], None], config_path: str, world: int, port: int | None, grace_s: float) -> None:
+    def __init__(
+        self, entry: Callable[[str], None], config_path: str, world: int, *, port: int | None, timeout_s: float, grace_s: float
+    ) -> None:
         from torch.distributed import TCPStore
 
-        self.world, self.grace_s = world, grace_s
+        self.world, self.timeout_s, self.grace_s = world, timeout_s, grace_s
         self.asked: int | None = None
         try:
             self._store = TCPStore(
@@ -85,7 +88,9 @@ class Workers:
         SIGINT, SIGTERM and SIGHUP ask the workers to write a checkpoint and end (``asked`` holds the signal); those that have
         not ended after ``grace_s``, or at a second signal, are killed. SIGUSR1 asks for a checkpoint only.
         """
-        previous = {number: signal.signal(number, self._on_signal) for number in _FORWARDED}
+        # What is ignored already, as under nohup, stays so.
+        heard = [number for number in _FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
+        previous = {number: signal.signal(number, self._on_signal) for number in heard}
         try:
             return self._watch()
         finally:
@@ -95,6 +100,7 @@ class Workers:
 
     def _watch(self) -> Failure | None:
         lost_at, before = 0.0, None
+        first_done_at: float | None = None
         while True:
             alive = [process for process in self._processes if process.exitcode is None]
             failed = [rank for rank, process in enumerate(self._processes) if process.exitcode not in (None, 0)]
@@ -106,6 +112,10 @@ class Workers:
                 return Failure(rank, self._processes[rank].exitcode)
             if not alive:
                 return None
+            if first_done_at is None and any(process.exitcode == 0 for process in self._processes):
+                first_done_at = time.monotonic()
+            if first_done_at is not None and time.monotonic() - first_done_at > self.timeout_s and self.asked is None:
+                return Failure(self._processes.index(alive[0]), None)
             if before is None and pulse.someone_is_lost(self._store):
                 lost_at, before = time.monotonic(), pulse.pulses(self._store, self.world)
             if before is not None and time.monotonic() - lost_at > _BLAME_S and self.asked is None:
@@ -147,7 +157,9 @@ def _live(
 ) -> None:
     """A worker process's whole life."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the launching process decides
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # likewise when the terminal closes
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until there is something to write
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # likewise
     os.environ.update(
         RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="localhost", MASTER_PORT=str(port),
         TORCHELASTIC_USE_AGENT_STORE="True",  # PyTorch's word for: the store is there already
@@ -160,5 +172,7 @@ def _end_with(lifeline: Any) -> None:
     try:
         lifeline.recv()
     except (EOFError, OSError):
-        print("The launching process is gone.", flush=True)
-        os._exit(_ORPHANED)
+        try:
+            print("The launching process is gone.", flush=True)
+        finally:
+            os._exit(_ORPHANED)

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sargnn.comm.group import Group
+from sargnn.comm.group import Group, Traffic
 from sargnn.config import RunConfig, load
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import CommError, ConfigError, SargnnError
@@ -59,9 +59,9 @@ def entry(config_path: str) -> None:
     try:
         work(load(Path(config_path)), run_dir, rank, world)
     except CommError as error:
-        print(error, file=sys.stderr, flush=True)
         if _pulse is not None:
             _pulse.lost_a_peer()
+        print(error, file=sys.stderr, flush=True)
         # A peer is gone. Its own end is the cause and is reported first; whoever watches ends this process meanwhile.
         time.sleep(_GRACE_S)
         _fail("The lost peer reported nothing.")
@@ -78,6 +78,8 @@ def entry(config_path: str) -> None:
             "model.hidden need less"
         )
     except OSError as error:
+        if error.errno == errno.ENOMEM:
+            _fail(f"Rank {rank} ran out of memory: {error}\n  next:    world={2 * world} needs about half each")
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             _fail(traceback.format_exc())
         _fail(f"The disk is full: {error}\n  next:    free some space, then sargnn train resume={run_dir}")
@@ -94,11 +96,12 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int) -> None:
     threads = config.threads or 1
     torch.set_num_threads(threads)
     print(f"rank {rank} of {world}, process {os.getpid()}, {threads} threads", flush=True)
-    group = Group.from_environment(config.comm.backend, config.comm.timeout_s, rank, world)
+    traffic = Traffic()
     if world > 1:
         global _pulse
-        _pulse = Pulse(rank, group.traffic)
+        _pulse = Pulse(rank, traffic)
         _pulse.start()
+    group = Group.from_environment(config.comm.backend, config.comm.timeout_s, rank, world, traffic)
     before_loading = private_bytes()
     trainer = make_trainer(config, open_part(info.path, rank), info.num_classes, group)
     if inputs.get("checkpoint"):

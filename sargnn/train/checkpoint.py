@@ -39,7 +39,8 @@ def path_of(run_dir: Path, epoch: int) -> Path:
 
 def existing(run_dir: Path) -> list[Path]:
     """All checkpoints of a run, oldest first."""
-    return sorted((run_dir / FOLDER).glob("epoch_[0-9]*"))
+    paths = [path for path in (run_dir / FOLDER).glob("epoch_*") if path.name[6:].isdecimal()]
+    return sorted(paths, key=lambda path: int(path.name[6:]))
 
 
 def opened(path: Path, *, verify: bool) -> Store:
@@ -50,14 +51,14 @@ def opened(path: Path, *, verify: bool) -> Store:
     return store
 
 
-def newest(run_dir: Path) -> tuple[Path | None, list[StoreError]]:
-    """The newest whole checkpoint, if there is one, and what is wrong with newer ones."""
+def newest(run_dir: Path) -> tuple[Path | None, list[tuple[Path, StoreError]]]:
+    """The newest whole checkpoint, if there is one, and newer ones with what is wrong with them."""
     problems = []
     for path in reversed(existing(run_dir)):
         try:
             opened(path, verify=True)
         except StoreError as error:
-            problems.append(error)
+            problems.append((path, error))
             continue
         return path, problems
     return None, problems
@@ -74,11 +75,11 @@ def save(trainer: Trainer, config: RunConfig, dataset_hash: str, run_dir: Path, 
         for name, table in _tables(trainer, sharded=True):
             _send_rows(trainer, name, table)
         return
-    if path.exists():  # left by a run that has died since, or damaged
-        shutil.rmtree(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     for stale in path.parent.glob(".*.tmp"):
         shutil.rmtree(stale, ignore_errors=True)
+    if path.exists():  # left by a run that has died since, or damaged
+        _remove(path)
     with StoreWriter(path, "checkpoint", FORMAT_VERSION) as writer:
         for name, tensor in _tables(trainer, sharded=False):
             writer.put(name, tensor.detach().numpy())
@@ -92,6 +93,7 @@ def save(trainer: Trainer, config: RunConfig, dataset_hash: str, run_dir: Path, 
             "adam_step": epoch,
             "series": {name: getattr(history, name) for name in _SERIES},
             "accuracies": history.accuracies,
+            "evaluated": trainer.evaluated == epoch,
             "best_val_acc": history.best_val_acc,
             "test_acc_at_best_val": history.test_acc_at_best_val,
             "made_by": {"world": config.world, "mode": config.mode.name, "threads": config.threads},
@@ -175,19 +177,24 @@ def _gather_rows(trainer: Trainer, writer: StoreWriter, name: str, own: Tensor) 
 
 
 def _remove_old(run_dir: Path, keep: int) -> None:
-    """All but the last ``keep`` and the one with the best validation accuracy (the last of tied ones)."""
+    """All but the last ``keep`` and, of those evaluated, the one with the best validation accuracy (the last of tied ones)."""
     paths = existing(run_dir)
     old = paths[:-keep]
     best: tuple[float, Path] | None = None
     for path in paths:
         try:
-            accuracy = opened(path, verify=False).meta["accuracies"].get("valid")
+            meta = opened(path, verify=False).meta
         except StoreError:
             continue
-        if accuracy is not None and (best is None or accuracy >= best[0]):
+        accuracy = meta["accuracies"].get("valid")
+        if meta["evaluated"] and accuracy is not None and (best is None or accuracy >= best[0]):
             best = accuracy, path
     for path in old:
         if best is None or path != best[1]:
-            doomed = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-            path.rename(doomed)  # so that a half-removed one has no final name
-            shutil.rmtree(doomed, ignore_errors=True)
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    doomed = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    path.rename(doomed)  # so that a half-removed one has no final name
+    shutil.rmtree(doomed, ignore_errors=True)

@@ -88,7 +88,7 @@ class Trainer:
         self.replicated = [p for p in self.parameters if id(p) not in own]
         self.optimizer = make_optimizer(config.optim, self.parameters)
         self.history = History()
-        self.first_epoch = 0
+        self.first_epoch = self.evaluated = 0
         self.wants_checkpoint = self.wants_stop = self.stopped = False
         self._not_finite: list[int] = []
         self.spans = Spans() if config.profile else None
@@ -113,6 +113,7 @@ class Trainer:
             row = self.train_epoch(epoch)
             if (epoch + 1) % self.config.eval_every == 0 or epoch + 1 == self.config.epochs:
                 row |= self.evaluate(row["ranks"])
+                self.evaluated = epoch + 1
             wanted, self.stopped = row.pop("wanted")
             if on_epoch is not None:
                 on_epoch(row)
@@ -123,10 +124,15 @@ class Trainer:
             if self.stopped and not last:
                 break
             self.stopped = False
-            if epoch == self.first_epoch and self.spans is not None and self.config.epochs > 1:
+            if (
+                epoch == self.first_epoch
+                and epoch + 1 < self.config.epochs
+                and self.spans is not None
+                and self.config.epochs > 1
+            ):
                 first = dict(self.spans.own_s)
         if self.spans is not None:
-            epochs = max(len(self.history.epoch_times_s) - 1, 1)
+            epochs = max(len(self.history.epoch_times_s) - self.first_epoch - 1, 1)
             self.history.profile_s = {
                 name: (seconds - first.get(name, 0.0)) / epochs for name, seconds in self.spans.own_s.items()
             }

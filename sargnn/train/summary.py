@@ -56,7 +56,7 @@ def measured(trainer: Trainer, group: Group) -> dict[str, Any]:
         "val_acc_smoothed": None,
         "test_acc_smoothed": None,
         "epoch_time_s": steady(history.epoch_times_s),
-        "evaluate_time_s": steady(history.evaluate_times_s),
+        "evaluate_time_s": steady(history.evaluate_times_s) if history.evaluate_times_s else None,
         "compute_time_s": steady(history.compute_times_s),
         "comm_wait_time_s": steady(history.wait_times_s),
         "comm_bytes_per_epoch": history.epoch_bytes[-1],

@@ -31,13 +31,27 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[fl
     return folder, faults.reference(folder)
 
 
-@pytest.mark.parametrize("name", ["kill", "stop", "launcher", "sigterm", "restarts", "disk_checkpoint", "memory"])
+FEW = ["in_checkpoint", "stop", "early_stop", "launcher", "group_wide", "restarts", "disk_checkpoint", "memory"]
+
+
+@pytest.mark.parametrize("name", FEW)
 def test_fault(undisturbed: tuple[Path, list[float]], tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     reference, wanted = undisturbed
     with faults.prepared(tmp_path, reference / "stores", name) as folder:
         result = faults.FAULTS[name][0](folder, wanted, random.Random(7))
     assert not result.wrong, result.wrong
+
+
+def test_a_refused_resume_touches_nothing(tmp_path: Path) -> None:
+    done = run(tmp_path, "train", "world=2", "tracking=none", *SMALL, "checkpoint.every=null")
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "run"
+    (folder / "summary.json").unlink()  # as if it had been killed
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    done = run(tmp_path, "train", "resume=run")
+    assert done.returncode == 1 and "no checkpoint" in done.stderr, done.stderr
+    assert before == {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
 def test_what_resume_refuses(tmp_path: Path) -> None:
@@ -50,6 +64,8 @@ def test_what_resume_refuses(tmp_path: Path) -> None:
         (["resume=run", "optim.lr=0.5", "seed=3"], ["optim.lr: 0.5 instead of 0.01", "seed: 3 instead of 0"]),
         (["resume=run", "epochs=9"], ["epochs: 9 instead of 4"]),
         (["resume=run", "run_dir=other"], ["keeps its folder"]),
+        (["resume=run", "skip_finished=true"], ["no setting 'skip_finished'"]),
+        (["resume=run", "hydra.mode=RUN"], ["keeps its folder"]),
         (["resume=run", "-m", "world=2,4"], ["sweep"]),
         (["resume=run", "wrld=3"], ["no setting 'wrld'"]),
     ):
