@@ -373,7 +373,8 @@ def two_at_once(folder: Path, wanted: list[float], rng: random.Random) -> Result
 
 
 FAULTS: dict[str, tuple[Callable[[Path, list[float], random.Random], Result], int]] = {
-    "kill": (kill, 0), "in_checkpoint": (in_checkpoint, 5), "group_wide": (group_wide, 4), "early_stop": (early_stop, 2), "stop": (stop, 3), "launcher": (launcher, 3), "restarts": (restarts, 2),
+    "kill": (kill, 0), "in_checkpoint": (in_checkpoint, 5), "group_wide": (group_wide, 4), "early_stop": (early_stop, 2),
+    "stop": (stop, 3), "launcher": (launcher, 3), "restarts": (restarts, 2),
     "sigint": (ended_by(signal.SIGINT), 3), "sigterm": (ended_by(signal.SIGTERM), 3),
     "disk_checkpoint": (disk_checkpoint, 1), "disk_log": (disk_log, 1), "disk_store": (disk_store, 1),
     "flipped": (flipped, 3), "memory": (memory, 3),

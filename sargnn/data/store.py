@@ -3,7 +3,8 @@
 A store is written under a temporary name beside its final one, checked and flushed, then renamed: a half-written
 store never has a final name, and of two processes that make the same store one wins and the other uses the winner's.
 
-``manifest.json``: ``kind``, ``version``, ``meta`` (free, JSON), ``files``: name -> shape, dtype, bytes, sha256; ``sha256`` of all that.
+``manifest.json``: ``kind``, ``version``, ``meta`` (free, JSON), ``files``: name -> shape, dtype, bytes, sha256;
+``sha256``: of all that.
 """
 
 from __future__ import annotations
