@@ -124,12 +124,7 @@ class Trainer:
             if self.stopped and not last:
                 break
             self.stopped = False
-            if (
-                epoch == self.first_epoch
-                and epoch + 1 < self.config.epochs
-                and self.spans is not None
-                and self.config.epochs > 1
-            ):
+            if epoch == self.first_epoch and not last and self.spans is not None:
                 first = dict(self.spans.own_s)
         if self.spans is not None:
             epochs = max(len(self.history.epoch_times_s) - self.first_epoch - 1, 1)
