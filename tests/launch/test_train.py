@@ -200,7 +200,7 @@ def test_a_raising_worker_is_named_with_its_last_lines(tmp_path: Path) -> None:
     started = time.monotonic()
     done = run(tmp_path, "train", "world=3", "tracking=none", *SMALL)
     assert done.returncode == 1 and time.monotonic() - started < 60  # comm.timeout_s is 300
-    assert "rank 1 failed with exit code 1" in done.stderr and "part_001/features.npy" in done.stderr
+    assert "rank 1 failed with exit code 1" in done.stderr and "part_001/features_00.npy" in done.stderr
     assert "checksum" in done.stderr and "Traceback" not in done.stderr
 
 
