@@ -75,19 +75,20 @@ def workers(folder: Path) -> list[int]:
     return found
 
 
+def _hear_hangups() -> None:
+    """Also where this script runs under nohup."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 class Run:
     """A training under way, past its first checkpoint."""
 
     def __init__(self, folder: Path, *changes: str, first: str = "checkpoints") -> None:
         self.folder = folder
         self.process = subprocess.Popen(
-            command("train", *SMALL, *changes),
-            cwd=folder,
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        )
+            command("train", *SMALL, *changes), cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+            start_new_session=True, preexec_fn=_hear_hangups,
+        )  # fmt: skip
         deadline = time.monotonic() + 120
         while not self._begun(first):
             if time.monotonic() > deadline or self.process.poll() is not None:
