@@ -75,9 +75,10 @@ def workers(folder: Path) -> list[int]:
     return found
 
 
-def _hear_hangups() -> None:
-    """Also where this script runs under nohup."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+def _hear_all() -> None:
+    """Also where this script runs under nohup or in the background."""
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
 
 
 class Run:
@@ -87,7 +88,7 @@ class Run:
         self.folder = folder
         self.process = subprocess.Popen(
             command("train", *SMALL, *changes), cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
-            start_new_session=True, preexec_fn=_hear_hangups,
+            start_new_session=True, preexec_fn=_hear_all,
         )  # fmt: skip
         deadline = time.monotonic() + 120
         while not self._begun(first):
