@@ -402,20 +402,10 @@ def flatten(config: RunConfig) -> dict[str, Any]:
 
 def differing(config: RunConfig, other: RunConfig) -> list[str]:
     """The settings that decide the losses and differ, as ``key: one, other``."""
-    one, two = (_flat(dataclasses.asdict(c)) for c in (config, other))
+    one, two = flatten(config), flatten(other)
     deciding = ("dataset.", "model.", "optim.", "seed", "precision", "epochs")
     keys = [key for key in sorted({*one, *two}) if key.startswith(deciding) and key != "dataset.root"]
     return [f"{key}: {two.get(key)} instead of {one.get(key)}" for key in keys if one.get(key) != two.get(key)]
-
-
-def _flat(mapping: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in mapping.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat
 
 
 def _build(cls: type[T], mapping: Any, prefix: str) -> T:
