@@ -10,30 +10,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
-import types
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
 import yaml
 
-from sargnn.errors import ConfigError, nearest
-
-T = TypeVar("T")
-
-
-def _number(
-    *, low: float | None = None, high: float | None = None, open_low: bool = False, open_high: bool = False
-) -> dict[str, Any]:  # noqa: E501
-    return {"low": low, "high": high, "open_low": open_low, "open_high": open_high}
-
-
-_POSITIVE = _number(low=0, open_low=True)
-_NOT_NEGATIVE = _number(low=0)
-_AT_LEAST_ONE = _number(low=1)
-_PROBABILITY = _number(low=0, high=1, open_high=True)
-_FRACTION = _number(low=0, high=1)
+from sargnn.errors import ConfigError
+from sargnn.fields import AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, PROBABILITY, build, number
 
 
 @dataclass(frozen=True)
@@ -41,18 +25,18 @@ class SyntheticConfig:
     """The embedded graph: a degree-corrected stochastic block model (``data/synthetic.py`` gives the distribution)."""
 
     name: Literal["synthetic"]
-    num_nodes: int = field(metadata=_AT_LEAST_ONE)
-    mean_degree: float = field(metadata=_POSITIVE)
-    num_features: int = field(metadata=_AT_LEAST_ONE)
-    num_classes: int = field(metadata=_number(low=2))
-    blocks_per_class: int = field(metadata=_AT_LEAST_ONE)
-    homophily: float = field(metadata=_FRACTION)
-    power: float = field(metadata=_number(low=1, open_low=True))
-    label_noise: float = field(metadata=_FRACTION)
-    feature_signal: float = field(metadata=_NOT_NEGATIVE)
-    train_fraction: float = field(metadata=_FRACTION)
-    val_fraction: float = field(metadata=_FRACTION)
-    seed: int = field(metadata=_NOT_NEGATIVE)
+    num_nodes: int = field(metadata=AT_LEAST_ONE)
+    mean_degree: float = field(metadata=POSITIVE)
+    num_features: int = field(metadata=AT_LEAST_ONE)
+    num_classes: int = field(metadata=number(low=2))
+    blocks_per_class: int = field(metadata=AT_LEAST_ONE)
+    homophily: float = field(metadata=FRACTION)
+    power: float = field(metadata=number(low=1, open_low=True))
+    label_noise: float = field(metadata=FRACTION)
+    feature_signal: float = field(metadata=NOT_NEGATIVE)
+    train_fraction: float = field(metadata=FRACTION)
+    val_fraction: float = field(metadata=FRACTION)
+    seed: int = field(metadata=NOT_NEGATIVE)
     normalize_features: bool
     add_self_loops: bool | None
 
@@ -62,8 +46,8 @@ class LookalikeConfig:
     """A stand-in for a real graph (``data/lookalike.py``); scale 1.0 has the real graph's nodes and edges."""
 
     name: Literal["products_like", "papers_like"]
-    scale: float = field(metadata=_number(low=0, high=10, open_low=True))
-    seed: int = field(metadata=_number(low=0, high=2**32 - 1))
+    scale: float = field(metadata=number(low=0, high=10, open_low=True))
+    seed: int = field(metadata=number(low=0, high=2**32 - 1))
     normalize_features: bool
     add_self_loops: bool | None
 
@@ -78,8 +62,8 @@ class MagLikeConfig:
     """
 
     name: Literal["mag_like"]
-    scale: float = field(metadata=_number(low=0, high=10, open_low=True))
-    seed: int = field(metadata=_NOT_NEGATIVE)
+    scale: float = field(metadata=number(low=0, high=10, open_low=True))
+    seed: int = field(metadata=NOT_NEGATIVE)
     add_inverse_edges: bool
     homogenize: bool
     normalize_features: bool
@@ -103,6 +87,8 @@ class OgbDirConfig:
     homogenize: bool = False
 
 
+Adjacency = Literal["dad", "da", "ad"]
+"""D^-1/2 A D^-1/2, D^-1 A or A D^-1."""
 DatasetConfig = SyntheticConfig | LookalikeConfig | MagLikeConfig | OgbDirConfig
 
 
@@ -111,22 +97,22 @@ class PartitionerConfig:
     """How nodes are assigned to workers, and the order of the nodes inside a part."""
 
     name: str
-    seed: int = field(metadata=_NOT_NEGATIVE)
+    seed: int = field(metadata=NOT_NEGATIVE)
     order: Literal["locality", "original"]
-    imbalance: float = field(default=0.03, metadata=_NOT_NEGATIVE)
+    imbalance: float = field(default=0.03, metadata=NOT_NEGATIVE)
 
 
 @dataclass(frozen=True)
 class StackConfig:
     """What every stack of graph layers has."""
 
-    hidden: int = field(metadata=_AT_LEAST_ONE)
-    num_layers: int = field(metadata=_number(low=1, high=256))
+    hidden: int = field(metadata=AT_LEAST_ONE)
+    num_layers: int = field(metadata=number(low=1, high=256))
     norm: Literal["batch", "none"]
     activation: Literal["relu", "elu"]
     residual: bool
-    dropout: float = field(metadata=_PROBABILITY)
-    input_dropout: float = field(metadata=_PROBABILITY)
+    dropout: float = field(metadata=PROBABILITY)
+    input_dropout: float = field(metadata=PROBABILITY)
 
 
 @dataclass(frozen=True)
@@ -156,10 +142,10 @@ class GatConfig(StackConfig):
     """
 
     name: Literal["gat"]
-    heads: int = field(metadata=_AT_LEAST_ONE)
-    out_heads: int = field(metadata=_AT_LEAST_ONE)
-    attn_dropout: float = field(metadata=_PROBABILITY)
-    negative_slope: float = field(metadata=_FRACTION)
+    heads: int = field(metadata=AT_LEAST_ONE)
+    out_heads: int = field(metadata=AT_LEAST_ONE)
+    attn_dropout: float = field(metadata=PROBABILITY)
+    negative_slope: float = field(metadata=FRACTION)
     v2: bool
 
 
@@ -175,9 +161,33 @@ class RgcnConfig(StackConfig):
     """
 
     name: Literal["rgcn"]
-    bases: int | None = field(metadata=_AT_LEAST_ONE)
+    bases: int | None = field(metadata=AT_LEAST_ONE)
     order: Literal["auto", "transform_first", "aggregate_first"]
-    embedding: int | None = field(metadata=_AT_LEAST_ONE)
+    embedding: int | None = field(metadata=AT_LEAST_ONE)
+
+
+@dataclass(frozen=True)
+class MlpConfig(StackConfig):
+    """A multi-layer perceptron, or with one layer a linear classifier: baselines that read no edges."""
+
+    name: Literal["mlp", "linear"]
+
+
+@dataclass(frozen=True)
+class LabelPropagationConfig:
+    """Label propagation: nothing is trained (``engine/propagate.py`` has the equation).
+
+    Attributes:
+        adjacency: how edges are weighted. alpha: how much comes from the neighbours in each of ``steps`` steps.
+    """
+
+    name: Literal["label_propagation"]
+    adjacency: Adjacency
+    alpha: float = field(metadata=FRACTION)
+    steps: int = field(metadata=NOT_NEGATIVE)
+
+
+ModelConfig = SageConfig | GcnConfig | GatConfig | RgcnConfig | MlpConfig | LabelPropagationConfig
 
 
 @dataclass(frozen=True)
@@ -196,12 +206,59 @@ class KernelConfig:
 
 @dataclass(frozen=True)
 class OptimConfig:
-    """The optimizer and its learning rate over the epochs."""
+    """The optimizer, its learning rate over the epochs, and what is minimised.
+
+    Attributes:
+        schedule: ``constant``; ``cosine``: half a cosine towards 0; ``step``: times ``step_factor`` every ``step_every``
+            epochs.
+        warmup: epochs of linear growth before that.
+        clip: largest norm of all gradients together; null: no limit.
+        label_smoothing: how much of a label's weight is spread over all classes, in the training loss.
+    """
 
     name: Literal["adam", "adamw"]
-    lr: float = field(metadata=_POSITIVE)
-    weight_decay: float = field(metadata=_NOT_NEGATIVE)
-    schedule: Literal["constant", "cosine"]
+    lr: float = field(metadata=POSITIVE)
+    weight_decay: float = field(metadata=NOT_NEGATIVE)
+    schedule: Literal["constant", "cosine", "step"]
+    warmup: int = field(default=0, metadata=NOT_NEGATIVE)
+    step_every: int = field(default=30, metadata=AT_LEAST_ONE)
+    step_factor: float = field(default=0.5, metadata=number(low=0, high=1, open_low=True))
+    clip: float | None = field(default=None, metadata=POSITIVE)
+    label_smoothing: float = field(default=0.0, metadata=PROBABILITY)
+
+
+@dataclass(frozen=True)
+class LabelsConfig:
+    """Labels of training nodes as further input (``train/labels.py``).
+
+    Attributes:
+        rate: of training nodes that carry their label in an epoch; the loss is taken on the others.
+        reuse: how many times predicted labels are fed back to the nodes that carry none.
+    """
+
+    name: Literal["none", "masked"] = "none"
+    rate: float = field(default=0.5, metadata=PROBABILITY)
+    reuse: int = field(default=0, metadata=NOT_NEGATIVE)
+
+
+@dataclass(frozen=True)
+class SmoothConfig:
+    """What is done to the predictions after training: nothing, or Correct & Smooth (``train/correct_smooth.py``).
+
+    Attributes:
+        autoscale: size the spread errors as the known ones are; else ``scale`` times them.
+        correct_adjacency, correct_alpha, correct_steps: of the correction. smooth_...: of the smoothing.
+    """
+
+    name: Literal["none", "cs"] = "none"
+    autoscale: bool = True
+    scale: float = field(default=1.0, metadata=NOT_NEGATIVE)
+    correct_adjacency: Adjacency = "dad"
+    correct_alpha: float = field(default=0.8, metadata=FRACTION)
+    correct_steps: int = field(default=50, metadata=NOT_NEGATIVE)
+    smooth_adjacency: Adjacency = "dad"
+    smooth_alpha: float = field(default=0.8, metadata=FRACTION)
+    smooth_steps: int = field(default=50, metadata=NOT_NEGATIVE)
 
 
 @dataclass(frozen=True)
@@ -209,12 +266,12 @@ class CommConfig:
     """How workers exchange rows."""
 
     backend: Literal["gloo"]
-    prefetch_depth: int = field(metadata=_NOT_NEGATIVE)
-    timeout_s: float = field(metadata=_POSITIVE)
-    message_rows: int | None = field(default=None, metadata=_AT_LEAST_ONE)
-    max_restarts: int = field(default=0, metadata=_NOT_NEGATIVE)
+    prefetch_depth: int = field(metadata=NOT_NEGATIVE)
+    timeout_s: float = field(metadata=POSITIVE)
+    message_rows: int | None = field(default=None, metadata=AT_LEAST_ONE)
+    max_restarts: int = field(default=0, metadata=NOT_NEGATIVE)
     interface: str | None = None
-    port: int | None = field(default=None, metadata=_number(low=1, high=65535))
+    port: int | None = field(default=None, metadata=number(low=1, high=65535))
 
 
 @dataclass(frozen=True)
@@ -232,8 +289,8 @@ class CheckpointConfig:
         keep: how many of the newest are kept, beside the one with the best validation accuracy.
     """
 
-    every: int | None = field(metadata=_AT_LEAST_ONE)
-    keep: int = field(metadata=_AT_LEAST_ONE)
+    every: int | None = field(metadata=AT_LEAST_ONE)
+    keep: int = field(metadata=AT_LEAST_ONE)
 
 
 @dataclass(frozen=True)
@@ -251,7 +308,7 @@ class RunConfig:
 
     dataset: SyntheticConfig | LookalikeConfig | MagLikeConfig | OgbDirConfig
     partitioner: PartitionerConfig
-    model: SageConfig | GcnConfig | GatConfig | RgcnConfig
+    model: SageConfig | GcnConfig | GatConfig | RgcnConfig | MlpConfig | LabelPropagationConfig
     mode: ModeConfig
     kernel: KernelConfig
     optim: OptimConfig
@@ -259,17 +316,21 @@ class RunConfig:
     engine: EngineConfig
     checkpoint: CheckpointConfig
     tracking: TrackingConfig
-    epochs: int = field(metadata=_AT_LEAST_ONE)
-    eval_every: int = field(metadata=_AT_LEAST_ONE)
-    seed: int = field(metadata=_number(low=0, high=2**32 - 1))
-    world: int = field(metadata=_AT_LEAST_ONE)
-    threads: int | None = field(metadata=_AT_LEAST_ONE)
+    epochs: int = field(metadata=AT_LEAST_ONE)
+    eval_every: int = field(metadata=AT_LEAST_ONE)
+    seed: int = field(metadata=number(low=0, high=2**32 - 1))
+    world: int = field(metadata=AT_LEAST_ONE)
+    threads: int | None = field(metadata=AT_LEAST_ONE)
     device: Literal["cpu"]
     precision: Literal["fp32", "fp64"]
     profile: bool
     store_dir: str
     run_name: str | None
     run_dir: str | None
+    labels: LabelsConfig = LabelsConfig()
+    smooth: SmoothConfig = SmoothConfig()
+    mfg: bool = False
+    early_stopping: int | None = field(default=None, metadata=AT_LEAST_ONE)
 
     @property
     def name(self) -> str:
@@ -294,6 +355,9 @@ class RunConfig:
             "seed": self.seed,
             "precision": self.precision,
             "epochs": self.epochs,
+            "labels": dataclasses.asdict(self.labels) if self.labels.name != "none" else None,
+            "mfg": self.mfg and getattr(self.model, "norm", "none") == "batch",
+            "early_stopping": self.early_stopping,
         }
         return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -312,18 +376,18 @@ class PartitionConfig:
 
     dataset: SyntheticConfig | LookalikeConfig | MagLikeConfig | OgbDirConfig
     partitioner: PartitionerConfig
-    world: int = field(metadata=_AT_LEAST_ONE)
+    world: int = field(metadata=AT_LEAST_ONE)
     store_dir: str
 
 
 def parse_prepare(mapping: dict[str, Any]) -> PrepareConfig:
     """Check a resolved mapping, as ``parse`` does."""
-    return _build(PrepareConfig, mapping, "")
+    return build(PrepareConfig, mapping, "")
 
 
 def parse_partition(mapping: dict[str, Any]) -> PartitionConfig:
     """Check a resolved mapping, as ``parse`` does."""
-    return _build(PartitionConfig, mapping, "")
+    return build(PartitionConfig, mapping, "")
 
 
 @dataclass(frozen=True)
@@ -344,17 +408,17 @@ class BenchKernelsConfig:
     order: Literal["locality", "original"]
     widths: list[int]
     heads: list[int]
-    head_width: int = field(metadata=_AT_LEAST_ONE)
-    repeats: int = field(metadata=_AT_LEAST_ONE)
-    threads: int | None = field(metadata=_AT_LEAST_ONE)
-    seed: int = field(metadata=_NOT_NEGATIVE)
+    head_width: int = field(metadata=AT_LEAST_ONE)
+    repeats: int = field(metadata=AT_LEAST_ONE)
+    threads: int | None = field(metadata=AT_LEAST_ONE)
+    seed: int = field(metadata=NOT_NEGATIVE)
     store_dir: str
     bench_dir: str
 
 
 def parse_bench_kernels(mapping: dict[str, Any]) -> BenchKernelsConfig:
     """Check a resolved mapping, as ``parse`` does."""
-    config = _build(BenchKernelsConfig, mapping, "")
+    config = build(BenchKernelsConfig, mapping, "")
     for name, example in (("widths", "[100,128,256]"), ("heads", "[2,4,8]")):
         if min(getattr(config, name), default=0) < 1:
             raise ConfigError(f"'{name}' must name numbers of at least 1.", given=getattr(config, name), allowed=example)
@@ -365,9 +429,15 @@ def parse_bench_kernels(mapping: dict[str, Any]) -> BenchKernelsConfig:
 
 def parse(mapping: dict[str, Any]) -> RunConfig:
     """Check a resolved mapping and return it typed. Raises ``ConfigError`` with the dotted name of the first wrong key."""
-    config = _build(RunConfig, mapping, "")
+    config = build(RunConfig, mapping, "")
     if config.run_name is not None and (not config.run_name.strip(".") or "/" in config.run_name):
         raise ConfigError("'run_name' cannot be a folder's name.", given=config.run_name, hint="run_dir=FOLDER takes a path")
+    if config.mfg and isinstance(config.model, LabelPropagationConfig):
+        raise ConfigError("Label propagation reads all nodes in every step.", given="mfg=true", allowed="mfg=false")
+    if config.labels.name != "none" and isinstance(config.model, LabelPropagationConfig):
+        raise ConfigError(
+            "Label propagation reads labels by itself.", given=f"labels={config.labels.name}", allowed="labels=none"
+        )
     if not config.store_dir:
         raise ConfigError("'store_dir' is empty.", hint="store_dir=FOLDER, such as stores")
     return config
@@ -403,83 +473,6 @@ def flatten(config: RunConfig) -> dict[str, Any]:
 def differing(config: RunConfig, other: RunConfig) -> list[str]:
     """The settings that decide the losses and differ, as ``key: one, other``."""
     one, two = flatten(config), flatten(other)
-    deciding = ("dataset.", "model.", "optim.", "seed", "precision", "epochs")
+    deciding = ("dataset.", "model.", "optim.", "labels.", "seed", "precision", "epochs", "mfg", "early_stopping")
     keys = [key for key in sorted({*one, *two}) if key.startswith(deciding) and key != "dataset.root"]
     return [f"{key}: {two.get(key)} instead of {one.get(key)}" for key in keys if one.get(key) != two.get(key)]
-
-
-def _build(cls: type[T], mapping: Any, prefix: str) -> T:
-    if not isinstance(mapping, dict):
-        raise ConfigError(f"'{prefix.rstrip('.')}' must be a group of settings.", given=repr(mapping))
-    hints = get_type_hints(cls)
-    known = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    for key in mapping:
-        if key not in known:
-            raise ConfigError(
-                f"There is no setting '{prefix}{key}'.", allowed=[prefix + name for name in nearest(str(key), known)]
-            )
-    values: dict[str, Any] = {}
-    for key, spec in known.items():
-        if key not in mapping:
-            if spec.default is not dataclasses.MISSING:
-                continue
-            raise ConfigError(f"The setting '{prefix}{key}' is missing.")
-        values[key] = _convert(hints[key], mapping[key], prefix + key, dict(spec.metadata))
-    return cls(**values)
-
-
-def _convert(hint: Any, value: Any, key: str, bounds: dict[str, Any]) -> Any:
-    origin, options = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        classes = [option for option in options if dataclasses.is_dataclass(option)]
-        if classes:
-            return _choose(classes, value, key)
-        if value is None and type(None) in options:
-            return None
-        hint = next(option for option in options if option is not type(None))
-        return _convert(hint, value, key, bounds)
-    if dataclasses.is_dataclass(hint):
-        return _build(hint, value, f"{key}.")  # type: ignore[arg-type]
-    if origin is list:
-        if not isinstance(value, list):
-            raise ConfigError(f"'{key}' must be a list.", given=repr(value), allowed="[a,b,c]")
-        return [_convert(options[0], one, f"{key}[{index}]", bounds) for index, one in enumerate(value)]
-    if origin is Literal:
-        if value not in options:
-            allowed = [str(o).lower() if isinstance(o, bool) else str(o) for o in options]
-            raise ConfigError(f"'{key}' has a value that is not known.", given=repr(value), allowed=allowed)
-        return value
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if hint is str and isinstance(value, int | float) and not isinstance(value, bool):
-        value = str(value)  # a name such as 2024 reaches us as a number
-    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
-        raise ConfigError(f"'{key}' has the wrong type.", given=repr(value), allowed=_TYPE_NAMES[hint])
-    if hint in (int, float):
-        _check_bounds(value, key, bounds)
-    return value
-
-
-_TYPE_NAMES: dict[type, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
-
-
-def _check_bounds(value: float, key: str, bounds: dict[str, Any]) -> None:
-    low, high = bounds.get("low"), bounds.get("high")
-    too_low = low is not None and (value <= low if bounds["open_low"] else value < low)
-    too_high = high is not None and (value >= high if bounds["open_high"] else value > high)
-    if math.isfinite(value) and not too_low and not too_high:
-        return
-    words = []
-    if low is not None:
-        words.append(f"{'more than' if bounds['open_low'] else 'at least'} {low}")
-    if high is not None:
-        words.append(f"{'less than' if bounds['open_high'] else 'at most'} {high}")
-    raise ConfigError(f"'{key}' is out of range.", given=value, allowed=" and ".join(words) or "a finite number")
-
-
-def _choose(classes: list[Any], value: Any, key: str) -> Any:
-    names = {name: cls for cls in classes for name in get_args(get_type_hints(cls)["name"])}
-    name = value.get("name") if isinstance(value, dict) else None
-    if name not in names:
-        raise ConfigError(f"'{key}.name' is not known.", given=repr(name), allowed=nearest(str(name), names))
-    return _build(names[name], value, f"{key}.")

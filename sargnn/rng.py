@@ -40,6 +40,7 @@ class Purpose(IntEnum):
     EDGES = 3
     ATTENTION_DROPOUT = 4
     EMBEDDING = 5
+    LABELS = 6
 
 
 @dataclass(frozen=True)

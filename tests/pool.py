@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from sargnn.comm.group import Group
+from sargnn.launch.compile import warm_up
 
 _POOLS: dict[int, Pool] = {}
 
@@ -44,6 +45,7 @@ class Pool:
     """``world`` processes in one gloo group; each call runs a module-level function on every rank."""
 
     def __init__(self, world: int) -> None:
+        warm_up()  # once, into Numba's cache, instead of in every process
         context = multiprocessing.get_context("spawn")
         self._folder = tempfile.TemporaryDirectory()
         store = str(Path(self._folder.name) / "store")

@@ -127,7 +127,7 @@ def whole_plan(block: EdgeBlock) -> LayerPlan:
     in_degrees = torch.bincount(block.dst_per_edge(), minlength=block.num_dst)
     return LayerPlan(
         rank=0, world=1, schema=Schema.homogeneous(block.num_src), row_bounds=(0, block.num_src), out_bounds=(0, block.num_dst),
-        out_rows=None, node_ids=block.src_ids, in_degrees=in_degrees, relation_degrees=(in_degrees,),
+        node_ids=block.src_ids, in_degrees=in_degrees, relation_degrees=(in_degrees,),
         out_degrees=torch.bincount(block.src, minlength=block.num_src),
         lists=HaloLists((torch.empty(0, dtype=torch.int32),), (0,)),
         shards={Piece(0, 0): Shard.whole(0, block)}, merged=None,

@@ -206,13 +206,24 @@ class Exchange:
         Args:
             errors: [H, F_t] each, by peer in rank order. targets: [N, F_t] each.
         """
-        to_send = [tuple(e[start:end] for e in errors) if end > start else () for start, end in _spans(lists.receive_rows)]
-        to_fill = [tuple(t.new_empty(len(rows), t.shape[1]) for t in targets) for rows in lists.send_rows]
-        self._one_round(to_send, to_fill, ERRORS_TAG, "exchanging errors")
-        for rows, received in zip(lists.send_rows, to_fill, strict=True):
+        for rows, received in zip(lists.send_rows, self.to_owners(lists, errors), strict=True):
             if len(rows):
                 for target, error in zip(targets, received, strict=True):
                     add_rows(target, rows, error)
+
+    def to_owners(self, lists: HaloLists, halos: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
+        """Send what halo rows hold here to the ranks that own them, in one round.
+
+        Args:
+            halos: [H, F_t] each, by peer in rank order.
+
+        Returns:
+            For each peer what it holds of the rows that it needs: [len(send_rows[peer]), F_t] each.
+        """
+        to_send = [tuple(h[start:end] for h in halos) if end > start else () for start, end in _spans(lists.receive_rows)]
+        to_fill = [tuple(h.new_empty(len(rows), h.shape[1]) for h in halos) for rows in lists.send_rows]
+        self._one_round(to_send, to_fill, ERRORS_TAG, "exchanging errors")
+        return to_fill
 
     def _one_round(self, to_send: list[tuple[Tensor, ...]], to_fill: list[tuple[Tensor, ...]], tag: int, doing: str) -> None:
         group = self.group

@@ -35,6 +35,10 @@ class Engine:
         seed: of the dropout masks.
         device, dtype: of all tensors.
         cache_static: keep aggregates of constant rows over the epochs; a baseline mode never does.
+
+    Attributes:
+        epoch: what masks are drawn for.
+        keeps_constants: whether the message flow at hand comes again every epoch, so that its constants are worth keeping.
     """
 
     def __init__(
@@ -56,6 +60,7 @@ class Engine:
         self.seed, self.device, self.dtype = seed, device, dtype
         self.cache_static = cache_static
         self.epoch = 0
+        self.keeps_constants = True
         self._constants: dict[tuple[int, int], tuple[object, LayerPlan, Any]] = {}
         self._kernels: dict[str, Kernel] = {}
 
@@ -106,7 +111,7 @@ class Engine:
             return kept
         with torch.no_grad():
             value = compute()
-        if self.cache_static and self.mode.lean:
+        if self.cache_static and self.mode.lean and self.keeps_constants:
             self._constants[key] = (owner, plan, value)  # holding both keeps their ids from being reused
         return value
 

@@ -5,6 +5,7 @@ y = x W^T + b        dx = g W        dW = g^T x        db = sum of g's rows
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -57,40 +58,65 @@ def linear_map(x: Tensor, weight: Tensor, bias: Tensor | None, onto: Tensor | No
 
 
 class _Linears(torch.autograd.Function):
-    """Several maps of the same rows, ``y_k = x W_k^T + b_k``; their errors of x are added without room for each."""
+    """Several maps of the first rows, ``y_k = x[:n_k] W_k^T + b_k``; their errors of x are added without room for each."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, *maps: Tensor | None) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, x: Tensor, counts: tuple[int, ...], *maps: Tensor | None) -> tuple[Tensor, ...]:
         weights: Any = maps[::2]
         biases = maps[1::2]
         keep(ctx, x, *weights)
-        ctx.biased = [bias is not None for bias in biases]
+        ctx.counts, ctx.biased = counts, [bias is not None for bias in biases]
         with span(LINEAR):
-            return tuple(torch.nn.functional.linear(x, w, b) for w, b in zip(weights, biases, strict=True))
+            return tuple(
+                torch.nn.functional.linear(x[:n], w, b) for n, w, b in zip(counts, weights, biases, strict=True)
+            )  # fmt: skip
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, *weights = kept(ctx)
-        errors: list[Tensor | None] = []
+        rows, errors = len(x), []
         with span(LINEAR):
-            for grad, biased in zip(grads, ctx.biased, strict=True):
-                errors += [grad.T @ x, grad.sum(0) if biased else None]
+            for n, grad, biased in zip(ctx.counts, grads, ctx.biased, strict=True):
+                errors += [grad.T @ x[:n], grad.sum(0) if biased else None]
             del x
             d_x = None
             if ctx.needs_input_grad[0]:
-                d_x = grads[0] @ weights[0]
-                for grad, weight in zip(grads[1:], weights[1:], strict=True):
-                    d_x.addmm_(grad, weight)
-        return d_x, *errors
+                # The first map of all rows writes, the others add.
+                order = sorted(range(len(grads)), key=lambda k: -ctx.counts[k])
+                for k in order:
+                    n, grad, weight = ctx.counts[k], grads[k], weights[k]
+                    if d_x is None:
+                        d_x = grad @ weight if n == rows else grad.new_zeros(rows, weight.shape[1])
+                        if n == rows:
+                            continue
+                    d_x[:n].addmm_(grad, weight)
+        return d_x, None, *errors
 
 
-def linears(x: Tensor, *maps: tuple[Tensor, Tensor | None]) -> tuple[Tensor, ...]:
-    """Several maps of ``x`` [N, in], each a weight [out, in] and a bias [out] or None: [N, out] each."""
-    return _Linears.apply(x, *(tensor for one in maps for tensor in one))
+def linears(x: Tensor, *maps: tuple[Tensor, Tensor | None], counts: tuple[int, ...] | None = None) -> tuple[Tensor, ...]:
+    """Several maps of ``x`` [N, in], each a weight [out, in] and a bias [out] or None: [N, out] each.
+
+    Args:
+        counts: how many of the first rows each one maps; all if not given.
+    """
+    counts = counts or (len(x),) * len(maps)
+    return _Linears.apply(x, counts, *(tensor for one in maps for tensor in one))
 
 
-def two_linear(x: Tensor, layer: nn.Linear, other: nn.Linear) -> tuple[Tensor, Tensor]:
-    """Both layers applied to ``x`` [N, in]."""
-    first, second = linears(x, (layer.weight, layer.bias), (other.weight, other.bias))
+def two_linear(x: Tensor, layer: nn.Linear, other: nn.Linear, counts: tuple[int, int] | None = None) -> tuple[Tensor, Tensor]:
+    """Both layers applied to ``x`` [N, in], or to its first ``counts`` rows."""
+    first, second = linears(x, (layer.weight, layer.bias), (other.weight, other.bias), counts=counts)
     return first, second
+
+
+def linear_columns(blocks: Sequence[Tensor], layer: nn.Linear, onto: Tensor | None = None) -> Tensor:
+    """``layer`` applied to rows in blocks of columns, [N, in_k] each, without joining them; ``onto`` as in ``linear``."""
+    assert onto is None or layer.bias is None
+    at, out = 0, onto
+    for block in blocks:
+        weight = layer.weight[:, at : at + block.shape[1]]
+        out = linear_map(block, weight, layer.bias if at == 0 else None, out)
+        at += block.shape[1]
+    assert out is not None
+    return out

@@ -11,6 +11,8 @@ from typing import Any
 
 from torch import Tensor
 
+from sargnn.shards.plan import LayerPlan
+
 _NAME = "_sargnn_rebuild"
 Rebuild = Callable[[], Tensor]
 ONE_PASS = "this part of the graph was let go in its first backward pass: retain_graph is not supported"
@@ -20,6 +22,15 @@ def rebuilt_by(tensor: Tensor, rebuild: Rebuild) -> Tensor:
     """``tensor``, known to be what ``rebuild()`` gives as long as nobody writes to it; without autograd."""
     setattr(tensor, _NAME, (rebuild, tensor._version))
     return tensor
+
+
+def self_rows(plan: LayerPlan, h: Tensor) -> Tensor:
+    """``plan.self_rows(h)``, rebuilt in the way that ``h`` is."""
+    rows = plan.self_rows(h)
+    rebuild, version = getattr(h, _NAME, (None, 0))
+    if rows is h or rebuild is None or version != h._version:
+        return rows
+    return rebuilt_by(rows, lambda: plan.self_rows(rebuild()))
 
 
 def keep(ctx: Any, tensor: Tensor, *others: Tensor) -> None:

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
-from sargnn.config import CommConfig, GatConfig, RgcnConfig, RunConfig, save
+from sargnn.config import CommConfig, GatConfig, MlpConfig, RgcnConfig, RunConfig, save
 from sargnn.errors import ConfigError, SargnnError, WorkerError, nearest
 from sargnn.launch.compile import warm_up
 from sargnn.launch.env import default_threads, worker_environment
@@ -58,14 +58,8 @@ def train(config: RunConfig, *, resume: Path | None = None) -> tuple[dict[str, A
         Interrupted: SIGINT, SIGTERM or SIGHUP.
     """
     started_at = time.time()
-    config = dataclasses.replace(config, threads=config.threads or default_threads(config.world))
-    assert config.threads is not None
-    # Before torch and numba are imported, and before the fork server starts.
-    os.environ.update(worker_environment(config.threads))
-    check_network(config.comm)
-    start_fork_server()
-    check_strategies(config)
-    partition_path, stats, dataset_hash = _prepare(config)
+    config = made_ready(config)
+    partition_path, stats, dataset_hash = prepare_run(config)
 
     run_dir = resume.resolve() if resume else _make_run_dir(config)
     config = dataclasses.replace(config, run_dir=str(run_dir))
@@ -130,6 +124,17 @@ def train(config: RunConfig, *, resume: Path | None = None) -> tuple[dict[str, A
     return summary, run_dir
 
 
+def made_ready(config: RunConfig) -> RunConfig:
+    """Everything that comes before torch and numba are imported here, and before the fork server starts; threads filled in."""
+    config = dataclasses.replace(config, threads=config.threads or default_threads(config.world))
+    assert config.threads is not None
+    os.environ.update(worker_environment(config.threads))
+    check_network(config.comm)
+    start_fork_server()
+    check_strategies(config)
+    return config
+
+
 def _reported(run_dir: Path) -> dict[str, Any]:
     """What the workers reported; empty if they did not come so far."""
     path = run_dir / files.SUMMARY
@@ -160,6 +165,8 @@ def check_strategies(config: RunConfig) -> None:
         aggregator = "gatv2" if model.v2 else "gat"
     elif isinstance(model, RgcnConfig):
         aggregator = "rgcn"
+    elif isinstance(model, MlpConfig):
+        return  # aggregates nothing
     else:
         aggregator = getattr(model, "aggregator", "sum")
     engine.kernel_for(resolve("aggregator", REDUCERS, aggregator).operation)
@@ -189,7 +196,7 @@ def check_network(comm: CommConfig) -> None:
                 ) from error
 
 
-def _prepare(config: RunConfig) -> tuple[Path, dict[str, Any], str]:
+def prepare_run(config: RunConfig) -> tuple[Path, dict[str, Any], str]:
     """The partition store, made if needed, its statistics and its dataset's hash; also compiles the kernels once."""
     from sargnn.data.prepare import prepare_dataset
     from sargnn.partition.prepare import prepare_partition
@@ -212,12 +219,22 @@ def _prepare(config: RunConfig) -> tuple[Path, dict[str, Any], str]:
 
 def _check_graph(config: RunConfig, dataset_path: Path) -> None:
     """The model can work on the graph, before it is partitioned."""
+    import numpy as np
+
     from sargnn.data.dataset import open_dataset
     from sargnn.launch.worker import make_model
     from sargnn.models.inputs import GraphShape
 
     dataset = open_dataset(dataset_path, verify=False)
-    make_model(config, GraphShape(dataset.schema, dataset.feature_widths, dataset.num_classes))
+    schema = dataset.schema
+    make_model(config, GraphShape(schema, dataset.feature_widths, dataset.num_classes))
+    if config.smooth.name != "none" and schema.typed:
+        labelled = int(schema.types_of(np.argmax(np.asarray(dataset.split) > 0, keepdims=True))[0])
+        if not any(one.source == one.destination == labelled for one in schema.relations):
+            raise ConfigError(
+                "Correct & Smooth needs edges between nodes that have labels, and this graph's relations have none.",
+                given=f"smooth={config.smooth.name}, labels on '{schema.node_types[labelled]}'", hint="smooth=none",
+            )  # fmt: skip
 
 
 def _make_run_dir(config: RunConfig) -> Path:
@@ -279,24 +296,29 @@ def _choose_checkpoint(config: RunConfig, run_dir: Path, inputs: dict[str, Any],
     for damaged, problem in problems:
         say(f"warning: {str(problem).splitlines()[0]} The checkpoint before is used.")
         damaged.rename(damaged.with_name(f"damaged_{damaged.name}_{time.time_ns()}"))
-    meta: dict[str, Any] = {"epoch": 0, "dataset_hash": dataset_hash}
-    if path:
-        meta = checkpoint.opened(path, verify=False).meta
+    inputs["checkpoint"] = str(path) if path else None
+    if path is None:
+        return 0
+    meta = checkpoint.opened(path, verify=False).meta
+    check_made_for(meta, config, dataset_hash, path)
+    return int(meta["epoch"])
+
+
+def check_made_for(meta: dict[str, Any], config: RunConfig, dataset_hash: str, path: Path) -> None:
+    """A checkpoint belongs to this dataset and these settings. Raises ``ConfigError``."""
     if meta["dataset_hash"] != dataset_hash:
         raise ConfigError(
             "The dataset is not the one that the run was trained on.", given=dataset_hash, allowed=meta["dataset_hash"]
         )
-    if path and meta["config_hash"] != config.config_hash:
+    if meta["config_hash"] != config.config_hash:
         raise ConfigError("The run's checkpoints come from other settings than its config.yaml has now.", given=str(path))
-    inputs["checkpoint"] = str(path) if path else None
-    return int(meta["epoch"])
 
 
 def _run_and_restart(config: RunConfig, run_dir: Path, inputs: dict[str, Any], dataset_hash: str) -> None:
     """``_run_workers``, and after a failure again from the newest checkpoint, ``comm.max_restarts`` times."""
     for restarts_left in reversed(range(config.comm.max_restarts + 1)):
         try:
-            return _run_workers(config, run_dir)
+            return run_workers(config, run_dir)
         except WorkerError as error:
             if not restarts_left:
                 raise
@@ -306,7 +328,7 @@ def _run_and_restart(config: RunConfig, run_dir: Path, inputs: dict[str, Any], d
             files.write_json(run_dir / files.INPUTS, inputs)
 
 
-def _run_workers(config: RunConfig, run_dir: Path) -> None:
+def run_workers(config: RunConfig, run_dir: Path) -> None:
     """Start the workers and wait for them. Raises ``WorkerError`` or ``Interrupted``."""
     from sargnn.launch.worker import entry
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import numpy as np
 import torch
 
 from sargnn.comm.group import Group, Traffic
@@ -34,16 +33,15 @@ from sargnn.partition.cut import Part
 from sargnn.partition.store import open_part, partition_info
 from sargnn.resolve import resolve
 from sargnn.rng import MAX_ID
-from sargnn.shards.load import load_plan
+from sargnn.shards.graph import WorkerGraph
 from sargnn.tracking import files
-from sargnn.tracking.memory import PeakMeter, human_bytes, private_bytes
+from sargnn.tracking.memory import human_bytes, private_bytes
 from sargnn.train import checkpoint
 from sargnn.train.loop import Trainer
-from sargnn.train.loss import Targets
-from sargnn.train.summary import described, measured
+from sargnn.train.predict import MANIFEST, write_predictions
+from sargnn.train.summary import described, flow_lines, flow_rows, measured
 
 _GRACE_S = 5.0
-_SMALLEST_MESSAGE_ROWS = 1024
 _pulse: Pulse | None = None
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
 
@@ -88,7 +86,7 @@ def entry(config_path: str) -> None:
 
 
 def work(config: RunConfig, run_dir: Path, rank: int, world: int) -> None:
-    """Train as rank ``rank`` of ``world``; rank 0 writes ``metrics.jsonl`` and ``summary.json``."""
+    """Train, or predict, as rank ``rank`` of ``world``; rank 0 writes ``metrics.jsonl`` and ``summary.json``."""
     if world != config.world:
         raise SargnnError("The number of started workers is not the configured one.", given=world, allowed=[str(config.world)])
     inputs = files.read_json(run_dir / files.INPUTS)
@@ -107,8 +105,16 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int) -> None:
     if inputs.get("checkpoint"):
         trainer.first_epoch = checkpoint.load(trainer, Path(inputs["checkpoint"]))
         print(f"rank {rank}: goes on after epoch {trainer.first_epoch}", flush=True)
+    if inputs.get("predict"):
+        manifest = write_predictions(trainer, run_dir, embeddings=inputs["predict"]["embeddings"])
+        if rank == 0:
+            files.write_json(run_dir / MANIFEST, manifest)
+        return group.close()
     startup_time_s = time.time() - inputs["started_at"]
-    print(f"rank {rank}: {trainer.plans[0].num_rows} rows, {trainer.plans[0].halo_rows} halo rows", flush=True)
+    print(f"rank {rank}: {trainer.graph.num_rows} rows, {len(trainer.graph.part.halo_ids)} halo rows", flush=True)
+    flows = flow_rows(trainer)
+    for line in flow_lines(flows) if rank == 0 else ():
+        print(line, flush=True)
 
     def on_epoch(row: dict[str, Any]) -> None:
         if rank == 0:
@@ -123,8 +129,10 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int) -> None:
 
     for number in (signal.SIGUSR1, signal.SIGTERM):
         signal.signal(number, on_signal)
-    trainer.run(on_epoch, on_checkpoint)
-    result = measured(trainer, group)
+    trainer.run(on_epoch, on_checkpoint if trainer.parameters else None)
+    if not trainer.stopped:
+        trainer.smooth()
+    result = measured(trainer, group) | {"mfg": flows}
     if trainer.spans is not None:
         files.write_json(files.trace_path(run_dir, rank), trainer.spans.trace(rank))
     private = group.gather(torch.tensor(before_loading, dtype=torch.int64))
@@ -151,44 +159,25 @@ def make_trainer(config: RunConfig, part: Part, num_classes: int, group: Group) 
         dtype=dtype,
         cache_static=config.engine.cache_static == "auto",
     )
-    drops = (config.model.dropout, config.model.input_dropout, getattr(config.model, "attn_dropout", 0))
+    drops = [getattr(config.model, name, 0) for name in ("dropout", "input_dropout", "attn_dropout")]
     widths = tuple(rows.shape[1] for rows in part.features)
-    if (any(drops) or 0 in widths) and part.schema.num_nodes > MAX_ID:
+    if (any(drops) or 0 in widths or config.labels.name != "none") and part.schema.num_nodes > MAX_ID:
         raise ConfigError(
-            "Dropout and embeddings are drawn by node id, and this graph has ids of 2**32 and more.", hint="set dropout to 0"
+            "Dropout, embeddings and carried labels are drawn by node id, and this graph has ids of 2**32 and more.",
+            hint="set dropout to 0",
         )
-    model = make_model(config, GraphShape(part.schema, widths, num_classes))
-    plan = load_plan(
-        part,
-        group.rank,
-        engine.mode.layout,
-        add_self_loops=config.add_self_loops,
-        device=device,
-        piece_rows=config.comm.message_rows or _message_rows(len(part.node_ids), group),
-    )
+    model = make_model(config, GraphShape(part.schema, widths, num_classes, _label_columns(config, num_classes)))
+    graph = WorkerGraph(
+        part, engine.exchange, engine.mode.layout, add_self_loops=config.add_self_loops, device=device,
+        message_rows=config.comm.message_rows,
+    )  # fmt: skip
     model = model.to(device, dtype)
     rows = model.inputs.load(part, config.seed, device, dtype)
-    plans = [plan] * len(model.layers)
-    labels, split = np.asarray(part.labels), np.asarray(part.split)
-    if len(part.schema.node_types) > 1:
-        labelled = _labelled_type(part, group)
-        plans[-1] = plan.only(labelled)
-        own = slice(plan.row_bounds[labelled], plan.row_bounds[labelled + 1])
-        labels, split = labels[own], split[own]
-    targets = Targets.gather(labels, split, group, device)
-    return Trainer(config, model, engine, plans, rows, targets, PeakMeter.here())
+    return Trainer(config, model, engine, graph, rows, num_classes)
 
 
-def _labelled_type(part: Part, group: Group) -> int:
-    """The node type that has labels; all workers must call it."""
-    counts = np.bincount(part.schema.types_of(part.node_ids[part.split > 0]), minlength=len(part.schema.node_types))
-    return int(group.sum_(torch.from_numpy(counts)).argmax())
-
-
-def _message_rows(num_rows: int, group: Group) -> int:
-    """An eighth of a worker's average rows: at prefetch depth 1 all buffers hold at most three quarters as many rows."""
-    total = int(group.sum_(torch.tensor(num_rows, dtype=torch.int64)))
-    return max(_SMALLEST_MESSAGE_ROWS, -(-total // (8 * group.world)))
+def _label_columns(config: RunConfig, num_classes: int) -> int:
+    return num_classes if config.labels.name != "none" else 0
 
 
 def make_model(config: RunConfig, shape: GraphShape) -> Stack:

@@ -5,4 +5,7 @@ MODELS = {
     "gat": "sargnn.models.gat:build",
     "gcn": "sargnn.models.gcn:build",
     "rgcn": "sargnn.models.rgcn:build",
+    "mlp": "sargnn.models.mlp:build",
+    "linear": "sargnn.models.mlp:build",
+    "label_propagation": "sargnn.models.label_propagation:build",
 }

@@ -99,16 +99,14 @@ class GatLayer(_AttentiveLayer):
     def sent_widths(self) -> tuple[int, ...]:
         return (self.heads * self.width, self.heads)
 
-    def forward(self, engine: Engine, plan: LayerPlan, h: Tensor) -> Tensor:
+    def forward(self, engine: Engine, plan: LayerPlan, h: Tensor, columns: Tensor | None = None) -> Tensor:
         """Rows [N, in_width] to rows [M, out_width]."""
-        z, el, er = self._projections(engine, h)
-        (rows,) = engine.aggregate(
-            plan, Gat(self.heads, self.negative_slope, self._draw(engine)), (z, el), (plan.self_rows(er),)
-        )
+        z, el, er = self._projections(engine, plan, h)
+        (rows,) = engine.aggregate(plan, Gat(self.heads, self.negative_slope, self._draw(engine)), (z, el), (er,))
         return self._output(rows)
 
-    def _projections(self, engine: Engine, h: Tensor) -> tuple[Tensor, ...]:
-        """z [N, K D] and both scores [N, K].
+    def _projections(self, engine: Engine, plan: LayerPlan, h: Tensor) -> tuple[Tensor, ...]:
+        """z [N, K D], sources' scores [N, K] and destinations' [M, K].
 
         <a, W h> = <W^T a, h>: taken from h, so that nothing else of the size of z is held, forward or backward.
         """
@@ -116,10 +114,10 @@ class GatLayer(_AttentiveLayer):
         if engine.lean:
             by_head = weight.view(self.heads, self.width, self.in_width)
             scores = ((torch.einsum("hk,hki->hi", a, by_head), None) for a in (self.attn_src, self.attn_dst))
-            return linears(h, (weight, None), *scores)
+            return linears(h, (weight, None), *scores, counts=(plan.num_rows, plan.num_rows, plan.num_out))
         z = linear(h, self.linear)
         by_row = z.view(len(z), self.heads, self.width)
-        return z, (by_row * self.attn_src).sum(2), (by_row * self.attn_dst).sum(2)
+        return z, (by_row * self.attn_src).sum(2), (plan.self_rows(by_row) * self.attn_dst).sum(2)
 
 
 class GatV2Layer(_AttentiveLayer):
@@ -138,10 +136,10 @@ class GatV2Layer(_AttentiveLayer):
     def sent_widths(self) -> tuple[int, ...]:
         return (self.heads * self.width,)
 
-    def forward(self, engine: Engine, plan: LayerPlan, h: Tensor) -> Tensor:
+    def forward(self, engine: Engine, plan: LayerPlan, h: Tensor, columns: Tensor | None = None) -> Tensor:
         """Rows [N, in_width] to rows [M, out_width]."""
-        if engine.lean and plan.out_rows is None:
-            z, x = two_linear(h, self.src, self.dst)
+        if engine.lean:
+            z, x = two_linear(h, self.src, self.dst, (plan.num_rows, plan.num_out))
         else:
             z, x = linear(h, self.src), linear(plan.self_rows(h), self.dst)
         reducer = GatV2(self.heads, self.negative_slope, self._draw(engine))

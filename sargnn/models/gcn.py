@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sargnn.config import GcnConfig
 from sargnn.engine.aggregate import Engine
-from sargnn.engine.linear import linear, linear_map
+from sargnn.engine.linear import linear_columns, linear_map
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.sum import Sum
 from sargnn.models.inputs import Features, GraphShape
@@ -41,7 +41,7 @@ class GcnLayer(GraphLayer):
     def reducer(self) -> Reducer:
         return self._reducer
 
-    def forward(self, engine: Engine, plan: LayerPlan, h: Tensor) -> Tensor:
+    def forward(self, engine: Engine, plan: LayerPlan, h: Tensor, columns: Tensor | None = None) -> Tensor:
         """Rows [N, in_width] to rows [M, out_width]."""
         source_scale, destination_scale = _scale(plan.out_degrees, h), _scale(plan.in_degrees, h)
         if self.transforms_first:
@@ -50,11 +50,11 @@ class GcnLayer(GraphLayer):
             out = gathered.mul_(destination_scale)
             return out if self.linear.bias is None else out.add_(self.linear.bias)
 
-        def gather() -> Tensor:
-            (gathered,) = engine.aggregate(plan, self.reducer, (h * source_scale,))
+        def gather(x: Tensor) -> Tensor:
+            (gathered,) = engine.aggregate(plan, self.reducer, (x * source_scale,))
             return gathered.mul_(destination_scale)
 
-        return linear(engine.constant(self, plan, gather) if self.constant_input else gather(), self.linear)
+        return linear_columns(self.gathered(engine, plan, h, columns, gather), self.linear)
 
 
 def _scale(degrees: Tensor, like: Tensor) -> Tensor:
@@ -68,4 +68,4 @@ def build(config: GcnConfig, shape: GraphShape) -> Stack:
     def layer(spec: LayerSpec) -> GcnLayer:
         return GcnLayer(spec.in_width, spec.out_width, bias=spec.bias, constant_input=spec.constant_input)
 
-    return build_stack(config, Features(shape, config.name), shape, layer)
+    return build_stack(config, Features(shape, config.name), shape, layer, takes_columns=True)

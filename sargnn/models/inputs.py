@@ -25,11 +25,13 @@ class GraphShape:
 
     Attributes:
         schema: node types and relations. feature_widths: F of each node type. num_classes: C.
+        label_columns: columns of labels beside the features: 0 or C.
     """
 
     schema: Schema
     feature_widths: tuple[int, ...]
     num_classes: int
+    label_columns: int = 0
 
 
 class Inputs(nn.Module, ABC):

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from sargnn.config import RgcnConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.linear import linear_map
+from sargnn.engine.rebuild import self_rows
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.relation_sum import RelationSum
 from sargnn.engine.reducers.rgcn import Rgcn
@@ -83,7 +84,7 @@ class RgcnLayer(GraphLayer):
             return self.weight
         return (self.coefficients @ self.weight.flatten(1)).view(self.relations, self.in_width, self.out_width)
 
-    def forward(self, engine: Engine, plan: LayerPlan, h: Tensor) -> Tensor:
+    def forward(self, engine: Engine, plan: LayerPlan, h: Tensor, columns: Tensor | None = None) -> Tensor:
         """Rows [N, in_width] to rows [M, out_width]."""
         self._choose(engine, plan)
         reducer, weights = self.reducer, self.relation_weights()
@@ -97,7 +98,7 @@ class RgcnLayer(GraphLayer):
                 sums = engine.constant(self, plan, lambda: engine.aggregate(plan, reducer, (h,)))
             else:
                 sums = engine.aggregate(plan, reducer, (h,))
-            own = linear_map(plan.self_rows(h), self.loop.T, None)
+            own = linear_map(self_rows(plan, h), self.loop.T, None)
             out = add_mapped(plan, own, weights, sums) if engine.lean else _add_mapped_stock(plan, own, weights, sums)
         if self.bias is None:
             return out

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 
 from sargnn.config import SageConfig
 from sargnn.engine.aggregate import Engine
-from sargnn.engine.linear import linear, two_linear
+from sargnn.engine.linear import linear, linear_columns, two_linear
+from sargnn.engine.rebuild import self_rows
 from sargnn.engine.reducers import REDUCERS
 from sargnn.engine.reducers.base import Reducer
 from sargnn.models.inputs import Features, GraphShape
-from sargnn.models.stack import GraphLayer, LayerSpec, Stack, build_stack
+from sargnn.models.stack import GraphLayer, LayerSpec, Stack, blocks_of, build_stack
 from sargnn.resolve import resolve
 from sargnn.shards.plan import LayerPlan
 
@@ -51,22 +52,19 @@ class SageLayer(GraphLayer):
     def reducer(self) -> Reducer:
         return self._reducer
 
-    def forward(self, engine: Engine, plan: LayerPlan, h: Tensor) -> Tensor:
+    def forward(self, engine: Engine, plan: LayerPlan, h: Tensor, columns: Tensor | None = None) -> Tensor:
         """Rows [N, in_width] to rows [M, out_width]."""
         if self.transforms_first:
-            if engine.lean and plan.out_rows is None:
-                own, z = two_linear(h, self.self, self.neigh)
+            if engine.lean:
+                own, z = two_linear(h, self.self, self.neigh, (plan.num_out, plan.num_rows))
             else:
                 own, z = linear(plan.self_rows(h), self.self), linear(h, self.neigh)
             # The neighbours' sum is folded onto the own rows: no room of its own.
             (out,) = engine.aggregate(plan, self.reducer, (z,), (own,))
             return out
-        own = linear(plan.self_rows(h), self.self)
-        if self.constant_input:
-            gathered = engine.constant(self, plan, lambda: engine.aggregate(plan, self.reducer, (h,))[0])
-        else:
-            (gathered,) = engine.aggregate(plan, self.reducer, (h,))
-        return linear(gathered, self.neigh, onto=own) if engine.lean else own + linear(gathered, self.neigh)
+        own = linear_columns([self_rows(plan, block) for block in blocks_of(h, columns)], self.self)
+        gathered = self.gathered(engine, plan, h, columns, lambda x: engine.aggregate(plan, self.reducer, (x,))[0])
+        return linear_columns(gathered, self.neigh, own) if engine.lean else own + linear_columns(gathered, self.neigh)
 
 
 def build(config: SageConfig, shape: GraphShape) -> Stack:
@@ -81,4 +79,4 @@ def build(config: SageConfig, shape: GraphShape) -> Stack:
             constant_input=spec.constant_input,
         )
 
-    return build_stack(config, Features(shape, config.name), shape, layer)
+    return build_stack(config, Features(shape, config.name), shape, layer, takes_columns=True)

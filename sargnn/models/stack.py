@@ -20,9 +20,10 @@ from torch import Tensor, nn
 from sargnn.config import StackConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.dropout import dropout
-from sargnn.engine.linear import linear
+from sargnn.engine.linear import linear_columns
 from sargnn.engine.nodewise import norm_act_drop
 from sargnn.engine.norm import DistributedBatchNorm
+from sargnn.engine.rebuild import self_rows
 from sargnn.engine.reducers.base import Reducer
 from sargnn.models.inputs import GraphShape, Inputs
 from sargnn.rng import Purpose
@@ -54,12 +55,21 @@ class LayerSpec:
     constant_input: bool
 
 
+def blocks_of(h: Tensor, columns: Tensor | None) -> list[Tensor]:
+    """Blocks of a layer's input columns."""
+    return [h] if columns is None else [h, columns]
+
+
 class GraphLayer(nn.Module, ABC):
     """One layer: rows [N, in_width] to rows [M, out_width].
 
     Args:
-        constant_input: the input is the same in every epoch and needs no error: the first layer without input dropout.
+        constant_input: the input is the same in every epoch and needs no error: the first layer without input dropout. Its last
+            columns may change (labels); they come apart from the others then.
     """
+
+    uses_edges: bool = True
+    """Whether it aggregates at all."""
 
     def __init__(self, in_width: int, out_width: int, *, constant_input: bool) -> None:
         super().__init__()
@@ -91,8 +101,20 @@ class GraphLayer(nn.Module, ABC):
         """How messages are folded."""
 
     @abstractmethod
-    def forward(self, engine: Engine, plan: LayerPlan, h: Tensor) -> Tensor:
-        """Rows [N, in_width] to rows [M, out_width]."""
+    def forward(self, engine: Engine, plan: LayerPlan, h: Tensor, columns: Tensor | None = None) -> Tensor:
+        """Rows [N, in_width] to rows [M, out_width].
+
+        Args:
+            columns: [N, k], the last k columns where they are not in ``h``, without gradient; only for a layer with a constant
+                input that was built with ``takes_columns``.
+        """
+
+    def gathered(
+        self, engine: Engine, plan: LayerPlan, h: Tensor, columns: Tensor | None, aggregate: Callable[[Tensor], Tensor]
+    ) -> list[Tensor]:
+        """Blocks of columns [M, ...] of the aggregated input; those of a constant input are aggregated once, if possible."""
+        first = engine.constant(self, plan, lambda: aggregate(h)) if self.constant_input else aggregate(h)
+        return blocks_of(first, None if columns is None else aggregate(columns))
 
 
 class Stack(nn.Module):
@@ -106,6 +128,8 @@ class Stack(nn.Module):
         residual: add the layer's input (through a linear map without bias where widths differ) before the norm.
         dropout, input_dropout: probabilities.
         num_types: T, node types, each with a norm of its own.
+        first_takes_columns: label columns are given to the first layer apart from its other input.
+        reads_labels: it needs them, whatever is configured.
     """
 
     def __init__(
@@ -119,9 +143,13 @@ class Stack(nn.Module):
         dropout: float,
         input_dropout: float,
         num_types: int = 1,
+        first_takes_columns: bool = False,
+        reads_labels: bool = False,
     ) -> None:
         super().__init__()
         self.inputs = inputs
+        self.first_takes_columns = first_takes_columns
+        self.reads_labels = reads_labels
         self.layers = nn.ModuleList(layers)
         hidden = layers[:-1]
         self.norms = nn.ModuleList(
@@ -131,24 +159,33 @@ class Stack(nn.Module):
         self.activation = activation
         self.dropout, self.input_dropout = dropout, input_dropout
 
-    def forward(self, engine: Engine, plans: Sequence[LayerPlan], x: Tensor) -> Tensor:
+    def forward(
+        self, engine: Engine, plans: Sequence[LayerPlan], x: Tensor, columns: Tensor | None = None, *, hidden: bool = False
+    ) -> Tensor:
         """Logits [M, C] of the last layer's output rows.
 
         Args:
             plans: one per layer.
-            x: [N, D], what ``inputs`` loaded.
+            x: [N, D], the rows of ``inputs`` that the first layer reads.
+            columns: [N, label_columns], put beside them.
+            hidden: stop before the last layer and give its input, [M, hidden].
         """
         p_in, p = (self.input_dropout, self.dropout) if self.training else (0.0, 0.0)
-        x = self.inputs(x)
-        h = engine.dropout(x, plans[0].node_ids, purpose=Purpose.INPUT_DROPOUT, layer=0, p=p_in)
+        h = x
+        if columns is not None and not (engine.mode.lean and self.first_takes_columns):
+            h, columns = torch.cat([h, columns], 1), None
+        h = engine.dropout(h, plans[0].node_ids, purpose=Purpose.INPUT_DROPOUT, layer=0, p=p_in)
         last = len(self.layers) - 1
         for index, (layer, plan) in enumerate(zip(self.layers, plans, strict=True)):
-            out = layer(engine, plan, h)
+            if index == last and hidden:
+                return plan.self_rows(h)
+            out = layer(engine, plan, h, columns if index == 0 else None)
             if index == last:
                 return out
             if self.residuals:
-                residual, own = self.residuals[index], plan.self_rows(h)
-                out = out + (linear(own, residual) if isinstance(residual, nn.Linear) else own)
+                residual = self.residuals[index]
+                own = [self_rows(plan, block) for block in blocks_of(h, None if index else columns)]
+                out = out + (linear_columns(own, residual) if isinstance(residual, nn.Linear) else _joined(own))
             h = self._between(engine, index, out, plan, p)
         raise AssertionError("a stack has at least one layer")
 
@@ -167,6 +204,10 @@ class Stack(nn.Module):
         return h if draw is None else dropout(h, ids, draw)
 
 
+def _joined(blocks: list[Tensor]) -> Tensor:
+    return blocks[0] if len(blocks) == 1 else torch.cat(blocks, 1)
+
+
 def _residual(in_width: int, out_width: int) -> nn.Module:
     return nn.Identity() if in_width == out_width else nn.Linear(in_width, out_width, bias=False)
 
@@ -177,13 +218,18 @@ def build_stack(
     shape: GraphShape,
     make_layer: Callable[[LayerSpec], GraphLayer],
     hidden_width: int | None = None,
+    *,
+    takes_columns: bool = False,
 ) -> Stack:
     """A stack of ``num_layers`` layers, the last one as wide as there are classes.
 
     Args:
         hidden_width: of the rows between layers; ``config.hidden`` if not given.
+        takes_columns: a first layer with a constant input takes label columns apart from it.
     """
-    widths = [inputs.width, *[hidden_width or config.hidden] * (config.num_layers - 1), shape.num_classes]
+    first_width = inputs.width + shape.label_columns
+    constant = config.input_dropout == 0 and inputs.constant and (takes_columns or not shape.label_columns)
+    widths = [first_width, *[hidden_width or config.hidden] * (config.num_layers - 1), shape.num_classes]
     last = config.num_layers - 1
     layers = [
         make_layer(
@@ -193,7 +239,7 @@ def build_stack(
                 in_width=widths[index],
                 out_width=widths[index + 1],
                 bias=index == last or config.norm != "batch",
-                constant_input=index == 0 and config.input_dropout == 0 and inputs.constant,
+                constant_input=index == 0 and constant,
             )
         )
         for index in range(config.num_layers)
@@ -207,4 +253,5 @@ def build_stack(
         dropout=config.dropout,
         input_dropout=config.input_dropout,
         num_types=len(shape.schema.node_types),
+        first_takes_columns=takes_columns and constant,
     )

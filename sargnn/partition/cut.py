@@ -130,6 +130,44 @@ def cut(dataset: Dataset, offsets: np.ndarray, nodes: np.ndarray) -> Iterator[Pa
         )
 
 
+def one_type(part: Part, rank: int, node_type: int) -> Part:
+    """The nodes of one type with all relations between them, as a homogeneous graph. ``out_degrees`` are not known: 0."""
+    a, b = part.row_bounds[node_type : node_type + 2]
+    world = len(part.halo_offsets) - 1
+    relations = [r for r, one in enumerate(part.schema.relations) if one.source == one.destination == node_type]
+    sources, destinations, halos, send = [], [], [], []
+    for q in range(world):
+        halo = part.halo_ids[part.halo_offsets[q] : part.halo_offsets[q + 1]]
+        first, last = part.schema.bounds(halo)[node_type : node_type + 2]
+        edges = [part.edges(q, r) for r in relations]
+        nothing = np.zeros(0, np.int32)
+        src = np.concatenate([nothing, *(one for one, _ in edges)]) - np.int32(a if q == rank else first)
+        dst = np.concatenate([nothing, *(one for _, one in edges)]) - np.int32(a)
+        order = np.lexsort((src, dst))
+        sources.append(src[order])
+        destinations.append(dst[order])
+        halos.append(halo[first:last])
+        rows = part.send_rows[part.send_offsets[q] : part.send_offsets[q + 1]]
+        send.append(rows[(rows >= a) & (rows < b)] - np.int32(a))
+    all_destinations = np.concatenate(destinations)
+    return Part(
+        schema=Schema.homogeneous(part.schema.num_nodes),
+        features=(part.features[node_type],),
+        node_ids=part.node_ids[a:b],
+        labels=part.labels[a:b],
+        split=part.split[a:b],
+        in_degrees=np.bincount(all_destinations, minlength=b - a),
+        out_degrees=np.zeros(b - a, np.int64),
+        edge_src=np.concatenate(sources),
+        edge_dst=all_destinations,
+        edge_offsets=_offsets(sources),
+        halo_ids=np.concatenate(halos),
+        halo_offsets=_offsets(halos),
+        send_rows=np.concatenate(send),
+        send_offsets=_offsets(send),
+    )
+
+
 def edge_positions(indptr: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The positions of all edges of the given rows of a CSR matrix, and for each edge which of ``rows`` it belongs to."""
     degrees = indptr[rows + 1] - indptr[rows]

@@ -5,6 +5,7 @@ Letters: N own rows, H halo rows, S source rows and A destination rows of a bloc
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Literal
 
 import numpy as np
@@ -24,28 +25,58 @@ _COMPACT = 0.75
 
 
 def load_plan(
-    part: Part, rank: int, layout: Layout, *, add_self_loops: bool, device: torch.device, piece_rows: int = 2**31
-) -> LayerPlan:
-    """The plan that all layers share when every row is computed.
+    part: Part, rank: int, layout: Layout, *, device: torch.device, add_self_loops: bool = False, piece_rows: int = 2**31,
+    out_bounds: tuple[int, ...] | None = None,
+) -> LayerPlan:  # fmt: skip
+    """The plan of a layer on a part: the one that all layers share when every row is computed.
 
     Args:
         part: the worker's part.
         layout: ``sharded`` makes one shard per peer, ``merged`` one for all.
         piece_rows: no message of the sharded layout holds more rows, nor does a block of a typed graph map more rows at once;
             the same on all ranks.
-        add_self_loops: give every node exactly one self-loop; those in the data are dropped first. Homogeneous graphs only.
+        add_self_loops: as ``with_self_loops``.
+        out_bounds: T + 1, the output rows of each type: the first of its own rows. The part's edges end in these and number
+            them so. All own rows if not given.
 
     Raises:
         StoreError: a part with 2**31 or more edges: local indices are 32 bits wide.
     """
-    return _Loader(part, rank, device, piece_rows, add_self_loops).plan(layout)
+    if add_self_loops:
+        part = with_self_loops(part, rank)
+    return _Loader(part, rank, device, piece_rows, out_bounds or part.row_bounds).plan(layout)
+
+
+def with_self_loops(part: Part, rank: int) -> Part:
+    """The part with exactly one self-loop per node; those in the data are dropped first. Homogeneous graphs only."""
+    assert not part.schema.typed
+    src, dst = part.edges(rank, 0)
+    num_rows = len(part.node_ids)
+    loops = src == dst
+    dropped = np.bincount(dst[loops], minlength=num_rows)
+    own = np.arange(num_rows, dtype=np.int32)
+    src, dst = np.concatenate([src[~loops], own]), np.concatenate([dst[~loops], own])
+    order = np.argsort(dst, kind="stable")
+    first, last = part.edge_offsets[rank], part.edge_offsets[rank + 1]
+    offsets = np.array(part.edge_offsets)
+    offsets[rank + 1 :] += len(src) - (last - first)
+    return dataclasses.replace(
+        part,
+        edge_src=np.concatenate([part.edge_src[:first], src[order], part.edge_src[last:]]),
+        edge_dst=np.concatenate([part.edge_dst[:first], dst[order], part.edge_dst[last:]]),
+        edge_offsets=offsets,
+        in_degrees=part.in_degrees + 1 - dropped,
+        out_degrees=part.out_degrees + 1 - dropped,
+    )
 
 
 class _Loader:
-    def __init__(self, part: Part, rank: int, device: torch.device, piece_rows: int, add_self_loops: bool) -> None:
-        self.part, self.rank, self.device, self.piece_rows = part, rank, device, piece_rows
+    def __init__(
+        self, part: Part, rank: int, device: torch.device, piece_rows: int, out_bounds: tuple[int, ...]
+    ) -> None:  # fmt: skip
+        self.part, self.rank, self.device, self.piece_rows, self.out_bounds = part, rank, device, piece_rows, out_bounds
         self.schema, self.num_rows = part.schema, len(part.node_ids)
-        if len(part.edge_src) + self.num_rows >= 2**31:
+        if len(part.edge_src) >= 2**31:
             raise StoreError(
                 f"Part {rank} has {len(part.edge_src)} edges, more than local indices can number.",
                 hint="use more workers: world=N with a larger N",
@@ -56,18 +87,13 @@ class _Loader:
         self.halo_bounds = [
             tuple(int(part.halo_offsets[q]) + bound for bound in self.schema.bounds(halos[q])) for q in range(self.world)
         ]
-        self.in_degrees = np.array(part.in_degrees, dtype=np.int64)
-        self.out_degrees = np.array(part.out_degrees, dtype=np.int64)
-        self.local: tuple[np.ndarray, np.ndarray] | None = None
-        if add_self_loops:
-            assert not self.schema.typed
-            src, dst, dropped = _with_self_loops(*part.edges(rank, 0), self.num_rows)
-            self.local = src, dst
-            self.in_degrees += 1 - dropped
-            self.out_degrees += 1 - dropped
         ids = np.concatenate([part.node_ids, part.halo_ids])
         self.ids, self.places = _tensor(ids, device), _tensor(_places(ids), device)
         self.node_ids = self.ids[: self.num_rows]
+        ends = zip(self.row_bounds, out_bounds, out_bounds[1:], strict=False)
+        self.own = tuple((at, first, last - first) for at, first, last in ends)
+        self.out_ids = torch.cat([self.node_ids[at : at + n] for at, _, n in self.own])
+        self.in_degrees = np.concatenate([part.in_degrees[at : at + n] for at, _, n in self.own])
 
     def plan(self, layout: Layout) -> LayerPlan:
         part, send = self.part, np.asarray(self.part.send_rows)
@@ -84,11 +110,10 @@ class _Loader:
             world=self.world,
             schema=self.schema,
             row_bounds=self.row_bounds,
-            out_bounds=self.row_bounds,
-            out_rows=None,
+            out_bounds=self.out_bounds,
             node_ids=self.node_ids,
             in_degrees=_tensor(self.in_degrees, self.device),
-            out_degrees=_tensor(self.out_degrees, self.device),
+            out_degrees=_tensor(part.out_degrees, self.device),
             relation_degrees=tuple(self._relation_degrees(r) for r in range(len(self.schema.relations))),
             lists=lists,
             shards=self._shards(lists) if layout == "sharded" else None,
@@ -96,28 +121,21 @@ class _Loader:
             merged_rows=merged_rows,
         )
 
-    def _edges(self, peer: int, relation: int) -> tuple[np.ndarray, np.ndarray]:
-        """Sources, rows in the peer's halo (own rows for the own rank), and destinations, own rows."""
-        if self.local is not None and peer == self.rank:
-            return self.local
-        return self.part.edges(peer, relation)
-
     def _relation_degrees(self, relation: int) -> Tensor:
         if not self.schema.typed:
             return _tensor(self.in_degrees, self.device)
         first, last = self._out(relation)
         counts = np.zeros(last - first, np.int64)
         for q in range(self.world):
-            counts += np.bincount(self._edges(q, relation)[1] - first, minlength=last - first)
+            counts += np.bincount(self.part.edges(q, relation)[1] - first, minlength=last - first)
         return _tensor(counts, self.device)
 
     def _out(self, relation: int) -> tuple[int, int]:
         destination = self.schema.relations[relation].destination
-        return self.row_bounds[destination], self.row_bounds[destination + 1]
+        return self.out_bounds[destination], self.out_bounds[destination + 1]
 
     def _shards(self, lists: HaloLists) -> dict[Piece, Shard]:
-        own = tuple((a, a, b - a) for a, b in zip(self.row_bounds, self.row_bounds[1:], strict=False))
-        shards = {Piece(self.rank, 0): Shard(self.rank, self.num_rows, self._own_blocks(), own)}
+        shards = {Piece(self.rank, 0): Shard(self.rank, self.num_rows, self._own_blocks(), self.own)}
         for now in lists.rounds(self.rank):
             peer, number = now.piece
             spans = lists.spans(lists.receive_rows[peer])
@@ -128,10 +146,10 @@ class _Loader:
     def _own_blocks(self) -> tuple[RelationBlock, ...]:
         blocks: list[RelationBlock] = []
         for r, relation in enumerate(self.schema.relations):
-            src, dst = self._edges(self.rank, r)
+            src, dst = self.part.edges(self.rank, r)
             if not self.schema.typed:
                 rows = self.ids[: self.num_rows]
-                return (self._block(r, src, dst, 0, 0, self.num_rows, rows, self.places[: self.num_rows]),)
+                return (self._block(r, src, dst, 0, 0, self.out_bounds[-1], rows, self.places[: self.num_rows]),)
             (s0, s1), (d0, d1) = self.row_bounds[relation.source : relation.source + 2], self._out(r)
             # Cut, so that what is mapped at once stays as small as a message: along the side that has fewer rows.
             by_source = s1 - s0 <= len(np.unique(dst))
@@ -153,7 +171,7 @@ class _Loader:
         for r, relation in enumerate(self.schema.relations):
             low, high = (self.halo_bounds[peer][relation.source + k] - self.halo_bounds[peer][0] for k in (0, 1))
             a, b = max(first, low), max(first, low, min(last, high))
-            src, dst = self._edges(peer, r)
+            src, dst = self.part.edges(peer, r)
             inside = (src >= a) & (src < b)
             d0, d1 = self._out(r)
             if inside.any() or not self.schema.typed:
@@ -170,7 +188,7 @@ class _Loader:
             at = {q: layout.halo[relation.source * self.world + q][0] for q in range(self.world)}
             first, (d0, d1) = layout.bounds[relation.source], self._out(r)
             for q in range(self.world):
-                src, dst = self._edges(q, r)
+                src, dst = self.part.edges(q, r)
                 if q == self.rank:
                     shift = -self.row_bounds[relation.source]
                 else:
@@ -183,7 +201,7 @@ class _Loader:
             rows = slice(first, layout.bounds[relation.source + 1])
             edges = all_src[order], all_dst[order]
             blocks.append(self._block(r, *edges, first, d0, d1, ids[rows], places[rows], compact=False))
-        own = tuple((at_merged, at_own, n) for at_merged, at_own, n in layout.own)
+        own = tuple((at, first, n) for (at, _, _), (_, first, n) in zip(layout.own, self.own, strict=True))
         return Shard(-1, layout.bounds[-1], tuple(blocks), own)
 
     def _by_merged_row(self, values: Tensor, layout: MergedRows) -> Tensor:
@@ -199,7 +217,7 @@ class _Loader:
     ) -> RelationBlock:  # fmt: skip
         """``src`` and ``dst`` count from the beginning of their runs."""
         run, rows = last_out - first_out, None
-        dst_ids = self.node_ids[first_out:last_out]
+        dst_ids = self.out_ids[first_out:last_out]
         map_sources = True
         if self.schema.typed:
             listed = np.unique(dst)
@@ -213,16 +231,6 @@ class _Loader:
         )
         in_type = first_out - self._out(relation)[0]
         return RelationBlock(relation, first_src, first_out, in_type, run, block, rows, map_sources)
-
-
-def _with_self_loops(src: np.ndarray, dst: np.ndarray, num_rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Local edges with exactly one self-loop per row, sorted by destination, and how many loops each row lost."""
-    loops = src == dst
-    dropped = np.bincount(dst[loops], minlength=num_rows)
-    own = np.arange(num_rows, dtype=np.int32)
-    src, dst = np.concatenate([src[~loops], own]), np.concatenate([dst[~loops], own])
-    order = np.argsort(dst, kind="stable")
-    return src[order], dst[order], dropped
 
 
 def _places(ids: np.ndarray) -> np.ndarray:

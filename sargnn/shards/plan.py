@@ -87,8 +87,8 @@ class LayerPlan:
     Attributes:
         rank, world: this worker and the number of workers.
         schema: node types and relations of the whole graph.
-        row_bounds, out_bounds: T + 1 each, the input and the output rows of each type: ``[bounds[t], bounds[t + 1])``.
-        out_rows: int64 [M], which input row each output row is; None if they are the same.
+        row_bounds, out_bounds: T + 1 each, the input and the output rows of each type: ``[bounds[t], bounds[t + 1])``. A type's
+            output rows are the first of its input rows.
         node_ids: int64 [N], original ids of the input rows.
         in_degrees: int64 [M], edges into each output row in the whole graph, as trained on (with the self-loop, if added).
         out_degrees: int64 [N], edges out of each input row in the whole graph, likewise.
@@ -105,7 +105,6 @@ class LayerPlan:
     schema: Schema
     row_bounds: tuple[int, ...]
     out_bounds: tuple[int, ...]
-    out_rows: Tensor | None
     node_ids: Tensor
     in_degrees: Tensor
     out_degrees: Tensor
@@ -127,13 +126,27 @@ class LayerPlan:
         return self.out_bounds[-1]
 
     def self_rows(self, h: Tensor) -> Tensor:
-        """The rows of ``h`` [N, F] that the output rows are: [M, F]."""
-        return h if self.out_rows is None else h.index_select(0, self.out_rows)
+        """The rows of ``h`` [N, F] that the output rows are, [M, F]: ``h`` itself if all are, a view where they are one run."""
+        if self.out_bounds == self.row_bounds:
+            return h
+        runs = [h[at : at + n] for at, _, n in self.own_runs() if n]
+        return torch.cat(runs) if len(runs) > 1 else runs[0] if runs else h[:0]
+
+    def own_runs(self) -> tuple[tuple[int, int, int], ...]:
+        """Per type (first input row, first output row, length) of the rows that are both."""
+        ends = zip(self.row_bounds, self.out_bounds, self.out_bounds[1:], strict=False)
+        return tuple((at, first, last - first) for at, first, last in ends)
 
     @property
     def halo_rows(self) -> int:
         """H."""
         return self.lists.halo_rows
+
+    @property
+    def num_edges(self) -> int:
+        """Edges into this worker's output rows."""
+        shards = self.shards.values() if self.shards is not None else (self.merged,)
+        return sum(part.block.num_edges for shard in shards if shard is not None for part in shard.relations)
 
     def out_of(self, relation: int) -> slice:
         """The output rows of a relation's destination type."""
@@ -156,7 +169,7 @@ class LayerPlan:
 
     def only(self, node_type: int) -> LayerPlan:
         """The plan that computes the rows of one type only. Shares all edges with this one, and exchanges the same rows."""
-        assert self.out_rows is None
+        assert self.out_bounds == self.row_bounds
         first, last = self.row_bounds[node_type], self.row_bounds[node_type + 1]
         bounds = tuple(0 if t <= node_type else last - first for t in range(len(self.row_bounds)))
         into = [r for r, relation in enumerate(self.schema.relations) if relation.destination == node_type]
@@ -172,7 +185,6 @@ class LayerPlan:
             self,
             out_type=node_type,
             out_bounds=bounds,
-            out_rows=torch.arange(first, last, device=self.node_ids.device),
             in_degrees=self.in_degrees[first:last],
             relation_degrees=tuple(d if r in into else none for r, d in enumerate(self.relation_degrees)),
             shards=None if self.shards is None else {piece: kept(shard) for piece, shard in self.shards.items()},

@@ -119,9 +119,13 @@ def result_table(summary: dict[str, Any]) -> None:
         return "-" if summary[name] is None else f"{summary[name]:.4f}"
 
     peaks: Sequence[int] = summary["peak_train_bytes"]
+    smoothed = []
+    if summary.get("test_acc_smoothed") is not None:
+        smoothed = [("test accuracy after Correct & Smooth", accuracy("test_acc_smoothed"))]
     rows = [
         ("test accuracy at best validation", accuracy("test_acc_at_best_val")),
         ("best validation accuracy", accuracy("best_val_acc")),
+        *smoothed,
         ("median epoch time", f"{summary['epoch_time_s']:.3f} s"),
         ("of that waiting for peers", f"{summary['comm_wait_time_s']:.3f} s"),
         ("bytes exchanged per epoch", human_bytes(summary["comm_bytes_per_epoch"])),
@@ -156,6 +160,17 @@ def info_table(rows: Sequence[tuple[str, str]]) -> None:
     for name, value in rows:
         table.add_row(name, value)
     Console().print(table, highlight=False)
+
+
+def accuracy_table(found: dict[str, dict[str, float | None]], counts: dict[str, int]) -> None:
+    """Print accuracies: a row per split, a column per kind of prediction."""
+    table = Table(title="accuracy, by OGB's evaluator")
+    for name in ("split", "nodes", *found):
+        table.add_column(name, justify="left" if name == "split" else "right")
+    for split, nodes in counts.items():
+        shown = ("-" if (value := each[split]) is None else f"{value:.4f}" for each in found.values())
+        table.add_row(split, str(nodes), *shown)
+    Console().print(table)
 
 
 def sweep_table(outcomes: Sequence[Any]) -> None:

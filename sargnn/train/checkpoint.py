@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sargnn.comm.tables import gather_table
 from sargnn.config import RunConfig
 from sargnn.data.store import Store, StoreWriter
 from sargnn.errors import StoreError
@@ -26,8 +27,6 @@ from sargnn.train.loop import Trainer
 
 FORMAT_VERSION = 1
 FOLDER = "checkpoints"
-_TAG = 3
-_CHUNK_ROWS = 1 << 16
 _MOMENTS = {"first_moment": "exp_avg", "second_moment": "exp_avg_sq"}
 _SERIES = ("losses", "epoch_times_s", "compute_times_s", "wait_times_s", "epoch_bytes", "evaluate_times_s")
 
@@ -73,7 +72,7 @@ def save(trainer: Trainer, config: RunConfig, dataset_hash: str, run_dir: Path, 
     path = path_of(run_dir, epoch)
     if trainer.engine.group.rank != 0:
         for name, table in _tables(trainer, sharded=True):
-            _send_rows(trainer, name, table)
+            _gather_rows(trainer, None, name, table)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     for stale in path.parent.glob(".*.tmp"):
@@ -95,10 +94,25 @@ def save(trainer: Trainer, config: RunConfig, dataset_hash: str, run_dir: Path, 
             "accuracies": history.accuracies,
             "evaluated": trainer.evaluated == epoch,
             "best_val_acc": history.best_val_acc,
+            "stale": history.stale,
             "test_acc_at_best_val": history.test_acc_at_best_val,
             "made_by": {"world": config.world, "mode": config.mode.name, "threads": config.threads},
         }
     _remove_old(run_dir, config.checkpoint.keep)
+
+
+def best(run_dir: Path) -> Path | None:
+    """Of the checkpoints whose epoch was evaluated, the one with the best validation accuracy, the last of tied ones."""
+    found: tuple[float, Path] | None = None
+    for path in existing(run_dir):
+        try:
+            meta = opened(path, verify=False).meta
+        except StoreError:
+            continue
+        accuracy = meta["accuracies"].get("valid")
+        if meta["evaluated"] and accuracy is not None and (found is None or accuracy >= found[0]):
+            found = accuracy, path
+    return found[1] if found else None
 
 
 def load(trainer: Trainer, path: Path) -> int:
@@ -111,12 +125,13 @@ def load(trainer: Trainer, path: Path) -> int:
             rows = store.array(name)[_places(trainer, name)]
             table.copy_(torch.from_numpy(rows))
     meta = store.meta
-    for state in trainer.optimizer.state.values():
+    for state in trainer.optimizer.state.values() if trainer.optimizer else ():
         state["step"].fill_(float(meta["adam_step"]))
     history = trainer.history
     for name in _SERIES:
         setattr(history, name, list(meta["series"][name]))
     history.accuracies = dict(meta["accuracies"])
+    history.stale = meta.get("stale", 0)
     history.best_val_acc, history.test_acc_at_best_val = meta["best_val_acc"], meta["test_acc_at_best_val"]
     return int(meta["epoch"])
 
@@ -128,6 +143,7 @@ def _tables(trainer: Trainer, *, sharded: bool, make: bool = False) -> Iterator[
         if (id(parameter) in own) != sharded:
             continue
         yield f"param/{name}", parameter.data
+        assert trainer.optimizer is not None
         state = trainer.optimizer.state[parameter]
         if make:
             state["step"] = torch.zeros((), dtype=torch.float32)
@@ -143,54 +159,33 @@ def _tables(trainer: Trainer, *, sharded: bool, make: bool = False) -> Iterator[
 def _places(trainer: Trainer, name: str) -> np.ndarray:
     """Where this rank's rows of a sharded table lie in the whole one."""
     node_type = trainer.model.inputs.type_of(name.partition("/")[2])
-    plan = trainer.plans[0]
-    ids = plan.node_ids[plan.row_bounds[node_type] : plan.row_bounds[node_type + 1]]
-    return ids.numpy() - plan.schema.offsets[node_type]
+    part = trainer.graph.part
+    ids = np.asarray(part.node_ids[part.row_bounds[node_type] : part.row_bounds[node_type + 1]])
+    return ids - part.schema.offsets[node_type]
 
 
-def _send_rows(trainer: Trainer, name: str, table: Tensor) -> None:
-    group = trainer.engine.group
-    group.gather(torch.tensor(len(table)))
-    places = torch.from_numpy(_places(trainer, name))
-    for first in range(0, len(table), _CHUNK_ROWS):
-        for piece in (places, table):
-            group.wait(group.send(piece[first : first + _CHUNK_ROWS].contiguous(), 0, _TAG), 0, "writing a checkpoint")
+def _gather_rows(trainer: Trainer, writer: StoreWriter | None, name: str, own: Tensor) -> None:
+    """The whole table into rank 0's store."""
+    tables: list[np.ndarray] = []
 
+    def create(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        assert writer is not None
+        if not shape[0]:
+            writer.put(name, own.numpy())
+            return own.numpy()
+        tables.append(writer.create(name, shape, dtype))
+        return tables[0]
 
-def _gather_rows(trainer: Trainer, writer: StoreWriter, name: str, own: Tensor) -> None:
-    """The whole table into the store: the own rows, then every other rank's, chunk by chunk."""
-    group = trainer.engine.group
-    counts = [int(count) for count in group.gather(torch.tensor(len(own)))]
-    if not sum(counts):
-        writer.put(name, own.numpy())
-        return
-    whole = writer.create(name, (sum(counts), own.shape[1]), own.numpy().dtype)
-    whole[_places(trainer, name)] = own.numpy()
-    for rank in range(1, group.world):
-        for first in range(0, counts[rank], _CHUNK_ROWS):
-            size = min(_CHUNK_ROWS, counts[rank] - first)
-            places, rows = torch.empty(size, dtype=torch.int64), own.new_empty(size, own.shape[1])
-            for piece in (places, rows):
-                group.wait(group.receive(piece, rank, _TAG), rank, "writing a checkpoint")
-            whole[places.numpy()] = rows.numpy()
-    whole.flush()
+    gather_table(trainer.engine.group, own, _places(trainer, name), create, "writing a checkpoint")
+    for table in tables:
+        table.flush()  # type: ignore[attr-defined]
 
 
 def _remove_old(run_dir: Path, keep: int) -> None:
     """All but the last ``keep`` and, of those evaluated, the one with the best validation accuracy (the last of tied ones)."""
-    paths = existing(run_dir)
-    old = paths[:-keep]
-    best: tuple[float, Path] | None = None
-    for path in paths:
-        try:
-            meta = opened(path, verify=False).meta
-        except StoreError:
-            continue
-        accuracy = meta["accuracies"].get("valid")
-        if meta["evaluated"] and accuracy is not None and (best is None or accuracy >= best[0]):
-            best = accuracy, path
-    for path in old:
-        if best is None or path != best[1]:
+    kept = best(run_dir)
+    for path in existing(run_dir)[:-keep]:
+        if path != kept:
             _remove(path)
 
 

@@ -12,19 +12,25 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sargnn.comm.group import sum_flat
 from sargnn.config import RunConfig
+from sargnn.data.dataset import SPLITS
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import TrainingError
 from sargnn.models.stack import Stack
+from sargnn.shards.graph import WorkerGraph
+from sargnn.shards.mfg import MessageFlow
 from sargnn.shards.plan import LayerPlan
 from sargnn.spans import EVALUATION, OPTIMIZER, REST, Spans, install, span
 from sargnn.tracking.memory import PeakMeter
+from sargnn.train.correct_smooth import correct_and_smooth
+from sargnn.train.labels import LabelInputs
 from sargnn.train.loss import Targets, accuracies, training_loss
-from sargnn.train.optim import learning_rate, make_optimizer
+from sargnn.train.optim import clip_gradients, learning_rate, make_optimizer
 
 
 @dataclass
@@ -38,7 +44,9 @@ class History:
         evaluate_times_s: per evaluation.
         accuracies: the last evaluation's, by split.
         best_val_acc, test_acc_at_best_val: the last of tied best epochs counts.
-        peak_train_bytes, peak_evaluate_bytes: this rank's, above its baseline.
+        stale: evaluations since the validation accuracy was better than ever before.
+        peak_train_bytes, peak_evaluate_bytes, peak_smooth_bytes: this rank's, above its baseline.
+        smoothed: accuracies after Correct & Smooth, by split; empty without it. smooth_time_s: how long it took.
         profile_s: this rank's seconds per epoch by category of ``spans.CATEGORIES``, first epoch left out; empty unless
             profiling.
     """
@@ -52,9 +60,30 @@ class History:
     accuracies: dict[str, float | None] = field(default_factory=dict)
     best_val_acc: float | None = None
     test_acc_at_best_val: float | None = None
+    stale: int = 0
     peak_train_bytes: int = 0
     peak_evaluate_bytes: int = 0
+    smoothed: dict[str, float | None] = field(default_factory=dict)
+    smooth_time_s: float | None = None
+    peak_smooth_bytes: int = 0
     profile_s: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class View:
+    """A message flow, and what its last layer's rows should be.
+
+    Attributes:
+        flow: which rows every layer computes.
+        targets: of the last layer's output rows.
+        recurring: whether it comes again every epoch, so that aggregates of constant rows are worth keeping.
+        inputs: [rows, D], the first layer's rows where they are constant and were gathered once; else None.
+    """
+
+    flow: MessageFlow
+    targets: Targets
+    recurring: bool
+    inputs: Tensor | None = None
 
 
 class Trainer:
@@ -63,25 +92,35 @@ class Trainer:
     Args:
         model: the same parameters on every rank, but for those that ``model.inputs`` shards.
         engine: the worker's engine.
-        plans: one per layer.
-        features: [N, D] in the run's precision, as ``model.inputs`` loaded them.
-        targets: labels and splits of the last layer's output rows.
+        graph: the worker's part of the graph.
+        rows: [N, D] in the run's precision, as ``model.inputs`` loaded them.
+        num_classes: C.
+
+    Attributes:
+        training: the view that epochs train on: all rows, or with ``mfg`` those that reach a training node.
+        evaluation: the view that evaluations read: all rows, or with ``mfg`` those that reach a node of the split.
         meter: of memory peaks; made once graph, features and parameters were read in.
     """
 
     def __init__(
-        self,
-        config: RunConfig,
-        model: Stack,
-        engine: Engine,
-        plans: Sequence[LayerPlan],
-        features: Tensor,
-        targets: Targets,
-        meter: PeakMeter | None = None,
-    ) -> None:
-        self.config, self.model, self.engine, self.plans = config, model, engine, plans
-        self.features, self.targets = features, targets
-        self.meter = meter or PeakMeter.here()
+        self, config: RunConfig, model: Stack, engine: Engine, graph: WorkerGraph, rows: Tensor, num_classes: int
+    ) -> None:  # fmt: skip
+        self.config, self.model, self.engine, self.graph = config, model, engine, graph
+        self.rows = rows
+        part, device = graph.part, engine.device
+        self.ids = torch.from_numpy(np.array(part.node_ids)).to(device)
+        self._own_labels = torch.from_numpy(np.array(part.labels)).to(device)
+        self._own_split = torch.from_numpy(np.array(part.split)).to(device)
+        self.labels: LabelInputs | None = None
+        if config.labels.name != "none" or model.reads_labels:
+            self.labels = LabelInputs(
+                config.labels, self._own_labels, self._own_split, self.ids, num_classes, config.seed, engine.dtype
+            )  # fmt: skip
+        self._whole: View | None = None
+        self.training = self._view(self._own_split == SPLITS["train"], recurring=True)
+        self.evaluation = self._view(self._own_split > 0, recurring=False)
+        if self.labels is not None and config.labels.reuse:
+            assert self.whole.recurring  # made here, before memory is measured
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.sharded = model.inputs.sharded()
         own = {id(p) for p in self.sharded}
@@ -93,6 +132,63 @@ class Trainer:
         self._not_finite: list[int] = []
         self.spans = Spans() if config.profile else None
         install(self.spans)
+        self.meter = PeakMeter.here()
+
+    @property
+    def whole(self) -> View:
+        """The view of all rows; all workers must ask for it together the first time."""
+        if self._whole is None:
+            # Fed-back labels are predicted for all rows, every epoch.
+            recurring = not self.config.mfg or (self.labels is not None and self.config.labels.reuse > 0)
+            self._whole = self._made(self.graph.whole(len(self.model.layers)), recurring)
+        return self._whole
+
+    def _view(self, wanted: Tensor, *, recurring: bool) -> View:
+        if not self.config.mfg:
+            return self.whole
+        flow = self.graph.flow(wanted.numpy(), [bool(layer.uses_edges) for layer in self.model.layers])
+        if flow.input_rows is None and not recurring:
+            return self.whole
+        inputs = flow.own_inputs(self.rows) if recurring and self.model.inputs.constant else None
+        return self._made(flow, recurring, inputs)
+
+    def _made(self, flow: MessageFlow, recurring: bool, inputs: Tensor | None = None) -> View:
+        labels, split = flow.own_outputs(self._own_labels), flow.own_outputs(self._own_split)
+        return View(flow, Targets.gather(labels, split, self.engine.group), recurring, inputs)
+
+    @property
+    def plans(self) -> Sequence[LayerPlan]:
+        """Of training, one per layer."""
+        return self.training.flow.plans
+
+    def logits(self, view: View, epoch: int | None = None, *, hidden: bool = False) -> Tensor:
+        """The model on a view, [M, C]; all workers must call it.
+
+        Args:
+            epoch: the training epoch whose labels are carried; None: all training nodes carry theirs.
+            hidden: the last layer's input instead.
+        """
+        columns = None
+        if self.labels is not None:
+            carried = self.labels.carried(epoch)
+            columns = self.labels.columns(carried)
+            training = self.model.training
+            for _ in range(self.labels.config.reuse):
+                self.model.eval()
+                with torch.no_grad():
+                    found = self._forward(self.whole, columns)
+                columns = self.labels.filled(columns, carried, found, self.whole.flow.output_rows)
+            self.model.train(training)
+        return self._forward(view, columns, hidden=hidden)
+
+    def _forward(self, view: View, columns: Tensor | None, *, hidden: bool = False) -> Tensor:
+        flow = view.flow
+        self.engine.keeps_constants = view.recurring
+        inputs = view.inputs if view.inputs is not None else flow.own_inputs(self.model.inputs(self.rows))
+        if columns is not None:
+            columns = flow.own_inputs(columns)
+        out: Tensor = self.model(self.engine, flow.plans, inputs, columns, hidden=hidden)
+        return out
 
     def run(
         self,
@@ -117,14 +213,17 @@ class Trainer:
             wanted, self.stopped = row.pop("wanted")
             if on_epoch is not None:
                 on_epoch(row)
-            last = epoch + 1 == self.config.epochs
+            patience = self.config.early_stopping
+            last = epoch + 1 == self.config.epochs or (patience is not None and self.history.stale >= patience)
             due = every is not None and (last or (epoch + 1) % every == 0)
             if on_checkpoint is not None and (due or wanted or self.stopped):
                 on_checkpoint(epoch + 1)
             if self.stopped and not last:
                 break
             self.stopped = False
-            if epoch == self.first_epoch and not last and self.spans is not None:
+            if last:
+                break
+            if epoch == self.first_epoch and self.spans is not None:
                 first = dict(self.spans.own_s)
         if self.spans is not None:
             epochs = max(len(self.history.epoch_times_s) - self.first_epoch - 1, 1)
@@ -143,13 +242,13 @@ class Trainer:
         self.engine.epoch = epoch
         self.model.train()
         lr = learning_rate(self.config.optim, epoch, self.config.epochs)
-        for settings in self.optimizer.param_groups:
+        for settings in self.optimizer.param_groups if self.optimizer else ():
             settings["lr"] = lr
         traffic.reset()
         self.meter.begin()
         started = time.perf_counter()
         with span(REST):
-            self.optimizer.zero_grad(set_to_none=True)
+            self.model.zero_grad(set_to_none=True)
             loss = self.gradients()
             if not math.isfinite(loss):
                 where = ", ".join(str(rank) for rank in self._not_finite)
@@ -159,7 +258,10 @@ class Trainer:
                     hint="try a smaller optim.lr, or model.norm=batch; parameters are those of the epoch before",
                 )
             with span(OPTIMIZER):
-                self.optimizer.step()
+                if self.config.optim.clip is not None:
+                    clip_gradients(group, self.replicated, self.sharded, self.config.optim.clip)
+                if self.optimizer is not None:
+                    self.optimizer.step()
         elapsed = time.perf_counter() - started
         wait, sent = traffic.wait_s, traffic.sent_bytes
         peak = self.meter.end()
@@ -195,9 +297,18 @@ class Trainer:
 
     def gradients(self) -> float:
         """Forward, backward, one flattened all-reduce of the gradients; the loss over all ranks."""
-        logits = self.model(self.engine, self.plans, self.features)
-        share = training_loss(logits, self.targets)
-        share.backward()
+        view, epoch = self.training, self.engine.epoch
+        logits = self.logits(view, epoch)
+        predicted = None
+        if self.labels is not None and self.labels.masked:
+            rows = view.targets.rows["train"]
+            rows = rows[~view.flow.own_outputs(self.labels.carried(epoch))[rows]]
+            predicted = rows, int(self.engine.group.sum_(torch.tensor(len(rows), dtype=torch.int64)))
+        share = training_loss(
+            logits, view.targets, predicted=predicted, label_smoothing=self.config.optim.label_smoothing
+        )  # fmt: skip
+        if share.requires_grad:
+            share.backward()
         for parameter in self.parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -215,8 +326,7 @@ class Trainer:
         started = time.perf_counter()
         self.model.eval()
         with torch.no_grad(), span(EVALUATION):
-            logits = self.model(self.engine, self.plans, self.features)
-            found = accuracies(logits, self.targets, self.engine.group)
+            found = accuracies(self.logits(self.evaluation), self.evaluation.targets, self.engine.group)
         history.evaluate_times_s.append(time.perf_counter() - started)
         peak = self.meter.end()
         history.peak_evaluate_bytes = max(history.peak_evaluate_bytes, peak)
@@ -224,9 +334,35 @@ class Trainer:
         ranks["peak_evaluate_bytes"] = [int(one) for one in peaks]
         history.accuracies = found
         val = found["valid"]
+        better = val is not None and (history.best_val_acc is None or val > history.best_val_acc)
+        history.stale = 0 if better else history.stale + 1
         if val is not None and (history.best_val_acc is None or val >= history.best_val_acc):
             history.best_val_acc, history.test_acc_at_best_val = val, found["test"]
         return {"train_acc": found["train"], "val_acc": val, "test_acc": found["test"]}
+
+    def predictions(self, *, hidden: bool = False) -> Tensor:
+        """Logits [N, C] of all own rows of the labelled type, or the last layer's input; evaluation mode, without gradients."""
+        self.model.eval()
+        with torch.no_grad(), span(EVALUATION):
+            return self.logits(self.whole, hidden=hidden)
+
+    def smoothed(self, logits: Tensor) -> Tensor:
+        """Scores [N, C] after Correct & Smooth, for what ``predictions`` gave."""
+        with span(EVALUATION):
+            plan = self.graph.neighbourhood()
+            return correct_and_smooth(self.config.smooth, self.engine, plan, logits, self.whole.targets)
+
+    def smooth(self) -> None:
+        """Correct & Smooth after training, if it is on; its accuracies and memory peak go into the history."""
+        if self.config.smooth.name == "none":
+            return
+        logits = self.predictions()
+        started = time.perf_counter()
+        self.meter.begin()
+        scores = self.smoothed(logits)
+        self.history.smoothed = accuracies(scores, self.whole.targets, self.engine.group)
+        self.history.peak_smooth_bytes = self.meter.end()
+        self.history.smooth_time_s = time.perf_counter() - started
 
 
 def steady(values: Sequence[float]) -> float:

@@ -32,11 +32,39 @@ def described(config: RunConfig, info: PartitionInfo, git_sha: str | None) -> di
     }
 
 
+def flow_rows(trainer: Trainer) -> dict[str, list[dict[str, int]]] | None:
+    """What every layer computes and reads with message-flow graphs, over all workers; None without. Every rank must call it."""
+    if not trainer.config.mfg:
+        return None
+    views = {"training": trainer.training, "evaluation": trainer.evaluation}
+    found: dict[str, list[dict[str, int]]] = {}
+    for name, view in views.items():
+        counts = torch.tensor([[p.num_out, p.num_rows, p.halo_rows, p.num_edges] for p in view.flow.plans])
+        sums = trainer.engine.group.sum_(counts).tolist()
+        found[name] = [dict(zip(("rows", "input_rows", "halo_rows", "edges"), layer, strict=True)) for layer in sums]
+    return found
+
+
+def flow_lines(flows: dict[str, list[dict[str, int]]] | None) -> list[str]:
+    """The same for the log."""
+    return [
+        f"message flow, {name}, layer {number}: computes {layer['rows']} rows from {layer['input_rows']} and "
+        f"{layer['halo_rows']} halo rows over {layer['edges']} edges"
+        for name, layers in (flows or {}).items()
+        for number, layer in enumerate(layers, start=1)
+    ]
+
+
 def measured(trainer: Trainer, group: Group) -> dict[str, Any]:
     """The part that was measured; every rank must call it."""
     history: History = trainer.history
     peaks = torch.tensor(
-        [trainer.meter.process_peak_bytes, history.peak_train_bytes, history.peak_evaluate_bytes],
+        [
+            trainer.meter.process_peak_bytes,
+            history.peak_train_bytes,
+            history.peak_evaluate_bytes,
+            history.peak_smooth_bytes,
+        ],
         dtype=torch.int64,
     )
     every = torch.stack(group.gather(peaks))
@@ -45,7 +73,7 @@ def measured(trainer: Trainer, group: Group) -> dict[str, Any]:
     seconds = torch.tensor([history.profile_s[name] for name in categories], dtype=torch.float64)
     profiles = torch.stack(group.gather(seconds)).T.tolist() if categories else []
     layers = [layer for layer in trainer.model.layers if isinstance(layer, GraphLayer)]
-    kernels = {trainer.engine.kernel_for(layer.reducer.operation).name for layer in layers}
+    kernels = {trainer.engine.kernel_for(layer.reducer.operation).name for layer in layers if layer.uses_edges}
     return {
         "losses": history.losses,
         "train_acc": history.accuracies.get("train"),
@@ -53,8 +81,9 @@ def measured(trainer: Trainer, group: Group) -> dict[str, Any]:
         "test_acc": history.accuracies.get("test"),
         "best_val_acc": history.best_val_acc,
         "test_acc_at_best_val": history.test_acc_at_best_val,
-        "val_acc_smoothed": None,
-        "test_acc_smoothed": None,
+        "val_acc_smoothed": history.smoothed.get("valid"),
+        "test_acc_smoothed": history.smoothed.get("test"),
+        "smooth_time_s": history.smooth_time_s,
         "epoch_time_s": steady(history.epoch_times_s),
         "evaluate_time_s": steady(history.evaluate_times_s) if history.evaluate_times_s else None,
         "compute_time_s": steady(history.compute_times_s),
@@ -63,6 +92,7 @@ def measured(trainer: Trainer, group: Group) -> dict[str, Any]:
         "peak_rss_bytes": every[:, 0].tolist(),
         "peak_train_bytes": every[:, 1].tolist(),
         "peak_evaluate_bytes": every[:, 2].tolist(),
+        "peak_smooth_bytes": every[:, 3].tolist() if history.smoothed else None,
         "profile_s": dict(zip(categories, profiles, strict=True)) or None,
         "cache_static": trainer.engine.holds_constants,
         "kernel": "+".join(sorted(kernels)),

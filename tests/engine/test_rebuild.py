@@ -27,7 +27,7 @@ def apply(kind: str, h: Tensor, layers: list[nn.Linear]) -> Tensor:
     if kind == "linear":
         return linear(h, layers[0])
     if kind == "two_linear":
-        return torch.cat(two_linear(h, *layers), 1)
+        return torch.cat(two_linear(h, layers[0], layers[1]), 1)
     return torch.cat(linears(h, *((layer.weight, layer.bias) for layer in layers)), 1)
 
 

@@ -16,7 +16,11 @@ from sargnn.config import (
     GatConfig,
     GcnConfig,
     KernelConfig,
+    LabelPropagationConfig,
+    LabelsConfig,
+    MlpConfig,
     ModeConfig,
+    ModelConfig,
     OptimConfig,
     PartitionerConfig,
     RgcnConfig,
@@ -40,9 +44,11 @@ _DATASET = SyntheticConfig(
 )  # fmt: skip
 
 
-Model = SageConfig | GcnConfig | GatConfig | RgcnConfig
-NAMES = [*MODELS, "gatv2"]
-"""Every model, and the scorings of GAT."""
+Model = ModelConfig
+BASELINES = ("mlp", "linear", "label_propagation")
+"""Models that learn nothing from edges: ``test_recipe`` has them."""
+NAMES = [*(name for name in MODELS if name not in BASELINES), "gatv2"]
+"""Every other model, and the scorings of GAT."""
 
 
 def graph_for(name: str, seed: int = 0) -> Dataset:
@@ -64,6 +70,12 @@ def model_config(name: str, **changes: Any) -> Model:
     if name == "rgcn":
         relational = {"bases": None, "order": "auto", "embedding": 11}
         return RgcnConfig(name="rgcn", **{**common, **relational, **changes})
+    if name == "label_propagation":
+        return LabelPropagationConfig(**{"name": name, "adjacency": "dad", "alpha": 0.9, "steps": 6, **changes})
+    if name == "linear":
+        return MlpConfig(name="linear", **{**common, "num_layers": 1, **changes})
+    if name == "mlp":
+        return MlpConfig(name="mlp", **{**common, **changes})
     if name == "gcn":
         return GcnConfig(name="gcn", **{**common, **changes})
     return SageConfig(name="sage", **{"aggregator": "mean", **common, **changes})
@@ -73,7 +85,7 @@ def run_config(
     model: Model, *, mode: str = "sar", kernel: str = "auto", partitioner: str = "random", world: int = 1,
     precision: str = "fp64", epochs: int = 30, seed: int = 3, prefetch_depth: int = 1,
     cache_static: str | bool = "auto",
-    message_rows: int | None = None,
+    message_rows: int | None = None, labels: LabelsConfig | None = None, mfg: bool = False,
 ) -> RunConfig:  # fmt: skip
     """A configuration for cases that need no files."""
     return RunConfig(
@@ -98,6 +110,8 @@ def run_config(
         store_dir="stores",
         run_name=None,
         run_dir=None,
+        labels=labels or LabelsConfig(),
+        mfg=mfg,
     )
 
 
@@ -114,42 +128,50 @@ def graph_layers(trainer: Trainer) -> list[GraphLayer]:
     return [layer for layer in trainer.model.layers if isinstance(layer, GraphLayer)]
 
 
+def edge_layers(trainer: Trainer) -> list[GraphLayer]:
+    """Those that aggregate."""
+    return [layer for layer in graph_layers(trainer) if layer.uses_edges]
+
+
 def step(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
     """One first step: loss, own logits with their original ids, summed gradients, bytes sent."""
     trainer = trainer_of(group, config, dataset)
     trainer.model.train()
     trainer.engine.epoch = 0
     group.traffic.reset()
+    before = [buffer.clone() for buffer in trainer.model.buffers()]
     loss = trainer.gradients()
     grads = {name: p.grad.double().numpy() for name, p in trainer.model.named_parameters() if p.grad is not None}
     shards = {name: grads.pop(name) for name in list(grads) if name.startswith("inputs.embeddings.")}
     sent = group.traffic.sent_bytes
     plan = trainer.plans[0]
     predicted = 0
-    for layer in graph_layers(trainer):
-        predicted += trainer.engine.mode.wire_bytes(
-            plan, layer.reducer, layer.sent_widths, trainer.features.element_size(), sent_needs_grad=layer.sent_needs_grad
+    for layer, own_plan in zip(graph_layers(trainer), trainer.plans, strict=True):
+        predicted += layer.uses_edges and trainer.engine.mode.wire_bytes(
+            own_plan, layer.reducer, layer.sent_widths, trainer.rows.element_size(), sent_needs_grad=layer.sent_needs_grad
         )
     with torch.no_grad():
-        logits = trainer.model(trainer.engine, trainer.plans, trainer.features)
+        for buffer, value in zip(trainer.model.buffers(), before, strict=True):  # fed-back labels depend on them
+            buffer.copy_(value)
+        logits = trainer.logits(trainer.training, trainer.engine.epoch)
     return {
         "loss": loss,
-        "node_ids": plan.node_ids.numpy(),
-        "ids": trainer.plans[-1].self_rows(plan.node_ids).numpy(),
+        "node_ids": trainer.ids.numpy(),
+        "ids": trainer.training.flow.own_outputs(trainer.ids).numpy(),
         "shards": shards,
         "logits": logits.double().numpy(),
         "grads": grads,
         "sent_bytes": sent,
         "predicted_bytes": predicted,
-        "fetched_again": [trainer.engine.mode.fetches(layer.reducer) - 1 for layer in graph_layers(trainer)],
+        "fetched_again": [trainer.engine.mode.fetches(layer.reducer) - 1 for layer in edge_layers(trainer)],
         "halo_rows": plan.halo_rows,
         "held_bytes": trainer.engine.exchange.held_bytes(),
         "planned_bytes": plan.lists.buffer_bytes(
             plan.rank,
-            max(sum(layer.sent_widths) for layer in graph_layers(trainer)),
-            trainer.features.element_size(),
+            max((sum(layer.sent_widths) for layer in edge_layers(trainer)), default=0),
+            trainer.rows.element_size(),
             config.comm.prefetch_depth,
-            refetch=any(trainer.engine.mode.fetches(layer.reducer) > 1 for layer in graph_layers(trainer)),
+            refetch=any(trainer.engine.mode.fetches(layer.reducer) > 1 for layer in edge_layers(trainer)),
         ),
     }
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sargnn.config import GatConfig, RgcnConfig, RunConfig, SageConfig
+from sargnn.config import GatConfig, MlpConfig, RgcnConfig, RunConfig, SageConfig, StackConfig
 from sargnn.data.dataset import SPLITS, Dataset
 from sargnn.rng import Draw, Purpose, dropout_mask, edge_mask
 
@@ -28,18 +28,57 @@ def adjacency(dataset: Dataset, add_self_loops: bool) -> Tensor:
     return matrix
 
 
-def forward(config: RunConfig, dataset: Dataset, params: dict[str, Tensor], epoch: int) -> Tensor:
-    """Training-time logits [N, C] in fp64."""
+def carried_labels(config: RunConfig, dataset: Dataset, epoch: int) -> Tensor:
+    """bool [N], the training nodes that carry their label in an epoch."""
+    train = torch.from_numpy(np.asarray(dataset.split) == SPLITS["train"])
+    draw = Draw(config.seed, epoch, Purpose.LABELS, 0, 1 - config.labels.rate)
+    return train & dropout_mask(torch.arange(dataset.num_nodes), 1, draw)[:, 0]
+
+
+def label_columns(config: RunConfig, dataset: Dataset, params: dict[str, Tensor], epoch: int) -> Tensor:
+    """[N, C]: labels that are carried; with reuse the others' soft predictions."""
+    carried, labels = carried_labels(config, dataset, epoch), torch.from_numpy(np.asarray(dataset.labels))
+    known = F.one_hot(labels.clamp(min=0), dataset.num_classes).double()
+    columns = known * carried[:, None]
+    kind = dataset.schema.types_of(np.arange(dataset.num_nodes))
+    labelled = torch.from_numpy(kind == kind[np.flatnonzero(dataset.split)[0]])
+    for _ in range(config.labels.reuse):
+        soft = forward(config, dataset, params, epoch, columns=columns, training=False).detach().softmax(1)
+        columns = torch.where((labelled & ~carried)[:, None], soft, columns)
+    return columns
+
+
+def needed_rows(config: RunConfig, dataset: Dataset, num_layers: int) -> list[Tensor]:
+    """Per layer bool [N], the rows that it must compute to reach the training nodes."""
+    matrix = adjacency(dataset, config.add_self_loops)
+    needed = [torch.from_numpy(np.asarray(dataset.split) == SPLITS["train"])]
+    for _ in range(num_layers - 1):
+        reached = (matrix[needed[0]] > 0).any(0)
+        needed.insert(0, needed[0] if isinstance(config.model, MlpConfig) else needed[0] | reached)
+    return needed
+
+
+def forward(
+    config: RunConfig, dataset: Dataset, params: dict[str, Tensor], epoch: int, *, columns: Tensor | None = None,
+    training: bool = True,
+) -> Tensor:  # fmt: skip
+    """Logits [N, C] in fp64; in evaluation mode with a fresh norm's running statistics."""
     matrix = adjacency(dataset, config.add_self_loops)
     in_degrees, out_degrees = matrix.sum(1).clamp(min=1), matrix.sum(0).clamp(min=1)
     model = config.model
+    assert isinstance(model, StackConfig)
+    everything = torch.ones(dataset.num_nodes, dtype=torch.bool)
+    rows = needed_rows(config, dataset, model.num_layers) if config.mfg else [everything] * model.num_layers
     ids = torch.arange(dataset.num_nodes)
 
     def drop(x: Tensor, purpose: Purpose, layer: int, p: float) -> Tensor:
+        if not training:
+            return x
         mask = dropout_mask(ids, x.shape[1], Draw(config.seed, epoch, purpose, layer, p))
         return x * mask / (1 - p)
 
-    h = drop(_inputs(dataset, params), Purpose.INPUT_DROPOUT, 0, model.input_dropout)
+    x = _inputs(dataset, params)
+    h = drop(x if columns is None else torch.cat([x, columns], 1), Purpose.INPUT_DROPOUT, 0, model.input_dropout)
     for index in range(model.num_layers):
         name = f"layers.{index}"
         if isinstance(model, SageConfig):
@@ -53,7 +92,7 @@ def forward(config: RunConfig, dataset: Dataset, params: dict[str, Tensor], epoc
             out = _relational(dataset, h, {k[len(name) + 1 :]: v for k, v in params.items() if k.startswith(name)})
             bias = params.get(f"{name}.bias")
         elif isinstance(model, GatConfig):
-            draw = Draw(config.seed, epoch, Purpose.ATTENTION_DROPOUT, index, model.attn_dropout)
+            draw = Draw(config.seed, epoch, Purpose.ATTENTION_DROPOUT, index, model.attn_dropout * training)
             heads = model.out_heads if index == model.num_layers - 1 else model.heads
             out = _attention(
                 matrix, h, {k[len(name) + 1 :]: v for k, v in params.items() if k.startswith(name)}, model, heads, draw
@@ -61,6 +100,8 @@ def forward(config: RunConfig, dataset: Dataset, params: dict[str, Tensor], epoc
             if index == model.num_layers - 1:
                 out = out.view(len(h), heads, -1).mean(1)
             bias = params.get(f"{name}.bias")
+        elif isinstance(model, MlpConfig):
+            out, bias = h @ params[f"{name}.linear.weight"].T, params.get(f"{name}.linear.bias")
         else:
             normalised = matrix / in_degrees.sqrt()[:, None] / out_degrees.sqrt()[None, :]
             out = normalised @ h @ params[f"{name}.linear.weight"].T
@@ -72,7 +113,8 @@ def forward(config: RunConfig, dataset: Dataset, params: dict[str, Tensor], epoc
             weight = params.get(f"residuals.{index}.weight")
             out = out + (h if weight is None else h @ weight.T)
         if model.norm == "batch":
-            out = _normalised(dataset, out, params[f"norms.{index}.weight"], params[f"norms.{index}.bias"])
+            weight, bias = params[f"norms.{index}.weight"], params[f"norms.{index}.bias"]
+            out = _normalised(dataset, out, weight, bias, rows[index], training)
         h = drop(getattr(F, model.activation)(out), Purpose.DROPOUT, index, model.dropout)
     raise AssertionError
 
@@ -104,11 +146,21 @@ def _relational(dataset: Dataset, h: Tensor, params: dict[str, Tensor]) -> Tenso
     return out
 
 
-def _normalised(dataset: Dataset, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Batch norm over the rows of each type."""
+def _normalised(dataset: Dataset, x: Tensor, weight: Tensor, bias: Tensor, rows: Tensor, training: bool) -> Tensor:
+    """Batch norm over some rows of each type, the others left as they are; or with mean 0 and variance 1."""
     bounds = list(zip(dataset.schema.offsets, dataset.schema.offsets[1:], strict=False))
     weight, bias = weight.view(len(bounds), -1), bias.view(len(bounds), -1)
-    return torch.cat([F.batch_norm(x[a:b], None, None, weight[t], bias[t], training=True) for t, (a, b) in enumerate(bounds)])
+    pieces = []
+    for t, (a, b) in enumerate(bounds):
+        piece, own = x[a:b], rows[a:b]
+        if training and own.any():
+            normed = F.batch_norm(piece[own], None, None, weight[t], bias[t], training=True)
+            piece = torch.zeros_like(piece).index_put((torch.nonzero(own)[:, 0],), normed)
+        elif not training:
+            zeros = torch.zeros(x.shape[1], dtype=x.dtype)
+            piece = F.batch_norm(piece, zeros, zeros + 1, weight[t], bias[t])
+        pieces.append(piece)
+    return torch.cat(pieces)
 
 
 def _attention(matrix: Tensor, h: Tensor, params: dict[str, Tensor], model: GatConfig, heads: int, draw: Draw) -> Tensor:
@@ -145,9 +197,13 @@ def _maxima(matrix: Tensor, h: Tensor) -> Tensor:
 def first_step(config: RunConfig, dataset: Dataset, params: dict[str, Tensor]) -> dict[str, Any]:
     """Loss, logits and every gradient of epoch 0."""
     leaves = {name: value.double().clone().requires_grad_() for name, value in params.items()}
-    logits = forward(config, dataset, leaves, epoch=0)
-    train = torch.from_numpy(np.asarray(dataset.split) == SPLITS["train"])
-    loss = F.cross_entropy(logits[train], torch.from_numpy(np.asarray(dataset.labels))[train])
+    counted = torch.from_numpy(np.asarray(dataset.split) == SPLITS["train"])
+    columns = None
+    if config.labels.name != "none":
+        columns = label_columns(config, dataset, leaves, 0)
+        counted = counted & ~carried_labels(config, dataset, 0)
+    logits = forward(config, dataset, leaves, epoch=0, columns=columns)
+    loss = F.cross_entropy(logits[counted], torch.from_numpy(np.asarray(dataset.labels))[counted])
     loss.backward()
     grads = {name: leaf.grad for name, leaf in leaves.items()}
     return {"loss": loss.item(), "logits": logits.detach(), "grads": grads}

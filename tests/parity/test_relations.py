@@ -74,7 +74,7 @@ def _start(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, np.nd
     trainer = cases.trainer_of(group, config, dataset)
     rows = dict(trainer.model.named_parameters())["inputs.embeddings.00_author"].detach().numpy()
     ids = trainer.plans[0].node_ids.numpy()
-    return {"ids": ids[ids < GRAPH.schema.offsets[1]], "rows": rows, "table": trainer.features.numpy()[: len(rows)]}
+    return {"ids": ids[ids < GRAPH.schema.offsets[1]], "rows": rows, "table": trainer.rows.numpy()[: len(rows)]}
 
 
 def test_embeddings_start_by_original_id_and_are_not_replicated() -> None:
@@ -91,7 +91,7 @@ def test_embeddings_start_by_original_id_and_are_not_replicated() -> None:
 def _optimizer(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
     trainer = cases.trainer_of(group, config, dataset)
     trainer.train_epoch(0)
-    assert trainer.sharded
+    assert trainer.sharded and trainer.optimizer is not None
     grads = [p.grad.untyped_storage().data_ptr() for p in trainer.sharded if p.grad is not None]
     return {
         "state_rows": [len(trainer.optimizer.state[p]["exp_avg"]) for p in trainer.sharded],

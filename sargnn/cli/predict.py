@@ -1,0 +1,119 @@
+"""``sargnn predict`` and ``sargnn evaluate``: what a trained run says about every node, and how good that is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from sargnn.cli.help import Help, help_text, refuse_sweep, wanted
+from sargnn.errors import ConfigError
+
+PREDICT = Help(
+    usage="predict run=RUN_DIR [world=N] [mode=MODE] [key=value ...]",
+    text="Predict all nodes with a run's model, in the order of original ids: predictions.npy (classes), logits.npy, with "
+    "smooth=cs also smoothed.npy. They go to RUN_DIR/predictions or out=FOLDER. world, mode, kernel, partitioner and smooth "
+    "may differ from the training's. checkpoint=best takes the one with the best validation accuracy instead of the newest; "
+    "embeddings=true also writes what the last layer reads.",
+    examples=(
+        ("predict run=runs/sage-sar-w4-s0", ""),
+        ("predict run=runs/sage-sar-w4-s0 world=8 mode=one_shot embeddings=true", ""),
+        ("predict run=runs/sage-sar-w4-s0 smooth=cs out=smoothed", "Correct & Smooth afterwards"),
+    ),
+)
+EVALUATE = Help(
+    usage="evaluate run=RUN_DIR [predictions=FOLDER]",
+    text="Score the predictions of a run with OGB's evaluator, split by split, and write evaluation.json beside them.",
+    examples=(("evaluate run=runs/sage-sar-w4-s0", ""), ("evaluate run=runs/sage-sar-w4-s0 predictions=smoothed", "")),
+)
+_OWN = ("run", "out", "checkpoint", "embeddings")
+
+
+def predict(arguments: Sequence[str]) -> int:
+    """Write predictions."""
+    if wanted(arguments):
+        print(help_text(PREDICT))
+        return 0
+    from sargnn.cli.compose import read_words
+    from sargnn.cli.resume import resumed
+    from sargnn.cli.settings import read_settings
+
+    words = read_words(arguments)
+    refuse_sweep(words)
+    own = [one for one in words.overrides if one.partition("=")[0] in _OWN]
+    _, settings = read_settings(own, {"run": "", "out": "", "checkpoint": "newest", "embeddings": False})
+    if settings["checkpoint"] not in ("newest", "best"):
+        raise ConfigError("'checkpoint' has a value that is not known.", given=settings["checkpoint"], allowed="newest, best")
+    run = _run(settings["run"])
+    found = resumed([f"resume={run}", *(one for one in words.overrides if one not in own)])
+    assert found is not None
+    config, run_dir = found
+    from sargnn.launch.predict import FOLDER
+    from sargnn.launch.predict import predict as write
+    from sargnn.tracking.progress import say
+
+    folder = Path(str(settings["out"] or run_dir / FOLDER)).expanduser()
+    which, embeddings = str(settings["checkpoint"]), bool(settings["embeddings"])
+    manifest = write(config, run_dir, folder.resolve(), which=which, embeddings=embeddings)
+    say(f"{manifest['nodes']} nodes of type '{manifest['node_type']}' in {manifest['time_s']:.1f} s")
+    for name in manifest["files"]:
+        print(folder / name)
+    return 0
+
+
+def evaluate(arguments: Sequence[str]) -> int:
+    """Score predictions."""
+    if wanted(arguments):
+        print(help_text(EVALUATE))
+        return 0
+    from sargnn.cli.settings import read_settings
+
+    plain, settings = read_settings(arguments, {"run": "", "predictions": ""})
+    if plain:
+        raise ConfigError("This verb takes no such word.", given=plain[0], allowed="run=RUN_DIR")
+    run_dir = _run(settings["run"])
+    import numpy as np
+
+    from sargnn.config import load
+    from sargnn.data.dataset import SPLITS, open_dataset
+    from sargnn.data.prepare import prepare_dataset
+    from sargnn.interop.ogb import accuracy
+    from sargnn.launch.predict import FOLDER
+    from sargnn.tracking import files
+    from sargnn.tracking.progress import Steps, accuracy_table
+    from sargnn.train.predict import CLASSES, LOGITS, MANIFEST, SMOOTHED
+
+    folder = Path(str(settings["predictions"] or run_dir / FOLDER)).expanduser()
+    if not (folder / MANIFEST).exists():
+        raise ConfigError("There are no predictions.", given=str(folder), hint=f"sargnn predict run={run_dir}")
+    manifest = files.read_json(folder / MANIFEST)
+    config = load(run_dir / files.CONFIG)
+    with Steps():
+        dataset = open_dataset(prepare_dataset(config.dataset, config.store_dir), verify=False)
+    if dataset.content_hash != manifest["dataset_hash"]:
+        raise ConfigError("The predictions are of another dataset.", given=manifest["dataset_hash"])
+    node_type = dataset.schema.node_types.index(manifest["node_type"])
+    nodes = slice(*dataset.schema.offsets[node_type : node_type + 2])
+    labels, split = np.asarray(dataset.labels[nodes]), np.asarray(dataset.split[nodes])
+    classes = {"predictions": np.load(folder / CLASSES)}
+    if SMOOTHED in manifest["files"]:
+        logits = np.load(folder / LOGITS, mmap_mode="r")
+        pieces = [logits[first : first + 65536].argmax(1) for first in range(0, len(logits), 65536)]
+        classes = {"model": np.concatenate(pieces), "smoothed": classes["predictions"]}
+    found = {
+        what: {
+            name: accuracy(dataset.name, labels[rows], predicted[rows]) if len(rows) else None
+            for name, rows in ((name, np.flatnonzero(split == value)) for name, value in SPLITS.items())
+        }
+        for what, predicted in classes.items()
+    }
+    counts = {name: int((split == value).sum()) for name, value in SPLITS.items()}
+    files.write_json(folder / "evaluation.json", {"accuracy": found, "nodes": counts})
+    accuracy_table(found, counts)
+    return 0
+
+
+def _run(given: object) -> Path:
+    run_dir = Path(str(given)).expanduser()
+    if not given or not (run_dir / "config.yaml").is_file():
+        raise ConfigError("A run folder must be named.", given=str(given) or None, hint="run=RUN_DIR, as a run prints it")
+    return run_dir

@@ -1,0 +1,60 @@
+"""Propagation without parameters: what label propagation and Correct & Smooth share.
+
+    x_(t+1) = alpha S x_t + (1 - alpha) x_0        S one of
+
+    dad   D^-1/2 A D^-1/2        da   D^-1 A        ad   A D^-1
+
+A_ij counts the edges j -> i; D_ii = sum of A_ij, the in-degree; D^-1 and D^-1/2 are 0 where it is 0. On symmetric graphs
+these are the usual three. The sum reducer does the work in whatever mode runs, without gradients: beside x_0 three tables of
+its size.
+
+Letters: N own rows, C columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from sargnn.engine.aggregate import Engine
+from sargnn.engine.reducers.sum import Sum
+from sargnn.shards.plan import LayerPlan
+
+_POWERS = {"dad": (-0.5, -0.5), "da": (-1.0, 0.0), "ad": (0.0, -1.0)}
+"""Of D, left and right of A."""
+
+
+@torch.no_grad()
+def propagate(
+    engine: Engine, plan: LayerPlan, start: Tensor, *, alpha: float, steps: int, adjacency: str,
+    after: Callable[[Tensor], object] = lambda x: None,
+) -> Tensor:  # fmt: skip
+    """x after ``steps`` steps; all workers must call it.
+
+    Args:
+        plan: computes all its rows.
+        start: x_0 [N, C].
+        alpha: 0 to 1. adjacency: ``dad``, ``da`` or ``ad``.
+        after: changes x in place after every step.
+
+    Returns:
+        [N, C]; ``start`` itself where there are no steps.
+    """
+    left, right = (_power(plan.in_degrees, power, start) for power in _POWERS[adjacency])
+    x = start
+    for _ in range(steps):
+        (x,) = engine.aggregate(plan, Sum(), (x if right is None else x * right,))
+        if left is not None:
+            x.mul_(left)
+        x.mul_(alpha).add_(start, alpha=1 - alpha)
+        after(x)
+    return x
+
+
+def _power(degrees: Tensor, power: float, like: Tensor) -> Tensor | None:
+    """[N, 1], degrees to a negative power, 0 where they are 0; None for power 0."""
+    if power == 0:
+        return None
+    return torch.where(degrees > 0, degrees.clamp(min=1).to(like.dtype).pow(power), 0)[:, None]

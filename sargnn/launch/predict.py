@@ -1,0 +1,80 @@
+"""Predictions of a trained run, on local workers: any world, mode and kernel."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+from sargnn.config import LabelPropagationConfig, RunConfig, StackConfig, save
+from sargnn.errors import ConfigError
+from sargnn.launch.local import check_made_for, made_ready, prepare_run, run_workers
+from sargnn.tracking import files
+from sargnn.tracking.progress import say
+
+FOLDER = "predictions"
+
+
+def predict(
+    config: RunConfig, run_dir: Path, folder: Path, *, which: str = "newest", embeddings: bool = False
+) -> dict[str, Any]:
+    """Write what a run's model predicts for all nodes into ``folder``; what ``train.predict`` lists.
+
+    Args:
+        config: the run's; world, mode, kernel, partitioner and ``smooth`` may differ from what it was trained with.
+        which: of its checkpoints: ``newest`` or ``best``.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        SargnnError: anything a user can cause.
+    """
+    started_at = time.time()
+    model = config.model
+    if embeddings and (not isinstance(model, StackConfig) or model.num_layers == 1):
+        raise ConfigError("A model of one layer has no embeddings.", given="embeddings=true", allowed="embeddings=false")
+    trained = config
+    config = made_ready(dataclasses.replace(config, mfg=False, profile=False))
+    from sargnn.train import checkpoint
+    from sargnn.train.predict import MANIFEST
+
+    partition_path, _, dataset_hash = prepare_run(config)
+    path, epoch = None, None
+    if not isinstance(model, LabelPropagationConfig):  # which has nothing to remember
+        path = _checkpoint(run_dir, which)
+        meta = checkpoint.opened(path, verify=True).meta
+        check_made_for(meta, trained, dataset_hash, path)
+        epoch = meta["epoch"]
+    if folder.exists() and not (folder / files.INPUTS).exists() and any(folder.iterdir()):
+        raise ConfigError("The folder holds something else.", given=str(folder), hint="choose another: out=FOLDER")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    config = dataclasses.replace(config, run_dir=str(run_dir))
+    save(config, folder / files.CONFIG)
+    inputs = {
+        "partition": str(partition_path), "started_at": started_at, "git_sha": None, "predict": {"embeddings": embeddings},
+        "checkpoint": str(path.resolve()) if path else None,
+    }  # fmt: skip
+    files.write_json(folder / files.INPUTS, inputs)
+    after = f" after epoch {epoch}" if epoch is not None else ""
+    say(f"predicting with {config.name}{after}: {config.world} workers with {config.threads} threads each")
+    run_workers(config, folder)
+    manifest = files.read_json(folder / MANIFEST)
+    manifest |= {"run": str(run_dir), "epoch": epoch, "dataset_hash": dataset_hash, "time_s": time.time() - started_at}
+    files.write_json(folder / MANIFEST, manifest)
+    return manifest
+
+
+def _checkpoint(run_dir: Path, which: str) -> Path:
+    from sargnn.train import checkpoint
+
+    path = checkpoint.best(run_dir) if which == "best" else checkpoint.newest(run_dir)[0]
+    if path is None:
+        raise ConfigError(
+            f"The run holds no {'evaluated' if which == 'best' else 'whole'} checkpoint.",
+            given=str(run_dir), hint="train with checkpoint.every=N; the last epoch is written then, too",
+        )  # fmt: skip
+    return path

@@ -1,0 +1,96 @@
+"""A worker's graph: message flows through it for any rows that are wanted.
+
+Letters: N own rows, L layers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from sargnn.comm.exchange import Exchange
+from sargnn.partition.cut import Part, one_type
+from sargnn.shards.load import Layout, load_plan, with_self_loops
+from sargnn.shards.mfg import MessageFlow, message_flow
+from sargnn.shards.plan import LayerPlan
+
+_SMALLEST_MESSAGE_ROWS = 1024
+
+
+class WorkerGraph:
+    """All workers must make one, and call its methods, together.
+
+    Args:
+        part: the worker's part.
+        layout: as ``load_plan``.
+        add_self_loops: whether the model adds one per node; the data's own stay in ``neighbourhood``.
+        message_rows: no message holds more; None: an eighth of a worker's average rows, so that at prefetch depth 1 all buffers
+            hold at most three quarters as many.
+
+    Attributes:
+        labelled: the node type that has labels.
+    """
+
+    def __init__(
+        self, part: Part, exchange: Exchange, layout: Layout, *, add_self_loops: bool, device: torch.device,
+        message_rows: int | None = None,
+    ) -> None:  # fmt: skip
+        self.part, self.exchange, self.layout, self.device = part, exchange, layout, device
+        self._add_self_loops = add_self_loops
+        group = exchange.group
+        self.rank = group.rank
+        if message_rows is None:
+            total = int(group.sum_(torch.tensor(len(part.node_ids), dtype=torch.int64)))
+            message_rows = max(_SMALLEST_MESSAGE_ROWS, -(-total // (8 * group.world)))
+        self._piece_rows = message_rows
+        counts = np.bincount(part.schema.types_of(part.node_ids[part.split > 0]), minlength=len(part.schema.node_types))
+        self.labelled = int(group.sum_(torch.from_numpy(counts)).argmax())
+        self._whole: LayerPlan | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        return len(self.part.node_ids)
+
+    @property
+    def labelled_rows(self) -> slice:
+        """The own rows of the labelled type."""
+        bounds = self.part.row_bounds
+        return slice(bounds[self.labelled], bounds[self.labelled + 1])
+
+    def whole(self, num_layers: int) -> MessageFlow:
+        """Every layer computes all rows, the last one those of the labelled type."""
+        if self._whole is None:
+            self._whole = load_plan(
+                self.part, self.rank, self.layout, device=self.device, add_self_loops=self._add_self_loops,
+                piece_rows=self._piece_rows,
+            )  # fmt: skip
+        plan = self._whole
+        if len(self.part.schema.node_types) == 1:
+            return MessageFlow((plan,) * num_layers)
+        rows = torch.arange(self.labelled_rows.start, self.labelled_rows.stop, device=self.device)
+        return MessageFlow((*[plan] * (num_layers - 1), plan.only(self.labelled)), None, rows)
+
+    def flow(self, wanted: np.ndarray, uses_edges: list[bool]) -> MessageFlow:
+        """Only what reaches the rows that are wanted; ``whole`` where these are all rows of the labelled type.
+
+        Args:
+            wanted: bool [N]. uses_edges: per layer, whether it aggregates.
+        """
+        left_out = (self.labelled_rows.stop - self.labelled_rows.start) - int(wanted.sum())
+        if not int(self.exchange.group.sum_(torch.tensor(left_out, dtype=torch.int64))):
+            return self.whole(len(uses_edges))
+        part = with_self_loops(self.part, self.rank) if self._add_self_loops else self.part
+        return message_flow(
+            part, self.rank, self.layout, self.exchange, wanted, uses_edges, device=self.device, piece_rows=self._piece_rows
+        )  # fmt: skip
+
+    def neighbourhood(self) -> LayerPlan:
+        """The labelled nodes with the edges between them, as the data has them."""
+        if not self.part.schema.typed:
+            if not self._add_self_loops:
+                return self.whole(1).plans[0]
+            part = self.part
+        else:
+            part = one_type(self.part, self.rank, self.labelled)
+        return load_plan(part, self.rank, self.layout, device=self.device, piece_rows=self._piece_rows)

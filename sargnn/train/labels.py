@@ -1,0 +1,69 @@
+"""Labels of training nodes as further input: masked label prediction (Shi et al., 2021) and label reuse (Wang et al., 2021).
+
+Every epoch a random part of the training nodes carries its label as a one-hot row beside its features; the loss is taken on the
+others, so that no node ever sees the label that it is to predict. At evaluation all training nodes carry theirs.
+
+With reuse the nodes that carry none get predicted labels instead: the model runs once more for each iteration, in evaluation
+mode and without gradients, and softmax(logits) becomes their input. These predictions come from labels that were carried, never
+from the others.
+
+Letters: N own rows, M output rows, C classes.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sargnn.config import LabelsConfig
+from sargnn.data.dataset import SPLITS
+from sargnn.rng import Draw, Purpose, dropout_mask
+
+
+class LabelInputs:
+    """This worker's label columns.
+
+    Args:
+        labels: int64 [N]. split: uint8 [N]. ids: int64 [N], original ids of the own rows.
+        num_classes: C. seed: of the draws.
+    """
+
+    def __init__(
+        self, config: LabelsConfig, labels: Tensor, split: Tensor, ids: Tensor, num_classes: int, seed: int, dtype: torch.dtype
+    ) -> None:  # fmt: skip
+        self.config, self.num_classes, self.seed, self.dtype = config, num_classes, seed, dtype
+        self.training = split == SPLITS["train"]
+        self._labels, self._ids = labels, ids
+
+    @property
+    def masked(self) -> bool:
+        """Whether training nodes are kept from carrying their label while they are predicted."""
+        return self.config.name == "masked"
+
+    def carried(self, epoch: int | None) -> Tensor:
+        """bool [N], the training rows that carry their label: a draw by original id and epoch; all if there is no epoch."""
+        if epoch is None or not self.masked:
+            return self.training
+        rows = torch.nonzero(self.training)[:, 0]
+        draw = Draw(self.seed, epoch, Purpose.LABELS, 0, 1.0 - self.config.rate)
+        carried = torch.zeros_like(self.training)
+        carried[rows] = dropout_mask(self._ids[rows], 1, draw)[:, 0]
+        return carried
+
+    def columns(self, carried: Tensor) -> Tensor:
+        """[N, C]: one-hot rows for those that carry their label, zeros for the others."""
+        columns = torch.zeros(len(carried), self.num_classes, dtype=self.dtype, device=carried.device)
+        rows = torch.nonzero(carried)[:, 0]
+        columns[rows, self._labels[rows]] = 1.0
+        return columns
+
+    def filled(self, columns: Tensor, carried: Tensor, logits: Tensor, rows: Tensor | None) -> Tensor:
+        """``columns``, with predictions for those that carry no label.
+
+        Args:
+            logits: [M, C] of the own rows ``rows`` (int64 [M]; None: of all).
+        """
+        soft = logits.softmax(1)
+        blank = ~(carried if rows is None else carried[rows])
+        columns[torch.nonzero(blank)[:, 0] if rows is None else rows[blank]] = soft[blank]
+        return columns

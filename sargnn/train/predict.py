@@ -1,0 +1,59 @@
+"""Predictions for all nodes, written in the order of original ids.
+
+Letters: N own rows of the labelled type, C classes, F features.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from sargnn.comm.tables import gather_table
+from sargnn.train.loop import Trainer
+
+MANIFEST = "predictions.json"
+CLASSES, LOGITS, SMOOTHED, EMBEDDINGS = (f"{name}.npy" for name in ("predictions", "logits", "smoothed", "embeddings"))
+
+
+def write_predictions(trainer: Trainer, folder: Path, *, embeddings: bool) -> dict[str, Any]:
+    """Write predictions of the labelled type's nodes; all ranks must call it, rank 0 writes.
+
+    | file | |
+    |---|---|
+    | ``predictions.npy`` | int64 [nodes], the classes; after Correct & Smooth where that is configured |
+    | ``logits.npy`` | [nodes, C], as the model gives them |
+    | ``smoothed.npy`` | [nodes, C], scores after Correct & Smooth, where that is configured |
+    | ``embeddings.npy`` | [nodes, F], what the last layer reads, if asked for |
+
+    Returns:
+        What was written, for the manifest.
+    """
+    part, graph = trainer.graph.part, trainer.graph
+    offset = part.schema.offsets[graph.labelled]
+    places = np.asarray(part.node_ids[graph.labelled_rows]) - offset
+    files = []
+
+    def write(name: str, rows: Tensor) -> None:
+        temporary = folder / f".{name}.tmp"
+
+        def create(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+            return np.lib.format.open_memmap(temporary, mode="w+", dtype=dtype, shape=shape)
+
+        gather_table(trainer.engine.group, rows, places, create, "writing predictions")
+        if trainer.engine.group.rank == 0:
+            temporary.replace(folder / name)
+            files.append(name)
+
+    logits = trainer.predictions()
+    write(LOGITS, logits)
+    if trainer.config.smooth.name != "none":
+        logits = trainer.smoothed(logits)
+        write(SMOOTHED, logits)
+    write(CLASSES, logits.argmax(1))
+    del logits
+    if embeddings:
+        write(EMBEDDINGS, trainer.predictions(hidden=True))
+    return {"node_type": part.schema.node_types[graph.labelled], "nodes": part.schema.count(graph.labelled), "files": files}

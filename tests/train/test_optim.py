@@ -1,0 +1,97 @@
+"""Schedules, clipping, label smoothing, early stopping."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sargnn.comm.group import Group
+from sargnn.config import OptimConfig, RunConfig
+from sargnn.data.dataset import Dataset
+from sargnn.train.loss import Targets, training_loss
+from sargnn.train.optim import learning_rate
+from tests.graphs import nasty_graph, typed_graph
+from tests.parity import cases
+from tests.pool import pool
+
+
+def optim(**changes: Any) -> OptimConfig:
+    return OptimConfig(**{"name": "adam", "lr": 0.4, "weight_decay": 0.0, "schedule": "constant", **changes})
+
+
+def rates(epochs: int, **changes: Any) -> list[float]:
+    return [learning_rate(optim(**changes), epoch, epochs) for epoch in range(epochs)]
+
+
+def test_schedules() -> None:
+    assert rates(3) == [0.4] * 3
+    assert rates(4, schedule="cosine") == pytest.approx([0.2 * (1 + math.cos(math.pi * e / 4)) for e in range(4)])
+    assert rates(5, schedule="step", step_every=2, step_factor=0.5) == pytest.approx([0.4, 0.4, 0.2, 0.2, 0.1])
+    warm = rates(6, schedule="cosine", warmup=2)
+    assert warm == pytest.approx([0.2, 0.4, *(0.2 * (1 + math.cos(math.pi * e / 4)) for e in range(4))])
+    assert rates(2, warmup=4) == pytest.approx([0.1, 0.2])
+
+
+def test_label_smoothing_is_pytorchs() -> None:
+    torch.manual_seed(0)
+    logits, labels = torch.randn(20, 5), torch.randint(5, (20,))
+    split = torch.tensor([1, 2] * 10, dtype=torch.uint8)
+    targets = Targets.gather(labels, split, Group.single())
+    want = torch.nn.functional.cross_entropy(logits[::2], labels[::2], label_smoothing=0.3)
+    assert torch.allclose(training_loss(logits, targets, label_smoothing=0.3), want)
+
+
+def _norms(group: Group, config: RunConfig, dataset: Dataset) -> tuple[float, float, list[float]]:
+    """Of all gradients after an epoch with clipping, this rank's own and replicated parts, and the losses."""
+    trainer = cases.trainer_of(group, config, dataset)
+    losses = [trainer.train_epoch(epoch)["loss"] for epoch in range(4)]
+    squares = [
+        sum(float(p.grad.square().sum()) for p in ps if p.grad is not None) for ps in (trainer.replicated, trainer.sharded)
+    ]
+    return squares[0], squares[1], losses
+
+
+@pytest.mark.parametrize("name", ["sage", "rgcn"])
+def test_clipping_takes_the_norm_over_all_workers(name: str) -> None:
+    """Embeddings live on different workers, and count once."""
+    dataset = typed_graph() if name == "rgcn" else nasty_graph()
+    limit, curves = 0.01, []
+    for world in (1, 4):
+        config = cases.run_config(cases.model_config(name), world=world, partitioner="random")
+        answers = pool(world)(_norms, dataclasses.replace(config, optim=optim(clip=limit)), dataset)
+        assert math.sqrt(answers[0][0] + sum(own for _, own, _ in answers)) == pytest.approx(limit)
+        curves.append(answers[0][2])
+    np.testing.assert_allclose(curves[1], curves[0], rtol=1e-8)
+    config = cases.run_config(cases.model_config(name))
+    assert (
+        pool(1)(_norms, dataclasses.replace(config, optim=optim(clip=1e9)), dataset)[0][2]
+        == (pool(1)(_norms, dataclasses.replace(config, optim=optim()), dataset)[0][2])
+    )
+
+
+def _until(group: Group, config: RunConfig, dataset: Dataset) -> list[float | None]:
+    trainer = cases.trainer_of(group, config, dataset)
+    accuracies: list[float | None] = []
+    trainer.run(lambda row: accuracies.append(row.get("val_acc")))
+    return accuracies
+
+
+@pytest.mark.parametrize("patience", [1, 3])
+def test_early_stopping(patience: int) -> None:
+    config = dataclasses.replace(cases.run_config(cases.model_config("sage"), world=2, epochs=60), eval_every=2)
+    whole = _until(Group.single(), config, nasty_graph())
+    found = pool(2)(_until, dataclasses.replace(config, early_stopping=patience), nasty_graph())[0]
+    best, stale, stop = -1.0, 0, len(whole)
+    for epoch, accuracy in enumerate(whole):
+        if accuracy is not None:
+            stale = 0 if accuracy > best else stale + 1
+            best = max(best, accuracy)
+        if stale >= patience:
+            stop = epoch + 1
+            break
+    assert found == whole[:stop] and stop < 60
