@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -18,78 +19,26 @@ import yaml
 
 from sargnn.errors import ConfigError
 from sargnn.fields import AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, PROBABILITY, build, number
-
-
-@dataclass(frozen=True)
-class SyntheticConfig:
-    """The embedded graph: a degree-corrected stochastic block model (``data/synthetic.py`` gives the distribution)."""
-
-    name: Literal["synthetic"]
-    num_nodes: int = field(metadata=AT_LEAST_ONE)
-    mean_degree: float = field(metadata=POSITIVE)
-    num_features: int = field(metadata=AT_LEAST_ONE)
-    num_classes: int = field(metadata=number(low=2))
-    blocks_per_class: int = field(metadata=AT_LEAST_ONE)
-    homophily: float = field(metadata=FRACTION)
-    power: float = field(metadata=number(low=1, open_low=True))
-    label_noise: float = field(metadata=FRACTION)
-    feature_signal: float = field(metadata=NOT_NEGATIVE)
-    train_fraction: float = field(metadata=FRACTION)
-    val_fraction: float = field(metadata=FRACTION)
-    seed: int = field(metadata=NOT_NEGATIVE)
-    normalize_features: bool
-    add_self_loops: bool | None
-
-
-@dataclass(frozen=True)
-class LookalikeConfig:
-    """A stand-in for a real graph (``data/lookalike.py``); scale 1.0 has the real graph's nodes and edges."""
-
-    name: Literal["products_like", "papers_like"]
-    scale: float = field(metadata=number(low=0, high=10, open_low=True))
-    seed: int = field(metadata=number(low=0, high=2**32 - 1))
-    normalize_features: bool
-    add_self_loops: bool | None
-
-
-@dataclass(frozen=True)
-class MagLikeConfig:
-    """A stand-in for ogbn-mag, a typed graph (``data/mag_like.py``); scale 1.0 has the real graph's nodes and edges.
-
-    Attributes:
-        add_inverse_edges: give every relation its inverse, as a relation of its own.
-        homogenize: drop the types; types without features get their neighbours' mean.
-    """
-
-    name: Literal["mag_like"]
-    scale: float = field(metadata=number(low=0, high=10, open_low=True))
-    seed: int = field(metadata=NOT_NEGATIVE)
-    add_inverse_edges: bool
-    homogenize: bool
-    normalize_features: bool
-    add_self_loops: bool | None
-
-
-@dataclass(frozen=True)
-class OgbDirConfig:
-    """A folder in OGB's raw layout, homogeneous or typed.
-
-    Attributes:
-        add_inverse_edges: every edge also the other way round; of a typed graph, as relations of their own.
-        homogenize: of a typed graph: drop the types; types without features get their neighbours' mean.
-    """
-
-    name: Literal["ogb_dir"]
-    root: str
-    add_inverse_edges: bool
-    normalize_features: bool
-    add_self_loops: bool | None
-    homogenize: bool = False
-
+from sargnn.sources import DatasetConfig
 
 Adjacency = Literal["dad", "da", "ad"]
 """D^-1/2 A D^-1/2, D^-1 A or A D^-1."""
-DatasetConfig = SyntheticConfig | LookalikeConfig | MagLikeConfig | OgbDirConfig
+
+
+@dataclass(frozen=True)
+class BufferConfig:
+    """How stores are made. ``buffer``: memory for what is read, sorted and cut at once, such as ``8GB``."""
+
+    buffer: str = "8GB"
+
+    @property
+    def bytes(self) -> int:
+        """Raises ``ConfigError`` for a text that is no size of at least 16 MB."""
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", self.buffer.strip(), flags=re.IGNORECASE)
+        size = float(found.group(1)) * 1000 ** " KMGT".index(found.group(2).upper() or " ") if found else 0.0
+        if size < 16e6:
+            raise ConfigError("'prepare.buffer' is no size.", given=self.buffer, allowed="at least 16MB, such as 500MB or 8GB")
+        return int(size)
 
 
 @dataclass(frozen=True)
@@ -306,9 +255,9 @@ class TrackingConfig:
 class RunConfig:
     """One run, resolved. ``config.yaml`` in the run folder holds exactly this."""
 
-    dataset: SyntheticConfig | LookalikeConfig | MagLikeConfig | OgbDirConfig
+    dataset: DatasetConfig
     partitioner: PartitionerConfig
-    model: SageConfig | GcnConfig | GatConfig | RgcnConfig | MlpConfig | LabelPropagationConfig
+    model: ModelConfig
     mode: ModeConfig
     kernel: KernelConfig
     optim: OptimConfig
@@ -327,6 +276,7 @@ class RunConfig:
     store_dir: str
     run_name: str | None
     run_dir: str | None
+    prepare: BufferConfig = BufferConfig()
     labels: LabelsConfig = LabelsConfig()
     smooth: SmoothConfig = SmoothConfig()
     mfg: bool = False
@@ -347,37 +297,65 @@ class RunConfig:
     def config_hash(self) -> str:
         """16 hex digits over what decides the losses: not world, mode, kernel, partitioner, comm, tracking or paths."""
         dataset = dataclasses.asdict(self.dataset) | {"add_self_loops": self.add_self_loops}
-        dataset.pop("root", None)
+        for place in ("root", "download"):
+            dataset.pop(place, None)
         deciding = {
             "dataset": dataset,
             "model": dataclasses.asdict(self.model) | ({"order": "auto"} if isinstance(self.model, RgcnConfig) else {}),
-            "optim": dataclasses.asdict(self.optim),
+            "optim": _given(self.optim),
             "seed": self.seed,
             "precision": self.precision,
             "epochs": self.epochs,
-            "labels": dataclasses.asdict(self.labels) if self.labels.name != "none" else None,
-            "mfg": self.mfg and getattr(self.model, "norm", "none") == "batch",
-            "early_stopping": self.early_stopping,
         }
+        if self.labels.name != "none":
+            deciding["labels"] = _given(self.labels)
+        if self.mfg and getattr(self.model, "norm", "none") == "batch":
+            deciding["mfg"] = True
+        if self.early_stopping is not None:
+            deciding["early_stopping"] = [self.early_stopping, self.eval_every]
         return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _given(settings: Any) -> dict[str, Any]:
+    """A group's settings but those at their defaults, so that a new setting leaves older runs' hashes as they are."""
+    defaults = {one.name: one.default for one in dataclasses.fields(settings)}
+    return {key: value for key, value in dataclasses.asdict(settings).items() if value != defaults[key]}
 
 
 @dataclass(frozen=True)
 class PrepareConfig:
     """``sargnn prepare``."""
 
-    dataset: SyntheticConfig | LookalikeConfig | MagLikeConfig | OgbDirConfig
+    dataset: DatasetConfig
     store_dir: str
+    prepare: BufferConfig = BufferConfig()
 
 
 @dataclass(frozen=True)
 class PartitionConfig:
     """``sargnn partition``."""
 
-    dataset: SyntheticConfig | LookalikeConfig | MagLikeConfig | OgbDirConfig
+    dataset: DatasetConfig
     partitioner: PartitionerConfig
     world: int = field(metadata=AT_LEAST_ONE)
     store_dir: str
+    prepare: BufferConfig = BufferConfig()
+
+
+@dataclass(frozen=True)
+class ExportConfig:
+    """``sargnn export-ogb``. ``layout``: csv, binary, typed, or auto: that of the dataset which this one stands in for."""
+
+    dataset: DatasetConfig
+    out: str
+    layout: Literal["auto", "csv", "binary", "typed"]
+    store_dir: str
+    prepare: BufferConfig = BufferConfig()
+
+
+def parse_export(mapping: dict[str, Any]) -> ExportConfig:
+    """Check a resolved mapping, as ``parse`` does."""
+    return build(ExportConfig, mapping, "")
 
 
 def parse_prepare(mapping: dict[str, Any]) -> PrepareConfig:
@@ -403,7 +381,7 @@ class BenchKernelsConfig:
         bench_dir: where results go.
     """
 
-    dataset: SyntheticConfig | LookalikeConfig | MagLikeConfig | OgbDirConfig
+    dataset: DatasetConfig
     operations: list[Literal["sum", "mean", "gat"]]
     order: Literal["locality", "original"]
     widths: list[int]
@@ -438,6 +416,8 @@ def parse(mapping: dict[str, Any]) -> RunConfig:
         raise ConfigError(
             "Label propagation reads labels by itself.", given=f"labels={config.labels.name}", allowed="labels=none"
         )
+    if config.labels.name == "none" and config.labels.reuse:
+        raise ConfigError("Labels that are not read cannot be fed back.", given="labels=none", allowed="labels=masked")
     if not config.store_dir:
         raise ConfigError("'store_dir' is empty.", hint="store_dir=FOLDER, such as stores")
     return config
@@ -473,6 +453,17 @@ def flatten(config: RunConfig) -> dict[str, Any]:
 def differing(config: RunConfig, other: RunConfig) -> list[str]:
     """The settings that decide the losses and differ, as ``key: one, other``."""
     one, two = flatten(config), flatten(other)
-    deciding = ("dataset.", "model.", "optim.", "labels.", "seed", "precision", "epochs", "mfg", "early_stopping")
-    keys = [key for key in sorted({*one, *two}) if key.startswith(deciding) and key != "dataset.root"]
+    deciding: tuple[str, ...] = (
+        "dataset.",
+        "model.",
+        "optim.",
+        "labels.",
+        "seed",
+        "precision",
+        "epochs",
+        "mfg",
+        "early_stopping",
+    )
+    deciding += ("eval_every",) if config.early_stopping is not None else ()
+    keys = [key for key in sorted({*one, *two}) if key.startswith(deciding) and key not in ("dataset.root", "dataset.download")]
     return [f"{key}: {two.get(key)} instead of {one.get(key)}" for key in keys if one.get(key) != two.get(key)]

@@ -18,6 +18,7 @@ VERBS = {
     "train": ("sargnn.cli.train:main", "train a model on local workers; with -m a sweep"),
     "prepare": ("sargnn.cli.prepare:prepare", "make a dataset's store"),
     "partition": ("sargnn.cli.prepare:partition", "cut a dataset into the workers' parts"),
+    "export-ogb": ("sargnn.cli.prepare:export_ogb", "a dataset as raw files in OGB's layouts"),
     "predict": ("sargnn.cli.predict:predict", "a run's predictions for all nodes, as .npy"),
     "evaluate": ("sargnn.cli.predict:evaluate", "score predictions with OGB's evaluator"),
     "compare": ("sargnn.cli.compare:main", "runs side by side: a table and plots"),

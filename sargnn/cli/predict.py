@@ -39,6 +39,8 @@ def predict(arguments: Sequence[str]) -> int:
 
     words = read_words(arguments)
     refuse_sweep(words)
+    if words.show:
+        raise ConfigError("A run's configuration is in its folder.", given="--cfg", hint="config.yaml in the run folder")
     own = [one for one in words.overrides if one.partition("=")[0] in _OWN]
     _, settings = read_settings(own, {"run": "", "out": "", "checkpoint": "newest", "embeddings": False})
     if settings["checkpoint"] not in ("newest", "best"):
@@ -85,18 +87,32 @@ def evaluate(arguments: Sequence[str]) -> int:
     folder = Path(str(settings["predictions"] or run_dir / FOLDER)).expanduser()
     if not (folder / MANIFEST).exists():
         raise ConfigError("There are no predictions.", given=str(folder), hint=f"sargnn predict run={run_dir}")
-    manifest = files.read_json(folder / MANIFEST)
-    config = load(run_dir / files.CONFIG)
+    try:
+        manifest = files.read_json(folder / MANIFEST)
+        made_of, node_type_name, written = (manifest[key] for key in ("dataset_hash", "node_type", "files"))
+    except (ValueError, KeyError, OSError) as error:
+        raise _damaged(folder / MANIFEST, run_dir) from error
+    config = load(folder / files.CONFIG)  # the run's, with what predict was told to change
     with Steps():
-        dataset = open_dataset(prepare_dataset(config.dataset, config.store_dir), verify=False)
-    if dataset.content_hash != manifest["dataset_hash"]:
-        raise ConfigError("The predictions are of another dataset.", given=manifest["dataset_hash"])
-    node_type = dataset.schema.node_types.index(manifest["node_type"])
+        dataset = open_dataset(prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes), verify=False)
+    if dataset.content_hash != made_of:
+        raise ConfigError("The predictions are of another dataset.", given=made_of, allowed=dataset.content_hash)
+    node_type = dataset.schema.node_types.index(node_type_name)
     nodes = slice(*dataset.schema.offsets[node_type : node_type + 2])
     labels, split = np.asarray(dataset.labels[nodes]), np.asarray(dataset.split[nodes])
-    classes = {"predictions": np.load(folder / CLASSES)}
-    if SMOOTHED in manifest["files"]:
-        logits = np.load(folder / LOGITS, mmap_mode="r")
+
+    def read(name: str, shape: tuple[int, ...]) -> np.ndarray:
+        try:
+            array: np.ndarray = np.load(folder / name, mmap_mode="r")
+        except (OSError, ValueError, EOFError) as error:
+            raise _damaged(folder / name, run_dir) from error
+        if array.shape != shape:
+            raise _damaged(folder / name, run_dir)
+        return array
+
+    classes = {"predictions": read(CLASSES, labels.shape)}
+    if SMOOTHED in written:
+        logits = read(LOGITS, (len(labels), dataset.num_classes))
         pieces = [logits[first : first + 65536].argmax(1) for first in range(0, len(logits), 65536)]
         classes = {"model": np.concatenate(pieces), "smoothed": classes["predictions"]}
     found = {
@@ -110,6 +126,10 @@ def evaluate(arguments: Sequence[str]) -> int:
     files.write_json(folder / "evaluation.json", {"accuracy": found, "nodes": counts})
     accuracy_table(found, counts)
     return 0
+
+
+def _damaged(file: Path, run_dir: Path) -> ConfigError:
+    return ConfigError("The predictions are damaged.", given=str(file), hint=f"make them again: sargnn predict run={run_dir}")
 
 
 def _run(given: object) -> Path:

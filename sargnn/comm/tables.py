@@ -37,8 +37,10 @@ def gather_table(group: Group, own: Tensor, places: np.ndarray, create: Create, 
     table = create((sum(counts), *own.shape[1:]), own.numpy().dtype)
     for first, last in chunks:
         table[places[first:last]] = own[first:last].numpy()
-    for rank in range(1, group.world):
-        for first in range(0, counts[rank], _CHUNK_ROWS):
+    for first in range(0, max(counts), _CHUNK_ROWS):
+        for rank in range(1, group.world):  # in turn, so that none waits for long
+            if first >= counts[rank]:
+                continue
             size = min(_CHUNK_ROWS, counts[rank] - first)
             rows, values = torch.empty(size, dtype=torch.int64), own.new_empty(size, *own.shape[1:])
             for piece in (rows, values):

@@ -6,4 +6,8 @@ READERS = {
     "papers_like": "sargnn.data.lookalike:Lookalike",
     "mag_like": "sargnn.data.mag_like:MagLike",
     "ogb_dir": "sargnn.data.ogb:ogb_dir",
+    "ogbn-products": "sargnn.data.ogb_named:ogb_named",
+    "ogbn-arxiv": "sargnn.data.ogb_named:ogb_named",
+    "ogbn-papers100M": "sargnn.data.ogb_named:ogb_named",
+    "ogbn-mag": "sargnn.data.ogb_named:ogb_named",
 }

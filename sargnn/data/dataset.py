@@ -90,8 +90,8 @@ class Reader(ABC):
         """What decides the content, JSON-able, for the store's key."""
 
     @abstractmethod
-    def write(self, path: Path) -> None:
-        """Write the dataset's store, whose folder does not exist yet."""
+    def write(self, path: Path, buffer_bytes: int) -> None:
+        """Write the dataset's store, whose folder does not exist yet; readers that stream hold about ``buffer_bytes``."""
 
 
 class InMemoryReader(Reader):
@@ -101,7 +101,7 @@ class InMemoryReader(Reader):
     def read(self) -> Dataset:
         """The whole dataset."""
 
-    def write(self, path: Path) -> None:
+    def write(self, path: Path, buffer_bytes: int = 0) -> None:
         write_dataset(path, self.read(), made_by=self.identity())
 
 
@@ -145,19 +145,24 @@ def by_destination(source: np.ndarray, destination: np.ndarray, num_nodes: int) 
     return indptr, source[order[second]].astype(index_type)
 
 
+def check_labels(name: str, labels: np.ndarray, split: np.ndarray, schema: Schema) -> None:
+    """Labels int64 [N] and split uint8 [N] can be trained on. Raises ``DataError``."""
+    if not (split == SPLITS["train"]).any():
+        raise DataError(f"The dataset '{name}' has no training nodes.")
+    if (labels[split > 0] == UNLABELLED).any():
+        row = int(np.flatnonzero((split > 0) & (labels == UNLABELLED))[0])
+        raise DataError(f"Node {row} of '{name}' is in the split but has no label.")
+    if len(np.unique(schema.types_of(np.flatnonzero(split)))) > 1:
+        raise DataError(f"The split of '{name}' holds nodes of more than one type.")
+
+
 def write_dataset(path: Path, dataset: Dataset, made_by: dict[str, Any]) -> None:
     """Write a dataset's store.
 
     Raises:
         DataError: no training nodes, or a labelled split node without a label.
     """
-    if not (dataset.split == SPLITS["train"]).any():
-        raise DataError(f"The dataset '{dataset.name}' has no training nodes.")
-    if (dataset.labels[dataset.split > 0] == UNLABELLED).any():
-        row = int(np.flatnonzero((dataset.split > 0) & (dataset.labels == UNLABELLED))[0])
-        raise DataError(f"Node {row} of '{dataset.name}' is in the split but has no label.")
-    if len(np.unique(dataset.schema.types_of(np.flatnonzero(dataset.split)))) > 1:
-        raise DataError(f"The split of '{dataset.name}' holds nodes of more than one type.")
+    check_labels(dataset.name, dataset.labels, dataset.split, dataset.schema)
     with StoreWriter(path, "dataset", FORMAT_VERSION) as writer:
         for name in ("labels", "split", "indptr", "indices"):
             writer.put(name, getattr(dataset, name))

@@ -24,12 +24,12 @@ from typing import Any
 import numba
 import numpy as np
 
-from sargnn.config import LookalikeConfig
 from sargnn.data.dataset import FORMAT_VERSION, SPLITS, UNLABELLED, Reader, describe, features_name, group_by
 from sargnn.data.schema import Schema
 from sargnn.data.store import StoreWriter
 from sargnn.errors import DataError
 from sargnn.rng import Purpose, philox_words
+from sargnn.sources import LookalikeConfig
 from sargnn.steps import step
 
 _VERSION = 1
@@ -87,7 +87,7 @@ class Lookalike(Reader):
         flags = {"scale": c.scale, "seed": c.seed, "normalize_features": c.normalize_features}
         return {"generator": c.name, "version": _VERSION, **flags}
 
-    def write(self, path: Path) -> None:
+    def write(self, path: Path, buffer_bytes: int = 0) -> None:
         """Make the graph straight into the store at ``path``."""
         n, shape = self.num_nodes, self.shape
         with StoreWriter(path, "dataset", FORMAT_VERSION) as writer, tempfile.TemporaryDirectory(dir=writer.folder) as scratch:

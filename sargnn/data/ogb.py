@@ -1,88 +1,115 @@
-"""A folder in OGB's raw homogeneous layout (gzip CSV without header).
+"""OGB's raw layouts of homogeneous graphs, read piece by piece.
+
+gzip CSV without header (ogbn-products, ogbn-arxiv):
 
     raw/edge.csv.gz [E, 2]   raw/node-feat.csv.gz [N, F]   raw/node-label.csv.gz [N, 1]
     raw/num-node-list.csv.gz [1]   raw/num-edge-list.csv.gz [1]
     split/NAME/{train,valid,test}.csv.gz: node numbers
+
+The other layouts: ``ogb_binary`` (ogbn-papers100M) and ``ogb_typed`` (ogbn-mag).
 
 Letters: N nodes, E rows of the edge file, F features.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sargnn.config import OgbDirConfig
-from sargnn.data.dataset import SPLITS, Dataset, InMemoryReader, by_destination
+from sargnn.data.dataset import SPLITS, Reader
 from sargnn.data.ogb_files import (
     existing,
     expect_range,
-    expect_shape,
     identity_of,
-    read_features,
     read_labels,
     read_split,
     read_table,
     split_folder,
+    table_pieces,
+    width_of,
 )
+from sargnn.data.streamed import StreamedReader
 from sargnn.errors import DataError
+from sargnn.sources import OgbConfig, OgbDirConfig
 
 _RAW = ("edge", "node-feat", "node-label", "num-node-list", "num-edge-list")
 _VERSION = 2
 
 
-def ogb_dir(config: OgbDirConfig) -> InMemoryReader:
-    """The reader of the layout that the folder ``config.root`` has."""
-    root = Path(config.root).expanduser().resolve()
+def ogb_dir(config: OgbDirConfig | OgbConfig, root: Path | None = None) -> Reader:
+    """The reader of the layout that the folder ``root``, by default ``config.root``, has."""
+    root = root or Path(config.root).expanduser().resolve()
     if not root.is_dir():
         raise DataError(
             "The dataset folder does not exist.",
             given=str(root),
             hint="dataset.root=FOLDER names a folder that holds raw/ and split/ in OGB's layout",
         )
+    from sargnn.data.ogb_binary import DATA, BinaryOgbDir
     from sargnn.data.ogb_typed import TRIPLETS, TypedOgbDir
 
-    return TypedOgbDir(config, root) if (root / TRIPLETS).exists() else OgbDir(config, root)
+    if (root / TRIPLETS).exists():
+        return TypedOgbDir(config, root)
+    return BinaryOgbDir(config, root) if (root / DATA).exists() else OgbDir(config, root)
 
 
-class OgbDir(InMemoryReader):
-    """Reads a homogeneous folder."""
+class OgbDir(StreamedReader):
+    """Reads a homogeneous folder of CSV files.
 
-    def __init__(self, config: OgbDirConfig, root: Path) -> None:
-        self.config, self.root = config, root
+    Raises (reading):
+        DataError: a file that cannot be read, counts that disagree, an edge to a node that does not exist, a feature that is
+            not finite, a label that is not a class; file and row are named.
+    """
+
+    def __init__(self, config: OgbDirConfig | OgbConfig, root: Path) -> None:
+        self.config, self.root, self.name = config, root, root.name
+        self.add_inverse_edges, self.normalize_features = config.add_inverse_edges, config.normalize_features
         self.raw = {name: existing(root / "raw" / f"{name}.csv.gz") for name in _RAW}
         folder = split_folder(root)
-        self.split = {name: existing(folder / f"{name}.csv.gz") for name in SPLITS}
+        self.split_files = {name: existing(folder / f"{name}.csv.gz") for name in SPLITS}
 
     def identity(self) -> dict[str, Any]:
         """What decides the content, for the store's key: the flags, and each raw file's size and time of change."""
         return {
             "reader": "ogb_dir",
             "version": _VERSION,
-            "files": identity_of([*self.raw.values(), *self.split.values()]),
-            "add_inverse_edges": self.config.add_inverse_edges,
-            "normalize_features": self.config.normalize_features,
+            "files": identity_of([*self.raw.values(), *self.split_files.values()]),
+            "add_inverse_edges": self.add_inverse_edges,
+            "normalize_features": self.normalize_features,
         }
 
-    def read(self) -> Dataset:
-        """Read the raw files.
+    @cached_property
+    def num_nodes(self) -> int:  # type: ignore[override]
+        return int(read_table(self.raw["num-node-list"], np.int64).sum())
 
-        Raises:
-            DataError: a file that cannot be read, counts that disagree, an edge to a node that does not exist, a feature
-                that is not finite, a label that is not a class; file and row are named.
-        """
-        num_nodes = int(read_table(self.raw["num-node-list"], np.int64).sum())
-        num_edges = int(read_table(self.raw["num-edge-list"], np.int64).sum())
-        edges = read_table(self.raw["edge"], np.int64)
-        expect_shape(self.raw["edge"], edges, (num_edges, 2))
-        expect_range(self.raw["edge"], edges, 0, num_nodes, "a node that does not exist")
-        features = read_features(self.raw["node-feat"], num_nodes, self.config.normalize_features)
-        labels = read_labels(self.raw["node-label"], num_nodes)
-        split = read_split(self.split, num_nodes)
-        source, destination = edges[:, 0], edges[:, 1]
-        if self.config.add_inverse_edges:
-            source, destination = np.concatenate([source, destination]), np.concatenate([destination, source])
-        indptr, indices = by_destination(source, destination, num_nodes)
-        return Dataset.homogeneous(self.root.name, int(labels.max()) + 1, features, labels, split, indptr, indices)
+    @cached_property
+    def num_rows(self) -> int:  # type: ignore[override]
+        return int(read_table(self.raw["num-edge-list"], np.int64).sum())
+
+    @cached_property
+    def num_features(self) -> int:
+        return width_of(self.raw["node-feat"])
+
+    def edges(self, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        path = self.raw["edge"]
+        for first, piece in table_pieces(path, np.int64, rows, 2, self.num_rows):
+            expect_range(path, piece, 0, self.num_nodes, "a node that does not exist", first)
+            yield piece[:, 0], piece[:, 1]
+
+    def features(self, rows: int) -> Iterator[np.ndarray]:
+        # As OGB's reader: parsed in double precision, then rounded.
+        for _, piece in table_pieces(self.raw["node-feat"], np.float64, rows, self.num_features, self.num_nodes):
+            yield piece.astype(np.float32)
+
+    def features_source(self) -> str:
+        return str(self.raw["node-feat"])
+
+    def labels(self) -> np.ndarray:
+        return read_labels(self.raw["node-label"], self.num_nodes)
+
+    def split(self) -> np.ndarray:
+        return read_split(self.split_files, self.num_nodes)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +56,11 @@ def read_features(path: Path, num_nodes: int, normalize: bool) -> np.ndarray:
 
 def read_labels(path: Path, num_nodes: int) -> np.ndarray:
     """int64 [num_nodes], ``UNLABELLED`` where there is none."""
-    raw = read_table(path, np.float64)
+    return checked_labels(path, read_table(path, np.float64), num_nodes)
+
+
+def checked_labels(path: Path, raw: np.ndarray, num_nodes: int) -> np.ndarray:
+    """The same from numbers [num_nodes, 1], nan where there is none."""
     expect_shape(path, raw, (num_nodes, 1))
     fractional = np.flatnonzero(np.nan_to_num(raw[:, 0]) % 1 != 0)
     if len(fractional):
@@ -81,19 +87,52 @@ def read_split(paths: dict[str, Path], num_nodes: int) -> np.ndarray:
     return split
 
 
-def read_table(path: Path, dtype: type, *, may_be_empty: bool = False) -> np.ndarray:
-    """A headerless CSV as a writable [rows, columns] array."""
+def read_table(path: Path, dtype: type, *, may_be_empty: bool = False, rows: int | None = None) -> np.ndarray:
+    """A headerless CSV, or its first ``rows`` rows, as a writable [rows, columns] array."""
     try:
-        frame = pd.read_csv(path, header=None, dtype=dtype)
+        frame = pd.read_csv(path, header=None, dtype=dtype, nrows=rows)
     except pd.errors.EmptyDataError as error:
         if may_be_empty:
             return np.zeros((0, 1), dtype)
         raise DataError(f"'{path}' is empty.") from error
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"'{path}' cannot be read: {error}") from error
     except (ValueError, OverflowError) as error:
         raise _malformed(path, dtype) or DataError(f"'{path}' cannot be read: {error}") from error
     return np.array(frame.to_numpy())
+
+
+def table_pieces(path: Path, dtype: type, rows: int, columns: int, total: int) -> Iterator[tuple[int, np.ndarray]]:
+    """A headerless CSV of ``total`` rows piece by piece: the first row's number, and a writable [at most ``rows``, columns].
+
+    Raises:
+        DataError: a file that cannot be read, or another number of rows or columns than expected.
+    """
+    found = 0
+    try:
+        with pd.read_csv(path, header=None, dtype=dtype, chunksize=rows) as reader:
+            for frame in reader:
+                piece = np.array(frame.to_numpy())
+                if piece.shape[1] != columns or found + len(piece) > total:
+                    expect_shape(path, np.empty((found + len(piece), piece.shape[1]), bool), (total, columns))
+                yield found, piece
+                found += len(piece)
+    except pd.errors.EmptyDataError as error:
+        if total:
+            raise DataError(f"'{path}' is empty.") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"'{path}' cannot be read: {error}") from error
+    except (ValueError, OverflowError) as error:
+        raise _malformed(path, dtype) or DataError(f"'{path}' cannot be read: {error}") from error
+    if found != total:
+        raise DataError(
+            f"'{path}' does not have the shape that the counts give.", given=f"{found} rows", allowed=f"{total} rows"
+        )
+
+
+def width_of(path: Path) -> int:
+    """Columns of a CSV, from its first row."""
+    return read_table(path, np.float64, rows=1).shape[1]
 
 
 def _malformed(path: Path, dtype: type) -> DataError | None:
@@ -128,8 +167,11 @@ def expect_shape(path: Path, array: np.ndarray, shape: tuple[int, int]) -> None:
         )
 
 
-def expect_range(path: Path, array: np.ndarray, low: int, high: int, what: str) -> None:
-    bad = np.flatnonzero(((array < low) | (array >= high)).any(1))
-    if len(bad):
-        row = int(bad[0])
-        raise DataError(f"'{path}' names {what} in row {row + 1}.", given=array[row].tolist(), allowed=f"{low} to {high - 1}")
+def expect_range(path: Path, array: np.ndarray, low: int, high: int, what: str, first: int = 0) -> None:
+    """All entries of [rows, columns] lie in [low, high); ``first``: the number of the first row in the file."""
+    if not array.size or (array.min() >= low and array.max() < high):
+        return
+    row = int(np.flatnonzero(((array < low) | (array >= high)).any(1))[0])
+    raise DataError(
+        f"'{path}' names {what} in row {first + row + 1}.", given=array[row].tolist(), allowed=f"{low} to {high - 1}"
+    )  # fmt: skip

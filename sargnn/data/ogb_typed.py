@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sargnn.config import OgbDirConfig
 from sargnn.data.dataset import SPLITS, Dataset, InMemoryReader
 from sargnn.data.ogb_files import (
     existing,
@@ -36,6 +35,7 @@ from sargnn.data.ogb_files import (
 from sargnn.data.schema import Relation
 from sargnn.data.typed import Edges, homogenized, typed_dataset
 from sargnn.errors import DataError
+from sargnn.sources import OgbConfig, OgbDirConfig
 
 _VERSION = 1
 TRIPLETS = Path("raw/triplet-type-list.csv.gz")
@@ -44,7 +44,7 @@ TRIPLETS = Path("raw/triplet-type-list.csv.gz")
 class TypedOgbDir(InMemoryReader):
     """Reads a typed folder."""
 
-    def __init__(self, config: OgbDirConfig, root: Path) -> None:
+    def __init__(self, config: OgbDirConfig | OgbConfig, root: Path) -> None:
         self.config, self.root = config, root
         raw = root / "raw"
         self._tables = [existing(raw / "num-node-dict.csv.gz"), existing(root / TRIPLETS)]

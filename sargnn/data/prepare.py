@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sargnn.config import DatasetConfig
 from sargnn.data import READERS
 from sargnn.data.dataset import FORMAT_VERSION, Reader
 from sargnn.resolve import resolve
+from sargnn.sources import DatasetConfig
 from sargnn.steps import step
 
 
@@ -19,12 +19,16 @@ def key_of(identity: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def prepare_dataset(config: DatasetConfig, store_dir: str) -> Path:
-    """The folder of the dataset's store, which is made if it does not exist."""
+def prepare_dataset(config: DatasetConfig, store_dir: str, buffer_bytes: int = 8 * 10**9) -> Path:
+    """The folder of the dataset's store, which is made if it does not exist.
+
+    Args:
+        buffer_bytes: about how much memory making it may take, beside a few numbers per node.
+    """
     reader: Reader = resolve("dataset", READERS, config.name)(config)
     identity = {"format": FORMAT_VERSION, **reader.identity()}
     path = Path(store_dir) / "datasets" / f"{config.name}-{key_of(identity)}"
     if not path.exists():
         step(f"making the store of {config.name}")
-        reader.write(path)
+        reader.write(path, buffer_bytes)
     return path

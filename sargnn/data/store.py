@@ -44,15 +44,15 @@ def _digest(manifest: dict[str, Any]) -> str:
 
 
 class AppendedArray:
-    """A growing one-dimensional ``.npy`` file; made by ``StoreWriter.append``."""
+    """A growing ``.npy`` file, flat or of rows; made by ``StoreWriter.append``."""
 
-    def __init__(self, file: BinaryIO, dtype: np.dtype) -> None:
-        self._file, self._dtype, self._length = file, dtype, 0
+    def __init__(self, file: BinaryIO, dtype: np.dtype, row: tuple[int, ...]) -> None:
+        self._file, self.dtype, self._row, self._length = file, dtype, row, 0
         self._write_header()
 
     def write(self, piece: np.ndarray) -> None:
-        """Append a one-dimensional piece of the array's dtype."""
-        assert piece.dtype == self._dtype and piece.ndim == 1
+        """Append entries, or rows, of the array's dtype."""
+        assert piece.dtype == self.dtype and piece.shape[1:] == self._row
         piece.tofile(self._file)
         self._length += len(piece)
 
@@ -64,7 +64,8 @@ class AppendedArray:
 
     def _write_header(self) -> None:
         # NumPy leaves room for a growing shape, so the header has the same size whatever the length.
-        content = {"descr": npy_format.dtype_to_descr(self._dtype), "fortran_order": False, "shape": (self._length,)}
+        shape = (self._length, *self._row)
+        content = {"descr": npy_format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": shape}
         npy_format.write_array_header_1_0(self._file, content)
         self._file.flush()
 
@@ -110,10 +111,16 @@ class StoreWriter:
         return array
 
     @contextmanager
-    def append(self, name: str, dtype: np.dtype | type) -> Iterator[AppendedArray]:
-        """A flat array whose length is known only at the end; use as a context manager and ``write`` pieces to it."""
+    def append(self, name: str, dtype: np.dtype | type, row: tuple[int, ...] = ()) -> Iterator[AppendedArray]:
+        """An array whose length is known only at the end; use as a context manager and ``write`` pieces to it.
+
+        Unlike one that is mapped, it never counts in the process's memory.
+
+        Args:
+            row: the shape of an entry; () for a flat array.
+        """
         with self._target(name).open("wb") as file:
-            array = AppendedArray(file, np.dtype(dtype))
+            array = AppendedArray(file, np.dtype(dtype), row)
             yield array
             array.finish()
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from sargnn.config import SyntheticConfig
 from sargnn.data.dataset import SPLITS, Dataset, InMemoryReader, by_destination
+from sargnn.sources import SyntheticConfig
 
 _VERSION = 1
 

@@ -115,6 +115,10 @@ class Engine:
             self._constants[key] = (owner, plan, value)  # holding both keeps their ids from being reused
         return value
 
+    def forget_constants(self) -> None:
+        """Let go of all kept aggregates."""
+        self._constants.clear()
+
     @property
     def holds_constants(self) -> bool:
         """Whether an aggregate of constant rows was kept so far."""

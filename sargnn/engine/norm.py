@@ -138,8 +138,10 @@ class DistributedBatchNorm(nn.Module):
         with torch.no_grad():
             mean, variance, counts = global_moments(x.detach(), group, bounds, fused=fused)
             unbiased = variance * (counts / (counts - 1).clamp(min=1))[:, None]
-            running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
-            running_var.lerp_(unbiased.to(self.running_var.dtype), self.momentum)
+            # A type without rows in this layer says nothing about its statistics.
+            weight = ((counts > 0).to(self.running_mean.dtype) * self.momentum)[:, None]
+            running_mean.lerp_(mean.to(self.running_mean.dtype), weight)
+            running_var.lerp_(unbiased.to(self.running_var.dtype), weight)
             return Norm(mean.to(x.dtype), (variance + self.eps).rsqrt().to(x.dtype), counts, bounds)
 
     def forward(self, x: Tensor, group: Group, bounds: tuple[int, ...] | None = None) -> Tensor:

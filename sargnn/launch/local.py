@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
-from sargnn.config import CommConfig, GatConfig, MlpConfig, RgcnConfig, RunConfig, save
+from sargnn.config import CommConfig, GatConfig, RgcnConfig, RunConfig, save
 from sargnn.errors import ConfigError, SargnnError, WorkerError, nearest
 from sargnn.launch.compile import warm_up
 from sargnn.launch.env import default_threads, worker_environment
@@ -36,10 +36,10 @@ class Interrupted(SargnnError):
         signal_number: which one.
     """
 
-    def __init__(self, signal_number: int, run_dir: Path) -> None:
+    def __init__(self, signal_number: int, run_dir: Path, hint: str | None = None) -> None:
         super().__init__(
             f"Interrupted by {signal.Signals(signal_number).name}; figures so far are in '{run_dir}'.",
-            hint=f"sargnn train resume={run_dir} goes on from the newest checkpoint",
+            hint=hint or f"sargnn train resume={run_dir} goes on from the newest checkpoint",
         )
         self.signal_number = signal_number
 
@@ -73,7 +73,9 @@ def train(config: RunConfig, *, resume: Path | None = None) -> tuple[dict[str, A
     first_epoch = 0
     if resume:
         if _reported(run_dir).get("status") == "finished":
-            raise ConfigError("The run has trained all its epochs.", given=f"{run_dir}, {config.epochs} epochs")
+            trained = len(_reported(run_dir)["losses"])
+            given = f"{run_dir}, {trained} epochs{'' if trained == config.epochs else ', then early stopping'}"
+            raise ConfigError("The run has trained all its epochs.", given=given)
         first_epoch = _choose_checkpoint(config, run_dir, inputs, dataset_hash)
         if not inputs["checkpoint"]:
             raise ConfigError(
@@ -165,11 +167,11 @@ def check_strategies(config: RunConfig) -> None:
         aggregator = "gatv2" if model.v2 else "gat"
     elif isinstance(model, RgcnConfig):
         aggregator = "rgcn"
-    elif isinstance(model, MlpConfig):
-        return  # aggregates nothing
     else:
         aggregator = getattr(model, "aggregator", "sum")
     engine.kernel_for(resolve("aggregator", REDUCERS, aggregator).operation)
+    if config.smooth.name != "none":
+        engine.kernel_for("sum")
 
 
 def check_network(comm: CommConfig) -> None:
@@ -203,7 +205,7 @@ def prepare_run(config: RunConfig) -> tuple[Path, dict[str, Any], str]:
 
     say(f"dataset {config.dataset.name}")
     with Steps():
-        dataset_path = prepare_dataset(config.dataset, config.store_dir)
+        dataset_path = prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes)
         _check_graph(config, dataset_path)
         info = prepare_partition(config, dataset_path)
     stats = dataclasses.asdict(info.stats)
@@ -221,13 +223,15 @@ def _check_graph(config: RunConfig, dataset_path: Path) -> None:
     """The model can work on the graph, before it is partitioned."""
     import numpy as np
 
-    from sargnn.data.dataset import open_dataset
+    from sargnn.data.dataset import SPLITS, open_dataset
     from sargnn.launch.worker import make_model
     from sargnn.models.inputs import GraphShape
 
     dataset = open_dataset(dataset_path, verify=False)
     schema = dataset.schema
     make_model(config, GraphShape(schema, dataset.feature_widths, dataset.num_classes))
+    if config.early_stopping is not None and not (np.asarray(dataset.split) == SPLITS["valid"]).any():
+        raise ConfigError("Early stopping needs validation nodes, and the dataset has none.", hint="early_stopping=null")
     if config.smooth.name != "none" and schema.typed:
         labelled = int(schema.types_of(np.argmax(np.asarray(dataset.split) > 0, keepdims=True))[0])
         if not any(one.source == one.destination == labelled for one in schema.relations):
@@ -328,8 +332,8 @@ def _run_and_restart(config: RunConfig, run_dir: Path, inputs: dict[str, Any], d
             files.write_json(run_dir / files.INPUTS, inputs)
 
 
-def run_workers(config: RunConfig, run_dir: Path) -> None:
-    """Start the workers and wait for them. Raises ``WorkerError`` or ``Interrupted``."""
+def run_workers(config: RunConfig, run_dir: Path, hint: str | None = None) -> None:
+    """Start the workers and wait for them. Raises ``WorkerError``, or ``Interrupted`` with ``hint``, if given."""
     from sargnn.launch.worker import entry
 
     comm = config.comm
@@ -337,7 +341,7 @@ def run_workers(config: RunConfig, run_dir: Path) -> None:
     workers = Workers(entry, path, config.world, port=comm.port, timeout_s=comm.timeout_s, grace_s=_GRACE_S)
     failure = workers.watch()
     if workers.asked is not None:
-        raise Interrupted(workers.asked, run_dir)
+        raise Interrupted(workers.asked, run_dir, hint)
     if failure is not None:
         raise _worker_error(config, run_dir, failure)
 

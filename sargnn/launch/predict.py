@@ -37,41 +37,57 @@ def predict(
     if embeddings and (not isinstance(model, StackConfig) or model.num_layers == 1):
         raise ConfigError("A model of one layer has no embeddings.", given="embeddings=true", allowed="embeddings=false")
     trained = config
+    _check_folder(folder)
     config = made_ready(dataclasses.replace(config, mfg=False, profile=False))
     from sargnn.train import checkpoint
     from sargnn.train.predict import MANIFEST
 
-    partition_path, _, dataset_hash = prepare_run(config)
     path, epoch = None, None
     if not isinstance(model, LabelPropagationConfig):  # which has nothing to remember
         path = _checkpoint(run_dir, which)
-        meta = checkpoint.opened(path, verify=True).meta
-        check_made_for(meta, trained, dataset_hash, path)
+        meta = checkpoint.opened(path, verify=which == "best").meta
+        check_made_for(meta, trained, meta["dataset_hash"], path)
         epoch = meta["epoch"]
-    if folder.exists() and not (folder / files.INPUTS).exists() and any(folder.iterdir()):
-        raise ConfigError("The folder holds something else.", given=str(folder), hint="choose another: out=FOLDER")
+    partition_path, _, dataset_hash = prepare_run(config)
+    if path is not None:
+        check_made_for(meta, trained, dataset_hash, path)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     config = dataclasses.replace(config, run_dir=str(run_dir))
     save(config, folder / files.CONFIG)
     inputs = {
         "partition": str(partition_path), "started_at": started_at, "git_sha": None, "predict": {"embeddings": embeddings},
-        "checkpoint": str(path.resolve()) if path else None,
+        "checkpoint": str(path.resolve()) if path else None, "dataset_hash": dataset_hash,
     }  # fmt: skip
     files.write_json(folder / files.INPUTS, inputs)
     after = f" after epoch {epoch}" if epoch is not None else ""
     say(f"predicting with {config.name}{after}: {config.world} workers with {config.threads} threads each")
-    run_workers(config, folder)
+    run_workers(config, folder, hint="the same command again starts anew")
     manifest = files.read_json(folder / MANIFEST)
-    manifest |= {"run": str(run_dir), "epoch": epoch, "dataset_hash": dataset_hash, "time_s": time.time() - started_at}
+    manifest |= {"run": str(run_dir), "epoch": epoch, "time_s": time.time() - started_at}
     files.write_json(folder / MANIFEST, manifest)
     return manifest
+
+
+def _check_folder(folder: Path) -> None:
+    """Only predictions may be replaced. Raises ``ConfigError``."""
+    if not folder.exists():
+        return
+    inputs = folder / files.INPUTS
+    ours = folder.is_dir() and (not any(folder.iterdir()) or (inputs.is_file() and "predict" in files.read_json(inputs)))
+    if not ours:
+        raise ConfigError("The folder holds something else.", given=str(folder), hint="choose another: out=FOLDER")
 
 
 def _checkpoint(run_dir: Path, which: str) -> Path:
     from sargnn.train import checkpoint
 
-    path = checkpoint.best(run_dir) if which == "best" else checkpoint.newest(run_dir)[0]
+    if which == "best":
+        path = checkpoint.best(run_dir)
+    else:
+        path, problems = checkpoint.newest(run_dir)
+        for _, problem in problems:
+            say(f"warning: {str(problem).splitlines()[0]} The checkpoint before is used.")
     if path is None:
         raise ConfigError(
             f"The run holds no {'evaluated' if which == 'best' else 'whole'} checkpoint.",

@@ -30,7 +30,7 @@ from sargnn.models import MODELS
 from sargnn.models.inputs import GraphShape
 from sargnn.models.stack import Stack
 from sargnn.partition.cut import Part
-from sargnn.partition.store import open_part, partition_info
+from sargnn.partition.store import open_part, partition_info, release
 from sargnn.resolve import resolve
 from sargnn.rng import MAX_ID
 from sargnn.shards.graph import WorkerGraph
@@ -80,7 +80,9 @@ def entry(config_path: str) -> None:
             _fail(f"Rank {rank} ran out of memory: {error}\n  next:    world={2 * world} needs about half each")
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             _fail(traceback.format_exc())
-        _fail(f"The disk is full: {error}\n  next:    free some space, then sargnn train resume={run_dir}")
+        predicting = "predict" in files.read_json(run_dir / files.INPUTS)
+        again = "the same command again" if predicting else f"sargnn train resume={run_dir}"
+        _fail(f"The disk is full: {error}\n  next:    free some space, then {again}")
     except BaseException:
         _fail(traceback.format_exc())
 
@@ -103,12 +105,12 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int) -> None:
     before_loading = private_bytes()
     trainer = make_trainer(config, open_part(info.path, rank), info.num_classes, group)
     if inputs.get("checkpoint"):
-        trainer.first_epoch = checkpoint.load(trainer, Path(inputs["checkpoint"]))
+        trainer.first_epoch = checkpoint.load(trainer, Path(inputs["checkpoint"]), moments=not inputs.get("predict"))
         print(f"rank {rank}: goes on after epoch {trainer.first_epoch}", flush=True)
     if inputs.get("predict"):
         manifest = write_predictions(trainer, run_dir, embeddings=inputs["predict"]["embeddings"])
         if rank == 0:
-            files.write_json(run_dir / MANIFEST, manifest)
+            files.write_json(run_dir / MANIFEST, manifest | {"dataset_hash": inputs["dataset_hash"]})
         return group.close()
     startup_time_s = time.time() - inputs["started_at"]
     print(f"rank {rank}: {trainer.graph.num_rows} rows, {len(trainer.graph.part.halo_ids)} halo rows", flush=True)
@@ -173,7 +175,9 @@ def make_trainer(config: RunConfig, part: Part, num_classes: int, group: Group) 
     )  # fmt: skip
     model = model.to(device, dtype)
     rows = model.inputs.load(part, config.seed, device, dtype)
-    return Trainer(config, model, engine, graph, rows, num_classes)
+    trainer = Trainer(config, model, engine, graph, rows, num_classes)
+    release(part)
+    return trainer
 
 
 def _label_columns(config: RunConfig, num_classes: int) -> int:

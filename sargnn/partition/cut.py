@@ -6,12 +6,17 @@ Letters: N own nodes, H halo rows, E in-edges, F features, P parts, T node types
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
+import numba
 import numpy as np
 
 from sargnn.data.dataset import Dataset, group_by
 from sargnn.data.schema import Schema
+from sargnn.errors import StoreError
+
+_CHUNK_EDGES, _PIECE_BYTES = 1 << 22, 1 << 26
 
 
 @dataclass(frozen=True)
@@ -63,71 +68,140 @@ class Part:
 PART_ARRAYS = tuple(f.name for f in fields(Part) if f.name not in ("schema", "features"))
 
 
-def cut(dataset: Dataset, offsets: np.ndarray, nodes: np.ndarray) -> Iterator[Part]:
-    """Cut a dataset into parts, in rank order.
+@dataclass(frozen=True)
+class PartEdges:
+    """The in-edges of one part, and the halo that they read.
+
+    Attributes:
+        edge_src, edge_dst, edge_offsets: as in ``Part``.
+        halos: per owner, which of its rows are needed: int32, ascending; empty for the own part.
+    """
+
+    edge_src: np.ndarray
+    edge_dst: np.ndarray
+    edge_offsets: np.ndarray
+    halos: list[np.ndarray]
+
+
+class Cutter:
+    """Cuts a dataset into parts, one at a time: 16 bytes an edge of one part are held, and a few numbers per node.
 
     Args:
-        offsets: int64 [P + 1], nodes: int64 [N of the graph]; part p owns ``nodes[offsets[p]:offsets[p + 1]]``, in
-            this order, type by type.
+        offsets: int64 [P + 1], nodes: int64 [N of the graph]; part p owns ``nodes[offsets[p]:offsets[p + 1]]``, in this
+            order, type by type.
     """
-    world, num_relations = len(offsets) - 1, len(dataset.schema.relations)
-    indptr = np.asarray(dataset.indptr)
-    position = np.empty(dataset.num_nodes, np.int64)
-    position[nodes] = np.arange(dataset.num_nodes)
-    out_degrees = np.bincount(dataset.indices, minlength=dataset.num_nodes)
 
-    sources, destinations, edge_offsets, halos = [], [], [], []
-    for p in range(world):
-        own = nodes[offsets[p] : offsets[p + 1]]
-        positions, row = edge_positions(indptr, own)
-        source = position[dataset.indices[positions]]
-        owner = np.searchsorted(offsets, source, side="right") - 1
-        if dataset.relation is not None:
-            owner = owner * num_relations + dataset.relation[positions]
-        order = np.lexsort((source, row, owner))
-        source, owner = source[order], owner[order]
-        per_relation = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=world * num_relations))])
-        per_owner = per_relation[::num_relations]
-        local = np.empty(len(source), np.int32)
-        halo: list[np.ndarray] = []
-        for q in range(world):
-            block = slice(per_owner[q], per_owner[q + 1])
-            if q == p:
-                local[block] = source[block] - offsets[q]
-                halo.append(np.zeros(0, np.int64))
-            else:
-                unique, inverse = np.unique(source[block], return_inverse=True)
-                local[block] = inverse
-                halo.append(unique)
-        sources.append(local)
-        destinations.append(row[order].astype(np.int32))
-        edge_offsets.append(per_relation)
-        halos.append(halo)
+    def __init__(self, dataset: Dataset, offsets: np.ndarray, nodes: np.ndarray) -> None:
+        self.dataset, self.offsets, self.nodes = dataset, offsets, nodes
+        self.world, self.relations = len(offsets) - 1, len(dataset.schema.relations)
+        self._indptr = np.asarray(dataset.indptr)
+        self._position = np.empty(dataset.num_nodes, np.int64)
+        self._position[nodes] = np.arange(dataset.num_nodes)
+        self._out_degrees = np.zeros(dataset.num_nodes, np.int64)
+        for first in range(0, dataset.num_edges, _CHUNK_EDGES):
+            _count(np.asarray(dataset.indices[first : first + _CHUNK_EDGES]), self._out_degrees)
 
-    schema = dataset.schema
-    for p in range(world):
-        own = nodes[offsets[p] : offsets[p + 1]]
-        bounds = schema.bounds(own)
-        send = [(halos[q][p] - offsets[p]).astype(np.int32) for q in range(world)]
-        yield Part(
-            schema=schema,
-            features=tuple(
-                np.asarray(rows[own[bounds[t] : bounds[t + 1]] - schema.offsets[t]], dtype=np.float32)
-                for t, rows in enumerate(dataset.features)
-            ),
+    def own(self, p: int) -> np.ndarray:
+        """The nodes of part p."""
+        return self.nodes[self.offsets[p] : self.offsets[p + 1]]
+
+    def edges(self, p: int) -> PartEdges:
+        """Part p's edges, sorted by (source part, relation, destination, source)."""
+        own, n = self.own(p), self.dataset.num_nodes
+        stride = len(own) * n
+        if self.world * self.relations * stride >= 2**63:
+            raise StoreError("The graph is too large to be cut into so few parts.", hint="use more workers")
+        ends = np.concatenate([[0], np.cumsum(self._indptr[own + 1] - self._indptr[own])])
+        keys = np.empty(ends[-1], np.int64)
+        row = 0
+        while row < len(own):
+            last = max(row + 1, int(np.searchsorted(ends, ends[row] + _CHUNK_EDGES, side="right")) - 1)
+            positions, which = edge_positions(self._indptr, own[row:last])
+            source = self._position[self.dataset.indices[positions]]
+            group = np.searchsorted(self.offsets, source, side="right") - 1
+            if self.dataset.relation is not None:
+                group = group * self.relations + self.dataset.relation[positions]
+            keys[ends[row] : ends[last]] = (group * len(own) + which + row) * n + source
+            row = last
+        keys.sort()
+        edge_offsets = np.searchsorted(keys, np.arange(self.world * self.relations + 1) * stride)
+        edge_src, edge_dst = (np.empty(len(keys), np.int32) for _ in range(2))
+        halos = []
+        for q in range(self.world):
+            block = slice(edge_offsets[q * self.relations], edge_offsets[(q + 1) * self.relations])
+            halos.append(_decode(keys[block], n, self.offsets[q : q + 2], len(own), edge_src[block], edge_dst[block], q == p))
+        return PartEdges(edge_src, edge_dst, edge_offsets, halos)
+
+    def part(self, p: int, edges: PartEdges, send: list[np.ndarray]) -> Part:
+        """Part p without features.
+
+        Args:
+            send: per peer, the own rows that it needs, int32.
+        """
+        own = self.own(p)
+        return Part(
+            schema=self.dataset.schema,
+            features=(),
             node_ids=own,
-            labels=np.asarray(dataset.labels[own]),
-            split=np.asarray(dataset.split[own]),
-            in_degrees=indptr[own + 1] - indptr[own],
-            out_degrees=out_degrees[own],
-            edge_src=sources[p],
-            edge_dst=destinations[p],
-            edge_offsets=edge_offsets[p],
-            halo_ids=nodes[np.concatenate(halos[p])],
-            halo_offsets=_offsets(halos[p]),
+            labels=np.asarray(self.dataset.labels[own]),
+            split=np.asarray(self.dataset.split[own]),
+            in_degrees=self._indptr[own + 1] - self._indptr[own],
+            out_degrees=self._out_degrees[own],
+            edge_src=edges.edge_src,
+            edge_dst=edges.edge_dst,
+            edge_offsets=edges.edge_offsets,
+            halo_ids=self.nodes[np.concatenate([rows + self.offsets[q] for q, rows in enumerate(edges.halos)])],
+            halo_offsets=_offsets(edges.halos),
             send_rows=np.concatenate(send),
             send_offsets=_offsets(send),
         )
+
+    def features(self, p: int, node_type: int) -> Iterator[np.ndarray]:
+        """Part p's features of one type, float32 [rows, F], piece by piece."""
+        own, schema, rows = self.own(p), self.dataset.schema, self.dataset.features[node_type]
+        a, b = schema.bounds(own)[node_type : node_type + 2]
+        size = max(1, _PIECE_BYTES // (4 * max(1, rows.shape[1])))
+        for first in range(a, b, size):
+            yield np.asarray(rows[own[first : min(b, first + size)] - schema.offsets[node_type]], dtype=np.float32)
+
+
+def cut(dataset: Dataset, offsets: np.ndarray, nodes: np.ndarray) -> Iterator[Part]:
+    """Cut a dataset into parts in memory, in rank order; the arguments of ``Cutter``."""
+    cutter = Cutter(dataset, offsets, nodes)
+    edges = [cutter.edges(p) for p in range(cutter.world)]
+    for p, own in enumerate(edges):
+        features = tuple(
+            np.concatenate([np.zeros((0, rows.shape[1]), np.float32), *cutter.features(p, t)])
+            for t, rows in enumerate(dataset.features)
+        )
+        yield replace(cutter.part(p, own, [peer.halos[p] for peer in edges]), features=features)
+
+
+@numba.njit(cache=True)
+def _count(indices: Any, counts: Any) -> None:  # pragma: no cover - compiled
+    for index in indices:
+        counts[index] += 1
+
+
+@numba.njit(cache=True)
+def _decode(
+    keys: Any, num_nodes: Any, owned: Any, rows: Any, edge_src: Any, edge_dst: Any, local: Any
+) -> Any:  # pragma: no cover - compiled
+    """Sources and destinations from sorted keys; which of the owner's rows are read, and sources numbered among these."""
+    first, count = owned[0], owned[1] - owned[0]
+    place = np.zeros(0 if local else count, np.int32)
+    for e in range(len(keys)):
+        edge_dst[e] = (keys[e] // num_nodes) % rows
+        edge_src[e] = keys[e] % num_nodes - first
+        if not local:
+            place[edge_src[e]] = 1
+    halo = np.flatnonzero(place).astype(np.int32)
+    if not local:
+        for k in range(len(halo)):
+            place[halo[k]] = k
+        for e in range(len(keys)):
+            edge_src[e] = place[edge_src[e]]
+    return halo
 
 
 def one_type(part: Part, rank: int, node_type: int) -> Part:

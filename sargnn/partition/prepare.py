@@ -12,11 +12,9 @@ from sargnn.data.prepare import key_of
 from sargnn.data.store import StoreWriter
 from sargnn.errors import ConfigError
 from sargnn.partition import PARTITIONERS
-from sargnn.partition.cut import cut
 from sargnn.partition.order import VERSION as ORDER_VERSION
 from sargnn.partition.order import order_nodes
-from sargnn.partition.stats import StatsCollector
-from sargnn.partition.store import FORMAT_VERSION, PartitionInfo, partition_info, write_part
+from sargnn.partition.store import FORMAT_VERSION, PartitionInfo, partition_info, write_parts
 from sargnn.resolve import resolve
 from sargnn.steps import step
 
@@ -52,12 +50,8 @@ def prepare_partition(config: RunConfig | PartitionConfig, dataset_path: Path) -
         assignment = assign(dataset, config.world, config.partitioner)
         step("ordering nodes")
         offsets, nodes = order_nodes(dataset, assignment, config.world, config.partitioner.order)
-        collector = StatsCollector()
         with StoreWriter(path, "partition", FORMAT_VERSION) as writer:
-            for rank, part in enumerate(cut(dataset, offsets, nodes)):
-                step("writing parts", rank, config.world)
-                write_part(writer, rank, part)
-                collector.add(rank, part)
+            stats = write_parts(writer, dataset, offsets, nodes)
             writer.meta = {
                 "world": config.world,
                 "num_nodes": dataset.num_nodes,
@@ -68,7 +62,7 @@ def prepare_partition(config: RunConfig | PartitionConfig, dataset_path: Path) -
                 "dataset_name": dataset.name,
                 "dataset_hash": dataset.content_hash,
                 "partition_time_s": time.perf_counter() - started,
-                "stats": dataclasses.asdict(collector.finish()),
+                "stats": dataclasses.asdict(stats),
                 "made_by": identity,
             }
     return partition_info(path)

@@ -27,7 +27,8 @@ _EPOCH_METRICS = (
 )  # fmt: skip
 _SUMMARY_METRICS = (
     "test_acc", "val_acc", "best_val_acc", "test_acc_at_best_val", "epoch_time_s", "evaluate_time_s", "startup_time_s",
-    "partition_time_s", "compute_time_s", "comm_wait_time_s", "comm_bytes_per_epoch", "edge_cut",
+    "partition_time_s", "compute_time_s", "comm_wait_time_s", "comm_bytes_per_epoch", "edge_cut", "test_acc_smoothed",
+    "val_acc_smoothed", "smooth_time_s",
 )  # fmt: skip
 
 
@@ -136,7 +137,7 @@ class MlflowRun:
         ]
         if peaks := summary.get("peak_train_bytes"):  # one number, for columns and axes
             metrics.append(Metric("final/peak_train_bytes_max", float(max(peaks)), now, max(last, 0)))
-        for name in ("peak_rss_bytes", "peak_train_bytes", "peak_evaluate_bytes"):
+        for name in ("peak_rss_bytes", "peak_train_bytes", "peak_evaluate_bytes", "peak_smooth_bytes"):
             for rank, value in enumerate(summary.get(name) or []):
                 metrics.append(Metric(f"final/rank_{rank:02d}/{name}", float(value), now, max(last, 0)))
         if metrics:

@@ -207,6 +207,8 @@ def compare_table(runs: Sequence[dict[str, Any]]) -> None:
         ("sent/epoch", "comm_bytes_per_epoch", lambda v: v, min, human_bytes),
         ("peak/worker", "peak_train_bytes", max, min, human_bytes),
     ]
+    if any(run.get("test_acc_smoothed") is not None for run in runs):
+        columns.insert(1, ("smoothed", "test_acc_smoothed", lambda v: v, max, lambda v: f"{v:.4f}"))
     for title, *_ in columns:
         table.add_column(title, justify="right", no_wrap=True)
     values = [[None if run.get(key) is None else read(run[key]) for run in runs] for _, key, read, _, _ in columns]

@@ -115,13 +115,17 @@ def best(run_dir: Path) -> Path | None:
     return found[1] if found else None
 
 
-def load(trainer: Trainer, path: Path) -> int:
-    """Put the trainer into a checkpoint's state; the number of epochs that were trained. Every rank reads its own rows."""
+def load(trainer: Trainer, path: Path, *, moments: bool = True) -> int:
+    """Put the trainer into a checkpoint's state; the number of epochs that were trained. Every rank reads its own rows.
+
+    Args:
+        moments: also the optimizer's state, to train on.
+    """
     store = opened(path, verify=False)  # whoever chose it has verified it
     with torch.no_grad():
-        for name, tensor in _tables(trainer, sharded=False, make=True):
+        for name, tensor in _tables(trainer, sharded=False, make=True, moments=moments):
             tensor.copy_(torch.from_numpy(np.array(store.array(name))))
-        for name, table in _tables(trainer, sharded=True, make=True):
+        for name, table in _tables(trainer, sharded=True, make=True, moments=moments):
             rows = store.array(name)[_places(trainer, name)]
             table.copy_(torch.from_numpy(rows))
     meta = store.meta
@@ -136,13 +140,15 @@ def load(trainer: Trainer, path: Path) -> int:
     return int(meta["epoch"])
 
 
-def _tables(trainer: Trainer, *, sharded: bool, make: bool = False) -> Iterator[tuple[str, Tensor]]:
+def _tables(trainer: Trainer, *, sharded: bool, make: bool = False, moments: bool = True) -> Iterator[tuple[str, Tensor]]:
     """Parameters, buffers and the optimizer's moments with their names; ``make`` creates moments that are not there yet."""
     own = {id(p) for p in trainer.sharded}
     for name, parameter in trainer.model.named_parameters():
         if (id(parameter) in own) != sharded:
             continue
         yield f"param/{name}", parameter.data
+        if not moments:
+            continue
         assert trainer.optimizer is not None
         state = trainer.optimizer.state[parameter]
         if make:

@@ -206,15 +206,16 @@ class Trainer:
         first: dict[str, float] = {}
         every = self.config.checkpoint.every
         for epoch in range(self.first_epoch, self.config.epochs):
+            if self._has_enough:
+                break  # a resumed run that had ended
             row = self.train_epoch(epoch)
-            if (epoch + 1) % self.config.eval_every == 0 or epoch + 1 == self.config.epochs:
+            if (epoch + 1) % self.config.eval_every == 0 or epoch + 1 == self.config.epochs or not self.parameters:
                 row |= self.evaluate(row["ranks"])
                 self.evaluated = epoch + 1
             wanted, self.stopped = row.pop("wanted")
             if on_epoch is not None:
                 on_epoch(row)
-            patience = self.config.early_stopping
-            last = epoch + 1 == self.config.epochs or (patience is not None and self.history.stale >= patience)
+            last = epoch + 1 == self.config.epochs or self._has_enough or not self.parameters
             due = every is not None and (last or (epoch + 1) % every == 0)
             if on_checkpoint is not None and (due or wanted or self.stopped):
                 on_checkpoint(epoch + 1)
@@ -231,6 +232,12 @@ class Trainer:
                 name: (seconds - first.get(name, 0.0)) / epochs for name, seconds in self.spans.own_s.items()
             }
         return self.history
+
+    @property
+    def _has_enough(self) -> bool:
+        """Early stopping, also of a run that is resumed after it."""
+        patience = self.config.early_stopping
+        return patience is not None and self.history.stale >= patience
 
     def train_epoch(self, epoch: int) -> dict[str, Any]:
         """One step on the full graph.
@@ -334,8 +341,9 @@ class Trainer:
         ranks["peak_evaluate_bytes"] = [int(one) for one in peaks]
         history.accuracies = found
         val = found["valid"]
-        better = val is not None and (history.best_val_acc is None or val > history.best_val_acc)
-        history.stale = 0 if better else history.stale + 1
+        if val is not None:
+            better = history.best_val_acc is None or val > history.best_val_acc
+            history.stale = 0 if better else history.stale + 1
         if val is not None and (history.best_val_acc is None or val >= history.best_val_acc):
             history.best_val_acc, history.test_acc_at_best_val = val, found["test"]
         return {"train_acc": found["train"], "val_acc": val, "test_acc": found["test"]}
@@ -356,6 +364,9 @@ class Trainer:
         """Correct & Smooth after training, if it is on; its accuracies and memory peak go into the history."""
         if self.config.smooth.name == "none":
             return
+        self.engine.forget_constants()  # training is over
+        if self.optimizer is not None:
+            self.optimizer.state.clear()
         logits = self.predictions()
         started = time.perf_counter()
         self.meter.begin()

@@ -71,11 +71,31 @@ def test_what_predict_refuses(folder: Path, tmp_path: Path) -> None:
         ([f"run={folder / 'one'}", "embeddings=yes"], "true or false"),
         ([f"run={folder / 'one'}", f"out={tmp_path / 'full'}", f"store_dir={folder / 'stores'}"], "something else"),
         ([f"run={tmp_path / 'other'}", f"store_dir={folder / 'stores'}"], "no whole checkpoint"),
+        ([f"run={folder / 'one'}", f"out={folder / 'one'}"], "something else"),
+        ([f"run={folder / 'one'}", f"out={folder / 'one' / 'config.yaml'}"], "something else"),
+        ([f"run={folder / 'one'}", "--cfg", "job"], "config.yaml"),
         ([f"run={folder / 'one'}", "-m"], "no sweeps"),
     ):
         done = run(tmp_path, "predict", *words)
         assert done.returncode == 1 and message in done.stderr and "Traceback" not in done.stderr, done.stderr
-    assert (tmp_path / "full" / "thesis.txt").exists()
+    assert (tmp_path / "full" / "thesis.txt").exists() and (folder / "one" / "checkpoints").is_dir()
+
+
+@pytest.mark.parametrize("how", ["missing", "short", "damaged", "manifest"])
+def test_damaged_predictions_are_named(folder: Path, tmp_path: Path, how: str) -> None:
+    if not (folder / "good").exists():
+        assert run(folder, "predict", "run=one", "out=good").returncode == 0
+    shutil.copytree(folder / "good", folder / how)
+    file = folder / how / ("predictions.json" if how == "manifest" else "predictions.npy")
+    if how == "missing":
+        file.unlink()
+    elif how == "short":
+        np.save(file, np.zeros(3, np.int64))
+    else:
+        file.write_bytes(file.read_bytes()[:20])
+    done = run(folder, "evaluate", "run=one", f"predictions={how}")
+    assert done.returncode == 1 and file.name in done.stderr and "sargnn predict run=one" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("model", ["mlp", "linear", "label_propagation"])

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sargnn.config import LookalikeConfig, PartitionerConfig
+from sargnn.config import PartitionerConfig
 from sargnn.data import lookalike
 from sargnn.data.dataset import SPLITS, UNLABELLED, Dataset, open_dataset
 from sargnn.data.lookalike import SHAPES, Lookalike
 from sargnn.errors import DataError
 from sargnn.partition.cut import parts_of
 from sargnn.partition.metis import assign
+from sargnn.sources import LookalikeConfig
 
 
 def made(folder: Path, name: str, scale: float) -> Dataset:

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sargnn.config import OgbDirConfig
 from sargnn.data.dataset import Dataset
 from sargnn.data.ogb import ogb_dir
 from sargnn.errors import DataError
+from sargnn.sources import OgbDirConfig
+from tests.data.stores import stored
 
 EDGES = [(0, 1), (1, 2), (2, 0), (2, 0), (3, 3), (1, 4)]
 FEATURES = [[0.5, 1.0], [2.0, -2.0], [0.0, 0.0], [1.0, 3.0], [4.0, 4.0], [7.0, 1.0]]
@@ -38,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 
 def read(folder: Path, inverse: bool = False, normalize: bool = False) -> Dataset:
     config = OgbDirConfig("ogb_dir", str(folder), add_inverse_edges=inverse, normalize_features=normalize, add_self_loops=None)
-    return ogb_dir(config).read()
+    return stored(ogb_dir(config))
 
 
 def edges_of(dataset: Dataset) -> list[tuple[int, int]]:

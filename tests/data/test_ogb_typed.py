@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sargnn.config import OgbDirConfig
 from sargnn.data.dataset import SPLITS, Dataset, open_dataset
 from sargnn.data.ogb import ogb_dir
 from sargnn.errors import DataError
+from sargnn.sources import OgbDirConfig
+from tests.data.stores import stored
 from tests.data.test_ogb import write_gz
 
 COUNTS = {"author": 7, "field_of_study": 4, "institution": 3, "paper": 9}
@@ -58,7 +59,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def read(folder: Path, **flags: Any) -> Dataset:
-    return ogb_dir(dataclasses.replace(CONFIG, root=str(folder), **flags)).read()
+    return stored(ogb_dir(dataclasses.replace(CONFIG, root=str(folder), **flags)))
 
 
 def edges_of(dataset: Dataset, relation: int) -> list[tuple[int, int]]:
@@ -111,7 +112,7 @@ def test_inverse_edges_are_relations_of_their_own(folder: Path) -> None:
 
 def test_the_store_keeps_it_all(folder: Path, tmp_path: Path) -> None:
     wanted = read(folder, add_inverse_edges=True)
-    ogb_dir(dataclasses.replace(CONFIG, root=str(folder), add_inverse_edges=True)).write(tmp_path / "store")
+    ogb_dir(dataclasses.replace(CONFIG, root=str(folder), add_inverse_edges=True)).write(tmp_path / "store", 0)
     found = open_dataset(tmp_path / "store", verify=True)
     assert found.schema == wanted.schema
     for name in ("labels", "split", "indptr", "indices", "relation"):

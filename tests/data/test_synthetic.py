@@ -6,8 +6,8 @@ import dataclasses
 
 import numpy as np
 
-from sargnn.config import SyntheticConfig
 from sargnn.data.synthetic import Synthetic
+from sargnn.sources import SyntheticConfig
 from tests.test_config import config
 
 

@@ -61,3 +61,17 @@ def test_equals_batch_norm(world: int, offset: float) -> None:
         for answer in ranks:
             assert value is not None
             np.testing.assert_allclose(answer["tensors"][index], value.numpy(), rtol=tolerance, atol=tolerance)
+
+
+def test_a_type_without_rows_keeps_its_running_statistics() -> None:
+    """As in a layer of a message-flow graph that computes none of its rows."""
+    norm = DistributedBatchNorm(WIDTH, num_types=3).double()
+    x, _ = data(0.0)
+    norm(x, Group.single(), (0, 20, 20, 60))
+    assert torch.equal(norm.running_mean[1], torch.zeros(WIDTH).double()) and torch.equal(
+        norm.running_var[1], torch.ones(WIDTH).double()
+    )
+    plain = torch.nn.BatchNorm1d(WIDTH).double()
+    plain(x[20:])
+    assert plain.running_var is not None
+    assert torch.allclose(norm.running_var[2], plain.running_var)

@@ -26,7 +26,6 @@ from sargnn.config import (
     RgcnConfig,
     RunConfig,
     SageConfig,
-    SyntheticConfig,
     TrackingConfig,
 )
 from sargnn.data.dataset import Dataset
@@ -34,6 +33,7 @@ from sargnn.launch.worker import make_trainer
 from sargnn.models import MODELS
 from sargnn.models.stack import GraphLayer, Stack
 from sargnn.partition.cut import parts_of
+from sargnn.sources import SyntheticConfig
 from sargnn.train.loop import Trainer
 from tests.graphs import assign, nasty_graph, typed_graph
 

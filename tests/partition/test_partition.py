@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sargnn.config import LookalikeConfig
 from sargnn.data.dataset import Dataset, group_by, open_dataset
 from sargnn.data.lookalike import Lookalike
 from sargnn.data.prepare import prepare_dataset
@@ -22,6 +21,7 @@ from sargnn.partition.order import order_nodes
 from sargnn.partition.prepare import prepare_partition
 from sargnn.partition.stats import StatsCollector
 from sargnn.partition.store import FORMAT_VERSION, open_part, write_part
+from sargnn.sources import LookalikeConfig
 from tests.graphs import assign, nasty_graph, typed_graph
 from tests.test_config import config
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from sargnn.comm.group import Group
 from sargnn.config import OptimConfig, RunConfig
 from sargnn.data.dataset import Dataset
+from sargnn.train import checkpoint
 from sargnn.train.loss import Targets, training_loss
 from sargnn.train.optim import learning_rate
 from tests.graphs import nasty_graph, typed_graph
@@ -74,10 +76,13 @@ def test_clipping_takes_the_norm_over_all_workers(name: str) -> None:
     )
 
 
-def _until(group: Group, config: RunConfig, dataset: Dataset) -> list[float | None]:
+def _until(group: Group, config: RunConfig, dataset: Dataset, run_dir: str = "", start: str = "") -> list[float | None]:
     trainer = cases.trainer_of(group, config, dataset)
+    if start:
+        trainer.first_epoch = checkpoint.load(trainer, Path(start))
     accuracies: list[float | None] = []
-    trainer.run(lambda row: accuracies.append(row.get("val_acc")))
+    save = (lambda epoch: checkpoint.save(trainer, config, "some", Path(run_dir), epoch)) if run_dir else None
+    trainer.run(lambda row: accuracies.append(row.get("val_acc")), save)
     return accuracies
 
 
@@ -95,3 +100,13 @@ def test_early_stopping(patience: int) -> None:
             stop = epoch + 1
             break
     assert found == whole[:stop] and stop < 60
+
+
+def test_early_stopping_holds_after_a_resume(tmp_path: Path) -> None:
+    """Also when the run ended, and what came after training did not."""
+    config = dataclasses.replace(cases.run_config(cases.model_config("sage"), epochs=60), eval_every=2, early_stopping=2)
+    config = dataclasses.replace(config, checkpoint=dataclasses.replace(config.checkpoint, every=1, keep=99))
+    whole = _until(Group.single(), config, nasty_graph(), str(tmp_path))
+    for epoch in (len(whole), len(whole) - 2, 3):
+        rest = _until(Group.single(), config, nasty_graph(), "", str(checkpoint.path_of(tmp_path, epoch)))
+        assert rest == whole[epoch:]

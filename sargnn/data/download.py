@@ -1,0 +1,110 @@
+"""Fetching OGB's archives from the addresses that OGB publishes: resumed where it broke off, checked, then unpacked.
+
+What is published about an archive is its size, in the server's answer, and a checksum of every file in it, in the archive;
+both are compared.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import shutil
+import urllib.error
+import urllib.request
+import zipfile
+import zlib
+from pathlib import Path
+
+from sargnn.errors import DataError
+from sargnn.steps import step
+
+_TIMEOUT_S = 8.0
+_CHUNK_BYTES = 1 << 20
+
+
+def address_of(name: str) -> str:
+    """Where OGB publishes a dataset's archive, from the table in OGB's own package, which is not imported."""
+    found = importlib.util.find_spec("ogb")
+    places = list(found.submodule_search_locations or ()) if found else []
+    for place in places:
+        table = Path(place) / "nodeproppred" / "master.csv"
+        if table.is_file():
+            with table.open() as file:
+                rows = {row[0]: row[1:] for row in csv.reader(file)}
+            return rows["url"][rows[""].index(name)]
+    raise DataError("OGB's package, which knows the addresses, is not installed.", hint="pip install ogb")
+
+
+def fetch(address: str, archive: Path, by_hand: str) -> None:
+    """Fetch a file, or the rest of it where a part is there already.
+
+    Args:
+        archive: where it goes; its beginning is kept as ``archive.part`` until it is whole.
+        by_hand: what a person without a network can do, for the error.
+
+    Raises:
+        DataError: no network, an answer other than the file, or fewer bytes than promised.
+    """
+    part = archive.with_name(f"{archive.name}.part")
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    have = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(address, headers={"Range": f"bytes={have}-"} if have else {})
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
+            resumed = answer.status == 206
+            have = have if resumed else 0
+            length = answer.headers.get("Content-Length")
+            total = have + int(length) if length else None
+            free = shutil.disk_usage(archive.parent).free
+            if total is not None and free < total - have:
+                raise DataError(
+                    f"The disk has too little room for '{archive}'.",
+                    given=f"{free / 1e9:.1f} GB free", allowed=f"{(total - have) / 1e9:.1f} GB, and as much again to unpack it",
+                )  # fmt: skip
+            with part.open("ab" if resumed else "wb") as file:
+                while chunk := answer.read(_CHUNK_BYTES):
+                    file.write(chunk)
+                    have += len(chunk)
+                    step(f"fetching {archive.name}", have, total)
+    except urllib.error.HTTPError as error:
+        if error.code == 416:  # the part is no part of what is published now
+            part.unlink()
+        raise _not_fetched(address, f"the server answers {error.code} {error.reason}", by_hand) from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise _not_fetched(address, str(reason) or type(error).__name__, by_hand) from error
+    if total is not None and have != total:
+        raise _not_fetched(address, f"it broke off after {have} of {total} bytes; started again it goes on there", by_hand)
+    part.replace(archive)
+
+
+def _not_fetched(address: str, reason: str, by_hand: str) -> DataError:
+    return DataError(f"'{address}' could not be fetched.", given=reason, hint=by_hand)
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """The one folder of an archive as ``folder``; checksums are compared, and nothing half-unpacked keeps the name.
+
+    Raises:
+        DataError: a damaged archive; or one that holds something else, or names files outside itself.
+    """
+    temporary = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        with zipfile.ZipFile(archive) as content:
+            names = content.namelist()
+            tops = {Path(name).parts[0] for name in names if Path(name).parts}
+            if len(tops) != 1 or any(".." in Path(name).parts or Path(name).is_absolute() for name in names):
+                raise DataError(
+                    f"'{archive}' is not an archive of OGB's: it must hold one folder.", given=", ".join(sorted(tops))
+                )
+            for number, name in enumerate(names):
+                step(f"unpacking {archive.name}", number, len(names))
+                content.extract(name, temporary)
+        (temporary / tops.pop()).replace(folder)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+        raise DataError(
+            f"'{archive}' is damaged: {error}", hint=f"remove it to have it fetched again: rm {archive}"
+        ) from error  # fmt: skip
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

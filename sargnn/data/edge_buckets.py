@@ -1,0 +1,116 @@
+"""Edges sorted on disk: files for ranges of destinations, each small enough to be sorted in memory.
+
+Letters: N nodes, E directed edges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from sargnn.data.dataset import group_by
+from sargnn.data.store import StoreWriter
+from sargnn.steps import step
+
+_CHUNK_KEYS = 1 << 20
+
+
+class EdgeBuckets:
+    """Takes edges in any order and gives them back by destination, then source; parallel edges are kept. A context manager.
+
+    Args:
+        folder: where the files go; 8 bytes an edge.
+        num_nodes: N, below 2**31.5, so that ``destination * N + source`` fits 63 bits.
+        num_edges: about how many will come.
+        bucket_edges: how many are sorted at once, in 8 bytes each, whatever the degrees are.
+    """
+
+    def __init__(self, folder: Path, num_nodes: int, num_edges: int, bucket_edges: int) -> None:
+        self.num_nodes, self.bucket_edges = num_nodes, bucket_edges
+        self.count = max(1, min(num_nodes, -(-num_edges // bucket_edges)))
+        self.rows = -(-num_nodes // self.count)
+        self._paths = [folder / f"bucket_{number:05d}" for number in range(self.count)]
+        self._open = ExitStack()
+        self._files = [self._open.enter_context(path.open("wb")) for path in self._paths]
+
+    def add(self, destination: np.ndarray, source: np.ndarray) -> None:
+        """Add edges: integers [E] each, in [0, N)."""
+        keys = destination.astype(np.int64) * self.num_nodes + source
+        indptr, order = group_by(destination // self.rows, self.count)
+        keys = keys[order]
+        for number, file in enumerate(self._files):
+            keys[indptr[number] : indptr[number + 1]].tofile(file)
+
+    def flush(self) -> None:
+        """All edges have come."""
+        self._open.close()
+
+    def keys(self, number: int) -> np.ndarray:
+        """A bucket's ``destination * N + source``, int64, unsorted or as ``put``; the whole bucket, however large."""
+        return np.fromfile(self._paths[number], np.int64)
+
+    def put(self, number: int, keys: np.ndarray) -> None:
+        """Replace a bucket's keys."""
+        keys.tofile(self._paths[number])
+
+    def runs(self) -> Iterator[np.ndarray]:
+        """Sorted keys, run by run; every bucket is removed once it was given. A bucket that came out too large, by its nodes'
+        degrees, is divided further; only one node's edges are never."""
+        for number, path in enumerate(self._paths):
+            step("sorting edges", number, self.count)
+            yield from self._sorted(path, number * self.rows, min((number + 1) * self.rows, self.num_nodes))
+
+    def _sorted(self, path: Path, first: int, last: int) -> Iterator[np.ndarray]:
+        pieces = -(-(path.stat().st_size // 8) // self.bucket_edges)
+        if pieces <= 1 or last - first <= 1:
+            keys = np.fromfile(path, np.int64)
+            path.unlink()
+            keys.sort()
+            yield keys
+            return
+        rows = -(-(last - first) // pieces)
+        starts = list(range(first, last, rows))
+        parts = [path.with_name(f"{path.name}.{k}") for k in range(len(starts))]
+        with ExitStack() as stack, path.open("rb") as whole:
+            files = [stack.enter_context(part.open("wb")) for part in parts]
+            while len(keys := np.fromfile(whole, np.int64, _CHUNK_KEYS)):
+                which = (keys // self.num_nodes - first) // rows
+                for k, file in enumerate(files):
+                    keys[which == k].tofile(file)
+        path.unlink()
+        for start, part in zip(starts, parts, strict=True):
+            yield from self._sorted(part, start, min(start + rows, last))
+
+    def write(self, writer: StoreWriter) -> int:
+        """``indptr`` and ``indices`` of a dataset's store; the number of edges."""
+        self.flush()
+        degrees = np.zeros(self.num_nodes, np.int64)
+        total = 0
+        with writer.append("indices", np.dtype(np.int32 if self.num_nodes < 2**31 else np.int64)) as indices:
+            for keys in self.runs():
+                total += len(keys)
+                if not len(keys):
+                    continue
+                for start in range(0, len(keys), _CHUNK_KEYS):
+                    chunk = keys[start : start + _CHUNK_KEYS]
+                    destination = chunk // self.num_nodes
+                    low = int(destination[0])
+                    counts = np.bincount(destination - low)
+                    degrees[low : low + len(counts)] += counts
+                    indices.write((chunk - destination * self.num_nodes).astype(indices.dtype))
+        indptr = np.zeros(self.num_nodes + 1, np.int64)
+        np.cumsum(degrees, out=indptr[1:])
+        writer.put("indptr", indptr)
+        return total
+
+    def __enter__(self) -> EdgeBuckets:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._open.close()
+        for path in self._paths:
+            path.unlink(missing_ok=True)

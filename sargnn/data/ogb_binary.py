@@ -1,0 +1,194 @@
+"""OGB's binary layout, that of ogbn-papers100M: arrays in deflated ``.npz`` files, too large to be read at once.
+
+    raw/data.npz: edge_index int [2, E], num_nodes_list, num_edges_list [1], node_feat float [N, F] (node_year is not used)
+    raw/node-label.npz: node_label float [N, 1], nan where there is none
+    split/NAME/{train,valid,test}.csv.gz: node numbers
+
+Members are inflated piece by piece, never unpickled. Sources and destinations lie one after the other in ``edge_index``, so
+that it is inflated twice, once for each.
+
+Letters: N nodes, E edges, F features.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib import format as npy_format
+
+from sargnn.data.dataset import SPLITS
+from sargnn.data.ogb_files import checked_labels, existing, expect_range, identity_of, read_split, split_folder
+from sargnn.data.streamed import StreamedReader
+from sargnn.errors import DataError
+from sargnn.sources import OgbConfig, OgbDirConfig
+
+DATA = Path("raw/data.npz")
+_VERSION = 1
+_SKIPPED_BYTES = 1 << 24
+
+
+class Member:
+    """One array of an ``.npz`` file, read from its beginning. A context manager.
+
+    Raises:
+        DataError: no such file or array, or one that holds Python objects or is in Fortran's order.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.path, self.name = path, name
+        with ExitStack() as stack, self._readable():
+            archive = stack.enter_context(zipfile.ZipFile(path))
+            try:
+                self._file: IO[bytes] = stack.enter_context(archive.open(f"{name}.npy"))
+            except KeyError as error:
+                held = ", ".join(one.removesuffix(".npy") for one in archive.namelist())
+                raise DataError(f"'{path}' holds no array '{name}'.", given=held) from error
+            version = npy_format.read_magic(self._file)
+            read = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
+            self.shape, fortran, self.dtype = read(self._file)
+            if self.dtype.hasobject or (fortran and len(self.shape) > 1):
+                form = f"{self.dtype}, Fortran order: {fortran}"
+                raise DataError(f"'{path}' holds '{name}' in a form that is not read.", given=form)
+            self._open = stack.pop_all()
+
+    def skip(self, entries: int) -> None:
+        """Pass over entries."""
+        left = entries * self.dtype.itemsize
+        while left:
+            left -= len(self._bytes(min(left, _SKIPPED_BYTES)))
+
+    def read(self, entries: int) -> np.ndarray:
+        """The next entries, flat."""
+        return np.frombuffer(self._bytes(entries * self.dtype.itemsize), self.dtype)
+
+    def finish(self) -> None:
+        """All was read: its checksum is compared."""
+        with self._readable():
+            self._file.read(1)
+
+    def _bytes(self, count: int) -> bytes:
+        with self._readable():
+            content = self._file.read(count)
+        if len(content) < count:
+            raise DataError(f"'{self.path}' is cut off: '{self.name}' ends too early.", given=f"shape {self.shape}")
+        return content
+
+    def _readable(self) -> _Readable:
+        return _Readable(self.path)
+
+    def __enter__(self) -> Member:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._open.close()
+
+
+class _Readable:
+    """Says what is wrong with an archive."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, zipfile.BadZipFile | zlib.error | EOFError | OSError | ValueError | NotImplementedError):
+            raise DataError(f"'{self.path}' cannot be read: {str(error) or type(error).__name__}") from error
+
+
+class BinaryOgbDir(StreamedReader):
+    """Reads a folder in the binary layout.
+
+    Raises (reading):
+        DataError: a file that is missing, cut off or damaged, counts that disagree, an edge to a node that does not exist, a
+            feature that is not finite, a label that is not a class.
+    """
+
+    def __init__(self, config: OgbDirConfig | OgbConfig, root: Path) -> None:
+        self.config, self.root, self.name = config, root, root.name
+        self.add_inverse_edges, self.normalize_features = config.add_inverse_edges, config.normalize_features
+        self.data, self.label = existing(root / DATA), existing(root / "raw/node-label.npz")
+        folder = split_folder(root)
+        self.split_files = {name: existing(folder / f"{name}.csv.gz") for name in SPLITS}
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the content, for the store's key: the flags, and each raw file's size and time of change."""
+        return {
+            "reader": "ogb_binary",
+            "version": _VERSION,
+            "files": identity_of([self.data, self.label, *self.split_files.values()]),
+            "add_inverse_edges": self.add_inverse_edges,
+            "normalize_features": self.normalize_features,
+        }
+
+    def _count(self, name: str) -> int:
+        with Member(self.data, name) as member:
+            return int(member.read(int(np.prod(member.shape))).sum())
+
+    @cached_property
+    def num_nodes(self) -> int:  # type: ignore[override]
+        return self._count("num_nodes_list")
+
+    @cached_property
+    def num_rows(self) -> int:  # type: ignore[override]
+        return self._count("num_edges_list")
+
+    @cached_property
+    def num_features(self) -> int:
+        with self._member(self.data, "node_feat", (self.num_nodes, None), "f") as member:
+            return int(member.shape[1])
+
+    def _member(self, path: Path, name: str, shape: tuple[int | None, ...], kinds: str) -> Member:
+        member = Member(path, name)
+        fits = len(member.shape) == len(shape) and all(b in (None, a) for a, b in zip(member.shape, shape, strict=True))
+        if not fits or member.dtype.kind not in kinds:
+            member.close()
+            raise DataError(
+                f"'{path}' does not hold '{name}' as the counts give it.",
+                given=f"{member.dtype} {list(member.shape)}", allowed=f"{[n or 'any' for n in shape]}",
+            )  # fmt: skip
+        return member
+
+    def edges(self, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        def ends() -> Member:
+            return self._member(self.data, "edge_index", (2, self.num_rows), "iu")
+
+        with ends() as sources, ends() as destinations:
+            destinations.skip(self.num_rows)
+            for first in range(0, self.num_rows, rows):
+                count = min(rows, self.num_rows - first)
+                pair = sources.read(count), destinations.read(count)
+                expect_range(self.data, np.stack(pair, 1), 0, self.num_nodes, "a node that does not exist", first)
+                yield pair
+            destinations.finish()
+
+    def features(self, rows: int) -> Iterator[np.ndarray]:
+        with self._member(self.data, "node_feat", (self.num_nodes, self.num_features), "f") as member:
+            for first in range(0, self.num_nodes, rows):
+                count = min(rows, self.num_nodes - first)
+                yield member.read(count * self.num_features).reshape(count, -1).astype(np.float32)
+            member.finish()
+
+    def features_source(self) -> str:
+        return str(self.data)
+
+    def labels(self) -> np.ndarray:
+        with self._member(self.label, "node_label", (self.num_nodes, 1), "fiu") as member:
+            raw = member.read(self.num_nodes)
+            member.finish()
+        return checked_labels(self.label, raw.reshape(-1, 1), self.num_nodes)
+
+    def split(self) -> np.ndarray:
+        return read_split(self.split_files, self.num_nodes)

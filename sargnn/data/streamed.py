@@ -1,0 +1,138 @@
+"""Homogeneous graphs that are read piece by piece into a store: peak memory is a buffer, and a few numbers per node.
+
+Of the buffer a quarter goes to edges being sorted and a sixteenth to each piece that is read. Beside it 25 bytes a node:
+in-degrees and their sums (16), labels (8), split (1). On disk, while it is made: 8 bytes an edge more than the store itself.
+
+Letters: N nodes, E directed edges, F features.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from abc import abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from sargnn.data.dataset import FORMAT_VERSION, Reader, check_labels, describe, features_name
+from sargnn.data.edge_buckets import EdgeBuckets
+from sargnn.data.schema import Schema
+from sargnn.data.store import StoreWriter
+from sargnn.errors import DataError, StoreError
+from sargnn.steps import step
+
+_LARGEST_PIECE_BYTES = 1 << 26
+
+
+class StreamedReader(Reader):
+    """A graph that comes in pieces.
+
+    Attributes:
+        name: the dataset's. num_nodes: N. num_rows: edges as they come.
+        add_inverse_edges: keep every edge also the other way round.
+        normalize_features: divide each row by its L1 norm.
+    """
+
+    name: str
+    num_nodes: int
+    num_rows: int
+    add_inverse_edges: bool
+    normalize_features: bool
+
+    @abstractmethod
+    def edges(self, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Sources and destinations, checked, integers [at most ``rows``] each."""
+
+    @property
+    @abstractmethod
+    def num_features(self) -> int:
+        """F."""
+
+    @abstractmethod
+    def features(self, rows: int) -> Iterator[np.ndarray]:
+        """float32 [at most ``rows``, F], in the nodes' order."""
+
+    @abstractmethod
+    def features_source(self) -> str:
+        """Where they come from, for errors."""
+
+    @abstractmethod
+    def labels(self) -> np.ndarray:
+        """int64 [N], ``UNLABELLED`` where there is none."""
+
+    @abstractmethod
+    def split(self) -> np.ndarray:
+        """uint8 [N], 0 or a value of ``SPLITS``."""
+
+    @property
+    def num_edges(self) -> int:
+        """E."""
+        return self.num_rows * (2 if self.add_inverse_edges else 1)
+
+    @property
+    def store_bytes(self) -> int:
+        """Of the store."""
+        index = 4 if self.num_nodes < 2**31 else 8
+        return self.num_edges * index + self.num_nodes * (8 + 8 + 1 + 4 * self.num_features)
+
+    def write(self, path: Path, buffer_bytes: int) -> None:
+        """Make the store.
+
+        Raises:
+            DataError: wrong raw files; file and row are named.
+            StoreError: the disk has too little room, said before anything is read.
+        """
+        needed = self.store_bytes + 8 * self.num_edges
+        path.parent.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(path.parent).free
+        step(f"reading {self.name}: {needed / 1e9:.1f} GB of disk while it is made, {self.store_bytes / 1e9:.1f} GB afterwards")
+        if free < needed:
+            raise StoreError(
+                f"The disk has too little room for '{self.name}'.",
+                given=f"{free / 1e9:.1f} GB free where {path.parent} lies",
+                allowed=f"{needed / 1e9:.1f} GB while it is made, {self.store_bytes / 1e9:.1f} GB afterwards",
+                hint="store_dir=FOLDER on another disk",
+            )
+        piece = min(buffer_bytes // 16, _LARGEST_PIECE_BYTES)
+        with StoreWriter(path, "dataset", FORMAT_VERSION) as writer:
+            # Small arrays first: what is wrong there is found before the long passes.
+            labels, split = self.labels(), self.split()
+            check_labels(self.name, labels, split, Schema.homogeneous(self.num_nodes))
+            num_classes = int(labels.max()) + 1
+            writer.put("labels", labels)
+            writer.put("split", split)
+            del labels, split
+            self._write_edges(writer, max(1, piece // 64), max(1, buffer_bytes // 32))
+            self._write_features(writer, max(1, piece // (16 * max(1, self.num_features))))
+            describe(writer, self.name, num_classes, Schema.homogeneous(self.num_nodes), self.identity())
+
+    def _write_edges(self, writer: StoreWriter, rows: int, bucket_edges: int) -> None:
+        with (
+            tempfile.TemporaryDirectory(dir=writer.folder) as scratch,
+            EdgeBuckets(Path(scratch), self.num_nodes, self.num_edges, bucket_edges) as buckets,
+        ):
+            done = 0
+            for source, destination in self.edges(rows):
+                step("reading edges", done, self.num_rows)
+                done += len(source)
+                buckets.add(destination, source)
+                if self.add_inverse_edges:
+                    buckets.add(source, destination)
+            buckets.write(writer)
+
+    def _write_features(self, writer: StoreWriter, rows: int) -> None:
+        done = 0
+        with writer.append(features_name(0), np.float32, (self.num_features,)) as target:
+            for piece in self.features(rows):
+                step("reading features", done, self.num_nodes)
+                bad = np.flatnonzero(~np.isfinite(piece).all(1))
+                if len(bad):
+                    raise DataError(
+                        f"'{self.features_source()}' holds a feature that is not finite in row {done + bad[0] + 1}."
+                    )
+                if self.normalize_features:
+                    piece /= np.maximum(np.abs(piece).sum(1, keepdims=True), 1e-12)
+                target.write(piece)
+                done += len(piece)

@@ -1,0 +1,23 @@
+"""Datasets through their store, as every reader makes them."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sargnn.data.dataset import Dataset, Reader, open_dataset
+
+
+def stored(reader: Reader, buffer_bytes: int = 10**9) -> Dataset:
+    """What a reader writes, read back into memory."""
+    with tempfile.TemporaryDirectory() as folder:
+        reader.write(Path(folder) / "store", buffer_bytes)
+        assert [path.name for path in Path(folder).iterdir()] == ["store"]
+        found = open_dataset(Path(folder) / "store", verify=True)
+        arrays: Any = {name: np.array(getattr(found, name)) for name in ("labels", "split", "indptr", "indices")}
+        relation = None if found.relation is None else np.array(found.relation)
+        return dataclasses.replace(found, features=tuple(np.array(f) for f in found.features), relation=relation, **arrays)
