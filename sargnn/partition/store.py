@@ -62,14 +62,6 @@ def partition_info(path: Path) -> PartitionInfo:
     )
 
 
-def write_part(writer: StoreWriter, rank: int, part: Part) -> None:
-    """One worker's part into a partition store."""
-    for array in PART_ARRAYS:
-        writer.put(_name(rank, array), getattr(part, array))
-    for node_type, rows in enumerate(part.features):
-        writer.put(_name(rank, features_name(node_type)), rows)
-
-
 def write_parts(writer: StoreWriter, dataset: Dataset, offsets: np.ndarray, nodes: np.ndarray) -> PartitionStats:
     """Cut a dataset straight into a partition store; the arguments of ``Cutter``. No more than one part's edges are held.
 

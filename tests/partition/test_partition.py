@@ -12,15 +12,14 @@ from sargnn.data.dataset import Dataset, group_by, open_dataset
 from sargnn.data.lookalike import Lookalike
 from sargnn.data.prepare import prepare_dataset
 from sargnn.data.schema import Relation
-from sargnn.data.store import StoreWriter
 from sargnn.data.typed import Edges, typed_dataset
 from sargnn.errors import ConfigError, StoreError
 from sargnn.partition import PARTITIONERS
-from sargnn.partition.cut import PART_ARRAYS, Part, cut, parts_of
+from sargnn.partition.cut import Part, cut, parts_of
 from sargnn.partition.order import order_nodes
 from sargnn.partition.prepare import prepare_partition
 from sargnn.partition.stats import StatsCollector
-from sargnn.partition.store import FORMAT_VERSION, open_part, write_part
+from sargnn.partition.store import open_part
 from sargnn.sources import LookalikeConfig
 from tests.graphs import assign, nasty_graph, typed_graph
 from tests.test_config import config
@@ -126,20 +125,6 @@ def test_small_types_do_not_upset_metis(sizes: list[int], world: int) -> None:
     for t, size in enumerate(sizes):
         counts = np.bincount(assignment[typed.schema.offsets[t] : typed.schema.offsets[t + 1]], minlength=world)
         assert counts.max() <= max(-(-size // world), 1.1 * size / world)
-
-
-def test_a_typed_part_survives_its_store(tmp_path: Path) -> None:
-    typed = typed_graph()
-    part = list(parts_of(typed, assign(typed, "random", 3), 3))[1]
-    with StoreWriter(tmp_path / "store", "partition", FORMAT_VERSION) as writer:
-        write_part(writer, 1, part)
-        writer.meta = {"schema": typed.schema.to_json()}
-    found = open_part(tmp_path / "store", 1)
-    assert found.schema == typed.schema
-    for name in PART_ARRAYS:
-        assert np.array_equal(getattr(found, name), getattr(part, name))
-    for one, other in zip(found.features, part.features, strict=True):
-        assert np.array_equal(one, other) and one.shape == other.shape
 
 
 def test_locality_brings_neighbours_together(tmp_path: Path) -> None:
