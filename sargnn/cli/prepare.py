@@ -32,7 +32,7 @@ EXPORT = Help(
     examples=(
         ("export-ogb dataset=products_like out=data/ogbn_products", ""),
         ("export-ogb dataset=papers_like out=data/ogbn_papers100M", ""),
-        ("export-ogb dataset=mag_like dataset.add_inverse_edges=false out=data/ogbn_mag", ""),
+        ("export-ogb dataset=mag_like dataset.add_inverse_edges=false out=mag", ""),
     ),
     config="export_ogb",
 )
