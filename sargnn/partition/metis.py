@@ -36,11 +36,11 @@ def kway(graph: sparse.csr_array, parts: int, *, seed: int, imbalance: float) ->
     """
     options = pymetis.Options(seed=seed, ufactor=max(1, round(imbalance * 1000)))
     index_type = pymetis.zero_copy_dtype()
-    weights = graph.data.astype(index_type)
+    plain = bool((graph.data == graph.data[0]).all())
     _, assignment = pymetis.part_graph(
         parts,
-        pymetis.CSRAdjacency(graph.indptr.astype(index_type), graph.indices.astype(index_type)),
-        eweights=None if (weights == weights[0]).all() else weights,
+        pymetis.CSRAdjacency(graph.indptr.astype(index_type, copy=False), graph.indices.astype(index_type, copy=False)),
+        eweights=None if plain else graph.data.astype(index_type, copy=False),
         options=options,
         recursive=False,
     )
@@ -55,13 +55,18 @@ def assign(dataset: Dataset, world: int, config: PartitionerConfig) -> np.ndarra
     n = dataset.num_nodes
     if world == 1 or n <= world:
         return (np.arange(n) % world).astype(np.int32)
-    ones = np.ones(dataset.num_edges, np.int32)
-    graph = symmetric(sparse.csr_array((ones, np.asarray(dataset.indices), np.asarray(dataset.indptr)), shape=(n, n)))
+    graph = _whole(dataset)
     if graph.nnz == 0:
         return (np.arange(n, dtype=np.int64) * world // n).astype(np.int32)
     if len(dataset.schema.node_types) > 1:
         return _typed(dataset, graph, world, config)
     return kway(graph, world, seed=config.seed, imbalance=config.imbalance)
+
+
+def _whole(dataset: Dataset) -> sparse.csr_array:
+    """The symmetric graph; nothing else of its size outlives the call."""
+    n, ones = dataset.num_nodes, np.ones(dataset.num_edges, np.int32)
+    return symmetric(sparse.csr_array((ones, np.asarray(dataset.indices), np.asarray(dataset.indptr)), shape=(n, n)))
 
 
 def _typed(dataset: Dataset, graph: sparse.csr_array, world: int, config: PartitionerConfig) -> np.ndarray:

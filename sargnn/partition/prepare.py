@@ -12,7 +12,7 @@ from sargnn.data.prepare import key_of
 from sargnn.data.store import StoreWriter
 from sargnn.errors import ConfigError
 from sargnn.partition import PARTITIONERS
-from sargnn.partition.memory import check
+from sargnn.partition.memory import available_bytes, check
 from sargnn.partition.order import VERSION as ORDER_VERSION
 from sargnn.partition.order import order_nodes
 from sargnn.partition.store import FORMAT_VERSION, PartitionInfo, partition_info, write_parts
@@ -45,7 +45,7 @@ def prepare_partition(config: RunConfig | PartitionConfig, dataset_path: Path) -
     name = f"{dataset_path.name}-{config.partitioner.name}-w{config.world}-{key_of(identity)}"
     path = Path(config.store_dir) / "partitions" / name
     if not path.exists():
-        check(dataset, config.partitioner.name, config.partitioner.order, config.world, config.prepare.bytes)
+        check(dataset, config.partitioner.name, config.partitioner.order, config.world, available_bytes())
         started = time.perf_counter()
         dataset = open_dataset(dataset_path, verify=True)
         step(f"partitioning by {config.partitioner.name} into {config.world}")
