@@ -9,11 +9,14 @@ from __future__ import annotations
 import csv
 import importlib.util
 import shutil
+import threading
 import urllib.error
 import urllib.request
 import zipfile
 import zlib
 from pathlib import Path
+from queue import Empty, Queue
+from typing import Any
 
 from sargnn.errors import DataError
 from sargnn.steps import step
@@ -50,7 +53,7 @@ def fetch(address: str, archive: Path, by_hand: str) -> None:
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(address, headers={"Range": f"bytes={have}-"} if have else {})
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
+        with _opened(request) as answer:
             resumed = answer.status == 206
             have = have if resumed else 0
             length = answer.headers.get("Content-Length")
@@ -76,6 +79,26 @@ def fetch(address: str, archive: Path, by_hand: str) -> None:
     if total is not None and have != total:
         raise _not_fetched(address, f"it broke off after {have} of {total} bytes; started again it goes on there", by_hand)
     part.replace(archive)
+
+
+def _opened(request: urllib.request.Request) -> Any:
+    """The answer. A thread waits for it, because looking a name up may take minutes, and knows no time limit."""
+    found: Queue[Any] = Queue()
+
+    def ask() -> None:
+        try:
+            found.put(urllib.request.urlopen(request, timeout=_TIMEOUT_S))
+        except Exception as error:
+            found.put(error)
+
+    threading.Thread(target=ask, name="fetch", daemon=True).start()
+    try:
+        answer = found.get(timeout=_TIMEOUT_S + 0.5)
+    except Empty:
+        raise TimeoutError(f"no answer within {_TIMEOUT_S:g} s") from None
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 def _not_fetched(address: str, reason: str, by_hand: str) -> DataError:

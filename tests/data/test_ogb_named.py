@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import shutil
+import socket
 import sys
 import threading
 import time
@@ -313,6 +314,14 @@ def test_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert time.monotonic() - started < 10
         for word in (address, str(tmp_path / "products.zip"), str(tmp_path / "ogbn_products")):
             assert word in str(caught.value)
+    monkeypatch.setattr(download, "_TIMEOUT_S", 0.5)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}/products.zip"
+        monkeypatch.setattr("sargnn.data.ogb_named.address_of", lambda name: address)
+        with pytest.raises(DataError, match="could not be fetched"):
+            ogb_named(config("ogbn-products", tmp_path, download=True))
     with pytest.raises(DataError, match="dataset.download=true"):
         ogb_named(config("ogbn-products", tmp_path))
 
