@@ -2,8 +2,8 @@
 
     python scripts/recipe_table.py 5 dataset=products_like dataset.scale=0.05 epochs=60 optim.schedule=cosine
 
-The first argument is the number of seeds, the others are overrides of ``sargnn train``. Prints a Markdown table of test accuracies
-after the last epoch, and after Correct & Smooth on the same outputs.
+The first argument is the number of seeds, the others are overrides of ``sargnn train``. Prints a Markdown table of test
+accuracies after the last epoch, and after Correct & Smooth on the same outputs.
 """
 
 from __future__ import annotations

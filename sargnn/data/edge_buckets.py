@@ -5,7 +5,7 @@ Letters: N nodes, E directed edges.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -85,27 +85,30 @@ class EdgeBuckets:
         for start, part in zip(starts, parts, strict=True):
             yield from self._sorted(part, start, min(start + rows, last))
 
-    def write(self, writer: StoreWriter) -> int:
-        """``indptr`` and ``indices`` of a dataset's store; the number of edges."""
+    def write(self, writer: StoreWriter, keep: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None) -> None:
+        """``indptr`` and ``indices`` of a dataset's store.
+
+        Args:
+            keep: which edges, from destinations and sources: bool; all if not given.
+        """
         self.flush()
         degrees = np.zeros(self.num_nodes, np.int64)
-        total = 0
         with writer.append("indices", np.dtype(np.int32 if self.num_nodes < 2**31 else np.int64)) as indices:
             for keys in self.runs():
-                total += len(keys)
-                if not len(keys):
-                    continue
                 for start in range(0, len(keys), _CHUNK_KEYS):
                     chunk = keys[start : start + _CHUNK_KEYS]
                     destination = chunk // self.num_nodes
+                    source = chunk - destination * self.num_nodes
                     low = int(destination[0])
+                    if keep is not None:
+                        kept = keep(destination, source)
+                        destination, source = destination[kept], source[kept]
                     counts = np.bincount(destination - low)
                     degrees[low : low + len(counts)] += counts
-                    indices.write((chunk - destination * self.num_nodes).astype(indices.dtype))
+                    indices.write(source.astype(indices.dtype))
         indptr = np.zeros(self.num_nodes + 1, np.int64)
         np.cumsum(degrees, out=indptr[1:])
         writer.put("indptr", indptr)
-        return total
 
     def __enter__(self) -> EdgeBuckets:
         return self

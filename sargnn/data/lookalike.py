@@ -16,7 +16,6 @@ Letters: N nodes, E directed edges, F features, C classes.
 from __future__ import annotations
 
 import tempfile
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,8 @@ from typing import Any
 import numba
 import numpy as np
 
-from sargnn.data.dataset import FORMAT_VERSION, SPLITS, UNLABELLED, Reader, describe, features_name, group_by
+from sargnn.data.dataset import FORMAT_VERSION, SPLITS, UNLABELLED, Reader, describe, features_name
+from sargnn.data.edge_buckets import EdgeBuckets
 from sargnn.data.schema import Schema
 from sargnn.data.store import StoreWriter
 from sargnn.errors import DataError
@@ -90,76 +90,56 @@ class Lookalike(Reader):
     def write(self, path: Path, buffer_bytes: int = 0) -> None:
         """Make the graph straight into the store at ``path``."""
         n, shape = self.num_nodes, self.shape
-        with StoreWriter(path, "dataset", FORMAT_VERSION) as writer, tempfile.TemporaryDirectory(dir=writer.folder) as scratch:
-            id_of = np.arange(n, dtype=np.int32)
-            self._rng("order").shuffle(id_of)
-            buckets = self._draw(id_of, Path(scratch))
-            rank_of = np.empty_like(id_of)
-            rank_of[id_of] = np.arange(n, dtype=np.int32)
-            del id_of
-            self._sort(writer, buckets)
+        id_of = np.arange(n, dtype=np.int32)
+        self._rng("order").shuffle(id_of)
+        with StoreWriter(path, "dataset", FORMAT_VERSION) as writer:
+            with (
+                tempfile.TemporaryDirectory(dir=writer.folder) as scratch,
+                EdgeBuckets(Path(scratch), n, self._num_edges, _BUCKET_EDGES) as buckets,
+            ):
+                self._draw(id_of, buckets)
+                rank_of = np.empty_like(id_of)
+                rank_of[id_of] = np.arange(n, dtype=np.int32)
+                del id_of
+                self._thin(buckets, writer)
             self._nodes(writer, rank_of)
             describe(writer, self.config.name, shape.num_classes, Schema.homogeneous(n), self.identity())
 
     def _rng(self, purpose: str, chunk: int = 0) -> np.random.Generator:
         return np.random.default_rng([self.config.seed, *purpose.encode(), chunk])
 
-    def _draw(self, id_of: np.ndarray, scratch: Path) -> list[Path]:
-        """Files of ``destination * N + source``, each for a range of destinations."""
+    @property
+    def _num_edges(self) -> int:
+        return round(self.shape.num_edges * self.config.scale)
+
+    def _draw(self, id_of: np.ndarray, buckets: EdgeBuckets) -> None:
         n, directions = self.num_nodes, 2 if self.shape.symmetric else 1
-        num_edges = self.shape.num_edges * self.config.scale
-        to_draw = round(num_edges / directions * OVERDRAW)
-        num_buckets = self._num_buckets
-        paths = [scratch / f"bucket_{b:04d}" for b in range(num_buckets)]
-        with ExitStack() as stack:
-            files = [stack.enter_context(path.open("wb")) for path in paths]
-            for start in range(0, to_draw, _DRAWN_EDGES):
-                step("drawing edges", start, to_draw)
-                count = min(_DRAWN_EDGES, to_draw - start)
-                a, b = np.empty(count, np.int64), np.empty(count, np.int64)
-                _draw_edges(start, np.uint64(self.config.seed), n, max(1, n // COMMUNITY), id_of, a, b)
-                keys = np.concatenate([a * n + b, b * n + a]) if directions == 2 else b * n + a
-                indptr, order = group_by(keys // (n * self._rows_per_bucket), num_buckets)
-                keys = keys[order]
-                for bucket, file in enumerate(files):
-                    keys[indptr[bucket] : indptr[bucket + 1]].tofile(file)
-        return paths
+        to_draw = round(self.shape.num_edges * self.config.scale / directions * OVERDRAW)
+        for start in range(0, to_draw, _DRAWN_EDGES):
+            step("drawing edges", start, to_draw)
+            count = min(_DRAWN_EDGES, to_draw - start)
+            a, b = np.empty(count, np.int64), np.empty(count, np.int64)
+            _draw_edges(start, np.uint64(self.config.seed), n, max(1, n // COMMUNITY), id_of, a, b)
+            buckets.add(b, a)
+            if directions == 2:
+                buckets.add(a, b)
 
-    @property
-    def _num_buckets(self) -> int:
-        return max(1, round(self.shape.num_edges * self.config.scale / _BUCKET_EDGES))
-
-    @property
-    def _rows_per_bucket(self) -> int:
-        return -(-self.num_nodes // self._num_buckets)
-
-    def _sort(self, writer: StoreWriter, buckets: list[Path]) -> None:
-        """``indptr`` and ``indices`` from the buckets: without parallel edges and self-loops, thinned to E edges."""
-        n = self.num_nodes
-        found = 0
-        for number, path in enumerate(buckets):
-            step("sorting edges", number, len(buckets))
-            keys = np.fromfile(path, np.int64)
+    def _thin(self, buckets: EdgeBuckets, writer: StoreWriter) -> None:
+        """``indptr`` and ``indices``: without parallel edges and self-loops, thinned to E edges."""
+        n, found = self.num_nodes, 0
+        buckets.flush()
+        for number in range(buckets.count):
+            step("sorting edges", number, buckets.count)
+            keys = buckets.keys(number)
             keys.sort()
             fresh = np.ones(len(keys), bool)
             fresh[1:] = keys[1:] != keys[:-1]
             keys = keys[fresh]
             keys = keys[keys // n != keys % n]
             found += len(keys)
-            keys.tofile(path)
+            buckets.put(number, keys)
         share = self.shape.num_edges * self.config.scale / found
-        degrees = np.zeros(n, np.int64)
-        with writer.append("indices", np.int32) as indices:
-            for number, path in enumerate(buckets):
-                step("writing edges", number, len(buckets))
-                destination, source = np.divmod(np.fromfile(path, np.int64), n)
-                path.unlink()
-                kept = _pair_uniform(destination, source, n) < share
-                first = number * self._rows_per_bucket
-                counts = np.bincount(destination[kept] - first)
-                degrees[first : first + len(counts)] = counts
-                indices.write(source[kept].astype(np.int32))
-        writer.put("indptr", np.concatenate([[0], np.cumsum(degrees)]))
+        buckets.write(writer, keep=lambda destination, source: _pair_uniform(destination, source, n) < share)
 
     def _nodes(self, writer: StoreWriter, rank_of: np.ndarray) -> None:
         """Labels, split and features."""

@@ -16,28 +16,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from sargnn.data.dataset import SPLITS, Reader
+from sargnn.data.dataset import Reader
 from sargnn.data.ogb_files import (
-    existing,
     expect_range,
-    identity_of,
     read_labels,
-    read_split,
     read_table,
-    split_folder,
     table_pieces,
     width_of,
 )
-from sargnn.data.streamed import StreamedReader
+from sargnn.data.ogb_folder import OgbFolder
 from sargnn.errors import DataError
 from sargnn.sources import OgbConfig, OgbDirConfig
 
 _RAW = ("edge", "node-feat", "node-label", "num-node-list", "num-edge-list")
-_VERSION = 2
 
 
 def ogb_dir(config: OgbDirConfig | OgbConfig, root: Path | None = None) -> Reader:
@@ -57,7 +51,7 @@ def ogb_dir(config: OgbDirConfig | OgbConfig, root: Path | None = None) -> Reade
     return BinaryOgbDir(config, root) if (root / DATA).exists() else OgbDir(config, root)
 
 
-class OgbDir(StreamedReader):
+class OgbDir(OgbFolder):
     """Reads a homogeneous folder of CSV files.
 
     Raises (reading):
@@ -65,22 +59,10 @@ class OgbDir(StreamedReader):
             not finite, a label that is not a class; file and row are named.
     """
 
-    def __init__(self, config: OgbDirConfig | OgbConfig, root: Path) -> None:
-        self.config, self.root, self.name = config, root, root.name
-        self.add_inverse_edges, self.normalize_features = config.add_inverse_edges, config.normalize_features
-        self.raw = {name: existing(root / "raw" / f"{name}.csv.gz") for name in _RAW}
-        folder = split_folder(root)
-        self.split_files = {name: existing(folder / f"{name}.csv.gz") for name in SPLITS}
+    layout, version = "ogb_dir", 2
 
-    def identity(self) -> dict[str, Any]:
-        """What decides the content, for the store's key: the flags, and each raw file's size and time of change."""
-        return {
-            "reader": "ogb_dir",
-            "version": _VERSION,
-            "files": identity_of([*self.raw.values(), *self.split_files.values()]),
-            "add_inverse_edges": self.add_inverse_edges,
-            "normalize_features": self.normalize_features,
-        }
+    def __init__(self, config: OgbDirConfig | OgbConfig, root: Path) -> None:
+        super().__init__(config, root, {name: f"{name}.csv.gz" for name in _RAW})
 
     @cached_property
     def num_nodes(self) -> int:  # type: ignore[override]
@@ -110,6 +92,3 @@ class OgbDir(StreamedReader):
 
     def labels(self) -> np.ndarray:
         return read_labels(self.raw["node-label"], self.num_nodes)
-
-    def split(self) -> np.ndarray:
-        return read_split(self.split_files, self.num_nodes)

@@ -18,19 +18,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 from numpy.lib import format as npy_format
 
-from sargnn.data.dataset import SPLITS
-from sargnn.data.ogb_files import checked_labels, existing, expect_range, identity_of, read_split, split_folder
-from sargnn.data.streamed import StreamedReader
+from sargnn.data.ogb_files import checked_labels, expect_range
+from sargnn.data.ogb_folder import OgbFolder
 from sargnn.errors import DataError
 from sargnn.sources import OgbConfig, OgbDirConfig
 
 DATA = Path("raw/data.npz")
-_VERSION = 1
 _SKIPPED_BYTES = 1 << 24
 
 
@@ -108,7 +106,7 @@ class _Readable:
             raise DataError(f"'{self.path}' cannot be read: {str(error) or type(error).__name__}") from error
 
 
-class BinaryOgbDir(StreamedReader):
+class BinaryOgbDir(OgbFolder):
     """Reads a folder in the binary layout.
 
     Raises (reading):
@@ -116,22 +114,11 @@ class BinaryOgbDir(StreamedReader):
             feature that is not finite, a label that is not a class.
     """
 
-    def __init__(self, config: OgbDirConfig | OgbConfig, root: Path) -> None:
-        self.config, self.root, self.name = config, root, root.name
-        self.add_inverse_edges, self.normalize_features = config.add_inverse_edges, config.normalize_features
-        self.data, self.label = existing(root / DATA), existing(root / "raw/node-label.npz")
-        folder = split_folder(root)
-        self.split_files = {name: existing(folder / f"{name}.csv.gz") for name in SPLITS}
+    layout, version = "ogb_binary", 1
 
-    def identity(self) -> dict[str, Any]:
-        """What decides the content, for the store's key: the flags, and each raw file's size and time of change."""
-        return {
-            "reader": "ogb_binary",
-            "version": _VERSION,
-            "files": identity_of([self.data, self.label, *self.split_files.values()]),
-            "add_inverse_edges": self.add_inverse_edges,
-            "normalize_features": self.normalize_features,
-        }
+    def __init__(self, config: OgbDirConfig | OgbConfig, root: Path) -> None:
+        super().__init__(config, root, {"data": DATA.name, "label": "node-label.npz"})
+        self.data, self.label = self.raw["data"], self.raw["label"]
 
     def _count(self, name: str) -> int:
         with Member(self.data, name) as member:
@@ -189,6 +176,3 @@ class BinaryOgbDir(StreamedReader):
             raw = member.read(self.num_nodes)
             member.finish()
         return checked_labels(self.label, raw.reshape(-1, 1), self.num_nodes)
-
-    def split(self) -> np.ndarray:
-        return read_split(self.split_files, self.num_nodes)

@@ -10,7 +10,7 @@ from typing import Any
 from sargnn.data import READERS
 from sargnn.data.dataset import FORMAT_VERSION, Reader
 from sargnn.resolve import resolve
-from sargnn.sources import DatasetConfig
+from sargnn.sources import DatasetConfig, OgbConfig
 from sargnn.steps import step
 
 
@@ -25,9 +25,15 @@ def prepare_dataset(config: DatasetConfig, store_dir: str, buffer_bytes: int = 8
     Args:
         buffer_bytes: about how much memory making it may take, beside a few numbers per node.
     """
+    stores = Path(store_dir) / "datasets"
+    if isinstance(config, OgbConfig):
+        from sargnn.data.ogb_named import made_before
+
+        if (path := made_before(config, stores)) is not None:
+            return path
     reader: Reader = resolve("dataset", READERS, config.name)(config)
     identity = {"format": FORMAT_VERSION, **reader.identity()}
-    path = Path(store_dir) / "datasets" / f"{config.name}-{key_of(identity)}"
+    path = stores / f"{config.name}-{key_of(identity)}"
     if not path.exists():
         step(f"making the store of {config.name}")
         reader.write(path, buffer_bytes)

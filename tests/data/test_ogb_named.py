@@ -23,6 +23,7 @@ from sargnn.data.edge_buckets import EdgeBuckets
 from sargnn.data.ogb_binary import BinaryOgbDir
 from sargnn.data.ogb_export import export
 from sargnn.data.ogb_named import ogb_named
+from sargnn.data.prepare import prepare_dataset
 from sargnn.data.schema import Relation
 from sargnn.data.typed import Edges, typed_dataset
 from sargnn.errors import DataError, StoreError
@@ -127,6 +128,17 @@ def test_pieces_of_any_size_give_the_same(name: str, tmp_path: Path) -> None:
     whole, pieces = (stored(ogb_named(settings), size) for size in (10**9, 32 * 50))
     assert whole.content_hash == pieces.content_hash and whole.num_edges == 2 * graph.num_edges
     assert edges_of(whole) == sorted(edges_of(graph) + [(b, a) for a, b in edges_of(graph)])
+
+
+def test_raw_files_may_go_once_the_store_is_made(tmp_path: Path) -> None:
+    _, folder = folder_of("ogbn-products", tmp_path)
+    both = config("ogbn-products", tmp_path, add_inverse_edges=True)
+    store = prepare_dataset(both, str(tmp_path / "stores"))
+    assert prepare_dataset(both, str(tmp_path / "stores")) == store
+    shutil.rmtree(folder)
+    assert prepare_dataset(both, str(tmp_path / "stores")) == store
+    with pytest.raises(DataError, match="not there"):
+        prepare_dataset(config("ogbn-products", tmp_path), str(tmp_path / "stores"))  # other settings
 
 
 def test_symmetric_graphs_are_written_once(tmp_path: Path) -> None:

@@ -1,0 +1,53 @@
+"""What OGB's layouts of homogeneous graphs share: named raw files, and split files.
+
+    split/NAME/{train,valid,test}.csv.gz: node numbers
+
+Letters: N nodes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sargnn.data.dataset import SPLITS
+from sargnn.data.ogb_files import existing, identity_of, read_split, split_folder
+from sargnn.data.streamed import StreamedReader
+from sargnn.sources import OgbConfig, OgbDirConfig
+
+
+class OgbFolder(StreamedReader):
+    """A folder in one of the layouts.
+
+    Args:
+        raw: file names in ``raw/``, by what they hold; all must be there.
+
+    Attributes:
+        layout, version: of the reader, part of the store's key.
+        raw: the files' paths.
+    """
+
+    layout: str
+    version: int
+
+    def __init__(self, config: OgbDirConfig | OgbConfig, root: Path, raw: dict[str, str]) -> None:
+        self.name = root.name
+        self.add_inverse_edges, self.normalize_features = config.add_inverse_edges, config.normalize_features
+        self.raw = {what: existing(root / "raw" / file) for what, file in raw.items()}
+        folder = split_folder(root)
+        self._split = {name: existing(folder / f"{name}.csv.gz") for name in SPLITS}
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the content, for the store's key: the flags, and each raw file's size and time of change."""
+        return {
+            "reader": self.layout,
+            "version": self.version,
+            "files": identity_of([*self.raw.values(), *self._split.values()]),
+            "add_inverse_edges": self.add_inverse_edges,
+            "normalize_features": self.normalize_features,
+        }
+
+    def split(self) -> np.ndarray:
+        return read_split(self._split, self.num_nodes)
