@@ -33,11 +33,11 @@ class BufferConfig:
 
     @property
     def bytes(self) -> int:
-        """Raises ``ConfigError`` for a text that is no size of at least 16 MB."""
+        """Raises ``ConfigError`` for a text that is no size of at least 256 MB."""
         found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", self.buffer.strip(), flags=re.IGNORECASE)
         size = float(found.group(1)) * 1000 ** " KMGT".index(found.group(2).upper() or " ") if found else 0.0
-        if size < 16e6:
-            raise ConfigError("'prepare.buffer' is no size.", given=self.buffer, allowed="at least 16MB, such as 500MB or 8GB")
+        if size < 256e6:
+            raise ConfigError("'prepare.buffer' is no size.", given=self.buffer, allowed="at least 256MB, such as 500MB or 8GB")
         return int(size)
 
 

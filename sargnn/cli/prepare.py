@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sargnn.cli.help import Help, refuse_sweep, words_of
+from sargnn.errors import ConfigError
 
 PREPARE = Help(
     usage="prepare [key=value ...] [dataset=option]",
@@ -56,6 +57,11 @@ def export_ogb(arguments: Sequence[str]) -> int:
     from sargnn.tracking.progress import Steps
 
     out = Path(config.out).expanduser()
+    if getattr(config.dataset, "add_inverse_edges", False):
+        raise ConfigError(
+            "Inverse edges would be there twice when they are read.", given="dataset.add_inverse_edges=true",
+            allowed="dataset.add_inverse_edges=false",
+        )  # fmt: skip
     with Steps():
         dataset = open_dataset(prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes), verify=False)
         natural = "typed" if dataset.schema.typed else "binary" if "papers" in config.dataset.name else "csv"

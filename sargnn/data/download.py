@@ -7,17 +7,18 @@ both are compared.
 from __future__ import annotations
 
 import csv
+import http.client
 import importlib.util
 import shutil
 import threading
 import urllib.error
 import urllib.request
 import zipfile
-import zlib
 from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
 
+from sargnn.data.ogb_files import ARCHIVE_ERRORS
 from sargnn.errors import DataError
 from sargnn.steps import step
 
@@ -39,7 +40,7 @@ def address_of(name: str) -> str:
 
 
 def fetch(address: str, archive: Path, by_hand: str) -> None:
-    """Fetch a file, or the rest of it where a part is there already.
+    """Fetch a file, or the rest of it where a part is there already; goes on by itself as long as some of it comes.
 
     Args:
         archive: where it goes; its beginning is kept as ``archive.part`` until it is whole.
@@ -50,35 +51,53 @@ def fetch(address: str, archive: Path, by_hand: str) -> None:
     """
     part = archive.with_name(f"{archive.name}.part")
     archive.parent.mkdir(parents=True, exist_ok=True)
-    have = part.stat().st_size if part.exists() else 0
+    while True:
+        have = part.stat().st_size if part.exists() else 0
+        try:
+            total = _fetch_more(address, part, have, archive)
+            reason = f"it broke off after {part.stat().st_size} of {total} bytes"
+            if part.stat().st_size == total:
+                break
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            reason = str(getattr(error, "reason", error)) or type(error).__name__
+            if isinstance(error, urllib.error.HTTPError):
+                reason = f"the server answers {error.code} {error.reason}"
+        if not part.exists() or part.stat().st_size <= have:
+            kept = f"; {part.stat().st_size} bytes are there, started again it goes on" if part.exists() else ""
+            raise DataError(f"'{address}' could not be fetched.", given=f"{reason}{kept}", hint=by_hand)
+    part.replace(archive)
+
+
+def _fetch_more(address: str, part: Path, have: int, archive: Path) -> int:
+    """Append what comes; how many bytes the whole file has."""
     request = urllib.request.Request(address, headers={"Range": f"bytes={have}-"} if have else {})
     try:
-        with _opened(request) as answer:
-            resumed = answer.status == 206
-            have = have if resumed else 0
-            length = answer.headers.get("Content-Length")
-            total = have + int(length) if length else None
-            free = shutil.disk_usage(archive.parent).free
-            if total is not None and free < total - have:
-                raise DataError(
-                    f"The disk has too little room for '{archive}'.",
-                    given=f"{free / 1e9:.1f} GB free", allowed=f"{(total - have) / 1e9:.1f} GB, and as much again to unpack it",
-                )  # fmt: skip
-            with part.open("ab" if resumed else "wb") as file:
-                while chunk := answer.read(_CHUNK_BYTES):
-                    file.write(chunk)
-                    have += len(chunk)
-                    step(f"fetching {archive.name}", have, total)
+        answer = _opened(request)
     except urllib.error.HTTPError as error:
-        if error.code == 416:  # the part is no part of what is published now
-            part.unlink()
-        raise _not_fetched(address, f"the server answers {error.code} {error.reason}", by_hand) from error
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        raise _not_fetched(address, str(reason) or type(error).__name__, by_hand) from error
-    if total is not None and have != total:
-        raise _not_fetched(address, f"it broke off after {have} of {total} bytes; started again it goes on there", by_hand)
-    part.replace(archive)
+        error.close()
+        size = (error.headers.get("Content-Range") or "").removeprefix("bytes */")
+        if error.code == 416 and size.isdecimal() and int(size) == have:
+            return have  # it had all come
+        if error.code == 416:
+            part.unlink()  # the part is no part of what is published now
+        raise
+    with answer:
+        resumed = answer.status == 206
+        length = answer.headers.get("Content-Length")
+        if length is None:
+            raise ValueError("the server does not say how large it is")
+        total = int(length) + (have if resumed else 0)
+        free = shutil.disk_usage(archive.parent).free
+        if free < int(length):
+            raise DataError(
+                f"The disk has too little room for '{archive}'.",
+                given=f"{free / 1e9:.1f} GB free", allowed=f"{int(length) / 1e9:.1f} GB, and more to unpack it",
+            )  # fmt: skip
+        with part.open("ab" if resumed else "wb") as file:
+            while chunk := answer.read(_CHUNK_BYTES):
+                file.write(chunk)
+                step(f"fetching {archive.name}", file.tell(), total)
+    return total
 
 
 def _opened(request: urllib.request.Request) -> Any:
@@ -101,10 +120,6 @@ def _opened(request: urllib.request.Request) -> Any:
     return answer
 
 
-def _not_fetched(address: str, reason: str, by_hand: str) -> DataError:
-    return DataError(f"'{address}' could not be fetched.", given=reason, hint=by_hand)
-
-
 def unpack(archive: Path, folder: Path) -> None:
     """The one folder of an archive as ``folder``; checksums are compared, and nothing half-unpacked keeps the name.
 
@@ -121,13 +136,19 @@ def unpack(archive: Path, folder: Path) -> None:
                 raise DataError(
                     f"'{archive}' is not an archive of OGB's: it must hold one folder.", given=", ".join(sorted(tops))
                 )
+            needed, free = sum(one.file_size for one in content.infolist()), shutil.disk_usage(folder.parent).free
+            if free < needed:
+                raise DataError(
+                    f"The disk has too little room to unpack '{archive}'.",
+                    given=f"{free / 1e9:.1f} GB free", allowed=f"{needed / 1e9:.1f} GB",
+                )  # fmt: skip
             for number, name in enumerate(names):
                 step(f"unpacking {archive.name}", number, len(names))
                 content.extract(name, temporary)
         (temporary / tops.pop()).replace(folder)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
-        raise DataError(
-            f"'{archive}' is damaged: {error}", hint=f"remove it to have it fetched again: rm {archive}"
-        ) from error  # fmt: skip
+    except ARCHIVE_ERRORS as error:
+        raise DataError(f"'{archive}' is damaged: {error}", hint=f"remove it to have it fetched again: rm {archive}") from error
+    except OSError as error:
+        raise DataError(f"'{archive}' could not be unpacked: {error}", hint=f"if it is damaged: rm {archive}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -16,7 +16,7 @@ from sargnn.data.dataset import group_by
 from sargnn.data.store import StoreWriter
 from sargnn.steps import step
 
-_CHUNK_KEYS = 1 << 20
+_CHUNK_KEYS, _MOST_FILES = 1 << 20, 256
 
 
 class EdgeBuckets:
@@ -31,7 +31,7 @@ class EdgeBuckets:
 
     def __init__(self, folder: Path, num_nodes: int, num_edges: int, bucket_edges: int) -> None:
         self.num_nodes, self.bucket_edges = num_nodes, bucket_edges
-        self.count = max(1, min(num_nodes, -(-num_edges // bucket_edges)))
+        self.count = max(1, min(num_nodes, -(-num_edges // bucket_edges), _MOST_FILES))
         self.rows = -(-num_nodes // self.count)
         self._paths = [folder / f"bucket_{number:05d}" for number in range(self.count)]
         self._open = ExitStack()
@@ -39,7 +39,7 @@ class EdgeBuckets:
 
     def add(self, destination: np.ndarray, source: np.ndarray) -> None:
         """Add edges: integers [E] each, in [0, N)."""
-        keys = destination.astype(np.int64) * self.num_nodes + source
+        keys = destination.astype(np.int64) * self.num_nodes + source.astype(np.int64, copy=False)
         indptr, order = group_by(destination // self.rows, self.count)
         keys = keys[order]
         for number, file in enumerate(self._files):
@@ -72,7 +72,7 @@ class EdgeBuckets:
             keys.sort()
             yield keys
             return
-        rows = -(-(last - first) // pieces)
+        rows = -(-(last - first) // min(pieces, _MOST_FILES))
         starts = list(range(first, last, rows))
         parts = [path.with_name(f"{path.name}.{k}") for k in range(len(starts))]
         with ExitStack() as stack, path.open("rb") as whole:
@@ -106,6 +106,8 @@ class EdgeBuckets:
                     counts = np.bincount(destination - low)
                     degrees[low : low + len(counts)] += counts
                     indices.write(source.astype(indices.dtype))
+                    del chunk
+                del keys  # before the next run is read
         indptr = np.zeros(self.num_nodes + 1, np.int64)
         np.cumsum(degrees, out=indptr[1:])
         writer.put("indptr", indptr)

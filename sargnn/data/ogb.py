@@ -34,9 +34,9 @@ from sargnn.sources import OgbConfig, OgbDirConfig
 _RAW = ("edge", "node-feat", "node-label", "num-node-list", "num-edge-list")
 
 
-def ogb_dir(config: OgbDirConfig | OgbConfig, root: Path | None = None) -> Reader:
-    """The reader of the layout that the folder ``root``, by default ``config.root``, has."""
-    root = root or Path(config.root).expanduser().resolve()
+def ogb_dir(config: OgbDirConfig) -> Reader:
+    """The reader of the layout that the folder ``config.root`` has."""
+    root = Path(config.root).expanduser().resolve()
     if not root.is_dir():
         raise DataError(
             "The dataset folder does not exist.",

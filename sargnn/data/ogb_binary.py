@@ -13,7 +13,6 @@ Letters: N nodes, E edges, F features.
 from __future__ import annotations
 
 import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import cached_property
@@ -23,7 +22,7 @@ from typing import IO
 import numpy as np
 from numpy.lib import format as npy_format
 
-from sargnn.data.ogb_files import checked_labels, expect_range
+from sargnn.data.ogb_files import ARCHIVE_ERRORS, checked_labels, expect_range
 from sargnn.data.ogb_folder import OgbFolder
 from sargnn.errors import DataError
 from sargnn.sources import OgbConfig, OgbDirConfig
@@ -102,7 +101,7 @@ class _Readable:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, zipfile.BadZipFile | zlib.error | EOFError | OSError | ValueError | NotImplementedError):
+        if isinstance(error, (*ARCHIVE_ERRORS, OSError, ValueError)):
             raise DataError(f"'{self.path}' cannot be read: {str(error) or type(error).__name__}") from error
 
 

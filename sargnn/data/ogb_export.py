@@ -8,6 +8,7 @@ Letters: N nodes, E edges, F features.
 from __future__ import annotations
 
 import gzip
+import os
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator
@@ -44,8 +45,7 @@ def export(dataset: Dataset, root: Path, layout: str, *, symmetric: bool) -> Non
             given=f"layout={layout}",
             allowed="typed for typed graphs, csv or binary for others",
         )
-    temporary = root.with_name(f".{root.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
+    temporary = root.with_name(f".{root.name}.{os.getpid()}.tmp")
     (temporary / "raw").mkdir(parents=True)
     (temporary / "processed").mkdir()
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,9 @@ import pandas as pd
 
 from sargnn.data.dataset import SPLITS, UNLABELLED
 from sargnn.errors import DataError
+
+ARCHIVE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
+"""What a damaged zip archive is answered with, a flipped bit that says it is encrypted among them."""
 
 
 def existing(path: Path) -> Path:

@@ -33,7 +33,7 @@ class OgbFolder(StreamedReader):
     version: int
 
     def __init__(self, config: OgbDirConfig | OgbConfig, root: Path, raw: dict[str, str]) -> None:
-        self.name = root.name
+        self.name = config.name if isinstance(config, OgbConfig) else root.name
         self.add_inverse_edges, self.normalize_features = config.add_inverse_edges, config.normalize_features
         self.raw = {what: existing(root / "raw" / file) for what, file in raw.items()}
         folder = split_folder(root)

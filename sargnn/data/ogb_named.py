@@ -2,67 +2,120 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from sargnn.data.dataset import FORMAT_VERSION, Reader
 from sargnn.data.download import address_of, fetch, unpack
-from sargnn.data.ogb import ogb_dir
+from sargnn.data.ogb import OgbDir
+from sargnn.data.ogb_binary import DATA, BinaryOgbDir
+from sargnn.data.ogb_typed import TRIPLETS, TypedOgbDir
 from sargnn.data.store import Store
 from sargnn.errors import DataError, StoreError
-from sargnn.sources import OgbConfig
+from sargnn.sources import OGB_NAMES, OgbConfig
+from sargnn.steps import step
 
-_VERSIONS = {"ogbn-mag": 2}
-"""Releases that are read; 1 if not named."""
+
+class _Layout(NamedTuple):
+    """Which reader, a file that only this layout has, and the release that is read."""
+
+    reader: Callable[[OgbConfig, Path], Reader]
+    marker: Path
+    release: int
+
+
+_CSV = _Layout(OgbDir, Path("raw/edge.csv.gz"), 1)
+_LAYOUTS = {
+    "ogbn-products": _CSV,
+    "ogbn-arxiv": _CSV,
+    "ogbn-papers100M": _Layout(BinaryOgbDir, DATA, 1),
+    "ogbn-mag": _Layout(TypedOgbDir, TRIPLETS, 2),
+}
 
 
 def ogb_named(config: OgbConfig) -> Reader:
     """The reader of the dataset's folder, which is fetched if it is missing.
 
     Raises:
-        DataError: it is missing and cannot be fetched; or it is of another release.
+        DataError: it is missing and cannot be fetched; or it is another dataset, or of another release.
     """
-    folder = folder_of(config)
+    folder, layout = folder_of(config), _LAYOUTS[config.name]
+    other = folder.name.replace("_", "-")
+    if other in OGB_NAMES and other != config.name:
+        raise DataError(f"'{folder}' is the folder of {other}.", given=f"dataset={config.name}", hint=f"dataset={other}")
     if not (folder / "raw").is_dir():
         _fetch(config, folder)
-    wanted = f"RELEASE_v{_VERSIONS.get(config.name, 1)}.txt"
+    wanted = f"RELEASE_v{layout.release}.txt"
     found = sorted(path.name for path in folder.glob("RELEASE_v*.txt"))
     if found and wanted not in found:
         raise DataError(f"'{folder}' holds another release of {config.name}.", given=", ".join(found), allowed=wanted)
-    return ogb_dir(config, folder)
+    return layout.reader(config, folder)
 
 
 def folder_of(config: OgbConfig) -> Path:
-    """Where the dataset's raw files lie, or would."""
+    """Where the dataset's raw files lie, or would: below the root, or the root itself where it looks like the dataset."""
     base = Path(config.root).expanduser().resolve()
-    return base if (base / "raw").is_dir() else base / config.name.replace("-", "_")
+    folder = base / config.name.replace("-", "_")
+    if (folder / "raw").is_dir():
+        return folder
+    itself = (base / _LAYOUTS[config.name].marker).exists() or base.name.replace("_", "-") in OGB_NAMES
+    return base if itself else folder
 
 
 def made_before(config: OgbConfig, stores: Path) -> Path | None:
-    """The newest store of the dataset made with the same settings, for one whose raw files are gone; else None."""
-    if (folder_of(config) / "raw").is_dir():
+    """The newest store that was made from this very folder with the same settings, if its raw files are gone; else None."""
+    folder = folder_of(config)
+    if (folder / "raw").is_dir():
         return None
     wanted = {"add_inverse_edges": config.add_inverse_edges, "normalize_features": config.normalize_features}
     found: list[tuple[float, Path]] = []
     for path in stores.glob(f"{config.name}-*"):
         try:
             made_by = Store(path, "dataset", FORMAT_VERSION).meta["made_by"]
-        except (StoreError, KeyError):
+            same = all(made_by[key] == value for key, value in wanted.items())
+            here = all(Path(file).is_relative_to(folder) for file in made_by["files"])
+        except (StoreError, KeyError, TypeError):
             continue
-        if all(made_by.get(key) == value for key, value in wanted.items()) and (
-            made_by.get("homogenize", False) == config.homogenize
-        ):
+        if same and here and made_by.get("homogenize", False) == config.homogenize:
             found.append((path.stat().st_mtime, path))
-    return max(found)[1] if found else None
+    if not found:
+        return None
+    step(f"the raw files of {config.name} are gone: using the store that was made from them")
+    return max(found)[1]
 
 
 def _fetch(config: OgbConfig, folder: Path) -> None:
     address = address_of(config.name)
     archive = folder.parent / Path(address).name
     by_hand = f"fetch {address} where there is a network, and put it at {archive}, or its content at {folder}"
-    if not archive.exists():
-        if not config.download:
-            raise DataError(
-                f"The raw files of {config.name} are not there.", given=str(folder), hint=f"dataset.download=true; or {by_hand}"
-            )
-        fetch(address, archive, by_hand)
-    unpack(archive, folder)
+    if folder.exists():
+        raise DataError(f"'{folder}' holds no raw files.", hint=f"remove it to have it fetched; or {by_hand}")
+    if not archive.exists() and not config.download:
+        raise DataError(
+            f"The raw files of {config.name} are not there.", given=str(folder), hint=f"dataset.download=true; or {by_hand}"
+        )
+    with _alone(archive):
+        if (folder / "raw").is_dir():
+            return  # another process was faster
+        given = archive.exists()
+        if not given:
+            fetch(address, archive, by_hand)
+        unpack(archive, folder)
+        if not given:
+            archive.unlink()
+
+
+@contextmanager
+def _alone(archive: Path) -> Iterator[None]:
+    """One process at a time; the others wait."""
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    folder = os.open(archive.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)

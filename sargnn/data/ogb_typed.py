@@ -14,6 +14,7 @@ Letters: N nodes of a type, E rows of a relation's edge file, F features.
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,7 @@ class TypedOgbDir(InMemoryReader):
             features[self.node_types.index(node_type)] = rows
         labels = read_labels(self.labels, self.counts[self.labelled])
         dataset = typed_dataset(
-            name=self.root.name,
+            name=self.config.name if isinstance(self.config, OgbConfig) else self.root.name,
             num_classes=int(labels.max()) + 1,
             node_types=self.node_types,
             features=features,
@@ -144,6 +145,6 @@ def _words(path: Path) -> list[list[str]]:
     """A small CSV's rows, as texts."""
     try:
         frame = pd.read_csv(path, header=None, dtype=str, keep_default_na=False)
-    except (OSError, EOFError, ValueError) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise DataError(f"'{path}' cannot be read: {error}") from error
     return [list(row) for row in frame.to_numpy()]

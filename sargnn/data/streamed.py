@@ -84,19 +84,9 @@ class StreamedReader(Reader):
             DataError: wrong raw files; file and row are named.
             StoreError: the disk has too little room, said before anything is read.
         """
-        needed = self.store_bytes + 8 * self.num_edges
-        path.parent.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(path.parent).free
-        step(f"reading {self.name}: {needed / 1e9:.1f} GB of disk while it is made, {self.store_bytes / 1e9:.1f} GB afterwards")
-        if free < needed:
-            raise StoreError(
-                f"The disk has too little room for '{self.name}'.",
-                given=f"{free / 1e9:.1f} GB free where {path.parent} lies",
-                allowed=f"{needed / 1e9:.1f} GB while it is made, {self.store_bytes / 1e9:.1f} GB afterwards",
-                hint="store_dir=FOLDER on another disk",
-            )
         piece = min(buffer_bytes // 16, _LARGEST_PIECE_BYTES)
         with StoreWriter(path, "dataset", FORMAT_VERSION) as writer:
+            self._check_disk(writer.folder)
             # Small arrays first: what is wrong there is found before the long passes.
             labels, split = self.labels(), self.split()
             check_labels(self.name, labels, split, Schema.homogeneous(self.num_nodes))
@@ -107,6 +97,18 @@ class StreamedReader(Reader):
             self._write_edges(writer, max(1, piece // 64), max(1, buffer_bytes // 32))
             self._write_features(writer, max(1, piece // (16 * max(1, self.num_features))))
             describe(writer, self.name, num_classes, Schema.homogeneous(self.num_nodes), self.identity())
+
+    def _check_disk(self, folder: Path) -> None:
+        needed = self.store_bytes + 8 * self.num_edges
+        free = shutil.disk_usage(folder).free
+        sizes = f"{needed / 1e9:.1f} GB while it is made, {self.store_bytes / 1e9:.1f} GB afterwards"
+        step(f"reading {self.name}: {sizes}")
+        if free < needed:
+            raise StoreError(
+                f"The disk has too little room for '{self.name}'.",
+                given=f"{free / 1e9:.1f} GB free where {folder.parent} lies", allowed=sizes,
+                hint="store_dir=FOLDER on another disk",
+            )  # fmt: skip
 
     def _write_edges(self, writer: StoreWriter, rows: int, bucket_edges: int) -> None:
         with (

@@ -54,12 +54,12 @@ def predict(
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     config = dataclasses.replace(config, run_dir=str(run_dir))
-    save(config, folder / files.CONFIG)
     inputs = {
         "partition": str(partition_path), "started_at": started_at, "git_sha": None, "predict": {"embeddings": embeddings},
         "checkpoint": str(path.resolve()) if path else None, "dataset_hash": dataset_hash,
     }  # fmt: skip
     files.write_json(folder / files.INPUTS, inputs)
+    save(config, folder / files.CONFIG)
     after = f" after epoch {epoch}" if epoch is not None else ""
     say(f"predicting with {config.name}{after}: {config.world} workers with {config.threads} threads each")
     run_workers(config, folder, hint="the same command again starts anew")
@@ -73,8 +73,10 @@ def _check_folder(folder: Path) -> None:
     """Only predictions may be replaced. Raises ``ConfigError``."""
     if not folder.exists():
         return
-    inputs = folder / files.INPUTS
-    ours = folder.is_dir() and (not any(folder.iterdir()) or (inputs.is_file() and "predict" in files.read_json(inputs)))
+    try:
+        ours = folder.is_dir() and (not any(folder.iterdir()) or "predict" in files.read_json(folder / files.INPUTS))
+    except (OSError, ValueError):
+        ours = False
     if not ours:
         raise ConfigError("The folder holds something else.", given=str(folder), hint="choose another: out=FOLDER")
 

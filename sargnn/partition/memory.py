@@ -9,6 +9,7 @@ Letters: N nodes, E directed edges, P parts.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from sargnn.data.dataset import Dataset
 from sargnn.errors import ConfigError
 
 _METIS_BYTES, _ORDER_BYTES, _NODE_BYTES = 85, 130, 100
+_CUT_EDGE_BYTES, _CUT_NODE_BYTES = 16, 40
 _SAMPLE = 2000
 
 
@@ -37,13 +39,34 @@ def available_bytes() -> int:
     """What this process may still take: the machine's available memory, or what a control group leaves of it."""
     import psutil
 
-    available = int(psutil.virtual_memory().available)
+    return min([int(psutil.virtual_memory().available), *_left_in_groups()])
+
+
+def _left_in_groups() -> Iterator[int]:
+    """What is left in each control group that the process is in, page cache that can be dropped counted as left."""
+    for line in _lines(Path("/proc/self/cgroup")):
+        _, controllers, place = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        root = Path("/sys/fs/cgroup/memory" if controllers else "/sys/fs/cgroup")
+        names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if controllers else ("memory.max", "memory.current")
+        folder = root / place.lstrip("/")
+        for group in (folder, *folder.parents):
+            if not group.is_relative_to(root):
+                break
+            limit, used = (_lines(group / name)[:1] for name in names)
+            if limit and used and limit[0].isdecimal():
+                files = dict(one.split() for one in _lines(group / "memory.stat") if one.count(" ") == 1)
+                prefix = "total_" if controllers else ""
+                cache = sum(int(files.get(f"{prefix}{kind}_file", 0)) for kind in ("active", "inactive"))
+                yield int(limit[0]) - int(used[0]) + cache
+
+
+def _lines(path: Path) -> list[str]:
     try:
-        group = Path("/sys/fs/cgroup")
-        limit, used = ((group / f"memory.{name}").read_text().strip() for name in ("max", "current"))
-        return min(available, int(limit) - int(used)) if limit != "max" else available
-    except (OSError, ValueError):
-        return available
+        return path.read_text().splitlines()
+    except OSError:
+        return []
 
 
 def check(dataset: Dataset, partitioner: str, order: str, world: int, limit_bytes: int) -> None:
@@ -59,9 +82,15 @@ def check(dataset: Dataset, partitioner: str, order: str, world: int, limit_byte
         raise ConfigError(
             "METIS would need more memory than there is.",
             given=f"about {metis / 1e9:.1f} GB for {size}",
-            allowed="partitioner=random or partitioner=range with partitioner.order=original, which stay within "
-            "prepare.buffer; or a larger machine for sargnn partition",
+            allowed="partitioner=random or partitioner=range with partitioner.order=original; or a larger machine for "
+            "sargnn partition",
         )
+    cutting = dataset.num_edges * _CUT_EDGE_BYTES / world + dataset.num_nodes * _CUT_NODE_BYTES
+    if cutting > limit_bytes:
+        raise ConfigError(
+            "The edges of a part do not fit the memory that there is.", given=f"about {cutting / 1e9:.1f} GB for {size}",
+            allowed="more workers",
+        )  # fmt: skip
     ordering = (entries * _ORDER_BYTES + dataset.num_nodes * _NODE_BYTES) / world if order == "locality" else 0.0
     if ordering > limit_bytes:
         raise ConfigError(

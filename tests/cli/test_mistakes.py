@@ -59,6 +59,7 @@ def test_a_worker_imports_neither_mlflow_nor_pandas_nor_dgl() -> None:
         (["prepare", "prepare.buffer=1MB"], ["'prepare.buffer' is no size"]),
         (["prepare", "dataset=ogbn-products", "dataset.download=false"], ["not there", "products.zip"]),
         (["export-ogb"], ["'out' must be given"]),
+        (["export-ogb", "out=x", "dataset=mag_like"], ["there twice", "dataset.add_inverse_edges=false"]),
         (["export-ogb", "out=x", "layout=typed", "dataset=synthetic", "dataset.num_nodes=100"], ["cannot hold the graph"]),
         (["evaluate", "run=nowhere"], ["run folder must be named"]),
         (["train", "+modle=3"], ["no setting 'modle'", "model"]),

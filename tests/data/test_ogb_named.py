@@ -137,8 +137,9 @@ def test_raw_files_may_go_once_the_store_is_made(tmp_path: Path) -> None:
     assert prepare_dataset(both, str(tmp_path / "stores")) == store
     shutil.rmtree(folder)
     assert prepare_dataset(both, str(tmp_path / "stores")) == store
-    with pytest.raises(DataError, match="not there"):
-        prepare_dataset(config("ogbn-products", tmp_path), str(tmp_path / "stores"))  # other settings
+    for other in (config("ogbn-products", tmp_path), config("ogbn-products", tmp_path / "elsewhere", add_inverse_edges=True)):
+        with pytest.raises(DataError, match="not there"):
+            prepare_dataset(other, str(tmp_path / "stores"))
 
 
 def test_symmetric_graphs_are_written_once(tmp_path: Path) -> None:
@@ -247,10 +248,12 @@ def test_a_full_disk_is_said_beforehand(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 class _Server:
-    """Serves one file, with ranges; cuts answers off after ``limit`` bytes."""
+    """Serves one file, with ranges; cuts answers off after the next of ``limits`` bytes."""
 
     def __init__(self, content: bytes) -> None:
-        self.content, self.limit, self.asked = content, len(content), []  # type: ignore[var-annotated]
+        self.content = content
+        self.limits: list[int] = []
+        self.asked: list[int] = []
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -258,10 +261,15 @@ class _Server:
                 first = int((self.headers.get("Range") or "bytes=0-")[6:-1])
                 outer.asked.append(first)
                 body = outer.content[first:]
+                if not body:
+                    self.send_response(416)
+                    self.send_header("Content-Range", f"bytes */{len(outer.content)}")
+                    self.end_headers()
+                    return
                 self.send_response(206 if first else 200)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(body[: outer.limit])
+                self.wfile.write(body[: outer.limits.pop(0) if outer.limits else None])
 
             def log_message(self, *_: Any) -> None:
                 pass
@@ -286,18 +294,77 @@ def test_download_resumes_and_unpacks(tmp_path: Path, archive: bytes, monkeypatc
     server = _Server(archive)
     monkeypatch.setattr("sargnn.data.ogb_named.address_of", lambda name: server.address)
     settings = config("ogbn-products", tmp_path / "data", download=True)
-    server.limit = len(archive) // 3
-    with pytest.raises(DataError, match="could not be fetched"):
+    server.limits = [len(archive) // 3, 0]  # it breaks off, and then nothing comes
+    with pytest.raises(DataError, match="(?s)could not be fetched.*started again it goes on"):
         ogb_named(settings)
-    assert not (tmp_path / "data" / "products.zip").exists()
-    with pytest.raises(DataError, match="could not be fetched"):
-        ogb_named(settings)
-    server.limit = len(archive)
+    part = tmp_path / "data" / "products.zip.part"
+    assert part.stat().st_size == len(archive) // 3 and not part.with_name("products.zip").exists()
+    server.limits = [len(archive) // 3]  # breaks off once more, and goes on by itself
     found = stored(ogb_named(settings))
-    assert found.num_nodes == 300 and server.asked[0] == 0 < server.asked[1] < server.asked[2]
+    assert found.num_nodes == 300 and found.name == "ogbn-products"
+    assert server.asked == [0, *[len(archive) // 3] * 2, 2 * (len(archive) // 3)]
     before = len(server.asked)
     ogb_named(settings)
     assert len(server.asked) == before  # raw files are used where they lie
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["ogbn_products"]
+
+
+def test_what_had_come_whole_is_used(tmp_path: Path, archive: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that died between the last byte and the rename; and a part of another file."""
+    server = _Server(archive)
+    monkeypatch.setattr("sargnn.data.ogb_named.address_of", lambda name: server.address)
+    for content in (archive, archive + b"more"):
+        (tmp_path / "data").mkdir(exist_ok=True)
+        (tmp_path / "data" / "products.zip.part").write_bytes(content)
+        settings = config("ogbn-products", tmp_path / "data", download=True)
+        if content == archive:
+            ogb_named(settings)
+            shutil.rmtree(tmp_path / "data")
+        else:
+            with pytest.raises(DataError, match="416"):
+                ogb_named(settings)
+            ogb_named(settings)
+
+
+@pytest.mark.parametrize("answer", [b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\nbytes without a length"])
+def test_answers_of_no_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            connection.recv(1 << 16)
+            connection.sendall(answer)
+            connection.close()
+
+        threading.Thread(target=serve, daemon=True).start()
+        address = f"http://127.0.0.1:{listening.getsockname()[1]}/products.zip"
+        monkeypatch.setattr("sargnn.data.ogb_named.address_of", lambda name: address)
+        with pytest.raises(DataError, match="could not be fetched"):
+            ogb_named(config("ogbn-products", tmp_path, download=True))
+
+
+def test_folders_of_something_else(tmp_path: Path) -> None:
+    _, folder = folder_of("ogbn-products", tmp_path)
+    with pytest.raises(DataError, match="(?s)folder of ogbn-products.*dataset=ogbn-products"):
+        ogb_named(config("ogbn-arxiv", folder))
+    (tmp_path / "raw").mkdir()  # of somebody's own
+    assert stored(ogb_named(config("ogbn-products", tmp_path))).num_nodes == 300
+    (tmp_path / "ogbn_papers100M").mkdir()
+    with pytest.raises(DataError, match="holds no raw files"):
+        ogb_named(config("ogbn-papers100M", tmp_path, download=True))
+    (tmp_path / "ogbn_papers100M" / "raw").mkdir()
+    with pytest.raises(DataError, match="data.npz.*missing"):
+        ogb_named(config("ogbn-papers100M", tmp_path))
+
+
+def test_unsigned_edges(tmp_path: Path) -> None:
+    graph, folder = folder_of("ogbn-papers100M", tmp_path)
+    arrays = dict(np.load(folder / "raw/data.npz"))
+    arrays["edge_index"] = arrays["edge_index"].astype(np.uint64)
+    arrays["node_feat"] = arrays["node_feat"].astype(np.float16)
+    np.savez_compressed(folder / "raw/data.npz", **arrays)
+    found = stored(ogb_named(config("ogbn-papers100M", tmp_path)))
+    assert edges_of(found) == edges_of(graph) and np.array_equal(found.features[0], arrays["node_feat"].astype(np.float32))
 
 
 @pytest.mark.parametrize("how", ["flipped", "two", "outside"])
