@@ -61,10 +61,12 @@ def test_entries_of_the_symmetric_graph() -> None:
 def test_what_does_not_fit_is_refused_with_what_does(tmp_path: Path) -> None:
     graph = nasty_graph()
     with pytest.raises(ConfigError, match="(?s)METIS would need.*partitioner=random"):
-        check(graph, "metis", "locality", 4, 10_000)
+        check(graph, "metis", "locality", 4, 40_000)
     with pytest.raises(ConfigError, match="(?s)locality would need.*partitioner.order=original"):
-        check(graph, "random", "locality", 4, 10_000)
-    check(graph, "random", "original", 4, 10_000)
+        check(graph, "random", "locality", 4, 40_000)
+    with pytest.raises(ConfigError, match="(?s)edges of a part.*more workers"):
+        check(graph, "random", "original", 4, 1_000)
+    check(graph, "random", "original", 4, 40_000)
     write_dataset(tmp_path / "store", graph, {})
     fits = config("world=4", f"store_dir={tmp_path / 'stores'}")
     assert prepare_partition(fits, tmp_path / "store").stats.nodes
