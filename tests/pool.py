@@ -8,6 +8,7 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
+from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ import torch.distributed as dist
 
 from sargnn.comm.group import Group
 from sargnn.launch.compile import warm_up
+from sargnn.partition.cut import parts_of
+from tests.graphs import assign, nasty_graph, typed_graph
 
 _POOLS: dict[int, Pool] = {}
 
@@ -41,11 +44,19 @@ def _serve(rank: int, world: int, store: str, pipe: Connection) -> None:
             pipe.send((False, traceback.format_exc()))
 
 
+@cache
+def _compile() -> None:
+    """Everything once, into Numba's cache, instead of in every process."""
+    warm_up()
+    for graph in (nasty_graph(), typed_graph()):
+        list(parts_of(graph, assign(graph, "random", 2), 2))
+
+
 class Pool:
     """``world`` processes in one gloo group; each call runs a module-level function on every rank."""
 
     def __init__(self, world: int) -> None:
-        warm_up()  # once, into Numba's cache, instead of in every process
+        _compile()
         context = multiprocessing.get_context("spawn")
         self._folder = tempfile.TemporaryDirectory()
         store = str(Path(self._folder.name) / "store")
