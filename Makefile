@@ -7,8 +7,14 @@ BIN := .venv/bin
 train: .venv/.runtime  ## train the embedded graph on four local workers
 	$(BIN)/sargnn train
 
+# The command line's tests wait much and the others compute much: they share the cores. Those that kill and time workers run alone.
+# The others go to the background, for what runs there hears no interrupts, which the command line's tests send.
 test: .venv/.dev  ## run the tests
-	$(BIN)/pytest
+	@$(BIN)/pytest --ignore=tests/cli --ignore=tests/launch > .venv/others.log 2>&1 & others=$$!; \
+	$(BIN)/pytest tests/cli; commands=$$?; \
+	wait $$others; computed=$$?; cat .venv/others.log; \
+	$(BIN)/pytest tests/launch; launched=$$?; \
+	test "$$commands $$computed $$launched" = "0 0 0"
 
 check: .venv/.dev  ## lint, types, import contract
 	$(BIN)/ruff check sargnn tests scripts
