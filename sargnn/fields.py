@@ -67,6 +67,10 @@ def _convert(hint: Any, value: Any, key: str, bounds: dict[str, Any]) -> Any:
         if not isinstance(value, list):
             raise ConfigError(f"'{key}' must be a list.", given=repr(value), allowed="[a,b,c]")
         return [_convert(options[0], one, f"{key}[{index}]", bounds) for index, one in enumerate(value)]
+    if origin is dict:
+        if not isinstance(value, dict) or not all(isinstance(one, str) for one in value):
+            raise ConfigError(f"'{key}' must be a mapping.", given=repr(value), allowed="{name: value}")
+        return {name: _convert(options[1], one, f"{key}.{name}", bounds) for name, one in value.items()}
     if origin is Literal:
         if value not in options:
             allowed = [str(o).lower() if isinstance(o, bool) else str(o) for o in options]

@@ -22,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 from sargnn.cli.main import conf_dir
 from sargnn.errors import ConfigError, nearest
 
-_NOT_OF_A_RUN = ("experiment", "debug", "skip_finished", "resume")
+_NOT_OF_A_RUN = ("experiment", "debug", "skip_finished", "resume", "slurm")
 FLAGS = ("--help", "-h", "--multirun", "-m", "--cfg", "--resolve")
 
 
@@ -68,8 +68,11 @@ def read_words(arguments: Sequence[str]) -> Words:
     return Words(tuple(overrides), multirun, show)
 
 
-def compose_verb(verb: str, overrides: Sequence[str]) -> dict[str, Any]:
-    """The resolved mapping of ``conf/{verb}.yaml`` with the overrides applied.
+def compose_verb(verb: str, overrides: Sequence[str], keep: Sequence[str] = ()) -> dict[str, Any]:
+    """The resolved mapping of ``conf/{verb}.yaml`` with the overrides applied, without what is no setting of a run.
+
+    Args:
+        keep: of the latter, what is wanted nonetheless.
 
     Raises:
         ConfigError: an override that cannot be understood or applied, or a setting that must be given.
@@ -83,7 +86,7 @@ def compose_verb(verb: str, overrides: Sequence[str]) -> dict[str, Any]:
     except OmegaConfBaseException as error:
         raise _explained(error) from error
     assert isinstance(mapping, dict)
-    for name in _NOT_OF_A_RUN:
+    for name in set(_NOT_OF_A_RUN).difference(keep):
         mapping.pop(name, None)
     return {str(key): value for key, value in mapping.items()}
 
@@ -178,6 +181,9 @@ def _explained(error: Exception) -> ConfigError:
         return ConfigError(f"'{group}' has no option '{name}'.", allowed=nearest(name, options))
     if key is not None:
         name = key.group(1)
+        if name.startswith("slurm.additional_parameters"):
+            example = "+slurm.additional_parameters.mail-type=END"
+            return ConfigError("Other options of sbatch are added one by one.", given=name, allowed=f"such as {example}")
         return ConfigError(f"There is no setting '{name}'.", allowed=nearest(name, known_keys()))
     return ConfigError(text.splitlines()[0] if text else type(error).__name__)
 

@@ -87,9 +87,17 @@ def help_text(about: Help) -> str:
 
 def groups_of(config: str) -> dict[str, str]:
     """The groups of a primary file, with their default options."""
+    groups: dict[str, str] = {}
+    for text in _texts(config):
+        groups |= {group: option for group, option in re.findall(r"^  - (\w+): ([\w.-]+)", text, flags=re.M)}
+    return groups
+
+
+def _texts(config: str) -> list[str]:
+    """A primary file, behind those that it builds on."""
     text = (conf_dir() / f"{config}.yaml").read_text()
-    found = re.findall(r"^  - (\w+): ([\w.-]+)", text, flags=re.M)
-    return {group: option for group, option in found if group != "override"}
+    others = [name for name in re.findall(r"^  - (\w+)$", text, flags=re.M) if name != "_self_"]
+    return [*(text for name in others for text in _texts(name)), text]
 
 
 def options_of(group: str) -> dict[str, str]:
@@ -104,7 +112,7 @@ def options_of(group: str) -> dict[str, str]:
 def settings_of(config: str) -> list[tuple[str, str, str]]:
     """Top-level settings of a primary file: (key, default, comment)."""
     settings, parent = [], ""
-    for line in (conf_dir() / f"{config}.yaml").read_text().splitlines():
+    for line in "\n".join(_texts(config)).splitlines():
         found = re.match(r"^( *)([\w]+):\s*([^#]*?)\s*(?:#\s*(.*))?$", line)
         if not found:
             continue

@@ -16,6 +16,7 @@ from sargnn.errors import ConfigError, SargnnError, nearest
 
 VERBS = {
     "train": ("sargnn.cli.train:main", "train a model on local workers; with -m a sweep"),
+    "slurm": ("sargnn.cli.slurm:main", "the run as a SLURM job: writes an sbatch script"),
     "prepare": ("sargnn.cli.prepare:prepare", "make a dataset's store"),
     "partition": ("sargnn.cli.prepare:partition", "cut a dataset into the workers' parts"),
     "export-ogb": ("sargnn.cli.prepare:export_ogb", "a dataset as raw files in OGB's layouts"),

@@ -50,7 +50,7 @@ def run_sweep(points: Sequence[Point]) -> int:
     skip = _choice("skip_finished", points)
     points = [tuple(word for word in point if not word.startswith("skip_finished=")) for point in points]
     folder = Path("sweeps") / hashlib.sha256(json.dumps(points).encode()).hexdigest()[:10]
-    labels = _labels(points)
+    labels = labels_of(points)
     _check(points, labels)
     done = {number: found for number in range(len(points)) if (found := _finished(folder, number)) is not None}
     skipped = set(done) if done and _skips(skip, len(done), len(points)) else set()
@@ -151,7 +151,8 @@ def _check(points: Sequence[Point], labels: Sequence[str]) -> None:
             raise ConfigError(f"A point of the sweep cannot run, so none was started: {label}\n  {error}") from error
 
 
-def _labels(points: Sequence[Point]) -> list[str]:
+def labels_of(points: Sequence[Point]) -> list[str]:
+    """Of each point the overrides in which it differs from others."""
     common = set(points[0]).intersection(*points) if len(points) > 1 else set()
     return [" ".join(word for word in point if word not in common) or "the only point" for point in points]
 

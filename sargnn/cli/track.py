@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Sequence
@@ -19,10 +20,15 @@ from sargnn.cli.signals import as_interrupts
 from sargnn.errors import ConfigError, SargnnError
 
 TRACK = Help(
-    usage="track RUN_DIR [RUN_DIR ...] [tracking.uri=URI]",
+    usage="track RUN_DIR [RUN_DIR ...] [tracking.uri=URI] | --follow RUN_DIR",
     text="Send the figures of runs that are over to MLflow: those that could not be sent while they ran, or to another store. "
-    "A run is sent to a store once.",
-    examples=(("track runs/sage-sar-w4-s0", ""), ("track runs/* tracking.uri=sqlite:///other.db", "")),
+    "A run is sent to a store once. --follow sends one run's figures while workers that sargnn train has not started, such as "
+    "those of a SLURM job, train it, and ends with it.",
+    examples=(
+        ("track runs/sage-sar-w4-s0", ""),
+        ("track runs/* tracking.uri=sqlite:///other.db", ""),
+        ("track --follow runs/sage-sar-w4-s0", "what the script of sargnn slurm calls"),
+    ),
 )
 UI = Help(
     usage="ui [port=5000] [tracking.uri=URI]",
@@ -39,7 +45,10 @@ def track(arguments: Sequence[str]) -> int:
         return 0
     from sargnn.cli.settings import read_settings
 
-    folders, settings = read_settings(arguments, {"tracking.uri": None})
+    following = "--follow" in arguments
+    folders, settings = read_settings([word for word in arguments if word != "--follow"], {"tracking.uri": None})
+    if following:
+        return _follow(folders, settings["tracking.uri"])
     if not folders:
         raise ConfigError("A run folder must be named.", hint="sargnn track runs/NAME")
     from sargnn.tracking.mlflow import send_again
@@ -56,6 +65,18 @@ def track(arguments: Sequence[str]) -> int:
         else:
             print(f"{folder} is run {run_id} in {uri}")
     return int(failed)
+
+
+def _follow(folders: Sequence[str], uri: object) -> int:
+    if len(folders) != 1 or uri is not None:
+        raise ConfigError("--follow takes one run folder, whose run names its store.", given=" ".join(folders) or "nothing")
+    from sargnn.tracking.follow import follow
+
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: ended.set())
+    summary = follow(Path(folders[0]).resolve(), ended)
+    return int(summary.get("status") != "finished")
 
 
 def ui(arguments: Sequence[str]) -> int:

@@ -7,22 +7,22 @@ the growing ``metrics.jsonl``, shows progress and sends figures to MLflow, so th
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import os
 import signal
 import socket
-import threading
 import time
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from sargnn.config import CommConfig, GatConfig, RgcnConfig, RunConfig, save
+from sargnn.config import CommConfig, GatConfig, RgcnConfig, RunConfig
 from sargnn.errors import ConfigError, SargnnError, WorkerError, nearest
 from sargnn.launch.compile import warm_up
 from sargnn.launch.env import default_threads, worker_environment
 from sargnn.launch.processes import Failure, Workers, start_fork_server
+from sargnn.launch.run_folder import Prepared, begin, choose_checkpoint, hold, make_run_dir, report_failure, reported
 from sargnn.tracking import files
-from sargnn.tracking.progress import EpochProgress, Steps, graph_lines, partition_lines, say
+from sargnn.tracking.follow import Follower
+from sargnn.tracking.progress import Steps, graph_lines, partition_lines, say
 from sargnn.tracking.sender import Sender
 
 _LOG_LINES = 12
@@ -59,66 +59,36 @@ def train(config: RunConfig, *, resume: Path | None = None) -> tuple[dict[str, A
     """
     started_at = time.time()
     config = made_ready(config)
-    partition_path, stats, dataset_hash = prepare_run(config)
+    prepared = prepare_run(config)
 
-    run_dir = resume.resolve() if resume else _make_run_dir(config)
+    run_dir = resume.resolve() if resume else make_run_dir(config)
     config = dataclasses.replace(config, run_dir=str(run_dir))
-    from sargnn.tracking.provenance import git_sha
-
-    stats_params = {f"partition.{key}": value for key, value in stats.items()}
-    inputs = {
-        "partition": str(partition_path), "started_at": started_at, "git_sha": git_sha(), "partition_stats": stats_params,
-    }  # fmt: skip
-    lock = _lock(run_dir)
-    first_epoch = 0
-    if resume:
-        if _reported(run_dir).get("status") == "finished":
-            trained = len(_reported(run_dir)["losses"])
-            given = f"{run_dir}, {trained} epochs{'' if trained == config.epochs else ', then early stopping'}"
-            raise ConfigError("The run has trained all its epochs.", given=given)
-        first_epoch = _choose_checkpoint(config, run_dir, inputs, dataset_hash)
-        if not inputs["checkpoint"]:
-            raise ConfigError(
-                "The run holds no checkpoint to go on from.", given=str(run_dir), hint="train anew, without resume="
-            )
-        files.keep_metrics(run_dir, first_epoch)
-    save(config, run_dir / files.CONFIG)
-    files.write_json(run_dir / files.INPUTS, inputs)
-    if resume:
-        (run_dir / files.SUMMARY).unlink(missing_ok=True)
-        say(f"going on after epoch {first_epoch} of '{run_dir}'")
+    lock = hold(run_dir)
+    inputs, first_epoch = begin(config, run_dir, prepared, started_at=started_at, going_on=resume is not None)
     say(f"training {config.name}: {config.world} workers with {config.threads} threads each, {config.epochs} epochs")
 
-    sender = Sender(config, run_dir, stats_params, same_run=resume is not None)
-    follower = _Follower(config, run_dir, sender, first_epoch)
+    sender = Sender(config, run_dir, inputs["partition_stats"], same_run=resume is not None)
+    follower = Follower(config, run_dir, sender, first_epoch)
     follower.start()
     error: SargnnError | None = None
     try:
-        _run_and_restart(config, run_dir, inputs, dataset_hash)
+        _run_and_restart(config, run_dir, inputs, prepared.dataset_hash)
     except SargnnError as caught:
         error = caught
     except KeyboardInterrupt:
         error = Interrupted(signal.SIGINT, run_dir)
     finally:
         follower.stop()
-    reported = _reported(run_dir)
-    if error is None and reported.get("status") == "interrupted":
+    summary = reported(run_dir)
+    if error is None and summary.get("status") == "interrupted":
         error = Interrupted(signal.SIGTERM, run_dir)  # which a worker was sent by someone else
-    if error is None and not reported:
+    if error is None and not summary:
         error = WorkerError("The workers ended without a result.", hint=f"their logs: {run_dir / 'logs'}")
-    if isinstance(error, Interrupted) and reported.get("status") == "finished":
+    if isinstance(error, Interrupted) and summary.get("status") == "finished":
         error = None  # the signal came too late
-    if error is None or (isinstance(error, Interrupted) and reported):
-        summary = reported  # of an interrupted run, written with its checkpoint
-    else:
-        status = "interrupted" if isinstance(error, Interrupted) else "failed"
-        losses = [row["loss"] for row in files.MetricsTail(run_dir).new_rows()]
-        summary = {"status": status, "error": str(error), "losses": losses, "world": config.world}
-        summary |= {"mode": config.mode.name, "model": config.model.name, "config_hash": config.config_hash}
-        try:
-            files.write_json(run_dir / files.SUMMARY, summary)
-        except OSError as failed:
-            say(f"warning: the summary cannot be written: {failed}")
+    # Of an interrupted run the workers wrote a summary with its checkpoint.
+    if error is not None and not (isinstance(error, Interrupted) and summary):
+        summary = report_failure(config, run_dir, str(error), interrupted=isinstance(error, Interrupted))
     sender.finish(summary)
     lock.close()
     if error is not None:
@@ -126,21 +96,16 @@ def train(config: RunConfig, *, resume: Path | None = None) -> tuple[dict[str, A
     return summary, run_dir
 
 
-def made_ready(config: RunConfig) -> RunConfig:
+def made_ready(config: RunConfig, *, fork_server: bool = True) -> RunConfig:
     """Everything that comes before torch and numba are imported here, and before the fork server starts; threads filled in."""
     config = dataclasses.replace(config, threads=config.threads or default_threads(config.world))
     assert config.threads is not None
     os.environ.update(worker_environment(config.threads))
     check_network(config.comm)
-    start_fork_server()
+    if fork_server:
+        start_fork_server()
     check_strategies(config)
     return config
-
-
-def _reported(run_dir: Path) -> dict[str, Any]:
-    """What the workers reported; empty if they did not come so far."""
-    path = run_dir / files.SUMMARY
-    return files.read_json(path) if path.exists() else {}
 
 
 def check_strategies(config: RunConfig) -> None:
@@ -198,8 +163,8 @@ def check_network(comm: CommConfig) -> None:
                 ) from error
 
 
-def prepare_run(config: RunConfig) -> tuple[Path, dict[str, Any], str]:
-    """The partition store, made if needed, its statistics and its dataset's hash; also compiles the kernels once."""
+def prepare_run(config: RunConfig) -> Prepared:
+    """The stores, made if needed; also compiles the kernels once."""
     from sargnn.data.prepare import prepare_dataset
     from sargnn.partition.prepare import prepare_partition
 
@@ -216,7 +181,7 @@ def prepare_run(config: RunConfig) -> tuple[Path, dict[str, Any], str]:
         say(line)
     if os.environ["NUMBA_THREADING_LAYER"] != "workqueue":  # else the fork server does it
         warm_up()
-    return info.path.resolve(), stats, info.dataset_hash
+    return Prepared(info.path.resolve(), stats, info.dataset_hash)
 
 
 def _check_graph(config: RunConfig, dataset_path: Path) -> None:
@@ -241,83 +206,6 @@ def _check_graph(config: RunConfig, dataset_path: Path) -> None:
             )  # fmt: skip
 
 
-def _make_run_dir(config: RunConfig) -> Path:
-    """A new folder: ``run_dir`` as given, or ``runs/NAME``, with a number behind where that exists."""
-    if config.run_dir is not None:
-        run_dir = Path(config.run_dir).resolve()
-        if (run_dir / files.CONFIG).exists():
-            raise ConfigError(
-                "The run folder already holds a run.", given=str(run_dir), hint="choose another run_dir or remove it"
-            )
-        if run_dir.exists() and not run_dir.is_dir():
-            raise ConfigError("The run folder is a file.", given=str(run_dir), hint="choose another run_dir")
-        _mkdir(run_dir, exist_ok=True)
-        return run_dir
-    base = Path("runs").resolve() / config.name
-    if base.parent.exists() and not base.parent.is_dir():
-        raise ConfigError("'runs' is a file, where run folders should go.", given=str(base.parent), hint="choose a run_dir")
-    candidate, number = base, 1
-    while True:
-        try:
-            _mkdir(candidate, exist_ok=False)
-            return candidate
-        except FileExistsError:
-            number += 1
-            candidate = base.with_name(f"{base.name}-{number}")
-
-
-def _mkdir(path: Path, *, exist_ok: bool) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=exist_ok)
-    except FileExistsError:
-        raise
-    except OSError as error:
-        raise ConfigError(
-            f"The run folder cannot be written: {error.strerror}.", given=str(path), hint="choose another run_dir"
-        ) from error
-
-
-def _lock(run_dir: Path) -> IO[str]:
-    """Hold the run folder until closed. Raises ``ConfigError`` if another process does."""
-    file = (run_dir / ".lock").open("w")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.close()
-        raise ConfigError("The run is under way in another process.", given=str(run_dir)) from error
-    return file
-
-
-def _choose_checkpoint(config: RunConfig, run_dir: Path, inputs: dict[str, Any], dataset_hash: str) -> int:
-    """Note the newest whole checkpoint in ``inputs``; how many epochs it has (0: there is none). Damaged ones are put aside.
-
-    Raises:
-        ConfigError: it was trained on another dataset, or with other settings.
-    """
-    from sargnn.train import checkpoint
-
-    path, problems = checkpoint.newest(run_dir)
-    for damaged, problem in problems:
-        say(f"warning: {str(problem).splitlines()[0]} The checkpoint before is used.")
-        damaged.rename(damaged.with_name(f"damaged_{damaged.name}_{time.time_ns()}"))
-    inputs["checkpoint"] = str(path) if path else None
-    if path is None:
-        return 0
-    meta = checkpoint.opened(path, verify=False).meta
-    check_made_for(meta, config, dataset_hash, path)
-    return int(meta["epoch"])
-
-
-def check_made_for(meta: dict[str, Any], config: RunConfig, dataset_hash: str, path: Path) -> None:
-    """A checkpoint belongs to this dataset and these settings. Raises ``ConfigError``."""
-    if meta["dataset_hash"] != dataset_hash:
-        raise ConfigError(
-            "The dataset is not the one that the run was trained on.", given=dataset_hash, allowed=meta["dataset_hash"]
-        )
-    if meta["config_hash"] != config.config_hash:
-        raise ConfigError("The run's checkpoints come from other settings than its config.yaml has now.", given=str(path))
-
-
 def _run_and_restart(config: RunConfig, run_dir: Path, inputs: dict[str, Any], dataset_hash: str) -> None:
     """``_run_workers``, and after a failure again from the newest checkpoint, ``comm.max_restarts`` times."""
     for restarts_left in reversed(range(config.comm.max_restarts + 1)):
@@ -326,7 +214,7 @@ def _run_and_restart(config: RunConfig, run_dir: Path, inputs: dict[str, Any], d
         except WorkerError as error:
             if not restarts_left:
                 raise
-            epoch = _choose_checkpoint(config, run_dir, inputs, dataset_hash)
+            epoch = choose_checkpoint(config, run_dir, inputs, dataset_hash)
             files.keep_metrics(run_dir, epoch)
             say(f"{str(error).splitlines()[0]}\nstarting again after epoch {epoch}; restarts left: {restarts_left - 1}")
             files.write_json(run_dir / files.INPUTS, inputs)
@@ -363,29 +251,3 @@ def _worker_error(config: RunConfig, run_dir: Path, failure: Failure) -> WorkerE
         how = f"failed with exit code {code}"
     tail = "\n".join(f"    {line}" for line in lines)
     return WorkerError(f"Worker rank {rank} {how}. The last lines of its log:\n{tail}", hint=hint)
-
-
-class _Follower(threading.Thread):
-    """Reads ``metrics.jsonl`` as it grows: progress for the person, figures for MLflow, off the launching thread."""
-
-    def __init__(self, config: RunConfig, run_dir: Path, sender: Sender, first_epoch: int) -> None:
-        super().__init__(name="follower", daemon=True)
-        self._config, self._sender = config, sender
-        self._tail = files.MetricsTail(run_dir, first_epoch)
-        self._ended = threading.Event()
-
-    def run(self) -> None:
-        with EpochProgress(self._config.epochs) as progress:
-            while True:
-                ended = self._ended.is_set()
-                for row in self._tail.new_rows():
-                    progress.update(row)
-                    self._sender.put(row)
-                if ended:
-                    break
-                self._ended.wait(0.1)
-
-    def stop(self) -> None:
-        """Read what is left and end the display."""
-        self._ended.set()
-        self.join()

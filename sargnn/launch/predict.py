@@ -10,7 +10,8 @@ from typing import Any
 
 from sargnn.config import LabelPropagationConfig, RunConfig, StackConfig, save
 from sargnn.errors import ConfigError
-from sargnn.launch.local import check_made_for, made_ready, prepare_run, run_workers
+from sargnn.launch.local import made_ready, prepare_run, run_workers
+from sargnn.launch.run_folder import check_made_for
 from sargnn.tracking import files
 from sargnn.tracking.progress import say
 
@@ -48,15 +49,15 @@ def predict(
         meta = checkpoint.opened(path, verify=which == "best").meta
         check_made_for(meta, trained, meta["dataset_hash"], path)
         epoch = meta["epoch"]
-    partition_path, _, dataset_hash = prepare_run(config)
+    prepared = prepare_run(config)
     if path is not None:
-        check_made_for(meta, trained, dataset_hash, path)
+        check_made_for(meta, trained, prepared.dataset_hash, path)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     config = dataclasses.replace(config, run_dir=str(run_dir))
     inputs = {
-        "partition": str(partition_path), "started_at": started_at, "git_sha": None, "predict": {"embeddings": embeddings},
-        "checkpoint": str(path.resolve()) if path else None, "dataset_hash": dataset_hash,
+        "partition": str(prepared.partition), "started_at": started_at, "git_sha": None, "predict": {"embeddings": embeddings},
+        "checkpoint": str(path.resolve()) if path else None, "dataset_hash": prepared.dataset_hash,
     }  # fmt: skip
     files.write_json(folder / files.INPUTS, inputs)
     save(config, folder / files.CONFIG)

@@ -129,7 +129,8 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int) -> None:
         trainer.wants_stop |= number != signal.SIGUSR1
         trainer.wants_checkpoint = True
 
-    for number in (signal.SIGUSR1, signal.SIGTERM):
+    # SIGUSR2 comes through srun, which would end everything at a SIGTERM.
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
         signal.signal(number, on_signal)
     trainer.run(on_epoch, on_checkpoint if trainer.parameters else None)
     if not trainer.stopped:

@@ -58,6 +58,11 @@ def _known(run_dir: Path) -> dict[str, Any]:
         return {}
 
 
+def is_known(config: RunConfig, run_dir: Path) -> bool:
+    """Whether a run was sent, or begun to be sent, to the store that its configuration names."""
+    return absolute(config.tracking.uri) in _known(run_dir)
+
+
 class MlflowRun:
     """One MLflow run.
 

@@ -1,0 +1,129 @@
+"""What a SLURM job leaves beside a run: ``job.json`` in the run folder, and the script in ``slurm/``."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sargnn.config import RunConfig, flatten, load, save
+from sargnn.errors import ConfigError
+from sargnn.launch.slurm import Job, SlurmConfig, check_syntax, render
+from sargnn.tracking import files
+
+JOB = "job.json"
+_FREE = ("threads", "comm.", "tracking.", "checkpoint.", "prepare.", "run_dir", "store_dir", "profile")
+"""Settings that may change between two submissions of one run; a finer list than resuming allows, for runs are compared."""
+
+
+def read_job(run_dir: Path) -> dict[str, Any]:
+    """``script``, ``index`` (in an array, else None), ``jobs`` (numbers) and ``starts``; empty lists if there is no record."""
+    empty: dict[str, Any] = {"script": None, "index": None, "jobs": [], "starts": []}
+    try:
+        return empty | files.read_json(run_dir / JOB)
+    except (OSError, ValueError):
+        return empty
+
+
+def note_job(run_dir: Path, **changes: Any) -> None:
+    """Change the record."""
+    files.write_json(run_dir / JOB, read_job(run_dir) | changes)
+
+
+def choose_run_dir(config: RunConfig) -> Path:
+    """The folder of a run that a script is written for: a new one, or that of the same run where it is not over.
+
+    Raises:
+        ConfigError: ``run_dir`` names a folder with another run, or one that is over.
+    """
+    if config.run_dir is not None:
+        run_dir = Path(config.run_dir).resolve()
+        if _usable(config, run_dir):
+            return run_dir
+        raise ConfigError(
+            "The run folder already holds a run.", given=str(run_dir),
+            hint=f"choose another run_dir, or sargnn slurm resume={run_dir} to go on with it",
+        )  # fmt: skip
+    base = Path("runs").resolve() / config.name
+    number, candidate = 1, base
+    while not _usable(config, candidate):
+        number += 1
+        candidate = base.with_name(f"{base.name}-{number}")
+    return candidate
+
+
+def _usable(config: RunConfig, run_dir: Path) -> bool:
+    if not run_dir.exists():
+        return True
+    if not run_dir.is_dir():
+        return False
+    if not (run_dir / files.CONFIG).exists():
+        return not any(run_dir.iterdir())
+    if not (run_dir / JOB).exists() or _is_over(run_dir):
+        return False
+    return _kept(load(run_dir / files.CONFIG)) == _kept(config)
+
+
+def _is_over(run_dir: Path) -> bool:
+    try:
+        return bool(files.read_json(run_dir / files.SUMMARY).get("status") == "finished")
+    except (OSError, ValueError):
+        return False
+
+
+def _kept(config: RunConfig) -> dict[str, Any]:
+    return {key: value for key, value in flatten(config).items() if not key.startswith(_FREE)}
+
+
+def check_point(config: RunConfig, run_dir: Path) -> None:
+    """A sweep's folder holds this point or nothing. Raises ``ConfigError``."""
+    if (run_dir / files.CONFIG).exists() and _kept(load(run_dir / files.CONFIG)) != _kept(config):
+        raise ConfigError("The sweep's folder holds other runs.", given=str(run_dir), hint="remove it, or choose other points")
+
+
+def write(slurm: SlurmConfig, job: Job, configs: Sequence[RunConfig], template: Path, scripts: Path) -> Path:
+    """Write the script and, in each run folder, ``config.yaml`` and ``job.json``.
+
+    Args:
+        configs: one per folder of ``job.run_dirs``.
+        scripts: the folder of scripts.
+
+    Returns:
+        The script's path.
+
+    Raises:
+        ConfigError: what ``render`` refuses, a template that cannot be read, a run that is under way, or a folder that
+            cannot be written.
+    """
+    try:
+        text = render(slurm, job, template.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("The template cannot be read.", given=str(template), hint=str(error).splitlines()[0]) from error
+    check_syntax(text)
+    name = job.name if job.is_array else job.run_dirs[0].name
+    script = scripts.resolve() / f"{name}.sbatch"
+    try:
+        for index, (config, run_dir) in enumerate(zip(configs, job.run_dirs, strict=True)):
+            run_dir.mkdir(parents=True, exist_ok=True)
+            _check_free(run_dir)
+            save(dataclasses.replace(config, run_dir=str(run_dir)), run_dir / files.CONFIG)
+            note_job(run_dir, script=str(script), index=index if job.is_array else None)
+        script.parent.mkdir(parents=True, exist_ok=True)
+        script.write_text(text, encoding="utf-8")
+        script.chmod(0o755)
+    except OSError as error:
+        raise ConfigError(f"The script cannot be written: {error.strerror}.", given=error.filename) from error
+    return script
+
+
+def _check_free(run_dir: Path) -> None:
+    """Nothing works in the folder now. Raises ``ConfigError``."""
+    with (run_dir / ".lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError(
+                "The run is under way.", given=str(run_dir), hint="wait for its end, or scancel its job"
+            ) from error

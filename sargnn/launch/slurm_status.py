@@ -1,0 +1,127 @@
+"""A run's job, from squeue and scontrol, and how far it is, from the run folder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from sargnn.config import load
+from sargnn.errors import ConfigError
+from sargnn.launch.job_files import read_job
+from sargnn.tracking import files
+
+_PATIENCE_S = 20
+_RECENT = 10
+
+
+def status_lines(run_dir: Path) -> list[str]:
+    """What a person wants to know, a few lines; of a sweep's folder, a line per point.
+
+    Raises:
+        ConfigError: not a run folder.
+    """
+    points = [path for path in sorted(run_dir.glob("*")) if (path / files.CONFIG).is_file()]
+    if not (run_dir / files.CONFIG).is_file():
+        if not points:
+            raise ConfigError("This is no run folder.", given=str(run_dir), hint="a run folder holds config.yaml")
+        return [f"{path.name}: {'; '.join(_state(path) + _epochs(path)[:1])}" for path in points]
+    return _state(run_dir) + _epochs(run_dir)
+
+
+def _state(run_dir: Path) -> list[str]:
+    """The newest job's state."""
+    record = read_job(run_dir)
+    if shutil.which("scontrol") is None:
+        jobs = f" (its jobs: {', '.join(record['jobs'])})" if record["jobs"] else ""
+        return [f"job: no scontrol on this machine, so its state is not known{jobs}"]
+    found = [job for job in _jobs() if _belongs(job, record)]
+    if not found:
+        if record["jobs"]:
+            return [f"job {record['jobs'][-1]}: SLURM no longer knows it"]
+        return ["job: not submitted"]
+    job = max(found, key=lambda one: int(one["JobId"]))
+    number = f"{job['ArrayJobId']}_{job['ArrayTaskId']}" if "ArrayTaskId" in job else job["JobId"]
+    line = f"job {number}: {job['JobState']}"
+    if job["JobState"] == "RUNNING":
+        line += f" on {job.get('NodeList')} for {job.get('RunTime')} of {job.get('TimeLimit')}"
+    elif job["JobState"] == "PENDING":
+        line += f" ({job.get('Reason')}, from {job.get('StartTime')})"
+    else:
+        line += f", exit code {job.get('ExitCode', '').partition(':')[0]}, {job.get('EndTime')}"
+    if job.get("Restarts", "0") != "0":
+        line += f"; queued again {job['Restarts']} times"
+    return [line]
+
+
+def _jobs() -> list[dict[str, str]]:
+    """Every job that SLURM knows, with its fields."""
+    try:
+        done = subprocess.run(
+            ["scontrol", "show", "job", "--oneliner"], capture_output=True, text=True, errors="replace", timeout=_PATIENCE_S
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigError("scontrol did not answer.", given=str(error)) from error
+    if done.returncode:
+        raise ConfigError("scontrol does not answer.", given=done.stderr.strip().splitlines()[0] if done.stderr else None)
+    jobs = []
+    for line in done.stdout.splitlines():
+        # The job's name comes second and may hold anything; what is asked for here comes behind it.
+        fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
+        if "JobId" in fields:
+            if "Command=" in line:
+                fields["Command"] = line.split(" Command=", 1)[1].split(" WorkDir=", 1)[0].strip()
+            jobs.append(fields)
+    return jobs
+
+
+def _belongs(job: dict[str, str], record: dict[str, Any]) -> bool:
+    numbers = {job["JobId"], job.get("ArrayJobId", ""), f"{job.get('ArrayJobId')}_{job.get('ArrayTaskId')}"}
+    by_number = not numbers.isdisjoint(record["jobs"])
+    if not by_number and (record["script"] is None or job.get("Command", "") != record["script"]):
+        return False
+    if record["index"] is None or "ArrayTaskId" not in job:
+        return True
+    return record["index"] in _indices(job["ArrayTaskId"])
+
+
+def _indices(text: str) -> set[int]:
+    """``3``, or of tasks that wait, ``0-3%2`` and ``1,4-6``."""
+    found: set[int] = set()
+    for part in text.partition("%")[0].split(","):
+        low, _, high = part.partition("-")
+        if low.isdigit() and (not high or high.isdigit()):
+            found |= set(range(int(low), int(high or low) + 1))
+    return found
+
+
+def _epochs(run_dir: Path) -> list[str]:
+    """The last epoch, how long is left, the end."""
+    config = load(run_dir / files.CONFIG)
+    rows = list(files.MetricsTail(run_dir).new_rows())
+    lines = []
+    if rows:
+        last = rows[-1]
+        text = f"epoch {last['epoch'] + 1} of {config.epochs}, loss {last['loss']:.4f}"
+        scored = next((row["val_acc"] for row in reversed(rows) if row.get("val_acc") is not None), None)
+        text += f", validation accuracy {scored:.4f}" if scored is not None else ""
+        usual = statistics.median(row["epoch_time_s"] for row in rows[-_RECENT:])
+        lines.append(f"{text}, {usual:.3g} s an epoch, {(config.epochs - last['epoch'] - 1) * usual / 60:.1f} min left")
+    else:
+        lines.append(f"no epoch of {config.epochs} yet")
+    try:
+        summary = files.read_json(run_dir / files.SUMMARY)
+    except (OSError, json.JSONDecodeError):
+        summary = {}
+    if summary.get("status") == "finished":
+        lines[-1] = lines[-1].rpartition(", ")[0]
+        lines.append("finished")
+    elif "status" in summary:
+        lines.append(f"{summary['status']}: {str(summary.get('error', '')).splitlines()[0]}")
+    starts = read_job(run_dir)["starts"]
+    if len(starts) > 1:
+        lines.append(f"started {len(starts)} times, at epochs {', '.join(str(start['epoch']) for start in starts)}")
+    return lines

@@ -1,0 +1,244 @@
+"""The scripts of ``sargnn slurm``: pinned, read by bash and shellcheck, and harmless whatever they are given."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sargnn.cli.main import conf_dir
+from sargnn.cli.main import main as sargnn
+from sargnn.errors import ConfigError
+from sargnn.launch.slurm import Job, SlurmConfig, directive, render, seconds
+
+GOLDEN = Path(__file__).parent / "golden"
+TEMPLATE = (conf_dir().parent / "slurm" / "job.sbatch").read_text()
+CASES = {
+    "two_nodes": ["model=sage", "mode=sar", "world=4", "slurm.nodes=2"],
+    "every_setting": [
+        "model=gat", "world=32", "run_name=large one", "slurm.nodes=8", "slurm.ntasks_per_node=4", "slurm.cpus_per_task=16",
+        "slurm.partition='long,short'", "slurm.mem=120G", "slurm.qos=high", "slurm.constraint='a100|h100'",
+        "slurm.account=graphs", "slurm.time=1-12:00:00",
+        "slurm.setup=[module load gcc/12, ulimit -n 65536]", "slurm.gloo_ifname=ib0",
+        "slurm.master_addr=head-ib", "slurm.signal_s=600", "+slurm.additional_parameters.mail-type=END",
+        "+slurm.additional_parameters.exclusive=null", "comm.port=29500",
+    ],
+    "sweep": ["-m", "model=sage,gat", "seed=0,1", "world=2", "slurm.array_parallelism=2"],
+    "untracked": ["tracking=none", "slurm.requeue=false", "slurm.signal_s=0", "run_dir=somewhere/else", "world=1"],
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def _pinned(script: Path, folder: Path) -> str:
+    return script.read_text().replace(str(folder), "FOLDER").replace(sys.executable, "PYTHON")
+
+
+def _read_by_bash(script: Path) -> None:
+    assert subprocess.run(["bash", "-n", script]).returncode == 0
+    if shutil.which("shellcheck"):
+        done = subprocess.run(["shellcheck", script], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_script_is_the_pinned_one(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert sargnn(["slurm", *CASES[name]]) == 0
+    (script,) = (folder / "slurm").glob("*.sbatch")
+    pinned = GOLDEN / f"{name}.sbatch"
+    if os.environ.get("SARGNN_PIN"):
+        pinned.write_text(_pinned(script, folder))
+    assert _pinned(script, folder) == pinned.read_text()
+    assert f"sbatch slurm/{script.name}" in capsys.readouterr().out.replace("'", "")
+    _read_by_bash(script)
+
+
+def test_shellcheck_looks_at_all_pinned_scripts() -> None:
+    if shutil.which("shellcheck") is None:
+        pytest.skip("shellcheck is not installed")
+    scripts = sorted(GOLDEN.glob("*.sbatch"))
+    assert len(scripts) == len(CASES)
+    assert subprocess.run(["shellcheck", *scripts]).returncode == 0
+
+
+def test_rendering_loads_neither_torch_nor_mlflow_and_takes_less_than_a_second(folder: Path) -> None:
+    code = "import sys; from sargnn.cli.main import main; code = main(sys.argv[1:]); " + (
+        "loaded = {'torch', 'dgl', 'mlflow', 'numba', 'pandas'} & set(sys.modules); sys.exit(f'{loaded}' if loaded else code)"
+    )
+    taken = []
+    for _ in range(4):
+        started = time.perf_counter()
+        command = [sys.executable, "-c", code, "slurm", "model=gat", "world=8", "slurm.nodes=2"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        taken.append(time.perf_counter() - started)
+        assert done.returncode == 0, done.stderr
+    assert min(taken) < 1, taken
+
+
+_PLACES = ("job_name", "partition", "account", "constraint", "qos", "master_addr", "extra", "words", "labels", "name", "dir")
+
+
+def _hostile(seed: int) -> str:
+    pieces = [
+        "$(touch PWNED)", "`touch PWNED`", "'; touch PWNED; '", '"; touch PWNED; "', "\ntouch PWNED\n", "\n#SBATCH --uid=0\n",
+        "$RUN_DIR", "${IFS}", "\\", "'", '"', " ", "\t", "#", "&& touch PWNED", "| touch PWNED", "> PWNED", "!!", "*", "~",
+        "%j", "%A_%a", "{{setup}}", "EOF", "é", "\u2028", "名", "-", "--", ";", "\r", "\x1b[2J", "\x7f", "$'\\n'", "a",
+    ]  # fmt: skip
+    draw = random.Random(seed)
+    return "".join(draw.choice(pieces) for _ in range(draw.randint(1, 6)))
+
+
+def _job(folder: Path, **changes: object) -> Job:
+    values: dict[str, object] = {
+        "name": "run", "world": 2, "threads": None, "interface": None, "port": None, "tracking": True,
+        "run_dirs": [folder / "runs" / "run"], "labels": [], "words": [], "folder": folder,
+    }  # fmt: skip
+    return Job(**(values | changes))  # type: ignore[arg-type]
+
+
+def _tools(folder: Path) -> Path:
+    """Stand-ins for what the script calls: each notes its arguments, and does nothing."""
+    tools = folder / "tools"
+    tools.mkdir()
+    for name in ("srun", "scontrol", "flock", "hostname"):
+        (tools / name).write_text(f'#!/bin/bash\nprintf "%s\\0" {name} "$@" >> "{folder}/called"\n')
+        (tools / name).chmod(0o755)
+    return tools
+
+
+def test_no_value_of_200_hostile_ones_runs_anything_or_breaks_anything(tmp_path: Path) -> None:
+    """In every place where a person's text goes; the script then runs, with stand-ins for SLURM's programs."""
+    tools = _tools(tmp_path)
+    refused = ran = 0
+    for seed in range(200):
+        text = _hostile(seed)
+        place = _PLACES[seed % len(_PLACES)]
+        work = tmp_path / str(seed)
+        work.mkdir()
+        config, job = SlurmConfig(), _job(work)
+        if place == "extra":
+            config = SlurmConfig(additional_parameters={"comment": text})
+        elif place in ("words", "labels"):
+            job = _job(work, **{place: [text], "run_dirs": [work / "sweeps" / "key" / "000"]})
+        elif place == "name":
+            job = _job(work, name=text)
+        elif place == "dir":
+            job = _job(work, run_dirs=[work / text.replace("/", "_").strip(".")])
+        else:
+            config = SlurmConfig(**{place: text})  # type: ignore[arg-type]
+        try:
+            script = render(config, job, TEMPLATE)
+        except ConfigError:
+            refused += 1
+            continue
+        directives = [line for line in script.splitlines() if line.startswith("#SBATCH")]
+        names = [line.split()[1].lstrip("-").partition("=")[0] for line in directives]
+        assert len(set(names)) == len(names) and "uid" not in names, (seed, text)
+        job.run_dirs[0].mkdir(parents=True, exist_ok=True)
+        path = work / "run.sbatch"
+        path.write_text(script)
+        environment = {"PATH": f"{tools}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "0"}
+        (tmp_path / "called").unlink(missing_ok=True)
+        done = subprocess.run(
+            ["bash", path], cwd=work, env=environment, capture_output=True, text=True, errors="replace", timeout=60
+        )
+        # Nothing ran but what the template runs; the tracker and the report find no run and say so.
+        called = (tmp_path / "called").read_bytes().split(b"\0")
+        begins = [one for one in called if one == b"begin"]
+        assert len(begins) == 1 and called[called.index(b"begin") + 1].decode() == str(job.run_dirs[0]), (
+            seed,
+            text,
+            done.stderr,
+        )
+        assert not list(tmp_path.rglob("PWNED")), (seed, text)
+        ran += 1
+    assert ran > 100 and refused > 20, (ran, refused)
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["world=9", "slurm.nodes=2", "slurm.ntasks_per_node=4"], "9 workers do not fit on 2 nodes of 4 tasks"),
+        (["world=2", "slurm.nodes=4"], "more nodes than workers"),
+        (["world=4", "slurm.nodes=2", "slurm.gloo_ifname=lo"], "loopback"),
+        (["world=4", "slurm.nodes=2", "comm.interface=lo"], "loopback"),
+        (["world=4", "slurm.nodes=2", "slurm.master_addr=127.0.0.1"], "loopback"),
+        (["threads=4", "slurm.cpus_per_task=2"], "more threads than CPUs"),
+        (["slurm.time=2"], "no time to train"),
+        (["slurm.time=soon"], "form that SLURM knows"),
+        (["slurm.mem=lots"], "form that SLURM knows"),
+        (["slurm.partition=''"], "is empty"),
+        (["slurm.nodes=0"], "out of range"),
+        (["slurm.node=2"], "There is no setting 'slurm.node'"),
+        (["slurm=nowhere"], "'slurm' has no option 'nowhere'"),
+        (["slurm.setup=['if true']"], "bash cannot read"),
+        (["+slurm.additional_parameters.nodes=2"], "set by sargnn"),
+        (["+slurm.additional_parameters.Bad=2"], "another form"),
+        (["slurm.template=nowhere.sbatch"], "template cannot be read"),
+        (["comm.max_restarts=2"], "not started again by itself"),
+        (["-m", "world=2,4"], "'world' cannot be swept"),
+        (["-m", "slurm.time=60,120"], "'slurm.*' cannot be swept"),
+        (["--status"], "--status takes one run folder"),
+        (["--status", "nowhere"], "no run folder"),
+        (["model=sag"], "'model' has no option 'sag'"),
+        (["epochs=0"], "out of range"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_reason(
+    words: list[str], what: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sargnn(["slurm", *words]) == 1
+    message = capsys.readouterr().err
+    assert what in message and "Traceback" not in message
+    assert not list(folder.glob("slurm/*"))
+
+
+def test_a_site_may_have_a_template_of_its_own(folder: Path) -> None:
+    (folder / "own.sbatch").write_text("#!/bin/bash\n{{directives}}\ncd {{folder}} && {{python}} -c pass {{nothing}}\n")
+    assert sargnn(["slurm", "slurm.template=own.sbatch"]) == 1
+    (folder / "own.sbatch").write_text("#!/bin/bash\n{{directives}}\ncd {{folder}} && {{python}} -c pass\n")
+    assert sargnn(["slurm", "slurm.template=own.sbatch"]) == 0
+    assert "#SBATCH --job-name=sage-sar-w4-s0" in (folder / "slurm" / "sage-sar-w4-s0.sbatch").read_text()
+
+
+def test_the_same_run_keeps_its_folder_and_another_gets_its_own(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["slurm.time=60"], ["slurm.time=90", "slurm.cpus_per_task=2"], ["epochs=3"], ["run_dir=runs/sage-sar-w4-s0"]):
+        assert sargnn(["slurm", *words]) == 0
+    assert sorted(path.name for path in (folder / "runs").iterdir()) == ["sage-sar-w4-s0", "sage-sar-w4-s0-2"]
+    assert "--time=" not in (folder / "slurm" / "sage-sar-w4-s0.sbatch").read_text()
+    assert sargnn(["slurm", "run_dir=runs/sage-sar-w4-s0", "epochs=5"]) == 1
+    assert "already holds a run" in capsys.readouterr().err
+    (folder / "runs" / "sage-sar-w4-s0" / "summary.json").write_text('{"status": "finished"}')
+    assert sargnn(["slurm"]) == 0
+    assert (folder / "runs" / "sage-sar-w4-s0-3" / "job.json").exists()
+
+
+def test_submitting_without_sbatch_is_said(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert sargnn(["slurm", "slurm.submit=true"]) == 1
+    assert "no sbatch" in capsys.readouterr().err
+    assert sargnn(["slurm", "--status", "runs/sage-sar-w4-s0"]) == 0
+    assert "no scontrol on this machine" in capsys.readouterr().out
+
+
+def test_times_are_read_as_slurm_reads_them() -> None:
+    known = {"30": 1800, "30:15": 1815, "2:30:15": 9015, "1-2": 93600, "1-2:30": 95400, "1-2:30:15": 95415}
+    assert {time: seconds(time) for time in known} == known
+
+
+def test_directives_are_quoted_where_they_must_be() -> None:
+    assert directive("time", "1-00:00:00") == "#SBATCH --time=1-00:00:00"
+    assert directive("job-name", 'a "b" \\ $c') == '#SBATCH --job-name="a \\"b\\" \\\\ $c"'
+    assert directive("exclusive", None) == "#SBATCH --exclusive"
