@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -19,7 +20,7 @@ def compiled_sources() -> list[Path]:
     return [
         path
         for path in sorted(package.rglob("*.py"))
-        if path.is_relative_to(package / "kernels") or b"numba" in path.read_bytes()
+        if path.is_relative_to(package / "kernels") or re.search(rb"^\s*(import|from) numba", path.read_bytes(), flags=re.M)
     ]
 
 

@@ -219,4 +219,7 @@ def _fail(text: str) -> None:
 
 
 if __name__ == "__main__":
-    entry(sys.argv[1])
+    # What the fork server has loaded for local workers; else its memory would count as training's.
+    import sargnn.launch.preload
+
+    sargnn.launch.preload.worker.entry(sys.argv[1])
