@@ -16,6 +16,7 @@ from sargnn.tracking import files
 
 _PATIENCE_S = 20
 _RECENT = 10
+_ALIVE = ("RUNNING", "PENDING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED")
 
 
 def status_lines(run_dir: Path) -> list[str]:
@@ -33,7 +34,7 @@ def status_lines(run_dir: Path) -> list[str]:
 
 
 def _state(run_dir: Path) -> list[str]:
-    """The newest job's state."""
+    """The state of the job that works on it, or did last."""
     record = read_job(run_dir)
     if shutil.which("scontrol") is None:
         jobs = f" (its jobs: {', '.join(record['jobs'])})" if record["jobs"] else ""
@@ -43,18 +44,24 @@ def _state(run_dir: Path) -> list[str]:
         if record["jobs"]:
             return [f"job {record['jobs'][-1]}: SLURM no longer knows it"]
         return ["job: not submitted"]
-    job = max(found, key=lambda one: int(one["JobId"]))
-    number = f"{job['ArrayJobId']}_{job['ArrayTaskId']}" if "ArrayTaskId" in job else job["JobId"]
+    last = record["starts"][-1]["job"] if record["starts"] else None  # a later one may have found the run under way
+    job = max(found, key=lambda one: (one["JobState"] in _ALIVE, _number(one) == last, int(one["JobId"])))
+    number = _number(job)
     line = f"job {number}: {job['JobState']}"
+    again = job.get("Restarts", "0")
     if job["JobState"] == "RUNNING":
         line += f" on {job.get('NodeList')} for {job.get('RunTime')} of {job.get('TimeLimit')}"
     elif job["JobState"] == "PENDING":
         line += f" ({job.get('Reason')}, from {job.get('StartTime')})"
     else:
         line += f", exit code {job.get('ExitCode', '').partition(':')[0]}, {job.get('EndTime')}"
-    if job.get("Restarts", "0") != "0":
-        line += f"; queued again {job['Restarts']} times"
+    if again != "0":
+        line += f"; queued again {'once' if again == '1' else f'{again} times'}"
     return [line]
+
+
+def _number(job: dict[str, str]) -> str:
+    return f"{job['ArrayJobId']}_{job['ArrayTaskId']}" if "ArrayTaskId" in job else job["JobId"]
 
 
 def _jobs() -> list[dict[str, str]]:

@@ -38,7 +38,7 @@ TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/linux
 AccountingStorageType=accounting_storage/none
 SchedulerType=sched/backfill
-SchedulerParameters=sched_min_interval=0,batch_sched_delay=0,bf_interval=1
+SchedulerParameters=sched_min_interval=0,sched_interval=2,batch_sched_delay=0,bf_interval=1
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 MpiDefault=none
@@ -121,14 +121,15 @@ class Cluster:
         """End everything."""
         with suppress(OSError):
             self.call("scancel", "--user=root")
+        pids = []
         for path in [*self.folder.glob("slurmd.*.pid"), self.folder / "slurmctld.pid", self.folder / "munge.pid"]:
             with suppress(OSError, ValueError):
-                pid = int(path.read_text())
-                os.kill(pid, signal.SIGTERM)
-                for _ in range(50):
-                    os.kill(pid, 0)
-                    time.sleep(0.1)
-                os.kill(pid, signal.SIGKILL)
+                pids.append(int(path.read_text()))
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for pid in pids:
+                with suppress(OSError):
+                    os.kill(pid, number)
+            time.sleep(1)
 
 
 def _free_ports(count: int) -> list[int]:

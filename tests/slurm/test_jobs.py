@@ -1,0 +1,242 @@
+"""The scripts of ``sargnn slurm`` on a real SLURM: same losses as here, time limits, killed tasks, arrays."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.slurm.cluster import Cluster, missing
+
+REASON = missing()
+needs_slurm = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+EPOCHS = 160
+RUN = ["model=sage", "mode=sar", "world=4", "threads=1", "tracking.experiment=jobs"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("jobs")
+
+
+@pytest.fixture(scope="module")
+def cluster(folder: Path) -> Iterator[Cluster]:
+    cluster = Cluster(folder / "slurm_of_the_test")
+    # As the tests' own environment says one thread; a user's says nothing.
+    for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
+        cluster.environment.pop(name, None)
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture(scope="module")
+def losses(folder: Path) -> list[float]:
+    """Of an uninterrupted local run; those of fewer epochs are its first ones."""
+    sargnn(folder, dict(os.environ), "train", *RUN, f"epochs={EPOCHS}", "run_name=local", "tracking=none")
+    return list(summary(folder / "runs" / "local")["losses"])
+
+
+def sargnn(folder: Path, environment: dict[str, str], *words: str) -> str:
+    """A command's output."""
+    command = [sys.executable, "-m", "sargnn.cli.main", *words]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def summary(run_dir: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((run_dir / "summary.json").read_text())
+    return content
+
+
+def submitted(folder: Path, cluster: Cluster, name: str, *words: str) -> str:
+    """Write a script and submit it; the job's number."""
+    out = sargnn(folder, cluster.environment, "slurm", *RUN, f"run_name={name}", "slurm.submit=true", *words)
+    found = re.search(r"^job (\d+)$", out, flags=re.M)
+    assert found, out
+    return found.group(1)
+
+
+def output(run_dir: Path) -> str:
+    return "\n".join(path.read_text() for path in sorted(run_dir.glob("slurm-*.out")))
+
+
+def epochs_of(run_dir: Path) -> int:
+    path = run_dir / "metrics.jsonl"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def wait_for_epochs(cluster: Cluster, job: str, run_dir: Path, epochs: int) -> None:
+    for _ in range(1200):
+        if epochs_of(run_dir) >= epochs:
+            return
+        assert cluster.state(job) in ("PENDING", "CONFIGURING", "RUNNING"), output(run_dir)
+        time.sleep(0.1)
+    raise TimeoutError(output(run_dir))
+
+
+@needs_slurm
+def test_two_nodes_give_the_local_losses(folder: Path, cluster: Cluster, losses: list[float]) -> None:
+    run_dir = folder / "runs" / "pair"
+    job = submitted(folder, cluster, "pair", "slurm.nodes=2", "epochs=20")
+    wait_for_epochs(cluster, job, run_dir, 1)
+    shown = sargnn(folder, cluster.environment, "slurm", "--status", "runs/pair")
+    assert f"job {job}: RUNNING on n[1-2]" in shown and re.search(r"epoch \d+ of 20", shown)
+    # A second job of the same run ends at once, and the first one does not mind.
+    second = cluster.call("sbatch", "--parsable", str(folder / "slurm" / "pair.sbatch")).strip()
+    assert cluster.wait(second) == "FAILED"
+    assert cluster.wait(job) == "COMPLETED", output(run_dir)
+    assert "under way in another process" in output(run_dir)
+    result = summary(run_dir)
+    assert result["status"] == "finished" and result["losses"] == losses[:20]
+    for rank in range(4):
+        assert f"rank {rank} of 4" in (run_dir / "logs" / f"rank_0{rank}.log").read_text()
+    shown = sargnn(folder, cluster.environment, "slurm", "--status", "runs/pair")
+    assert "COMPLETED" in shown and "finished" in shown
+    # Submitted again it finds nothing to do.
+    third = cluster.call("sbatch", "--parsable", str(folder / "slurm" / "pair.sbatch")).strip()
+    assert cluster.wait(third) == "COMPLETED"
+    assert "nothing to do" in output(run_dir)
+
+
+@needs_slurm
+def test_the_time_limit_brings_a_checkpoint_and_a_second_start(folder: Path, cluster: Cluster, losses: list[float]) -> None:
+    run_dir = folder / "runs" / "limited"
+    words = ["slurm.nodes=2", "slurm.time=5", "slurm.signal_s=30", f"epochs={EPOCHS}", "checkpoint.every=null"]
+    job = submitted(folder, cluster, "limited", *words)
+    wait_for_epochs(cluster, job, run_dir, 1)
+    cluster.call("scontrol", "update", f"JobId={job}", "TimeLimit=1")  # five minutes are long for a test
+    assert cluster.wait(job, "PENDING") == "PENDING", output(run_dir)
+    trained = len(summary(run_dir)["losses"])
+    assert 0 < trained < EPOCHS
+    cluster.call("scontrol", "update", f"JobId={job}", "TimeLimit=10")
+    assert cluster.wait(job) == "COMPLETED", output(run_dir)
+    assert summary(run_dir)["losses"] == losses
+    record = json.loads((run_dir / "job.json").read_text())
+    assert [(start["restarts"], start["epoch"]) for start in record["starts"]] == [(0, 0), (1, trained)]
+    text = output(run_dir)
+    assert "the time limit is near" in text and "queued again" in text and f"going on after epoch {trained}" in text
+    assert "queued again once" in sargnn(folder, cluster.environment, "slurm", "--status", "runs/limited")
+
+
+@needs_slurm
+def test_a_killed_task_ends_the_job_and_the_next_submission_goes_on(
+    folder: Path, cluster: Cluster, losses: list[float]
+) -> None:
+    run_dir = folder / "runs" / "killed"
+    job = submitted(folder, cluster, "killed", "slurm.nodes=4", "epochs=40", "checkpoint.every=10")
+    wait_for_epochs(cluster, job, run_dir, 15)
+    found = re.search(r"process (\d+)", (run_dir / "logs" / "rank_02.log").read_text())
+    assert found
+    os.kill(int(found.group(1)), signal.SIGKILL)
+    killed_at = time.monotonic()
+    while cluster.call("squeue", "--noheader", "--steps", f"{job}.1").strip():
+        time.sleep(0.1)
+    assert time.monotonic() - killed_at < 10
+    assert cluster.wait(job) == "FAILED"
+    assert time.monotonic() - killed_at < 40  # with the report and the last figures for MLflow
+    assert "task 2: Killed" in output(run_dir) and summary(run_dir)["status"] == "failed"
+    assert "failed: The workers ended without a result." in sargnn(
+        folder, cluster.environment, "slurm", "--status", "runs/killed"
+    )
+    again = cluster.call("sbatch", "--parsable", str(folder / "slurm" / "killed.sbatch")).strip()
+    assert cluster.wait(again) == "COMPLETED", output(run_dir)
+    assert "going on after epoch 1" in output(run_dir)
+    assert summary(run_dir)["losses"] == losses[:40]
+
+
+@needs_slurm
+def test_a_cancelled_job_leaves_a_checkpoint(folder: Path, cluster: Cluster, losses: list[float]) -> None:
+    run_dir = folder / "runs" / "cancelled"
+    job = submitted(folder, cluster, "cancelled", "epochs=60", "checkpoint.every=null", "slurm.nodes=2")
+    wait_for_epochs(cluster, job, run_dir, 5)
+    cluster.call("scancel", job)
+    assert cluster.wait(job) == "CANCELLED"
+    for _ in range(100):
+        if (run_dir / "summary.json").exists():
+            break
+        time.sleep(0.1)
+    trained = summary(run_dir)["losses"]
+    assert summary(run_dir)["status"] == "interrupted" and trained == losses[: len(trained)]
+    assert list((run_dir / "checkpoints").glob(f"*{len(trained)}*"))
+
+
+@needs_slurm
+def test_an_array_of_four_gives_four_runs_in_mlflow(folder: Path, cluster: Cluster) -> None:
+    words = ["slurm", "-m", "debug=tiny", "model=sage,gat", "seed=0,1", "world=2", "tracking=mlflow"]
+    out = sargnn(folder, cluster.environment, *words, "slurm.submit=true")
+    found = re.search(r"^job (\d+)$", out, flags=re.M)
+    assert found, out
+    points = sorted((folder / "sweeps").glob("*/*/config.yaml"))
+    assert len(points) == 4
+    for number in range(4):
+        state = cluster.wait(f"{found.group(1)}_{number}", seconds=300)
+        assert state == "COMPLETED", [path.read_text() for path in points[0].parent.parent.glob("slurm-*.out")]
+    for point in points:
+        assert summary(point.parent)["status"] == "finished"
+    database = sqlite3.connect(folder / "mlflow.db")
+    query = "select status from runs join experiments using (experiment_id) where experiments.name = 'sargnn'"
+    assert database.execute(query).fetchall() == [("FINISHED",)] * 4
+    sweep = points[0].parent.parent
+    shown = sargnn(folder, cluster.environment, "slurm", "--status", str(sweep))
+    assert len(shown.splitlines()) == 4 and shown.count("COMPLETED") == 4
+
+
+@needs_slurm
+def test_every_job_is_in_mlflow_once(folder: Path, cluster: Cluster) -> None:
+    """Runs after those above: a run that was queued again or submitted again is one run there."""
+    database = sqlite3.connect(folder / "mlflow.db")
+    query = "select runs.name, runs.status from runs join experiments using (experiment_id) where experiments.name = 'jobs'"
+    found = dict(sorted(database.execute(query).fetchall()))
+    assert len(found) == len(database.execute(query).fetchall())
+    assert {name: found.get(name) for name in ("pair", "limited", "killed")} == dict.fromkeys(
+        ("pair", "limited", "killed"), "FINISHED"
+    )
+    query = "select count(*), count(distinct step) from metrics join runs using (run_uuid) where key = 'loss' and runs.name = ?"
+    for name, epochs in (("pair", 20), ("limited", EPOCHS)):
+        assert database.execute(query, (name,)).fetchone() == (epochs, epochs)
+
+
+@needs_slurm
+def test_sbatch_reads_a_quoted_name_as_it_was_given(folder: Path, cluster: Cluster) -> None:
+    name = 'it\'s "quoted" $(touch PWNED) `touch PWNED` \\ #50% {done}'
+    escaped = name.replace('"', '\\"')
+    out = sargnn(
+        folder, cluster.environment, "slurm", "debug=tiny", "run_name=named", f'slurm.job_name="{escaped}"', "slurm.submit=true"
+    )
+    job = re.search(r"^job (\d+)$", out, flags=re.M)
+    assert job, out
+    cluster.call("scancel", job.group(1))
+    assert f"JobName={name}" in cluster.call("scontrol", "show", "job", job.group(1))
+    assert not list(folder.rglob("PWNED"))
+
+
+def test_torchrun_starts_a_prepared_run(tmp_path: Path) -> None:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("SLURM")}
+    sargnn(tmp_path, environment, "slurm", "debug=tiny", "world=2", "tracking=none", "run_name=torchrun")
+    run_dir = tmp_path / "runs" / "torchrun"
+
+    def python(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True)
+
+    start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "sargnn.launch.task", "runs/torchrun"]
+    early = python(*start)
+    assert early.returncode != 0 and "The run is not prepared" in early.stderr
+    assert python("-m", "sargnn.launch.job", "begin", "runs/torchrun").returncode == 0
+    done = python(*start)
+    assert done.returncode == 0, done.stderr
+    sargnn(tmp_path, environment, "train", "debug=tiny", "world=2", "tracking=none", "run_name=local")
+    assert summary(run_dir)["losses"] == summary(tmp_path / "runs" / "local")["losses"]
+    assert python("-m", "sargnn.launch.job", "end", "runs/torchrun").returncode == 0
+    alone = python("-m", "sargnn.launch.task", "runs/torchrun")
+    assert alone.returncode == 1 and "Neither SLURM nor torchrun" in alone.stderr
