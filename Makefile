@@ -10,10 +10,10 @@ train: .venv/.runtime  ## train the embedded graph on four local workers
 # The command line's tests wait much and the others compute much: they share the cores. Those that kill and time workers run alone.
 # The others go to the background, for what runs there hears no interrupts, which the command line's tests send.
 test: .venv/.dev  ## run the tests
-	@$(BIN)/pytest --ignore=tests/cli --ignore=tests/launch > .venv/others.log 2>&1 & others=$$!; \
+	@$(BIN)/pytest --ignore=tests/cli --ignore=tests/launch --ignore=tests/slurm > .venv/others.log 2>&1 & others=$$!; \
 	$(BIN)/pytest tests/cli; commands=$$?; \
 	wait $$others; computed=$$?; cat .venv/others.log; \
-	$(BIN)/pytest tests/launch; launched=$$?; \
+	$(BIN)/pytest tests/launch tests/slurm; launched=$$?; \
 	test "$$commands $$computed $$launched" = "0 0 0"
 
 check: .venv/.dev  ## lint, types, import contract
