@@ -122,7 +122,10 @@ def sweep_points(verb: str, overrides: Sequence[str], *, multirun: bool) -> list
     for one in swept:
         key = one.get_key_element()
         lists.append([f"{key}={value}" for value in _swept(one)])
-    return [(*single, *point) for point in itertools.product(*lists)]
+    points = [(*single, *point) for point in itertools.product(*lists)]
+    if not points:
+        raise ConfigError("A sweep has no point.", given=" ".join(overrides), hint="name values: key=a,b,c or key=range(1,5)")
+    return points
 
 
 def _values(key: str, values: Any) -> list[str]:

@@ -74,8 +74,7 @@ def main(arguments: Sequence[str]) -> int:
         for run_dir in run_dirs:
             note_job(run_dir, jobs=[*read_job(run_dir)["jobs"], number])
         print(f"{shown}\njob {number}")
-    for run_dir in run_dirs[:1]:
-        print(f"how far it is:   sargnn slurm --status {shlex.quote(_shown(run_dir))}")
+    print(f"how far it is:   sargnn slurm --status {shlex.quote(_shown(job.folder_of_all))}")
     return 0
 
 
@@ -116,7 +115,7 @@ def _resumed(overrides: Sequence[str]) -> tuple[SlurmConfig, RunConfig, Path]:
     from sargnn.cli.compose import compose_verb
     from sargnn.cli.resume import resumed
 
-    ours = [one for one in overrides if re.match(r"\+?slurm[.=]", one)]
+    ours = [one for one in overrides if re.match(r"\+{0,2}slurm[.=]", one)]
     going_on = resumed([one for one in overrides if one not in ours])
     assert going_on is not None
     config, run_dir = going_on
@@ -134,7 +133,7 @@ def _sweep(points: Sequence[tuple[str, ...]]) -> tuple[SlurmConfig, list[RunConf
     labels = labels_of(words)
     if any(word.startswith("run_dir=") for point in words for word in point):
         raise ConfigError("A sweep chooses its run folders itself.", hint="leave run_dir out")
-    runs = [[word for word in point if not re.match(r"\+?slurm[.=]", word)] for point in words]
+    runs = [[word for word in point if not re.match(r"\+{0,2}slurm[.=]", word)] for point in words]
     key = hashlib.sha256(json.dumps(["slurm", *runs]).encode()).hexdigest()[:10]
     folder = (Path("sweeps") / key).resolve()
     slurms, configs, run_dirs = [], [], []
@@ -150,12 +149,16 @@ def _sweep(points: Sequence[tuple[str, ...]]) -> tuple[SlurmConfig, list[RunConf
         run_dirs.append(run_dir)
     for name, values in (
         ("slurm.*", slurms), ("world", [one.world for one in configs]), ("threads", [one.threads for one in configs]),
-        ("comm.port", [one.comm.port for one in configs]), ("tracking.enabled", [one.tracking.enabled for one in configs]),
+        ("tracking.enabled", [one.tracking.enabled for one in configs]),
     ):  # fmt: skip
         if any(value != values[0] for value in values):
             raise ConfigError(
                 f"All points of a job array ask for the same: '{name}' cannot be swept.", hint="one sargnn slurm for each value"
             )
+    if configs[0].comm.port is not None:
+        raise ConfigError(
+            "Points on one node would meet at one port.", given=f"comm.port={configs[0].comm.port}", allowed="null"
+        )
     return slurms[0], configs, run_dirs, labels
 
 

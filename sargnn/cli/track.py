@@ -45,10 +45,9 @@ def track(arguments: Sequence[str]) -> int:
         return 0
     from sargnn.cli.settings import read_settings
 
-    following = "--follow" in arguments
-    folders, settings = read_settings([word for word in arguments if word != "--follow"], {"tracking.uri": None})
-    if following:
-        return _follow(folders, settings["tracking.uri"])
+    if "--follow" in arguments:
+        return _follow([word for word in arguments if word != "--follow"])
+    folders, settings = read_settings(arguments, {"tracking.uri": None})
     if not folders:
         raise ConfigError("A run folder must be named.", hint="sargnn track runs/NAME")
     from sargnn.tracking.mlflow import send_again
@@ -67,8 +66,8 @@ def track(arguments: Sequence[str]) -> int:
     return int(failed)
 
 
-def _follow(folders: Sequence[str], uri: object) -> int:
-    if len(folders) != 1 or uri is not None:
+def _follow(folders: Sequence[str]) -> int:
+    if len(folders) != 1:  # a path as it is, which may hold a '='
         raise ConfigError("--follow takes one run folder, whose run names its store.", given=" ".join(folders) or "nothing")
     from sargnn.tracking.follow import follow
 

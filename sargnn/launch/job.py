@@ -10,14 +10,16 @@ interrupted and has a checkpoint, 1 for one that failed.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sargnn.config import RunConfig, load
-from sargnn.errors import ConfigError, SargnnError
+from sargnn.errors import SargnnError
 from sargnn.launch.compile import warm_up
 from sargnn.launch.job_files import note_job, read_job
 from sargnn.launch.local import made_ready, prepare_run
@@ -35,18 +37,19 @@ def begin(run_dir: Path, environment: Mapping[str, str]) -> int:
     """Everything that workers need; an exit code.
 
     Raises:
-        SargnnError: anything a user can cause; a job that was queued again and has trained nothing since.
+        SargnnError: anything a user can cause.
     """
     started_at = time.time()
     config = load(run_dir / files.CONFIG)
     summary = reported(run_dir)
-    if summary.get("status") == "finished":
+    if summary.get("status") == "finished":  # which may not be written over
         say(f"all {len(summary['losses'])} epochs of '{run_dir}' are trained; nothing to do")
         return NOTHING_TO_DO
     config = made_ready(config, fork_server=False)
-    prepared = prepare_run(config)
-    if config.threads == 1:  # else it is done
-        warm_up()
+    with _alone(Path(config.store_dir)):
+        prepared = prepare_run(config)
+        if config.threads == 1:  # else it is done
+            warm_up()
     _, epoch = begin_run(config, run_dir, prepared, started_at=started_at, going_on=None)
     _note_start(run_dir, epoch, environment)
     say(f"training {config.name}: {config.world} workers with {config.threads} threads each, {config.epochs} epochs")
@@ -54,21 +57,24 @@ def begin(run_dir: Path, environment: Mapping[str, str]) -> int:
 
 
 def _note_start(run_dir: Path, epoch: int, environment: Mapping[str, str]) -> None:
-    """Into ``job.json``. Raises ``ConfigError`` where the job was queued again and stands where it stood."""
+    """Into ``job.json``."""
     known = read_job(run_dir)
     number = environment.get("SLURM_JOB_ID")
     if environment.get("SLURM_ARRAY_JOB_ID"):
         number = f"{environment['SLURM_ARRAY_JOB_ID']}_{environment['SLURM_ARRAY_TASK_ID']}"
-    restarts = int(environment.get("SLURM_RESTART_COUNT", "0"))
-    start = {"job": number, "restarts": restarts, "epoch": epoch}
-    before = known["starts"][-1] if known["starts"] else {}
-    if restarts and before.get("job") == number and before.get("epoch") == epoch and before.get("restarts") != restarts:
-        raise ConfigError(
-            "The job was queued again and has trained nothing since.", given=f"epoch {epoch} both times, in '{run_dir}'",
-            hint="a longer slurm.time; slurm.signal_s longer than an epoch takes",
-        )  # fmt: skip
+    start = {"job": number, "restarts": int(environment.get("SLURM_RESTART_COUNT", "0")), "epoch": epoch}
     jobs = known["jobs"] + ([number] if number and number not in known["jobs"] else [])
     note_job(run_dir, jobs=jobs, starts=[*known["starts"], start])
+
+
+@contextmanager
+def _alone(store_dir: Path) -> Iterator[None]:
+    """One job at a time prepares: the points of an array that start together need the same stores."""
+    store_dir.mkdir(parents=True, exist_ok=True)
+    with (store_dir / ".prepare.lock").open("a") as file:
+        with suppress(OSError):  # a file system without locks; then they do the same work side by side
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def end(run_dir: Path) -> int:
@@ -80,7 +86,12 @@ def end(run_dir: Path) -> int:
         say(f"figures, logs and configuration: {run_dir}")
         return FINISHED
     if summary.get("status") == "interrupted":
-        say(f"a signal ended the run after epoch {len(summary['losses'])} of {config.epochs}; a checkpoint is written")
+        trained, starts = len(summary["losses"]), read_job(run_dir)["starts"]
+        if starts and trained <= starts[-1]["epoch"]:  # queued again it would come no further
+            say(f"sargnn: A signal ended the run before it had trained an epoch more than the {trained} that it began with.")
+            say("  next:    a longer slurm.time, and slurm.signal_s longer than an epoch takes")
+            return FAILED
+        say(f"a signal ended the run after epoch {trained} of {config.epochs}; a checkpoint is written")
         return INTERRUPTED
     what = "The workers ended without a result."
     report_failure(config, run_dir, what)
@@ -111,6 +122,8 @@ def main() -> int:
         return begin(run_dir, os.environ) if sys.argv[1] == "begin" else end(run_dir)
     except SargnnError as error:
         print(f"sargnn: {error}", file=sys.stderr)
+        if (run_dir / files.CONFIG).is_file():
+            report_failure(load(run_dir / files.CONFIG), run_dir, str(error))
         return FAILED
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from sargnn.config import RunConfig, flatten, load, save
 from sargnn.errors import ConfigError
-from sargnn.launch.slurm import Job, SlurmConfig, check_syntax, render
+from sargnn.launch.slurm import Job, SlurmConfig, check_syntax, render, run_dir_line
 from sargnn.tracking import files
 
 JOB = "job.json"
@@ -102,8 +102,7 @@ def write(slurm: SlurmConfig, job: Job, configs: Sequence[RunConfig], template: 
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("The template cannot be read.", given=str(template), hint=str(error).splitlines()[0]) from error
     check_syntax(text)
-    name = job.name if job.is_array else job.run_dirs[0].name
-    script = scripts.resolve() / f"{name}.sbatch"
+    script = _script_path(scripts.resolve(), job)
     try:
         for index, (config, run_dir) in enumerate(zip(configs, job.run_dirs, strict=True)):
             run_dir.mkdir(parents=True, exist_ok=True)
@@ -115,6 +114,16 @@ def write(slurm: SlurmConfig, job: Job, configs: Sequence[RunConfig], template: 
         script.chmod(0o755)
     except OSError as error:
         raise ConfigError(f"The script cannot be written: {error.strerror}.", given=error.filename) from error
+    return script
+
+
+def _script_path(scripts: Path, job: Job) -> Path:
+    """Where this run's script is or goes: the run's name, with a number behind where that is another's, or the template."""
+    name = job.name if job.is_array else job.run_dirs[0].name
+    script, number = scripts / f"{name}.sbatch", 1
+    while script.exists() and run_dir_line(job) not in script.read_text(errors="replace").splitlines():
+        number += 1
+        script = scripts / f"{name}-{number}.sbatch"
     return script
 
 

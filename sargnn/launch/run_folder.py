@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import fcntl
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -128,11 +130,23 @@ def hold(run_dir: Path) -> IO[str]:
     """Hold the run folder until closed. Raises ``ConfigError`` if another process does."""
     file = (run_dir / ".lock").open("w")
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+        with suppress_unlocked():
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
         file.close()
         raise ConfigError("The run is under way in another process.", given=str(run_dir)) from error
     return file
+
+
+@contextmanager
+def suppress_unlocked() -> Iterator[None]:
+    """Goes on, with a warning, on a file system that has no locks."""
+    try:
+        yield
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        say(f"warning: this file system has no locks ({error.strerror}); see to it yourself that one job works on a run")
 
 
 def choose_checkpoint(config: RunConfig, run_dir: Path, inputs: dict[str, Any], dataset_hash: str) -> int:

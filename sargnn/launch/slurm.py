@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sargnn.errors import ConfigError, SargnnError
-from sargnn.fields import AT_LEAST_ONE, NOT_NEGATIVE
+from sargnn.fields import AT_LEAST_ONE, number
 
-_LOOPBACK = re.compile(r"lo\d*|localhost.*|127\..*|::1|ip6-localhost")
+_LOOPBACK = re.compile(r"lo\d*|localhost.*|127\..*|::1?|0\.0\.0\.0|ip6-(localhost|loopback)", flags=re.IGNORECASE)
 _FORMS = {
     "mem": (re.compile(r"\d+[KMGT]?"), "a number with K, M, G or T, such as 64G"),
     "time": (re.compile(r"\d+|\d+:\d\d(:\d\d)?|\d+-\d+(:\d\d){0,2}"), "minutes, HH:MM:SS or D-HH:MM:SS"),
@@ -28,6 +28,7 @@ _OURS = {
     "cpus-per-task": "cpus_per_task", "mem": "mem", "partition": "partition", "account": "account", "qos": "qos",
     "constraint": "constraint", "time": "time", "signal": "signal_s", "requeue": "requeue", "no-requeue": "requeue",
     "array": "array_parallelism", "output": "run_dir (of the run)", "open-mode": "none", "chdir": "none",
+    "tasks-per-node": "ntasks_per_node", "export": "none", "wrap": "none", "uid": "none", "gid": "none",
 }  # fmt: skip
 _SPARE_S = 60  # SLURM may send the signal so much earlier
 
@@ -49,7 +50,7 @@ class SlurmConfig:
     setup: list[str] = field(default_factory=list)
     gloo_ifname: str | None = None
     master_addr: str | None = None
-    signal_s: int = field(default=120, metadata=NOT_NEGATIVE)
+    signal_s: int = field(default=120, metadata=number(low=0, high=65535))
     requeue: bool = True
     array_parallelism: int | None = field(default=None, metadata=AT_LEAST_ONE)
     additional_parameters: dict[str, str | None] = field(default_factory=dict)
@@ -81,6 +82,11 @@ class Job:
     labels: Sequence[str]
     words: Sequence[str]
     folder: Path
+
+    @property
+    def folder_of_all(self) -> Path:
+        """The run's folder, or the sweep's."""
+        return self.run_dirs[0].parent if self.is_array else self.run_dirs[0]
 
     @property
     def is_array(self) -> bool:
@@ -168,19 +174,13 @@ def render(config: SlurmConfig, job: Job, template: str) -> str:
     layout = shape(config, job)
     if config.master_addr is not None:
         _check_line("slurm.master_addr", config.master_addr)
-    run_dir = job.run_dirs[0]
-    if job.is_array:
-        number = '$(printf %03d "$SLURM_ARRAY_TASK_ID")'
-        run_dir_line = f"RUN_DIR={quoted(run_dir.parent)}/{number}"
-    else:
-        run_dir_line = f"RUN_DIR={quoted(run_dir)}"
     values = {
         "about": "\n".join(comment(line) for line in _about(job, layout)),
         "directives": "\n".join(_directives(config, job, layout)),
         "setup": "\n".join(config.setup) if config.setup else "# (none)",
         "folder": quoted(job.folder),
         "python": quoted(sys.executable),
-        "run_dir": run_dir_line,
+        "run_dir": run_dir_line(job),
         "tracking": "yes" if job.tracking else "no",
         "requeue": "yes" if config.requeue else "no",
         "master_addr": quoted(config.master_addr) if config.master_addr else '"$(hostname)"',
@@ -190,6 +190,13 @@ def render(config: SlurmConfig, job: Job, template: str) -> str:
         "world": str(job.world),
     }
     return _filled(template, values)
+
+
+def run_dir_line(job: Job) -> str:
+    """The script's line that says whose run it is."""
+    if job.is_array:
+        return f'RUN_DIR={quoted(job.run_dirs[0].parent)}/$(printf %03d "$SLURM_ARRAY_TASK_ID")'
+    return f"RUN_DIR={quoted(job.run_dirs[0])}"
 
 
 def _filled(template: str, values: Mapping[str, str]) -> str:
@@ -211,14 +218,14 @@ def _about(job: Job, layout: Shape) -> list[str]:
     if job.is_array:
         lines += [f"A sweep of {len(job.labels)} points, one array task each:"]
         lines += [f"  {number:>3}  {label}" for number, label in enumerate(job.labels)]
-        lines += [f"Settings: config.yaml in the folders of {job.run_dirs[0].parent}"]
+        lines += [f"Settings: config.yaml in the folders of {job.folder_of_all}"]
     else:
         lines += [f"Settings: {job.run_dirs[0] / 'config.yaml'}"]
     return [
         *lines,
         "",
         "Submit it with sbatch. Submitted again, a run that is not over goes on from its newest checkpoint.",
-        f"How far it is: sargnn slurm --status {shlex.quote(str(job.run_dirs[0]))}",
+        f"How far it is: sargnn slurm --status {shlex.quote(str(job.folder_of_all))}",
     ]
 
 
@@ -227,7 +234,7 @@ def _many(number: int, what: str) -> str:
 
 
 def _directives(config: SlurmConfig, job: Job, layout: Shape) -> list[str]:
-    output = str(job.run_dirs[0].parent if job.is_array else job.run_dirs[0]).replace("\\", "\\\\").replace("%", "%%")
+    output = str(job.folder_of_all).replace("\\", "\\\\").replace("%", "%%")
     options: dict[str, str | None] = {
         "job-name": config.job_name or job.name,
         "partition": config.partition,
@@ -256,8 +263,9 @@ def _directives(config: SlurmConfig, job: Job, layout: Shape) -> list[str]:
             raise ConfigError(
                 "An option of sbatch has another form.", given=f"slurm.additional_parameters.{key}", allowed="such as mail-type"
             )
-        if name in _OURS:
-            raise ConfigError(f"sbatch's option '{name}' is set by sargnn.", given=f"{key}={value}", hint=f"see: {_OURS[name]}")
+        ours = next((one for one in _OURS if one.startswith(name)), None)  # sbatch takes beginnings of names too
+        if ours is not None:
+            raise ConfigError(f"sbatch's option '{ours}' is set by sargnn.", given=f"{key}={value}", hint=f"see: {_OURS[ours]}")
         lines.append(directive(name, value))
     return lines
 

@@ -29,17 +29,18 @@ def status_lines(run_dir: Path) -> list[str]:
     if not (run_dir / files.CONFIG).is_file():
         if not points:
             raise ConfigError("This is no run folder.", given=str(run_dir), hint="a run folder holds config.yaml")
-        return [f"{path.name}: {'; '.join(_state(path) + _epochs(path)[:1])}" for path in points]
-    return _state(run_dir) + _epochs(run_dir)
+        jobs = _jobs()
+        return [f"{path.name}: {'; '.join(_state(path, jobs) + _epochs(path)[:1])}" for path in points]
+    return _state(run_dir, _jobs()) + _epochs(run_dir)
 
 
-def _state(run_dir: Path) -> list[str]:
+def _state(run_dir: Path, jobs: list[dict[str, str]] | str) -> list[str]:
     """The state of the job that works on it, or did last."""
     record = read_job(run_dir)
-    if shutil.which("scontrol") is None:
-        jobs = f" (its jobs: {', '.join(record['jobs'])})" if record["jobs"] else ""
-        return [f"job: no scontrol on this machine, so its state is not known{jobs}"]
-    found = [job for job in _jobs() if _belongs(job, record)]
+    if isinstance(jobs, str):
+        known = f" (its jobs: {', '.join(record['jobs'])})" if record["jobs"] else ""
+        return [f"job: its state is not known, {jobs}{known}"]
+    found = [job for job in jobs if _belongs(job, record)]
     if not found:
         if record["jobs"]:
             return [f"job {record['jobs'][-1]}: SLURM no longer knows it"]
@@ -64,25 +65,34 @@ def _number(job: dict[str, str]) -> str:
     return f"{job['ArrayJobId']}_{job['ArrayTaskId']}" if "ArrayTaskId" in job else job["JobId"]
 
 
-def _jobs() -> list[dict[str, str]]:
-    """Every job that SLURM knows, with its fields."""
+def _jobs() -> list[dict[str, str]] | str:
+    """Every job that SLURM knows, with its fields; or why that is not known."""
+    if shutil.which("scontrol") is None:
+        return "there is no scontrol on this machine"
     try:
         done = subprocess.run(
             ["scontrol", "show", "job", "--oneliner"], capture_output=True, text=True, errors="replace", timeout=_PATIENCE_S
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ConfigError("scontrol did not answer.", given=str(error)) from error
+    except subprocess.TimeoutExpired:
+        return f"scontrol has not answered for {_PATIENCE_S} s"
     if done.returncode:
-        raise ConfigError("scontrol does not answer.", given=done.stderr.strip().splitlines()[0] if done.stderr else None)
-    jobs = []
-    for line in done.stdout.splitlines():
-        # The job's name comes second and may hold anything; what is asked for here comes behind it.
-        fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
-        if "JobId" in fields:
-            if "Command=" in line:
-                fields["Command"] = line.split(" Command=", 1)[1].split(" WorkDir=", 1)[0].strip()
-            jobs.append(fields)
-    return jobs
+        return f"scontrol says: {(done.stderr.strip().splitlines() or ['nothing'])[0]}"
+    return [fields for line in done.stdout.splitlines() if (fields := _fields(line))]
+
+
+def _fields(line: str) -> dict[str, str]:
+    """The fields of a job's line. Its name may hold anything: numbers stand before it, the script behind it."""
+    front, found, rest = line.partition(" JobName=")
+    if not found:
+        return {}
+    fields = _words(rest.partition(" UserId=")[2]) | _words(front)
+    if " Command=" in rest:
+        fields["Command"] = rest.rpartition(" Command=")[2].partition(" WorkDir=")[0].strip()
+    return fields if "JobId" in fields else {}
+
+
+def _words(text: str) -> dict[str, str]:
+    return dict(word.split("=", 1) for word in text.split() if "=" in word)
 
 
 def _belongs(job: dict[str, str], record: dict[str, Any]) -> bool:

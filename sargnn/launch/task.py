@@ -9,6 +9,7 @@ network interface), and becomes the worker.
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from sargnn.launch.env import worker_environment
 from sargnn.tracking import files
 
 _PER_TASK = {"RANK": "SLURM_PROCID", "WORLD_SIZE": "SLURM_NTASKS", "LOCAL_RANK": "SLURM_LOCALID"}
+ASKING = (signal.SIGUSR1, signal.SIGUSR2)
 _MEETING = ("MASTER_ADDR", "MASTER_PORT")
 
 
@@ -84,6 +86,8 @@ def main() -> None:
     if config.comm.interface is not None:
         environment["GLOO_SOCKET_IFNAME"] = config.comm.interface
     environment |= worker_environment(config.threads or 1)
+    # Signals that ask for a checkpoint wait until the worker has one to write: blocked they stay pending, also over exec.
+    signal.pthread_sigmask(signal.SIG_BLOCK, ASKING)
     command = [sys.executable, "-m", "sargnn.launch.worker", str(run_dir / files.CONFIG)]
     sys.stdout.flush()
     os.execve(sys.executable, command, environment)

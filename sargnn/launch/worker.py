@@ -132,6 +132,7 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int) -> None:
     # SIGUSR2 comes through srun, which would end everything at a SIGTERM.
     for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
         signal.signal(number, on_signal)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGUSR1, signal.SIGUSR2))  # which a task has blocked until now
     trainer.run(on_epoch, on_checkpoint if trainer.parameters else None)
     if not trainer.stopped:
         trainer.smooth()

@@ -184,6 +184,11 @@ def test_no_value_of_200_hostile_ones_runs_anything_or_breaks_anything(tmp_path:
         (["slurm.setup=['if true']"], "bash cannot read"),
         (["+slurm.additional_parameters.nodes=2"], "set by sargnn"),
         (["+slurm.additional_parameters.Bad=2"], "another form"),
+        (["+slurm.additional_parameters.outpu=2"], "set by sargnn"),
+        (["+slurm.additional_parameters.export=NONE"], "set by sargnn"),
+        (["-m", "seed=0,1", "comm.port=29500"], "meet at one port"),
+        (["-m", "seed=range(0,0)"], "has no point"),
+        (["world=4", "slurm.nodes=2", "slurm.master_addr=LOCALHOST"], "loopback"),
         (["slurm.template=nowhere.sbatch"], "template cannot be read"),
         (["comm.max_restarts=2"], "not started again by itself"),
         (["-m", "world=2,4"], "'world' cannot be swept"),
@@ -223,6 +228,53 @@ def test_the_same_run_keeps_its_folder_and_another_gets_its_own(folder: Path, ca
     assert (folder / "runs" / "sage-sar-w4-s0-3" / "job.json").exists()
 
 
+def test_scripts_of_other_runs_and_the_template_stay(folder: Path) -> None:
+    (folder / "slurm").mkdir()
+    (folder / "slurm" / "job.sbatch").write_text(TEMPLATE)
+    for words in (["run_name=job"], ["run_dir=a/run"], ["run_dir=b/run"], ["run_dir=a/run", "slurm.time=60"]):
+        assert sargnn(["slurm", *words]) == 0
+    scripts = {path.name: path.read_text() for path in (folder / "slurm").iterdir()}
+    assert sorted(scripts) == ["job-2.sbatch", "job.sbatch", "run-2.sbatch", "run.sbatch"]
+    assert scripts["job.sbatch"] == TEMPLATE
+    assert f"RUN_DIR={folder}/a/run\n" in scripts["run.sbatch"] and "--time=60" in scripts["run.sbatch"]
+    assert f"RUN_DIR={folder}/b/run\n" in scripts["run-2.sbatch"]
+
+
+def test_going_on_with_a_run_on_another_number_of_workers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert sargnn(["slurm", "run_name=one"]) == 0
+    assert sargnn(["slurm", "resume=runs/one", "world=8", "slurm.nodes=4", "++slurm.time=60"]) == 0
+    text = (folder / "slurm" / "one.sbatch").read_text()
+    assert "--ntasks=8" in text and "--nodes=4" in text and "--time=60" in text
+    assert "world: 8" in (folder / "runs" / "one" / "config.yaml").read_text()
+    assert sargnn(["slurm", "resume=runs/one", "epochs=7"]) == 1
+    assert "keeps what decides its losses" in capsys.readouterr().err
+
+
+def test_a_job_without_progress_is_not_queued_again(folder: Path) -> None:
+    from sargnn.launch.job import end
+    from sargnn.launch.job_files import note_job
+
+    assert sargnn(["slurm", "run_name=one"]) == 0
+    run_dir = folder / "runs" / "one"
+    (run_dir / "summary.json").write_text('{"status": "interrupted", "losses": [1.0, 0.5]}')
+    note_job(run_dir, starts=[{"job": "7", "restarts": 0, "epoch": 0}])
+    assert end(run_dir) == 75
+    note_job(run_dir, starts=[{"job": "7", "restarts": 1, "epoch": 2}])
+    assert end(run_dir) == 1
+
+
+def test_a_job_is_found_whatever_its_name_is() -> None:
+    from sargnn.launch.slurm_status import _fields
+
+    line = (
+        "JobId=9 ArrayJobId=7 ArrayTaskId=2 JobName=a JobState=FAILED ArrayTaskId=5 Command=/x WorkDir=/ UserId=root(0) "
+        "JobState=RUNNING Command=/home/a folder/run.sbatch WorkDir=/home StdErr=/x"
+    )
+    fields = _fields(line)
+    assert (fields["JobId"], fields["ArrayTaskId"], fields["JobState"]) == ("9", "2", "RUNNING")
+    assert fields["Command"] == "/home/a folder/run.sbatch"
+
+
 def test_submitting_without_sbatch_is_said(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -230,7 +282,7 @@ def test_submitting_without_sbatch_is_said(
     assert sargnn(["slurm", "slurm.submit=true"]) == 1
     assert "no sbatch" in capsys.readouterr().err
     assert sargnn(["slurm", "--status", "runs/sage-sar-w4-s0"]) == 0
-    assert "no scontrol on this machine" in capsys.readouterr().out
+    assert "there is no scontrol on this machine" in capsys.readouterr().out
 
 
 def test_times_are_read_as_slurm_reads_them() -> None:
