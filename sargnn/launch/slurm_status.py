@@ -48,6 +48,8 @@ def _state(run_dir: Path, jobs: list[dict[str, str]] | str) -> list[str]:
     last = record["starts"][-1]["job"] if record["starts"] else None  # a later one may have found the run under way
     job = max(found, key=lambda one: (one["JobState"] in _ALIVE, _number(one) == last, int(one["JobId"])))
     number = _number(job)
+    if record["index"] is not None and "ArrayJobId" in job:  # of tasks that wait SLURM gives the whole range
+        number = f"{job['ArrayJobId']}_{record['index']}"
     line = f"job {number}: {job['JobState']}"
     again = job.get("Restarts", "0")
     if job["JobState"] == "RUNNING":

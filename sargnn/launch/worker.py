@@ -224,3 +224,6 @@ if __name__ == "__main__":
     import sargnn.launch.preload
 
     sargnn.launch.preload.worker.entry(sys.argv[1])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # as processes of the fork server end: the interpreter's own end would meet threads that are in C++

@@ -100,7 +100,9 @@ def test_two_nodes_give_the_local_losses(folder: Path, cluster: Cluster, losses:
     result = summary(run_dir)
     assert result["status"] == "finished" and result["losses"] == losses[:20]
     for rank in range(4):
-        assert f"rank {rank} of 4" in (run_dir / "logs" / f"rank_0{rank}.log").read_text()
+        log = (run_dir / "logs" / f"rank_0{rank}.log").read_text()
+        assert f"rank {rank} of 4" in log and "terminate" not in log
+    assert "srun: error" not in output(run_dir)
     shown = sargnn(folder, cluster.environment, "slurm", "--status", "runs/pair")
     assert "COMPLETED" in shown and "finished" in shown
     # Submitted again it finds nothing to do.

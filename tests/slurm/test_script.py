@@ -110,7 +110,7 @@ def _tools(folder: Path) -> Path:
     """Stand-ins for what the script calls: each notes its arguments, and does nothing."""
     tools = folder / "tools"
     tools.mkdir()
-    for name in ("srun", "scontrol", "flock", "hostname"):
+    for name in ("srun", "scontrol", "sinfo", "flock", "hostname", "python"):
         (tools / name).write_text(f'#!/bin/bash\nprintf "%s\\0" {name} "$@" >> "{folder}/called"\n')
         (tools / name).chmod(0o755)
     return tools
@@ -137,7 +137,7 @@ def test_no_value_of_200_hostile_ones_runs_anything_or_breaks_anything(tmp_path:
         else:
             config = SlurmConfig(**{place: text})  # type: ignore[arg-type]
         try:
-            script = render(config, job, TEMPLATE)
+            script = render(config, job, TEMPLATE).replace(f"PYTHON={sys.executable}\n", "PYTHON=python\n")
         except ConfigError:
             refused += 1
             continue
