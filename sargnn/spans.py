@@ -1,7 +1,8 @@
 """Where a worker's time goes: named spans, recorded only while a ``Spans`` is installed.
 
 Code marks what it does with ``span(LINEAR)``; spans nest, and a span's own time is what its inner spans leave. Whatever
-happens inside an evaluation counts as evaluation.
+happens inside an evaluation counts as evaluation. Beside the time stands the work done, ``count_work(NODEWISE, bytes)``, so
+that a part's speed can be set against the machine's.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from typing import Any
 LINEAR = "linear maps"
 AGGREGATION = "aggregation"
 NODEWISE = "norm + dropout"
+PACKING = "rows packed"
 EXCHANGE_WAIT = "exchange wait"
 ALL_REDUCE = "all-reduce"
 OPTIMIZER = "optimizer"
 EVALUATION = "evaluation"
 REST = "rest"
-CATEGORIES = (LINEAR, AGGREGATION, NODEWISE, EXCHANGE_WAIT, ALL_REDUCE, OPTIMIZER, EVALUATION, REST)
+CATEGORIES = (LINEAR, AGGREGATION, NODEWISE, PACKING, EXCHANGE_WAIT, ALL_REDUCE, OPTIMIZER, EVALUATION, REST)
 
 
 @dataclass
@@ -30,10 +32,12 @@ class Spans:
     Attributes:
         events: (category, start, end) in seconds of ``time.perf_counter``, in the order in which they ended.
         own_s: category -> seconds not spent in inner spans.
+        done: category -> work: floating-point operations of linear maps, bytes read and written of all others.
     """
 
     events: list[tuple[str, float, float]] = field(default_factory=list)
     own_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(CATEGORIES, 0.0))
+    done: dict[str, float] = field(default_factory=lambda: dict.fromkeys(CATEGORIES, 0.0))
     _inner: list[float] = field(default_factory=list)
     _evaluating: int = 0
 
@@ -57,6 +61,11 @@ class Spans:
             self._evaluating -= category == EVALUATION
             self.events.append((category, start, end))
 
+    def work(self, category: str, amount: float) -> None:
+        """Count work done, outside of evaluations."""
+        if self._inner and not self._evaluating:
+            self.done[category] += amount
+
     def trace(self, rank: int) -> dict[str, Any]:
         """The events in the trace format that Perfetto and Chrome read; microseconds."""
         events: list[dict[str, Any]] = [{"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}}]
@@ -78,3 +87,14 @@ def install(spans: Spans | None) -> None:
 def span(category: str) -> AbstractContextManager[None]:
     """Mark what the code inside does; costs next to nothing while nobody records."""
     return nullcontext() if _installed is None else _installed.span(category)
+
+
+def count_work(category: str, amount: float) -> None:
+    """Say how much the code at hand does; costs next to nothing while nobody records."""
+    if _installed is not None:
+        _installed.work(category, amount)
+
+
+def recording() -> bool:
+    """Whether somebody records."""
+    return _installed is not None

@@ -5,25 +5,40 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from sargnn.cli.help import Help, help_text, wanted, words_of
+from sargnn.cli.help import Help, help_text, refuse_sweep, wanted, words_of
 from sargnn.errors import ConfigError, nearest
 
-BENCHMARKS = {"kernels": "compiled sums and attention against DGL's operators"}
+BENCHMARKS = {
+    "kernels": "compiled sums and attention against DGL's operators",
+    "epoch": "where an epoch's time goes, and how near each part is to the machine's limit",
+}
 HELP = Help(
-    usage="bench kernels [key=value ...] [dataset=option]",
-    text="Compiled sums, means and attention against DGL's operators, interleaved in one process: medians with quartiles, "
-    "JSON, a table, plots.",
+    usage="bench kernels|epoch [key=value ...] [dataset=option]",
+    text="kernels: compiled sums, means and attention against DGL's operators, interleaved in one process: medians with "
+    "quartiles, JSON, a table, plots. epoch: a training run, which takes what train takes, profiled, each part set against "
+    "what this machine can do, measured in the same run. The settings below are those of kernels; bench epoch --help lists "
+    "the others.",
     examples=(
         ("bench kernels", ""),
         ("bench kernels 'operations=[sum]' 'widths=[64,256]'", ""),
         ("bench kernels 'operations=[gat]' dataset.scale=0.04", ""),
+        ("bench epoch model=gat world=4 model.dropout=0", ""),
     ),
     config="bench_kernels",
+)
+EPOCH_HELP = Help(
+    usage="bench epoch [key=value ...] [group=option ...]",
+    text="A training run, profiled: of every part of an epoch the seconds, the work, and how near it is to what all cores of "
+    "this machine can do (matrix products, gathered rows, copies, loopback), measured before and after in the same run.",
+    examples=(("bench epoch", ""), ("bench epoch model=gat world=4 model.dropout=0", "")),
+    config="bench_epoch",
 )
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run one benchmark; prints its table."""
+    if arguments and arguments[0] == "epoch":
+        return _epoch(arguments[1:])
     if not arguments or wanted(arguments):
         print(help_text(HELP))
         return 0
@@ -47,4 +62,31 @@ def main(arguments: Sequence[str]) -> int:
     if results.attention:
         attention_table(results.attention)
     say(f"figures and plots: {results.folder}")
+    return 0
+
+
+def _epoch(arguments: Sequence[str]) -> int:
+    if (words := words_of(EPOCH_HELP, arguments)) is None:
+        return 0
+    refuse_sweep(words)
+    import dataclasses
+    from pathlib import Path
+
+    from sargnn.cli.compose import compose_verb
+    from sargnn.config import parse
+
+    mapping = compose_verb("bench_epoch", words.overrides, keep=("bench_dir",))
+    bench_dir = mapping.pop("bench_dir")
+    if not isinstance(bench_dir, str) or not bench_dir:
+        raise ConfigError("'bench_dir' must be a folder.", given=repr(bench_dir))
+    config = dataclasses.replace(parse(mapping), profile=True)
+    if config.epochs < 2:
+        raise ConfigError("The first epoch is left out.", given=f"epochs={config.epochs}", allowed="at least 2")
+    from sargnn.bench.epoch import run
+    from sargnn.tracking.progress import epoch_table, say
+
+    report = run(config, Path(bench_dir))
+    epoch_table(report.heads, report.rows)
+    say(report.limits)
+    say(f"figures: {bench_dir}/epoch.json, {bench_dir}/epoch.md; the run: {report.run_dir}")
     return 0

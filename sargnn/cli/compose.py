@@ -22,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 from sargnn.cli.main import conf_dir
 from sargnn.errors import ConfigError, nearest
 
-_NOT_OF_A_RUN = ("experiment", "debug", "skip_finished", "resume", "slurm")
+_NOT_OF_A_RUN = ("experiment", "debug", "skip_finished", "resume", "slurm", "bench_dir")
 FLAGS = ("--help", "-h", "--multirun", "-m", "--cfg", "--resolve")
 
 

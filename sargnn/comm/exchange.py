@@ -30,6 +30,7 @@ from torch import Tensor
 
 from sargnn.comm.group import Group
 from sargnn.comm.rows import add_rows
+from sargnn.spans import PACKING, count_work, span
 
 ROWS_TAG, ERRORS_TAG = 1, 2
 
@@ -158,8 +159,10 @@ class Exchange:
                 if slot in outgoing:
                     group.wait(*outgoing.pop(slot), "sending rows")
                 message = self._buffer("own", slot, largest_out, len(now.send) * width, tensors[0])
-                for tensor, section in zip(tensors, _sections(message, len(now.send), tensors), strict=True):
-                    torch.index_select(tensor, 0, now.send, out=section)
+                with span(PACKING):
+                    count_work(PACKING, 2 * message.numel() * message.element_size())
+                    for tensor, section in zip(tensors, _sections(message, len(now.send), tensors), strict=True):
+                        torch.index_select(tensor, 0, now.send, out=section)
                 outgoing[slot] = (group.send(message, now.to, ROWS_TAG), now.to)
 
         posted = 0
@@ -332,8 +335,10 @@ class ErrorRounds:
         if r in self._incoming:
             message, work = self._incoming.pop(r)
             self._exchange.group.wait(work, now.to, "receiving errors")
-            for target, section in zip(self._targets, _sections(message, len(now.send), self._targets), strict=True):
-                add_rows(target, now.send, section)
+            with span(PACKING):
+                count_work(PACKING, 3 * message.numel() * message.element_size())
+                for target, section in zip(self._targets, _sections(message, len(now.send), self._targets), strict=True):
+                    add_rows(target, now.send, section)
         self._post_until(r + 2 + self._depth)
 
 

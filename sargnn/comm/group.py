@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from sargnn.errors import CommError
-from sargnn.spans import ALL_REDUCE, EXCHANGE_WAIT, span
+from sargnn.spans import ALL_REDUCE, EXCHANGE_WAIT, count_work, span
 
 
 @dataclass
@@ -75,6 +75,7 @@ class Group:
     def send(self, tensor: Tensor, peer: int, tag: int) -> dist.Work:
         """Start sending a contiguous tensor to ``peer``; its bytes are counted."""
         self.traffic.sent_bytes += tensor.numel() * tensor.element_size()
+        count_work(EXCHANGE_WAIT, tensor.numel() * tensor.element_size())
         work = dist.isend(tensor, group=self.process_group, group_dst=peer, tag=tag)
         assert work is not None
         return work

@@ -15,11 +15,12 @@ from sargnn.engine.modes import MODES
 from sargnn.engine.modes.base import Call, Mode
 from sargnn.engine.reducers.base import Reducer, Tensors
 from sargnn.kernels.base import Kernel
+from sargnn.kernels.counting import CountingKernel
 from sargnn.kernels.dispatch import choose_kernel
 from sargnn.resolve import resolve
 from sargnn.rng import Draw, Purpose
 from sargnn.shards.plan import LayerPlan
-from sargnn.spans import AGGREGATION, span
+from sargnn.spans import AGGREGATION, recording, span
 
 T = TypeVar("T")
 
@@ -67,7 +68,8 @@ class Engine:
     def kernel_for(self, operation: str) -> Kernel:
         """The kernel that serves an operation; chosen once. Raises ``KernelError`` with each kernel's reasons."""
         if operation not in self._kernels:
-            self._kernels[operation] = choose_kernel(self.kernel_name, operation, self.device, self.dtype, self.mode.kernels)
+            kernel = choose_kernel(self.kernel_name, operation, self.device, self.dtype, self.mode.kernels)
+            self._kernels[operation] = CountingKernel(kernel) if recording() else kernel
         return self._kernels[operation]
 
     def aggregate(self, plan: LayerPlan, reducer: Reducer, sent: Tensors, local: Tensors = (), params: Tensors = ()) -> Tensors:

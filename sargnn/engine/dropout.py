@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sargnn.rng import Draw, dropout_rows
-from sargnn.spans import NODEWISE, span
+from sargnn.spans import NODEWISE, count_work, span
 
 
 class _Dropout(torch.autograd.Function):
@@ -18,11 +18,13 @@ class _Dropout(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, ids: Tensor, draw: Draw) -> Tensor:
         ctx.ids, ctx.draw = ids, draw
         with span(NODEWISE):
+            count_work(NODEWISE, 2 * x.numel() * x.element_size())
             return dropout_rows(x.contiguous(), ids, draw)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         with span(NODEWISE):
+            count_work(NODEWISE, 2 * grad.numel() * grad.element_size())
             return dropout_rows(grad.contiguous(), ctx.ids, ctx.draw), None, None
 
 

@@ -25,7 +25,7 @@ from torch.autograd.function import once_differentiable
 from sargnn.comm.group import Group
 from sargnn.engine.rebuild import rebuilt_by
 from sargnn.rng import Draw, Purpose
-from sargnn.spans import NODEWISE, span
+from sargnn.spans import NODEWISE, count_work, span
 
 ACTIVATION_CODES = {"relu": 0, "elu": 1}
 
@@ -70,6 +70,7 @@ class _Fused(torch.autograd.Function):
         norm: Norm = ctx.norm
         sums = torch.zeros(2, *mean.shape, dtype=torch.float64)
         with span(NODEWISE):
+            count_work(NODEWISE, 3 * x.numel() * x.element_size())
             d_x, grad = torch.empty_like(x), grad.contiguous()
             for t, rows in norm.runs:
                 found = norm_act_drop_backward(
@@ -84,6 +85,7 @@ class _Fused(torch.autograd.Function):
         d_bias, d_weight = (total.to(x.dtype).view(ctx.shape) for total in sums)
         means = (ctx.group.sum_(sums.clone()) / norm.counts.clamp(min=1)[:, None]).to(x.dtype)
         with span(NODEWISE):
+            count_work(NODEWISE, 3 * x.numel() * x.element_size())
             for t, rows in norm.runs:
                 norm_backward(
                     d_x[rows].numpy(), x[rows].numpy(), mean[t].numpy(), inv_std[t].numpy(), slope[t].numpy(),
@@ -99,6 +101,7 @@ def _pass(
     from sargnn.kernels.cpu_nodewise import norm_act_drop
 
     with span(NODEWISE):
+        count_work(NODEWISE, 2 * x.numel() * x.element_size())
         out = torch.empty_like(x)
         for t, rows in norm.runs:
             norm_act_drop(

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from sargnn.comm.group import Group
 from sargnn.engine.nodewise import Norm, norm_act_drop
 from sargnn.rng import Draw
-from sargnn.spans import NODEWISE, span
+from sargnn.spans import NODEWISE, count_work, span
 
 
 def global_moments(
@@ -46,6 +46,7 @@ def global_moments(
             from sargnn.kernels.cpu_nodewise import moments
 
             with span(NODEWISE):
+                count_work(NODEWISE, rows.numel() * rows.element_size())
                 own_mean, own_squares = moments(rows.numpy())
             own[t, 1 : width + 1], own[t, width + 1 :] = torch.from_numpy(own_mean), torch.from_numpy(own_squares)
         else:

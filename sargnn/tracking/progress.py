@@ -152,6 +152,16 @@ def profile_table(profile_s: dict[str, list[float]]) -> None:
     Console().print(table)
 
 
+def epoch_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print an epoch's parts, the last row for all of them."""
+    table = Table(title="an epoch, mean over the workers, first epoch left out")
+    for number, head in enumerate(heads):
+        table.add_column(head, justify="right" if number else "left")
+    for number, row in enumerate(rows, start=1):
+        table.add_row(*row, end_section=number == len(rows) - 1)
+    Console().print(table)
+
+
 def info_table(rows: Sequence[tuple[str, str]]) -> None:
     """Print what is here, two columns."""
     table = Table(show_header=False, box=None)

@@ -28,6 +28,7 @@ from sargnn.shards.plan import LayerPlan
 from sargnn.spans import EVALUATION, OPTIMIZER, REST, Spans, install, span
 from sargnn.tracking.memory import PeakMeter
 from sargnn.train.correct_smooth import correct_and_smooth
+from sargnn.train.flops import counting
 from sargnn.train.labels import LabelInputs
 from sargnn.train.loss import Targets, accuracies, training_loss
 from sargnn.train.optim import clip_gradients, learning_rate, make_optimizer
@@ -48,7 +49,7 @@ class History:
         peak_train_bytes, peak_evaluate_bytes, peak_smooth_bytes: this rank's, above its baseline.
         smoothed: accuracies after Correct & Smooth, by split; empty without it. smooth_time_s: how long it took.
         profile_s: this rank's seconds per epoch by category of ``spans.CATEGORIES``, first epoch left out; empty unless
-            profiling.
+            profiling. work: likewise, floating-point operations or bytes.
     """
 
     losses: list[float] = field(default_factory=list)
@@ -67,6 +68,7 @@ class History:
     smooth_time_s: float | None = None
     peak_smooth_bytes: int = 0
     profile_s: dict[str, float] = field(default_factory=dict)
+    work: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -204,6 +206,7 @@ class Trainer:
             on_checkpoint: writes one, given the number of epochs that were trained; called on all ranks alike.
         """
         first: dict[str, float] = {}
+        first_done: dict[str, float] = {}
         every = self.config.checkpoint.every
         for epoch in range(self.first_epoch, self.config.epochs):
             if self._has_enough:
@@ -225,12 +228,13 @@ class Trainer:
             if last:
                 break
             if epoch == self.first_epoch and self.spans is not None:
-                first = dict(self.spans.own_s)
+                first, first_done = dict(self.spans.own_s), dict(self.spans.done)
         if self.spans is not None:
             epochs = max(len(self.history.epoch_times_s) - self.first_epoch - 1, 1)
-            self.history.profile_s = {
-                name: (seconds - first.get(name, 0.0)) / epochs for name, seconds in self.spans.own_s.items()
-            }
+            self.history.profile_s, self.history.work = (
+                {name: (sum_ - before.get(name, 0.0)) / epochs for name, sum_ in sums.items()}
+                for sums, before in ((self.spans.own_s, first), (self.spans.done, first_done))
+            )
         return self.history
 
     @property
@@ -254,7 +258,7 @@ class Trainer:
         traffic.reset()
         self.meter.begin()
         started = time.perf_counter()
-        with span(REST):
+        with span(REST), counting():
             self.model.zero_grad(set_to_none=True)
             loss = self.gradients()
             if not math.isfinite(loss):

@@ -1,0 +1,109 @@
+"""What this machine can do at best, measured with all cores at once: the roof that an epoch's parts are set against."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from statistics import median
+
+import torch
+
+_ROWS, _WIDTH, _TABLE = 100_000, 256, 50_000
+_MESSAGE = 16 << 20
+_MESSAGES = 8
+_REPEATS = 5
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """Rates, all cores together.
+
+    Attributes:
+        gemm_flops: floating-point operations per second of [100000, 256] x [256, 256], fp32.
+        gather_bytes_per_s: rows of 256 fp32 picked at random from a table of 50000 (51 MB, more than the caches hold), read.
+        copy_bytes_per_s: of a large copy, read and written.
+        loopback_bytes_per_s: gloo, between as many pairs of processes as there are pairs of cores (at least one), both ways.
+    """
+
+    gemm_flops: float
+    gather_bytes_per_s: float
+    copy_bytes_per_s: float
+    loopback_bytes_per_s: float
+
+    def as_row(self) -> dict[str, float]:
+        """Name -> rate."""
+        return asdict(self)
+
+
+def measure(threads: int) -> Roofline:
+    """Medians of five. Takes about six seconds."""
+    torch.set_num_threads(threads)
+    rows, weight = torch.randn(_ROWS, _WIDTH), torch.randn(_WIDTH, _WIDTH)
+    out = torch.empty_like(rows)
+    table, picked = torch.randn(_TABLE, _WIDTH), torch.randint(_TABLE, (4 * _ROWS,))
+    total = torch.empty(_ROWS // 4, _WIDTH)
+    bags = picked.view(-1, 16)
+    # Sixteen rows added up: what is written is little beside what is read.
+    gathered = torch.nn.functional.embedding_bag
+    return Roofline(
+        gemm_flops=2 * _ROWS * _WIDTH**2 / _seconds(lambda: torch.mm(rows, weight, out=out)),
+        gather_bytes_per_s=picked.numel() * _WIDTH * 4 / _seconds(lambda: total.copy_(gathered(bags, table, mode="sum"))),
+        copy_bytes_per_s=2 * rows.numel() * 4 / _seconds(lambda: out.copy_(rows)),
+        loopback_bytes_per_s=_loopback(),
+    )
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    taken = []
+    for number in range(1 + _REPEATS):
+        started = time.perf_counter()
+        call()
+        if number:
+            taken.append(time.perf_counter() - started)
+    return median(taken)
+
+
+def _loopback() -> float:
+    """Two processes that send to each other at once; bytes of both directions."""
+    context = multiprocessing.get_context("spawn")
+    port = _free_port()
+    answers = context.SimpleQueue()
+    processes = [context.Process(target=_exchange, args=(rank, port, answers)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    return float(2 * _MESSAGES * _MESSAGE / answers.get())
+
+
+def _exchange(rank: int, port: int, answers: multiprocessing.SimpleQueue[float]) -> None:
+    import torch.distributed as dist
+
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    sent, received = torch.zeros(_MESSAGE // 4), torch.zeros(_MESSAGE // 4)
+
+    def both_ways() -> None:
+        for _ in range(_MESSAGES):
+            works = [dist.isend(sent, 1 - rank), dist.irecv(received, 1 - rank)]
+            for one in works:
+                assert one is not None
+                one.wait()
+
+    taken = _seconds(both_ways)
+    if rank == 0:
+        answers.put(taken)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
