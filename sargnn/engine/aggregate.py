@@ -13,6 +13,7 @@ from sargnn.comm.group import Group
 from sargnn.engine.dropout import dropout
 from sargnn.engine.modes import MODES
 from sargnn.engine.modes.base import Call, Mode
+from sargnn.engine.pool import POOL
 from sargnn.engine.reducers.base import Reducer, Tensors
 from sargnn.kernels.base import Kernel
 from sargnn.kernels.counting import CountingKernel
@@ -60,6 +61,7 @@ class Engine:
         self.exchange = Exchange(group, prefetch_depth)
         self.seed, self.device, self.dtype = seed, device, dtype
         self.cache_static = cache_static
+        POOL.enabled = self.lean
         self.epoch = 0
         self.keeps_constants = True
         self._constants: dict[tuple[int, int], tuple[object, LayerPlan, Any]] = {}

@@ -12,8 +12,20 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from sargnn.engine.pool import POOL
 from sargnn.engine.rebuild import keep, kept
 from sargnn.spans import LINEAR, span
+
+
+def _mapped(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x W^T + b."""
+    out = POOL.empty(len(x), len(weight), x)
+    return torch.mm(x, weight.T, out=out) if bias is None else torch.addmm(bias, x, weight.T, out=out)
+
+
+def _product(grad: Tensor, weight: Tensor) -> Tensor:
+    """g W."""
+    return torch.mm(grad, weight, out=POOL.empty(len(grad), weight.shape[1], grad))
 
 
 class _Linear(torch.autograd.Function):
@@ -27,7 +39,7 @@ class _Linear(torch.autograd.Function):
             if onto is not None:
                 ctx.mark_dirty(onto)
                 return onto.addmm_(x, weight.T)
-            return torch.nn.functional.linear(x, weight, bias)
+            return _mapped(x, weight, bias)
 
     @staticmethod
     @once_differentiable
@@ -36,7 +48,7 @@ class _Linear(torch.autograd.Function):
         with span(LINEAR):
             d_weight = grad.T @ x
             del x
-            d_x = grad @ weight if ctx.needs_input_grad[0] else None
+            d_x = _product(grad, weight) if ctx.needs_input_grad[0] else None
             d_bias = grad.sum(0) if ctx.has_bias else None
         return d_x, d_weight, d_bias, grad if ctx.has_onto else None
 
@@ -67,9 +79,7 @@ class _Linears(torch.autograd.Function):
         keep(ctx, x, *weights)
         ctx.counts, ctx.biased = counts, [bias is not None for bias in biases]
         with span(LINEAR):
-            return tuple(
-                torch.nn.functional.linear(x[:n], w, b) for n, w, b in zip(counts, weights, biases, strict=True)
-            )  # fmt: skip
+            return tuple(_mapped(x[:n], w, b) for n, w, b in zip(counts, weights, biases, strict=True))
 
     @staticmethod
     @once_differentiable
@@ -87,7 +97,7 @@ class _Linears(torch.autograd.Function):
                 for k in order:
                     n, grad, weight = ctx.counts[k], grads[k], weights[k]
                     if d_x is None:
-                        d_x = grad @ weight if n == rows else grad.new_zeros(rows, weight.shape[1])
+                        d_x = _product(grad, weight) if n == rows else POOL.zeros(rows, weight.shape[1], grad)
                         if n == rows:
                             continue
                     d_x[:n].addmm_(grad, weight)

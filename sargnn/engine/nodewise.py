@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from sargnn.comm.group import Group
+from sargnn.engine.pool import POOL
 from sargnn.engine.rebuild import rebuilt_by
 from sargnn.rng import Draw, Purpose
 from sargnn.spans import NODEWISE, count_work, span
@@ -71,7 +72,7 @@ class _Fused(torch.autograd.Function):
         sums = torch.zeros(2, *mean.shape, dtype=torch.float64)
         with span(NODEWISE):
             count_work(NODEWISE, 3 * x.numel() * x.element_size())
-            d_x, grad = torch.empty_like(x), grad.contiguous()
+            d_x, grad = POOL.empty_like(x), grad.contiguous()
             for t, rows in norm.runs:
                 found = norm_act_drop_backward(
                     grad[rows].numpy(), x[rows].numpy(), slope[t].numpy(), shift[t].numpy(), mean[t].numpy(),
@@ -102,7 +103,7 @@ def _pass(
 
     with span(NODEWISE):
         count_work(NODEWISE, 2 * x.numel() * x.element_size())
-        out = torch.empty_like(x)
+        out = POOL.empty_like(x)
         for t, rows in norm.runs:
             norm_act_drop(
                 x.detach()[rows].numpy(), slope[t].numpy(), shift[t].numpy(), ACTIVATION_CODES[activation],

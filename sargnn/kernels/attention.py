@@ -47,10 +47,10 @@ class RunningSoftmax:
     total: Tensor
 
     @classmethod
-    def empty(cls, like: Tensor, num_dst: int, heads: int) -> RunningSoftmax:
-        """Before any edge; ``like``: [any, K D]."""
+    def empty(cls, like: Tensor, num_dst: int, heads: int, out: Tensor | None = None) -> RunningSoftmax:
+        """Before any edge; ``like``: [any, K D]; ``out``: memory to be used for it."""
         return cls(
-            like.new_empty(num_dst, like.shape[1]),
+            like.new_empty(num_dst, like.shape[1]) if out is None else out,
             like.new_full((num_dst, heads), float("-inf")),
             like.new_zeros(num_dst, heads),
         )

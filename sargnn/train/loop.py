@@ -20,6 +20,7 @@ from sargnn.comm.group import sum_flat
 from sargnn.config import RunConfig
 from sargnn.data.dataset import SPLITS
 from sargnn.engine.aggregate import Engine
+from sargnn.engine.pool import POOL
 from sargnn.errors import TrainingError
 from sargnn.models.stack import Stack
 from sargnn.shards.graph import WorkerGraph
@@ -333,6 +334,7 @@ class Trainer:
     def evaluate(self, ranks: dict[str, Any]) -> dict[str, Any]:
         """Accuracies on all splits, in the same mode without autograd; memory peaks are added to ``ranks``."""
         history = self.history
+        POOL.forget()  # what training keeps for its next step is not evaluation's
         self.meter.begin()
         started = time.perf_counter()
         self.model.eval()

@@ -9,6 +9,7 @@ from torch import Tensor
 from sargnn.comm.exchange import Piece
 from sargnn.engine.function import ManualMode
 from sargnn.engine.modes.base import Call
+from sargnn.engine.pool import POOL
 from sargnn.engine.reducers.base import Reducer, Saved, Tensors
 from sargnn.shards.plan import LayerPlan
 
@@ -90,5 +91,5 @@ class Sar(ManualMode):
 def _error_like(call: Call, sent: Tensor | None, grads: Tensors) -> Tensor:
     """Room for the error of one sent tensor; a case-1 reducer sends one, as wide as its output."""
     if sent is not None:
-        return sent.new_empty(sent.shape)
-    return grads[0].new_empty(call.plan.num_rows, grads[0].shape[1])
+        return POOL.empty_like(sent)
+    return POOL.empty(call.plan.num_rows, grads[0].shape[1], grads[0])

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sargnn.engine.pool import POOL
 from sargnn.engine.reducers.base import Reducer, Saved, Tensors
 from sargnn.kernels.attention import Attention, RunningSoftmax
 from sargnn.kernels.base import Kernel
@@ -37,7 +38,8 @@ class _Attentive(Reducer):
         self.attention = Attention(heads, negative_slope, draw)
 
     def init(self, plan: LayerPlan, sent: Tensors, local: Tensors, params: Tensors) -> RunningSoftmax:
-        return RunningSoftmax.empty(sent[0], plan.num_out, self.attention.heads)
+        out = POOL.empty(plan.num_out, sent[0].shape[1], sent[0])
+        return RunningSoftmax.empty(sent[0], plan.num_out, self.attention.heads, out)
 
     def finish(self, plan: LayerPlan, local: Tensors, params: Tensors, state: RunningSoftmax) -> tuple[Tensors, Tensors]:
         isolated = torch.nonzero(plan.in_degrees == 0)[:, 0]

@@ -13,6 +13,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from sargnn.comm.rows import add_rows
+from sargnn.engine.pool import POOL
 from sargnn.engine.reducers.base import Reducer, Saved, Tensors
 from sargnn.kernels.base import Kernel
 from sargnn.shards.plan import LayerPlan, RelationBlock, Shard
@@ -27,7 +28,7 @@ class RelationSum(Reducer):
     linear = True
 
     def init(self, plan: LayerPlan, sent: Tensors, local: Tensors, params: Tensors) -> Tensors:
-        return tuple(sent[0].new_zeros(len(degrees), sent[0].shape[1]) for degrees in plan.relation_degrees)
+        return tuple(POOL.zeros(len(degrees), sent[0].shape[1], sent[0]) for degrees in plan.relation_degrees)
 
     def step(self, kernel: Kernel, shard: Shard, rows: Tensors, local: Tensors, params: Tensors, state: Tensors) -> None:
         for part in shard.relations:

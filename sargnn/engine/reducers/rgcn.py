@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from sargnn.comm.rows import add_rows
+from sargnn.engine.pool import POOL
 from sargnn.engine.reducers.base import Reducer, Saved, Tensors
 from sargnn.kernels.base import Kernel
 from sargnn.shards.plan import LayerPlan, RelationBlock, Shard
@@ -76,7 +77,7 @@ class Rgcn(Reducer):
     needs_src_in_backward = True
 
     def init(self, plan: LayerPlan, sent: Tensors, local: Tensors, params: Tensors) -> _State:
-        total = local[0] if local else sent[0].new_zeros(plan.num_out, params[0].shape[2])
+        total = local[0] if local else POOL.zeros(plan.num_out, params[0].shape[2], sent[0])
         return _State(total, _scales(plan, total), _Scratch())
 
     def step(self, kernel: Kernel, shard: Shard, rows: Tensors, local: Tensors, params: Tensors, state: _State) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from sargnn.engine.pool import POOL
 from sargnn.engine.reducers.base import Reducer, Saved, Tensors
 from sargnn.kernels.base import Kernel
 from sargnn.shards.plan import LayerPlan, Shard
@@ -32,7 +33,7 @@ class Sum(Reducer):
         assert not local or local[0].data_ptr() != sent[0].data_ptr() or not local[0].numel(), (
             "rows are read while l is written"
         )
-        total = local[0] if local else sent[0].new_zeros(plan.num_out, sent[0].shape[1])
+        total = local[0] if local else POOL.zeros(plan.num_out, sent[0].shape[1], sent[0])
         return total, self.scale(plan, total)
 
     def step(
