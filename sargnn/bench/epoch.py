@@ -4,8 +4,7 @@ A part's work, summed over the workers, divided by what all cores together can d
 limit; that, divided by the time that it took (mean over the workers), is its percent of the limit. Waiting and what else moves
 no bytes of its own have none.
 
-The limit of gathers is that of rows picked at random from memory: an order of the nodes that keeps neighbours in the cache can
-pass it.
+The limit of gathers is that of rows that lie in a core's own cache, which no order of the nodes can pass.
 """
 
 from __future__ import annotations
@@ -140,10 +139,11 @@ HEADS = ("part", "seconds", "share", "work", "at the limit, s", "of the limit")
 
 def limit_line(roofline: Roofline) -> str:
     """The machine's limits in one line."""
-    names = ("gemm_flops", "gather_bytes_per_s", "copy_bytes_per_s", "loopback_bytes_per_s")
-    gemm, gather, copy, loopback = (roofline.as_row()[name] / 1e9 for name in names)
+    names = ("gemm_flops", "gather_bytes_per_s", "far_gather_bytes_per_s", "copy_bytes_per_s", "loopback_bytes_per_s")
+    gemm, near, far, copy, loopback = (roofline.as_row()[name] / 1e9 for name in names)
     return (
-        f"limits, all cores: {gemm:.0f} GFLOP/s of products, {gather:.1f} GB/s of gathered rows, {copy:.1f} GB/s copied, "
+        f"limits, all cores: {gemm:.0f} GFLOP/s of products, {near:.0f} GB/s of rows gathered from a cache ({far:.0f} "
+        f"from 51 MB), {copy:.1f} GB/s copied, "
         f"{loopback:.1f} GB/s by loopback"
     )
 

@@ -11,7 +11,8 @@ from statistics import median
 
 import torch
 
-_ROWS, _WIDTH, _TABLE = 100_000, 256, 50_000
+_ROWS, _WIDTH = 100_000, 256
+_NEAR, _FAR, _BAG = 1000, 50_000, 16
 _MESSAGE = 16 << 20
 _MESSAGES = 8
 _REPEATS = 5
@@ -23,13 +24,16 @@ class Roofline:
 
     Attributes:
         gemm_flops: floating-point operations per second of [100000, 256] x [256, 256], fp32.
-        gather_bytes_per_s: rows of 256 fp32 picked at random from a table of 50000 (51 MB, more than the caches hold), read.
+        gather_bytes_per_s: rows of 256 fp32, picked at random from a table of 1000 that a core's own cache holds, added up
+            sixteen at a time: what an order of the nodes that keeps neighbours together could reach.
+        far_gather_bytes_per_s: the same from a table of 50000 rows, 51 MB.
         copy_bytes_per_s: of a large copy, read and written.
         loopback_bytes_per_s: gloo, between as many pairs of processes as there are pairs of cores (at least one), both ways.
     """
 
     gemm_flops: float
     gather_bytes_per_s: float
+    far_gather_bytes_per_s: float
     copy_bytes_per_s: float
     loopback_bytes_per_s: float
 
@@ -43,17 +47,18 @@ def measure(threads: int) -> Roofline:
     torch.set_num_threads(threads)
     rows, weight = torch.randn(_ROWS, _WIDTH), torch.randn(_WIDTH, _WIDTH)
     out = torch.empty_like(rows)
-    table, picked = torch.randn(_TABLE, _WIDTH), torch.randint(_TABLE, (4 * _ROWS,))
-    total = torch.empty(_ROWS // 4, _WIDTH)
-    bags = picked.view(-1, 16)
-    # Sixteen rows added up: what is written is little beside what is read.
-    gathered = torch.nn.functional.embedding_bag
     return Roofline(
         gemm_flops=2 * _ROWS * _WIDTH**2 / _seconds(lambda: torch.mm(rows, weight, out=out)),
-        gather_bytes_per_s=picked.numel() * _WIDTH * 4 / _seconds(lambda: total.copy_(gathered(bags, table, mode="sum"))),
+        gather_bytes_per_s=_gather(_NEAR),
+        far_gather_bytes_per_s=_gather(_FAR),
         copy_bytes_per_s=2 * rows.numel() * 4 / _seconds(lambda: out.copy_(rows)),
         loopback_bytes_per_s=_loopback(),
     )
+
+
+def _gather(table_rows: int) -> float:
+    table, bags = torch.randn(table_rows, _WIDTH), torch.randint(table_rows, (_ROWS // 4, _BAG))
+    return bags.numel() * _WIDTH * 4 / _seconds(lambda: torch.nn.functional.embedding_bag(bags, table, mode="sum"))
 
 
 def _seconds(call: Callable[[], object]) -> float:

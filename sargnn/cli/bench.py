@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     from sargnn.config import parse_bench_kernels
     from sargnn.launch.env import default_threads, worker_environment
 
-    config = parse_bench_kernels(compose_verb("bench_kernels", words.overrides))
+    config = parse_bench_kernels(compose_verb("bench_kernels", words.overrides, keep=("bench_dir",)))
     # As workers have it; before torch and numba are imported.
     os.environ.update(worker_environment(config.threads or default_threads(1)))
     from sargnn.bench.kernels import run

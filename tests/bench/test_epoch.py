@@ -1,0 +1,45 @@
+"""``sargnn bench epoch``: the parts are whole and the work is what the model's sizes say; its timings are no test."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sargnn.data.dataset import open_dataset
+from tests.launch.test_train import run
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_the_work_of_graph_sage(world: int, tmp_path: Path) -> None:
+    words = ["dataset.scale=0.001", "epochs=3", f"world={world}", "threads=1", "model.hidden=32", "model.dropout=0.5"]
+    done = run(tmp_path, "bench", "epoch", *words, "partitioner=range")
+    assert done.returncode == 0, done.stderr
+    assert max(len(line) for line in done.stdout.splitlines()) <= 80
+    found = json.loads((tmp_path / "bench" / "epoch.json").read_text())
+    parts = {part["name"]: part for part in found["parts"]}
+    store = next((tmp_path / "stores" / "datasets").iterdir())
+    dataset = open_dataset(store, verify=False)
+    nodes, edges, classes = dataset.num_nodes, len(dataset.indices), dataset.num_classes
+    # Of each of a layer's two maps the product, its weights' error and, but for the features, the rows' error.
+    layers = ((100, 32, 2), (32, 32, 3), (32, classes, 3))
+    assert parts["linear maps"]["work"] == sum(2 * 2 * nodes * a * b * products for a, b, products in layers)
+    # Rows of 32 are summed forward and back; of the classes' layer the narrower side; features once, which is not counted.
+    assert parts["aggregation"]["work"] > 4 * edges * (2 * 32 + 2 * min(32, classes))
+    assert parts["aggregation"]["work"] < 4 * (edges + 8 * world * nodes) * (2 * 32 + 2 * classes)
+    # Moments 1, forward 2, rebuilt 2, backward 3 and 3 passes over the two hidden layers' rows.
+    assert parts["norm + dropout"]["work"] == 2 * (1 + 2 + 2 + 3 + 3) * 4 * nodes * 32
+    assert (parts["exchange wait"]["work"] > 0) == (world > 1)
+    assert all(rate > 0 for rate in found["roofline"].values())
+    assert parts["exchange wait"]["share_of_limit"] is None and parts["linear maps"]["share_of_limit"] > 0
+    table = (tmp_path / "bench" / "epoch.md").read_text()
+    assert table.count("\n| ") >= len(parts) and "GFLOP/s" in table
+
+
+def test_mistakes_are_answered(tmp_path: Path) -> None:
+    for words, what in ((["epochs=1"], "first epoch is left out"), (["-m", "world=1,2"], "no sweeps"), (["world=0"], "world")):
+        done = run(tmp_path, "bench", "epoch", *words)
+        assert done.returncode == 1 and what in done.stderr and "Traceback" not in done.stderr
+    done = run(tmp_path, "bench", "epoch", "--help")
+    assert done.returncode == 0 and "profiled" in done.stdout and max(len(x) for x in done.stdout.splitlines()) <= 80
