@@ -39,6 +39,7 @@ class Spans:
     own_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(CATEGORIES, 0.0))
     done: dict[str, float] = field(default_factory=lambda: dict.fromkeys(CATEGORIES, 0.0))
     _inner: list[float] = field(default_factory=list)
+    _open: list[str] = field(default_factory=list)
     _evaluating: int = 0
 
     @contextmanager
@@ -49,17 +50,23 @@ class Spans:
             return
         self._evaluating += category == EVALUATION
         self._inner.append(0.0)
+        self._open.append(category)
         start = time.perf_counter()
         try:
             yield
         finally:
             end = time.perf_counter()
             inner = self._inner.pop()
+            self._open.pop()
             if self._inner:
                 self._inner[-1] += end - start
             self.own_s[EVALUATION if self._evaluating else category] += end - start - inner
             self._evaluating -= category == EVALUATION
             self.events.append((category, start, end))
+
+    def inside(self, category: str) -> bool:
+        """Whether the innermost span is of this category."""
+        return bool(self._open) and self._open[-1] == category
 
     def work(self, category: str, amount: float) -> None:
         """Count work done, outside of evaluations."""
@@ -93,6 +100,11 @@ def count_work(category: str, amount: float) -> None:
     """Say how much the code at hand does; costs next to nothing while nobody records."""
     if _installed is not None:
         _installed.work(category, amount)
+
+
+def inside(category: str) -> bool:
+    """Whether somebody records, and the innermost span is of this category."""
+    return _installed is not None and _installed.inside(category)
 
 
 def recording() -> bool:

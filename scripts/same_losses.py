@@ -9,6 +9,7 @@ are the same to the last bit. Exit code 1 beyond the tolerance, or where the run
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from pathlib import Path
 
@@ -41,6 +42,8 @@ def main() -> int:
     pairs = list(zip(losses(arguments.run), losses(arguments.other), strict=False))
     if not pairs:
         sys.exit("there is no epoch that both runs have")
+    if not all(math.isfinite(loss) for pair in pairs for loss in pair):
+        sys.exit("a loss is not finite")
     first = abs(pairs[0][0])
     differences = [abs(one - other) / first for one, other in pairs]
     largest = max(differences)

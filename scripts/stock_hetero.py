@@ -2,8 +2,8 @@
 
     python scripts/stock_hetero.py DATASET_STORE [--epochs 5] [--dropout 0.5] [--threads 2] [--layers 3] [--hidden 256]
 
-Means over each relation, summed over relations, plus a map of a node's own row that all types share; PyTorch's batch norm per
-node type, ReLU, dropout and Adam; rows of types without features are parameters. Formats are made beforehand, and the memory
+Means over each relation, summed over relations, plus a map of a node's own row that all types share; the last layer has the
+relations into the labelled type only; PyTorch's batch norm per node type, ReLU, dropout and Adam; rows of types without features are parameters. Formats are made beforehand, and the memory
 baseline is taken once graph, features and parameters are read in. Prints one JSON object. THP_MEM_ALLOC_ENABLE=1 turns huge
 pages on.
 """
@@ -67,9 +67,11 @@ train = torch.from_numpy(nodes - schema.offsets[labelled])
 wanted = torch.from_numpy(labels[nodes].astype(np.int64))
 sizes = [width, *[arguments.hidden] * (arguments.layers - 1), dataset.num_classes]
 convs, loops, norms = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
-for a, b in zip(sizes, sizes[1:], strict=False):
-    each = {one.name: dgl.nn.pytorch.GraphConv(a, b, norm="right", weight=True, bias=False, allow_zero_in_degree=True)
-            for one in schema.relations}  # fmt: skip
+last = graph.edge_type_subgraph([one for one in graph.canonical_etypes if one[2] == types[labelled]])
+graphs = [graph] * (arguments.layers - 1) + [last]
+for a, b, used in zip(sizes, sizes[1:], graphs, strict=False):
+    each = {name: dgl.nn.pytorch.GraphConv(a, b, norm="right", weight=True, bias=False, allow_zero_in_degree=True)
+            for name in used.etypes}  # fmt: skip
     convs.append(dgl.nn.pytorch.HeteroGraphConv(each, aggregate="sum"))
     loops.append(nn.Linear(a, b))
     norms.append(nn.ModuleDict({name: nn.BatchNorm1d(b) for name in types}))
@@ -83,8 +85,9 @@ for _ in range(arguments.epochs):
     started = time.perf_counter()
     h = {**features, **embeddings}
     for layer, (conv, loop, norm) in enumerate(zip(convs, loops, norms, strict=True)):
-        sums = conv(graph, h)
-        h = {name: sums[name] + loop(h[name]) if name in sums else loop(h[name]) for name in types}
+        sums = conv(graphs[layer], h)
+        wanted_types = types if layer < len(convs) - 1 else [types[labelled]]
+        h = {name: sums[name] + loop(h[name]) if name in sums else loop(h[name]) for name in wanted_types}
         del sums
         if layer < len(convs) - 1:
             h = {name: F.dropout(F.relu(norm[name](rows)), arguments.dropout) for name, rows in h.items()}

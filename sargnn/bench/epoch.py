@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sargnn.bench.report import machine
-from sargnn.bench.roofline import Roofline, measure
+from sargnn.bench.roofline import Roofline, measured
 from sargnn.config import RunConfig
 from sargnn.spans import AGGREGATION, CATEGORIES, EVALUATION, EXCHANGE_WAIT, LINEAR, NODEWISE, PACKING
 
@@ -90,9 +90,9 @@ def run(config: RunConfig, bench_dir: Path) -> EpochReport:
     from sargnn.launch.local import train
 
     cores = len(os.sched_getaffinity(0))
-    before = measure(cores)
+    before = measured(cores)
     summary, run_dir = train(config)
-    rooflines = before, measure(cores)
+    rooflines = before, measured(cores)
     report = EpochReport([], rooflines, summary, run_dir)
     report = EpochReport(parts_of(summary, report.roofline), rooflines, summary, run_dir)
     bench_dir.mkdir(parents=True, exist_ok=True)

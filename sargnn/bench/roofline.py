@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from statistics import median
 
 import torch
+
+from sargnn.errors import SargnnError
+from sargnn.launch.env import worker_environment
 
 _ROWS, _WIDTH = 100_000, 256
 _NEAR, _FAR, _BAG = 1000, 50_000, 16
@@ -28,7 +34,7 @@ class Roofline:
             sixteen at a time: what an order of the nodes that keeps neighbours together could reach.
         far_gather_bytes_per_s: the same from a table of 50000 rows, 51 MB.
         copy_bytes_per_s: of a large copy, read and written.
-        loopback_bytes_per_s: gloo, between as many pairs of processes as there are pairs of cores (at least one), both ways.
+        loopback_bytes_per_s: gloo, between two processes, both ways together.
     """
 
     gemm_flops: float
@@ -40,6 +46,15 @@ class Roofline:
     def as_row(self) -> dict[str, float]:
         """Name -> rate."""
         return asdict(self)
+
+
+def measured(threads: int) -> Roofline:
+    """``measure`` in a process of its own, set up as workers are. Raises ``SargnnError`` where it fails."""
+    command = [sys.executable, "-m", "sargnn.bench.roofline", str(threads)]
+    done = subprocess.run(command, env=os.environ | worker_environment(threads), capture_output=True, text=True)
+    if done.returncode:
+        raise SargnnError("The machine's limits cannot be measured.", given=(done.stderr.strip().splitlines() or [""])[-1])
+    return Roofline(**json.loads(done.stdout))
 
 
 def measure(threads: int) -> Roofline:
@@ -58,7 +73,8 @@ def measure(threads: int) -> Roofline:
 
 def _gather(table_rows: int) -> float:
     table, bags = torch.randn(table_rows, _WIDTH), torch.randint(table_rows, (_ROWS // 4, _BAG))
-    return bags.numel() * _WIDTH * 4 / _seconds(lambda: torch.nn.functional.embedding_bag(bags, table, mode="sum"))
+    moved = bags.numel() + len(bags)  # rows read and written
+    return moved * _WIDTH * 4 / _seconds(lambda: torch.nn.functional.embedding_bag(bags, table, mode="sum"))
 
 
 def _seconds(call: Callable[[], object]) -> float:
@@ -81,6 +97,8 @@ def _loopback() -> float:
         process.start()
     for process in processes:
         process.join()
+        if process.exitcode:
+            raise SargnnError("The loopback's speed cannot be measured: gloo failed.")
     return float(2 * _MESSAGES * _MESSAGE / answers.get())
 
 
@@ -112,3 +130,7 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(int(sys.argv[1])).as_row()))

@@ -197,9 +197,12 @@ class Exchange:
         Args:
             tensors: [N, F_t] each. outs: [H, F_t] each, written; rows by peer in rank order.
         """
-        to_send = [
-            tuple(torch.index_select(tensor, 0, rows) for tensor in tensors) if len(rows) else () for rows in lists.send_rows
-        ]
+        with span(PACKING):
+            to_send = [
+                tuple(torch.index_select(tensor, 0, rows) for tensor in tensors) if len(rows) else ()
+                for rows in lists.send_rows
+            ]
+            count_work(PACKING, 2 * sum(one.numel() * one.element_size() for part in to_send for one in part))
         to_fill = [tuple(out[start:end] for out in outs) for start, end in _spans(lists.receive_rows)]
         self._one_round(to_send, to_fill, ROWS_TAG, "exchanging rows")
 
@@ -210,8 +213,9 @@ class Exchange:
             errors: [H, F_t] each, by peer in rank order. targets: [N, F_t] each.
         """
         for rows, received in zip(lists.send_rows, self.to_owners(lists, errors), strict=True):
-            if len(rows):
-                for target, error in zip(targets, received, strict=True):
+            with span(PACKING):
+                for target, error in zip(targets, received if len(rows) else (), strict=bool(len(rows))):
+                    count_work(PACKING, 3 * error.numel() * error.element_size())
                     add_rows(target, rows, error)
 
     def to_owners(self, lists: HaloLists, halos: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:

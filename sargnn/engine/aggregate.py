@@ -62,6 +62,7 @@ class Engine:
         self.seed, self.device, self.dtype = seed, device, dtype
         self.cache_static = cache_static
         POOL.enabled = self.lean
+        POOL.reset()
         self.epoch = 0
         self.keeps_constants = True
         self._constants: dict[tuple[int, int], tuple[object, LayerPlan, Any]] = {}

@@ -1,17 +1,39 @@
 """Memory of large tensors, used again: the first write to a fresh page costs more than the arithmetic on it.
 
-What was handed out is free again when nobody holds its storage: no tensor, no view, no saved tensor, no array. The pool never
-holds more than was in use at once at some time: before it asks for more, it lets go of what lies idle.
+What was handed out is free again when nobody holds its storage: no tensor, no view, no saved tensor, no array (a bare
+``UntypedStorage`` is no holder). The pool never holds more than was in use of it at once since it was reset: before it asks for more,
+it lets go of what lies idle. Phases with other tables than training's, such as an evaluation, begin and end with a reset.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 _SMALLEST = 1 << 20  # bytes; what is smaller malloc keeps by itself
-_IDLE = 2  # holders of an idle storage: the pool's tensor, and the one that asks
-_use_count = getattr(torch._C, "_storage_Use_Count", None)
+_use_count = getattr(torch._C, "_storage_Use_Count", None)  # PyTorch's own, for CUDA graphs
+
+
+@dataclass(frozen=True, eq=False)
+class _Owned:
+    """A storage, held by this tensor alone as long as it is idle.
+
+    Attributes:
+        idle_count: how many holders PyTorch counts then, the one that asks among them.
+    """
+
+    tensor: Tensor
+    idle_count: int
+
+    @property
+    def is_idle(self) -> bool:
+        return _holders(self.tensor) == self.idle_count
+
+    @property
+    def bytes(self) -> int:
+        return self.tensor.numel() * self.tensor.element_size()
 
 
 class Pool:
@@ -25,29 +47,32 @@ class Pool:
     def __init__(self) -> None:
         self.most_used = 0
         self.enabled = False
-        self._owned: list[Tensor] = []
+        self._owned: list[_Owned] = []
 
     def empty(self, rows: int, width: int, like: Tensor) -> Tensor:
         """[rows, width], not initialised, with the dtype and on the device of ``like``."""
         size = rows * width * like.element_size()
         if not self.enabled or _use_count is None or size < _SMALLEST or like.device.type != "cpu":
             return like.new_empty(rows, width)
-        idle = [one for one in self._owned if _is_idle(one)]
-        found = next((one for one in idle if one.dtype == like.dtype and one.numel() == rows * width), None)
-        if found is None:
-            used = sum(_bytes(one) for one in self._owned) - sum(_bytes(one) for one in idle)
-            self.most_used = max(self.most_used, used + size)
-            room = self.most_used - used - size
-            for one in idle:  # the oldest ones stay while there is room for them
-                if _bytes(one) <= room:
-                    room -= _bytes(one)
-                else:
-                    self._owned = [other for other in self._owned if other is not one]
-            del idle
-            found = like.new_empty(rows * width)
-            self._owned.append(found)
-        # Not a view, which autograd would not let anyone write to.
-        return torch.empty(0, dtype=like.dtype).set_(found.untyped_storage(), 0, (rows, width), (width, 1))
+        idle = [one for one in self._owned if one.is_idle]
+        fits = (one for one in idle if one.tensor.dtype == like.dtype and one.tensor.numel() == rows * width)
+        if (found := next(fits, None)) is not None:
+            return _shaped(found.tensor, rows, width)
+        used = self.held_bytes() - sum(one.bytes for one in idle)
+        self.most_used = max(self.most_used, used + size)
+        room = self.most_used - used - size
+        for one in idle:  # the oldest ones stay while there is room for them
+            if one.bytes <= room:
+                room -= one.bytes
+            else:
+                self._owned.remove(one)
+        del idle, fits
+        fresh = like.new_empty(rows * width)
+        owned = _Owned(fresh, _holders(fresh))
+        tensor = _shaped(fresh, rows, width)
+        if _holders(fresh) == owned.idle_count + 1:  # else this PyTorch counts otherwise, and nothing is used again
+            self._owned.append(owned)
+        return tensor
 
     def empty_like(self, like: Tensor) -> Tensor:
         """The same, as large as ``like`` [rows, width]."""
@@ -59,20 +84,22 @@ class Pool:
 
     def held_bytes(self) -> int:
         """Bytes in use and idle."""
-        return sum(_bytes(one) for one in self._owned)
+        return sum(one.bytes for one in self._owned)
 
-    def forget(self) -> None:
-        """Let go of everything idle."""
-        self._owned = [one for one in self._owned if not _is_idle(one)]
+    def reset(self) -> None:
+        """Let go of everything idle, and of how much was in use."""
+        self._owned = [one for one in self._owned if not one.is_idle]
+        self.most_used = self.held_bytes()
 
 
-def _is_idle(one: Tensor) -> bool:
+def _holders(tensor: Tensor) -> int:
     assert _use_count is not None
-    return bool(_use_count(one.untyped_storage()._cdata) <= _IDLE)
+    return int(_use_count(tensor.untyped_storage()._cdata))
 
 
-def _bytes(one: Tensor) -> int:
-    return one.numel() * one.element_size()
+def _shaped(flat: Tensor, rows: int, width: int) -> Tensor:
+    """Not a view, which autograd would not let anyone write to."""
+    return torch.empty(0, dtype=flat.dtype).set_(flat.untyped_storage(), 0, (rows, width), (width, 1))
 
 
 POOL = Pool()

@@ -334,7 +334,7 @@ class Trainer:
     def evaluate(self, ranks: dict[str, Any]) -> dict[str, Any]:
         """Accuracies on all splits, in the same mode without autograd; memory peaks are added to ``ranks``."""
         history = self.history
-        POOL.forget()  # what training keeps for its next step is not evaluation's
+        POOL.reset()  # what training keeps for its next step is not evaluation's, nor the other way round
         self.meter.begin()
         started = time.perf_counter()
         self.model.eval()
@@ -342,6 +342,7 @@ class Trainer:
             found = accuracies(self.logits(self.evaluation), self.evaluation.targets, self.engine.group)
         history.evaluate_times_s.append(time.perf_counter() - started)
         peak = self.meter.end()
+        POOL.reset()
         history.peak_evaluate_bytes = max(history.peak_evaluate_bytes, peak)
         peaks = self.engine.group.gather(torch.tensor(peak, dtype=torch.int64))
         ranks["peak_evaluate_bytes"] = [int(one) for one in peaks]
@@ -362,6 +363,7 @@ class Trainer:
 
     def smoothed(self, logits: Tensor) -> Tensor:
         """Scores [N, C] after Correct & Smooth, for what ``predictions`` gave."""
+        POOL.reset()
         with span(EVALUATION):
             plan = self.graph.neighbourhood()
             return correct_and_smooth(self.config.smooth, self.engine, plan, logits, self.whole.targets)
@@ -374,6 +376,7 @@ class Trainer:
         if self.optimizer is not None:
             self.optimizer.state.clear()
         logits = self.predictions()
+        POOL.reset()
         started = time.perf_counter()
         self.meter.begin()
         scores = self.smoothed(logits)

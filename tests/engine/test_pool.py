@@ -97,7 +97,14 @@ def test_it_never_holds_more_than_was_in_use_at_once(pool: Pool) -> None:
         assert pool.held_bytes() <= most
     live.clear()
     assert pool.held_bytes() > 0
-    pool.forget()
+    pool.reset()
+    assert pool.held_bytes() == 0
+
+
+def test_a_pytorch_that_counts_otherwise_gets_fresh_memory(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sargnn.engine.pool._use_count", lambda storage: 1)
+    for _ in range(3):
+        pool.empty(ROWS, WIDTH, LIKE)
     assert pool.held_bytes() == 0
 
 
@@ -107,7 +114,7 @@ def test_small_ones_other_types_and_a_pool_that_is_off(pool: Pool) -> None:
     where = place(pool.empty(ROWS, WIDTH, LIKE))
     double = pool.empty(ROWS, WIDTH // 2, LIKE.double())
     assert double.dtype == torch.float64 and place(double) != where
-    pool.forget()
+    pool.reset()
     pool.enabled = False
     pool.empty(ROWS, WIDTH, LIKE)
     assert pool.held_bytes() == double.numel() * 8
