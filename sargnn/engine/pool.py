@@ -1,8 +1,9 @@
 """Memory of large tensors, used again: the first write to a fresh page costs more than the arithmetic on it.
 
 What was handed out is free again when nobody holds its storage: no tensor, no view, no saved tensor, no array (a bare
-``UntypedStorage`` is no holder). The pool never holds more than was in use of it at once since it was reset: before it asks for more,
-it lets go of what lies idle. Phases with other tables than training's, such as an evaluation, begin and end with a reset.
+``UntypedStorage`` is no holder). The pool never holds more than was in use of it at once since it was reset: before it asks
+for more, it lets go of what lies idle. Phases with other tables than training's, such as an evaluation, begin and end with a
+reset.
 """
 
 from __future__ import annotations
