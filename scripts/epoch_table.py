@@ -6,8 +6,8 @@ For each model: stock DGL as it comes, `sar` on the first world, stock DGL with 
 `domain_parallel` on all; the whole sequence is repeated, so that a drift of the machine meets all alike. Epochs are those after
 each run's first one (which also makes GraphSage's static aggregate of the features; "not static" makes it in every epoch, as
 stock DGL and the baseline do): medians over all rounds, with the smallest and largest. Stock DGL has as many threads as there
-are cores, a worker one. Before and after each model the machine's limits are measured, and one `sar` run is profiled against them.
-Writes ``epochs.json`` and ``epochs.md`` into FOLDER.
+are cores, a worker one. Before and after each model the machine's limits are measured, and one `sar` run is profiled against
+them. Writes ``epochs.json`` and ``epochs.md`` into FOLDER.
 """
 
 from __future__ import annotations

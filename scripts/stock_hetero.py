@@ -3,8 +3,8 @@
     python scripts/stock_hetero.py DATASET_STORE [--epochs 5] [--dropout 0.5] [--threads 2] [--layers 3] [--hidden 256]
 
 Means over each relation, summed over relations, plus a map of a node's own row that all types share; the last layer has the
-relations into the labelled type only; PyTorch's batch norm per node type, ReLU, dropout and Adam; rows of types without features
-are parameters. Formats are made beforehand, and the memory baseline is taken once graph, features and parameters are read in.
+relations into the labelled type only; PyTorch's batch norm per node type, ReLU, dropout and Adam; rows of types without
+features are parameters. Formats are made beforehand, and the memory baseline is taken once graph, features and parameters are read in.
 Prints one JSON object. THP_MEM_ALLOC_ENABLE=1 turns huge pages on.
 """
 
