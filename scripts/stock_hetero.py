@@ -4,8 +4,8 @@
 
 Means over each relation, summed over relations, plus a map of a node's own row that all types share; the last layer has the
 relations into the labelled type only; PyTorch's batch norm per node type, ReLU, dropout and Adam; rows of types without
-features are parameters. Formats are made beforehand, and the memory baseline is taken once graph, features and parameters are read in.
-Prints one JSON object. THP_MEM_ALLOC_ENABLE=1 turns huge pages on.
+features are parameters. Formats are made beforehand, and the memory baseline is taken once graph, features and parameters are
+read in. Prints one JSON object. THP_MEM_ALLOC_ENABLE=1 turns huge pages on.
 """
 
 from __future__ import annotations
