@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from sargnn.config import RunConfig, flatten, load, save
 from sargnn.errors import ConfigError
+from sargnn.launch.run_folder import hold
 from sargnn.launch.slurm import Job, SlurmConfig, check_syntax, render, run_dir_line
 from sargnn.tracking import files
 
@@ -106,7 +106,7 @@ def write(slurm: SlurmConfig, job: Job, configs: Sequence[RunConfig], template: 
     try:
         for index, (config, run_dir) in enumerate(zip(configs, job.run_dirs, strict=True)):
             run_dir.mkdir(parents=True, exist_ok=True)
-            _check_free(run_dir)
+            hold(run_dir).close()  # nothing works in it now
             save(dataclasses.replace(config, run_dir=str(run_dir)), run_dir / files.CONFIG)
             note_job(run_dir, script=str(script), index=index if job.is_array else None)
         script.parent.mkdir(parents=True, exist_ok=True)
@@ -125,14 +125,3 @@ def _script_path(scripts: Path, job: Job) -> Path:
         number += 1
         script = scripts / f"{name}-{number}.sbatch"
     return script
-
-
-def _check_free(run_dir: Path) -> None:
-    """Nothing works in the folder now. Raises ``ConfigError``."""
-    with (run_dir / ".lock").open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise ConfigError(
-                "The run is under way.", given=str(run_dir), hint="wait for its end, or scancel its job"
-            ) from error
