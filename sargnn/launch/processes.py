@@ -101,6 +101,7 @@ class Workers:
     def _watch(self) -> Failure | None:
         lost_at, before = 0.0, None
         first_done_at: float | None = None
+        silence = pulse.Silence(self.world)
         while True:
             alive = [process for process in self._processes if process.exitcode is None]
             failed = [rank for rank, process in enumerate(self._processes) if process.exitcode not in (None, 0)]
@@ -122,6 +123,10 @@ class Workers:
                 after = pulse.pulses(self._store, self.world)  # nobody has died: someone hangs
                 rank = pulse.slowest(before, after)
                 return Failure(rank, None, after[rank][1], max(begun for _, begun in after))
+            # A worker that stops while the group is being made is noticed by its peers only after several time-outs.
+            silent = silence.longest(self._store, {self._processes.index(process) for process in alive})
+            if silent is not None and silent[1] > self.timeout_s and self.asked is None:
+                return Failure(silent[0], None)
             connection.wait([process.sentinel for process in alive], _PAUSE_S)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

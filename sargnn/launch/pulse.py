@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -68,3 +69,36 @@ def slowest(before: list[tuple[int, int]], after: list[tuple[int, int]]) -> int:
     """The rank that hangs: one whose beat has stopped, else the one that has begun least."""
     stopped = [rank for rank, (one, other) in enumerate(zip(before, after, strict=True)) if one[0] == other[0]]
     return min(stopped or range(len(after)), key=lambda rank: after[rank][1])
+
+
+class Silence:
+    """How long each worker has not beaten while another one has.
+
+    Args:
+        world: P.
+    """
+
+    def __init__(self, world: int) -> None:
+        self._beats = [0] * world
+        self._heard_at = [0.0] * world
+        self._looked_at = 0.0
+
+    def longest(self, store: Any, alive: set[int]) -> tuple[int, float] | None:
+        """The rank of ``alive`` silent for longest, and the seconds; None before anyone has beaten and between looks."""
+        now = time.monotonic()
+        if now - self._looked_at < 2 * _EVERY_S:
+            return None
+        paused = now - self._looked_at > 10 * _EVERY_S  # we were stopped ourselves: what others did meanwhile is not known
+        self._looked_at = now
+        for rank, (beat, _) in enumerate(pulses(store, len(self._beats))):
+            if beat != self._beats[rank]:
+                self._beats[rank], self._heard_at[rank] = beat, now
+        if not any(self._beats):
+            return None
+        if paused:
+            self._heard_at = [now] * len(self._beats)
+        # One that has never beaten is as old as the first one that has.
+        first = min(at for at in self._heard_at if at)
+        self._heard_at = [at or first for at in self._heard_at]
+        rank = min(alive, key=lambda one: self._heard_at[one])
+        return rank, max(self._heard_at) - self._heard_at[rank]
