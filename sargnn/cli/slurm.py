@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sargnn.cli.help import Help, words_of
+from sargnn.cli.train import shown
 from sargnn.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -64,17 +65,17 @@ def main(arguments: Sequence[str]) -> int:
     cpus = shape(slurm, job).cpus
     configs = [dataclasses.replace(one, threads=one.threads or cpus) for one in configs]
     script = write(slurm, job, configs, _template(slurm), Path("slurm"))
-    shown = _shown(script)
+    path = shown(script)
     if not slurm.submit:
-        print(f"{shown}\nsubmit it:       sbatch {shlex.quote(shown)}")
+        print(f"{path}\nsubmit it:       sbatch {shlex.quote(path)}")
     else:
         from sargnn.launch.job_files import note_job, read_job
 
         number = submit(script, job.folder)
         for run_dir in run_dirs:
             note_job(run_dir, jobs=[*read_job(run_dir)["jobs"], number])
-        print(f"{shown}\njob {number}")
-    print(f"how far it is:   sargnn slurm --status {shlex.quote(_shown(job.folder_of_all))}")
+        print(f"{path}\njob {number}")
+    print(f"how far it is:   sargnn slurm --status {shlex.quote(shown(job.folder_of_all))}")
     return 0
 
 
@@ -186,10 +187,6 @@ def _template(slurm: SlurmConfig) -> Path:
     from sargnn.cli.main import conf_dir
 
     return Path(slurm.template).expanduser() if slurm.template else conf_dir().parent / "slurm" / "job.sbatch"
-
-
-def _shown(path: Path) -> str:
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def _status(arguments: Sequence[str]) -> int:

@@ -74,7 +74,7 @@ def _train(config: RunConfig, overrides: Sequence[str], resume: Path | None = No
 def next_commands(config: RunConfig, overrides: Sequence[str]) -> list[str]:
     """Three commands that show something beside the run that just ended: the same one with one thing changed."""
     other_mode = "sar" if config.mode.name == "domain_parallel" else "domain_parallel"
-    folder = "" if shutil.which("sargnn") else f"{_shown(Path(sys.executable).parent)}/"
+    folder = "" if shutil.which("sargnn") else f"{shown(Path(sys.executable).parent)}/"
 
     def again(change: str) -> str:
         key = change.partition("=")[0]
@@ -91,6 +91,6 @@ def next_commands(config: RunConfig, overrides: Sequence[str]) -> list[str]:
     return [*commands, f"{folder}sargnn ui{uri}  # compare runs in the browser"]
 
 
-def _shown(path: Path) -> str:
+def shown(path: Path) -> str:
     """Relative to the working folder where it lies in it."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
