@@ -32,13 +32,15 @@ class Spans:
     Attributes:
         events: (category, start, end) in seconds of ``time.perf_counter``, in the order in which they ended.
         own_s: category -> seconds not spent in inner spans.
+        cpu_s: category -> likewise, of all this process's threads: also those that move messages meanwhile.
         done: category -> work: floating-point operations of linear maps, bytes read and written of all others.
     """
 
     events: list[tuple[str, float, float]] = field(default_factory=list)
     own_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(CATEGORIES, 0.0))
+    cpu_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(CATEGORIES, 0.0))
     done: dict[str, float] = field(default_factory=lambda: dict.fromkeys(CATEGORIES, 0.0))
-    _inner: list[float] = field(default_factory=list)
+    _inner: list[tuple[float, float]] = field(default_factory=list)
     _open: list[str] = field(default_factory=list)
     _evaluating: int = 0
 
@@ -49,20 +51,29 @@ class Spans:
             yield
             return
         self._evaluating += category == EVALUATION
-        self._inner.append(0.0)
+        self._inner.append((0.0, 0.0))
         self._open.append(category)
-        start = time.perf_counter()
+        start, start_cpu = time.perf_counter(), time.process_time()
         try:
             yield
         finally:
             end = time.perf_counter()
-            inner = self._inner.pop()
+            taken, taken_cpu = end - start, time.process_time() - start_cpu
+            inner, inner_cpu = self._inner.pop()
             self._open.pop()
             if self._inner:
-                self._inner[-1] += end - start
-            self.own_s[EVALUATION if self._evaluating else category] += end - start - inner
+                others, others_cpu = self._inner[-1]
+                self._inner[-1] = others + taken, others_cpu + taken_cpu
+            counted = EVALUATION if self._evaluating else category
+            self.own_s[counted] += taken - inner
+            self.cpu_s[counted] += taken_cpu - inner_cpu
             self._evaluating -= category == EVALUATION
             self.events.append((category, start, end))
+
+    @property
+    def recorded(self) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
+        """``own_s``, ``cpu_s`` and ``done``."""
+        return self.own_s, self.cpu_s, self.done
 
     def inside(self, category: str) -> bool:
         """Whether the innermost span is of this category."""

@@ -44,7 +44,7 @@ def main() -> int:
         sys.exit("there is no epoch that both runs have")
     if not all(math.isfinite(loss) for pair in pairs for loss in pair):
         sys.exit("a loss is not finite")
-    first = abs(pairs[0][0])
+    first = abs(pairs[0][0]) or 1.0
     differences = [abs(one - other) / first for one, other in pairs]
     largest = max(differences)
     if largest == 0:

@@ -1,10 +1,12 @@
 """Where an epoch's time goes, and how near each part comes to the machine's limit, measured in the same run.
 
-A part's work, summed over the workers, divided by what all cores together can do, is the time that it would take at the
-limit; that, divided by the time that it took (mean over the workers), is its percent of the limit. Waiting and what else moves
-no bytes of its own have none.
+Time is counted in core-seconds, for workers take turns where there are more of them than cores. A part's work, summed over
+the workers, divided by what one core can do while all are busy, is what it would cost at the limit; that, divided by what it
+did cost, is its percent of the limit. The last row sets all parts together against cores x seconds, idle cores included.
+Waiting and what else moves no bytes of its own have no limit.
 
-The limit of gathers is that of rows that lie in a core's own cache, which no order of the nodes can pass.
+The limit of gathers is that of rows that lie in a core's own cache, which no order of the nodes can pass. That of copies is
+one of large tables: rows packed into a small message, or read while a cache still has them, can pass it.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Any
 from sargnn.bench.report import machine
 from sargnn.bench.roofline import Roofline, measured
 from sargnn.config import RunConfig
+from sargnn.errors import ConfigError
 from sargnn.spans import AGGREGATION, CATEGORIES, EVALUATION, EXCHANGE_WAIT, LINEAR, NODEWISE, PACKING
 
 _LIMITS = {
@@ -31,19 +34,22 @@ class Part:
     """One part of an epoch.
 
     Attributes:
-        seconds: mean over the workers. work: floating-point operations or bytes, all workers together.
-        limit_s: at the machine's limit; None for a part that has none.
+        seconds: mean over the workers. core_s: core-seconds, all workers together; what other threads than the computing ones
+            do meanwhile is counted where it happens.
+        work: floating-point operations or bytes, all workers together.
+        limit_core_s: core-seconds at the machine's limit; None for a part that has none.
     """
 
     name: str
     seconds: float
+    core_s: float
     work: float
-    limit_s: float | None
+    limit_core_s: float | None
 
     @property
     def share_of_limit(self) -> float | None:
         """1 is the limit; None for waiting, and where there is none."""
-        return self.limit_s / self.seconds if self.limit_s and self.seconds and self.name != EXCHANGE_WAIT else None
+        return self.limit_core_s / self.core_s if self.limit_core_s and self.core_s and self.name != EXCHANGE_WAIT else None
 
 
 @dataclass(frozen=True)
@@ -51,10 +57,11 @@ class EpochReport:
     """What ``run`` found.
 
     Attributes:
-        rooflines: before and after the run. summary: the run's.
+        cores: how many all workers share. rooflines: before and after the run. summary: the run's.
     """
 
     parts: list[Part]
+    cores: int
     rooflines: tuple[Roofline, Roofline]
     summary: dict[str, Any]
     run_dir: Path
@@ -85,19 +92,41 @@ def run(config: RunConfig, bench_dir: Path) -> EpochReport:
     """Measure the machine, train, measure it again; write ``epoch.json`` and ``epoch.md`` into ``bench_dir``.
 
     Raises:
-        SargnnError: as ``launch.local.train``.
+        SargnnError: as ``launch.local.train``; also if the folder cannot be written, the mode's work is not counted, or the run
+            ends after one epoch.
     """
-    from sargnn.launch.local import train
+    from sargnn.engine.modes import MODES
+    from sargnn.launch.local import made_ready, train
+    from sargnn.launch.worker import DTYPES
+    from sargnn.resolve import resolve
 
-    cores = len(os.sched_getaffinity(0))
-    before = measured(cores)
+    config = made_ready(config)
+    lean = [name for name in MODES if resolve("mode", MODES, name).lean]
+    if config.mode.name not in lean:
+        raise ConfigError(
+            "What this mode's operators do is not counted.", given=f"mode={config.mode.name}", allowed=", ".join(lean)
+        )
+    try:
+        bench_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"The folder cannot be written: {error.strerror}.", given=str(bench_dir), hint="choose another bench_dir"
+        ) from error
+    cores, dtype = len(os.sched_getaffinity(0)), str(DTYPES[config.precision]).removeprefix("torch.")
+    before = measured(cores, dtype)
     summary, run_dir = train(config)
-    rooflines = before, measured(cores)
-    report = EpochReport([], rooflines, summary, run_dir)
-    report = EpochReport(parts_of(summary, report.roofline), rooflines, summary, run_dir)
-    bench_dir.mkdir(parents=True, exist_ok=True)
+    if len(summary["losses"]) < 2:
+        raise ConfigError("The run ended after its first epoch, which is left out.", given=f"model={config.model.name}")
+    rooflines = before, measured(cores, dtype)
+    report = EpochReport([], cores, rooflines, summary, run_dir)
+    report = EpochReport(parts_of(summary, cores, report.roofline), cores, rooflines, summary, run_dir)
+    about = {
+        "config_hash": config.config_hash, "world": config.world, "threads": config.threads, "mode": config.mode.name,
+        "model": config.model.name, "dataset": config.dataset.name, "kernel": summary["kernel"],
+        "partitioner": config.partitioner.name, "prefetch_depth": config.comm.prefetch_depth, "cores": cores,
+    }  # fmt: skip
     content = {
-        "about": machine() | {"config_hash": config.config_hash, "world": config.world, "mode": config.mode.name},
+        "about": machine() | about,
         "roofline": report.roofline.as_row(), "rooflines": [one.as_row() for one in rooflines],
         "parts": [{**vars(part), "share_of_limit": part.share_of_limit} for part in report.parts],
         "epoch_time_s": summary["epoch_time_s"], "comm_wait_time_s": summary["comm_wait_time_s"],
@@ -107,34 +136,38 @@ def run(config: RunConfig, bench_dir: Path) -> EpochReport:
     return report
 
 
-def parts_of(summary: dict[str, Any], roofline: Roofline) -> list[Part]:
+def parts_of(summary: dict[str, Any], cores: int, roofline: Roofline) -> list[Part]:
     """A profiled run's parts. Evaluation is no part of an epoch."""
     rates, parts = roofline.as_row(), []
     for name in CATEGORIES:
         if name == EVALUATION:
             continue
         seconds, done = summary["profile_s"][name], sum(summary["profile_work"][name])
-        limit = done / rates[_LIMITS[name]] if name in _LIMITS and done else None
-        parts.append(Part(name, sum(seconds) / len(seconds), done, limit))
+        limit = cores * done / rates[_LIMITS[name]] if name in _LIMITS and done else None
+        parts.append(Part(name, sum(seconds) / len(seconds), sum(summary["profile_cpu_s"][name]), done, limit))
     return parts
 
 
 def rows_of(report: EpochReport) -> list[tuple[str, ...]]:
-    """The table's cells: part, seconds, share of the epoch, work, seconds at the limit, percent of it."""
+    """The table's cells, as ``HEADS`` names them."""
     total = sum(part.seconds for part in report.parts)
     rows: list[tuple[str, ...]] = []
     for part in report.parts:
         unit = "GFLOP" if part.name == LINEAR else "GB"
         work = f"{part.work / 1e9:.1f} {unit}" if part.work else ""
-        limit = "" if part.limit_s is None else f"{part.limit_s:.3f}"
+        limit = "" if part.limit_core_s is None else f"{part.limit_core_s:.2f}"
         share = "" if part.share_of_limit is None else f"{part.share_of_limit:.0%}"
-        rows.append((part.name, f"{part.seconds:.3f}", f"{part.seconds / total:.0%}", work, limit, share))
-    at_limit = sum(part.limit_s or 0 for part in report.parts if part.name != EXCHANGE_WAIT)
-    rows.append(("all", f"{total:.3f}", "100%", "", f"{at_limit:.3f}", f"{at_limit / total:.0%}"))
+        seconds, of_all = f"{part.seconds:.3f}", f"{part.seconds / total:.0%}"
+        rows.append((part.name, seconds, of_all, f"{part.core_s:.2f}", work, limit, share))
+    at_limit = sum(part.limit_core_s or 0 for part in report.parts if part.name != EXCHANGE_WAIT)
+    spent = sum(part.core_s for part in report.parts)
+    rows.append(
+        ("all", f"{total:.3f}", "100%", f"{spent:.2f}", "", f"{at_limit:.2f}", f"{at_limit / (report.cores * total):.0%}")
+    )
     return rows
 
 
-HEADS = ("part", "seconds", "share", "work", "at the limit, s", "of the limit")
+HEADS = ("part", "seconds", "share", "core-s", "work", "at limit", "of limit")
 
 
 def limit_line(roofline: Roofline) -> str:

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from statistics import median
+from datetime import timedelta
 
 import torch
 
@@ -18,10 +18,11 @@ from sargnn.errors import SargnnError
 from sargnn.launch.env import worker_environment
 
 _ROWS, _WIDTH = 100_000, 256
-_NEAR, _FAR, _BAG = 1000, 50_000, 16
+_NEAR, _FAR, _BAG = 1000, 50_000, 200
 _MESSAGE = 16 << 20
 _MESSAGES = 8
 _REPEATS = 5
+_TIMEOUT_S = 60
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,11 @@ class Roofline:
     """Rates, all cores together.
 
     Attributes:
-        gemm_flops: floating-point operations per second of [100000, 256] x [256, 256], fp32.
+        gemm_flops: floating-point operations per second of [100000, 256] x [256, 256], in the run's precision.
         gather_bytes_per_s: rows of 256 fp32, picked at random from a table of 1000 that a core's own cache holds, added up
-            sixteen at a time: what an order of the nodes that keeps neighbours together could reach.
+            200 at a time: what an order of the nodes that keeps neighbours together could reach.
         far_gather_bytes_per_s: the same from a table of 50000 rows, 51 MB.
-        copy_bytes_per_s: of a large copy, read and written.
+        copy_bytes_per_s: of a large copy, read and written; what stays in a cache is faster.
         loopback_bytes_per_s: gloo, between two processes, both ways together.
     """
 
@@ -48,31 +49,31 @@ class Roofline:
         return asdict(self)
 
 
-def measured(threads: int) -> Roofline:
+def measured(threads: int, dtype: str = "float32") -> Roofline:
     """``measure`` in a process of its own, set up as workers are. Raises ``SargnnError`` where it fails."""
-    command = [sys.executable, "-m", "sargnn.bench.roofline", str(threads)]
+    command = [sys.executable, "-m", "sargnn.bench.roofline", str(threads), dtype]
     done = subprocess.run(command, env=os.environ | worker_environment(threads), capture_output=True, text=True)
     if done.returncode:
         raise SargnnError("The machine's limits cannot be measured.", given=(done.stderr.strip().splitlines() or [""])[-1])
     return Roofline(**json.loads(done.stdout))
 
 
-def measure(threads: int) -> Roofline:
-    """Medians of five. Takes about six seconds."""
+def measure(threads: int, dtype: str) -> Roofline:
+    """The best of five each. Takes about six seconds."""
     torch.set_num_threads(threads)
-    rows, weight = torch.randn(_ROWS, _WIDTH), torch.randn(_WIDTH, _WIDTH)
+    rows, weight = (torch.randn(rows, _WIDTH, dtype=getattr(torch, dtype)) for rows in (_ROWS, _WIDTH))
     out = torch.empty_like(rows)
     return Roofline(
         gemm_flops=2 * _ROWS * _WIDTH**2 / _seconds(lambda: torch.mm(rows, weight, out=out)),
         gather_bytes_per_s=_gather(_NEAR),
         far_gather_bytes_per_s=_gather(_FAR),
-        copy_bytes_per_s=2 * rows.numel() * 4 / _seconds(lambda: out.copy_(rows)),
+        copy_bytes_per_s=2 * rows.numel() * rows.element_size() / _seconds(lambda: out.copy_(rows)),
         loopback_bytes_per_s=_loopback(),
     )
 
 
 def _gather(table_rows: int) -> float:
-    table, bags = torch.randn(table_rows, _WIDTH), torch.randint(table_rows, (_ROWS // 4, _BAG))
+    table, bags = torch.randn(table_rows, _WIDTH), torch.randint(table_rows, (4 * _ROWS // _BAG, _BAG))
     moved = bags.numel() + len(bags)  # rows read and written
     return moved * _WIDTH * 4 / _seconds(lambda: torch.nn.functional.embedding_bag(bags, table, mode="sum"))
 
@@ -84,7 +85,7 @@ def _seconds(call: Callable[[], object]) -> float:
         call()
         if number:
             taken.append(time.perf_counter() - started)
-    return median(taken)
+    return min(taken)
 
 
 def _loopback() -> float:
@@ -96,8 +97,10 @@ def _loopback() -> float:
     for process in processes:
         process.start()
     for process in processes:
-        process.join()
-        if process.exitcode:
+        process.join(_TIMEOUT_S)
+        if process.exitcode != 0:
+            for one in processes:
+                one.kill()
             raise SargnnError("The loopback's speed cannot be measured: gloo failed.")
     return float(2 * _MESSAGES * _MESSAGE / answers.get())
 
@@ -107,7 +110,7 @@ def _exchange(rank: int, port: int, answers: multiprocessing.SimpleQueue[float])
 
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=2)
+    dist.init_process_group("gloo", rank=rank, world_size=2, timeout=timedelta(seconds=_TIMEOUT_S))
     sent, received = torch.zeros(_MESSAGE // 4), torch.zeros(_MESSAGE // 4)
 
     def both_ways() -> None:
@@ -133,4 +136,4 @@ def _free_port() -> int:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(int(sys.argv[1])).as_row()))
+    print(json.dumps(measure(int(sys.argv[1]), sys.argv[2]).as_row()))

@@ -69,17 +69,20 @@ def _epoch(arguments: Sequence[str]) -> int:
     if (words := words_of(EPOCH_HELP, arguments)) is None:
         return 0
     refuse_sweep(words)
-    import dataclasses
     from pathlib import Path
 
-    from sargnn.cli.compose import compose_verb
+    from sargnn.cli.compose import compose_verb, sweep_points
     from sargnn.config import parse
 
-    mapping = compose_verb("bench_epoch", words.overrides, keep=("bench_dir",))
-    bench_dir = mapping.pop("bench_dir")
+    if sweep_points("bench_epoch", words.overrides, multirun=False) is not None:
+        raise ConfigError("This verb has no sweeps, and the experiment is one.", hint="choose another experiment")
+    mapping = compose_verb("bench_epoch", words.overrides, keep=("bench_dir", "resume", "skip_finished"))
+    bench_dir, resume, skip = (mapping.pop(name) for name in ("bench_dir", "resume", "skip_finished"))
     if not isinstance(bench_dir, str) or not bench_dir:
         raise ConfigError("'bench_dir' must be a folder.", given=repr(bench_dir))
-    config = dataclasses.replace(parse(mapping), profile=True)
+    config = parse(mapping)
+    if resume is not None or skip != "ask" or not config.profile:
+        raise ConfigError("A benchmark is a run of its own, profiled.", hint="leave resume, skip_finished, profile as they are")
     if config.epochs < 2:
         raise ConfigError("The first epoch is left out.", given=f"epochs={config.epochs}", allowed="at least 2")
     from sargnn.bench.epoch import run

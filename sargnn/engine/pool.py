@@ -61,19 +61,22 @@ class Pool:
             return _shaped(found.tensor, rows, width)
         used = self.held_bytes() - sum(one.bytes for one in idle)
         self.most_used = max(self.most_used, used + size)
-        room = self.most_used - used - size
-        for one in idle:  # the oldest ones stay while there is room for them
-            if one.bytes <= room:
-                room -= one.bytes
-            else:
-                self._owned.remove(one)
-        del idle, fits
+        del idle, fits  # which hold what is let go of
+        self._let_go(self.most_used - used - size)
         fresh = like.new_empty(rows * width)
         owned = _Owned(fresh, _holders(fresh))
         tensor = _shaped(fresh, rows, width)
         if _holders(fresh) == owned.idle_count + 1:  # else this PyTorch counts otherwise, and nothing is used again
             self._owned.append(owned)
         return tensor
+
+    def _let_go(self, room: int) -> None:
+        """Of what is idle, but for the oldest ones while there is room for them, in bytes."""
+        for one in [one for one in self._owned if one.is_idle]:
+            if one.bytes <= room:
+                room -= one.bytes
+            else:
+                self._owned.remove(one)
 
     def empty_like(self, like: Tensor) -> Tensor:
         """The same, as large as ``like`` [rows, width]."""

@@ -1,7 +1,7 @@
 """A kernel that says how many bytes it reads and writes, for profiles; the work is another kernel's.
 
-Counted are rows: each edge's row read, each row written or added to; not index arrays, which are 4 of at least 400 bytes an
-edge, nor the records of the softmax.
+Counted are rows: each edge's row read, each row written, or read and written where it is added to; not index arrays, 4 bytes an
+edge, nor the records of the softmax, nor what a reducer does outside of kernels.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sargnn.spans import AGGREGATION, count_work
 _READS = {
     # method: (rows read per edge, rows written per destination and per source), in rows of its first row argument
     "sum_forward": (1, 2, 0), "sum_backward": (1, 0, 1), "max_forward": (1, 4, 0), "max_backward": (2, 0, 1),
-    "gat_forward": (1, 2, 0), "gat_backward": (1, 0, 2), "gatv2_forward": (1, 3, 0), "gatv2_backward": (2, 2, 2),
+    "gat_forward": (1, 2, 0), "gat_backward": (1, 0, 2), "gatv2_forward": (1, 3, 0), "gatv2_backward": (3, 4, 2),
 }  # fmt: skip
 
 
@@ -28,7 +28,8 @@ def _counted(name: str) -> Any:
     def call(self: Any, block: EdgeBlock, *arguments: Any, **settings: Any) -> None:
         rows = next(one for one in arguments if isinstance(one, Tensor) and one.dim() == 2)
         listed = block.num_dst if block.dst_rows is None else len(block.dst_rows)
-        moved = per_edge * block.num_edges + per_destination * listed + per_source * block.num_src
+        written = per_source + bool(settings.get("add"))  # which is read, too
+        moved = per_edge * block.num_edges + per_destination * listed + written * block.num_src
         count_work(AGGREGATION, moved * rows.shape[1] * rows.element_size())
         getattr(self._kernel, name)(block, *arguments, **settings)
 

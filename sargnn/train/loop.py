@@ -50,7 +50,7 @@ class History:
         peak_train_bytes, peak_evaluate_bytes, peak_smooth_bytes: this rank's, above its baseline.
         smoothed: accuracies after Correct & Smooth, by split; empty without it. smooth_time_s: how long it took.
         profile_s: this rank's seconds per epoch by category of ``spans.CATEGORIES``, first epoch left out; empty unless
-            profiling. work: likewise, floating-point operations or bytes.
+            profiling. cpu_s: likewise, of all its threads. work: likewise, floating-point operations or bytes.
     """
 
     losses: list[float] = field(default_factory=list)
@@ -69,6 +69,7 @@ class History:
     smooth_time_s: float | None = None
     peak_smooth_bytes: int = 0
     profile_s: dict[str, float] = field(default_factory=dict)
+    cpu_s: dict[str, float] = field(default_factory=dict)
     work: dict[str, float] = field(default_factory=dict)
 
 
@@ -206,8 +207,7 @@ class Trainer:
             on_epoch: gets every epoch's figures.
             on_checkpoint: writes one, given the number of epochs that were trained; called on all ranks alike.
         """
-        first: dict[str, float] = {}
-        first_done: dict[str, float] = {}
+        first: list[dict[str, float]] = []
         every = self.config.checkpoint.every
         for epoch in range(self.first_epoch, self.config.epochs):
             if self._has_enough:
@@ -229,12 +229,13 @@ class Trainer:
             if last:
                 break
             if epoch == self.first_epoch and self.spans is not None:
-                first, first_done = dict(self.spans.own_s), dict(self.spans.done)
+                first = [dict(one) for one in self.spans.recorded]
         if self.spans is not None:
             epochs = max(len(self.history.epoch_times_s) - self.first_epoch - 1, 1)
-            self.history.profile_s, self.history.work = (
-                {name: (sum_ - before.get(name, 0.0)) / epochs for name, sum_ in sums.items()}
-                for sums, before in ((self.spans.own_s, first), (self.spans.done, first_done))
+            before = first or [{}] * len(self.spans.recorded)
+            self.history.profile_s, self.history.cpu_s, self.history.work = (
+                {name: (sum_ - early.get(name, 0.0)) / epochs for name, sum_ in sums.items()}
+                for sums, early in zip(self.spans.recorded, before, strict=True)
             )
         return self.history
 

@@ -70,11 +70,11 @@ def measured(trainer: Trainer, group: Group) -> dict[str, Any]:
     every = torch.stack(group.gather(peaks))
     sharded = [int(one) for one in group.gather(torch.tensor(sum(p.numel() for p in trainer.sharded)))]
     categories = list(history.profile_s)
-    profiles, works = (
+    profiles, cpu, works = (
         torch.stack(group.gather(torch.tensor([found[name] for name in categories], dtype=torch.float64))).T.tolist()
         if categories
         else []
-        for found in (history.profile_s, history.work)
+        for found in (history.profile_s, history.cpu_s, history.work)
     )
     layers = [layer for layer in trainer.model.layers if isinstance(layer, GraphLayer)]
     kernels = {trainer.engine.kernel_for(layer.reducer.operation).name for layer in layers if layer.uses_edges}
@@ -98,6 +98,7 @@ def measured(trainer: Trainer, group: Group) -> dict[str, Any]:
         "peak_evaluate_bytes": every[:, 2].tolist(),
         "peak_smooth_bytes": every[:, 3].tolist() if history.smoothed else None,
         "profile_s": dict(zip(categories, profiles, strict=True)) or None,
+        "profile_cpu_s": dict(zip(categories, cpu, strict=True)) or None,
         "profile_work": dict(zip(categories, works, strict=True)) or None,
         "cache_static": trainer.engine.holds_constants,
         "kernel": "+".join(sorted(kernels)),

@@ -33,13 +33,33 @@ def test_the_work_of_graph_sage(world: int, tmp_path: Path) -> None:
     assert (parts["exchange wait"]["work"] > 0) == (world > 1)
     assert all(rate > 0 for rate in found["roofline"].values())
     assert parts["exchange wait"]["share_of_limit"] is None and parts["linear maps"]["share_of_limit"] > 0
+    cores = found["about"]["cores"]
+    for part in parts.values():
+        assert 0 <= part["core_s"] <= 1.5 * cores * sum(one["seconds"] for one in parts.values())
+        if part["limit_core_s"] and part["name"] == "linear maps":
+            assert part["limit_core_s"] == pytest.approx(cores * part["work"] / found["roofline"]["gemm_flops"])
+            assert part["share_of_limit"] == part["limit_core_s"] / part["core_s"]
     table = (tmp_path / "bench" / "epoch.md").read_text()
     assert table.count("\n| ") >= len(parts) and "GFLOP/s" in table
 
 
 def test_mistakes_are_answered(tmp_path: Path) -> None:
-    for words, what in ((["epochs=1"], "first epoch is left out"), (["-m", "world=1,2"], "no sweeps"), (["world=0"], "world")):
+    (tmp_path / "file").touch()
+    for words, what in (
+        (["epochs=1"], "first epoch is left out"),
+        (["-m", "world=1,2"], "no sweeps"),
+        (["experiment=modes_sweep"], "no sweeps"),
+        (["world=0"], "world"),
+        (["resume=runs/bench"], "a run of its own"),
+        (["skip_finished=true"], "a run of its own"),
+        (["profile=false"], "a run of its own"),
+        (["mode=domain_parallel"], "sar, no_remat, one_shot"),
+        (["bench_dir=file"], "cannot be written"),
+        (["bench_dir=file/below"], "cannot be written"),
+        (["partitioner=metiss"], "metis"),
+    ):
         done = run(tmp_path, "bench", "epoch", *words)
-        assert done.returncode == 1 and what in done.stderr and "Traceback" not in done.stderr
+        assert done.returncode == 1 and what in done.stderr and "Traceback" not in done.stderr, (words, done.stderr)
+        assert not list(tmp_path.glob("bench")) and not list(tmp_path.glob("runs"))
     done = run(tmp_path, "bench", "epoch", "--help")
     assert done.returncode == 0 and "profiled" in done.stdout and max(len(x) for x in done.stdout.splitlines()) <= 80
