@@ -86,6 +86,16 @@ class Pool:
         """The same, all zeros."""
         return self.empty(rows, width, like).zero_()
 
+    def is_only_holder(self, tensor: Tensor) -> bool:
+        """Whether nobody but the caller can see what is written to ``tensor``: it came from here, and neither its storage nor
+        itself is held elsewhere. False where that cannot be told.
+        """
+        if not hasattr(tensor, "_use_count") or tensor._use_count() != 1:
+            return False
+        where = tensor.untyped_storage().data_ptr()
+        mine = next((one for one in self._owned if one.tensor.data_ptr() == where), None)
+        return mine is not None and _holders(tensor) == mine.idle_count + 1
+
     def held_bytes(self) -> int:
         """Bytes in use and idle."""
         return sum(one.bytes for one in self._owned)

@@ -24,6 +24,12 @@ def rebuilt_by(tensor: Tensor, rebuild: Rebuild) -> Tensor:
     return tensor
 
 
+def rebuilt_as(like: Tensor, tensor: Tensor) -> Tensor:
+    """``tensor``, which holds the same as ``like``, rebuilt in the way that ``like`` is."""
+    rebuild, version = getattr(like, _NAME, (None, 0))
+    return tensor if rebuild is None or version != like._version else rebuilt_by(tensor, rebuild)
+
+
 def self_rows(plan: LayerPlan, h: Tensor) -> Tensor:
     """``plan.self_rows(h)``, rebuilt in the way that ``h`` is."""
     rows = plan.self_rows(h)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from sargnn.config import RgcnConfig
 from sargnn.engine.aggregate import Engine
+from sargnn.engine.fork import fork
 from sargnn.engine.linear import linear_map
 from sargnn.engine.rebuild import self_rows
 from sargnn.engine.reducers.base import Reducer
@@ -94,11 +95,12 @@ class RgcnLayer(GraphLayer):
             else:
                 (out,) = engine.aggregate(plan, reducer, (h,), (plan.self_rows(h) @ self.loop,), (weights,))
         else:
+            h, again = fork(h)
             if self.constant_input:
                 sums = engine.constant(self, plan, lambda: engine.aggregate(plan, reducer, (h,)))
             else:
                 sums = engine.aggregate(plan, reducer, (h,))
-            own = linear_map(self_rows(plan, h), self.loop.T, None)
+            own = linear_map(self_rows(plan, again), self.loop.T, None)
             out = add_mapped(plan, own, weights, sums) if engine.lean else _add_mapped_stock(plan, own, weights, sums)
         if self.bias is None:
             return out

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from sargnn.config import SageConfig
 from sargnn.engine.aggregate import Engine
+from sargnn.engine.fork import fork
 from sargnn.engine.linear import linear, linear_columns, two_linear
 from sargnn.engine.rebuild import self_rows
 from sargnn.engine.reducers import REDUCERS
@@ -62,7 +63,8 @@ class SageLayer(GraphLayer):
             # The neighbours' sum is folded onto the own rows: no room of its own.
             (out,) = engine.aggregate(plan, self.reducer, (z,), (own,))
             return out
-        own = linear_columns([self_rows(plan, block) for block in blocks_of(h, columns)], self.self)
+        h, again = fork(h)
+        own = linear_columns([self_rows(plan, block) for block in blocks_of(again, columns)], self.self)
         gathered = self.gathered(engine, plan, h, columns, lambda x: engine.aggregate(plan, self.reducer, (x,))[0])
         return linear_columns(gathered, self.neigh, own) if engine.lean else own + linear_columns(gathered, self.neigh)
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from sargnn.config import StackConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.dropout import dropout
+from sargnn.engine.fork import added, fork
 from sargnn.engine.linear import linear_columns
 from sargnn.engine.nodewise import norm_act_drop
 from sargnn.engine.norm import DistributedBatchNorm
@@ -179,13 +180,14 @@ class Stack(nn.Module):
         for index, (layer, plan) in enumerate(zip(self.layers, plans, strict=True)):
             if index == last and hidden:
                 return plan.self_rows(h)
+            h, again = fork(h) if self.residuals and index < last else (h, h)
             out = layer(engine, plan, h, columns if index == 0 else None)
             if index == last:
                 return out
             if self.residuals:
                 residual = self.residuals[index]
-                own = [self_rows(plan, block) for block in blocks_of(h, None if index else columns)]
-                out = out + (linear_columns(own, residual) if isinstance(residual, nn.Linear) else _joined(own))
+                own = [self_rows(plan, block) for block in blocks_of(again, None if index else columns)]
+                out = added(out, linear_columns(own, residual) if isinstance(residual, nn.Linear) else _joined(own))
             h = self._between(engine, index, out, plan, p)
         raise AssertionError("a stack has at least one layer")
 

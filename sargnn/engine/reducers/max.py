@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from sargnn.engine.pool import POOL
 from sargnn.engine.reducers.base import Reducer, Saved, Tensors
 from sargnn.kernels.base import Kernel
 from sargnn.shards.plan import LayerPlan, Shard
@@ -25,8 +26,9 @@ class Max(Reducer):
     linear = False
 
     def init(self, plan: LayerPlan, sent: Tensors, local: Tensors, params: Tensors) -> tuple[Tensor, Tensor]:
-        best = sent[0].new_full((plan.num_out, sent[0].shape[1]), -torch.inf)
-        return best, torch.full_like(best, _NONE, dtype=torch.int32)
+        shape = plan.num_out, sent[0].shape[1]
+        best, winner = POOL.empty(*shape, sent[0]), POOL.empty(*shape, sent[0].new_empty(0, dtype=torch.int32))
+        return best.fill_(-torch.inf), winner.fill_(_NONE)
 
     def step(
         self,
