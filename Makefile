@@ -7,13 +7,14 @@ BIN := .venv/bin
 train: .venv/.runtime  ## train the embedded graph on four local workers
 	$(BIN)/sargnn train
 
-# The command line's tests wait much and the others compute much: they share the cores. Those that kill and time workers run alone.
+# The command line's tests and those of scripts wait much and the others compute much: they share the cores. Those that kill and
+# time workers run alone.
 # The others go to the background, for what runs there hears no interrupts, which the command line's tests send.
 test: .venv/.dev  ## run the tests
 	@$(BIN)/pytest --ignore=tests/cli --ignore=tests/launch --ignore=tests/slurm > .venv/others.log 2>&1 & others=$$!; \
-	$(BIN)/pytest tests/cli; commands=$$?; \
+	$(BIN)/pytest tests/cli tests/slurm/test_script.py; commands=$$?; \
 	wait $$others; computed=$$?; cat .venv/others.log; \
-	$(BIN)/pytest tests/launch tests/slurm; launched=$$?; \
+	$(BIN)/pytest tests/launch tests/slurm/test_jobs.py; launched=$$?; \
 	test "$$commands $$computed $$launched" = "0 0 0"
 
 check: .venv/.dev  ## lint, types, import contract
