@@ -3,7 +3,7 @@
 Time is counted in core-seconds, for workers take turns where there are more of them than cores. A part's work, summed over
 the workers, divided by what one core can do while all are busy, is what it would cost at the limit; that, divided by what it
 did cost, is its percent of the limit. The last row sets all parts together against cores x seconds, idle cores included.
-Waiting and what else moves no bytes of its own have no limit.
+Waiting, and what else moves no bytes of its own, has no limit.
 
 The limit of gathers is that of rows that lie in a core's own cache, which no order of the nodes can pass. That of copies is
 one of large tables: rows packed into a small message, or read while a cache still has them, can pass it.
@@ -21,11 +21,11 @@ from sargnn.bench.report import machine
 from sargnn.bench.roofline import Roofline, measured
 from sargnn.config import RunConfig
 from sargnn.errors import ConfigError
-from sargnn.spans import AGGREGATION, CATEGORIES, EVALUATION, EXCHANGE_WAIT, LINEAR, NODEWISE, PACKING
+from sargnn.spans import AGGREGATION, CATEGORIES, EVALUATION, LINEAR, NODEWISE, PACKING
 
+FILES = "epoch.json", "epoch.md"
 _LIMITS = {
     LINEAR: "gemm_flops", AGGREGATION: "gather_bytes_per_s", NODEWISE: "copy_bytes_per_s", PACKING: "copy_bytes_per_s",
-    EXCHANGE_WAIT: "loopback_bytes_per_s",
 }  # fmt: skip
 
 
@@ -48,8 +48,8 @@ class Part:
 
     @property
     def share_of_limit(self) -> float | None:
-        """1 is the limit; None for waiting, and where there is none."""
-        return self.limit_core_s / self.core_s if self.limit_core_s and self.core_s and self.name != EXCHANGE_WAIT else None
+        """1 is the limit; None where there is none."""
+        return self.limit_core_s / self.core_s if self.limit_core_s and self.core_s else None
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,8 @@ def run(config: RunConfig, bench_dir: Path) -> EpochReport:
         )
     try:
         bench_dir.mkdir(parents=True, exist_ok=True)
+        for name in FILES:
+            (bench_dir / name).open("a").close()
     except OSError as error:
         raise ConfigError(
             f"The folder cannot be written: {error.strerror}.", given=str(bench_dir), hint="choose another bench_dir"
@@ -131,8 +133,8 @@ def run(config: RunConfig, bench_dir: Path) -> EpochReport:
         "parts": [{**vars(part), "share_of_limit": part.share_of_limit} for part in report.parts],
         "epoch_time_s": summary["epoch_time_s"], "comm_wait_time_s": summary["comm_wait_time_s"],
     }  # fmt: skip
-    (bench_dir / "epoch.json").write_text(json.dumps(content, indent=1) + "\n")
-    (bench_dir / "epoch.md").write_text("\n".join(markdown(report)) + "\n")
+    for name, text in zip(FILES, (json.dumps(content, indent=1), "\n".join(markdown(report))), strict=True):
+        (bench_dir / name).write_text(text + "\n")
     return report
 
 
@@ -159,7 +161,7 @@ def rows_of(report: EpochReport) -> list[tuple[str, ...]]:
         share = "" if part.share_of_limit is None else f"{part.share_of_limit:.0%}"
         seconds, of_all = f"{part.seconds:.3f}", f"{part.seconds / total:.0%}"
         rows.append((part.name, seconds, of_all, f"{part.core_s:.2f}", work, limit, share))
-    at_limit = sum(part.limit_core_s or 0 for part in report.parts if part.name != EXCHANGE_WAIT)
+    at_limit = sum(part.limit_core_s or 0 for part in report.parts)
     spent = sum(part.core_s for part in report.parts)
     rows.append(
         ("all", f"{total:.3f}", "100%", f"{spent:.2f}", "", f"{at_limit:.2f}", f"{at_limit / (report.cores * total):.0%}")

@@ -27,7 +27,7 @@ _TIMEOUT_S = 60
 
 @dataclass(frozen=True)
 class Roofline:
-    """Rates, all cores together.
+    """Rates, all cores together but for loopback's.
 
     Attributes:
         gemm_flops: floating-point operations per second of [100000, 256] x [256, 256], in the run's precision.

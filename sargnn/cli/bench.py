@@ -83,6 +83,8 @@ def _epoch(arguments: Sequence[str]) -> int:
     config = parse(mapping)
     if resume is not None or skip != "ask" or not config.profile:
         raise ConfigError("A benchmark is a run of its own, profiled.", hint="leave resume, skip_finished, profile as they are")
+    if config.comm.max_restarts:
+        raise ConfigError("What a second start trains cannot be set beside the first.", given="comm.max_restarts", allowed="0")
     if config.epochs < 2:
         raise ConfigError("The first epoch is left out.", given=f"epochs={config.epochs}", allowed="at least 2")
     from sargnn.bench.epoch import run

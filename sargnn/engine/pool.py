@@ -87,14 +87,15 @@ class Pool:
         return self.empty(rows, width, like).zero_()
 
     def is_only_holder(self, tensor: Tensor) -> bool:
-        """Whether nobody but the caller can see what is written to ``tensor``: it came from here, and neither its storage nor
-        itself is held elsewhere. False where that cannot be told.
+        """Whether nobody but the caller can see what is written to ``tensor``: neither its storage, but by this pool, nor
+        itself is held elsewhere. False where that cannot be told. Names in Python for the same object are not seen: a hook
+        on an error must clone what it keeps.
         """
-        if not hasattr(tensor, "_use_count") or tensor._use_count() != 1:
+        if _use_count is None or not hasattr(tensor, "_use_count") or tensor._use_count() != 1 or not tensor.is_contiguous():
             return False
         where = tensor.untyped_storage().data_ptr()
-        mine = next((one for one in self._owned if one.tensor.data_ptr() == where), None)
-        return mine is not None and _holders(tensor) == mine.idle_count + 1
+        pooled = any(one.tensor.data_ptr() == where for one in self._owned)
+        return _holders(tensor) == _holders(torch.empty(1)) + pooled
 
     def held_bytes(self) -> int:
         """Bytes in use and idle."""

@@ -70,6 +70,19 @@ def test_both_readers_hand_on_the_same_error() -> None:
     assert x.grad is not None and torch.equal(x.grad, torch.full_like(x, 4.0))
 
 
+def test_errors_that_are_not_the_pools() -> None:
+    """Tables of autograd's own; and one row for all, which nobody can write to row by row."""
+    x = leaf(0)
+    one, other = fork(x)
+    (one * 2 + other * 3).sum().backward()
+    assert x.grad is not None and torch.equal(x.grad, torch.full_like(x, 5.0))
+    assert POOL.most_used == 0
+    y = leaf(1)
+    one, other = fork(y)
+    (one.sum() + 3 * other.sum()).backward()
+    assert y.grad is not None and torch.equal(y.grad, torch.full_like(y, 4.0))
+
+
 def test_one_reader_alone_and_none() -> None:
     x = leaf(0)
     one, _ = fork(x)
