@@ -178,8 +178,7 @@ def limit_line(roofline: Roofline) -> str:
     gemm, near, far, copy, loopback = (roofline.as_row()[name] / 1e9 for name in names)
     return (
         f"limits, all cores: {gemm:.0f} GFLOP/s of products, {near:.0f} GB/s of rows gathered from a cache ({far:.0f} "
-        f"from 51 MB), {copy:.1f} GB/s copied, "
-        f"{loopback:.1f} GB/s by loopback"
+        f"from 51 MB), {copy:.1f} GB/s copied; {loopback:.1f} GB/s by loopback between two processes"
     )
 
 
