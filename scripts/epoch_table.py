@@ -28,7 +28,7 @@ from composed import config_of
 
 from sargnn.bench.epoch import EpochReport, limit_line, markdown, parts_of
 from sargnn.bench.report import machine
-from sargnn.bench.roofline import Roofline, measured
+from sargnn.bench.roofline import better, measured
 from sargnn.data.prepare import prepare_dataset
 from sargnn.spans import EVALUATION, EXCHANGE_WAIT
 from sargnn.tracking.memory import human_bytes
@@ -208,7 +208,7 @@ def main() -> None:
                     note(f"domain_parallel, world {world}", train(case, baseline, arguments.epochs, folder))
             profiled = train(case, [f"world={worlds[0]}", "profile=true"], arguments.epochs, folder)["summary"]
         after = measured(cores)
-        roof = Roofline(**{name: max(rate, after.as_row()[name]) for name, rate in before.as_row().items()})
+        roof = better(before, after)
         report = EpochReport(parts_of(profiled, cores, roof), cores, (before, after), profiled, Path())
         found = {name: together(every) for name, every in runs.items()}
         lines += rows_of(case, found, worlds)

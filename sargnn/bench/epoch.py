@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sargnn.bench.report import machine
-from sargnn.bench.roofline import Roofline, measured
+from sargnn.bench.roofline import Roofline, better, measured
 from sargnn.config import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.spans import AGGREGATION, CATEGORIES, EVALUATION, LINEAR, NODEWISE, PACKING
@@ -68,9 +68,8 @@ class EpochReport:
 
     @property
     def roofline(self) -> Roofline:
-        """The better of both: something else on the machine can only make it worse."""
-        one, other = (roofline.as_row() for roofline in self.rooflines)
-        return Roofline(**{name: max(one[name], other[name]) for name in one})
+        """The better of both."""
+        return better(*self.rooflines)
 
     @property
     def heads(self) -> tuple[str, ...]:
@@ -120,8 +119,7 @@ def run(config: RunConfig, bench_dir: Path) -> EpochReport:
     if len(summary["losses"]) < 2:
         raise ConfigError("The run ended after its first epoch, which is left out.", given=f"model={config.model.name}")
     rooflines = before, measured(cores, dtype)
-    report = EpochReport([], cores, rooflines, summary, run_dir)
-    report = EpochReport(parts_of(summary, cores, report.roofline), cores, rooflines, summary, run_dir)
+    report = EpochReport(parts_of(summary, cores, better(*rooflines)), cores, rooflines, summary, run_dir)
     about = {
         "config_hash": config.config_hash, "world": config.world, "threads": config.threads, "mode": config.mode.name,
         "model": config.model.name, "dataset": config.dataset.name, "kernel": summary["kernel"],

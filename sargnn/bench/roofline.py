@@ -49,6 +49,12 @@ class Roofline:
         return asdict(self)
 
 
+def better(one: Roofline, other: Roofline) -> Roofline:
+    """The better of each rate: something else on the machine can only make it worse."""
+    rates = other.as_row()
+    return Roofline(**{name: max(rate, rates[name]) for name, rate in one.as_row().items()})
+
+
 def measured(threads: int, dtype: str = "float32") -> Roofline:
     """``measure`` in a process of its own, set up as workers are. Raises ``SargnnError`` where it fails."""
     command = [sys.executable, "-m", "sargnn.bench.roofline", str(threads), dtype]

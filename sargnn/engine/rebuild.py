@@ -26,23 +26,22 @@ def rebuilt_by(tensor: Tensor, rebuild: Rebuild) -> Tensor:
 
 def rebuilt_as(like: Tensor, tensor: Tensor) -> Tensor:
     """``tensor``, which holds the same as ``like``, rebuilt in the way that ``like`` is."""
-    rebuild, version = getattr(like, _NAME, (None, 0))
-    return tensor if rebuild is None or version != like._version else rebuilt_by(tensor, rebuild)
+    rebuild = _rebuild_of(like)
+    return tensor if rebuild is None else rebuilt_by(tensor, rebuild)
 
 
 def self_rows(plan: LayerPlan, h: Tensor) -> Tensor:
     """``plan.self_rows(h)``, rebuilt in the way that ``h`` is."""
     rows = plan.self_rows(h)
-    rebuild, version = getattr(h, _NAME, (None, 0))
-    if rows is h or rebuild is None or version != h._version:
+    rebuild = _rebuild_of(h)
+    if rows is h or rebuild is None:
         return rows
     return rebuilt_by(rows, lambda: plan.self_rows(rebuild()))
 
 
 def keep(ctx: Any, tensor: Tensor, *others: Tensor) -> None:
     """Save tensors for backward; the first one only if it cannot be rebuilt, or was written to since."""
-    rebuild, version = getattr(tensor, _NAME, (None, 0))
-    ctx.rebuild = rebuild if rebuild is not None and tensor._version == version else None
+    ctx.rebuild = _rebuild_of(tensor)
     ctx.rebuilds = ctx.rebuild is not None
     ctx.save_for_backward(*(() if ctx.rebuilds else (tensor,)), *others)
 
@@ -56,3 +55,9 @@ def kept(ctx: Any) -> tuple[Tensor, ...]:
         raise RuntimeError(ONE_PASS)
     rebuild, ctx.rebuild = ctx.rebuild, None
     return (rebuild(), *saved)
+
+
+def _rebuild_of(tensor: Tensor) -> Rebuild | None:
+    """None if it cannot be rebuilt, or was written to since."""
+    rebuild, version = getattr(tensor, _NAME, (None, 0))
+    return rebuild if version == tensor._version else None
