@@ -29,7 +29,7 @@ from typing import Any
 import psutil
 
 from sargnn.errors import StoreError
-from sargnn.train import checkpoint
+from sargnn.training import checkpoint
 
 WORLD = 4
 SMALL = [

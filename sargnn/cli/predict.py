@@ -82,7 +82,7 @@ def evaluate(arguments: Sequence[str]) -> int:
     from sargnn.launch.predict import FOLDER
     from sargnn.tracking import files
     from sargnn.tracking.progress import Steps, accuracy_table
-    from sargnn.train.predict import CLASSES, LOGITS, MANIFEST, SMOOTHED
+    from sargnn.training.predict import CLASSES, LOGITS, MANIFEST, SMOOTHED
 
     folder = Path(str(settings["predictions"] or run_dir / FOLDER)).expanduser()
     if not (folder / MANIFEST).exists():

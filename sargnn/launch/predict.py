@@ -21,7 +21,7 @@ FOLDER = "predictions"
 def predict(
     config: RunConfig, run_dir: Path, folder: Path, *, which: str = "newest", embeddings: bool = False
 ) -> dict[str, Any]:
-    """Write what a run's model predicts for all nodes into ``folder``; what ``train.predict`` lists.
+    """Write what a run's model predicts for all nodes into ``folder``; what ``training.predict`` lists.
 
     Args:
         config: the run's; world, mode, kernel, partitioner and ``smooth`` may differ from what it was trained with.
@@ -40,8 +40,8 @@ def predict(
     trained = config
     _check_folder(folder)
     config = made_ready(dataclasses.replace(config, mfg=False, profile=False))
-    from sargnn.train import checkpoint
-    from sargnn.train.predict import MANIFEST
+    from sargnn.training import checkpoint
+    from sargnn.training.predict import MANIFEST
 
     path, epoch = None, None
     if not isinstance(model, LabelPropagationConfig):  # which has nothing to remember
@@ -83,7 +83,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def _checkpoint(run_dir: Path, which: str) -> Path:
-    from sargnn.train import checkpoint
+    from sargnn.training import checkpoint
 
     if which == "best":
         path = checkpoint.best(run_dir)

@@ -155,7 +155,7 @@ def choose_checkpoint(config: RunConfig, run_dir: Path, inputs: dict[str, Any], 
     Raises:
         ConfigError: it was trained on another dataset, or with other settings.
     """
-    from sargnn.train import checkpoint
+    from sargnn.training import checkpoint
 
     path, problems = checkpoint.newest(run_dir)
     for damaged, problem in problems:

@@ -36,10 +36,10 @@ from sargnn.rng import MAX_ID
 from sargnn.shards.graph import WorkerGraph
 from sargnn.tracking import files
 from sargnn.tracking.memory import human_bytes, private_bytes
-from sargnn.train import checkpoint
-from sargnn.train.loop import Trainer
-from sargnn.train.predict import MANIFEST, write_predictions
-from sargnn.train.summary import described, flow_lines, flow_rows, measured
+from sargnn.training import checkpoint
+from sargnn.training.loop import Trainer
+from sargnn.training.predict import MANIFEST, write_predictions
+from sargnn.training.summary import described, flow_lines, flow_rows, measured
 
 _GRACE_S = 5.0
 _pulse: Pulse | None = None

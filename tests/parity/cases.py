@@ -34,7 +34,7 @@ from sargnn.models import MODELS
 from sargnn.models.stack import GraphLayer, Stack
 from sargnn.partition.cut import parts_of
 from sargnn.sources import SyntheticConfig
-from sargnn.train.loop import Trainer
+from sargnn.training.loop import Trainer
 from tests.graphs import assign, nasty_graph, typed_graph
 
 _DATASET = SyntheticConfig(

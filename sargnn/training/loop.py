@@ -28,11 +28,11 @@ from sargnn.shards.mfg import MessageFlow
 from sargnn.shards.plan import LayerPlan
 from sargnn.spans import EVALUATION, OPTIMIZER, REST, Spans, install, span
 from sargnn.tracking.memory import PeakMeter
-from sargnn.train.correct_smooth import correct_and_smooth
-from sargnn.train.flops import counting
-from sargnn.train.labels import LabelInputs
-from sargnn.train.loss import Targets, accuracies, training_loss
-from sargnn.train.optim import clip_gradients, learning_rate, make_optimizer
+from sargnn.training.correct_smooth import correct_and_smooth
+from sargnn.training.flops import counting
+from sargnn.training.labels import LabelInputs
+from sargnn.training.loss import Targets, accuracies, training_loss
+from sargnn.training.optim import clip_gradients, learning_rate, make_optimizer
 
 
 @dataclass

@@ -11,7 +11,7 @@ from sargnn.config import RunConfig
 from sargnn.models.stack import GraphLayer
 from sargnn.partition.store import PartitionInfo
 from sargnn.tracking.provenance import versions
-from sargnn.train.loop import History, Trainer, steady
+from sargnn.training.loop import History, Trainer, steady
 
 
 def described(config: RunConfig, info: PartitionInfo, git_sha: str | None) -> dict[str, Any]:

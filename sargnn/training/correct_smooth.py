@@ -21,7 +21,7 @@ from sargnn.config import SmoothConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.propagate import propagate
 from sargnn.shards.plan import LayerPlan
-from sargnn.train.loss import Targets
+from sargnn.training.loss import Targets
 
 _LARGEST_SCALE = 1000.0
 

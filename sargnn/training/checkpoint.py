@@ -23,7 +23,7 @@ from sargnn.comm.tables import gather_table
 from sargnn.config import RunConfig
 from sargnn.data.store import Store, StoreWriter
 from sargnn.errors import StoreError
-from sargnn.train.loop import Trainer
+from sargnn.training.loop import Trainer
 
 FORMAT_VERSION = 1
 FOLDER = "checkpoints"

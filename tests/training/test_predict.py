@@ -11,8 +11,8 @@ import pytest
 from sargnn.comm.group import Group
 from sargnn.config import LabelsConfig, RunConfig, SmoothConfig
 from sargnn.data.dataset import Dataset
-from sargnn.train import checkpoint
-from sargnn.train.predict import write_predictions
+from sargnn.training import checkpoint
+from sargnn.training.predict import write_predictions
 from tests.graphs import nasty_graph, typed_graph
 from tests.parity import cases
 from tests.pool import pool

@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from sargnn.comm.tables import gather_table
-from sargnn.train.loop import Trainer
+from sargnn.training.loop import Trainer
 
 MANIFEST = "predictions.json"
 CLASSES, LOGITS, SMOOTHED, EMBEDDINGS = (f"{name}.npy" for name in ("predictions", "logits", "smoothed", "embeddings"))

@@ -14,9 +14,9 @@ import torch
 from sargnn.comm.group import Group
 from sargnn.config import OptimConfig, RunConfig
 from sargnn.data.dataset import Dataset
-from sargnn.train import checkpoint
-from sargnn.train.loss import Targets, training_loss
-from sargnn.train.optim import learning_rate
+from sargnn.training import checkpoint
+from sargnn.training.loss import Targets, training_loss
+from sargnn.training.optim import learning_rate
 from tests.graphs import nasty_graph, typed_graph
 from tests.parity import cases
 from tests.pool import pool

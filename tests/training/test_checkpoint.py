@@ -13,7 +13,7 @@ from sargnn.comm.group import Group
 from sargnn.config import CheckpointConfig, RunConfig
 from sargnn.data.dataset import Dataset
 from sargnn.errors import StoreError
-from sargnn.train import checkpoint
+from sargnn.training import checkpoint
 from tests.graphs import nasty_graph, typed_graph
 from tests.parity import cases
 from tests.pool import pool
