@@ -10,10 +10,10 @@ import torch._dynamo  # noqa: F401  (the first optimizer would import it, 80 MB 
 
 import sargnn.engine.reducers.max
 import sargnn.engine.reducers.mean
-import sargnn.models.gat
-import sargnn.models.gcn
-import sargnn.models.rgcn
-import sargnn.models.sage  # noqa: F401
+import sargnn.models.layers.gat
+import sargnn.models.layers.gcn
+import sargnn.models.layers.rgcn
+import sargnn.models.layers.sage  # noqa: F401
 from sargnn.launch import worker  # noqa: F401
 from sargnn.launch.compile import warm_up
 

@@ -12,9 +12,9 @@ from sargnn.comm.group import Group, sum_flat
 from sargnn.data.dataset import Dataset
 from sargnn.engine.aggregate import Engine
 from sargnn.interop.dgl import import_dgl
-from sargnn.models.gat import GatLayer, GatV2Layer
-from sargnn.models.gcn import GcnLayer
-from sargnn.models.sage import SageLayer
+from sargnn.models.layers.gat import GatLayer, GatV2Layer
+from sargnn.models.layers.gcn import GcnLayer
+from sargnn.models.layers.sage import SageLayer
 from sargnn.models.stack import GraphLayer
 from sargnn.partition.cut import parts_of
 from sargnn.shards.load import load_plan

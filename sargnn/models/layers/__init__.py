@@ -1,0 +1,1 @@
+"""Graph layers, one file for each kind of layer."""
