@@ -1,9 +1,9 @@
-"""Memory of large tensors, used again: the first write to a fresh page costs more than the arithmetic on it.
+"""A pool of the memory of large tensors. The first write to a fresh page costs more than the arithmetic on it.
 
-What was handed out is free again when nobody holds its storage: no tensor, no view, no saved tensor, no array (a bare
-``UntypedStorage`` is no holder). The pool never holds more than was in use of it at once since it was reset: before it asks
-for more, it lets go of what lies idle. Phases with other tables than training's, such as an evaluation, begin and end with a
-reset.
+A tensor's memory returns to the pool when nothing holds its storage any more: no tensor, no view, no saved tensor, no array
+(a bare ``UntypedStorage`` does not count). The pool never holds more than was in use at one time since its last reset: before
+it allocates, it frees memory that lies idle. Phases with tables of other sizes, such as an evaluation, begin and end with a
+reset. Each engine has a pool of its own.
 """
 
 from __future__ import annotations
@@ -38,16 +38,18 @@ class _Owned:
 
 
 class Pool:
-    """Storages of one process.
+    """One engine's storages.
+
+    Args:
+        enabled: if not, every tensor is a fresh one.
 
     Attributes:
-        most_used: bytes that were in use at once.
-        enabled: if not, every tensor is a fresh one.
+        most_used: bytes that were in use at one time since the last reset.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, enabled: bool = True) -> None:
         self.most_used = 0
-        self.enabled = False
+        self.enabled = enabled
         self._owned: list[_Owned] = []
 
     def empty(self, rows: int, width: int, like: Tensor) -> Tensor:
@@ -89,7 +91,7 @@ class Pool:
     def is_only_holder(self, tensor: Tensor) -> bool:
         """Whether nobody but the caller can see what is written to ``tensor``: neither its storage, but by this pool, nor
         itself is held elsewhere. False where that cannot be told. Names in Python for the same object are not seen: a hook
-        on an error must clone what it keeps.
+        on a gradient must clone what it keeps.
         """
         if _use_count is None or not hasattr(tensor, "_use_count") or tensor._use_count() != 1 or not tensor.is_contiguous():
             return False
@@ -116,6 +118,3 @@ def _shaped(flat: Tensor, rows: int, width: int) -> Tensor:
     """Not a view, which autograd would not let anyone write to."""
     return torch.empty(0, dtype=flat.dtype).set_(flat.untyped_storage(), 0, (rows, width), (width, 1))
 
-
-POOL = Pool()
-"""This process's."""

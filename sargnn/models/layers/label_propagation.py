@@ -20,7 +20,7 @@ from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.sum import Sum
 from sargnn.errors import ConfigError
 from sargnn.models.inputs import GraphShape, Inputs
-from sargnn.models.stack import GraphLayer, Stack
+from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack
 from sargnn.partition.cut import Part
 from sargnn.shards.plan import LayerPlan
 
@@ -42,17 +42,17 @@ class PropagationLayer(GraphLayer):
     """All steps of it."""
 
     def __init__(self, config: LabelPropagationConfig, num_classes: int) -> None:
-        super().__init__(num_classes, num_classes, constant_input=False)
+        super().__init__(LayerSpec(index=0, last=True, in_width=num_classes, out_width=num_classes, bias=False))
         self.alpha, self.steps, self.adjacency = config.alpha, config.steps, config.adjacency
 
     @property
     def reducer(self) -> Reducer:
         return Sum()
 
-    def forward(self, engine: Engine, plan: LayerPlan, h: Tensor, columns: Tensor | None = None) -> Tensor:
+    def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
         """Labels [N, C] to logits [N, C]."""
         scores = propagate(
-            engine, plan, h, alpha=self.alpha, steps=self.steps, adjacency=self.adjacency, after=lambda x: x.clamp_(0, 1)
+            engine, plan, x.joined(), alpha=self.alpha, steps=self.steps, adjacency=self.adjacency, after=lambda y: y.clamp_(0, 1)
         )
         return (scores + _LEAST).div_(scores.sum(1, keepdim=True) + _LEAST * scores.shape[1]).log_()
 
