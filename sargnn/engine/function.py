@@ -6,7 +6,7 @@ Backward: the mode returns gradients shard by shard (algorithm 2).
 | saved for backward | when |
 |---|---|
 | exchanged, dest_local, params | gradients depend on the source rows (case 2); exchanged is rebuilt where it can be |
-| out | gradients depend on it; let go when it was read |
+| out | gradients depend on it; freed once it was read |
 | the reducer's statistics | always |
 | fetched rows | as the mode decides |
 """
@@ -63,7 +63,7 @@ class Aggregate(torch.autograd.Function):
         ctx.has_saved = bool(saved)
         if saved:
             keep(ctx, *saved)
-        # Not saved for backward, where it could not be let go half-way; detached, for a cycle would keep it alive for ever.
+        # An attribute, not a saved tensor: backward frees it half-way. Detached, because a cycle would never be freed.
         ctx.out = tuple(o.detach() for o in out) if call.reducer.needs_out_in_backward and call.training else ()
         ctx.out_versions = [o._version for o in ctx.out]
         return out

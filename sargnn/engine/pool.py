@@ -63,8 +63,8 @@ class Pool:
             return _shaped(found.tensor, rows, width)
         used = self.held_bytes() - sum(one.bytes for one in idle)
         self.most_used = max(self.most_used, used + size)
-        del idle, fits  # which hold what is let go of
-        self._let_go(self.most_used - used - size)
+        del idle, fits  # they hold what is to be freed
+        self._free_idle(self.most_used - used - size)
         fresh = like.new_empty(rows * width)
         owned = _Owned(fresh, _holders(fresh))
         tensor = _shaped(fresh, rows, width)
@@ -72,8 +72,8 @@ class Pool:
             self._owned.append(owned)
         return tensor
 
-    def _let_go(self, room: int) -> None:
-        """Of what is idle, but for the oldest ones while there is room for them, in bytes."""
+    def _free_idle(self, room: int) -> None:
+        """Free idle memory until at most ``room`` bytes of it are left; the oldest stay."""
         for one in [one for one in self._owned if one.is_idle]:
             if one.bytes <= room:
                 room -= one.bytes
@@ -104,7 +104,7 @@ class Pool:
         return sum(one.bytes for one in self._owned)
 
     def reset(self) -> None:
-        """Let go of everything idle, and of how much was in use."""
+        """Free all idle memory, and forget how much was in use."""
         self._owned = [one for one in self._owned if not one.is_idle]
         self.most_used = self.held_bytes()
 
