@@ -17,7 +17,6 @@ import torch
 import torch.nn.functional
 from torch import Tensor, nn
 
-from sargnn.config import StackConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.dropout import dropout
 from sargnn.engine.fork import added, fork
@@ -27,6 +26,7 @@ from sargnn.engine.norm import DistributedBatchNorm
 from sargnn.engine.rebuild import self_rows
 from sargnn.engine.reducers.base import Reducer
 from sargnn.models.inputs import GraphShape, Inputs
+from sargnn.models.settings import StackSettings
 from sargnn.rng import Purpose
 from sargnn.shards.plan import LayerPlan
 from sargnn.spans import NODEWISE, span
@@ -215,7 +215,7 @@ def _residual(in_width: int, out_width: int) -> nn.Module:
 
 
 def build_stack(
-    config: StackConfig,
+    config: StackSettings,
     inputs: Inputs,
     shape: GraphShape,
     make_layer: Callable[[LayerSpec], GraphLayer],

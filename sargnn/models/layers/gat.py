@@ -16,11 +16,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from sargnn.config import GatConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.linear import linear, linears, two_linear
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.gat import Gat, GatV2
+from sargnn.models.gat import Gat as GatSettings
 from sargnn.models.inputs import Features, GraphShape
 from sargnn.models.stack import GraphLayer, LayerSpec, Stack, build_stack
 from sargnn.rng import Draw, Purpose
@@ -147,7 +147,7 @@ class GatV2Layer(_AttentiveLayer):
         return self._output(rows)
 
 
-def build(config: GatConfig, shape: GraphShape) -> Stack:
+def build(config: GatSettings, shape: GraphShape) -> Stack:
     """The model that ``config`` describes."""
     kind = GatV2Layer if config.v2 else GatLayer
 

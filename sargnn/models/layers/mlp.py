@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from sargnn.config import MlpConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.linear import linear_columns
 from sargnn.engine.rebuild import self_rows
 from sargnn.engine.reducers.base import Reducer
 from sargnn.models.inputs import Features, GraphShape
+from sargnn.models.mlp import Mlp
 from sargnn.models.stack import GraphLayer, LayerSpec, Stack, blocks_of, build_stack
 from sargnn.shards.plan import LayerPlan
 
@@ -41,7 +41,7 @@ class MlpLayer(GraphLayer):
         return linear_columns([self_rows(plan, block) for block in blocks_of(h, columns)], self.linear)
 
 
-def build(config: MlpConfig, shape: GraphShape) -> Stack:
+def build(config: Mlp, shape: GraphShape) -> Stack:
     """The model that ``config`` describes."""
 
     def layer(spec: LayerSpec) -> MlpLayer:

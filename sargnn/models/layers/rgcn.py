@@ -17,7 +17,6 @@ import math
 import torch
 from torch import Tensor, nn
 
-from sargnn.config import RgcnConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.fork import fork
 from sargnn.engine.linear import linear_map
@@ -27,6 +26,7 @@ from sargnn.engine.reducers.relation_sum import RelationSum
 from sargnn.engine.reducers.rgcn import Rgcn
 from sargnn.engine.relation_maps import add_mapped
 from sargnn.models.inputs import GraphShape, TypedRows
+from sargnn.models.rgcn import Rgcn as RgcnSettings
 from sargnn.models.stack import GraphLayer, LayerSpec, Stack, build_stack
 from sargnn.shards.plan import LayerPlan
 
@@ -134,7 +134,7 @@ def _add_mapped_stock(plan: LayerPlan, own: Tensor, weights: Tensor, sums: tuple
     return plan.joined(by_type)
 
 
-def build(config: RgcnConfig, shape: GraphShape) -> Stack:
+def build(config: RgcnSettings, shape: GraphShape) -> Stack:
     """The model that ``config`` describes."""
 
     def layer(spec: LayerSpec) -> RgcnLayer:

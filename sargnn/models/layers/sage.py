@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from sargnn.config import SageConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.fork import fork
 from sargnn.engine.linear import linear, linear_columns, two_linear
@@ -17,6 +16,7 @@ from sargnn.engine.rebuild import self_rows
 from sargnn.engine.reducers import REDUCERS
 from sargnn.engine.reducers.base import Reducer
 from sargnn.models.inputs import Features, GraphShape
+from sargnn.models.sage import Sage
 from sargnn.models.stack import GraphLayer, LayerSpec, Stack, blocks_of, build_stack
 from sargnn.resolve import resolve
 from sargnn.shards.plan import LayerPlan
@@ -69,7 +69,7 @@ class SageLayer(GraphLayer):
         return linear_columns(gathered, self.neigh, own) if engine.lean else own + linear_columns(gathered, self.neigh)
 
 
-def build(config: SageConfig, shape: GraphShape) -> Stack:
+def build(config: Sage, shape: GraphShape) -> Stack:
     """The model that ``config`` describes."""
 
     def layer(spec: LayerSpec) -> SageLayer:
