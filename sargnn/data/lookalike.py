@@ -26,10 +26,10 @@ import numpy as np
 from sargnn.data.dataset import FORMAT_VERSION, SPLITS, UNLABELLED, Reader, describe, features_name
 from sargnn.data.edge_buckets import EdgeBuckets
 from sargnn.data.schema import Schema
+from sargnn.data.settings import LookalikeConfig
 from sargnn.data.store import StoreWriter
 from sargnn.errors import DataError
 from sargnn.rng import Purpose, philox_words
-from sargnn.sources import LookalikeConfig
 from sargnn.steps import step
 
 _VERSION = 1

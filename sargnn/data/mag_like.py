@@ -18,9 +18,9 @@ import numpy as np
 
 from sargnn.data.dataset import SPLITS, UNLABELLED, Dataset, InMemoryReader
 from sargnn.data.schema import Relation
+from sargnn.data.settings import MagLikeConfig
 from sargnn.data.typed import Edges, homogenized, typed_dataset
 from sargnn.errors import DataError
-from sargnn.sources import MagLikeConfig
 from sargnn.steps import step
 
 _VERSION = 1

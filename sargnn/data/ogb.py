@@ -28,8 +28,8 @@ from sargnn.data.ogb_files import (
     width_of,
 )
 from sargnn.data.ogb_folder import OgbFolder
+from sargnn.data.settings import OgbConfig, OgbDirConfig
 from sargnn.errors import DataError
-from sargnn.sources import OgbConfig, OgbDirConfig
 
 _RAW = ("edge", "node-feat", "node-label", "num-node-list", "num-edge-list")
 

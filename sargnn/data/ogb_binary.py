@@ -24,8 +24,8 @@ from numpy.lib import format as npy_format
 
 from sargnn.data.ogb_files import ARCHIVE_ERRORS, checked_labels, expect_range
 from sargnn.data.ogb_folder import OgbFolder
+from sargnn.data.settings import OgbConfig, OgbDirConfig
 from sargnn.errors import DataError
-from sargnn.sources import OgbConfig, OgbDirConfig
 
 DATA = Path("raw/data.npz")
 _SKIPPED_BYTES = 1 << 24

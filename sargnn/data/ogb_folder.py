@@ -14,8 +14,8 @@ import numpy as np
 
 from sargnn.data.dataset import SPLITS
 from sargnn.data.ogb_files import existing, identity_of, read_split, split_folder
+from sargnn.data.settings import OgbConfig, OgbDirConfig
 from sargnn.data.streamed import StreamedReader
-from sargnn.sources import OgbConfig, OgbDirConfig
 
 
 class OgbFolder(StreamedReader):

@@ -14,9 +14,9 @@ from sargnn.data.download import address_of, fetch, unpack
 from sargnn.data.ogb import OgbDir
 from sargnn.data.ogb_binary import DATA, BinaryOgbDir
 from sargnn.data.ogb_typed import TRIPLETS, TypedOgbDir
+from sargnn.data.settings import OGB_NAMES, OgbConfig
 from sargnn.data.store import Store
 from sargnn.errors import DataError, StoreError
-from sargnn.sources import OGB_NAMES, OgbConfig
 from sargnn.steps import step
 
 

@@ -34,9 +34,9 @@ from sargnn.data.ogb_files import (
     split_folder,
 )
 from sargnn.data.schema import Relation
+from sargnn.data.settings import OgbConfig, OgbDirConfig
 from sargnn.data.typed import Edges, homogenized, typed_dataset
 from sargnn.errors import DataError
-from sargnn.sources import OgbConfig, OgbDirConfig
 
 _VERSION = 1
 TRIPLETS = Path("raw/triplet-type-list.csv.gz")

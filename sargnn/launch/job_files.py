@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sargnn.config import RunConfig, flatten, load, save
+from sargnn.config import RunConfig, fixed_settings, load, save
 from sargnn.errors import ConfigError
 from sargnn.launch.run_folder import hold
 from sargnn.launch.slurm import Job, SlurmConfig, check_syntax, render, run_dir_line
 from sargnn.tracking import files
 
 JOB = "job.json"
-_FREE = ("threads", "comm.", "tracking.", "checkpoint.", "prepare.", "run_dir", "store_dir", "profile")
-"""Settings that may change between two submissions of one run; a finer list than resuming allows, for runs are compared."""
 
 
 def read_job(run_dir: Path) -> dict[str, Any]:
@@ -63,7 +61,7 @@ def _usable(config: RunConfig, run_dir: Path) -> bool:
         return not any(run_dir.iterdir())
     if not (run_dir / JOB).exists() or _is_over(run_dir):
         return False
-    return _kept(load(run_dir / files.CONFIG)) == _kept(config)
+    return fixed_settings(load(run_dir / files.CONFIG)) == fixed_settings(config)
 
 
 def _is_over(run_dir: Path) -> bool:
@@ -73,13 +71,9 @@ def _is_over(run_dir: Path) -> bool:
         return False
 
 
-def _kept(config: RunConfig) -> dict[str, Any]:
-    return {key: value for key, value in flatten(config).items() if not key.startswith(_FREE)}
-
-
 def check_point(config: RunConfig, run_dir: Path) -> None:
     """A sweep's folder holds this point or nothing. Raises ``ConfigError``."""
-    if (run_dir / files.CONFIG).exists() and _kept(load(run_dir / files.CONFIG)) != _kept(config):
+    if (run_dir / files.CONFIG).exists() and fixed_settings(load(run_dir / files.CONFIG)) != fixed_settings(config):
         raise ConfigError("The sweep's folder holds other runs.", given=str(run_dir), hint="remove it, or choose other points")
 
 

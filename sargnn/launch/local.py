@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sargnn.config import CommConfig, GatConfig, RgcnConfig, RunConfig
+from sargnn.config import CommConfig, RunConfig
 from sargnn.errors import ConfigError, SargnnError, WorkerError, nearest
 from sargnn.launch.compile import warm_up
 from sargnn.launch.env import default_threads, worker_environment
@@ -114,27 +114,20 @@ def check_strategies(config: RunConfig) -> None:
 
     from sargnn.comm.group import Group
     from sargnn.engine.aggregate import Engine
-    from sargnn.engine.reducers import REDUCERS
     from sargnn.launch.worker import DTYPES
     from sargnn.partition import PARTITIONERS
     from sargnn.resolve import resolve
 
-    resolve("partitioner", PARTITIONERS, config.partitioner.name)
+    resolve("partitioner", PARTITIONERS, config.partitioner.choice)
     engine = Engine(
         Group.single(),
-        mode=config.mode.name,
-        kernel=config.kernel.name,
+        mode=config.mode.choice,
+        kernel=config.kernel.choice,
         device=torch.device(config.device),
         dtype=DTYPES[config.precision],
     )
-    model = config.model
-    if isinstance(model, GatConfig):
-        aggregator = "gatv2" if model.v2 else "gat"
-    elif isinstance(model, RgcnConfig):
-        aggregator = "rgcn"
-    else:
-        aggregator = getattr(model, "aggregator", "sum")
-    engine.kernel_for(resolve("aggregator", REDUCERS, aggregator).operation)
+    for operation in config.model.operations:
+        engine.kernel_for(operation)
     if config.smooth.name != "none":
         engine.kernel_for("sum")
 

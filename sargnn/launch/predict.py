@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sargnn.config import LabelPropagationConfig, RunConfig, StackConfig, save
+from sargnn.config import RunConfig, save
 from sargnn.errors import ConfigError
 from sargnn.launch.local import made_ready, prepare_run, run_workers
 from sargnn.launch.run_folder import check_made_for
@@ -35,7 +35,7 @@ def predict(
     """
     started_at = time.time()
     model = config.model
-    if embeddings and (not isinstance(model, StackConfig) or model.num_layers == 1):
+    if embeddings and not model.has_embeddings:
         raise ConfigError("A model of one layer has no embeddings.", given="embeddings=true", allowed="embeddings=false")
     trained = config
     _check_folder(folder)
@@ -44,7 +44,7 @@ def predict(
     from sargnn.training.predict import MANIFEST
 
     path, epoch = None, None
-    if not isinstance(model, LabelPropagationConfig):  # which has nothing to remember
+    if model.trains:
         path = _checkpoint(run_dir, which)
         meta = checkpoint.opened(path, verify=which == "best").meta
         check_made_for(meta, trained, meta["dataset_hash"], path)

@@ -26,12 +26,10 @@ from sargnn.config import RunConfig, load
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import CommError, ConfigError, SargnnError
 from sargnn.launch.pulse import Pulse
-from sargnn.models import MODELS
 from sargnn.models.inputs import GraphShape
 from sargnn.models.stack import Stack
 from sargnn.partition.cut import Part
 from sargnn.partition.store import open_part, partition_info, release
-from sargnn.resolve import resolve
 from sargnn.rng import MAX_ID
 from sargnn.shards.graph import WorkerGraph
 from sargnn.tracking import files
@@ -155,17 +153,16 @@ def make_trainer(config: RunConfig, part: Part, num_classes: int, group: Group) 
     device, dtype = torch.device(config.device), DTYPES[config.precision]
     engine = Engine(
         group,
-        mode=config.mode.name,
-        kernel=config.kernel.name,
+        mode=config.mode.choice,
+        kernel=config.kernel.choice,
         prefetch_depth=config.comm.prefetch_depth,
         seed=config.seed,
         device=device,
         dtype=dtype,
         cache_static=config.engine.cache_static == "auto",
     )
-    drops = [getattr(config.model, name, 0) for name in ("dropout", "input_dropout", "attn_dropout")]
     widths = tuple(rows.shape[1] for rows in part.features)
-    if (any(drops) or 0 in widths or config.labels.name != "none") and part.schema.num_nodes > MAX_ID:
+    if (config.model.draws_by_id or 0 in widths or config.reads_labels) and part.schema.num_nodes > MAX_ID:
         raise ConfigError(
             "Dropout, embeddings and carried labels are drawn by node id, and this graph has ids of 2**32 and more.",
             hint="set dropout to 0",
@@ -193,7 +190,7 @@ def make_model(config: RunConfig, shape: GraphShape) -> Stack:
         ConfigError: the model cannot work on such a graph.
     """
     torch.manual_seed(config.seed)
-    model: Stack = resolve("model", MODELS, config.model.name)(config.model, shape)
+    model: Stack = config.model.build(shape)
     if shape.schema.typed and config.add_self_loops:
         raise ConfigError(
             "A typed graph has no relation that self-loops could belong to.",

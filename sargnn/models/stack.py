@@ -16,12 +16,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sargnn.config import StackConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.norm import DistributedBatchNorm
 from sargnn.engine.rebuild import self_rows
 from sargnn.engine.reducers.base import Reducer
 from sargnn.models.inputs import GraphShape, Inputs
+from sargnn.models.settings import StackSettings
 from sargnn.rng import Purpose
 from sargnn.shards.plan import LayerPlan
 
@@ -234,7 +234,7 @@ def _residual(in_width: int, out_width: int) -> nn.Module:
 
 
 def build_stack(
-    config: StackConfig,
+    config: StackSettings,
     inputs: Inputs,
     shape: GraphShape,
     make_layer: Callable[[LayerSpec], GraphLayer],

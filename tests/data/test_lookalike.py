@@ -12,15 +12,15 @@ from sargnn.config import PartitionerConfig
 from sargnn.data import lookalike
 from sargnn.data.dataset import SPLITS, UNLABELLED, Dataset, open_dataset
 from sargnn.data.lookalike import SHAPES, Lookalike
+from sargnn.data.settings import LookalikeConfig
 from sargnn.errors import DataError
 from sargnn.partition.cut import parts_of
 from sargnn.partition.metis import assign
-from sargnn.sources import LookalikeConfig
 
 
 def made(folder: Path, name: str, scale: float) -> Dataset:
     path = folder / f"{name}-{scale}"
-    config: Any = LookalikeConfig(name=name, scale=scale, seed=0, normalize_features=False, add_self_loops=None)  # type: ignore[arg-type]
+    config: Any = LookalikeConfig(name=name, scale=scale, seed=0, normalize_features=False, add_self_loops=None)
     Lookalike(config).write(path)
     return open_dataset(path, verify=True)
 

@@ -11,8 +11,8 @@ import pytest
 
 from sargnn.data.dataset import Dataset
 from sargnn.data.ogb import ogb_dir
+from sargnn.data.settings import OgbDirConfig
 from sargnn.errors import DataError
-from sargnn.sources import OgbDirConfig
 from tests.data.stores import stored
 
 EDGES = [(0, 1), (1, 2), (2, 0), (2, 0), (3, 3), (1, 4)]

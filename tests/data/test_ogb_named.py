@@ -25,9 +25,9 @@ from sargnn.data.ogb_export import export
 from sargnn.data.ogb_named import ogb_named
 from sargnn.data.prepare import prepare_dataset
 from sargnn.data.schema import Relation
+from sargnn.data.settings import OgbConfig
 from sargnn.data.typed import Edges, typed_dataset
 from sargnn.errors import DataError, StoreError
-from sargnn.sources import OgbConfig
 from tests.data.stores import stored
 from tests.graphs import nasty_graph
 
@@ -36,7 +36,7 @@ LAYOUTS = {"ogbn-products": "csv", "ogbn-arxiv": "csv", "ogbn-papers100M": "bina
 
 def config(name: str, root: Path, **changes: Any) -> OgbConfig:
     plain: dict[str, Any] = {"add_inverse_edges": False, "normalize_features": False, "add_self_loops": None, "download": False}
-    return OgbConfig(name=name, root=str(root), **{**plain, **changes})  # type: ignore[arg-type]
+    return OgbConfig(name=name, root=str(root), **{**plain, **changes})
 
 
 def mag_graph() -> Dataset:

@@ -14,8 +14,8 @@ import pytest
 
 from sargnn.data.dataset import SPLITS, Dataset, open_dataset
 from sargnn.data.ogb import ogb_dir
+from sargnn.data.settings import OgbDirConfig
 from sargnn.errors import DataError
-from sargnn.sources import OgbDirConfig
 from tests.data.stores import stored
 from tests.data.test_ogb import write_gz
 

@@ -13,27 +13,27 @@ from sargnn.config import (
     CheckpointConfig,
     CommConfig,
     EngineConfig,
-    GatConfig,
-    GcnConfig,
     KernelConfig,
-    LabelPropagationConfig,
     LabelsConfig,
-    MlpConfig,
     ModeConfig,
-    ModelConfig,
+    ModelSettings,
     OptimConfig,
     PartitionerConfig,
-    RgcnConfig,
     RunConfig,
-    SageConfig,
     TrackingConfig,
 )
 from sargnn.data.dataset import Dataset
+from sargnn.data.settings import SyntheticConfig
 from sargnn.launch.worker import make_trainer
 from sargnn.models import MODELS
+from sargnn.models.gat import Gat
+from sargnn.models.gcn import Gcn
+from sargnn.models.label_propagation import LabelPropagation
+from sargnn.models.mlp import Mlp
+from sargnn.models.rgcn import Rgcn
+from sargnn.models.sage import Sage
 from sargnn.models.stack import GraphLayer, Stack
 from sargnn.partition.cut import parts_of
-from sargnn.sources import SyntheticConfig
 from sargnn.training.loop import Trainer
 from tests.graphs import assign, nasty_graph, typed_graph
 
@@ -44,7 +44,7 @@ _DATASET = SyntheticConfig(
 )  # fmt: skip
 
 
-Model = ModelConfig
+Model = ModelSettings
 BASELINES = ("mlp", "linear", "label_propagation")
 """Models that learn nothing from edges: ``test_recipe`` has them."""
 NAMES = [*(name for name in MODELS if name not in BASELINES), "gatv2"]
@@ -66,19 +66,19 @@ def model_config(name: str, **changes: Any) -> Model:
         attentive = {
             "hidden": 5, "heads": 3, "out_heads": 2, "attn_dropout": 0.3, "negative_slope": 0.2, "v2": name == "gatv2",
         }  # fmt: skip
-        return GatConfig(name="gat", **{**common, **attentive, **changes})
+        return Gat(name="gat", **{**common, **attentive, **changes})
     if name == "rgcn":
         relational = {"bases": None, "order": "auto", "embedding": 11}
-        return RgcnConfig(name="rgcn", **{**common, **relational, **changes})
+        return Rgcn(name="rgcn", **{**common, **relational, **changes})
     if name == "label_propagation":
-        return LabelPropagationConfig(**{"name": name, "adjacency": "dad", "alpha": 0.9, "steps": 6, **changes})
+        return LabelPropagation(**{"name": name, "adjacency": "dad", "alpha": 0.9, "steps": 6, **changes})
     if name == "linear":
-        return MlpConfig(name="linear", **{**common, "num_layers": 1, **changes})
+        return Mlp(name="linear", **{**common, "num_layers": 1, **changes})
     if name == "mlp":
-        return MlpConfig(name="mlp", **{**common, **changes})
+        return Mlp(name="mlp", **{**common, **changes})
     if name == "gcn":
-        return GcnConfig(name="gcn", **{**common, **changes})
-    return SageConfig(name="sage", **{"aggregator": "mean", **common, **changes})
+        return Gcn(name="gcn", **{**common, **changes})
+    return Sage(name="sage", **{"aggregator": "mean", **common, **changes})
 
 
 def run_config(

@@ -12,6 +12,7 @@ from sargnn.data.dataset import Dataset, group_by, open_dataset
 from sargnn.data.lookalike import Lookalike
 from sargnn.data.prepare import prepare_dataset
 from sargnn.data.schema import Relation
+from sargnn.data.settings import LookalikeConfig
 from sargnn.data.typed import Edges, typed_dataset
 from sargnn.errors import ConfigError, StoreError
 from sargnn.partition import PARTITIONERS
@@ -20,7 +21,6 @@ from sargnn.partition.order import order_nodes
 from sargnn.partition.prepare import prepare_partition
 from sargnn.partition.stats import StatsCollector
 from sargnn.partition.store import open_part
-from sargnn.sources import LookalikeConfig
 from tests.graphs import assign, nasty_graph, typed_graph
 from tests.test_config import config
 

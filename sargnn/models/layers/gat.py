@@ -18,11 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sargnn.config import GatConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.operators.base import RowMap
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.gat import Gat, GatV2
+from sargnn.models.gat import Gat as GatSettings
 from sargnn.models.inputs import Features, GraphShape
 from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
 from sargnn.rng import Draw, Purpose
@@ -124,7 +124,7 @@ class GatV2Layer(_AttentiveLayer):
         return self._output(rows)
 
 
-def build(config: GatConfig, shape: GraphShape) -> Stack:
+def build(config: GatSettings, shape: GraphShape) -> Stack:
     """The model that ``config`` describes."""
     kind = GatV2Layer if config.v2 else GatLayer
 

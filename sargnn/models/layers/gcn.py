@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from sargnn.config import GcnConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.sum import Sum
+from sargnn.models.gcn import Gcn
 from sargnn.models.inputs import Features, GraphShape
 from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
 from sargnn.shards.plan import LayerPlan
@@ -61,7 +61,7 @@ def _scale(degrees: Tensor, like: Tensor) -> Tensor:
     return degrees.clamp(min=1).to(like.dtype).rsqrt_()[:, None]
 
 
-def build(config: GcnConfig, shape: GraphShape) -> Stack:
+def build(config: Gcn, shape: GraphShape) -> Stack:
     """The model that ``config`` describes."""
 
     def layer(spec: LayerSpec) -> GcnLayer:

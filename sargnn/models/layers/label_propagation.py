@@ -13,13 +13,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sargnn.config import LabelPropagationConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.propagate import propagate
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.sum import Sum
 from sargnn.errors import ConfigError
 from sargnn.models.inputs import GraphShape, Inputs
+from sargnn.models.label_propagation import LabelPropagation
 from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack
 from sargnn.partition.cut import Part
 from sargnn.shards.plan import LayerPlan
@@ -41,7 +41,7 @@ class NoRows(Inputs):
 class PropagationLayer(GraphLayer):
     """All steps of it."""
 
-    def __init__(self, config: LabelPropagationConfig, num_classes: int) -> None:
+    def __init__(self, config: LabelPropagation, num_classes: int) -> None:
         super().__init__(LayerSpec(index=0, last=True, in_width=num_classes, out_width=num_classes, bias=False))
         self.alpha, self.steps, self.adjacency = config.alpha, config.steps, config.adjacency
 
@@ -57,7 +57,7 @@ class PropagationLayer(GraphLayer):
         return (scores + _LEAST).div_(scores.sum(1, keepdim=True) + _LEAST * scores.shape[1]).log_()
 
 
-def build(config: LabelPropagationConfig, shape: GraphShape) -> Stack:
+def build(config: LabelPropagation, shape: GraphShape) -> Stack:
     """The model that ``config`` describes."""
     if shape.schema.typed:
         raise ConfigError(

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from sargnn.config import MlpConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.base import Reducer
 from sargnn.models.inputs import Features, GraphShape
+from sargnn.models.mlp import Mlp
 from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
 from sargnn.shards.plan import LayerPlan
 
@@ -40,7 +40,7 @@ class MlpLayer(GraphLayer):
         return engine.operators.linear(x.self_rows(plan), self.linear.weight, self.linear.bias)
 
 
-def build(config: MlpConfig, shape: GraphShape) -> Stack:
+def build(config: Mlp, shape: GraphShape) -> Stack:
     """The model that ``config`` describes."""
 
     def layer(spec: LayerSpec) -> MlpLayer:

@@ -17,13 +17,13 @@ import math
 import torch
 from torch import Tensor, nn
 
-from sargnn.config import RgcnConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.rebuild import self_rows
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.relation_sum import RelationSum
 from sargnn.engine.reducers.rgcn import Rgcn
 from sargnn.models.inputs import GraphShape, TypedRows
+from sargnn.models.rgcn import Rgcn as RgcnSettings
 from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
 from sargnn.shards.plan import LayerPlan
 
@@ -102,7 +102,7 @@ class RgcnLayer(GraphLayer):
         return engine.operators.add_bias(out, self.bias)
 
 
-def build(config: RgcnConfig, shape: GraphShape) -> Stack:
+def build(config: RgcnSettings, shape: GraphShape) -> Stack:
     """The model that ``config`` describes."""
 
     def layer(spec: LayerSpec) -> RgcnLayer:

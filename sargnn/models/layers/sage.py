@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from sargnn.config import SageConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.operators.base import RowMap
 from sargnn.engine.reducers import REDUCERS
 from sargnn.engine.reducers.base import Reducer
 from sargnn.models.inputs import Features, GraphShape
+from sargnn.models.sage import Sage
 from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
 from sargnn.resolve import resolve
 from sargnn.shards.plan import LayerPlan
@@ -58,7 +58,7 @@ class SageLayer(GraphLayer):
         return engine.operators.linear(gathered, self.neigh.weight, None, onto=own)
 
 
-def build(config: SageConfig, shape: GraphShape) -> Stack:
+def build(config: Sage, shape: GraphShape) -> Stack:
     """The model that ``config`` describes."""
 
     def layer(spec: LayerSpec) -> SageLayer:
