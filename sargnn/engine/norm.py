@@ -43,7 +43,7 @@ def global_moments(
             continue
         own[t, 0] = len(rows)
         if fused:
-            from sargnn.kernels.cpu_nodewise import moments
+            from sargnn.kernels.fused.nodewise_loops import moments
 
             with span(NODEWISE):
                 count_work(NODEWISE, rows.numel() * rows.element_size())
