@@ -7,92 +7,23 @@ that a part's speed can be set against the machine's.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
 
-LINEAR = "linear maps"
-AGGREGATION = "aggregation"
-NODEWISE = "norm + dropout"
-PACKING = "rows packed"
-EXCHANGE_WAIT = "exchange wait"
-ALL_REDUCE = "all-reduce"
-OPTIMIZER = "optimizer"
-EVALUATION = "evaluation"
-REST = "rest"
-CATEGORIES = (LINEAR, AGGREGATION, NODEWISE, PACKING, EXCHANGE_WAIT, ALL_REDUCE, OPTIMIZER, EVALUATION, REST)
+from sargnn.profile import (  # noqa: F401
+    AGGREGATION,
+    ALL_REDUCE,
+    CATEGORIES,
+    EVALUATION,
+    EXCHANGE_WAIT,
+    LINEAR,
+    NODEWISE,
+    OPTIMIZER,
+    PACKING,
+    REST,
+    Profile,
+)  # fmt: skip
 
-
-@dataclass
-class Spans:
-    """A recorder.
-
-    Attributes:
-        events: (category, start, end) in seconds of ``time.perf_counter``, in the order in which they ended.
-        own_s: category -> seconds not spent in inner spans.
-        cpu_s: category -> likewise, of all this process's threads: also those that move messages meanwhile.
-        done: category -> work: floating-point operations of linear maps, bytes read and written of all others.
-    """
-
-    events: list[tuple[str, float, float]] = field(default_factory=list)
-    own_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(CATEGORIES, 0.0))
-    cpu_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(CATEGORIES, 0.0))
-    done: dict[str, float] = field(default_factory=lambda: dict.fromkeys(CATEGORIES, 0.0))
-    _inner: list[tuple[float, float]] = field(default_factory=list)
-    _open: list[str] = field(default_factory=list)
-    _evaluating: int = 0
-
-    @contextmanager
-    def span(self, category: str) -> Iterator[None]:
-        """Record the time until the context is left; between epochs and evaluations nothing is recorded."""
-        if not self._inner and category not in (REST, EVALUATION):
-            yield
-            return
-        self._evaluating += category == EVALUATION
-        self._inner.append((0.0, 0.0))
-        self._open.append(category)
-        start, start_cpu = time.perf_counter(), time.process_time()
-        try:
-            yield
-        finally:
-            end = time.perf_counter()
-            taken, taken_cpu = end - start, time.process_time() - start_cpu
-            inner, inner_cpu = self._inner.pop()
-            self._open.pop()
-            if self._inner:
-                others, others_cpu = self._inner[-1]
-                self._inner[-1] = others + taken, others_cpu + taken_cpu
-            counted = EVALUATION if self._evaluating else category
-            self.own_s[counted] += taken - inner
-            self.cpu_s[counted] += taken_cpu - inner_cpu
-            self._evaluating -= category == EVALUATION
-            self.events.append((category, start, end))
-
-    @property
-    def recorded(self) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
-        """``own_s``, ``cpu_s`` and ``done``."""
-        return self.own_s, self.cpu_s, self.done
-
-    def inside(self, category: str) -> bool:
-        """Whether the innermost span is of this category."""
-        return bool(self._open) and self._open[-1] == category
-
-    def work(self, category: str, amount: float) -> None:
-        """Count work done, outside of evaluations."""
-        if self._inner and not self._evaluating:
-            self.done[category] += amount
-
-    def trace(self, rank: int) -> dict[str, Any]:
-        """The events in the trace format that Perfetto and Chrome read; microseconds."""
-        events: list[dict[str, Any]] = [{"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}}]
-        for category, start, end in sorted(self.events, key=lambda e: e[1]):
-            times = {"ts": start * 1e6, "dur": (end - start) * 1e6}
-            events.append({"ph": "X", "name": category, "cat": category, "pid": rank, "tid": 0, **times})
-        return {"traceEvents": events, "displayTimeUnit": "ms"}
-
-
+Spans = Profile
 _installed: Spans | None = None
 
 
@@ -121,3 +52,8 @@ def inside(category: str) -> bool:
 def recording() -> bool:
     """Whether somebody records."""
     return _installed is not None
+
+
+def installed() -> Profile:
+    """The recorder, or one that records nothing."""
+    return _installed or Profile(recording=False)

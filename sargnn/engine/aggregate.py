@@ -15,13 +15,11 @@ from sargnn.engine.modes import MODES
 from sargnn.engine.modes.base import Call, Mode
 from sargnn.engine.pool import POOL
 from sargnn.engine.reducers.base import Reducer, Tensors
-from sargnn.kernels.base import Kernel
-from sargnn.kernels.counting import CountingKernel
-from sargnn.kernels.dispatch import choose_kernel
+from sargnn.kernels.dispatch import choose_operation
 from sargnn.resolve import resolve
 from sargnn.rng import Draw, Purpose
 from sargnn.shards.plan import LayerPlan
-from sargnn.spans import AGGREGATION, recording, span
+from sargnn.spans import AGGREGATION, installed, span
 
 T = TypeVar("T")
 
@@ -66,13 +64,14 @@ class Engine:
         self.epoch = 0
         self.keeps_constants = True
         self._constants: dict[tuple[int, int], tuple[object, LayerPlan, Any]] = {}
-        self._kernels: dict[str, Kernel] = {}
+        self._kernels: dict[str, Any] = {}
 
-    def kernel_for(self, operation: str) -> Kernel:
+    def kernel_for(self, operation: str) -> Any:
         """The kernel that serves an operation; chosen once. Raises ``KernelError`` with each kernel's reasons."""
         if operation not in self._kernels:
-            kernel = choose_kernel(self.kernel_name, operation, self.device, self.dtype, self.mode.kernels)
-            self._kernels[operation] = CountingKernel(kernel) if recording() else kernel
+            self._kernels[operation] = choose_operation(
+                self.kernel_name, operation, self.device, self.dtype, autograd=not self.mode.lean, profile=installed()
+            )
         return self._kernels[operation]
 
     def aggregate(self, plan: LayerPlan, reducer: Reducer, sent: Tensors, local: Tensors = (), params: Tensors = ()) -> Tensors:
@@ -91,7 +90,7 @@ class Engine:
         call = Call(
             plan=plan,
             reducer=reducer,
-            kernel=self.kernel_for(reducer.operation),
+            operation=self.kernel_for(reducer.operation),
             exchange=self.exchange,
             sent_needs_grad=any(t.requires_grad for t in sent),
             training=torch.is_grad_enabled() and any(t.requires_grad for t in (*sent, *local, *params)),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 from sargnn.comm.exchange import Exchange
-from sargnn.engine.reducers.base import Reducer, Tensors
-from sargnn.kernels.base import Kernel
+from sargnn.engine.pool import POOL
+from sargnn.engine.reducers.base import Fold, Reducer, Tensors
 from sargnn.shards.load import Layout
 from sargnn.shards.plan import LayerPlan
+from sargnn.spans import installed
 
 
 @dataclass(frozen=True)
@@ -23,10 +25,14 @@ class Call:
 
     plan: LayerPlan
     reducer: Reducer
-    kernel: Kernel
+    operation: Any
     exchange: Exchange
     sent_needs_grad: bool
     training: bool
+
+    @property
+    def fold(self) -> Fold[Any]:
+        return Fold(self.plan, self.operation, POOL, installed())
 
 
 class Mode(ABC):

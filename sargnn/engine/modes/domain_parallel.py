@@ -32,7 +32,7 @@ class DomainParallel(Mode):
         elif plan.world > 1:
             halos = _HaloExchange.apply(call, *sent)
             rows = tuple(torch.cat([own, halo]) for own, halo in zip(sent, halos, strict=True))
-        return call.reducer.autograd_forward(plan, call.kernel, plan.merged, rows, local, params)
+        return call.reducer.autograd_forward(plan, call.operation, plan.merged, rows, local, params)
 
 
 class _HaloExchange(torch.autograd.Function):

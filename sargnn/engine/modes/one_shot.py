@@ -19,7 +19,7 @@ class OneShot(ManualMode):
     reads_sent_in_backward = False
 
     def forward(self, call: Call, sent: Tensors, local: Tensors, params: Tensors) -> tuple[Tensors, Tensors, Tensors | None]:
-        plan, reducer = call.plan, call.reducer
+        plan, reducer, fold = call.plan, call.reducer, call.fold
         assert plan.merged is not None
         rows = tuple(t.new_empty(plan.num_rows + plan.halo_rows, t.shape[1]) for t in sent)
         halos = tuple(plan.merged_rows.room_for_halo(merged) for merged in rows)
@@ -27,19 +27,19 @@ class OneShot(ManualMode):
         for merged, own, halo in zip(rows, sent, halos, strict=True):
             plan.merged_rows.fill(merged, own, halo)
         del halos
-        state = reducer.init(plan, sent, local, params)
-        reducer.step(call.kernel, plan.merged, rows, local, params, state)
-        out, stats = reducer.finish(plan, local, params, state)
+        state = reducer.init(fold, sent, local, params)
+        reducer.step(fold, plan.merged, rows, local, params, state)
+        out, stats = reducer.finish(fold, local, params, state)
         return out, stats, rows if reducer.needs_src_in_backward and call.training else None
 
     def backward(self, call: Call, saved: Saved, kept: Tensors | None, grads: Tensors) -> tuple[Tensors, Tensors, Tensors]:
-        plan, reducer = call.plan, call.reducer
+        plan, reducer, fold = call.plan, call.reducer, call.fold
         assert plan.merged is not None
-        state = reducer.backward_init(plan, call.kernel, saved, grads)
+        state = reducer.backward_init(fold, saved, grads)
         total = plan.num_rows + plan.halo_rows
         widths = [t.shape[1] for t in kept or ()] or [grads[0].shape[1]]
         errors = tuple(grads[0].new_empty(total, width) for width in widths) if call.sent_needs_grad else None
-        reducer.backward_step(call.kernel, plan.merged, kept, saved, state, errors)
+        reducer.backward_step(fold, plan.merged, kept, saved, state, errors)
         if errors is None:
             return ((), *reducer.backward_finish(saved, state))
         by_type = [plan.merged_rows.split(error) for error in errors]

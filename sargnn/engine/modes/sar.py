@@ -33,35 +33,35 @@ class Sar(ManualMode):
     keep_rows = False
 
     def forward(self, call: Call, sent: Tensors, local: Tensors, params: Tensors) -> tuple[Tensors, Tensors, Kept]:
-        plan, reducer = call.plan, call.reducer
+        plan, reducer, fold = call.plan, call.reducer, call.fold
         assert plan.shards is not None
         keep = self.keep_rows and reducer.needs_src_in_backward and call.training
         kept: Kept = {}
-        state = reducer.init(plan, sent, local, params)
+        state = reducer.init(fold, sent, local, params)
         for piece, rows in call.exchange.rows(plan.lists, sent, keep=keep):
-            reducer.step(call.kernel, plan.shards[piece], rows, local, params, state)
+            reducer.step(fold, plan.shards[piece], rows, local, params, state)
             if keep and piece.peer != plan.rank:  # the own rows are saved as such
                 kept[piece] = rows
-        out, stats = reducer.finish(plan, local, params, state)
+        out, stats = reducer.finish(fold, local, params, state)
         return out, stats, kept
 
     def backward(self, call: Call, saved: Saved, kept: Kept, grads: Tensors) -> tuple[Tensors, Tensors, Tensors]:
-        plan, reducer = call.plan, call.reducer
+        plan, reducer, fold = call.plan, call.reducer, call.fold
         assert plan.shards is not None
-        state = reducer.backward_init(plan, call.kernel, saved, grads)
+        state = reducer.backward_init(fold, saved, grads)
         if not call.sent_needs_grad:
             for piece, rows in self._sources(call, saved, kept):
-                reducer.backward_step(call.kernel, plan.shards[piece], rows, saved, state, None)
+                reducer.backward_step(fold, plan.shards[piece], rows, saved, state, None)
             return ((), *reducer.backward_finish(saved, state))
-        d_sent = tuple(_error_like(call, t, grads) for t in saved.sent) or (_error_like(call, None, grads),)
+        d_sent = tuple(_error_like(call, t, grads) for t in saved.exchanged) or (_error_like(call, None, grads),)
         refetch = self.fetches(reducer) > 1
         with call.exchange.errors(plan.lists, d_sent, beside_rows=refetch) as errors:
             for piece, rows in self._sources(call, saved, kept):
                 shard = plan.shards[piece]
                 if piece.peer == plan.rank:
-                    reducer.backward_step(call.kernel, shard, rows, saved, state, d_sent)
+                    reducer.backward_step(fold, shard, rows, saved, state, d_sent)
                 else:
-                    reducer.backward_step(call.kernel, shard, rows, saved, state, errors.buffer(piece))
+                    reducer.backward_step(fold, shard, rows, saved, state, errors.buffer(piece))
                     errors.send(piece)
         return (d_sent, *reducer.backward_finish(saved, state))
 
@@ -73,9 +73,9 @@ class Sar(ManualMode):
                 yield piece, None
         elif self.keep_rows:
             for piece in call.plan.shards:
-                yield piece, kept.get(piece, saved.sent)
+                yield piece, kept.get(piece, saved.exchanged)
         else:
-            yield from call.exchange.rows(call.plan.lists, saved.sent)
+            yield from call.exchange.rows(call.plan.lists, saved.exchanged)
 
     def kept_rows(self, plan: LayerPlan) -> int:
         if self.keep_rows:
