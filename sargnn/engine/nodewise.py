@@ -65,7 +65,7 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        from sargnn.kernels.cpu_nodewise import norm_act_drop_backward, norm_backward
+        from sargnn.kernels.fused.nodewise_loops import norm_act_drop_backward, norm_backward
 
         x, mean, inv_std, slope, shift = ctx.saved_tensors
         norm: Norm = ctx.norm
@@ -100,7 +100,7 @@ def _pass(
     work: Workspace, x: Tensor, norm: Norm, slope: Tensor, shift: Tensor, activation: str, ids: Tensor, draw: Draw | None
 ) -> Tensor:  # fmt: skip
     """y."""
-    from sargnn.kernels.cpu_nodewise import norm_act_drop
+    from sargnn.kernels.fused.nodewise_loops import norm_act_drop
 
     with work.profile.span(NODEWISE):
         work.profile.work(NODEWISE, 2 * x.numel() * x.element_size())

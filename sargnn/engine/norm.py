@@ -61,7 +61,7 @@ def global_moments(
             continue
         own[t, 0] = len(rows)
         if fused:
-            from sargnn.kernels.cpu_nodewise import moments
+            from sargnn.kernels.fused.nodewise_loops import moments
 
             with group.profile.span(NODEWISE):
                 group.profile.work(NODEWISE, rows.numel() * rows.element_size())

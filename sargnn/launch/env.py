@@ -15,12 +15,12 @@ def default_threads(world: int) -> int:
 
 
 def compiled_sources() -> list[Path]:
-    """The files that machine code is made from: those that use Numba, and all kernels, which may be called by such."""
+    """The files that machine code is made from: those that use Numba, and all of the fused kernel, which such may call."""
     package = Path(__file__).parent.parent
+    uses_numba = re.compile(rb"^\s*(import|from) numba", flags=re.M)
+    fused = package / "kernels" / "fused"
     return [
-        path
-        for path in sorted(package.rglob("*.py"))
-        if path.is_relative_to(package / "kernels") or re.search(rb"^\s*(import|from) numba", path.read_bytes(), flags=re.M)
+        path for path in sorted(package.rglob("*.py")) if path.is_relative_to(fused) or uses_numba.search(path.read_bytes())
     ]
 
 

@@ -97,11 +97,11 @@ def _backward_chunks(
         total[:] = 0
         product[:] = 0
         for i in range(c * CHUNK_ROWS, min(rows, (c + 1) * CHUNK_ROWS)):
-            row, error, target = x[i], grad[i], d_x[i]
+            row, g, target = x[i], grad[i], d_x[i]
             if threshold > 0:
-                drop_row(error, np.uint64(ids[i]), seed, epoch, tag, threshold, keep, target)
+                drop_row(g, np.uint64(ids[i]), seed, epoch, tag, threshold, keep, target)
             else:
-                target[:] = error
+                target[:] = g
             if activation == RELU:
                 for f in range(width):
                     target[f] = target[f] if slope[f] * row[f] + shift[f] > zero else zero
@@ -118,7 +118,7 @@ def norm_act_drop_backward(
     grad: np.ndarray, x: np.ndarray, slope: np.ndarray, shift: np.ndarray, mean: np.ndarray, inv_std: np.ndarray,
     activation: int, ids: np.ndarray, draw: tuple[Any, ...], d_x: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """The error g of ``slope * x + shift`` from that of the output, into ``d_x``, and its sums.
+    """The gradient g of ``slope * x + shift`` from that of the output, into ``d_x``, and its sums.
 
     Args:
         draw: seed, epoch, tag, threshold, keep as in ``norm_act_drop``.
@@ -134,15 +134,15 @@ def norm_act_drop_backward(
 
 @numba.njit(parallel=True, cache=True, nogil=True)
 def norm_backward(
-    d_x: Any, x: Any, mean: Any, inv_std: Any, slope: Any, mean_error: Any, mean_product: Any
+    d_x: Any, x: Any, mean: Any, inv_std: Any, slope: Any, mean_grad: Any, mean_product: Any
 ) -> None:  # pragma: no cover - compiled
-    """``d_x = slope * (d_x - mean_error - xhat * mean_product)``, in place; all vectors [F]."""
+    """``d_x = slope * (d_x - mean_grad - xhat * mean_product)``, in place; all vectors [F]."""
     width = x.shape[1]
     for i in numba.prange(x.shape[0]):
         row, target = x[i], d_x[i]
         for f in range(width):
             normal = (row[f] - mean[f]) * inv_std[f]
-            target[f] = slope[f] * (target[f] - mean_error[f] - normal * mean_product[f])
+            target[f] = slope[f] * (target[f] - mean_grad[f] - normal * mean_product[f])
 
 
 def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:

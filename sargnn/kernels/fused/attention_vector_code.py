@@ -18,7 +18,7 @@ from typing import Any
 import numba
 from llvmlite import ir
 
-from sargnn.kernels.llvm import VECTOR_BYTES, VectorCode, const, vector_intrinsic
+from sargnn.kernels.fused.vector_code import VECTOR_BYTES, VectorCode, const, vector_intrinsic
 
 TILE = 8
 RECORD = 4
@@ -151,8 +151,8 @@ def fold_rows(v: VectorCode, integers: Any, scalar: Any) -> None:
 
 
 @vector_intrinsic
-def error_rows(v: VectorCode, integers: Any, scalar: Any) -> None:
-    """One walk over a source's edges, for its error and for those of its scores.
+def gradient_rows(v: VectorCode, integers: Any, scalar: Any) -> None:
+    """One walk over a source's edges, for the gradients of its row and of its scores.
 
         out[h, :] (+)= sum over e in [start, end) of weight[e - start, h] * grad[indices[e], h, :]
         dots[e - start, h] = <grad[indices[e], h, :], row[h, :]>
@@ -176,9 +176,9 @@ def error_rows(v: VectorCode, integers: Any, scalar: Any) -> None:
                 weight_q = v.splat(v.load_scalar(v.b.add(weight, at)))
                 products = v.constant(0.0)
                 for r in range(tile.vectors):
-                    error = tile.load(v, row, q, r)
-                    sums[q][r].set(v.multiply_add(weight_q, error, sums[q][r].get()))
-                    products = v.multiply_add(error, mine[q, r], products)
+                    g = tile.load(v, row, q, r)
+                    sums[q][r].set(v.multiply_add(weight_q, g, sums[q][r].get()))
+                    products = v.multiply_add(g, mine[q, r], products)
                 slot = v.b.add(dots, at)
                 before = v.b.select(begins, ir.Constant(v.scalar, 0.0), v.load_scalar(slot))
                 v.store_scalar(v.b.fadd(before, v.sum_lanes(products)), slot)
@@ -310,8 +310,8 @@ def edge_weights(v: VectorCode, integers: Any, slope: Any) -> None:
 
 
 @vector_intrinsic
-def score_errors(v: VectorCode, integers: Any, slope: Any) -> None:
-    """Errors of the scores, added to the source's ``d_own[h]`` and to each destination's ``d_scores[i, h]``.
+def score_gradients(v: VectorCode, integers: Any, slope: Any) -> None:
+    """Gradients of the scores, added to the source's ``d_own[h]`` and to each destination's ``d_scores[i, h]``.
 
         d = (dropped[e] dot[e] - weight[e] delta_i) LeakyReLU'(own + score_i)
 
@@ -332,11 +332,11 @@ def score_errors(v: VectorCode, integers: Any, slope: Any) -> None:
             delta = v.load(v.at(record, row_bytes, RECORD - 1), mask)
             place = v.b.add(v.b.mul(v.b.sub(edge, start), held_bytes), offset)
             a, r, dot = (v.load(v.b.add(base, place)) for base in (weight, dropped, dots))
-            error = v.b.fsub(v.b.fmul(r, dot), v.b.fmul(a, delta))
-            error = v.b.select(v.b.fcmp_ordered(">", raw, v.constant(0.0)), error, v.b.fmul(error, slopes))
-            total.set(v.b.fadd(total.get(), error))
+            d_score = v.b.fsub(v.b.fmul(r, dot), v.b.fmul(a, delta))
+            d_score = v.b.select(v.b.fcmp_ordered(">", raw, v.constant(0.0)), d_score, v.b.fmul(d_score, slopes))
+            total.set(v.b.fadd(total.get(), d_score))
             target = v.b.add(v.at(d_scores, i, row_bytes), offset)
-            v.store(v.b.fadd(v.load(target, mask), error), target, mask)
+            v.store(v.b.fadd(v.load(target, mask), d_score), target, mask)
         v.store(total.get(), v.b.add(d_own, offset), mask)
 
     _groups(v, heads, emit)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sargnn.kernels.llvm import VECTOR_BYTES, VectorCode, const, vector_intrinsic
+from sargnn.kernels.fused.vector_code import VECTOR_BYTES, VectorCode, const, vector_intrinsic
 
 TILE = 8
 """Vectors of an accumulator. Sixteen, which AVX-512's registers would hold too, were slower at 256 features in fp32."""

@@ -19,38 +19,40 @@ import numba
 import numpy as np
 import torch
 
-from sargnn.kernels.cpu_attention import BATCH, dot, drop_edge, words_of
-from sargnn.kernels.cpu_attention_code import fold_rows, pair_scores, row_of, score_softmax
+from sargnn.kernels.fused.attention_vector_code import fold_rows, pair_scores, row_of, score_softmax
+from sargnn.kernels.fused.destination_records import dot
+from sargnn.kernels.fused.edge_dropout import drop_edge, words_of
+from sargnn.kernels.fused.gat_loops import BATCH
 
 
 @numba.njit(fastmath={"contract"}, nogil=True)
-def _destination_error(
-    error: Any, att: Any, z: Any, x: Any, slope: Any, d_x: Any, d_att: Any
+def _add_destination_gradient(
+    d_score: Any, att: Any, z: Any, x: Any, slope: Any, d_x: Any, d_att: Any
 ) -> None:  # pragma: no cover - compiled
     one, zero = z.dtype.type(1), z.dtype.type(0)
     for f in range(len(z)):
         u = z[f] + x[f]
         factor = one if u > zero else slope
-        d_x[f] += error * att[f] * factor
-        d_att[f] += error * u * factor
+        d_x[f] += d_score * att[f] * factor
+        d_att[f] += d_score * u * factor
 
 
 @numba.njit(fastmath={"contract"}, nogil=True)
-def _source_error(
-    error: Any, weight: Any, att: Any, z: Any, x: Any, g: Any, slope: Any, d_z: Any
+def _add_source_gradient(
+    d_score: Any, weight: Any, att: Any, z: Any, x: Any, g: Any, slope: Any, d_z: Any
 ) -> None:  # pragma: no cover - compiled
     one, zero = z.dtype.type(1), z.dtype.type(0)
     for f in range(len(z)):
         factor = one if z[f] + x[f] > zero else slope
-        d_z[f] += weight * g[f] + error * att[f] * factor
+        d_z[f] += weight * g[f] + d_score * att[f] * factor
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)
 def fold_attention_v2(
     chunks: Any, rows: Any, indptr: Any, indices: Any, z: Any, x: Any, att: Any, slope: Any, heads: Any, source_ids: Any,
-    destination_ids: Any, draw: Any, keep: Any, out: Any, top: Any, total: Any,
+    destination_ids: Any, draw: Any, keep: Any, out: Any, max_score: Any, denominator: Any,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
-    """Fold a block's edges into the running softmax of every listed destination; as ``cpu_attention.fold_attention``.
+    """Fold a block's edges into the running softmax of every listed destination; as ``gat_loops.fold_attention``.
 
     Args:
         z: [S, K D]. x: [M, K D]. att: [K D].
@@ -66,15 +68,15 @@ def fold_attention_v2(
             own = x.ctypes.data + i * x.strides[0]
             for start in range(np.int64(indptr[a]), np.int64(indptr[a + 1]), BATCH):
                 end: Any = min(start + BATCH, np.int64(indptr[a + 1]))
-                adds = np.int64(total[i, 0] != 0)
+                adds = np.int64(denominator[i, 0] != 0)
                 for e in range(start, end):
                     pair_scores((
                         weight.ctypes.data + (e - start) * weight.strides[0], att.ctypes.data,
                         z.ctypes.data + np.int64(indices[e]) * z.strides[0], own, np.int64(heads), width,
                     ), slope)  # fmt: skip
                 score_softmax((
-                    weight.ctypes.data, end - start, heads, top.ctypes.data + i * heads * item,
-                    total.ctypes.data + i * heads * item, factor.ctypes.data, carry.ctypes.data,
+                    weight.ctypes.data, end - start, heads, max_score.ctypes.data + i * heads * item,
+                    denominator.ctypes.data + i * heads * item, factor.ctypes.data, carry.ctypes.data,
                 ), slope)  # fmt: skip
                 if draw[3] > 0:
                     mine = np.uint64(destination_ids[i])
@@ -87,33 +89,33 @@ def fold_attention_v2(
 
 
 @numba.njit(nogil=True)
-def _edge_errors(
+def _edge_gradients(
     row: Any, own: Any, att: Any, record: Any, g: Any, slope: Any, heads: Any, source: Any, destination: Any, draw: Any,
-    keep: Any, weight: Any, dots: Any, error: Any,
+    keep: Any, weight: Any, dots: Any, d_scores: Any,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
-    """One edge's weights after dropout and errors of its scores, into ``weight`` and ``error`` [K]."""
+    """One edge's weights after dropout and gradients of its scores, into ``weight`` and ``d_scores`` [K]."""
     width = np.int64(len(row) // heads)
     pair_scores(
-        (error.ctypes.data, att.ctypes.data, row.ctypes.data, own.ctypes.data, np.int64(heads), width), slope
+        (d_scores.ctypes.data, att.ctypes.data, row.ctypes.data, own.ctypes.data, np.int64(heads), width), slope
     )  # fmt: skip
     for h in range(heads):
         first, last = h * width, (h + 1) * width
-        score = error[h]
+        score = d_scores[h]
         dots[h] = dot(g[first:last], row[first:last])
         weight[h] = math.exp(score - record[heads + h]) * record[2 * heads + h]
-        error[h] = -weight[h] * record[3 * heads + h]
+        d_scores[h] = -weight[h] * record[3 * heads + h]
     if draw[3] > 0:
         drop_edge(weight, source, destination, heads, draw, keep)
     for h in range(heads):
-        error[h] += weight[h] * dots[h]
+        d_scores[h] += weight[h] * dots[h]
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)
-def add_destination_errors(
+def add_destination_gradients(
     bounds: Any, rows: Any, indptr: Any, indices: Any, z: Any, x: Any, att: Any, records: Any, grad: Any, slope: Any,
     heads: Any, source_ids: Any, destination_ids: Any, draw: Any, keep: Any, d_x: Any, d_att: Any,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
-    """Errors of the destinations' rows and of ``att``.
+    """Gradients of the destinations' rows and of ``att``.
 
     Args:
         bounds: int64 [T + 1], the listed rows of each lane. records: [M, 4 K]. grad: [M, K D].
@@ -122,7 +124,7 @@ def add_destination_errors(
     width = z.shape[1] // heads
     everything = len(rows) == 0
     for lane in numba.prange(len(bounds) - 1):
-        weight, dots, error = np.empty(heads, z.dtype), np.empty(heads, z.dtype), np.empty(heads, z.dtype)
+        weight, dots, d_scores = np.empty(heads, z.dtype), np.empty(heads, z.dtype), np.empty(heads, z.dtype)
         of_row = np.empty(z.shape[1], z.dtype)
         for a in range(bounds[lane], bounds[lane + 1]):
             i = np.int64(a) if everything else np.int64(rows[a])
@@ -131,14 +133,14 @@ def add_destination_errors(
             for e in range(indptr[a], indptr[a + 1]):
                 j = indices[e]
                 row = z[j]
-                _edge_errors(
+                _edge_gradients(
                     row, own, att, record, g, slope, heads, np.uint64(source_ids[j]), np.uint64(destination_ids[i]), draw,
-                    keep, weight, dots, error,
+                    keep, weight, dots, d_scores,
                 )  # fmt: skip
                 for h in range(heads):
                     first, last = h * width, (h + 1) * width
-                    _destination_error(
-                        error[h], att[first:last], row[first:last], own[first:last], slope, target[first:last],
+                    _add_destination_gradient(
+                        d_scores[h], att[first:last], row[first:last], own[first:last], slope, target[first:last],
                         of_row[first:last],
                     )  # fmt: skip
             for f in range(len(of_row)):
@@ -146,28 +148,28 @@ def add_destination_errors(
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)
-def write_source_errors(
+def write_source_gradients(
     chunks: Any, indptr: Any, indices: Any, z: Any, x: Any, att: Any, records: Any, grad: Any, slope: Any, heads: Any,
     source_ids: Any, destination_ids: Any, draw: Any, keep: Any, d_z: Any,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
-    """Errors of the sources' rows, d_z: [S, K D], overwritten."""
+    """Gradients of the sources' rows, d_z: [S, K D], overwritten."""
     width = z.shape[1] // heads
     for c in numba.prange(len(chunks) - 1):
-        weight, dots, error = np.empty(heads, z.dtype), np.empty(heads, z.dtype), np.empty(heads, z.dtype)
+        weight, dots, d_scores = np.empty(heads, z.dtype), np.empty(heads, z.dtype), np.empty(heads, z.dtype)
         for j in range(chunks[c], chunks[c + 1]):
             row, target = z[j], d_z[j]
             target[:] = 0
             for e in range(indptr[j], indptr[j + 1]):
                 i = indices[e]
                 own, g = x[i], grad[i]
-                _edge_errors(
+                _edge_gradients(
                     row, own, att, records[i], g, slope, heads, np.uint64(source_ids[j]), np.uint64(destination_ids[i]), draw,
-                    keep, weight, dots, error,
+                    keep, weight, dots, d_scores,
                 )  # fmt: skip
                 for h in range(heads):
                     first, last = h * width, (h + 1) * width
-                    _source_error(
-                        error[h], weight[h], att[first:last], row[first:last], own[first:last], g[first:last], slope,
+                    _add_source_gradient(
+                        d_scores[h], weight[h], att[first:last], row[first:last], own[first:last], g[first:last], slope,
                         target[first:last],
                     )  # fmt: skip
 
@@ -179,6 +181,6 @@ def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
     numbers = (scalar, 1, longs, longs, words_of(None), scalar)
     return [
         (fold_attention_v2, (longs, ints, ints, ints, x, x, x[0], *numbers, x, x, x)),
-        (add_destination_errors, (longs, ints, ints, ints, x, x, x[0], x, x, *numbers, x, table)),
-        (write_source_errors, (longs, ints, ints, x, x, x[0], x, x, *numbers, x)),
+        (add_destination_gradients, (longs, ints, ints, ints, x, x, x[0], x, x, *numbers, x, table)),
+        (write_source_gradients, (longs, ints, ints, x, x, x[0], x, x, *numbers, x)),
     ]
