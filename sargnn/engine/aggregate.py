@@ -18,7 +18,8 @@ from sargnn.engine.operators.stock import StockOperators
 from sargnn.engine.pool import Pool
 from sargnn.engine.reducers.base import Fold, Reducer, Tensors
 from sargnn.engine.workspace import Workspace
-from sargnn.kernels.dispatch import choose_operation
+from sargnn.kernels.base import Kernel
+from sargnn.kernels.dispatch import choose_kernel, make_operation
 from sargnn.profile import AGGREGATION, Profile
 from sargnn.resolve import resolve
 from sargnn.rng import Draw, Purpose
@@ -32,8 +33,8 @@ class Engine:
 
     Args:
         group: the workers; its profile is the engine's.
-        mode: a key of ``MODES``. mode_target: where a mode outside the package is defined, ``FILE.py:NAME``.
-        kernel: ``auto`` or a key of ``KERNELS``. kernel_target: likewise.
+        mode: a key of ``MODES``, or the target ``FILE.py:NAME`` of a mode outside the package.
+        kernel: ``auto``, a key of ``KERNELS``, or a target.
         prefetch_depth: how many rounds of the exchange are posted ahead.
         seed: of the dropout masks.
         device, dtype: of all tensors.
@@ -57,12 +58,10 @@ class Engine:
         device: torch.device = torch.device("cpu"),  # noqa: B008
         dtype: torch.dtype = torch.float32,
         cache_static: bool = True,
-        mode_target: str | None = None,
-        kernel_target: str | None = None,
     ) -> None:
         self.group = group
-        self.mode: Mode = resolve("training mode", MODES, mode, mode_target)()
-        self._kernel_name, self._kernel_target = kernel, kernel_target
+        self.mode: Mode = resolve("training mode", MODES, mode)()
+        self._kernel_name = kernel
         self.exchange = Exchange(group, prefetch_depth)
         self.seed, self.device, self.dtype = seed, device, dtype
         self.caches_constants = cache_static and not self.mode.is_baseline
@@ -73,6 +72,7 @@ class Engine:
         self.epoch = 0
         self.keeps_constants = True
         self._constants: dict[tuple[int, int], tuple[object, LayerPlan, Any]] = {}
+        self._kernels: dict[str, Kernel] = {}
         self._operations: dict[str, Any] = {}
 
     @property
@@ -80,12 +80,19 @@ class Engine:
         """Where time is recorded."""
         return self.group.profile
 
+    def kernel(self, operation: str) -> Kernel:
+        """The kernel that serves an operation such as ``sum``; chosen once. Raises ``KernelError`` with each kernel's reasons."""
+        if operation not in self._kernels:
+            self._kernels[operation] = choose_kernel(
+                self._kernel_name, operation, self.device, self.dtype, autograd=self.mode.plain_autograd
+            )  # fmt: skip
+        return self._kernels[operation]
+
     def operation(self, name: str) -> Any:
-        """What executes a kernel operation such as ``sum``; chosen once. Raises ``KernelError`` with each kernel's reasons."""
+        """What runs an operation in this engine's mode; made once."""
         if name not in self._operations:
-            self._operations[name] = choose_operation(
-                self._kernel_name, name, self.device, self.dtype, autograd=self.mode.plain_autograd, profile=self.profile,
-                target=self._kernel_target,
+            self._operations[name] = make_operation(
+                self.kernel(name), name, profile=self.profile, autograd=self.mode.plain_autograd
             )  # fmt: skip
         return self._operations[name]
 

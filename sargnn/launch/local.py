@@ -127,9 +127,9 @@ def check_strategies(config: RunConfig) -> None:
         dtype=DTYPES[config.precision],
     )
     for operation in config.model.operations:
-        engine.kernel_for(operation)
+        engine.kernel(operation)
     if config.smooth.name != "none":
-        engine.kernel_for("sum")
+        engine.kernel("sum")
 
 
 def check_network(comm: CommConfig) -> None:

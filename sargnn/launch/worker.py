@@ -30,6 +30,7 @@ from sargnn.models.inputs import GraphShape
 from sargnn.models.stack import Stack
 from sargnn.partition.cut import Part
 from sargnn.partition.store import open_part, partition_info, release
+from sargnn.profile import Profile
 from sargnn.rng import MAX_ID
 from sargnn.shards.graph import WorkerGraph
 from sargnn.tracking import files
@@ -99,7 +100,7 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int) -> None:
         global _pulse
         _pulse = Pulse(rank, traffic)
         _pulse.start()
-    group = Group.from_environment(config.comm.backend, config.comm.timeout_s, rank, world, traffic)
+    group = Group.from_environment(config.comm.backend, config.comm.timeout_s, rank, world, traffic, Profile(config.profile))
     before_loading = private_bytes()
     trainer = make_trainer(config, open_part(info.path, rank), info.num_classes, group)
     if inputs.get("checkpoint"):
@@ -124,8 +125,8 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int) -> None:
         checkpoint.save(trainer, config, info.dataset_hash, run_dir, epoch)
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        trainer.wants_stop |= number != signal.SIGUSR1
-        trainer.wants_checkpoint = True
+        trainer.requests.stop |= number != signal.SIGUSR1
+        trainer.requests.checkpoint = True
 
     # SIGUSR2 comes through srun, which would end everything at a SIGTERM.
     for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
@@ -135,8 +136,8 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int) -> None:
     if not trainer.stopped:
         trainer.smooth()
     result = measured(trainer, group) | {"mfg": flows}
-    if trainer.spans is not None:
-        files.write_json(files.trace_path(run_dir, rank), trainer.spans.trace(rank))
+    if group.profile.recording:
+        files.write_json(files.trace_path(run_dir, rank), group.profile.trace(rank))
     private = group.gather(torch.tensor(before_loading, dtype=torch.int64))
     result["private_bytes_before_loading"] = [int(one) for one in private]
     if rank == 0:

@@ -11,7 +11,8 @@ from sargnn.config import RunConfig
 from sargnn.models.stack import GraphLayer
 from sargnn.partition.store import PartitionInfo
 from sargnn.tracking.provenance import versions
-from sargnn.training.loop import History, Trainer, steady
+from sargnn.training.history import History, steady
+from sargnn.training.loop import Trainer
 
 
 def described(config: RunConfig, info: PartitionInfo, git_sha: str | None) -> dict[str, Any]:
@@ -77,7 +78,7 @@ def measured(trainer: Trainer, group: Group) -> dict[str, Any]:
         for found in (history.profile_s, history.cpu_s, history.work)
     )
     layers = [layer for layer in trainer.model.layers if isinstance(layer, GraphLayer)]
-    kernels = {trainer.engine.kernel_for(layer.reducer.operation).name for layer in layers if layer.uses_edges}
+    kernels = {trainer.engine.kernel(layer.reducer.operation).name for layer in layers if layer.uses_edges}
     return {
         "losses": history.losses,
         "train_acc": history.accuracies.get("train"),

@@ -24,6 +24,7 @@ from sargnn.config import (
 )
 from sargnn.data.dataset import Dataset
 from sargnn.data.settings import SyntheticConfig
+from sargnn.engine.reducers.base import Reducer
 from sargnn.launch.worker import make_trainer
 from sargnn.models import MODELS
 from sargnn.models.gat import Gat
@@ -128,9 +129,10 @@ def graph_layers(trainer: Trainer) -> list[GraphLayer]:
     return [layer for layer in trainer.model.layers if isinstance(layer, GraphLayer)]
 
 
-def edge_layers(trainer: Trainer) -> list[GraphLayer]:
-    """Those that aggregate."""
-    return [layer for layer in graph_layers(trainer) if layer.uses_edges]
+def edge_layers(trainer: Trainer) -> list[tuple[GraphLayer, Reducer]]:
+    """Those that aggregate, each with its reducer."""
+    layers = zip(graph_layers(trainer), trainer.plans, strict=True)
+    return [(layer, layer.reducer_on(plan)) for layer, plan in layers if layer.uses_edges]
 
 
 def step(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
@@ -148,7 +150,8 @@ def step(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
     predicted = 0
     for layer, own_plan in zip(graph_layers(trainer), trainer.plans, strict=True):
         predicted += layer.uses_edges and trainer.engine.mode.wire_bytes(
-            own_plan, layer.reducer, layer.sent_widths, trainer.rows.element_size(), sent_needs_grad=layer.sent_needs_grad
+            own_plan, layer.reducer_on(own_plan), layer.exchanged_widths, trainer.rows.element_size(),
+            exchanged_needs_grad=layer.exchanged_needs_grad,
         )
     with torch.no_grad():
         for buffer, value in zip(trainer.model.buffers(), before, strict=True):  # fed-back labels depend on them
@@ -163,15 +166,15 @@ def step(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
         "grads": grads,
         "sent_bytes": sent,
         "predicted_bytes": predicted,
-        "fetched_again": [trainer.engine.mode.fetches(layer.reducer) - 1 for layer in edge_layers(trainer)],
+        "fetched_again": [trainer.engine.mode.fetches(reducer) - 1 for _, reducer in edge_layers(trainer)],
         "halo_rows": plan.halo_rows,
         "held_bytes": trainer.engine.exchange.held_bytes(),
         "planned_bytes": plan.lists.buffer_bytes(
             plan.rank,
-            max((sum(layer.sent_widths) for layer in edge_layers(trainer)), default=0),
+            max((sum(layer.exchanged_widths) for layer, _ in edge_layers(trainer)), default=0),
             trainer.rows.element_size(),
             config.comm.prefetch_depth,
-            refetch=any(trainer.engine.mode.fetches(layer.reducer) > 1 for layer in edge_layers(trainer)),
+            refetch=any(trainer.engine.mode.fetches(reducer) > 1 for _, reducer in edge_layers(trainer)),
         ),
     }
 

@@ -52,8 +52,9 @@ class PropagationLayer(GraphLayer):
     def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
         """Labels [N, C] to logits [N, C]."""
         scores = propagate(
-            engine, plan, x.joined(), alpha=self.alpha, steps=self.steps, adjacency=self.adjacency, after=lambda y: y.clamp_(0, 1)
-        )
+            engine, plan, x.joined(), alpha=self.alpha, steps=self.steps, adjacency=self.adjacency,
+            after=lambda y: y.clamp_(0, 1),
+        )  # fmt: skip
         return (scores + _LEAST).div_(scores.sum(1, keepdim=True) + _LEAST * scores.shape[1]).log_()
 
 

@@ -25,15 +25,14 @@ class SageLayer(GraphLayer):
 
     Args:
         spec: its place in the stack.
-        aggregator: a key of ``REDUCERS`` (``mean``, ``max`` or ``sum``), or ``FILE.py:NAME`` of a reducer outside the package.
+        aggregator: a key of ``REDUCERS`` (``mean``, ``max`` or ``sum``), or the target of a reducer outside the package.
     """
 
     reads_blocks = True
 
     def __init__(self, spec: LayerSpec, *, aggregator: str = "mean") -> None:
         super().__init__(spec)
-        target = aggregator if ":" in aggregator else None
-        self._reducer: Reducer = resolve("aggregator", REDUCERS, aggregator, target)()
+        self._reducer: Reducer = resolve("aggregator", REDUCERS, aggregator)()
         self.neigh = nn.Linear(self.in_width, self.out_width, bias=False)
         self.self = nn.Linear(self.in_width, self.out_width, bias=spec.bias)
         gain = nn.init.calculate_gain("relu")
