@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 
 from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
@@ -81,7 +80,7 @@ class Engine:
         return self.group.profile
 
     def kernel(self, operation: str) -> Kernel:
-        """The kernel that serves an operation such as ``sum``; chosen once. Raises ``KernelError`` with each kernel's reasons."""
+        """The kernel that serves an operation such as ``sum``; chosen once. Raises ``KernelError`` with every reason."""
         if operation not in self._kernels:
             self._kernels[operation] = choose_kernel(
                 self._kernel_name, operation, self.device, self.dtype, autograd=self.mode.plain_autograd

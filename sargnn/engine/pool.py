@@ -117,4 +117,3 @@ def _holders(tensor: Tensor) -> int:
 def _shaped(flat: Tensor, rows: int, width: int) -> Tensor:
     """Not a view, which autograd would not let anyone write to."""
     return torch.empty(0, dtype=flat.dtype).set_(flat.untyped_storage(), 0, (rows, width), (width, 1))
-

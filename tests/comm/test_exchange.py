@@ -37,7 +37,7 @@ def rows_of(rank: int, repeat: int) -> tuple[torch.Tensor, ...]:
 
 
 def span_of(lists: HaloLists, peer: int, number: int) -> tuple[int, int]:
-    spans = lists.spans(lists.receive_rows[peer])
+    spans = lists.pieces(lists.receive_rows[peer])
     return spans[number] if number < len(spans) else (0, 0)
 
 

@@ -36,7 +36,7 @@ class DomainParallel(Mode):
 
 
 class _HaloExchange(torch.autograd.Function):
-    """Forward: the peers' rows [H, F_t] of each exchanged tensor. Backward: the adjoint, halo gradients return and are added."""
+    """Forward: the peers' rows [H, F_t] of each tensor. Backward: the adjoint, halo gradients return and are added."""
 
     @staticmethod
     def forward(ctx: Any, call: Call, *exchanged: Tensor) -> Tensors:
