@@ -7,7 +7,6 @@ and need neither Hydra nor OmegaConf.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import re
@@ -18,25 +17,22 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import yaml
 
+from sargnn.decides import FREE, LOSSES, RUN, as_mapping, find_deciding, find_free, only_when
 from sargnn.errors import ConfigError
 from sargnn.fields import (
     AT_LEAST_ONE,
-    DECIDES,
     FRACTION,
-    FREE,
-    LOSSES,
     NOT_NEGATIVE,
     PLAIN_NAME,
     POSITIVE,
     PROBABILITY,
-    RUN,
     TARGET,
     build,
     chosen_from,
     number,
-    only_when,
 )
-from sargnn.resolve import describe_source, is_target
+from sargnn.plain_yaml import read_yaml
+from sargnn.resolve import describe_source
 
 DATASETS = chosen_from("dataset", "sargnn.data:DATASETS")
 
@@ -347,29 +343,9 @@ class RunConfig:
 
 
 def loss_settings(config: RunConfig) -> dict[str, Any]:
-    """The settings that decide the losses; those of a group as a mapping of their own.
-
-    A setting at its default is left out, so that a new one leaves older runs' hashes as they are. Of a target, the name and
-    the content of its file stand here and not its path; of ``dataset.add_self_loops`` what it comes to with this model.
-    """
-    deciding = _deciding(config, "", config)
+    """The settings that decide the losses (``find_deciding``); ``dataset.add_self_loops`` as it comes out with this model."""
+    deciding = find_deciding(config, config)
     deciding["dataset"]["add_self_loops"] = config.add_self_loops
-    return deciding
-
-
-def _deciding(settings: Any, kind: str, config: RunConfig) -> dict[str, Any]:
-    deciding: dict[str, Any] = {}
-    for one in dataclasses.fields(settings):
-        value, says = getattr(settings, one.name), one.metadata
-        if "hashed_as" in says:
-            deciding[one.name] = says["hashed_as"]
-        elif says.get(DECIDES, kind) != LOSSES[DECIDES] or not getattr(config, says.get("when", ""), True):
-            continue
-        elif dataclasses.is_dataclass(value):
-            deciding[one.name] = _deciding(value, LOSSES[DECIDES], config)
-        elif says.get("always") or value != one.default:
-            outside = says.get("target") and is_target(str(value))
-            deciding[one.name] = describe_source(value) if outside else value
     return deciding
 
 
@@ -378,12 +354,7 @@ def fixed_settings(config: RunConfig) -> dict[str, Any]:
 
     A finer list than resuming allows, for runs are compared.
     """
-    free: set[str] = set()
-    for one in dataclasses.fields(config):
-        value, kind = getattr(config, one.name), one.metadata[DECIDES]
-        inner = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
-        kinds = {f"{one.name}.{each.name}": each.metadata.get(DECIDES, kind) for each in inner} or {one.name: kind}
-        free |= {key for key, decides in kinds.items() if decides == FREE[DECIDES]}
+    free = find_free(config)
     return {key: value for key, value in flatten(config).items() if key not in free}
 
 
@@ -483,29 +454,9 @@ def parse(mapping: Any) -> RunConfig:
     return config
 
 
-class _PlainLoader(yaml.SafeLoader):
-    """YAML without aliases: a few lines of them can stand for a document that fits no memory."""
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("aliases (*name) are not read")
-        return super().compose_node(parent, index)
-
-
-def read_mapping(path: Path) -> Any:
-    """A run's ``config.yaml`` as it stands there, unchecked. Raises ``ConfigError`` for a file that is no plain YAML."""
-    try:
-        return yaml.load(path.read_text(), Loader=_PlainLoader)  # a SafeLoader
-    except RecursionError as error:
-        raise ConfigError("A run's configuration cannot be read.", given=str(path), hint="it is nested too deeply") from error
-    except (yaml.YAMLError, OSError, ValueError) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise ConfigError("A run's configuration cannot be read.", given=str(path), hint=reason) from error
-
-
 def load(path: Path) -> RunConfig:
     """Read a run's ``config.yaml``. Raises ``ConfigError`` with the file's name."""
-    mapping = read_mapping(path)
+    mapping = read_yaml(path, "A run's configuration")
     try:
         return parse(mapping)
     except ConfigError as error:
@@ -517,15 +468,6 @@ def save(config: RunConfig, path: Path) -> None:
     temporary = path.with_name(f".{path.name}.tmp")  # a run's settings are never half there
     temporary.write_text(yaml.safe_dump(as_mapping(config), sort_keys=False))
     temporary.replace(path)
-
-
-def as_mapping(settings: Any) -> dict[str, Any]:
-    """A settings dataclass as a plain mapping, groups inside it likewise; without ``target`` where there is none."""
-    mapping = dataclasses.asdict(settings)
-    for group in (mapping, *(value for value in mapping.values() if isinstance(value, dict))):
-        if group.get("target", "") is None:
-            del group["target"]
-    return mapping
 
 
 def flatten(config: RunConfig) -> dict[str, Any]:

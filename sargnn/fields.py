@@ -1,7 +1,7 @@
 """Dataclasses from plain mappings, checked field by field; every mistake is a ``ConfigError`` with its key's dotted name.
 
-A field's metadata says what is allowed (bounds, targets, a table of settings classes) and what the setting decides.
-Metadata is joined with ``|``: ``field(metadata=AT_LEAST_ONE | FREE)``.
+A field's metadata says what is allowed: bounds, targets, a table of settings classes. Metadata is joined with ``|``, also with
+that of ``sargnn.decides``: ``field(metadata=AT_LEAST_ONE | FREE)``.
 """
 
 from __future__ import annotations
@@ -20,31 +20,11 @@ from sargnn.resolve import absolute_target, is_target, load_attribute, resolve
 T = TypeVar("T")
 Metadata = dict[str, Any]
 
-DECIDES = "decides"
-LOSSES: Metadata = {DECIDES: "losses"}
-"""The losses depend on it: a resumed run keeps it, and it is in ``config_hash``."""
-RUN: Metadata = {DECIDES: "run"}
-"""It tells runs apart that are compared: it may change when a run is resumed, but not between two submissions of one run."""
-FREE: Metadata = {DECIDES: "nothing"}
-"""It may change whenever a run is started or submitted again."""
-
-ALWAYS_HASHED: Metadata = {"always": True}
-"""In ``config_hash`` also at its default. Other settings are left out there: a new one leaves older hashes as they are."""
 TARGET: Metadata = {"target": True}
 """A text that names an object outside the package (``sargnn.resolve``); its path is made absolute."""
 
 PLAIN_NAME: Metadata = {"plain": True}
 """A text that can be a part of a folder's name."""
-
-
-def only_when(name: str) -> Metadata:
-    """The setting decides the losses only where this property of ``RunConfig`` is true; else it is of the kind ``RUN``."""
-    return {"when": name}
-
-
-def hashed_as(value: Any) -> Metadata:
-    """It does not decide the losses, and ``config_hash`` holds this value in its place."""
-    return {"hashed_as": value}
 
 
 def chosen_from(kind: str, table: str) -> Metadata:
@@ -152,7 +132,7 @@ def _as_float(value: int) -> float:
     try:
         return float(value)
     except OverflowError:
-        return math.copysign(math.inf, value)
+        return math.inf if value > 0 else -math.inf
 
 
 def _check_bounds(value: float, key: str, metadata: Metadata) -> None:

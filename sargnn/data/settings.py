@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sargnn.config import DatasetReader, DatasetSettings
-from sargnn.fields import ALWAYS_HASHED, AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, RUN, number
+from sargnn.decides import ALWAYS_HASHED, RUN
+from sargnn.fields import AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, number
 
 if TYPE_CHECKING:
     from sargnn.data.dataset import Dataset

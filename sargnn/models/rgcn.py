@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from sargnn.fields import AT_LEAST_ONE, RUN, hashed_as
+from sargnn.decides import RUN, hashed_as
+from sargnn.fields import AT_LEAST_ONE
 from sargnn.models.settings import StackSettings
 
 if TYPE_CHECKING:
