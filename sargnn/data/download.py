@@ -72,7 +72,7 @@ def _fetch_more(address: str, part: Path, have: int, archive: Path) -> int:
     """Append what comes; how many bytes the whole file has."""
     request = urllib.request.Request(address, headers={"Range": f"bytes={have}-"} if have else {})
     try:
-        answer = _opened(request)
+        answer = _ask(request)
     except urllib.error.HTTPError as error:
         error.close()
         size = (error.headers.get("Content-Range") or "").removeprefix("bytes */")
@@ -100,7 +100,7 @@ def _fetch_more(address: str, part: Path, have: int, archive: Path) -> int:
     return total
 
 
-def _opened(request: urllib.request.Request) -> Any:
+def _ask(request: urllib.request.Request) -> Any:
     """The answer. A thread waits for it, because looking a name up may take minutes, and knows no time limit."""
     found: Queue[Any] = Queue()
 

@@ -73,7 +73,7 @@ class FeatureCheck:
         what = "too large" if np.isfinite(rows[row, column]) else "not finite"
         return DataError(
             f"'{self._source}' holds a feature that is {what} in {self._place(row, column)}.",
-            given=rows[row, column],
+            given=str(rows[row, column]),
             allowed=f"numbers from {-LARGEST:g} to {LARGEST:g}, whose squares single precision can hold",
         )
 

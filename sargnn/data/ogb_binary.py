@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
-from numpy.lib import format as npy_format
 
+from sargnn.data.npy import read_header
 from sargnn.data.ogb_files import ARCHIVE_ERRORS, MAX_EDGES, MAX_NODES, expect_range, labels_from
 from sargnn.data.ogb_folder import OgbFolder
 from sargnn.errors import DataError
@@ -47,12 +47,10 @@ class Member:
             except KeyError as error:
                 held = ", ".join(one.removesuffix(".npy") for one in archive.namelist())
                 raise DataError(f"'{path}' holds no array '{name}'.", given=held) from error
-            version = npy_format.read_magic(self._file)
-            read = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
-            self.shape, fortran, self.dtype = read(self._file)
-            if self.dtype.hasobject or (fortran and len(self.shape) > 1):
-                form = f"{self.dtype}, Fortran order: {fortran}"
-                raise DataError(f"'{path}' holds '{name}' in a form that is not read.", given=form)
+            try:
+                self.shape, self.dtype = read_header(self._file)
+            except ValueError as error:
+                raise DataError(f"'{path}' holds '{name}' in a form that is not read: {error}.") from error
             self._open = stack.pop_all()
 
     def skip(self, entries: int) -> None:

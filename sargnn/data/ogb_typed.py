@@ -38,7 +38,7 @@ from sargnn.data.ogb_files import (
     split_folder,
 )
 from sargnn.data.schema import Relation
-from sargnn.data.typed import Edges, homogenized, typed_dataset
+from sargnn.data.typed import Edges, homogenize, typed_dataset
 from sargnn.errors import DataError
 from sargnn.sources import OgbConfig, OgbDirConfig
 
@@ -139,7 +139,7 @@ class TypedOgbDir(InMemoryReader):
             labels=labels,
             split=read_split(self.split, self.counts[self.labelled]),
         )
-        return homogenized(dataset) if self.config.homogenize else dataset
+        return homogenize(dataset) if self.config.homogenize else dataset
 
     def _relation(self, triplet: tuple[str, ...]) -> Edges:
         path, head, tail = self.edges[triplet], triplet[0], triplet[2]

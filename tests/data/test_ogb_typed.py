@@ -16,7 +16,7 @@ from sargnn.data.dataset import SPLITS, Dataset, open_dataset
 from sargnn.data.ogb import ogb_dir
 from sargnn.errors import DataError
 from sargnn.sources import OgbDirConfig
-from tests.data.stores import stored
+from tests.data.stores import write_and_read
 from tests.data.test_ogb import write_gz
 
 COUNTS = {"author": 7, "field_of_study": 4, "institution": 3, "paper": 9}
@@ -59,7 +59,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def read(folder: Path, **flags: Any) -> Dataset:
-    return stored(ogb_dir(dataclasses.replace(CONFIG, root=str(folder), **flags)))
+    return write_and_read(ogb_dir(dataclasses.replace(CONFIG, root=str(folder), **flags)))
 
 
 def edges_of(dataset: Dataset, relation: int) -> list[tuple[int, int]]:
