@@ -14,7 +14,7 @@ import numba
 import numpy as np
 
 from sargnn.data.check import check_content, check_features, check_form, check_split, index_dtype
-from sargnn.data.manifest import reading
+from sargnn.data.manifest import blame_manifest
 from sargnn.data.schema import SPLITS as SPLITS
 from sargnn.data.schema import UNLABELLED as UNLABELLED
 from sargnn.data.schema import Schema
@@ -198,7 +198,7 @@ def open_dataset(path: Path, *, verify: bool) -> Dataset:
     store = Store(path, "dataset", FORMAT_VERSION)
     if verify:
         store.verify()
-    with reading(path, "of the dataset"):
+    with blame_manifest(path, "of the dataset"):
         schema = Schema.from_json(store.meta["schema"])
         name, num_classes = store.meta["name"], store.meta["num_classes"]
         if type(name) is not str or type(num_classes) is not int:

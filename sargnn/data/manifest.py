@@ -50,7 +50,7 @@ def digest_of(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def damaged(store: Path, file: Path, state: str) -> StoreError:
+def damage_error(store: Path, file: Path, state: str) -> StoreError:
     """The error for a file of a store."""
     return StoreError(
         f"The store file '{file}' is damaged: {state}.",
@@ -68,13 +68,13 @@ def size_inside(store: Path, file: Path) -> int:
         inside = file.resolve(strict=True).is_relative_to(store.resolve(strict=True))
         status = file.stat()
     except FileNotFoundError as error:
-        raise damaged(store, file, "it is missing") from error
+        raise damage_error(store, file, "it is missing") from error
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a name that no file can have
-        raise damaged(store, file, "it cannot be read") from error
+        raise damage_error(store, file, "it cannot be read") from error
     if not inside:
-        raise damaged(store, file, "it is a link to something outside the store")
+        raise damage_error(store, file, "it is a link to something outside the store")
     if not stat.S_ISREG(status.st_mode):
-        raise damaged(store, file, "it is no plain file")
+        raise damage_error(store, file, "it is no plain file")
     return status.st_size
 
 
@@ -86,7 +86,7 @@ def read_manifest(store: Path, kind: str, version: int) -> Manifest:
     """
     path = store / MANIFEST
     if size_inside(store, path) > _LARGEST_BYTES:
-        raise damaged(store, path, "it is too large for a manifest")
+        raise damage_error(store, path, "it is too large for a manifest")
     try:
         content = json.loads(path.read_text())
         found = (content["kind"], content["version"])
@@ -94,9 +94,9 @@ def read_manifest(store: Path, kind: str, version: int) -> Manifest:
         digest = content.pop("sha256", None)
         right = digest == digest_of(content)
     except RecursionError as error:
-        raise damaged(store, path, "it is nested too deeply") from error
+        raise damage_error(store, path, "it is nested too deeply") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise damaged(store, path, "it is unreadable or lacks an entry") from error
+        raise damage_error(store, path, "it is unreadable or lacks an entry") from error
     if found != (kind, version):
         raise StoreError(
             f"'{store}' is not a store that this version can read.",
@@ -105,17 +105,17 @@ def read_manifest(store: Path, kind: str, version: int) -> Manifest:
             hint=f"remove the folder to have it made again: rm -r {store}",
         )
     if not right:
-        raise damaged(store, path, "its content does not match its checksum")
+        raise damage_error(store, path, "its content does not match its checksum")
     if not isinstance(meta, dict) or not isinstance(files, dict):
-        raise damaged(store, path, "its entries 'meta' and 'files' must be mappings")
+        raise damage_error(store, path, "its entries 'meta' and 'files' must be mappings")
     return Manifest(meta, {name: _entry(store, name, entry) for name, entry in files.items()})
 
 
 def _entry(store: Path, name: str, content: Any) -> FileEntry:
     path = store / MANIFEST
     if not _NAME.fullmatch(name) or {".", ".."} & set(name.split("/")):
-        raise damaged(store, path, f"it names a file that cannot be in the store, {name[:80]!r}")
-    with reading(store, f"of the file '{name[:80]}'"):
+        raise damage_error(store, path, f"it names a file that cannot be in the store, {name[:80]!r}")
+    with blame_manifest(store, f"of the file '{name[:80]}'"):
         shape, dtype = content["shape"], np.dtype(_a(str, content["dtype"]))
         if dtype.hasobject or dtype.str != content["dtype"] or any(_a(int, length) < 0 for length in _a(list, shape)):
             raise ValueError
@@ -130,9 +130,9 @@ def _a(kind: type, value: Any) -> Any:
 
 
 @contextmanager
-def reading(store: Path, what: str) -> Iterator[None]:
+def blame_manifest(store: Path, what: str) -> Iterator[None]:
     """Errors of code that takes a manifest's content apart become one ``StoreError`` that names the manifest."""
     try:
         yield
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, SyntaxError, RecursionError) as error:
-        raise damaged(store, store / MANIFEST, f"what it says {what} cannot be used") from error
+        raise damage_error(store, store / MANIFEST, f"what it says {what} cannot be used") from error

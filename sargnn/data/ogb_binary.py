@@ -40,7 +40,7 @@ class Member:
 
     def __init__(self, path: Path, name: str) -> None:
         self.path, self.name = path, name
-        with ExitStack() as stack, _reading(self.path):
+        with ExitStack() as stack, _blame_archive(self.path):
             archive = stack.enter_context(zipfile.ZipFile(path))
             try:
                 self._file: IO[bytes] = stack.enter_context(archive.open(f"{name}.npy"))
@@ -65,11 +65,11 @@ class Member:
 
     def finish(self) -> None:
         """All was read: its checksum is compared."""
-        with _reading(self.path):
+        with _blame_archive(self.path):
             self._file.read(1)
 
     def _bytes(self, count: int) -> bytes:
-        with _reading(self.path):
+        with _blame_archive(self.path):
             content = self._file.read(count)
         if len(content) < count:
             raise DataError(f"'{self.path}' is cut off: '{self.name}' ends too early.", given=f"shape {self.shape}")
@@ -87,7 +87,7 @@ class Member:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def _blame_archive(path: Path) -> Iterator[None]:
     """What is wrong with an archive becomes a ``DataError`` that names it."""
     try:
         yield

@@ -19,7 +19,7 @@ from sargnn.data.store import sha256_of
 from sargnn.errors import DataError
 
 ARCHIVE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
-"""What a damaged zip archive is answered with, a flipped bit that says it is encrypted among them."""
+"""What ``zipfile`` raises for a damaged archive: ``RuntimeError`` where a flipped bit says that it is encrypted."""
 MAX_NODES = 3_037_000_499
 """The square root of 2**63: edges are sorted by ``destination * N + source``."""
 MAX_EDGES = 2**48

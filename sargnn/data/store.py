@@ -24,7 +24,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import DTypeLike
 
-from sargnn.data.manifest import MANIFEST, FileEntry, damaged, digest_of, read_manifest, size_inside
+from sargnn.data.manifest import MANIFEST, FileEntry, damage_error, digest_of, read_manifest, size_inside
 from sargnn.data.npy import read_header
 from sargnn.errors import StoreError
 
@@ -136,15 +136,15 @@ class StoreWriter:
         if kind is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
             if isinstance(error, OSError):
-                raise self._not_written(error) from error
+                raise self._write_error(error) from error
             return
         try:
             self._publish()
         except OSError as failed:
             shutil.rmtree(self._temporary, ignore_errors=True)
-            raise self._not_written(failed) from failed
+            raise self._write_error(failed) from failed
 
-    def _not_written(self, error: OSError) -> StoreError:
+    def _write_error(self, error: OSError) -> StoreError:
         # NumPy's own word for a write that was cut short has no number.
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or (error.errno is None and "written" in str(error))
         return StoreError(
@@ -201,7 +201,7 @@ class Store:
         for name, entry in self.files.items():
             size = size_inside(path, self._file(name))
             if size != entry.num_bytes:
-                raise damaged(path, self._file(name), f"it has {size} bytes instead of {entry.num_bytes}")
+                raise damage_error(path, self._file(name), f"it has {size} bytes instead of {entry.num_bytes}")
 
     def _file(self, name: str) -> Path:
         return self.path / f"{name}.npy"
@@ -211,7 +211,7 @@ class Store:
         for name in self.files if names is None else names:
             wanted = self._entry(name).sha256
             if sha256_of(self._file(name)) != wanted:
-                raise damaged(self.path, self._file(name), "its content does not match its checksum")
+                raise damage_error(self.path, self._file(name), "its content does not match its checksum")
 
     def array(self, name: str, dtype: DTypeLike | None = None, shape: Sequence[int | None] | None = None) -> np.ndarray:
         """One array, memory-mapped; what is written to it stays in memory (copy on write).
@@ -230,20 +230,20 @@ class Store:
                 raise ValueError("shape or dtype")
             array = np.zeros(*found) if 0 in entry.shape else npy_format.open_memmap(file, mode="c")
         except (OSError, ValueError, OverflowError) as error:
-            raise damaged(self.path, file, "it does not hold the array that the manifest describes") from error
+            raise damage_error(self.path, file, "it does not hold the array that the manifest describes") from error
         fits = shape is None or (
             len(shape) == array.ndim and all(want in (None, have) for want, have in zip(shape, array.shape, strict=True))
         )
         if not fits or (dtype is not None and array.dtype != dtype):
             wanted = [np.dtype(dtype).name if dtype is not None else "", *([str(list(shape))] if shape is not None else [])]
-            raise damaged(
+            raise damage_error(
                 self.path, file, f"it holds {array.dtype.name} {list(array.shape)} instead of {' '.join(wanted).strip()}"
             )
         return array
 
     def _entry(self, name: str) -> FileEntry:
         if name not in self.files:
-            raise damaged(self.path, self.path / MANIFEST, f"it does not name the file '{name}'")
+            raise damage_error(self.path, self.path / MANIFEST, f"it does not name the file '{name}'")
         return self.files[name]
 
     @property

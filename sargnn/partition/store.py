@@ -12,7 +12,7 @@ import numpy as np
 
 from sargnn.data.check import in_range
 from sargnn.data.dataset import Dataset
-from sargnn.data.manifest import damaged, reading
+from sargnn.data.manifest import blame_manifest, damage_error
 from sargnn.data.schema import Schema
 from sargnn.data.store import Store, StoreWriter
 from sargnn.partition.cut import PART_ARRAYS, Cutter, Part
@@ -53,7 +53,7 @@ class PartitionInfo:
 def partition_info(path: Path) -> PartitionInfo:
     """What a partition store's manifest says. Raises ``StoreError`` for a store that is damaged or says something else."""
     store = _open(path)
-    with reading(path, "of the partition"):
+    with blame_manifest(path, "of the partition"):
         meta: dict[str, Any] = {
             k: v for k, v in store.meta.items() if k not in ("stats", "made_by", "schema", "feature_widths")
         }
@@ -125,7 +125,7 @@ def open_part(path: Path, rank: int) -> Part:
         StoreError: the store is damaged or holds no such part; the file is named.
     """
     store = _open(path)
-    with reading(path, "of the partition"):
+    with blame_manifest(path, "of the partition"):
         schema = Schema.from_json(store.meta["schema"])
     names = {array: _name(rank, array) for array in PART_ARRAYS}
     features = [_name(rank, features_name(node_type)) for node_type in range(len(schema.node_types))]
@@ -134,7 +134,7 @@ def open_part(path: Path, rank: int) -> Part:
     part = Part(schema=schema, features=tuple(store.array(name, np.float32, (None, None)) for name in features), **arrays)
     problem = _find_problem(part, rank)
     if problem:
-        raise damaged(path, path / f"{_name(rank, problem)}.npy", "its numbers do not fit the other arrays of the part")
+        raise damage_error(path, path / f"{_name(rank, problem)}.npy", "its numbers do not fit the other arrays of the part")
     return part
 
 

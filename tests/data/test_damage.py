@@ -176,9 +176,14 @@ def test_what_is_no_file_is_not_read(stores: Path, name: str, make: Callable[[Pa
 
 @pytest.mark.parametrize(
     "header",
-    ["{'descr': '|O', 'fortran_order': False, 'shape': (300,), }",
-     "{'descr': '<i8', 'fortran_order': False, 'shape': (900,), }", "(" * 100, "{'descr': '<i8', 'fortran_order': False, 'shape': (-300,), }", "nothing"],
-)  # fmt: skip
+    [
+        "{'descr': '|O', 'fortran_order': False, 'shape': (300,), }",
+        "{'descr': '<i8', 'fortran_order': False, 'shape': (900,), }",
+        "{'descr': '<i8', 'fortran_order': False, 'shape': (-300,), }",
+        "(" * 100,
+        "nothing",
+    ],
+)
 def test_arrays_with_another_header(stores: Path, header: str) -> None:
     """The manifest's checksum fits the file, which is of the right size."""
     file = stores / "dataset" / "labels.npy"

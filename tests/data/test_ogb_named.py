@@ -185,14 +185,25 @@ def damage(folder: Path, how: str) -> None:
         (folder / "RELEASE_v1.txt").rename(folder / "RELEASE_v7.txt")
     elif how == "missing":
         (raw / "node-label.npz").unlink()
-    elif how in ("pickled", "counts", "outside", "nan"):
+    elif how in ("infinite", "billion"):
+        arrays = dict(np.load(raw / "node-label.npz"))
+        arrays["node_label"][20] = np.inf if how == "infinite" else 1e9
+        np.savez_compressed(raw / "node-label.npz", **arrays)
+    elif how == "header":
+        with zipfile.ZipFile(data, "w") as archive:
+            archive.writestr("num_nodes_list.npy", b"\x93NUMPY\x01\x00\x76\x00" + b"(" * 117 + b"\n")
+    else:
         arrays = dict(np.load(data))
         if how == "pickled":
             arrays["edge_index"] = arrays["edge_index"].astype(object)
         elif how == "counts":
             arrays["num_edges_list"] = arrays["num_edges_list"] + 1
-        elif how == "nan":
-            arrays["node_feat"][17, 2] = np.nan
+        elif how in ("nan", "large"):
+            arrays["node_feat"][17, 2] = np.nan if how == "nan" else 1e30
+        elif how == "two graphs":
+            arrays["num_nodes_list"] = np.array([100, 200])
+        elif how == "negative":
+            arrays["edge_index"][0, 7] = -1
         else:
             arrays["edge_index"][1, 40] = 300
         np.savez_compressed(data, **arrays)
@@ -204,7 +215,10 @@ def damage(folder: Path, how: str) -> None:
         ("truncated", "data.npz"), ("flipped", "data.npz"), ("swapped", "data.npz' holds no array"),
         ("release", "another release"), ("missing", "node-label.npz' is missing"), ("pickled", "form that is not read"),
         ("counts", "does not hold 'edge_index' as the counts"), ("outside", "does not exist in row 41"),
-        ("nan", "not finite in row 18"),
+        ("nan", "not finite in row 18, column 3"), ("large", "too large in row 18, column 3"),
+        ("two graphs", "does not hold 'num_nodes_list'"), ("negative", "does not exist in row 8"),
+        ("infinite", "not a class in row 21.\n  given:   inf"), ("billion", "row 21.\n  given:   label 1000000000"),
+        ("header", "header is damaged"),
     ],
 )  # fmt: skip
 def test_wrong_binary_files(tmp_path: Path, how: str, words: str) -> None:
