@@ -38,7 +38,7 @@ INSIDE, NEAR = 0.72, 0.18
 INSIDE_SKEW, OUTSIDE_SKEW = 1.5, 8.0
 COMMUNITIES_PER_RUN = 4
 OVERDRAW = 1.2
-"""Edges drawn for each one wanted: some fall on others or are self-loops; what is too many is thinned out again."""
+"""Edges drawn for each one wanted: parallel edges and self-loops are dropped, then what is left is thinned to the number."""
 LABEL_NOISE, FEATURE_SIGNAL = 0.15, 1.2
 _EDGES_TAG = int(Purpose.EDGES) << 24
 _DRAWN_EDGES, _BUCKET_EDGES, _FEATURE_ROWS = 1 << 22, 1 << 24, 1 << 16

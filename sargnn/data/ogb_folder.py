@@ -40,7 +40,7 @@ class OgbFolder(StreamedReader):
         self._split = {name: existing(folder / f"{name}.csv.gz") for name in SPLITS}
 
     def identity(self) -> dict[str, Any]:
-        """What decides the content, for the store's key: the flags, and each raw file's size and time of change."""
+        """What decides the content, for the store's key: the flags, and what tells each raw file from another."""
         return {
             "reader": self.layout,
             "version": self.version,
