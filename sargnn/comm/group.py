@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from sargnn.comm.join import join
 from sargnn.errors import CommError
 from sargnn.spans import ALL_REDUCE, EXCHANGE_WAIT, count_work, span
 
@@ -58,14 +59,10 @@ class Group:
     def from_environment(
         cls, backend: str, timeout_s: float, rank: int, world: int, traffic: Traffic | None = None
     ) -> Group:  # fmt: skip
-        """Join the group that MASTER_ADDR and MASTER_PORT name. ``traffic``: what to count in."""
+        """Join the group that the environment names (``comm.join``). ``traffic``: what to count in. Raises ``CommError``."""
         if world == 1:
             return cls.single()
-        try:
-            dist.init_process_group(backend, rank=rank, world_size=world, timeout=timedelta(seconds=timeout_s))
-        except (RuntimeError, ValueError) as error:
-            raise CommError(f"Rank {rank} could not join the other workers: {error}") from error
-        return cls(rank, world, dist.group.WORLD, traffic)
+        return cls(rank, world, join(backend, timeout_s, rank, world, os.environ), traffic)
 
     def close(self) -> None:
         """Leave the group."""

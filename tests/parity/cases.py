@@ -29,11 +29,11 @@ from sargnn.config import (
     TrackingConfig,
 )
 from sargnn.data.dataset import Dataset
-from sargnn.launch.worker import make_trainer
 from sargnn.models import MODELS
 from sargnn.models.stack import GraphLayer, Stack
 from sargnn.partition.cut import parts_of
 from sargnn.sources import SyntheticConfig
+from sargnn.training.build import make_trainer
 from sargnn.training.loop import Trainer
 from tests.graphs import assign, nasty_graph, typed_graph
 
