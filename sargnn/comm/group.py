@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from sargnn.comm.join import join
 from sargnn.errors import CommError
 from sargnn.profile import ALL_REDUCE, EXCHANGE_WAIT, Profile
 
@@ -62,14 +63,14 @@ class Group:
         cls, backend: str, timeout_s: float, rank: int, world: int, traffic: Traffic | None = None,
         profile: Profile | None = None,
     ) -> Group:  # fmt: skip
-        """Join the group that MASTER_ADDR and MASTER_PORT name. ``traffic``, ``profile``: what to record in."""
+        """Join the group that the environment names (``comm.join``). ``traffic``, ``profile``: what to record in.
+
+        Raises:
+            CommError: the others could not be reached.
+        """
         if world == 1:
             return cls.single(profile)
-        try:
-            dist.init_process_group(backend, rank=rank, world_size=world, timeout=timedelta(seconds=timeout_s))
-        except (RuntimeError, ValueError) as error:
-            raise CommError(f"Rank {rank} could not join the other workers: {error}") from error
-        return cls(rank, world, dist.group.WORLD, traffic, profile)
+        return cls(rank, world, join(backend, timeout_s, rank, world, os.environ), traffic, profile)
 
     def close(self) -> None:
         """Leave the group."""

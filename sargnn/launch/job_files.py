@@ -8,21 +8,26 @@ from pathlib import Path
 from typing import Any
 
 from sargnn.config import RunConfig, fixed_settings, load, save
-from sargnn.errors import ConfigError
-from sargnn.launch.run_folder import hold
+from sargnn.errors import ConfigError, SargnnError
+from sargnn.launch.run_folder import hold_run_dir
 from sargnn.launch.slurm import Job, SlurmConfig, check_syntax, render, run_dir_line
 from sargnn.tracking import files
+from sargnn.tracking.summary import FINISHED, read_summary
 
 JOB = "job.json"
 
 
 def read_job(run_dir: Path) -> dict[str, Any]:
-    """``script``, ``index`` (in an array, else None), ``jobs`` (numbers) and ``starts``; empty lists if there is no record."""
+    """``script``, ``index`` (in an array, else None), ``jobs`` (numbers) and ``starts``; empty if there is no whole record."""
     empty: dict[str, Any] = {"script": None, "index": None, "jobs": [], "starts": []}
     try:
-        return empty | files.read_json(run_dir / JOB)
-    except (OSError, ValueError):
+        record = empty | files.read_json(run_dir / JOB)
+    except SargnnError:
         return empty
+    starts = record["starts"]
+    fits = isinstance(record["jobs"], list) and all(isinstance(one, str) for one in record["jobs"])
+    fits &= isinstance(starts, list) and all(isinstance(one, dict) and isinstance(one.get("epoch"), int) for one in starts)
+    return record if fits else empty
 
 
 def note_job(run_dir: Path, **changes: Any) -> None:
@@ -65,10 +70,8 @@ def _usable(config: RunConfig, run_dir: Path) -> bool:
 
 
 def _is_over(run_dir: Path) -> bool:
-    try:
-        return bool(files.read_json(run_dir / files.SUMMARY).get("status") == "finished")
-    except (OSError, ValueError):
-        return False
+    summary = read_summary(run_dir)
+    return summary is not None and summary.status == FINISHED
 
 
 def check_point(config: RunConfig, run_dir: Path) -> None:
@@ -100,7 +103,7 @@ def write(slurm: SlurmConfig, job: Job, configs: Sequence[RunConfig], template: 
     try:
         for index, (config, run_dir) in enumerate(zip(configs, job.run_dirs, strict=True)):
             run_dir.mkdir(parents=True, exist_ok=True)
-            hold(run_dir).close()  # nothing works in it now
+            hold_run_dir(run_dir).release()  # nothing works in it now
             save(dataclasses.replace(config, run_dir=str(run_dir)), run_dir / files.CONFIG)
             note_job(run_dir, script=str(script), index=index if job.is_array else None)
         script.parent.mkdir(parents=True, exist_ok=True)

@@ -42,8 +42,8 @@ def existing(run_dir: Path) -> list[Path]:
     return sorted(paths, key=lambda path: int(path.name[6:]))
 
 
-def opened(path: Path, *, verify: bool) -> Store:
-    """A checkpoint; with ``verify`` every checksum is compared first. Raises ``StoreError`` naming what is damaged."""
+def open_checkpoint(path: Path, *, verify: bool) -> Store:
+    """Open a checkpoint; with ``verify`` every checksum is compared first. Raises ``StoreError`` naming what is damaged."""
     store = Store(path, "checkpoint", FORMAT_VERSION)
     if verify:
         store.verify()
@@ -55,7 +55,7 @@ def newest(run_dir: Path) -> tuple[Path | None, list[tuple[Path, StoreError]]]:
     problems = []
     for path in reversed(existing(run_dir)):
         try:
-            opened(path, verify=True)
+            open_checkpoint(path, verify=True)
         except StoreError as error:
             problems.append((path, error))
             continue
@@ -106,7 +106,7 @@ def best(run_dir: Path) -> Path | None:
     found: tuple[float, Path] | None = None
     for path in existing(run_dir):
         try:
-            meta = opened(path, verify=False).meta
+            meta = open_checkpoint(path, verify=False).meta
         except StoreError:
             continue
         accuracy = meta["accuracies"].get("valid")
@@ -121,7 +121,7 @@ def load(trainer: Trainer, path: Path, *, moments: bool = True) -> int:
     Args:
         moments: also the optimizer's state, to train on.
     """
-    store = opened(path, verify=False)  # whoever chose it has verified it
+    store = open_checkpoint(path, verify=False)  # whoever chose it has verified it
     with torch.no_grad():
         for name, tensor in _tables(trainer, sharded=False, make=True, moments=moments):
             tensor.copy_(torch.from_numpy(np.array(store.array(name))))

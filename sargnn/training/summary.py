@@ -1,4 +1,4 @@
-"""``summary.json``: the contract of what a run reports."""
+"""What a run's workers put into ``summary.json`` (``tracking.summary``)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sargnn.training.history import History, steady
 from sargnn.training.loop import Trainer
 
 
-def described(config: RunConfig, info: PartitionInfo, git_sha: str | None) -> dict[str, Any]:
+def describe_run(config: RunConfig, info: PartitionInfo, git_sha: str | None) -> dict[str, Any]:
     """The part that is known before training: what runs, on what, made by what."""
     return {
         "world": config.world,
@@ -56,7 +56,7 @@ def flow_lines(flows: dict[str, list[dict[str, int]]] | None) -> list[str]:
     ]
 
 
-def measured(trainer: Trainer, group: Group) -> dict[str, Any]:
+def measure_results(trainer: Trainer, group: Group) -> dict[str, Any]:
     """The part that was measured; every rank must call it."""
     history: History = trainer.history
     peaks = torch.tensor(

@@ -25,7 +25,6 @@ from sargnn.config import (
 from sargnn.data.dataset import Dataset
 from sargnn.data.settings import SyntheticConfig
 from sargnn.engine.reducers.base import Reducer
-from sargnn.launch.worker import make_trainer
 from sargnn.models import MODELS
 from sargnn.models.gat import Gat
 from sargnn.models.gcn import Gcn
@@ -35,6 +34,7 @@ from sargnn.models.rgcn import Rgcn
 from sargnn.models.sage import Sage
 from sargnn.models.stack import GraphLayer, Stack
 from sargnn.partition.cut import parts_of
+from sargnn.training.build import make_trainer
 from sargnn.training.loop import Trainer
 from tests.graphs import assign, nasty_graph, typed_graph
 
