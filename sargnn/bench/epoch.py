@@ -21,7 +21,7 @@ from sargnn.bench.report import machine
 from sargnn.bench.roofline import Roofline, better, measured
 from sargnn.config import RunConfig
 from sargnn.errors import ConfigError
-from sargnn.spans import AGGREGATION, CATEGORIES, EVALUATION, LINEAR, NODEWISE, PACKING
+from sargnn.profile import AGGREGATION, CATEGORIES, EVALUATION, LINEAR, NODEWISE, PACKING
 
 FILES = "epoch.json", "epoch.md"
 _LIMITS = {

@@ -46,8 +46,8 @@ def main(arguments: Sequence[str]) -> int:
         raise ConfigError(f"There is no benchmark '{arguments[0]}'.", allowed=nearest(arguments[0], BENCHMARKS))
     if (words := words_of(HELP, arguments[1:])) is None:
         return 0
+    from sargnn.bench.settings import parse_bench_kernels
     from sargnn.cli.compose import compose_verb
-    from sargnn.config import parse_bench_kernels
     from sargnn.launch.env import default_threads, worker_environment
 
     config = parse_bench_kernels(compose_verb("bench_kernels", words.overrides, keep=("bench_dir",)))
