@@ -94,17 +94,12 @@ def run(config: RunConfig, bench_dir: Path) -> EpochReport:
         SargnnError: as ``launch.local.train``; also if the folder cannot be written, the mode's work is not counted, or the run
             ends after one epoch.
     """
-    from sargnn.engine.modes import MODES
     from sargnn.launch.local import made_ready, train
     from sargnn.launch.worker import DTYPES
-    from sargnn.resolve import resolve
 
     config = made_ready(config)
-    lean = [name for name in MODES if resolve("mode", MODES, name).lean]
-    if config.mode.name not in lean:
-        raise ConfigError(
-            "What this mode's operators do is not counted.", given=f"mode={config.mode.name}", allowed=", ".join(lean)
-        )
+    if config.mode.name not in (counted := counted_modes()):
+        raise ConfigError("What this mode's operators do is not counted.", given=f"mode={config.mode.name}", allowed=counted)
     try:
         bench_dir.mkdir(parents=True, exist_ok=True)
         for name in FILES:
@@ -134,6 +129,14 @@ def run(config: RunConfig, bench_dir: Path) -> EpochReport:
     for name, text in zip(FILES, (json.dumps(content, indent=1), "\n".join(markdown(report))), strict=True):
         (bench_dir / name).write_text(text + "\n")
     return report
+
+
+def counted_modes() -> list[str]:
+    """Modes whose operators count the work that they do."""
+    from sargnn.engine.modes import MODES
+    from sargnn.resolve import resolve
+
+    return [name for name in MODES if resolve("mode", MODES, name).lean]
 
 
 def parts_of(summary: dict[str, Any], cores: int, roofline: Roofline) -> list[Part]:
