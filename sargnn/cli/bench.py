@@ -22,8 +22,8 @@ HELP = Help(
     usage="bench kernels|epoch|table [key=value ...] [dataset=option]",
     text="kernels: compiled sums, means and attention against DGL's operators, interleaved in one process: medians with "
     "quartiles, JSON, a table, plots. epoch: a training run, which takes what train takes, profiled, each part set against "
-    "what this machine can do, measured in the same run. table: runs of this project beside stock DGL in one process, in rounds. The settings below "
-    "are those of kernels; bench epoch --help and bench table --help list the others.",
+    "what this machine can do, measured in the same run. table: runs of this project beside stock DGL in one process, in "
+    "rounds. The settings below are those of kernels; bench epoch --help and bench table --help list the others.",
     examples=(
         ("bench kernels", ""),
         ("bench kernels 'operations=[sum]' 'widths=[64,256]'", ""),

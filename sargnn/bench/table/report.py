@@ -37,9 +37,9 @@ class Found:
     def figures(self) -> list[dict[str, Any]]:
         """The rows, as numbers.
 
-        ``epoch_s``: median, smallest and largest over the epochs of all rounds, the first of each run left out. ``peaks_bytes``:
-        of each worker, medians over the rounds; ``peak_bytes``: the largest of them. ``waiting``: for peers, collectives
-        included, as a share of the epoch: of the worker that waits most, and the mean over the workers.
+        ``epoch_s``: median, smallest and largest over the epochs of all rounds, the first of each run left out.
+        ``peaks_bytes``: of each worker, medians over the rounds; ``peak_bytes``: the largest of them. ``waiting``: for peers,
+        collectives included, as a share of the epoch: of the worker that waits most, and the mean over the workers.
         """
         rows = [_row(name, runs) for name, runs in self.timed.items()]
         by_name = {row["name"]: row for row in rows}
@@ -71,7 +71,8 @@ def _row(name: str, runs: Sequence[Figures]) -> dict[str, Any]:
     peaks = [median(peaks) for peaks in zip(*(run["peak_train_bytes"] for run in runs), strict=True)]
     row: dict[str, Any] = {
         "name": name, "epoch_s": [median(times), min(times), max(times)], "peaks_bytes": peaks, "peak_bytes": max(peaks),
-        "waiting": None, "bytes_per_epoch": None, "startup_s": None, "static_aggregate": None, "peak_without_tables_bytes": None,
+        "waiting": None, "bytes_per_epoch": None, "startup_s": None, "static_aggregate": None,
+        "peak_without_tables_bytes": None,
     }  # fmt: skip
     if "waits_s" not in runs[0]:
         return row
@@ -108,9 +109,9 @@ def markdown(results: Sequence[Found]) -> list[str]:
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for found, row in rows:
         cells = [
-            found.case.name, row["name"], {None: "-", True: "on", False: "off"}[row["static_aggregate"]], spread(row["epoch_s"]),
-            *(_two(row[key]) for key in ("epoch_to_stock", "epoch_to_huge", "epoch_to_baseline")), human_bytes(row["peak_bytes"]),
-            *(_two(row[key]) for key in ("peak_to_stock", "peak_to_baseline")), waiting(row),
+            found.case.name, row["name"], {None: "-", True: "on", False: "off"}[row["static_aggregate"]],
+            " ".join(spread(row["epoch_s"])), *(_two(row[key]) for key in ("epoch_to_stock", "epoch_to_huge", "epoch_to_baseline")),
+            human_bytes(row["peak_bytes"]), *(_two(row[key]) for key in ("peak_to_stock", "peak_to_baseline")), waiting(row),
             _bytes(row["bytes_per_epoch"]), "-" if row["startup_s"] is None else f"{row['startup_s']:.1f}",
             " ".join(f"{peak / 1e6:.0f}" for peak in row["peaks_bytes"]),
             *([_bytes(row["peak_without_tables_bytes"])] if embedded else []),
@@ -132,16 +133,16 @@ def _profile_lines(found: Found) -> list[str]:
     waits = figures["profile_s"][EXCHANGE_WAIT]
     whole = sum(sum(seconds) for part, seconds in figures["profile_s"].items() if part != EVALUATION) / len(waits)
     return [
-        "", f"**{found.case.name}, {name}**: waiting for the exchange alone {max(waits) / whole:.0%} of the epoch for the worker "
-        f"that waits most; {limit_line(report.roofline)}", "", *parts_markdown(parts)[:-2],
+        "", f"**{found.case.name}, {name}**: waiting for the exchange alone {max(waits) / whole:.0%} of the epoch for the "
+        f"worker that waits most; {limit_line(report.roofline)}", "", *parts_markdown(parts)[:-2],
     ]  # fmt: skip
 
 
-def spread(times: Sequence[float]) -> str:
-    """Median (smallest-largest)."""
+def spread(times: Sequence[float]) -> tuple[str, str]:
+    """Median, and (smallest-largest)."""
     middle, low, high = times
     digits = 2 if middle >= 0.1 else 4
-    return f"{middle:.{digits}f} ({low:.{digits}f}-{high:.{digits}f})"
+    return f"{middle:.{digits}f}", f"({low:.{digits}f}-{high:.{digits}f})"
 
 
 def waiting(row: dict[str, Any]) -> str:
@@ -165,12 +166,16 @@ def show(results: Sequence[Found]) -> None:
     for found in results:
         table = Table(title=f"{found.case.name}: {found.case.config.model.name} on {found.case.config.dataset.name}")
         table.add_column("run", overflow="fold")
-        for name in ("epoch s", "/ stock", "/ huge", "peak", "/ stock", "waiting"):
-            table.add_column(name, justify="right")
+        for name in ("world", "epoch s", "/ stock", "peak", "/ stock", "waiting"):
+            table.add_column(name, justify="right", no_wrap=True)
         for row in found.figures():
-            ratios = [_two(row[key]) for key in ("epoch_to_stock", "epoch_to_huge")]
-            cells = [spread(row["epoch_s"]), *ratios, human_bytes(row["peak_bytes"]), _two(row["peak_to_stock"]), waiting(row)]
-            table.add_row(row["name"], *cells)
+            run, _, rest = row["name"].partition(", world ")
+            world, _, static = rest.partition(", ")
+            most = "-" if row["waiting"] is None else f"{row['waiting'][0]:.0%}"
+            table.add_row(
+                run + (f", {static}" if static else ""), world or str(len(row["peaks_bytes"])), "\n".join(spread(row["epoch_s"])),
+                _two(row["epoch_to_stock"]), human_bytes(row["peak_bytes"]), _two(row["peak_to_stock"]), most,
+            )  # fmt: skip
         Console().print(table)
 
 
