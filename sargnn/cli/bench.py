@@ -120,8 +120,13 @@ def _epoch(arguments: Sequence[str]) -> int:
     return 0
 
 
-_CHOSEN_BY = {"model": "models", "mode": "modes", "world": "worlds"}
-"""What the table varies: a run's setting -> that of the table."""
+_CHOSEN_BY = {
+    "model": "models=[A,B]",
+    "mode": "modes=[A,B]",
+    "world": "worlds=[4,8]",
+    "experiment": "dataset=NAME, models=[A,B]",
+}
+"""What the table varies: a run's setting -> how the table names it."""
 _OF_ALL_ROWS = ("epochs", "eval_every", "threads")
 """Settings of a run that stand in the table's file, which an experiment of one case does not change."""
 
@@ -142,7 +147,7 @@ def _table(arguments: Sequence[str]) -> int:
     for word in words.overrides:
         key = word.partition("=")[0].lstrip("+~").partition(".")[0]
         if word.partition("=")[0].lstrip("+~") in _CHOSEN_BY:
-            raise ConfigError(f"A table names its {_CHOSEN_BY[key]}.", given=word, allowed=f"{_CHOSEN_BY[key]}=[A,B]")
+            raise ConfigError("A table's rows vary this.", given=word, allowed=_CHOSEN_BY[key])
         (of_table if key in (*keys, *_OF_ALL_ROWS) else of_runs).append(word)
     mapping = compose_verb("bench_table", of_table, keep=("bench_dir",))
     table = parse_bench_table({key: mapping[key] for key in keys})
@@ -169,10 +174,12 @@ def _run_of(table: BenchTableConfig, name: str, of_all: list[str], of_runs: Sequ
 
     given = {word.partition("=")[0] for word in of_runs}
     case = [word for word in table.cases.get(name, [f"model={name}"]) if word.partition("=")[0] not in given]
+    if "dataset" in given:  # another one than the case's
+        case = [word for word in case if not word.startswith("dataset.")]
     overrides = [*case, *of_all, *of_runs]
-    if sweep_points("bench_table", overrides, multirun=False) is not None:
-        raise ConfigError("This verb has no sweeps, and the experiment is one.", hint="choose another experiment")
     try:
+        if sweep_points("bench_table", overrides, multirun=False) is not None:
+            raise ConfigError("This verb has no sweeps.", hint="call it once for each value")
         mapping: dict[str, Any] = compose_verb("bench_table", overrides, keep=("bench_dir", "resume", "skip_finished"))
         resume, skip = mapping["resume"], mapping["skip_finished"]
         config = parse({one.name: mapping[one.name] for one in fields(RunConfig) if one.name in mapping})

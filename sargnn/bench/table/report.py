@@ -110,7 +110,8 @@ def markdown(results: Sequence[Found]) -> list[str]:
     for found, row in rows:
         cells = [
             found.case.name, row["name"], {None: "-", True: "on", False: "off"}[row["static_aggregate"]],
-            " ".join(spread(row["epoch_s"])), *(_two(row[key]) for key in ("epoch_to_stock", "epoch_to_huge", "epoch_to_baseline")),
+            " ".join(spread(row["epoch_s"])),
+            *(_two(row[key]) for key in ("epoch_to_stock", "epoch_to_huge", "epoch_to_baseline")),
             human_bytes(row["peak_bytes"]), *(_two(row[key]) for key in ("peak_to_stock", "peak_to_baseline")), waiting(row),
             _bytes(row["bytes_per_epoch"]), "-" if row["startup_s"] is None else f"{row['startup_s']:.1f}",
             " ".join(f"{peak / 1e6:.0f}" for peak in row["peaks_bytes"]),
@@ -141,7 +142,7 @@ def _profile_lines(found: Found) -> list[str]:
 def spread(times: Sequence[float]) -> tuple[str, str]:
     """Median, and (smallest-largest)."""
     middle, low, high = times
-    digits = 2 if middle >= 0.1 else 4
+    digits = 2 if middle >= 0.1 else 3
     return f"{middle:.{digits}f}", f"({low:.{digits}f}-{high:.{digits}f})"
 
 
@@ -173,8 +174,9 @@ def show(results: Sequence[Found]) -> None:
             world, _, static = rest.partition(", ")
             most = "-" if row["waiting"] is None else f"{row['waiting'][0]:.0%}"
             table.add_row(
-                run + (f", {static}" if static else ""), world or str(len(row["peaks_bytes"])), "\n".join(spread(row["epoch_s"])),
-                _two(row["epoch_to_stock"]), human_bytes(row["peak_bytes"]), _two(row["peak_to_stock"]), most,
+                run + (f", {static}" if static else ""), world or str(len(row["peaks_bytes"])),
+                "\n".join(spread(row["epoch_s"])), _two(row["epoch_to_stock"]), human_bytes(row["peak_bytes"]),
+                _two(row["peak_to_stock"]), most,
             )  # fmt: skip
         Console().print(table)
 
