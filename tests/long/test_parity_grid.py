@@ -20,24 +20,24 @@ from sargnn.errors import ConfigError, KernelError
 from sargnn.kernels import KERNELS
 from sargnn.partition import PARTITIONERS
 from sargnn.tracking.curves import deviation
+from tests.graphs import nasty_graph
 from tests.parity import cases
 from tests.pool import pool
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(7200)]
 WORLDS = (1, 2, 4, 8)
 SPLITS = (*PARTITIONERS, "empty", "apart")
-MODELS = (*cases.NAMES, "sage, max")
+MODELS = (*cases.NAMES, "sage, max", "rgcn, no types")
 
 
 def model_of(name: str) -> Any:
-    if name == "sage, max":
-        return cases.model_config("sage", aggregator="max", input_dropout=0.2)
-    return cases.model_config(name, input_dropout=0.2)
+    changes = {"aggregator": "max"} if name == "sage, max" else {}
+    return cases.model_config(name.partition(",")[0], input_dropout=0.2, **changes)
 
 
 @cache
 def graph_of(name: str) -> Dataset:
-    return cases.graph_for(name.partition(",")[0], seed=1)
+    return nasty_graph(seed=1) if name.endswith("no types") else cases.graph_for(name.partition(",")[0], seed=1)
 
 
 @cache

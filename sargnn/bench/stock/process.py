@@ -19,6 +19,7 @@ from sargnn.bench.stock import STOCK
 from sargnn.bench.stock.network import StockNetwork
 from sargnn.config import RunConfig, load
 from sargnn.data.dataset import open_dataset
+from sargnn.errors import SargnnError
 from sargnn.interop.dgl import import_dgl
 from sargnn.resolve import resolve
 from sargnn.tracking.memory import PeakMeter
@@ -47,4 +48,7 @@ def measure(config: RunConfig, store: Path, threads: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(load(Path(sys.argv[1])), Path(sys.argv[2]), int(sys.argv[3]))))
+    try:
+        print(json.dumps(measure(load(Path(sys.argv[1])), Path(sys.argv[2]), int(sys.argv[3]))))
+    except SargnnError as error:
+        sys.exit(str(error))

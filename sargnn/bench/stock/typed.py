@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from sargnn.bench.stock.network import PLAIN, StockNetwork, layer_widths, normed, training_nodes
 from sargnn.config import RunConfig
 from sargnn.data.dataset import Dataset
+from sargnn.errors import ConfigError
 
 
 def typed_graph(dataset: Dataset, dgl: Any) -> Any:
@@ -51,6 +52,10 @@ class StockRgcn(StockNetwork):
         graph = typed_graph(dataset, dgl)
         widths = dataset.feature_widths
         width = max(widths)
+        if set(widths) - {0, width}:
+            raise ConfigError(
+                "Stock DGL's R-GCN is built for features of one width.", given=f"widths {widths}", hint="stock=false"
+            )
         self.features = {
             name: torch.from_numpy(np.array(dataset.features[n])) for n, name in enumerate(self.types) if widths[n]
         }

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from sargnn.bench.report import machine
 from sargnn.bench.settings import BenchTableConfig
-from sargnn.bench.table.entries import NOT_STATIC, Case, Entry, after_rounds, before_rounds, of_a_round, reasons_without_stock
+from sargnn.bench.table.entries import NOT_STATIC, Case, after_rounds, before_rounds, of_a_round, reasons_without_stock
 from sargnn.bench.table.processes import measure
 from sargnn.bench.table.report import Found, markdown, plot
 from sargnn.bench.table.results import Figures, Kept
@@ -58,9 +58,10 @@ def open_folder(folder: Path) -> None:
 
 
 def _planned(table: BenchTableConfig, case: Case, folder: Path) -> list[Kept]:
-    once: Callable[[list[Entry]], list[Kept]] = lambda entries: [Kept(folder, case, entry, 0) for entry in entries]  # noqa: E731
-    rounds = [Kept(folder, case, entry, number) for number in range(table.rounds) for entry in of_a_round(case, table)]
-    return [*once(before_rounds(case, table)), *rounds, *once(after_rounds(case, table))]
+    entries = [(entry, 0) for entry in before_rounds(case, table)]
+    entries += [(entry, number) for number in range(table.rounds) for entry in of_a_round(case, table)]
+    entries += [(entry, 0) for entry in after_rounds(case, table)]
+    return [Kept(folder, case, entry, number) for entry, number in entries]
 
 
 def _measure_case(case: Case, places: Sequence[Kept]) -> Found:
