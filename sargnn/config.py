@@ -404,43 +404,6 @@ def parse_partition(mapping: dict[str, Any]) -> PartitionConfig:
     return build(PartitionConfig, mapping, "")
 
 
-@dataclass(frozen=True)
-class BenchKernelsConfig:
-    """``sargnn bench kernels``: the compiled kernel against DGL's operators.
-
-    Attributes:
-        operations: which; ``sum`` and ``mean`` of rows, ``gat`` for attention, forward and backward.
-        order: of the nodes: as workers have them, or as the dataset has them.
-        widths: features of the rows that are summed.
-        heads: of attention, each of ``head_width`` features.
-        repeats: interleaved measurements of each kernel.
-        bench_dir: where results go.
-    """
-
-    dataset: DatasetSettings = field(metadata=DATASETS)
-    operations: list[Literal["sum", "mean", "gat"]]
-    order: Literal["locality", "original"]
-    widths: list[int]
-    heads: list[int]
-    head_width: int = field(metadata=AT_LEAST_ONE)
-    repeats: int = field(metadata=AT_LEAST_ONE)
-    threads: int | None = field(metadata=AT_LEAST_ONE)
-    seed: int = field(metadata=NOT_NEGATIVE)
-    store_dir: str
-    bench_dir: str
-
-
-def parse_bench_kernels(mapping: dict[str, Any]) -> BenchKernelsConfig:
-    """Check a resolved mapping, as ``parse`` does."""
-    config = build(BenchKernelsConfig, mapping, "")
-    for name, example in (("widths", "[100,128,256]"), ("heads", "[2,4,8]")):
-        if min(getattr(config, name), default=0) < 1:
-            raise ConfigError(f"'{name}' must name numbers of at least 1.", given=getattr(config, name), allowed=example)
-    if not config.operations:
-        raise ConfigError("'operations' names none.", allowed="some of [sum,mean,gat]")
-    return config
-
-
 def parse(mapping: Any) -> RunConfig:
     """Check a resolved mapping and return it typed. Raises ``ConfigError`` with the dotted name of the first wrong key."""
     config = build(RunConfig, mapping, "")

@@ -21,7 +21,7 @@ from sargnn.bench.report import machine
 from sargnn.bench.roofline import Roofline, better, measured
 from sargnn.config import RunConfig
 from sargnn.errors import ConfigError
-from sargnn.spans import AGGREGATION, CATEGORIES, EVALUATION, LINEAR, NODEWISE, PACKING
+from sargnn.profile import AGGREGATION, CATEGORIES, EVALUATION, LINEAR, NODEWISE, PACKING
 
 FILES = "epoch.json", "epoch.md"
 _LIMITS = {
@@ -94,20 +94,15 @@ def run(config: RunConfig, bench_dir: Path) -> EpochReport:
         SargnnError: as ``launch.local.train``; also if the folder cannot be written, the mode's work is not counted, or the run
             ends after one epoch.
     """
-    from sargnn.engine.modes import MODES
     from sargnn.launch.check import check_strategies
     from sargnn.launch.env import prepare_process
     from sargnn.launch.local import train
-    from sargnn.resolve import resolve
     from sargnn.training.build import DTYPES
 
     config = prepare_process(config)
     check_strategies(config)
-    lean = [name for name in MODES if resolve("mode", MODES, name).lean]
-    if config.mode.name not in lean:
-        raise ConfigError(
-            "What this mode's operators do is not counted.", given=f"mode={config.mode.name}", allowed=", ".join(lean)
-        )
+    if config.mode.name not in (counted := counted_modes()):
+        raise ConfigError("What this mode's operators do is not counted.", given=f"mode={config.mode.name}", allowed=counted)
     try:
         bench_dir.mkdir(parents=True, exist_ok=True)
         for name in FILES:
@@ -138,6 +133,14 @@ def run(config: RunConfig, bench_dir: Path) -> EpochReport:
     for name, text in zip(FILES, (json.dumps(content, indent=1), "\n".join(markdown(report))), strict=True):
         (bench_dir / name).write_text(text + "\n")
     return report
+
+
+def counted_modes() -> list[str]:
+    """Modes whose operators count the work that they do."""
+    from sargnn.engine.modes import MODES
+    from sargnn.resolve import resolve
+
+    return [name for name in MODES if not resolve("mode", MODES, name).is_baseline]
 
 
 def parts_of(summary: dict[str, Any], cores: int, roofline: Roofline) -> list[Part]:

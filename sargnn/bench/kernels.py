@@ -14,7 +14,7 @@ import torch
 
 from sargnn.bench import attention, sums
 from sargnn.bench.report import Row, machine, write_plot
-from sargnn.config import BenchKernelsConfig
+from sargnn.bench.settings import BenchKernelsConfig
 from sargnn.data.dataset import open_dataset
 from sargnn.data.prepare import prepare_dataset
 from sargnn.errors import ConfigError

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from sargnn.bench.report import Row, figure
-from sargnn.config import BenchKernelsConfig
+from sargnn.bench.settings import BenchKernelsConfig
 from sargnn.interop.dgl import import_dgl
 from sargnn.kernels.block import EdgeBlock
 from sargnn.kernels.dgl.graphs import whole_graph

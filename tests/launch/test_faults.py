@@ -1,28 +1,14 @@
-"""A few of the faults of ``scripts/faults.py``, really made; and what ``resume=`` refuses."""
+"""A few of the faults of ``tests/long/faults.py``, really made; and what ``resume=`` refuses."""
 
 from __future__ import annotations
 
-import importlib.util
 import random
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.launch.test_train import ROOT, SMALL, run, summary_of
-
-
-def _script() -> Any:
-    spec = importlib.util.spec_from_file_location("faults", ROOT / "scripts" / "faults.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["faults"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-faults = _script()
+from tests.launch.test_train import SMALL, run, summary_of
+from tests.long import faults
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +21,7 @@ FEW = ["in_checkpoint", "stop", "early_stop", "launcher", "group_wide", "restart
 
 
 @pytest.mark.parametrize("name", FEW)
-def test_fault(undisturbed: tuple[Path, list[float]], tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+def test_fault(undisturbed: tuple[Path, list[float]], tmp_path: Path, name: str) -> None:
     reference, wanted = undisturbed
     with faults.prepared(tmp_path, reference / "stores", name) as folder:
         result = faults.FAULTS[name][0](folder, wanted, random.Random(7))

@@ -1,0 +1,93 @@
+"""The settings of benchmarks, checked as ``sargnn.config`` checks those of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sargnn.config import DATASETS, DatasetSettings
+from sargnn.errors import ConfigError, nearest
+from sargnn.fields import AT_LEAST_ONE, NOT_NEGATIVE, build
+
+
+@dataclass(frozen=True)
+class BenchKernelsConfig:
+    """``sargnn bench kernels``: the compiled kernel against DGL's operators.
+
+    Attributes:
+        operations: which; ``sum`` and ``mean`` of rows, ``gat`` for attention, forward and backward.
+        order: of the nodes: as workers have them, or as the dataset has them.
+        widths: features of the rows that are summed.
+        heads: of attention, each of ``head_width`` features.
+        repeats: interleaved measurements of each kernel.
+        bench_dir: where results go.
+    """
+
+    dataset: DatasetSettings = field(metadata=DATASETS)
+    operations: list[Literal["sum", "mean", "gat"]]
+    order: Literal["locality", "original"]
+    widths: list[int]
+    heads: list[int]
+    head_width: int = field(metadata=AT_LEAST_ONE)
+    repeats: int = field(metadata=AT_LEAST_ONE)
+    threads: int | None = field(metadata=AT_LEAST_ONE)
+    seed: int = field(metadata=NOT_NEGATIVE)
+    store_dir: str
+    bench_dir: str
+
+
+def parse_bench_kernels(mapping: dict[str, Any]) -> BenchKernelsConfig:
+    """Check a resolved mapping. Raises ``ConfigError`` with the name of the first wrong key."""
+    config = build(BenchKernelsConfig, mapping, "")
+    for name, example in (("widths", "[100,128,256]"), ("heads", "[2,4,8]")):
+        if min(getattr(config, name), default=0) < 1:
+            raise ConfigError(f"'{name}' must name numbers of at least 1.", given=getattr(config, name), allowed=example)
+    if not config.operations:
+        raise ConfigError("'operations' names none.", allowed="some of [sum,mean,gat]")
+    return config
+
+
+@dataclass(frozen=True)
+class BenchTableConfig:
+    """``sargnn bench table``: runs of this project beside stock DGL in one process.
+
+    Attributes:
+        cases: name -> overrides of a run. models: which of them; another name is that option of ``model``.
+        modes, worlds: each mode runs on each number of workers.
+        rounds: how often the whole sequence of a case is repeated.
+        stock: also run stock DGL, as it comes and with huge pages on.
+        not_static: modes that also run without the static aggregate of the first layer, where they have one.
+        limits: also measure the machine's limits, and profile the first mode on the first world against them.
+        others: name -> command of a further row (``bench.table.processes.run_other`` says what it is given and prints).
+        bench_dir: where results go; those that are there are kept.
+    """
+
+    cases: dict[str, list[str]]
+    models: list[str]
+    modes: list[str]
+    worlds: list[int]
+    rounds: int = field(metadata=AT_LEAST_ONE)
+    stock: bool
+    not_static: list[str]
+    limits: bool
+    others: dict[str, str]
+    bench_dir: str
+
+
+def parse_bench_table(mapping: dict[str, Any]) -> BenchTableConfig:
+    """Check a resolved mapping. Raises ``ConfigError`` with the name of the first wrong key."""
+    config = build(BenchTableConfig, mapping, "")
+    for name in ("models", "modes", "worlds"):
+        values = getattr(config, name)
+        if not values:
+            raise ConfigError(f"'{name}' names none.", hint=f"{name}=[A,B]")
+        if len(set(values)) < len(values):
+            raise ConfigError(f"'{name}' names one twice.", given=values)
+    if min(config.worlds) < 1:
+        raise ConfigError("'worlds' must name numbers of at least 1.", given=config.worlds, allowed="[4,8]")
+    for mode in config.not_static:
+        if mode not in config.modes:
+            raise ConfigError("'not_static' names a mode that does not run.", given=mode, allowed=nearest(mode, config.modes))
+    if not config.bench_dir:
+        raise ConfigError("'bench_dir' must be a folder.", given="''")
+    return config

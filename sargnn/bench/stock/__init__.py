@@ -1,0 +1,8 @@
+"""Stock DGL in one process: what a user has without this project, measured as a worker is."""
+
+STOCK = {
+    "sage": "sargnn.bench.stock.homogeneous:StockSage",
+    "gat": "sargnn.bench.stock.homogeneous:StockGat",
+    "rgcn": "sargnn.bench.stock.typed:StockRgcn",
+}
+"""Models that stock DGL is measured with."""

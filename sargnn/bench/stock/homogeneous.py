@@ -1,0 +1,101 @@
+"""GraphSage and GAT of DGL's own layers, ``SAGEConv`` and ``GATConv``."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sargnn.bench.stock.network import PLAIN, StockNetwork, layer_widths, normed, training_nodes
+from sargnn.config import RunConfig
+from sargnn.data.dataset import Dataset
+from sargnn.models.settings import StackSettings
+
+
+class _Homogeneous(StockNetwork):
+    """Graph, features and labels; a layer is a DGL convolution."""
+
+    convs: nn.ModuleList
+    norms: nn.ModuleList
+
+    def __init__(self, config: RunConfig, dataset: Dataset, dgl: Any) -> None:
+        super().__init__(config, dataset, dgl)
+        assert isinstance(config.model, StackSettings)
+        self.dropout = config.model.dropout
+        self.graph = self._graph(config, dataset, dgl)
+        self.features = torch.from_numpy(np.array(dataset.features[0]))
+        nodes = training_nodes(dataset)
+        self.train_rows = torch.from_numpy(nodes)
+        self.labels = torch.from_numpy(np.asarray(dataset.labels)[nodes].astype(np.int64))
+
+    def _graph(self, config: RunConfig, dataset: Dataset, dgl: Any) -> Any:
+        columns = torch.from_numpy(np.array(dataset.indptr, np.int32)), torch.from_numpy(np.array(dataset.indices))
+        graph = dgl.graph(("csc", (*columns, torch.empty(0, dtype=torch.int32))), num_nodes=dataset.num_nodes)
+        if config.add_self_loops:
+            graph = dgl.add_self_loop(dgl.remove_self_loop(graph))
+        return graph
+
+    def forward(self) -> Tensor:
+        """Logits of all nodes."""
+        h = self.features
+        for conv, norm in zip(self.convs, self.norms, strict=False):
+            h = normed(norm, self.dropout, self.convolve(conv, h))
+        return self.last(self.convs[-1], h)
+
+    def convolve(self, conv: nn.Module, rows: Tensor) -> Tensor:
+        """A layer that is not the last."""
+        out: Tensor = conv(self.graph, rows)
+        return out
+
+    def last(self, conv: nn.Module, rows: Tensor) -> Tensor:
+        """The last layer."""
+        return self.convolve(conv, rows)
+
+
+class StockSage(_Homogeneous):
+    """GraphSage with means."""
+
+    builds: ClassVar[dict[str, Any]] = PLAIN | {"aggregator": "mean"}
+
+    def __init__(self, config: RunConfig, dataset: Dataset, dgl: Any) -> None:
+        super().__init__(config, dataset, dgl)
+        self.graph = self.graph.formats(["csc", "csr"])
+        self.graph.create_formats_()
+        model: Any = config.model
+        pairs = layer_widths(self.features.shape[1], model.hidden, dataset.num_classes, model.num_layers)
+        self.convs = nn.ModuleList(dgl.nn.pytorch.SAGEConv(a, b, "mean") for a, b in pairs)
+        self.norms = nn.ModuleList(nn.BatchNorm1d(b) for _, b in pairs[:-1])
+
+
+class StockGat(_Homogeneous):
+    """GAT: heads are concatenated, those of the last layer averaged."""
+
+    builds: ClassVar[dict[str, Any]] = PLAIN | {"v2": False}
+
+    def __init__(self, config: RunConfig, dataset: Dataset, dgl: Any) -> None:
+        super().__init__(config, dataset, dgl)
+        self.graph.create_formats_()  # scores need the edge list, too
+        model: Any = config.model
+        pairs = layer_widths(
+            self.features.shape[1], model.heads * model.hidden, dataset.num_classes, model.num_layers
+        )  # fmt: skip
+        sizes = [(a, model.hidden, model.heads) for a, _ in pairs[:-1]] + [(*pairs[-1], model.out_heads)]
+        self.convs = nn.ModuleList(
+            dgl.nn.pytorch.GATConv(
+                *size, attn_drop=model.attn_dropout, negative_slope=model.negative_slope, allow_zero_in_degree=True
+            )
+            for size in sizes
+        )
+        self.norms = nn.ModuleList(nn.BatchNorm1d(b) for _, b in pairs[:-1])
+
+    def convolve(self, conv: nn.Module, rows: Tensor) -> Tensor:
+        """Heads side by side."""
+        out: Tensor = conv(self.graph, rows).flatten(1)
+        return out
+
+    def last(self, conv: nn.Module, rows: Tensor) -> Tensor:
+        """The heads' mean."""
+        out: Tensor = conv(self.graph, rows).mean(1)
+        return out

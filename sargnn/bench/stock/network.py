@@ -1,0 +1,64 @@
+"""What the networks of stock DGL have in common: layers between which stand PyTorch's batch norm, ReLU and dropout.
+
+Letters: N nodes with labels' type, C classes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sargnn.config import RunConfig
+from sargnn.data.dataset import SPLITS, Dataset
+
+PLAIN: dict[str, Any] = {"norm": "batch", "activation": "relu", "residual": False, "input_dropout": 0}
+"""The settings that every stock network is built with."""
+
+
+class StockNetwork(nn.Module, ABC):
+    """A network on its graph. ``forward()`` gives logits [N, C].
+
+    Attributes:
+        builds: settings of the model and the values with which this network is the same model.
+        typed: whether it is for graphs with types.
+        train_rows: int64, rows of N that the loss is taken on. labels: int64, theirs.
+    """
+
+    builds: ClassVar[dict[str, Any]] = PLAIN
+    typed: ClassVar[bool] = False
+    train_rows: Tensor
+    labels: Tensor
+
+    def __init__(self, config: RunConfig, dataset: Dataset, dgl: Any) -> None:
+        super().__init__()
+
+    @abstractmethod
+    def forward(self) -> Tensor:
+        """Logits [N, C]."""
+
+    def loss(self) -> Tensor:
+        """Cross entropy over the training rows."""
+        logits = self()
+        return F.cross_entropy(logits[self.train_rows], self.labels)
+
+
+def training_nodes(dataset: Dataset) -> np.ndarray:
+    """Ids of the training nodes, int64."""
+    return np.flatnonzero(np.asarray(dataset.split) == SPLITS["train"])
+
+
+def layer_widths(first: int, hidden: int, last: int, layers: int) -> list[tuple[int, int]]:
+    """(input, output) of each layer."""
+    widths = [first, *[hidden] * (layers - 1), last]
+    return list(zip(widths, widths[1:], strict=False))
+
+
+def normed(norm: Callable[[Tensor], Tensor], dropout: float, rows: Tensor) -> Tensor:
+    """What stands between two layers."""
+    return F.dropout(torch.relu(norm(rows)), dropout)

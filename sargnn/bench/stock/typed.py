@@ -1,0 +1,101 @@
+"""R-GCN of DGL's own layers: ``HeteroGraphConv`` of a ``GraphConv`` per relation.
+
+Means over each relation, summed over the relations, plus a map of a node's own row that all types share. The last layer has
+the relations into the labelled type only. Rows of types without features are parameters.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sargnn.bench.stock.network import PLAIN, StockNetwork, layer_widths, normed, training_nodes
+from sargnn.config import RunConfig
+from sargnn.data.dataset import Dataset
+from sargnn.errors import ConfigError
+
+
+def typed_graph(dataset: Dataset, dgl: Any) -> Any:
+    """The dataset as a heterograph, its formats made."""
+    schema = dataset.schema
+    types = list(schema.node_types)
+    destination = np.repeat(np.arange(schema.num_nodes), np.diff(dataset.indptr))
+    relation = np.zeros(dataset.num_edges, np.uint8) if dataset.relation is None else np.asarray(dataset.relation)
+    ends = {}
+    for number, one in enumerate(schema.relations):
+        own = np.flatnonzero(relation == number)
+        source = np.asarray(dataset.indices)[own] - schema.offsets[one.source]
+        into = destination[own] - schema.offsets[one.destination]
+        key = (types[one.source], one.name, types[one.destination])
+        ends[key] = (torch.from_numpy(source.astype(np.int32)), torch.from_numpy(into.astype(np.int32)))
+    graph = dgl.heterograph(ends, num_nodes_dict={name: schema.count(number) for number, name in enumerate(types)})
+    graph = graph.formats(["csc", "csr"])
+    graph.create_formats_()
+    return graph
+
+
+class StockRgcn(StockNetwork):
+    """R-GCN with a full weight for each relation."""
+
+    builds: ClassVar[dict[str, Any]] = PLAIN | {"bases": None, "embedding": None}
+    typed: ClassVar[bool] = True
+
+    def __init__(self, config: RunConfig, dataset: Dataset, dgl: Any) -> None:
+        super().__init__(config, dataset, dgl)
+        model: Any = config.model
+        self.dropout: float = model.dropout
+        schema = dataset.schema
+        self.types = list(schema.node_types)
+        graph = typed_graph(dataset, dgl)
+        widths = dataset.feature_widths
+        width = max(widths)
+        if set(widths) - {0, width}:
+            raise ConfigError(
+                "Stock DGL's R-GCN is built for features of one width.", given=f"widths {widths}", hint="stock=false"
+            )
+        self.features = {
+            name: torch.from_numpy(np.array(dataset.features[n])) for n, name in enumerate(self.types) if widths[n]
+        }
+        self.embeddings = nn.ParameterDict(
+            {
+                name: nn.Parameter(torch.empty(schema.count(n), width).normal_(0, 0.1))
+                for n, name in enumerate(self.types)
+                if not widths[n]
+            }
+        )
+        nodes = training_nodes(dataset)
+        labelled = int(schema.types_of(nodes[:1])[0])
+        self.labelled = self.types[labelled]
+        self.train_rows = torch.from_numpy(nodes - schema.offsets[labelled])
+        self.labels = torch.from_numpy(np.asarray(dataset.labels)[nodes].astype(np.int64))
+        pairs = layer_widths(width, model.hidden, dataset.num_classes, model.num_layers)
+        last = graph.edge_type_subgraph([one for one in graph.canonical_etypes if one[2] == self.labelled])
+        self.graphs = [graph] * (len(pairs) - 1) + [last]
+        self.convs, self.loops, self.norms = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
+        for (a, b), used in zip(pairs, self.graphs, strict=True):
+            each = {
+                name: dgl.nn.pytorch.GraphConv(a, b, norm="right", weight=True, bias=False, allow_zero_in_degree=True)
+                for name in used.etypes
+            }
+            self.convs.append(dgl.nn.pytorch.HeteroGraphConv(each, aggregate="sum"))
+            self.loops.append(nn.Linear(a, b))
+        for _, b in pairs[:-1]:
+            self.norms.append(nn.ModuleDict({name: nn.BatchNorm1d(b) for name in self.types}))
+
+    def forward(self) -> Tensor:
+        """Logits of the labelled type's nodes."""
+        h: dict[str, Tensor] = {**self.features, **self.embeddings}
+        for graph, conv, loop, norms in zip(self.graphs, self.convs, self.loops, self.norms, strict=False):
+            mapped = self._layer(graph, conv, loop, h, self.types)
+            h = {name: normed(norms[name], self.dropout, rows) for name, rows in mapped.items()}  # type: ignore[index]
+            del mapped
+        return self._layer(self.graphs[-1], self.convs[-1], self.loops[-1], h, [self.labelled])[self.labelled]
+
+    def _layer(
+        self, graph: Any, conv: nn.Module, loop: nn.Module, h: dict[str, Tensor], types: list[str]
+    ) -> dict[str, Tensor]:  # fmt: skip
+        sums = conv(graph, h)
+        return {name: sums[name] + loop(h[name]) if name in sums else loop(h[name]) for name in types}

@@ -1,0 +1,179 @@
+"""``sargnn bench table`` on a small graph: rows, ratios, and going on where it was interrupted; its timings are no test."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.launch.test_train import ROOT, command, run
+
+TINY = ["dataset.scale=0.001", "model.hidden=8", "epochs=3", "rounds=1", "limits=false", "worlds=[2]", "modes=[sar]"]
+OTHER = """
+import json, sys, pathlib, yaml
+config, store = map(pathlib.Path, sys.argv[1:])
+assert yaml.safe_load(config.read_text())["model"]["name"] == "sage" and (store / "manifest.json").exists()
+print("loading")
+print(json.dumps({"times_s": [9, 1, 2], "peak_train_bytes": [5000000, 6000000]}))
+"""
+
+
+def rows_of(folder: Path, case: str) -> dict[str, dict[str, Any]]:
+    found = json.loads((folder / "bench" / "table.json").read_text())["cases"][case]
+    return {row["name"]: row for row in found["rows"]}
+
+
+def measured(folder: Path) -> dict[str, int]:
+    return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in (folder / "bench" / "runs").glob("*/*.json")}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of GraphSage, with everything on."""
+    folder = tmp_path_factory.mktemp("table")
+    (folder / "other.py").write_text(OTHER)
+    words = [word for word in TINY if not word.startswith(("limits", "modes"))]
+    words += ["models=[sage]", "modes=[sar,domain_parallel]", f"+others.mine='{sys.executable} {folder / 'other.py'}'"]
+    done = run(folder, "bench", "table", *words, timeout=500)
+    assert done.returncode == 0, done.stderr
+    assert max(len(line) for line in done.stdout.splitlines()) <= 80 and "stock DGL" in done.stdout
+    return folder
+
+
+def test_rows_and_ratios(made: Path) -> None:
+    rows = rows_of(made, "sage")
+    assert list(rows) == [
+        "stock DGL", "sar, world 2", "sar, world 2, not static", "stock DGL, huge pages", "domain_parallel, world 2", "mine",
+    ]  # fmt: skip
+    stock, ours, baseline = rows["stock DGL"], rows["sar, world 2"], rows["domain_parallel, world 2"]
+    assert rows["mine"]["epoch_s"] == [1.5, 1.0, 2.0] and rows["mine"]["peak_bytes"] == 6e6  # the first epoch is left out
+    assert ours["epoch_to_stock"] == ours["epoch_s"][0] / stock["epoch_s"][0]
+    assert ours["peak_to_stock"] == ours["peak_bytes"] / stock["peak_bytes"]
+    assert ours["epoch_to_huge"] == ours["epoch_s"][0] / rows["stock DGL, huge pages"]["epoch_s"][0]
+    assert ours["epoch_to_baseline"] == ours["epoch_s"][0] / baseline["epoch_s"][0]
+    assert ours["peak_bytes"] == max(ours["peaks_bytes"]) and len(ours["peaks_bytes"]) == 2
+    assert ours["static_aggregate"] and not rows["sar, world 2, not static"]["static_aggregate"]
+    assert ours["bytes_per_epoch"] < rows["sar, world 2, not static"]["bytes_per_epoch"]
+    for row in (ours, baseline):
+        assert 0 <= row["waiting"][1] <= row["waiting"][0] <= 1 and row["startup_s"] > 0
+    assert stock["waiting"] is None and stock["epoch_to_stock"] == 1
+
+
+def test_a_row_says_what_its_run_says(made: Path) -> None:
+    run_dir = made / "bench" / "runs" / "sage" / "sar-world-2-1"
+    summary = json.loads((run_dir / "summary.json").read_text())
+    epochs = [json.loads(line)["epoch_time_s"] for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    row = rows_of(made, "sage")["sar, world 2"]
+    assert row["epoch_s"] == [median(epochs[1:]), min(epochs[1:]), max(epochs[1:])] and len(epochs) == 3
+    assert row["peaks_bytes"] == summary["peak_train_bytes"] and row["epoch_s"][0] == summary["epoch_time_s"]
+
+
+def test_the_profiled_run_stands_below(made: Path) -> None:
+    text = (made / "bench" / "table.md").read_text()
+    assert "waiting for the exchange alone" in text and "GFLOP/s" in text and "| linear maps |" in text
+    assert text.count("| sage |") == 6
+
+
+def test_what_is_measured_is_kept(made: Path, tmp_path: Path) -> None:
+    """A missing measurement is made anew, the others are kept; those of other settings are refused."""
+    shutil.copytree(made, tmp_path / "copy")
+    folder = tmp_path / "copy"
+    words = ["models=[sage]", *TINY]
+    lost = folder / "bench" / "runs" / "sage" / "sar-world-2-1.json"
+    lost.unlink()  # as if it had been killed: the run folder is there
+    before = measured(folder)
+    done = run(folder, "bench", "table", *words, timeout=300)
+    assert done.returncode == 0 and "are kept" in done.stderr, done.stderr
+    after = measured(folder)
+    assert {name: after[name] for name in before} == before and len(after) == len(before) + 1
+    before = measured(folder)
+    done = run(folder, "bench", "table", *words, "optim.lr=0.5")
+    assert done.returncode == 1 and "other settings" in done.stderr and "lr" in done.stderr and "bench_dir" in done.stderr
+    assert measured(folder) == before
+    lost.write_text("{")
+    done = run(folder, "bench", "table", *words)
+    assert done.returncode == 1 and "cannot be read" in done.stderr and lost.name in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_interrupt_ends_what_runs(tmp_path: Path) -> None:
+    words = [*TINY, "models=[sage]", "epochs=100000", "stock=false", "not_static=[]"]
+    process = subprocess.Popen(
+        command("bench", "table", *words), cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL, text=True, start_new_session=True,
+    )  # fmt: skip
+    family: list[psutil.Process] = []
+    try:
+        deadline = time.monotonic() + 150
+        metrics = tmp_path / "bench" / "runs" / "sage" / "sar-world-2-1" / "metrics.jsonl"
+        while not metrics.exists():
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        family = psutil.Process(process.pid).children(recursive=True)
+        assert len(family) >= 3
+        process.send_signal(signal.SIGTERM)
+        _, stderr = process.communicate(timeout=60)
+        assert process.returncode == 130 and "Traceback" not in stderr, stderr
+        assert not psutil.wait_procs(family, timeout=10)[1]
+    finally:
+        for one in [*family, psutil.Process(process.pid)] if process.poll() is None else family:
+            if one.is_running():
+                one.kill()
+
+
+@pytest.mark.parametrize(("model", "more"), [("gat", []), ("rgcn", ["dataset=mag_like"])])
+def test_other_models_beside_stock(model: str, more: list[str], tmp_path: Path) -> None:
+    done = run(tmp_path, "bench", "table", f"models=[{model}]", *TINY, *more, timeout=500)
+    assert done.returncode == 0, done.stderr
+    rows = rows_of(tmp_path, model)
+    assert rows["sar, world 2"]["epoch_to_stock"] > 0 and rows["stock DGL"]["peak_bytes"] > 0
+    assert (rows["sar, world 2"].get("peak_without_tables_bytes") is not None) == (model == "rgcn")  # embeddings
+
+
+def test_mistakes_are_answered(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for words, what in (
+        (["model=gat"], "models=[A,B]"),
+        (["world=2"], "worlds=[4,8]"),
+        (["experiment=mag_like_rgcn"], "dataset=NAME"),
+        (["worlds=[]"], "names none"),
+        (["worlds=[0]"], "at least 1"),
+        (["modes=[sar,sar]"], "twice"),
+        (["modes=[sra]", "not_static=[]"], "There is no mode 'sra'"),
+        (["models=[sgae]"], "sage"),
+        (["models=[sage]", "model.heads=2"], "The case 'sage'"),
+        (["not_static=[one_shot]"], "does not run"),
+        (["rounds=0"], "rounds"),
+        (["epochs=1"], "first epoch is left out"),
+        (["-m", "rounds=1,2"], "no sweeps"),
+        (["models=[sage]", "run_dir=x"], "runs are its own"),
+        (["models=[sage]", "optim.lr=0.1,0.2"], "sweep"),
+        (["bench_dir=file"], "cannot be written"),
+        (["roundz=1"], "rounds"),
+    ):
+        done = run(tmp_path, "bench", "table", *words)
+        assert done.returncode == 1 and what in done.stderr and "Traceback" not in done.stderr, (words, done.stderr)
+        assert not list(tmp_path.glob("bench")) and not list(tmp_path.glob("stores")), words
+    done = run(tmp_path, "bench", "table", "--help")
+    assert done.returncode == 0 and "rounds" in done.stdout and max(len(x) for x in done.stdout.splitlines()) <= 80
+
+
+def test_a_row_that_fails_is_named(tmp_path: Path) -> None:
+    words = [*TINY, "models=[sage]", "stock=false", "not_static=[]"]
+    for other, what in (
+        ("python -c raise(SystemExit(3))", "exit code 3"),
+        ("python -c print(5)", "times_s"),
+        ("nowhere/at/all", "cannot be started"),
+    ):
+        done = run(tmp_path, "bench", "table", *words, f"+others.mine='{other}'", timeout=300)
+        assert done.returncode == 1 and what in done.stderr and "Traceback" not in done.stderr, (other, done.stderr)

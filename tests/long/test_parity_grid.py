@@ -1,0 +1,86 @@
+"""The full product of the exactness contract: 30-epoch loss curves of every model, mode, kernel, partitioner, world and
+precision against one process with the reference kernel; dropout, input dropout and batch norm are on.
+
+Each test prints the largest deviation of each kernel as a multiple of the contract's tolerance; see it with ``-s``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+from typing import Any
+
+import pytest
+
+from sargnn.comm.group import Group
+from sargnn.config import RunConfig
+from sargnn.data.dataset import Dataset
+from sargnn.engine.modes import MODES
+from sargnn.errors import ConfigError, KernelError
+from sargnn.kernels import KERNELS
+from sargnn.partition import PARTITIONERS
+from sargnn.tracking.curves import deviation
+from tests.graphs import nasty_graph
+from tests.parity import cases
+from tests.pool import pool
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(7200)]
+WORLDS = (1, 2, 4, 8)
+SPLITS = (*PARTITIONERS, "empty", "apart")
+MODELS = (*cases.NAMES, "sage, max", "rgcn, no types")
+
+
+def model_of(name: str) -> Any:
+    changes = {"aggregator": "max"} if name == "sage, max" else {}
+    return cases.model_config(name.partition(",")[0], input_dropout=0.2, **changes)
+
+
+@cache
+def graph_of(name: str) -> Dataset:
+    return nasty_graph(seed=1) if name.endswith("no types") else cases.graph_for(name.partition(",")[0], seed=1)
+
+
+@cache
+def wanted(name: str, precision: str) -> list[float]:
+    """The losses of one process with the reference kernel."""
+    config = cases.run_config(model_of(name), kernel="reference", precision=precision)
+    losses: list[float] = cases.curve(Group.single(), config, graph_of(name))["losses"]
+    return losses
+
+
+def serves(config: RunConfig, graph: Dataset) -> bool:
+    """Whether the mode takes the kernel: an epoch on one world."""
+    try:
+        cases.curve(Group.single(), dataclasses.replace(config, world=1, epochs=1), graph)
+    except (ConfigError, KernelError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("precision", ["fp64", "fp32"])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", MODELS)
+def test_every_curve_is_the_same(name: str, mode: str, precision: str) -> None:
+    model, graph = model_of(name), graph_of(name)
+    config = cases.run_config(model, mode=mode, precision=precision)
+    kernels = [
+        one
+        for one in KERNELS
+        if serves(dataclasses.replace(config, kernel=dataclasses.replace(config.kernel, name=one)), graph)
+    ]
+    assert kernels, "no kernel serves"
+    if mode != "domain_parallel":  # which is DGL's operators and plain autograd
+        assert kernels == list(KERNELS)
+    for kernel in kernels:
+        worst = 0.0
+        for partitioner in SPLITS:
+            for world in WORLDS:
+                run = cases.run_config(
+                    model, mode=mode, kernel=kernel, partitioner=partitioner, world=world, precision=precision
+                )
+                losses = pool(world)(cases.curve, run, graph)[0]["losses"]
+                assert len(losses) == len(wanted(name, precision))
+                found = deviation(losses, wanted(name, precision), precision)
+                assert found.within, (kernel, partitioner, world, found)
+                worst = max(worst, found.of_tolerance)
+        print(f"{name}, {precision}, {mode}, {kernel}: {worst:.2g} of the tolerance")
