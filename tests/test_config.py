@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from sargnn.cli.compose import compose_verb
-from sargnn.cli.main import conf_dir
+from sargnn.cli.conf_folders import conf_dir
 from sargnn.config import RunConfig, load, parse, save
 from sargnn.errors import ConfigError
 

@@ -3,54 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
-from sargnn.cli.help import Help, help_text, refuse_sweep, wanted, words_of
-from sargnn.errors import ConfigError, nearest
-
-BENCHMARKS = {
-    "kernels": "compiled sums and attention against DGL's operators",
-    "epoch": "where an epoch's time goes, and how near each part is to the machine's limit",
-}
-HELP = Help(
-    usage="bench kernels|epoch [key=value ...] [dataset=option]",
-    text="kernels: compiled sums, means and attention against DGL's operators, interleaved in one process: medians with "
-    "quartiles, JSON, a table, plots. epoch: a training run, which takes what train takes, profiled, each part set against "
-    "what this machine can do, measured in the same run. The settings below are those of kernels; bench epoch --help lists "
-    "the others.",
-    examples=(
-        ("bench kernels", ""),
-        ("bench kernels 'operations=[sum]' 'widths=[64,256]'", ""),
-        ("bench kernels 'operations=[gat]' dataset.scale=0.04", ""),
-        ("bench epoch model=gat world=4 model.dropout=0", ""),
-    ),
-    config="bench_kernels",
-)
-EPOCH_HELP = Help(
-    usage="bench epoch [key=value ...] [group=option ...]",
-    text="A training run, profiled: of every part of an epoch the seconds, the work, and how near it is to what all cores of "
-    "this machine can do (matrix products, gathered rows, copies, loopback), measured before and after in the same run.",
-    examples=(("bench epoch", ""), ("bench epoch model=gat world=4 model.dropout=0", "")),
-    config="bench_epoch",
-)
+from sargnn.cli.command_line import CommandLine
+from sargnn.errors import ConfigError
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run one benchmark; prints its table."""
-    if arguments and arguments[0] == "epoch":
-        return _epoch(arguments[1:])
-    if not arguments or wanted(arguments):
-        print(help_text(HELP))
-        return 0
-    if arguments[0] not in BENCHMARKS:
-        raise ConfigError(f"There is no benchmark '{arguments[0]}'.", allowed=nearest(arguments[0], BENCHMARKS))
-    if (words := words_of(HELP, arguments[1:])) is None:
-        return 0
+def kernels(line: CommandLine) -> int:
+    """``sargnn bench kernels``; prints its tables."""
     from sargnn.cli.compose import compose_verb
     from sargnn.config import parse_bench_kernels
     from sargnn.launch.env import default_threads, worker_environment
 
-    config = parse_bench_kernels(compose_verb("bench_kernels", words.overrides, keep=("bench_dir",)))
+    config = parse_bench_kernels(compose_verb("bench_kernels", line.overrides, keep=("bench_dir",), folders=line.folders))
     # As workers have it; before torch and numba are imported.
     os.environ.update(worker_environment(config.threads or default_threads(1)))
     from sargnn.bench.kernels import run
@@ -65,19 +29,18 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _epoch(arguments: Sequence[str]) -> int:
-    if (words := words_of(EPOCH_HELP, arguments)) is None:
-        return 0
-    refuse_sweep(words)
+def epoch(line: CommandLine) -> int:
+    """``sargnn bench epoch``; prints its table."""
     from pathlib import Path
 
     from sargnn.cli.compose import compose_verb, sweep_points
     from sargnn.config import parse
 
-    if sweep_points("bench_epoch", words.overrides, multirun=False) is not None:
+    if sweep_points("bench_epoch", line.overrides, multirun=False, folders=line.folders) is not None:
         raise ConfigError("This verb has no sweeps, and the experiment is one.", hint="choose another experiment")
-    mapping = compose_verb("bench_epoch", words.overrides, keep=("bench_dir", "resume", "skip_finished"))
-    bench_dir, resume, skip = (mapping.pop(name) for name in ("bench_dir", "resume", "skip_finished"))
+    kept = ("bench_dir", "resume", "skip_finished")
+    mapping = compose_verb("bench_epoch", line.overrides, keep=kept, folders=line.folders)
+    bench_dir, resume, skip = (mapping.pop(name) for name in kept)
     if not isinstance(bench_dir, str) or not bench_dir:
         raise ConfigError("'bench_dir' must be a folder.", given=repr(bench_dir))
     config = parse(mapping)

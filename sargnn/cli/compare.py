@@ -7,33 +7,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sargnn.cli.help import Help, help_text, wanted
+from sargnn.cli.command_line import CommandLine
 from sargnn.errors import ConfigError
 
-HELP = Help(
-    usage="compare [RUN_DIR ...] [out=FOLDER]",
-    text="A table of runs with the best of each column marked, and plots of memory and epoch time against workers by mode, of "
-    "loss and of accuracy over epochs, in FOLDER (compare). Without folders: all of runs/.",
-    examples=(("compare", "everything in runs/"), ("compare runs/sage-sar-w4-s0 runs/gat-sar-w4-s0", "")),
-)
 
-
-def main(arguments: Sequence[str]) -> int:
+def main(line: CommandLine) -> int:
     """Print the table, write the plots."""
-    if wanted(arguments):
-        print(help_text(HELP))
-        return 0
-    from sargnn.cli.settings import read_settings
-
-    folders, settings = read_settings(arguments, {"out": "compare"})
-    runs = read_runs([Path(folder) for folder in folders] or sorted(p for p in Path("runs").glob("*") if p.is_dir()))
+    runs = read_runs([Path(folder) for folder in line.words] or sorted(p for p in Path("runs").glob("*") if p.is_dir()))
     if not runs:
         raise ConfigError("There is no finished run to compare.", hint="sargnn train makes one in runs/; or name run folders")
     from sargnn.tracking.plots import write_plots
     from sargnn.tracking.progress import compare_table, say
 
     compare_table(runs)
-    out = Path(str(settings["out"]))
+    out = Path(str(line.settings["out"]))
     try:
         out.mkdir(parents=True, exist_ok=True)
         written = write_plots(runs, out)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import Sargnn
 from tests.launch.test_train import run
 
 
@@ -96,8 +97,8 @@ def test_a_worker_imports_neither_mlflow_nor_pandas_nor_dgl() -> None:
         (["train", "run_dir=/proc/none", "dataset.num_nodes=50", "world=1"], ["/proc/none", "run folder"]),
     ],
 )
-def test_mistakes_are_answered(tmp_path: Path, arguments: list[str], words: list[str]) -> None:
-    done = run(tmp_path, *arguments)
+def test_mistakes_are_answered(sargnn: Sargnn, tmp_path: Path, arguments: list[str], words: list[str]) -> None:
+    done = sargnn(*arguments)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "Traceback" not in done.stderr and len(done.stderr.splitlines()) <= 10, done.stderr
     for word in words:

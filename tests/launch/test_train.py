@@ -17,7 +17,7 @@ import psutil
 import pytest
 import yaml
 
-from sargnn.cli.main import conf_dir
+from sargnn.cli.conf_folders import conf_dir
 from sargnn.spans import CATEGORIES
 
 ROOT = Path(__file__).parent.parent.parent
