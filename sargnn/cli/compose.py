@@ -143,6 +143,8 @@ def _composed(verb: str, overrides: Sequence[str], folders: ConfFolders, *, with
     folders.refuse_taken_names(groups)
     searched = []
     if folders.own is not None:
+        if (fault := folders.chosen_fault(verb, overrides)) is not None:
+            raise fault
         place = QuotedString(text=f"file://{folders.own.absolute()}", quote=Quote.single).with_quotes()
         searched = [f"hydra.searchpath=[{place}]"]
     try:
@@ -153,9 +155,7 @@ def _composed(verb: str, overrides: Sequence[str], folders: ConfFolders, *, with
     except yaml.YAMLError as error:
         raise broken_yaml(error) from error
     except (ValueError, TypeError, AssertionError, RecursionError, KeyError, AttributeError) as error:
-        # Hydra checks some words with plain Python errors of its own, and reads files that are no text.
-        if (fault := folders.chosen_fault(verb, overrides)) is not None:
-            raise fault from error
+        # Hydra checks some words with plain Python errors of its own.
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConfigError("The configuration cannot be composed.", given=text) from error
 
@@ -182,9 +182,9 @@ def _explained(error: Exception, verb: str, overrides: Sequence[str], folders: C
         if folders.own is not None and (folders.own / group / f"{name}.yml").is_file():
             hint = f"name the file {name}.yaml"
         namers = folders.files_that_choose(verb, overrides, group, name)
-        given = f"{group}={name} in {', '.join(map(show_path, namers))}" if namers else None
+        place = f"{group}={name} in {', '.join(map(show_path, namers))}" if namers else None
         allowed = nearest(name, folders.options(group))
-        return ConfigError(f"'{group}' has no option '{name}'.", given=given, allowed=allowed, hint=hint)
+        return ConfigError(f"'{group}' has no option '{name}'.", given=place, allowed=allowed, hint=hint)
     key = re.search(r"(?:Could not override|Key|Could not delete from config\. The value of) '([\w./@]+)'", text)
     if key is not None:
         name = key.group(1)
