@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from sargnn.cli.compose import compose_verb
-from sargnn.cli.main import conf_dir
+from sargnn.cli.conf_folders import conf_dir
 from sargnn.config import DatasetSettings, ModelSettings, RunConfig, differing, fixed_settings, load, parse, save
 from sargnn.data import DATASETS
 from sargnn.decides import DECIDES, FREE, LOSSES, RUN

@@ -7,35 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sargnn.cli.help import Help, help_text, wanted
+from sargnn.cli.command_line import CommandLine
 from sargnn.errors import ConfigError
 
-HELP = Help(
-    usage="compare [RUN_DIR ...] [out=FOLDER] [seeds=true] [losses=equal]",
-    text="A table of runs with the best of each column marked, and plots of memory and epoch time against workers by mode, of "
-    "loss and of accuracy over epochs, in FOLDER (compare). Without folders: all of runs/. seeds=true: also a row of mean and "
-    "standard deviation for runs that differ in the seed only. losses=equal: also how far each run's losses are from the first "
-    "one's, in each epoch that both have; exit code 1 beyond 1e-4 of the first loss in fp32, or 1e-8 of each in fp64.",
-    examples=(
-        ("compare", "everything in runs/"),
-        ("compare runs/sage-sar-w4-s0 runs/gat-sar-w4-s0", ""),
-        ("compare sweeps/KEY/*/ seeds=true", "a sweep over seed=range(5)"),
-        ("compare before after losses=equal", "does a change keep every loss?"),
-    ),
-)
 
-
-def main(arguments: Sequence[str]) -> int:
+def main(line: CommandLine) -> int:
     """Print the table, write the plots."""
-    if wanted(arguments):
-        print(help_text(HELP))
-        return 0
-    from sargnn.cli.settings import read_settings
-
-    folders, settings = read_settings(arguments, {"out": "compare", "seeds": False, "losses": "any"})
-    if settings["losses"] not in ("any", "equal"):
-        raise ConfigError("'losses' has a value that is not known.", given=settings["losses"], allowed="any, equal")
-    runs = read_runs([Path(folder) for folder in folders] or sorted(p for p in Path("runs").glob("*") if p.is_dir()))
+    runs = read_runs([Path(folder) for folder in line.words] or sorted(p for p in Path("runs").glob("*") if p.is_dir()))
     if not runs:
         raise ConfigError("There is no finished run to compare.", hint="sargnn train makes one in runs/; or name run folders")
     from sargnn.cli.compare_curves import losses_equal, over_seeds, seeds_table
@@ -44,10 +22,10 @@ def main(arguments: Sequence[str]) -> int:
     from sargnn.tracking.tables import compare_table
 
     compare_table(runs)
-    if settings["seeds"]:
+    if line.settings["seeds"]:
         seeds_table(over_seeds(runs))
-    equal = losses_equal(runs) if settings["losses"] == "equal" else True
-    out = Path(str(settings["out"]))
+    equal = losses_equal(runs) if line.settings["losses"] == "equal" else True
+    out = Path(str(line.settings["out"]))
     try:
         out.mkdir(parents=True, exist_ok=True)
         written = write_plots(runs, out)

@@ -1,26 +1,18 @@
-"""Shell completion: verbs, groups with their options, settings.
+"""Shell completion: verbs, groups with their options, settings, run folders.
 
 ``sargnn completion bash`` prints a script that asks ``sargnn completion --candidates WORD ...`` for what may follow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from sargnn.cli.help import Help, groups_of, help_text, options_of, settings_of, wanted
-from sargnn.cli.main import VERBS, conf_dir
+from sargnn.cli.command_line import CONFIG_DIR, CommandLine, take_folders
+from sargnn.cli.conf_folders import ConfFolders
+from sargnn.cli.verbs import VERBS, Setting, Verb
 from sargnn.errors import ConfigError, nearest
 
-HELP = Help(
-    usage="completion bash|zsh|fish",
-    text="Print a script that teaches the shell to complete verbs, groups, options and settings.",
-    examples=(
-        ("completion bash > ~/.sargnn.bash", "then: source ~/.sargnn.bash"),
-        ("completion zsh > ~/.sargnn.zsh", "then: source ~/.sargnn.zsh"),
-        ("completion fish > ~/.config/fish/completions/sargnn.fish", ""),
-    ),
-)
 _BASH = """\
 _sargnn() {
     local line=("${COMP_WORDS[@]:1:COMP_CWORD}") word="" words=() part
@@ -52,63 +44,97 @@ _FISH = """\
 complete -c sargnn -f -a '(sargnn completion --candidates (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)'
 """
 SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
-_FOLDER_VERBS = ("compare", "track")
-_SETTINGS = {
-    "clean": ("what=", "store_dir=", "yes="),
-    "info": ("store_dir=", "tracking.uri="),
-    "ui": ("port=", "tracking.uri="),
-}
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Print a script, or candidates."""
-    if arguments and arguments[0] == "--candidates":
-        print("\n".join(candidates(arguments[1:])))
+def main(line: CommandLine) -> int:
+    """Print a script."""
+    if not line.words:
+        from sargnn.cli.help import help_text
+
+        print(help_text(VERBS["completion"]))
         return 0
-    if wanted(arguments) or not arguments:
-        print(help_text(HELP))
-        return 0
-    if arguments[0] not in SCRIPTS:
-        raise ConfigError("There is no completion for this shell.", given=arguments[0], allowed=nearest(arguments[0], SCRIPTS))
-    print(SCRIPTS[arguments[0]], end="")
+    shell = line.words[0]
+    if shell not in SCRIPTS:
+        raise ConfigError("There is no completion for this shell.", given=shell, allowed=nearest(shell, SCRIPTS))
+    print(SCRIPTS[shell], end="")
     return 0
 
 
 def candidates(words: Sequence[str]) -> list[str]:
     """What the last word may become; the words before it are given."""
-    last = words[-1] if words else ""
-    if len(words) <= 1:
-        return [verb for verb in VERBS if verb.startswith(last)]
-    verb = words[0]
-    if verb == "completion":
-        return [shell for shell in SCRIPTS if shell.startswith(last)]
-    if verb in _FOLDER_VERBS:
-        return [str(path) for path in sorted(Path("runs").glob("*")) if str(path).startswith(last)]
-    if verb in _SETTINGS:
-        return [key for key in _SETTINGS[verb] if key.startswith(last)]
-    config = {"bench": "bench_kernels"}.get(verb, verb)
-    if not (conf_dir() / f"{config}.yaml").is_file():
-        return []
-    if verb == "bench" and len(words) == 2:
-        return ["kernels"]
-    groups = groups_of(config)
-    group, equals, start = last.partition("=")
-    if equals and group in groups:
-        return [f"{group}={option}" for option in options_of(group) if option.startswith(start)]
-    names = [f"{name}=" for name in groups] + [f"{key}=" for key, _, _ in settings_of(config)]
+    *before, last = words or [""]
+    found: Iterable[str] = VERBS
+    if before:
+        verb = VERBS.get(before[0])
+        if verb is None:
+            return []
+        below = {one.name.split()[-1]: one for one in verb.verbs}
+        if below and len(before) > 1:
+            verb = below.get(before[1], verb)
+            before = before[1:]
+        found = below if verb.verbs else _of_verb(verb, before[1:], last)
+    return [word for word in dict.fromkeys(found) if word.startswith(last)]
+
+
+def _of_verb(verb: Verb, before: Sequence[str], last: str) -> list[str]:
+    """What may follow a verb, some of it not yet what ``last`` begins."""
+    if before and before[-1] in (*verb.instead, CONFIG_DIR):
+        return _run_folders("") if before[-1] in verb.instead else _folders(last)
+    if last.startswith("-"):
+        return list(verb.flags)
+    key, equals, start = last.partition("=")
+    settings = {setting.name: setting for setting in verb.settings}
+    if equals and key in settings:
+        return [f"{key}={value}" for value in _values(settings[key], start)]
+    found = [f"{name}=" for name in settings]
+    if verb.takes == "run folders":
+        found = [*_run_folders(""), *found]
+    elif verb.takes == "one of a few":
+        found = [*verb.choices, *found]
+    if verb.config is None:
+        return found
+    try:
+        others, folders = take_folders(verb, before)
+    except ConfigError:  # the folder does not exist
+        others, folders = take_folders(verb, ())
+    return found + _composed(folders, verb.config, others, last)
+
+
+def _composed(folders: ConfFolders, config: str, before: Sequence[str], last: str) -> list[str]:
+    groups, settings = folders.groups(config), folders.settings(config)
+    key, equals, _ = last.partition("=")
+    if equals and key in groups:
+        return [f"{key}={option}" for option in folders.options(key)]
+    choice = folders.choice(config, before)
+    nested = {}
     if "." in last:
-        names += [f"{key}=" for key in _nested(groups)]
-    return [name for name in dict.fromkeys(names) if name.startswith(last)]
+        named = {group: choice.options[group] for group in choice.named if "," not in choice.options[group]}
+        nested = folders.nested(groups, named)
+    if equals:
+        known = settings | nested
+        return [f"{key}=true", f"{key}=false"] if key in known and known[key].value in ("true", "false") else []
+    return [f"{name}=" for name in (*groups, *settings, *sorted(nested))]
 
 
-def _nested(groups: dict[str, str]) -> list[str]:
-    """``group.key`` of every option of the groups."""
-    import re
+def _values(setting: Setting, start: str) -> list[str]:
+    if isinstance(setting.default, bool):
+        return ["true", "false"]
+    if setting.allowed:
+        return list(setting.allowed)
+    if setting.names == "run":
+        return _run_folders(start)
+    return _folders(start) if setting.names == "folder" else []
 
-    keys: set[str] = set()
-    for group in groups:
-        if group == "experiment":
-            continue
-        for path in (conf_dir() / group).glob("*.yaml"):
-            keys |= {f"{group}.{key}" for key in re.findall(r"^(\w+):", path.read_text(), flags=re.M) if key != "name"}
-    return sorted(keys)
+
+def _run_folders(start: str) -> list[str]:
+    """The run folders of the working directory, or what a path leads to."""
+    return _folders(start) if "/" in start.removeprefix("runs/") else [str(path) for path in sorted(Path("runs").glob("*"))]
+
+
+def _folders(start: str) -> list[str]:
+    head, slash, _ = start.rpartition("/")
+    folder = Path(head + slash) if slash else Path()
+    try:
+        return [head + slash + path.name for path in sorted(folder.iterdir()) if path.is_dir() and path.name[:1] != "."]
+    except OSError:
+        return []

@@ -9,94 +9,64 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from sargnn.cli.main import conf_dir
+from sargnn.cli.conf_files import broken_yaml, show_path
+from sargnn.cli.conf_folders import OVERRIDING, ConfFolders, find_folders
 from sargnn.errors import ConfigError, nearest
 
-_NOT_OF_A_RUN = ("experiment", "debug", "skip_finished", "resume", "slurm", "bench_dir")
-FLAGS = ("--help", "-h", "--multirun", "-m", "--cfg", "--resolve")
+NOT_OF_A_RUN = ("experiment", "debug", "skip_finished", "resume", "slurm", "bench_dir")
 
 
-@dataclass(frozen=True)
-class Words:
-    """A command line, taken apart.
-
-    Attributes:
-        overrides: what is handed to Hydra.
-        multirun: ``-m`` was given.
-        show: ``--cfg job``: print the configuration and run nothing.
-    """
-
-    overrides: tuple[str, ...]
-    multirun: bool
-    show: bool
-
-
-def read_words(arguments: Sequence[str]) -> Words:
-    """Flags and overrides apart. Raises ``ConfigError`` for a flag that does not exist."""
-    overrides: list[str] = []
-    multirun = show = False
-    words = iter(arguments)
-    for word in words:
-        name, _, value = word.partition("=")
-        if word in ("-m", "--multirun"):
-            multirun = True
-        elif name in ("--cfg", "-c"):
-            value = value or next(words, "")
-            if value not in ("job", "all"):
-                raise ConfigError("--cfg shows the configuration.", given=value or "nothing", allowed="--cfg job")
-            show = True
-        elif word == "--resolve":
-            continue  # what is shown is resolved anyhow
-        elif word.startswith("-") and "=" not in word.lstrip("-"):
-            raise ConfigError(f"There is no flag '{word}'.", allowed=nearest(word, FLAGS))
-        elif word.startswith("--"):
-            raise ConfigError("A setting is written without dashes.", given=word, hint=f"write {word.lstrip('-')}")
-        else:
-            overrides.append(word)
-    if multirun and show:
-        raise ConfigError("--cfg shows one configuration.", hint="leave -m out, and give single values")
-    return Words(tuple(overrides), multirun, show)
-
-
-def compose_verb(verb: str, overrides: Sequence[str], keep: Sequence[str] = ()) -> dict[str, Any]:
+def compose_verb(
+    verb: str, overrides: Sequence[str], keep: Sequence[str] = (), folders: ConfFolders | None = None
+) -> dict[str, Any]:
     """The resolved mapping of ``conf/{verb}.yaml`` with the overrides applied, without what is no setting of a run.
 
     Args:
         keep: of the latter, what is wanted nonetheless.
+        folders: where options are looked for; None: as without ``--config-dir``.
 
     Raises:
         ConfigError: an override that cannot be understood or applied, or a setting that must be given.
     """
-    config = _composed(verb, overrides)
+    folders = folders or find_folders()
+    config = _composed(verb, overrides, folders)
     missing = sorted(OmegaConf.missing_keys(config))
     if missing:
         raise ConfigError(f"The setting '{missing[0]}' must be given.", hint=f"add {missing[0]}=VALUE")
     try:
         mapping = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
-        raise _explained(error) from error
+        raise _explained(error, verb, overrides, folders) from error
     assert isinstance(mapping, dict)
-    for name in set(_NOT_OF_A_RUN).difference(keep):
+    for group in OVERRIDING:
+        if mapping.get(group):
+            raise ConfigError(
+                f"The file of an option of '{group}' says where its settings belong.",
+                hint="let its first line be: # @package _global_",
+            )
+    for name in set(NOT_OF_A_RUN).difference(keep):
         mapping.pop(name, None)
     return {str(key): value for key, value in mapping.items()}
 
 
-def shown(verb: str, overrides: Sequence[str]) -> str:
+def show_configuration(verb: str, overrides: Sequence[str], folders: ConfFolders | None = None) -> str:
     """The composed configuration as YAML."""
-    return OmegaConf.to_yaml(_composed(verb, overrides)).rstrip()
+    return OmegaConf.to_yaml(_composed(verb, overrides, folders or find_folders())).rstrip()
 
 
-def sweep_points(verb: str, overrides: Sequence[str], *, multirun: bool) -> list[tuple[str, ...]] | None:
+def sweep_points(
+    verb: str, overrides: Sequence[str], *, multirun: bool, folders: ConfFolders | None = None
+) -> list[tuple[str, ...]] | None:
     """The overrides of each point of a sweep, in order; None for a single run.
 
     A sweep is asked for with ``-m``, or by an experiment that sets ``hydra.mode`` and ``hydra.sweeper.params``. The product of
@@ -105,14 +75,10 @@ def sweep_points(verb: str, overrides: Sequence[str], *, multirun: bool) -> list
     Raises:
         ConfigError: several values without ``-m``, or an override that cannot be read.
     """
-    parsed = _parsed(overrides)
+    parsed = _parsed(overrides) if multirun else read_overrides(overrides)
     swept = [one for one in parsed if one.is_sweep_override()]
-    if swept and not multirun:
-        raise ConfigError(
-            "An override has several values.", given=swept[0].input_line, hint="add -m to run them all, or quote a text"
-        )
     single = [str(one.input_line) for one in parsed if not one.is_sweep_override()]
-    config = _composed(verb, single, with_hydra=True)
+    config = _composed(verb, single, folders or find_folders(), with_hydra=True)
     mode = OmegaConf.select(config, "hydra.mode")
     if not multirun and "MULTIRUN" not in str(mode):
         return None
@@ -126,6 +92,16 @@ def sweep_points(verb: str, overrides: Sequence[str], *, multirun: bool) -> list
     if not points:
         raise ConfigError("A sweep has no point.", given=" ".join(overrides), hint="name values: key=a,b,c or key=range(1,5)")
     return points
+
+
+def read_overrides(overrides: Sequence[str]) -> list[Override]:
+    """Overrides with one value each. Raises ``ConfigError`` for one that cannot be read or has several."""
+    parsed = _parsed(overrides)
+    if swept := [one for one in parsed if one.is_sweep_override()]:
+        raise ConfigError(
+            "An override has several values.", given=swept[0].input_line, hint="add -m to run them all, or quote a text"
+        )
+    return parsed
 
 
 def _values(key: str, values: Any) -> list[str]:
@@ -151,59 +127,75 @@ def _parsed(overrides: Sequence[str]) -> list[Override]:
     try:
         return list(OverridesParser.create().parse_overrides(list(overrides)))
     except (HydraException, OmegaConfBaseException) as error:
-        raise _explained(error) from error
+        raise _unreadable(error) from error
 
 
-def _composed(verb: str, overrides: Sequence[str], *, with_hydra: bool = False) -> DictConfig:
+def _unreadable(error: Exception) -> ConfigError:
+    override = getattr(error, "override", None)
+    if override is None:
+        return ConfigError(str(error).splitlines()[0] if str(error) else type(error).__name__)
+    return ConfigError("An override cannot be read.", given=override, hint="write key=value, and quote special characters")
+
+
+def _composed(verb: str, overrides: Sequence[str], folders: ConfFolders, *, with_hydra: bool = False) -> DictConfig:
     _parsed(overrides)
+    groups = folders.groups(verb)
+    folders.refuse_taken_names(groups)
+    searched = []
+    if folders.own is not None:
+        if (fault := folders.chosen_fault(verb, overrides)) is not None:
+            raise fault
+        place = QuotedString(text=f"file://{folders.own.absolute()}", quote=Quote.single).with_quotes()
+        searched = [f"hydra.searchpath=[{place}]"]
     try:
-        with initialize_config_dir(config_dir=str(conf_dir().resolve()), version_base="1.3"):
-            return compose(verb, overrides=list(overrides), return_hydra_config=with_hydra)
+        with initialize_config_dir(config_dir=str(folders.built_in), version_base="1.3"):
+            return compose(verb, overrides=[*searched, *overrides], return_hydra_config=with_hydra)
     except (HydraException, OmegaConfBaseException) as error:
-        raise _explained(error) from error
+        raise _explained(error, verb, overrides, folders) from error
+    except yaml.YAMLError as error:
+        raise broken_yaml(error) from error
     except (ValueError, TypeError, AssertionError, RecursionError, KeyError, AttributeError) as error:
         # Hydra checks some words with plain Python errors of its own.
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConfigError("The configuration cannot be composed.", given=text) from error
 
 
-def _explained(error: Exception) -> ConfigError:
+def _explained(error: Exception, verb: str, overrides: Sequence[str], folders: ConfFolders) -> ConfigError:
+    """Hydra's complaint in this project's words."""
     text = str(error)
-    override = getattr(error, "override", None)
-    if override is not None:
-        return ConfigError("An override cannot be read.", given=override, hint="write key=value, and quote special characters")
+    if getattr(error, "override", None) is not None:
+        return _unreadable(error)
     if "Could not append to config" in text and (known := re.search(r"already at '([\w.]+)'", text)):
         return ConfigError(f"'{known.group(1)}' is a setting already.", hint=f"write {known.group(1)}=... without the +")
     if again := re.search(r"Multiple values for ([\w/]+)", text):
         return ConfigError(f"'{again.group(1)}' is chosen twice.", hint=f"write {again.group(1)}=OPTION once, without a +")
-    key = re.search(r"(?:Could not override|Key|Could not delete from config\. The value of) '([\w./@]+)'", text)
+    namer = re.search(r"In '([\w./-]+)': Could not (?:find|load) '([\w./-]+)'", text)
+    if namer and "/" in namer.group(1) and (file := folders.find(namer.group(1))) is not None:
+        group, _, name = namer.group(2).rpartition("/")
+        allowed = nearest(name, folders.options(group)) or None
+        given = f"{namer.group(2)} in {show_path(file)}"
+        return ConfigError("A defaults list names a file that does not exist.", given=given, allowed=allowed)
     option = re.search(r"Could not find '([\w.-]+)/([\w./-]+)'", text)
     if option:
         group, name = option.groups()
-        options = sorted(p.stem for p in (conf_dir() / group).glob("*.yaml"))
-        return ConfigError(f"'{group}' has no option '{name}'.", allowed=nearest(name, options))
+        hint = None
+        if folders.own is not None and (folders.own / group / f"{name}.yml").is_file():
+            hint = f"name the file {name}.yaml"
+        namers = folders.files_that_choose(verb, overrides, group, name)
+        place = f"{group}={name} in {', '.join(map(show_path, namers))}" if namers else None
+        allowed = nearest(name, folders.options(group))
+        return ConfigError(f"'{group}' has no option '{name}'.", given=place, allowed=allowed, hint=hint)
+    key = re.search(r"(?:Could not override|Key|Could not delete from config\. The value of) '([\w./@]+)'", text)
     if key is not None:
         name = key.group(1)
         if name.startswith("slurm.additional_parameters"):
             example = "+slurm.additional_parameters.mail-type=END"
             return ConfigError("Other options of sbatch are added one by one.", given=name, allowed=f"such as {example}")
-        return ConfigError(f"There is no setting '{name}'.", allowed=nearest(name, known_keys()))
+        return ConfigError(f"There is no setting '{name}'.", allowed=nearest(name, known_keys(verb, folders)))
     return ConfigError(text.splitlines()[0] if text else type(error).__name__)
 
 
-def known_keys() -> list[str]:
-    """Every top-level key and every ``group.key`` of the configuration folder."""
-    import yaml
-
-    keys: set[str] = set()
-    for path in conf_dir().rglob("*.yaml"):
-        group = path.parent.name if path.parent != conf_dir() else ""
-        if group in ("experiment", "debug"):
-            continue
-        content = yaml.safe_load(path.read_text()) or {}
-        keys |= {f"{group}.{key}" if group else key for key in content if key not in ("defaults", "hydra", "name")}
-        nested = {key: value for key, value in content.items() if isinstance(value, dict) and key != "hydra"}
-        keys |= {f"{key}.{inner}" for key, value in nested.items() for inner in value}
-        if group:
-            keys.add(group)
-    return sorted(keys)
+def known_keys(verb: str, folders: ConfFolders) -> list[str]:
+    """Every group, every setting of the primary file, and every ``group.key`` of the groups' options."""
+    groups = folders.groups(verb)
+    return sorted({*groups, *folders.settings(verb), *folders.nested(groups)})

@@ -1,129 +1,132 @@
-"""``--help`` of every verb, read from the configuration folder: groups, their options, settings, examples. 80 columns.
+"""``--help`` of every verb, from its record and the configuration folders: groups, options, settings, examples. 80 columns.
 
-Reads the YAML files as text, so that help needs neither Hydra nor anything else that takes time to import.
+Where the command line chooses options, their settings are shown instead of the list of all groups.
 """
 
 from __future__ import annotations
 
-import re
 import textwrap
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
-from sargnn.cli.main import conf_dir
-from sargnn.errors import ConfigError
-
-if TYPE_CHECKING:
-    from sargnn.cli.compose import Words
+from sargnn.cli.conf_folders import OVERRIDING, Choice, ConfFolders, Option
+from sargnn.cli.verbs import VERBS, Setting, Verb
+from sargnn.errors import ConfigError, nearest
 
 WIDTH = 80
+_OVERVIEW = """\
+usage: sargnn VERB [key=value ...] [group=option ...]
+
+Exact, full-batch training of graph neural networks on graphs too large for
+one machine.
+
+verbs:
+{verbs}
+
+examples:
+  sargnn train                          the embedded graph, 4 workers
+  sargnn train model=gat mode=domain_parallel world=2
+  sargnn train -m mode=sar,one_shot     a sweep
+  sargnn train dataset=ogb_dir dataset.root=FOLDER
+  sargnn compare                        the runs of this folder
+  sargnn train --help                   groups, options and settings
+  sargnn train --help model=gat         the settings of one option
+
+SARGNN_FULL_ERROR=1 shows tracebacks."""
 
 
-@dataclass(frozen=True)
-class Help:
-    """What a verb says about itself.
+def overview() -> str:
+    """What ``sargnn --help`` prints."""
+    return _OVERVIEW.format(verbs="\n".join(f"  {verb.name:<11} {verb.summary}" for verb in VERBS.values()))
 
-    Attributes:
-        usage: after ``usage: sargnn``. text: what it does.
-        examples: (command without ``sargnn``, remark).
-        config: its primary file in ``conf/``, without suffix; None for a verb without settings.
+
+def help_text(verb: Verb, words: Sequence[str] = (), folders: ConfFolders | None = None) -> str:
+    """The whole text about a verb.
+
+    Args:
+        words: the others of the command line, which may choose options. folders: of a verb that composes.
+
+    Raises:
+        ConfigError: a word chooses an option that does not exist, or a file cannot be read.
     """
-
-    usage: str
-    text: str
-    examples: tuple[tuple[str, str], ...] = ()
-    config: str | None = None
-
-
-def wanted(arguments: Sequence[str]) -> bool:
-    """Whether help is asked for."""
-    return any(word in ("-h", "--help", "help") for word in arguments)
-
-
-def words_of(about: Help, arguments: Sequence[str]) -> Words | None:
-    """A verb's command line, taken apart; None where help or the configuration was asked for, and printed."""
-    if wanted(arguments):
-        print(help_text(about))
-        return None
-    from sargnn.cli.compose import read_words, shown
-
-    words = read_words(arguments)
-    if not words.show:
-        return words
-    assert about.config is not None
-    print(shown(about.config, words.overrides))
-    return None
-
-
-def refuse_sweep(words: Words) -> None:
-    """For verbs that do one thing. Raises ``ConfigError``."""
-    if words.multirun:
-        raise ConfigError("This verb has no sweeps.", given="-m", hint="call it once for each value")
-
-
-def help_text(about: Help) -> str:
-    """The whole text."""
-    lines = [f"usage: sargnn {about.usage}", "", *textwrap.wrap(about.text, WIDTH)]
-    if about.config:
-        groups, settings = groups_of(about.config), settings_of(about.config)
-        if groups:
-            lines += ["", "groups (group=option; the first line of each is the default):"]
-        for group, default in groups.items():
-            options = options_of(group)
-            if default in options:
-                options = {default: options[default]} | options
-            lines += [_line(f"{group}={name}", text) for name, text in options.items()]
-        lines += ["", "settings (key=value; those of a group: GROUP.KEY, see --cfg job):"]
-        lines += [_line(f"{key}={value}", text) for key, value, text in settings]
-    if about.examples:
+    lines = [f"usage: sargnn {verb.name} {verb.usage}", "", *_wrap(verb.text)]
+    if verb.verbs:
+        lines += ["", f"{verb.name}:", *(_line(below.name, below.summary) for below in verb.verbs)]
+    if verb.settings:
+        lines += ["", "settings (key=value):", *(_line(*_own(setting)) for setting in verb.settings)]
+    if verb.config and folders is not None:
+        choice = folders.choice(verb.config, words)
+        if choice.named:
+            lines += _chosen(folders, choice)
+            return "\n".join([*lines, "", *_wrap(f"sargnn {verb.name} --help lists all groups and settings.")])
+        if not verb.changes_a_run:
+            lines += _groups(folders, verb.config, verb)
+    if verb.examples:
         lines += ["", "examples:"]
-        for command, remark in about.examples:
+        for command, remark in verb.examples:
             lines += [_line(f"sargnn {command}", remark) if remark else f"  sargnn {command}"]
-    if about.config:
+    if verb.config and not verb.changes_a_run:
         lines += ["", "--cfg job prints the composed configuration and runs nothing."]
+    if verb.changes_a_run:
+        lines += ["", *_wrap(f"Settings and groups of a run: sargnn {verb.config} --help")]
+    if verb.config:
+        lines += _wrap("--config-dir FOLDER adds a folder's options; without it, those of conf/ here.")
     return "\n".join(lines)
 
 
-def groups_of(config: str) -> dict[str, str]:
-    """The groups of a primary file, with their default options."""
-    groups: dict[str, str] = {}
-    for text in _texts(config):
-        groups |= {group: option for group, option in re.findall(r"^  - (\w+): ([\w.-]+)", text, flags=re.M)}
-    return groups
+def check_option(group: str, name: str, options: Iterable[str]) -> None:
+    """Raises ``ConfigError`` for an option that a group does not have."""
+    names = list(options)
+    if name not in names:
+        raise ConfigError(f"'{group}' has no option '{name}'.", allowed=nearest(name, names))
 
 
-def _texts(config: str) -> list[str]:
-    """A primary file, behind those that it builds on."""
-    text = (conf_dir() / f"{config}.yaml").read_text()
-    others = [name for name in re.findall(r"^  - (\w+)$", text, flags=re.M) if name != "_self_"]
-    return [*(text for name in others for text in _texts(name)), text]
+def _own(setting: Setting) -> tuple[str, str]:
+    default = setting.default
+    return f"{setting.name}={str(default).lower() if isinstance(default, bool) else default or ''}", setting.comment
 
 
-def options_of(group: str) -> dict[str, str]:
-    """A group's options, each with the first sentence of its file."""
-    options = {}
-    for path in sorted((conf_dir() / group).glob("*.yaml")):
-        comments = [line[2:].strip() for line in path.read_text().splitlines() if line.startswith("# ")]
-        options[path.stem] = next((line for line in comments if not line.startswith("@")), "")
-    return options
+def _groups(folders: ConfFolders, config: str, verb: Verb) -> list[str]:
+    """All groups with their options, and the settings that are in none."""
+    lines: list[str] = []
+    groups = folders.groups(config)
+    if groups:
+        lines += ["", "groups (group=option; the first line of each is the default):"]
+    for group, default in groups.items():
+        options = folders.options(group)
+        if default in options:
+            options = {default: options[default]} | options
+        lines += [_line(f"{group}={name}", _about(option)) for name, option in options.items()]
+    example = next((f"{group}={default}" for group, default in groups.items() if default != "null"), "GROUP=OPTION")
+    lines += ["", "settings (key=value):"]
+    lines += [_line(f"{one.key}={one.value}", one.comment) for one in folders.settings(config).values()]
+    return [*lines, "", *_wrap(f"Settings of a group's option: sargnn {verb.name} --help {example}")]
 
 
-def settings_of(config: str) -> list[tuple[str, str, str]]:
-    """Top-level settings of a primary file: (key, default, comment)."""
-    settings, parent = [], ""
-    for line in "\n".join(_texts(config)).splitlines():
-        found = re.match(r"^( *)([\w]+):\s*([^#]*?)\s*(?:#\s*(.*))?$", line)
-        if not found:
-            continue
-        indent, key, value, text = found.groups()
-        if not indent:
-            parent = key
-            if value and key != "defaults":
-                settings.append((key, value, text or ""))
-        elif parent not in ("defaults", "hydra") and value:
-            settings.append((f"{parent}.{key}", value, text or ""))
-    return settings
+def _chosen(folders: ConfFolders, choice: Choice) -> list[str]:
+    """The options that the command line names, each with its settings as they would be."""
+    lines: list[str] = []
+    given = choice.theirs | choice.given
+    for group in choice.named:
+        for name in choice.options[group].split(","):  # a sweep's values
+            if name == "null":
+                continue
+            options = folders.options(group)
+            check_option(group, name, options)
+            if options[name].fault:
+                raise ConfigError(options[name].fault)
+            lines += ["", *_wrap(f"{group}={name}: {_about(options[name])}")]
+            for key, one in folders.settings_of(group, name).items():
+                if key != f"{group}.name":
+                    value = choice.given.get(key, one.value) if group in OVERRIDING else given.get(key, one.value)
+                    lines += [_line(f"{key}={value}", one.comment)]
+    return lines
+
+
+def _about(option: Option) -> str:
+    """Its sentence, and where it comes from if it is the user's."""
+    if option.fault:
+        return f"cannot be read ({option.origin})"
+    return " ".join(part for part in (option.sentence, f"({option.origin})" if option.origin else "") if part)
 
 
 def _line(left: str, text: str) -> str:
@@ -131,7 +134,11 @@ def _line(left: str, text: str) -> str:
     column = 28
     if not text:
         return f"  {left}"
-    wrapped = textwrap.wrap(text, WIDTH - column)
+    wrapped = _wrap(text, WIDTH - column)
     if len(left) + 4 > column:
         return "\n".join([f"  {left}", *(" " * column + part for part in wrapped)])
     return "\n".join([f"  {left:<{column - 2}}{wrapped[0]}", *(" " * column + part for part in wrapped[1:])])
+
+
+def _wrap(text: str, width: int = WIDTH) -> list[str]:
+    return textwrap.wrap(text, width, break_on_hyphens=False)

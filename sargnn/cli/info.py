@@ -1,40 +1,18 @@
-"""``sargnn info`` and ``sargnn clean``: what is installed, what can run, where stores lie, and removing them."""
+"""``sargnn info``: what is installed, what can run, where stores lie."""
 
 from __future__ import annotations
 
-import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from sargnn.cli.help import Help, help_text, wanted
-from sargnn.errors import ConfigError
+from sargnn.cli.command_line import CommandLine
 
-INFO = Help(
-    usage="info [store_dir=FOLDER] [tracking.uri=URI]",
-    text="Versions, cores, memory and devices, the kernels that can run here and why others cannot, the MLflow store, and the "
-    "dataset and partition stores with their sizes.",
-    examples=(("info", ""),),
-)
-CLEAN = Help(
-    usage="clean [what=all|datasets|partitions] [store_dir=FOLDER] [yes=true]",
-    text="Remove stores. Says what would go and asks first; yes=true does not ask. Runs and MLflow's store stay. What was "
-    "removed is made again when a run needs it.",
-    examples=(("clean what=partitions", ""),),
-)
 KINDS = ("datasets", "partitions")
 
 
-def info(arguments: Sequence[str]) -> int:
+def main(line: CommandLine) -> int:
     """Print what is here."""
-    if wanted(arguments):
-        print(help_text(INFO))
-        return 0
-    from sargnn.cli.settings import read_settings
-
-    plain, settings = read_settings(arguments, {"store_dir": "stores", "tracking.uri": None})
-    if plain:
-        raise ConfigError("This verb takes no such word.", given=plain[0], allowed="store_dir=..., tracking.uri=...")
+    settings = line.settings
     import os
 
     import psutil
@@ -68,53 +46,6 @@ def info(arguments: Sequence[str]) -> int:
     rows += [("", f"{path.parent.name}/{path.name}: {human_bytes(size)}") for path, size in found]
     info_table(rows)
     return 0
-
-
-def clean(arguments: Sequence[str]) -> int:
-    """Remove stores, after asking."""
-    if wanted(arguments):
-        print(help_text(CLEAN))
-        return 0
-    from sargnn.cli.settings import read_settings
-
-    plain, settings = read_settings(arguments, {"what": "all", "store_dir": "stores", "yes": False})
-    if plain:
-        raise ConfigError("This verb takes no such word.", given=plain[0], allowed="what=..., store_dir=..., yes=true")
-    what = str(settings["what"])
-    if what not in ("all", *KINDS):
-        raise ConfigError("'what' has a value that is not known.", given=what, allowed=["all", *KINDS])
-    from sargnn.tracking.memory import human_bytes
-    from sargnn.tracking.progress import say
-
-    found = stores(Path(str(settings["store_dir"])), KINDS if what == "all" else (what,))
-    if not found:
-        say("There is no store to remove.")
-        return 0
-    for path, size in found:
-        print(f"{path}  {human_bytes(size)}")
-    if not settings["yes"]:
-        if not sys.stdin.isatty():
-            raise ConfigError("Nobody is there to be asked.", hint="add yes=true to remove these stores")
-        answer = ask(f"Remove {len(found)} stores, {human_bytes(sum(size for _, size in found))}? [y/N] ")
-        if answer.strip().lower() not in ("y", "yes"):
-            say("Nothing was removed.")
-            return 1
-    for path, _ in found:
-        try:
-            shutil.rmtree(path)
-        except OSError as error:
-            raise ConfigError(f"A store cannot be removed: {error.strerror or error}.", given=str(path)) from error
-    say(f"removed {len(found)} stores")
-    return 0
-
-
-def ask(question: str) -> str:
-    """A person's answer; nothing where the input ends."""
-    try:
-        return input(question)
-    except EOFError:
-        print()
-        return "no"
 
 
 def stores(folder: Path, kinds: Sequence[str]) -> list[tuple[Path, int]]:

@@ -1,4 +1,4 @@
-"""``sargnn VERB [overrides]``: finds the verb, composes its configuration, answers what goes wrong in one message.
+"""``sargnn VERB [overrides]``: finds the verb's record, reads its words, answers what goes wrong in one message.
 
 Imports stay light here: ``--help`` needs neither torch nor dgl nor mlflow.
 """
@@ -9,74 +9,18 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from sargnn import __version__
+from sargnn.cli.command_line import CommandLine, asks_for_help, read_command_line, take_folders
+from sargnn.cli.verbs import VERBS, Verb
 from sargnn.errors import ConfigError, SargnnError, nearest
-
-VERBS = {
-    "train": ("sargnn.cli.train:main", "train a model on local workers; with -m a sweep"),
-    "slurm": ("sargnn.cli.slurm:main", "the run as a SLURM job: writes an sbatch script"),
-    "prepare": ("sargnn.cli.prepare:prepare", "make a dataset's store"),
-    "partition": ("sargnn.cli.prepare:partition", "cut a dataset into the workers' parts"),
-    "export-ogb": ("sargnn.cli.prepare:export_ogb", "a dataset as raw files in OGB's layouts"),
-    "predict": ("sargnn.cli.predict:predict", "a run's predictions for all nodes, as .npy"),
-    "evaluate": ("sargnn.cli.predict:evaluate", "score predictions with OGB's evaluator"),
-    "compare": ("sargnn.cli.compare:main", "runs side by side: a table and plots"),
-    "ui": ("sargnn.cli.track:ui", "MLflow's pages in the browser"),
-    "track": ("sargnn.cli.track:track", "send runs to MLflow later, or elsewhere"),
-    "bench": ("sargnn.cli.bench:main", "measure against stock DGL, in one run"),
-    "info": ("sargnn.cli.info:info", "versions, devices, kernels, stores"),
-    "clean": ("sargnn.cli.info:clean", "remove stores, after asking"),
-    "completion": ("sargnn.cli.completion:main", "completion for bash, zsh or fish"),
-}
-
-_HELP = """\
-usage: sargnn VERB [key=value ...] [group=option ...]
-
-Exact, full-batch training of graph neural networks on graphs too large for
-one machine.
-
-verbs:
-{verbs}
-
-examples:
-  sargnn train                          the embedded graph, 4 workers
-  sargnn train model=gat mode=domain_parallel world=2
-  sargnn train -m mode=sar,one_shot     a sweep
-  sargnn train dataset=ogb_dir dataset.root=FOLDER
-  sargnn compare                        the runs of this folder
-  sargnn train --help                   groups, options and settings
-
-SARGNN_FULL_ERROR=1 shows tracebacks."""
-
-
-def help_text() -> str:
-    """What ``sargnn --help`` prints, at most 80 columns wide."""
-    verbs = "\n".join(f"  {verb:<11} {text}" for verb, (_, text) in VERBS.items())
-    return _HELP.format(verbs=verbs)
-
-
-def conf_dir() -> Path:
-    """The configuration folder: beside the package in a wheel, at the root of a checkout."""
-    package = Path(__file__).parent.parent
-    for candidate in (package / "conf", package.parent / "conf"):
-        if candidate.is_dir():
-            return candidate
-    raise SargnnError("The configuration folder 'conf' is missing from this installation.")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(help_text())
-        return 0
-    if arguments[0] == "--version":
-        print(f"sargnn {__version__}")
-        return 0
     try:
-        return _verb(arguments[0])(arguments[1:])
+        return _run(arguments)
     except SargnnError as error:
         if os.environ.get("SARGNN_FULL_ERROR"):
             raise
@@ -95,14 +39,64 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _verb(name: str) -> Callable[[Sequence[str]], int]:
-    from sargnn.resolve import resolve
+def _run(arguments: Sequence[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        from sargnn.cli.help import overview
 
+        print(overview())
+        return 0
+    if arguments[0] == "--version":
+        print(f"sargnn {__version__}")
+        return 0
+    if arguments[:2] == ["completion", "--candidates"]:
+        from sargnn.cli.completion import candidates
+
+        print("\n".join(candidates(arguments[2:])))
+        return 0
+    verb, words = find_verb(arguments)
+    if asks_for_help(words) or not verb.entry:
+        from sargnn.cli.help import help_text
+
+        others, folders = take_folders(verb, [word for word in words if not asks_for_help([word])])
+        print(help_text(verb, others, folders))
+        return 0
+    line = read_command_line(verb, words)
+    if line.show:
+        from sargnn.cli.compose import show_configuration
+
+        print(show_configuration(str(verb.config), line.overrides, line.folders))
+        return 0
+    try:
+        return _entry(verb, line)(line)
+    except ConfigError as error:
+        place = line.folders.place_of(verb.config, line.overrides, str(error)) if verb.config else None
+        if place is None:
+            raise
+        raise ConfigError(f"{error}\n  in:      {place}") from error
+
+
+def find_verb(arguments: Sequence[str]) -> tuple[Verb, list[str]]:
+    """The verb that the first words name, and the others. Raises ``ConfigError`` where there is none."""
+    name, *words = arguments
     if name not in VERBS:
         hint = f"sargnn train {name} ..." if "=" in name else "sargnn --help"
         raise ConfigError(f"There is no verb '{name}'.", allowed=nearest(name, VERBS), hint=hint)
-    verb: Callable[[Sequence[str]], int] = resolve("verb", {k: v[0] for k, v in VERBS.items()}, name)
-    return verb
+    verb = VERBS[name]
+    if not verb.verbs or not words or asks_for_help(words[:1]):
+        return verb, words
+    below = {one.name.split()[-1]: one for one in verb.verbs}
+    if words[0] not in below:
+        allowed = [f"{name} {one}" for one in nearest(words[0], below)]
+        raise ConfigError(f"There is no verb '{name} {words[0]}'.", allowed=allowed, hint=f"sargnn {name} --help")
+    return below[words[0]], words[1:]
+
+
+def _entry(verb: Verb, line: CommandLine) -> Callable[[CommandLine], int]:
+    from sargnn.resolve import resolve
+
+    place = verb.instead[line.instead] if line.instead else verb.entry
+    entry: Callable[[CommandLine], int] = resolve("verb", {verb.name: place}, verb.name)
+    return entry
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from sargnn.cli.conf_folders import ConfFolders, find_folders
 from sargnn.config import RunConfig, load, parse
 from sargnn.errors import ConfigError, nearest
 
@@ -15,16 +16,19 @@ _REFUSED = ("experiment", "debug", "run_dir", "run_name")
 _CONFIG = "config.yaml"
 
 
-def resumed(overrides: Sequence[str]) -> tuple[RunConfig, Path] | None:
+def resumed(overrides: Sequence[str], folders: ConfFolders | None = None) -> tuple[RunConfig, Path] | None:
     """The configuration and the run folder; None where nothing is to be resumed.
+
+    Args:
+        folders: where options that are changed are looked for; None: as without ``--config-dir``.
 
     Raises:
         ConfigError: no such run, a setting that cannot be changed, or one that would change the losses.
     """
-    folders = [one.partition("=")[2].strip("'\"") for one in overrides if one.startswith("resume=")]
-    if not folders or folders[-1] in ("", "null"):
+    named = [one.partition("=")[2].strip("'\"") for one in overrides if one.startswith("resume=")]
+    if not named or named[-1] in ("", "null"):
         return None
-    run_dir = Path(folders[-1]).expanduser()
+    run_dir = Path(named[-1]).expanduser()
     if not (run_dir / _CONFIG).is_file():
         raise ConfigError("There is no run in this folder.", given=str(run_dir), hint="resume=RUN_DIR, as a run prints it")
     before = load(run_dir / _CONFIG)
@@ -34,7 +38,7 @@ def resumed(overrides: Sequence[str]) -> tuple[RunConfig, Path] | None:
         key = one.lstrip("+").partition("=")[0]
         if key in _REFUSED or key.startswith("hydra"):
             raise ConfigError("A resumed run keeps its folder and its experiment.", given=one)
-    _apply(mapping, changes)
+    _apply(mapping, changes, folders or find_folders())
     config = parse(mapping)
     if config.config_hash != before.config_hash:
         from sargnn.config import differing
@@ -46,25 +50,33 @@ def resumed(overrides: Sequence[str]) -> tuple[RunConfig, Path] | None:
     return config, run_dir
 
 
-def _apply(mapping: dict[str, Any], changes: Sequence[str]) -> None:
-    """Put the changed groups and settings into a run's mapping, as Hydra composes them."""
+def _apply(mapping: dict[str, Any], changes: Sequence[str], folders: ConfFolders) -> None:
+    """Change a run's mapping: a group that is chosen anew as Hydra composes it, any other setting in its place.
+
+    What is not changed stays as the run has it, also where its options come from files that are not here now.
+    """
+    from sargnn.cli.compose import NOT_OF_A_RUN, compose_verb, known_keys, read_overrides
+
     if not changes:
         return
-    from sargnn.cli.compose import compose_verb
-
-    keys = [one.lstrip("+").partition("=")[0] for one in changes]
-    options = [f"{group}={value['name']}" for group, value in mapping.items() if isinstance(value, dict) and "name" in value]
-    options = [one for one in options if one.partition("=")[0] not in keys]
-    if "root" in mapping["dataset"] and not any(key in ("dataset", "dataset.root") for key in keys):
-        escaped = str(mapping["dataset"]["root"]).replace("\\", "\\\\").replace("'", "\\'")
-        options.append(f"dataset.root='{escaped}'")
-    composed = compose_verb("train", [*options, *changes])
-    for key in keys:
-        target, source = mapping, composed
+    parsed = read_overrides(changes)
+    chosen = {one.get_key_element() for one in parsed} & folders.groups("train").keys()
+    composed = [str(one.input_line) for one in parsed if one.get_key_element().partition(".")[0] in chosen]
+    if composed:
+        fresh = compose_verb("train", composed, folders=folders)
+        mapping |= {group: fresh[group] for group in chosen}
+    for one in parsed:
+        key = one.get_key_element()
         *groups, leaf = key.split(".")
-        try:
-            for group in groups:
-                target, source = target[group], source[group]
-            target[leaf] = source[leaf]
-        except (KeyError, TypeError) as error:
-            raise ConfigError(f"A run has no setting '{key}'.", allowed=nearest(key.partition(".")[0], mapping)) from error
+        if key in chosen or (groups and groups[0] in chosen):
+            continue
+        place: Any = mapping
+        for group in groups:
+            place = place.get(group) if isinstance(place, dict) else None
+        known = isinstance(place, dict) and (leaf in place or one.is_force_add() or one.is_add())
+        if not known and (key in NOT_OF_A_RUN or key not in known_keys("train", folders)):
+            raise ConfigError(f"There is no setting '{key}'.", allowed=nearest(key, [*mapping, *known_keys("train", folders)]))
+        place = mapping
+        for group in groups:
+            place = place.setdefault(group, {})
+        place[leaf] = one.value()

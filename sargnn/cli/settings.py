@@ -1,43 +1,31 @@
-"""``key=value`` words of verbs that need no configuration groups, beside plain words such as run folders."""
+"""The values of settings that a verb reads itself."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from sargnn.errors import ConfigError, nearest
-
-Value = str | int | bool | None
+from sargnn.cli.verbs import Setting, Value
+from sargnn.errors import ConfigError
 
 
-def read_settings(arguments: Sequence[str], defaults: dict[str, Value]) -> tuple[list[str], dict[str, Value]]:
-    """Plain words, and the settings; a value must have its default's type, any text where that is None.
-
-    Raises:
-        ConfigError: a setting or a flag that does not exist, or a value of another type.
-    """
-    plain: list[str] = []
-    settings = dict(defaults)
-    for word in arguments:
-        key, equals, text = word.partition("=")
-        if not equals:
-            if word.startswith("-"):
-                raise ConfigError(f"There is no flag '{word}'.", allowed="--help")
-            plain.append(word)
-            continue
-        if key not in defaults:
-            raise ConfigError(f"There is no setting '{key}'.", allowed=nearest(key, defaults) or "none")
-        settings[key] = _converted(key, text, defaults[key])
-    return plain, settings
-
-
-def _converted(key: str, text: str, default: Value) -> Value:
-    if isinstance(default, bool):
+def convert(setting: Setting, text: str) -> Value:
+    """A value of its default's type. Raises ``ConfigError`` for one of another type, out of range, or not known."""
+    if isinstance(setting.default, bool):
         if text.lower() not in ("true", "false"):
-            raise ConfigError(f"'{key}' has the wrong type.", given=repr(text), allowed="true or false")
+            raise ConfigError(f"'{setting.name}' has the wrong type.", given=repr(text), allowed="true or false")
         return text.lower() == "true"
-    if isinstance(default, int):
-        try:
-            return int(text)
-        except ValueError as error:
-            raise ConfigError(f"'{key}' has the wrong type.", given=repr(text), allowed="a whole number") from error
+    if isinstance(setting.default, int):
+        return _number(setting, text)
+    if setting.allowed and text not in setting.allowed:
+        raise ConfigError(f"'{setting.name}' has a value that is not known.", given=text, allowed=setting.allowed)
     return text
+
+
+def _number(setting: Setting, text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError as error:
+        raise ConfigError(f"'{setting.name}' has the wrong type.", given=repr(text), allowed="a whole number") from error
+    low, high = setting.low, setting.high
+    if (low is not None and value < low) or (high is not None and value > high):
+        allowed = f"{low} to {high}" if low is not None and high is not None else f"at least {low}"
+        raise ConfigError(f"'{setting.name}' is out of range.", given=value, allowed=allowed)
+    return value

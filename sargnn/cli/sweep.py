@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sargnn.cli.conf_folders import ConfFolders
 from sargnn.cli.signals import as_interrupts
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.tracking.summary import Summary, read_summary
@@ -41,7 +42,7 @@ class Outcome:
     error: str = ""
 
 
-def run_sweep(points: Sequence[Point]) -> int:
+def run_sweep(points: Sequence[Point], folders: ConfFolders) -> int:
     """Run all points; prints a table at the end. Exit code 1 if one failed, 130 if it was interrupted."""
     from sargnn.cli.compose import compose_verb
     from sargnn.tracking.progress import say
@@ -51,9 +52,10 @@ def run_sweep(points: Sequence[Point]) -> int:
         raise ConfigError("A sweep chooses its run folders itself.", hint="leave run_dir out")
     skip = _choice("skip_finished", points)
     points = [tuple(word for word in point if not word.startswith("skip_finished=")) for point in points]
-    folder = Path("sweeps") / hashlib.sha256(json.dumps(points).encode()).hexdigest()[:10]
+    key = json.dumps([*points, *folders.arguments])
+    folder = Path("sweeps") / hashlib.sha256(key.encode()).hexdigest()[:10]
     labels = labels_of(points)
-    _check(points, labels)
+    _check(points, labels, folders)
     done = {number: found for number in range(len(points)) if (found := _finished(folder, number)) is not None}
     skipped = set(done) if done and _skips(skip, len(done), len(points)) else set()
     try:
@@ -65,7 +67,7 @@ def run_sweep(points: Sequence[Point]) -> int:
     parent = None
     if len(skipped) < len(points):
         try:
-            parent = _parent(compose_verb("train", points[0]), folder.name, len(points))
+            parent = _parent(compose_verb("train", points[0], folders=folders), folder.name, len(points))
         except SargnnError as error:
             say(f"warning: the sweep has no run of its own in MLflow: {error}")
     environment = dict(os.environ)
@@ -85,7 +87,7 @@ def run_sweep(points: Sequence[Point]) -> int:
             outcomes.append(Outcome(labels[number], run_dir, "not run", None))
             continue
         say(f"point {number + 1} of {len(points)}: {labels[number]}")
-        outcome = _run(point, labels[number], run_dir, environment)
+        outcome = _run([*folders.arguments, *point], labels[number], run_dir, environment)
         interrupted = outcome.status == "interrupted"
         outcomes.append(outcome)
     failed = [outcome for outcome in outcomes if outcome.status in ("failed", "interrupted", "not run")]
@@ -101,9 +103,9 @@ def run_sweep(points: Sequence[Point]) -> int:
     return 130 if interrupted else int(bool(failed))
 
 
-def _run(point: Point, label: str, run_dir: Path, environment: dict[str, str]) -> Outcome:
+def _run(words: Sequence[str], label: str, run_dir: Path, environment: dict[str, str]) -> Outcome:
     # A point of an experiment that is a sweep is none itself.
-    command = [sys.executable, "-m", "sargnn.cli.main", "train", *point, f"run_dir={run_dir}", "hydra.mode=RUN"]
+    command = [sys.executable, "-m", "sargnn.cli.main", "train", *words, f"run_dir={run_dir}", "hydra.mode=RUN"]
     # A session of its own: what ends the sweep is handed on once, by us.
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -141,14 +143,14 @@ def _end_point(process: subprocess.Popen[str]) -> None:
             return
 
 
-def _check(points: Sequence[Point], labels: Sequence[str]) -> None:
+def _check(points: Sequence[Point], labels: Sequence[str], folders: ConfFolders) -> None:
     """Every point's configuration, before the first one starts. Raises ``ConfigError`` naming the point."""
     from sargnn.cli.compose import compose_verb
     from sargnn.config import parse
 
     for point, label in zip(points, labels, strict=True):
         try:
-            parse(compose_verb("train", point))
+            parse(compose_verb("train", point, folders=folders))
         except ConfigError as error:
             raise ConfigError(f"A point of the sweep cannot run, so none was started: {label}\n  {error}") from error
 
@@ -196,7 +198,7 @@ def _skips(choice: str, finished: int, total: int) -> bool:
     from sargnn.tracking.progress import say
 
     if choice == "ask" and sys.stdin.isatty():
-        from sargnn.cli.info import ask
+        from sargnn.cli.clean import ask
 
         answer = ask(f"{finished} of {total} points are finished already. Skip them? [Y/n] ")
         return answer.strip().lower() not in ("n", "no")

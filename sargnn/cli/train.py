@@ -9,48 +9,33 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sargnn.cli.help import Help, words_of
+from sargnn.cli.command_line import CommandLine
+from sargnn.cli.conf_files import show_path
 
 if TYPE_CHECKING:
     from sargnn.config import RunConfig
 
-HELP = Help(
-    usage="train [key=value ...] [group=option ...] [-m]",
-    text="Train a model on local worker processes: prepare the stores where they are missing, start one process per worker, "
-    "follow their figures, end with a table. With -m every list of values is a sweep.",
-    examples=(
-        ("train", "the embedded graph, 4 workers"),
-        ("train model=gat mode=sar world=8", ""),
-        ("train dataset=products_like dataset.scale=0.02 epochs=10", ""),
-        ("train experiment=laptop_tour", "a graph that takes a minute"),
-        ("train -m model=sage,gat mode=sar,domain_parallel", "a sweep: all four"),
-    ),
-    config="train",
-)
 
-
-def main(arguments: Sequence[str]) -> int:
+def main(line: CommandLine) -> int:
     """Train; prints the table of results and what is worth trying next."""
-    if (words := words_of(HELP, arguments)) is None:
-        return 0
     from sargnn.cli.compose import compose_verb, sweep_points
     from sargnn.cli.resume import resumed
     from sargnn.config import parse
     from sargnn.errors import ConfigError
 
-    if words.multirun and any(one.startswith("resume=") for one in words.overrides):
+    if line.multirun and any(one.startswith("resume=") for one in line.overrides):
         raise ConfigError("A sweep cannot be resumed as one.", hint="started again it runs what is not finished")
-    going_on = resumed(words.overrides)
+    going_on = resumed(line.overrides, line.folders)
     if going_on is not None:
         config, run_dir = going_on
         _train(config, [f"resume={run_dir}"], run_dir)
         return 0
-    points = sweep_points("train", words.overrides, multirun=words.multirun)
+    points = sweep_points("train", line.overrides, multirun=line.multirun, folders=line.folders)
     if points is not None:
         from sargnn.cli.sweep import run_sweep
 
-        return run_sweep(points)
-    _train(parse(compose_verb("train", words.overrides)), words.overrides)
+        return run_sweep(points, line.folders)
+    _train(parse(compose_verb("train", line.overrides, folders=line.folders)), [*line.folders.arguments, *line.overrides])
     return 0
 
 
@@ -75,7 +60,7 @@ def _train(config: RunConfig, overrides: Sequence[str], resume: Path | None = No
 def next_commands(config: RunConfig, overrides: Sequence[str]) -> list[str]:
     """Three commands that show something beside the run that just ended: the same one with one thing changed."""
     other_mode = "sar" if config.mode.name == "domain_parallel" else "domain_parallel"
-    folder = "" if shutil.which("sargnn") else f"{shown(Path(sys.executable).parent)}/"
+    folder = "" if shutil.which("sargnn") else f"{show_path(Path(sys.executable).parent)}/"
 
     def again(change: str) -> str:
         key = change.partition("=")[0]
@@ -90,8 +75,3 @@ def next_commands(config: RunConfig, overrides: Sequence[str]) -> list[str]:
         return [*commands, f"{folder}sargnn compare  # runs side by side"]
     uri = f" tracking.uri={shlex.quote(config.tracking.uri)}" if config.tracking.uri else ""
     return [*commands, f"{folder}sargnn ui{uri}  # compare runs in the browser"]
-
-
-def shown(path: Path) -> str:
-    """Relative to the working folder where it lies in it."""
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

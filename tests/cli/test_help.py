@@ -1,4 +1,4 @@
-"""Help, completion and what is shown: light, 80 columns, and true."""
+"""Help, completion and what is shown, of every verb: light, 80 columns, and true."""
 
 from __future__ import annotations
 
@@ -8,37 +8,144 @@ from pathlib import Path
 
 import pytest
 
-from sargnn.cli.completion import candidates
-from sargnn.cli.help import groups_of, options_of
-from sargnn.cli.main import VERBS, conf_dir
-from tests.launch.test_train import run
+from sargnn.cli.command_line import read_command_line
+from sargnn.cli.completion import SCRIPTS, candidates
+from sargnn.cli.conf_folders import built_in_folder
+from sargnn.cli.verbs import VERBS, Verb, all_verbs
+from sargnn.errors import ConfigError
+from sargnn.resolve import resolve
+from tests.cli.conftest import Sargnn
 
 HEAVY = ("torch", "dgl", "mlflow", "numba", "pandas", "hydra")
+EVERY = [pytest.param(verb, id=verb.name) for verb in all_verbs()]
 
 
-@pytest.mark.parametrize("words", [[], *([verb] for verb in VERBS), ["bench", "kernels"]])
-def test_help_is_light_and_fits(words: list[str]) -> None:
+def settings_of(verb: Verb) -> list[str]:
+    """Every setting that stands in no group."""
+    own = [setting.name for setting in verb.settings]
+    return own + (list(built_in_folder().settings(verb.config)) if verb.config else [])
+
+
+@pytest.mark.parametrize("verb", EVERY)
+def test_help(sargnn: Sargnn, verb: Verb) -> None:
+    """It names the verb, its settings, its groups with all their options and its flags; 80 columns."""
+    done = sargnn(*verb.name.split(), "--help")
+    assert done.returncode == 0 and not done.stderr
+    assert max(len(line) for line in done.stdout.splitlines()) <= 80
+    assert done.stdout.startswith(f"usage: sargnn {verb.name} ") and "example" in done.stdout
+    for setting in verb.settings:
+        assert f"  {setting.name}=" in done.stdout and setting.comment
+    for below in verb.verbs:
+        assert below.name in done.stdout
+    if verb.config and not verb.changes_a_run:
+        folders = built_in_folder()
+        assert all(f"  {key}=" in done.stdout for key in folders.settings(verb.config))
+        for group in folders.groups(verb.config):
+            for name, option in folders.options(group).items():
+                assert f"  {group}={name}" in done.stdout and option.sentence, (group, name)
+    for command, _ in verb.examples:
+        assert command.startswith(verb.name)
+
+
+@pytest.mark.parametrize("verb", EVERY)
+def test_completion_gives_settings(verb: Verb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = verb.name.split()
+    if verb.verbs:
+        assert candidates([*words, ""]) == [below.name.split()[-1] for below in verb.verbs]
+        return
+    found = candidates([*words, ""])
+    assert {f"{name}=" for name in settings_of(verb)} | set(verb.choices) <= set(found)
+    for name in settings_of(verb):
+        assert f"{name}=" in candidates([*words, name[:2]])
+    if verb.config:
+        assert {f"{group}=" for group in built_in_folder().groups(verb.config)} <= set(found)
+    assert set(candidates([*words, "--"])) == {flag for flag in verb.flags if flag.startswith("--")}
+
+
+@pytest.mark.parametrize("verb", EVERY)
+def test_unknown_settings_are_answered_with_the_nearest(sargnn: Sargnn, verb: Verb) -> None:
+    known = settings_of(verb)
+    if verb.verbs:
+        below = verb.verbs[0].name
+        done = sargnn(*below[:-1].split())
+        assert done.returncode == 1 and f"no verb '{below[:-1]}'" in done.stderr and f"allowed: {below}" in done.stderr
+        return
+    if not known:
+        done = sargnn(*verb.name.split(), "zzz=1")
+        assert done.returncode == 1 and "no setting 'zzz'" in done.stderr
+        return
+    for name in (known[0], known[-1]):
+        done = sargnn(*verb.name.split(), f"{name}x=1")
+        assert done.returncode == 1 and f"no setting '{name}x'" in done.stderr, done.stderr
+        allowed = next(line for line in done.stderr.splitlines() if "allowed:" in line)
+        assert name in allowed.replace(",", " ").split(), done.stderr
+
+
+@pytest.mark.parametrize("verb", EVERY)
+def test_every_entry_is_there(verb: Verb) -> None:
+    for place in ([verb.entry] if verb.entry else []) + list(verb.instead.values()):
+        assert callable(resolve("verb", {verb.name: place}, verb.name))
+    assert bool(verb.entry) != bool(verb.verbs)
+
+
+@pytest.mark.parametrize("verb", EVERY)
+def test_flags_that_do_not_exist(verb: Verb) -> None:
+    if verb.entry:
+        with pytest.raises(ConfigError, match="no flag '--hepl'.\n  allowed: --help"):
+            read_command_line(verb, ["--hepl"])
+
+
+def test_help_and_completion_are_light() -> None:
+    """One process for all of them: none imports what takes time."""
+    calls = [[*verb.name.split(), "--help"] for verb in all_verbs()]
+    calls += [["--help"], ["train", "--help", "experiment=cora_gat"]]
+    calls += [["completion", "--candidates", *verb.name.split(), ""] for verb in all_verbs()]
     script = (
-        f"import sys; from sargnn.cli.main import main; code = main({[*words, '--help']!r}); "
-        f"print([m for m in {HEAVY} if m in sys.modules], file=sys.stderr); sys.exit(code)"
+        f"import sys; from sargnn.cli.main import main; codes = [main(words) for words in {calls!r}]; "
+        f"print([m for m in {HEAVY} if m in sys.modules], file=sys.stderr); sys.exit(sum(codes))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0 and done.stderr.strip() == "[]", done.stderr
-    assert max(len(line) for line in done.stdout.splitlines()) <= 80
-    assert done.stdout.startswith("usage: sargnn") and "example" in done.stdout
 
 
-def test_help_names_every_group_and_option(tmp_path: Path) -> None:
-    text = run(tmp_path, "train", "--help").stdout
-    folders = {path.name for path in conf_dir().iterdir() if path.is_dir()}
-    assert set(groups_of("train")) == folders - {"slurm"} and set(groups_of("slurm")) == folders
-    for group in groups_of("train"):
-        for option, sentence in options_of(group).items():
-            assert f"{group}={option}" in text and sentence, (group, option)
+def test_every_group_is_one_of_train_or_slurm() -> None:
+    folders = built_in_folder()
+    found = {path.name for path in folders.built_in.iterdir() if path.is_dir()}
+    assert set(folders.groups("train")) == found - {"slurm"} and set(folders.groups("slurm")) == found
 
 
-def test_the_configuration_is_shown_and_nothing_runs(tmp_path: Path) -> None:
-    done = run(tmp_path, "train", "model=gat", "world=3", "--cfg", "job")
+def test_help_of_chosen_options(sargnn: Sargnn) -> None:
+    """The options on the line with their settings, as the line and its experiment have them."""
+    done = sargnn("train", "--help", "model=gat", "mode=sar", "model.heads=7")
+    assert done.returncode == 0 and max(len(line) for line in done.stdout.splitlines()) <= 80
+    assert "model=gat: GAT" in done.stdout and "mode=sar: Seq" in done.stdout and "mode=one_shot" not in done.stdout
+    assert "  model.heads=7             concatenated" in done.stdout
+    assert "  model.attn_dropout=0.0    of attention weights" in done.stdout and "aggregator" not in done.stdout
+    done = sargnn("train", "experiment=cora_gat", "--help")
+    for text in (
+        "experiment=cora_gat: Cora",
+        "dataset=ogb_dir: ",
+        "model=gat: ",
+        "  epochs=200",
+        "  model.hidden=8            per head",
+    ):
+        assert text in done.stdout, done.stdout
+    done = sargnn("train", "--help", "experiment=cora_gat", "model=sage")
+    assert "model=sage: " in done.stdout and "model=gat" not in done.stdout
+    done = sargnn("train", "--help", "model=gatt")
+    assert done.returncode == 1 and "'model' has no option 'gatt'" in done.stderr and "gat" in done.stderr.split("allowed:")[1]
+
+
+def test_defaults_of_a_verb_that_builds_on_another(sargnn: Sargnn) -> None:
+    """bench epoch takes another dataset and other epochs than train."""
+    text = sargnn("bench", "epoch", "--help").stdout
+    assert text.index("dataset=products_like") < text.index("dataset=synthetic")
+    assert text.count("  epochs=") == 1 and "  epochs=6 " in text
+
+
+def test_the_configuration_is_shown_and_nothing_runs(sargnn: Sargnn, tmp_path: Path) -> None:
+    done = sargnn("train", "model=gat", "world=3", "--cfg", "job")
     assert done.returncode == 0 and "world: 3" in done.stdout and "attn_dropout" in done.stdout
     assert not list(tmp_path.iterdir())
 
@@ -50,12 +157,38 @@ def test_the_configuration_is_shown_and_nothing_runs(tmp_path: Path) -> None:
         (["train", "mode=s"], ["mode=sar"]),
         (["train", "mod"], ["model=", "mode="]),
         (["train", "model.h"], ["model.heads=", "model.hidden="]),
+        (["train", "model=sage", "model.h"], ["model.hidden="]),
+        (["train", "experiment=cora_gat", "dataset.r"], ["dataset.root="]),
+        (["train", "mfg="], ["mfg=true", "mfg=false"]),
+        (["train", "world="], []),
+        (["train", "--c"], ["--config-dir", "--cfg"]),
         (["partition", "partitioner=r"], ["partitioner=random", "partitioner=range"]),
+        (["export-ogb", "o"], ["out="]),
+        (["predict", "checkpoint="], ["checkpoint=newest", "checkpoint=best"]),
+        (["predict", "run="], ["run=runs/one", "run=runs/two"]),
+        (["predict", "em"], ["embeddings="]),
+        (["predict", "embeddings=t"], ["embeddings=true"]),
+        (["predict", "kernel=d"], ["kernel=dgl"]),
+        (["evaluate", "run=runs/t"], ["run=runs/two"]),
+        (["compare", "runs/"], ["runs/one", "runs/two"]),
+        (["compare", "o"], ["out="]),
+        (["compare", "out=r"], ["out=runs"]),
+        (["track", "--follow", ""], ["runs/one", "runs/two"]),
+        (["slurm", "--status", ""], ["runs/one", "runs/two"]),
+        (["slurm", "slurm.no"], ["slurm.nodes="]),
+        (["clean", "what="], ["what=all", "what=datasets", "what=partitions"]),
+        (["bench", "k"], ["kernels"]),
+        (["bench", "kernels", "wid"], ["widths="]),
+        (["bench", "epoch", "model=ga"], ["model=gat"]),
         (["completion", "f"], ["fish"]),
         (["train", "zzz"], []),
+        (["nothing", ""], []),
     ],
 )
-def test_candidates(words: list[str], found: list[str]) -> None:
+def test_candidates(words: list[str], found: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("one", "two"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
     assert candidates(words) == found
 
 
@@ -73,12 +206,14 @@ complete_it sargnn train mode = s
 complete_it sargnn train kernel =
 """
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=tmp_path)
+    benchmarks = " ".join(below.name.split()[-1] for below in VERBS["bench"].verbs)
     assert done.stdout.splitlines() == [
-        " ".join(VERBS), "kernels", "what=", "train track", "sar", "auto dgl fused reference",
+        " ".join(VERBS), benchmarks, "what=", "train track", "sar", "auto dgl fused reference",
     ], done.stdout + done.stderr  # fmt: skip
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_every_shell_has_a_script(tmp_path: Path, shell: str) -> None:
-    done = run(tmp_path, "completion", shell)
-    assert done.returncode == 0 and "sargnn completion --candidates" in done.stdout
+def test_every_shell_has_a_script(sargnn: Sargnn) -> None:
+    assert tuple(SCRIPTS) == VERBS["completion"].choices
+    for shell in SCRIPTS:
+        done = sargnn("completion", shell)
+        assert done.returncode == 0 and "sargnn completion --candidates" in done.stdout

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sargnn.cli.compose import compose_verb
-from tests.launch.test_train import run
+from tests.cli.conftest import Sargnn, run
 
 RECIPE = ["debug=tiny", "labels=masked", "smooth=cs", "mfg=true", "epochs=6", "checkpoint.every=2", "tracking=none"]
 
@@ -35,14 +35,14 @@ def test_a_run_with_the_whole_recipe(folder: Path) -> None:
     assert f"message flow, training, layer 3: computes {layers[2]['rows']} rows" in log
 
 
-def test_predict_and_evaluate(folder: Path) -> None:
-    done = run(folder, "evaluate", "run=one")
+def test_predict_and_evaluate(sargnn: Sargnn, folder: Path) -> None:
+    done = sargnn("evaluate", "run=one", folder=folder)
     assert done.returncode == 1 and "sargnn predict run=one" in done.stderr
     done = run(folder, "predict", "run=one", "embeddings=true")
     assert done.returncode == 0, done.stderr
     names = [Path(line).name for line in done.stdout.splitlines()]
     assert names == ["logits.npy", "smoothed.npy", "predictions.npy", "embeddings.npy"]
-    done = run(folder, "evaluate", "run=one")
+    done = sargnn("evaluate", "run=one", folder=folder)
     assert done.returncode == 0 and "smoothed" in done.stdout
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
     summary = json.loads((folder / "one" / "summary.json").read_text())
@@ -58,7 +58,7 @@ def test_predict_and_evaluate(folder: Path) -> None:
     assert done.returncode == 0 and not (folder / "best" / "smoothed.npy").exists(), done.stderr
 
 
-def test_what_predict_refuses(folder: Path, tmp_path: Path) -> None:
+def test_what_predict_refuses(sargnn: Sargnn, folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "one", tmp_path / "other")
     shutil.rmtree(tmp_path / "other" / "checkpoints")
     (tmp_path / "full").mkdir()
@@ -76,13 +76,13 @@ def test_what_predict_refuses(folder: Path, tmp_path: Path) -> None:
         ([f"run={folder / 'one'}", "--cfg", "job"], "config.yaml"),
         ([f"run={folder / 'one'}", "-m"], "no sweeps"),
     ):
-        done = run(tmp_path, "predict", *words)
+        done = sargnn("predict", *words)
         assert done.returncode == 1 and message in done.stderr and "Traceback" not in done.stderr, done.stderr
     assert (tmp_path / "full" / "thesis.txt").exists() and (folder / "one" / "checkpoints").is_dir()
 
 
 @pytest.mark.parametrize("how", ["missing", "short", "damaged", "manifest"])
-def test_damaged_predictions_are_named(folder: Path, tmp_path: Path, how: str) -> None:
+def test_damaged_predictions_are_named(sargnn: Sargnn, folder: Path, how: str) -> None:
     if not (folder / "good").exists():
         assert run(folder, "predict", "run=one", "out=good").returncode == 0
     shutil.copytree(folder / "good", folder / how)
@@ -93,13 +93,13 @@ def test_damaged_predictions_are_named(folder: Path, tmp_path: Path, how: str) -
         np.save(file, np.zeros(3, np.int64))
     else:
         file.write_bytes(file.read_bytes()[:20])
-    done = run(folder, "evaluate", "run=one", f"predictions={how}")
+    done = sargnn("evaluate", "run=one", f"predictions={how}", folder=folder)
     assert done.returncode == 1 and file.name in done.stderr and "sargnn predict run=one" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("model", ["mlp", "linear", "label_propagation"])
-def test_baselines(tmp_path: Path, model: str) -> None:
+def test_baselines(sargnn: Sargnn, tmp_path: Path, model: str) -> None:
     small = ["dataset.num_nodes=600", "world=2", "tracking=none"]
     done = run(tmp_path, "train", *small, f"model={model}", "smooth=cs", "run_dir=one", "epochs=2")
     assert done.returncode == 0, done.stderr
@@ -109,16 +109,16 @@ def test_baselines(tmp_path: Path, model: str) -> None:
     if model == "label_propagation":
         done = run(tmp_path, "predict", "run=one")
         assert done.returncode == 0, done.stderr
-        done = run(tmp_path, "predict", "run=one", "embeddings=true")
+        done = sargnn("predict", "run=one", "embeddings=true")
         assert done.returncode == 1 and "no embeddings" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["products_sage", "products_gat", "papers100M_sage", "papers100M_gat", "mag_rgcn"])
-def test_the_papers_experiments(tmp_path: Path, name: str) -> None:
+def test_the_papers_experiments(sargnn: Sargnn, name: str) -> None:
     """Each composes to what it says, and looks for the real files; the dataset can be chosen beside it."""
     where = name.partition("_")[0]
     if name.endswith("sage"):
-        done = run(tmp_path, "train", f"experiment={name}", "dataset.download=false")
+        done = sargnn("train", f"experiment={name}", "dataset.download=false")
         assert done.returncode == 1 and str(Path("data") / f"ogbn_{where}") in done.stderr, done.stderr
     config = compose_verb("train", [f"experiment={name}"])
     assert config["epochs"] == 100 and config["smooth"]["name"] == "cs" and config["model"]["num_layers"] == 3

@@ -7,15 +7,15 @@ import shutil
 import signal
 import socket
 import sqlite3
-import subprocess
 import time
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.launch.test_train import command, run
+from tests.cli.conftest import Sargnn, run, started
 
 TINY = ["debug=tiny"]
 
@@ -30,24 +30,24 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_prepare_and_partition(tmp_path: Path) -> None:
-    done = run(tmp_path, "prepare", "dataset.num_nodes=300")
+def test_prepare_and_partition(sargnn: Sargnn, tmp_path: Path) -> None:
+    done = sargnn("prepare", "dataset.num_nodes=300")
     store = Path(done.stdout.strip())
     assert done.returncode == 0 and (tmp_path / store / "manifest.json").exists() and "300 nodes" in done.stderr
-    done = run(tmp_path, "partition", "dataset.num_nodes=300", "world=3")
+    done = sargnn("partition", "dataset.num_nodes=300", "world=3")
     assert done.returncode == 0 and "edge cut" in done.stderr and "w3" in done.stdout
-    done = run(tmp_path, "info")
+    done = sargnn("info")
     assert "datasets/" in done.stdout and "partitions/" in done.stdout and "can run" in done.stdout
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
-    done = run(tmp_path, "clean")
+    done = sargnn("clean")
     assert done.returncode == 1 and "yes=true" in done.stderr and list((tmp_path / "stores" / "datasets").iterdir())
-    done = run(tmp_path, "clean", "what=partitions", "yes=true")
+    done = sargnn("clean", "what=partitions", "yes=true")
     assert done.returncode == 0 and not list((tmp_path / "stores" / "partitions").iterdir())
     assert list((tmp_path / "stores" / "datasets").iterdir())
 
 
-def test_compare(runs: Path) -> None:
-    done = run(runs, "compare")
+def test_compare(sargnn: Sargnn, runs: Path) -> None:
+    done = sargnn("compare", folder=runs)
     assert done.returncode == 0, done.stderr
     assert "one (sar)" in done.stdout and "two" in done.stdout and "*" in done.stdout
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
@@ -55,19 +55,19 @@ def test_compare(runs: Path) -> None:
         assert (runs / "compare" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_track_sends_once(runs: Path, tmp_path: Path) -> None:
+def test_track_sends_once(sargnn: Sargnn, runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "runs" / "one", tmp_path / "one")
     uri = f"sqlite:///{tmp_path / 'late.db'}"
-    done = run(tmp_path, "track", "one", f"tracking.uri={uri}")
+    done = sargnn("track", "one", f"tracking.uri={uri}")
     assert done.returncode == 0, done.stderr
     with sqlite3.connect(tmp_path / "late.db") as database:
         losses = database.execute("select value from metrics where key = 'loss' order by step").fetchall()
         params = dict(database.execute("select key, value from params").fetchall())
     assert [loss for (loss,) in losses] == json.loads((tmp_path / "one" / "summary.json").read_text())["losses"]
     assert params["mode.name"] == "sar" and "partition.edge_cut" in params
-    done = run(tmp_path, "track", "one", f"tracking.uri={uri}")
+    done = sargnn("track", "one", f"tracking.uri={uri}")
     assert done.returncode == 1 and "sent already" in done.stderr
-    done = run(tmp_path, "track", ".")
+    done = sargnn("track", ".")
     assert done.returncode == 1 and "no run folder" in done.stderr
 
 
@@ -99,11 +99,11 @@ def test_training_does_not_wait_for_a_silent_server(tmp_path: Path) -> None:
 def test_two_first_runs_at_once(tmp_path: Path) -> None:
     """Neither the stores nor MLflow's database suffer."""
     arguments = [*TINY, "tracking=mlflow", f"tracking.uri=sqlite:///{tmp_path / 'mlflow.db'}"]
-    both = [subprocess.Popen(command("train", *arguments, f"run_dir=run{k}"), cwd=tmp_path, stderr=subprocess.PIPE, text=True,
-                             stdout=subprocess.DEVNULL) for k in range(2)]  # fmt: skip
-    for process in both:
-        _, stderr = process.communicate(timeout=120)
-        assert process.returncode == 0 and "warning" not in stderr, stderr
+    with ExitStack() as both:
+        processes = [both.enter_context(started(tmp_path, "train", *arguments, f"run_dir=run{k}")) for k in range(2)]
+        for process in processes:
+            _, stderr = process.communicate(timeout=120)
+            assert process.returncode == 0 and "warning" not in stderr, stderr
     with sqlite3.connect(tmp_path / "mlflow.db") as database:
         (count,) = database.execute("select count(*) from runs where status = 'FINISHED'").fetchone()
     assert count == 2
@@ -141,8 +141,8 @@ def test_an_experiment_may_be_a_sweep(tmp_path: Path) -> None:
     assert done.returncode == 0 and done.stdout.count("finished") == 2, done.stdout + done.stderr
 
 
-def test_ui(tmp_path: Path) -> None:
-    done = run(tmp_path, "ui")
+def test_ui(sargnn: Sargnn, tmp_path: Path) -> None:
+    done = sargnn("ui")
     assert done.returncode == 1 and "no MLflow store" in done.stderr
     done = run(tmp_path, "train", *TINY, "tracking=mlflow")
     assert done.returncode == 0, done.stderr
@@ -150,11 +150,10 @@ def test_ui(tmp_path: Path) -> None:
         busy.bind(("127.0.0.1", 0))
         port = busy.getsockname()[1]
         busy.listen()
-        done = run(tmp_path, "ui", f"port={port}")
+        done = sargnn("ui", f"port={port}")
         assert done.returncode == 1 and "port cannot be used" in done.stderr
-    process = subprocess.Popen(command("ui", f"port={port}"), cwd=tmp_path, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    try:
+    with started(tmp_path, "ui", f"port={port}") as process:
+        assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(2)]
         assert f"http://127.0.0.1:{port}" in lines[1]
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10) as answer:
@@ -164,7 +163,3 @@ def test_ui(tmp_path: Path) -> None:
         time.sleep(0.5)
         with socket.socket() as probe:
             assert probe.connect_ex(("127.0.0.1", port)) != 0  # nothing is left
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()

@@ -17,8 +17,8 @@ import psutil
 import pytest
 import yaml
 
-from sargnn.cli.main import conf_dir
-from sargnn.spans import CATEGORIES
+from sargnn.cli.conf_folders import conf_dir
+from sargnn.profile import CATEGORIES
 
 ROOT = Path(__file__).parent.parent.parent
 SMALL = ["dataset.num_nodes=600", "model.hidden=16", "epochs=4", "eval_every=2", "run_dir=run"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sargnn.cli.main import conf_dir
+from sargnn.cli.conf_folders import conf_dir
 from sargnn.cli.main import main as sargnn
 from sargnn.errors import ConfigError
 from sargnn.launch.slurm import Job, SlurmConfig, directive, render, seconds

@@ -1,0 +1,128 @@
+"""A verb's command line, taken apart as its record says: flags, settings, overrides and other words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from sargnn.cli.conf_folders import ConfFolders, built_in_folder, find_folders
+from sargnn.cli.settings import convert
+from sargnn.cli.verbs import Setting, Value, Verb
+from sargnn.errors import ConfigError, nearest
+
+SWEEP = ("-m", "--multirun")
+SHOW = ("--cfg", "-c")
+CONFIG_DIR = "--config-dir"
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """What an entry function gets.
+
+    Attributes:
+        words: those that are neither flag nor setting nor override, such as run folders.
+        settings: those of the verb's record, with their defaults.
+        overrides: what is handed to Hydra.
+        multirun: ``-m`` was given.
+        show: ``--cfg job``: print the configuration and run nothing.
+        folders: where configuration is looked for.
+        instead: the flag that asks for another function of the verb.
+    """
+
+    words: tuple[str, ...] = ()
+    settings: dict[str, Value] = field(default_factory=dict)
+    overrides: tuple[str, ...] = ()
+    multirun: bool = False
+    show: bool = False
+    folders: ConfFolders = field(default_factory=built_in_folder)
+    instead: str | None = None
+
+
+def asks_for_help(arguments: Iterable[str]) -> bool:
+    """Whether help is asked for."""
+    return any(word in ("-h", "--help", "help") for word in arguments)
+
+
+def read_command_line(verb: Verb, arguments: Sequence[str]) -> CommandLine:
+    """Raises ``ConfigError`` for a flag, a setting or a word that the verb does not take, and a value that cannot be."""
+    for flag in verb.instead:
+        if any(word == flag or word.startswith(f"{flag}=") for word in arguments):
+            others = (word.removeprefix(f"{flag}=") for word in arguments if word != flag)
+            return CommandLine(words=tuple(others), instead=flag)
+    arguments, folders = take_folders(verb, arguments)
+    own = {setting.name: setting for setting in verb.settings}
+    settings: dict[str, Value] = {name: setting.default for name, setting in own.items()}
+    words: list[str] = []
+    overrides: list[str] = []
+    multirun = show = False
+    rest = iter(arguments)
+    for word in rest:
+        key, equals, text = word.partition("=")
+        if word in SWEEP and verb.config:
+            multirun = True
+        elif key in SHOW and verb.config:
+            show = _shows(text or next(rest, ""))
+        elif word == "--resolve" and verb.config:
+            continue  # what is shown is resolved anyhow
+        elif word.startswith("-") and (not equals or not verb.config):
+            raise ConfigError(f"There is no flag '{word}'.", allowed=nearest(word, verb.flags))
+        elif word.startswith("--"):
+            raise ConfigError("A setting is written without dashes.", given=word, hint=f"write {word.lstrip('-')}")
+        elif equals and key in own:
+            settings[key] = convert(own[key], text)
+        elif verb.config:
+            overrides.append(word)
+        elif equals:
+            raise _unknown(key, own)
+        else:
+            words.append(word)
+    if multirun and not verb.sweeps:
+        raise ConfigError("This verb has no sweeps.", given="-m", hint="call it once for each value")
+    if multirun and show:
+        raise ConfigError("--cfg shows one configuration.", hint="leave -m out, and give single values")
+    if verb.changes_a_run:
+        _check_changes(verb, own, overrides, folders)
+        if show:
+            raise ConfigError("A run's configuration is in its folder.", given="--cfg", hint="config.yaml in the run folder")
+    if words and verb.takes == "nothing":
+        raise ConfigError("This verb takes no such word.", given=words[0], allowed=[f"{name}=..." for name in own])
+    return CommandLine(tuple(words), settings, tuple(overrides), multirun, show, folders)
+
+
+def take_folders(verb: Verb, arguments: Sequence[str]) -> tuple[list[str], ConfFolders]:
+    """The arguments without ``--config-dir``, and the folders that a composing verb looks at."""
+    if not verb.config:
+        return list(arguments), built_in_folder()
+    others: list[str] = []
+    given: str | None = None
+    rest = iter(arguments)
+    for word in rest:
+        if word == CONFIG_DIR:
+            given = next(rest, "")
+        elif word.startswith(f"{CONFIG_DIR}="):
+            given = word.removeprefix(f"{CONFIG_DIR}=")
+        else:
+            others.append(word)
+    return others, find_folders(given)
+
+
+def _shows(what: str) -> bool:
+    if what not in ("job", "all"):
+        raise ConfigError("--cfg shows the configuration.", given=what or "nothing", allowed="--cfg job")
+    return True
+
+
+def _unknown(key: str, known: Iterable[str]) -> ConfigError:
+    return ConfigError(f"There is no setting '{key}'.", allowed=nearest(key, known) or "none")
+
+
+def _check_changes(verb: Verb, own: dict[str, Setting], overrides: Sequence[str], folders: ConfFolders) -> None:
+    """The first part of what changes a run's configuration must be a setting of a run."""
+    assert verb.config is not None
+    groups, settings = folders.groups(verb.config), folders.settings(verb.config)
+    known = [*own, *groups, *settings]
+    firsts = {name.partition(".")[0] for name in known}
+    for override in overrides:
+        key = override.lstrip("+~").partition("=")[0]
+        if key.partition(".")[0] not in firsts:
+            raise _unknown(key, known)

@@ -1,0 +1,73 @@
+"""``sargnn evaluate``: how good a run's predictions are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sargnn.cli.command_line import CommandLine
+from sargnn.cli.predict import run_folder
+from sargnn.errors import ConfigError
+
+
+def main(line: CommandLine) -> int:
+    """Score predictions."""
+    settings = line.settings
+    run_dir = run_folder(settings["run"])
+    import numpy as np
+
+    from sargnn.config import load
+    from sargnn.data.dataset import SPLITS, open_dataset
+    from sargnn.data.prepare import prepare_dataset
+    from sargnn.interop.ogb import accuracy
+    from sargnn.launch.predict import FOLDER
+    from sargnn.tracking import files
+    from sargnn.tracking.progress import Steps
+    from sargnn.tracking.tables import accuracy_table
+    from sargnn.training.predict import CLASSES, LOGITS, MANIFEST, SMOOTHED
+
+    folder = Path(str(settings["predictions"] or run_dir / FOLDER)).expanduser()
+    if not (folder / MANIFEST).exists():
+        raise ConfigError("There are no predictions.", given=str(folder), hint=f"sargnn predict run={run_dir}")
+    try:
+        manifest = files.read_json(folder / MANIFEST)
+        made_of, node_type_name, written = (manifest[key] for key in ("dataset_hash", "node_type", "files"))
+    except (ValueError, KeyError, OSError) as error:
+        raise _damaged(folder / MANIFEST, run_dir) from error
+    config = load(folder / files.CONFIG)  # the run's, with what predict was told to change
+    with Steps():
+        dataset = open_dataset(prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes), verify=False)
+    if dataset.content_hash != made_of:
+        raise ConfigError("The predictions are of another dataset.", given=made_of, allowed=dataset.content_hash)
+    node_type = dataset.schema.node_types.index(node_type_name)
+    nodes = slice(*dataset.schema.offsets[node_type : node_type + 2])
+    labels, split = np.asarray(dataset.labels[nodes]), np.asarray(dataset.split[nodes])
+
+    def read(name: str, shape: tuple[int, ...]) -> np.ndarray:
+        try:
+            array: np.ndarray = np.load(folder / name, mmap_mode="r")
+        except (OSError, ValueError, EOFError) as error:
+            raise _damaged(folder / name, run_dir) from error
+        if array.shape != shape:
+            raise _damaged(folder / name, run_dir)
+        return array
+
+    classes = {"predictions": read(CLASSES, labels.shape)}
+    if SMOOTHED in written:
+        logits = read(LOGITS, (len(labels), dataset.num_classes))
+        pieces = [logits[first : first + 65536].argmax(1) for first in range(0, len(logits), 65536)]
+        classes = {"model": np.concatenate(pieces), "smoothed": classes["predictions"]}
+    found = {
+        what: {
+            name: accuracy(dataset.name, labels[rows], predicted[rows]) if len(rows) else None
+            for name, rows in ((name, np.flatnonzero(split == value)) for name, value in SPLITS.items())
+        }
+        for what, predicted in classes.items()
+    }
+    counts = {name: int((split == value).sum()) for name, value in SPLITS.items()}
+    files.write_json(folder / "evaluation.json", {"accuracy": found, "nodes": counts})
+    accuracy_table(found, counts)
+    return 0
+
+
+def _damaged(file: Path, run_dir: Path) -> ConfigError:
+    return ConfigError("The predictions are damaged.", given=str(file), hint=f"make them again: sargnn predict run={run_dir}")

@@ -1,0 +1,344 @@
+"""What each verb is: one record, which the command line, the help and the completion all read.
+
+A new verb is a file with its entry function and a record here. This module imports next to nothing, so that ``sargnn --help``
+and completion answer at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Value = str | int | bool | None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A ``key=value`` that a verb reads itself, beside or without a composed configuration.
+
+    Attributes:
+        default: its type is the value's type; None: any text, or nothing.
+        comment: what the help says.
+        allowed: the only values; none: all.
+        low, high: bounds of a whole number, themselves allowed.
+        names: what the value is a path of, for completion.
+    """
+
+    name: str
+    default: Value
+    comment: str
+    allowed: tuple[str, ...] = ()
+    low: int | None = None
+    high: int | None = None
+    names: Literal["text", "run", "folder"] = "text"
+
+
+@dataclass(frozen=True)
+class Verb:
+    """One verb.
+
+    Attributes:
+        name: as it is typed; of a verb below another one both words.
+        summary: its line in ``sargnn --help``.
+        usage: what follows its name.
+        text: what it does.
+        entry: ``module:function``; the function takes a ``CommandLine`` and returns the exit code.
+        examples: (command without ``sargnn``, remark).
+        config: its primary file in ``conf/``, without suffix, where it composes a configuration.
+        changes_a_run: its overrides change the configuration of a run that is there.
+        sweeps: takes ``-m``.
+        settings: those that it reads itself.
+        takes: what its other words are. choices: those words, where they are few.
+        instead: flag -> entry of another function, which gets the words beside the flag as they are.
+        verbs: those below it; it has no entry of its own then.
+    """
+
+    name: str
+    summary: str
+    usage: str
+    text: str
+    entry: str = ""
+    examples: tuple[tuple[str, str], ...] = ()
+    config: str | None = None
+    changes_a_run: bool = False
+    sweeps: bool = False
+    settings: tuple[Setting, ...] = ()
+    takes: Literal["nothing", "run folders", "one of a few"] = "nothing"
+    choices: tuple[str, ...] = ()
+    instead: Mapping[str, str] = field(default_factory=dict)
+    verbs: tuple[Verb, ...] = ()
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """All that it knows."""
+        composing = ("--config-dir",) + (() if self.changes_a_run else ("--cfg",)) if self.config else ()
+        return ("--help", *composing, *(("-m",) if self.sweeps else ()), *self.instead)
+
+
+STORE_DIR = Setting("store_dir", "stores", "where stores are kept", names="folder")
+TRACKING_URI = Setting("tracking.uri", None, "MLflow's store; without it that of the working folder")
+RUN = Setting("run", "", "the run's folder", names="run")
+
+_TRAIN = Verb(
+    "train",
+    "train a model on local workers; with -m a sweep",
+    usage="[key=value ...] [group=option ...] [-m]",
+    text="Train a model on local worker processes: prepare the stores where they are missing, start one process per worker, "
+    "follow their figures, end with a table. With -m every list of values is a sweep.",
+    entry="sargnn.cli.train:main",
+    examples=(
+        ("train", "the embedded graph, 4 workers"),
+        ("train model=gat mode=sar world=8", ""),
+        ("train dataset=products_like dataset.scale=0.02 epochs=10", ""),
+        ("train experiment=laptop_tour", "a graph that takes a minute"),
+        ("train -m model=sage,gat mode=sar,domain_parallel", "a sweep: all four"),
+        ("train --help model=gat", "the settings of that model"),
+    ),
+    config="train",
+    sweeps=True,
+)
+_SLURM = Verb(
+    "slurm",
+    "the run as a SLURM job: writes an sbatch script",
+    usage="[key=value ...] [group=option ...] [-m] | --status RUN_DIR",
+    text="Write an sbatch script for a training run into slurm/: one task per worker, stores prepared once, a checkpoint and a "
+    "new start at the time limit. Takes what train takes, and slurm.*; conf/slurm/ holds the defaults of a site. With -m "
+    "every list of values is a sweep, in one job array. --status shows a job's state and its last epoch.",
+    entry="sargnn.cli.slurm:main",
+    examples=(
+        ("slurm model=gat world=32 slurm.nodes=8", ""),
+        ("slurm world=8 slurm.time=120 slurm.submit=true", "write it and submit it"),
+        ("slurm -m model=sage,gat seed=0,1", "an array of four"),
+        ("slurm resume=runs/sage-sar-w4-s0", "go on with a run that was begun"),
+        ("slurm --status runs/sage-sar-w4-s0", "its job, its last epoch"),
+    ),
+    config="slurm",
+    sweeps=True,
+    instead={"--status": "sargnn.cli.slurm:status"},
+)
+_PREPARE = Verb(
+    "prepare",
+    "make a dataset's store",
+    usage="[key=value ...] [dataset=option]",
+    text="Make a dataset's store: raw files, or a generator's draws, become memory-mapped arrays with checksums. Training does "
+    "this by itself; here it can be done once, before many runs.",
+    entry="sargnn.cli.prepare:main",
+    examples=(("prepare dataset=products_like dataset.scale=1.0", ""), ("prepare dataset=ogb_dir dataset.root=FOLDER", "")),
+    config="prepare",
+)
+_PARTITION = Verb(
+    "partition",
+    "cut a dataset into the workers' parts",
+    usage="[key=value ...] [group=option ...]",
+    text="Cut a dataset into the parts of 'world' workers and say how good the cut is. Training does this by itself.",
+    entry="sargnn.cli.partition:main",
+    examples=(
+        ("partition dataset=products_like world=8", ""),
+        ("partition dataset=products_like world=8 partitioner=random", "the worst case"),
+    ),
+    config="partition",
+)
+_EXPORT_OGB = Verb(
+    "export-ogb",
+    "a dataset as raw files in OGB's layouts",
+    usage="out=FOLDER [dataset=option] [key=value ...]",
+    text="Write a dataset as raw files in one of OGB's layouts, gzip CSV or deflated arrays, which OGB's own readers and this "
+    "one read: to try the way of the real files at any size. Leave inverse relations out of typed graphs: "
+    "dataset.add_inverse_edges=false.",
+    entry="sargnn.cli.export_ogb:main",
+    examples=(
+        ("export-ogb dataset=products_like out=data/ogbn_products", ""),
+        ("export-ogb dataset=papers_like out=data/ogbn_papers100M", ""),
+        ("export-ogb dataset=mag_like dataset.add_inverse_edges=false out=mag", ""),
+    ),
+    config="export_ogb",
+)
+_PREDICT = Verb(
+    "predict",
+    "a run's predictions for all nodes, as .npy",
+    usage="run=RUN_DIR [world=N] [mode=MODE] [key=value ...]",
+    text="Predict all nodes with a run's model, in the order of original ids: predictions.npy (classes), logits.npy, with "
+    "smooth=cs also smoothed.npy. They go to RUN_DIR/predictions or out=FOLDER. world, mode, kernel, partitioner and smooth "
+    "may differ from the training's.",
+    entry="sargnn.cli.predict:main",
+    examples=(
+        ("predict run=runs/sage-sar-w4-s0", ""),
+        ("predict run=runs/sage-sar-w4-s0 world=8 mode=one_shot embeddings=true", ""),
+        ("predict run=runs/sage-sar-w4-s0 smooth=cs out=smoothed", "Correct & Smooth afterwards"),
+    ),
+    config="train",
+    changes_a_run=True,
+    settings=(
+        RUN,
+        Setting("out", "", "the folder to write; without it RUN_DIR/predictions", names="folder"),
+        Setting("checkpoint", "newest", "newest, or best: of the best validation accuracy", allowed=("newest", "best")),
+        Setting("embeddings", False, "also write what the last layer reads"),
+    ),
+)
+_EVALUATE = Verb(
+    "evaluate",
+    "score predictions with OGB's evaluator",
+    usage="run=RUN_DIR [predictions=FOLDER]",
+    text="Score the predictions of a run with OGB's evaluator, split by split, and write evaluation.json beside them.",
+    entry="sargnn.cli.evaluate:main",
+    examples=(("evaluate run=runs/sage-sar-w4-s0", ""), ("evaluate run=runs/sage-sar-w4-s0 predictions=smoothed", "")),
+    settings=(RUN, Setting("predictions", "", "where predict wrote; without it RUN_DIR/predictions", names="folder")),
+)
+_COMPARE = Verb(
+    "compare",
+    "runs side by side: a table and plots",
+    usage="[RUN_DIR ...] [out=FOLDER] [seeds=true] [losses=equal]",
+    text="A table of runs with the best of each column marked, and plots of memory and epoch time against workers by mode, of "
+    "loss and of accuracy over epochs, in FOLDER. Without run folders: all of runs/. seeds=true: also a row of mean and "
+    "standard deviation for runs that differ in the seed only. losses=equal: also how far each run's losses are from the first "
+    "one's, in each epoch that both have; exit code 1 beyond 1e-4 of the first loss in fp32, or 1e-8 of each in fp64.",
+    entry="sargnn.cli.compare:main",
+    examples=(
+        ("compare", "everything in runs/"),
+        ("compare runs/sage-sar-w4-s0 runs/gat-sar-w4-s0", ""),
+        ("compare sweeps/KEY/*/ seeds=true", "a sweep over seed=range(5)"),
+        ("compare before after losses=equal", "does a change keep every loss?"),
+    ),
+    settings=(
+        Setting("out", "compare", "the folder of the plots", names="folder"),
+        Setting("seeds", False, "a row for runs that differ in the seed only"),
+        Setting("losses", "any", "equal: compare every loss with the first run's", allowed=("any", "equal")),
+    ),
+    takes="run folders",
+)
+_UI = Verb(
+    "ui",
+    "MLflow's pages in the browser",
+    usage="[port=5000] [tracking.uri=URI]",
+    text="MLflow's pages on 127.0.0.1, for this machine only, on the store of the working folder. Ctrl-C ends it.",
+    entry="sargnn.cli.ui:main",
+    examples=(("ui", ""), ("ui port=8080 tracking.uri=sqlite:///other.db", "")),
+    settings=(Setting("port", 5000, "of the pages", low=1, high=65535), TRACKING_URI),
+)
+_TRACK = Verb(
+    "track",
+    "send runs to MLflow later, or elsewhere",
+    usage="RUN_DIR [RUN_DIR ...] [tracking.uri=URI] | --follow RUN_DIR",
+    text="Send the figures of runs that are over to MLflow: those that could not be sent while they ran, or to another store. "
+    "A run is sent to a store once. --follow sends one run's figures while workers that sargnn train has not started, such as "
+    "those of a SLURM job, train it, and ends with it.",
+    entry="sargnn.cli.track:main",
+    examples=(
+        ("track runs/sage-sar-w4-s0", ""),
+        ("track runs/* tracking.uri=sqlite:///other.db", ""),
+        ("track --follow runs/sage-sar-w4-s0", "what the script of sargnn slurm calls"),
+    ),
+    settings=(Setting("tracking.uri", None, "MLflow's store; without it the one that each run names"),),
+    takes="run folders",
+    instead={"--follow": "sargnn.cli.track:follow"},
+)
+_BENCH = Verb(
+    "bench",
+    "measure against stock DGL, in one run",
+    usage="WHAT [key=value ...] [group=option ...]",
+    text="Measure how fast this machine is with it, interleaved in one process or in one run. Each has its own settings: "
+    "sargnn bench WHAT --help.",
+    examples=(
+        ("bench kernels", ""),
+        ("bench epoch model=gat world=4 model.dropout=0", ""),
+        ("bench table 'models=[sage]' 'worlds=[4,8]'", ""),
+    ),
+    verbs=(
+        Verb(
+            "bench kernels",
+            "compiled sums and attention against DGL's operators",
+            usage="[key=value ...] [dataset=option]",
+            text="Compiled sums, means and attention against DGL's operators, interleaved in one process: medians with "
+            "quartiles, JSON, a table, plots.",
+            entry="sargnn.cli.bench:kernels",
+            examples=(
+                ("bench kernels", ""),
+                ("bench kernels 'operations=[sum]' 'widths=[64,256]'", ""),
+                ("bench kernels 'operations=[gat]' dataset.scale=0.04", ""),
+            ),
+            config="bench_kernels",
+        ),
+        Verb(
+            "bench epoch",
+            "where an epoch's time goes, and how near each part is to the machine's limit",
+            usage="[key=value ...] [group=option ...]",
+            text="A training run, profiled: of every part of an epoch the seconds, the work, and how near it is to what all "
+            "cores of this machine can do (matrix products, gathered rows, copies, loopback), measured before and after in "
+            "the same run.",
+            entry="sargnn.cli.bench:epoch",
+            examples=(("bench epoch", ""), ("bench epoch model=gat world=4 model.dropout=0", "")),
+            config="bench_epoch",
+        ),
+        Verb(
+            "bench table",
+            "models, modes and worlds beside stock DGL in one process",
+            usage="[key=value ...] [group=option ...]",
+            text="Runs of this project beside stock DGL in one process: for each model, rounds of stock DGL as it comes, the "
+            "modes on the worlds, stock DGL with huge pages on. Epochs (median, smallest, largest), ratios, each worker's peak, "
+            "waiting, as a table and JSON. What is measured already is kept: the same command goes on where it was interrupted. Other "
+            "settings and groups are those of train and hold for all rows.",
+            entry="sargnn.cli.bench:table",
+            examples=(
+                ("bench table", "SAGE, GAT and R-GCN on four workers"),
+                ("bench table 'models=[gat]' 'worlds=[2,4,8]' 'modes=[sar,one_shot]'", ""),
+                ("bench table dataset=ogb_dir dataset.root=FOLDER 'models=[sage,gat]'", ""),
+                ("bench table stock=false limits=false rounds=1", ""),
+            ),
+            config="bench_table",
+        ),
+    ),
+)
+_INFO = Verb(
+    "info",
+    "versions, devices, kernels, stores",
+    usage="[store_dir=FOLDER] [tracking.uri=URI]",
+    text="Versions, cores, memory and devices, the kernels that can run here and why others cannot, the MLflow store, and the "
+    "dataset and partition stores with their sizes.",
+    entry="sargnn.cli.info:main",
+    examples=(("info", ""),),
+    settings=(STORE_DIR, TRACKING_URI),
+)
+_CLEAN = Verb(
+    "clean",
+    "remove stores, after asking",
+    usage="[what=all|datasets|partitions] [store_dir=FOLDER] [yes=true]",
+    text="Remove stores. Says what would go and asks first; yes=true does not ask. Runs and MLflow's store stay. What was "
+    "removed is made again when a run needs it.",
+    entry="sargnn.cli.clean:main",
+    examples=(("clean what=partitions", ""),),
+    settings=(
+        Setting("what", "all", "all, datasets or partitions", allowed=("all", "datasets", "partitions")),
+        STORE_DIR,
+        Setting("yes", False, "do not ask"),
+    ),
+)
+_COMPLETION = Verb(
+    "completion",
+    "completion for bash, zsh or fish",
+    usage="bash|zsh|fish",
+    text="Print a script that teaches the shell to complete verbs, groups, options and settings.",
+    entry="sargnn.cli.completion:main",
+    examples=(
+        ("completion bash > ~/.sargnn.bash", "then: source ~/.sargnn.bash"),
+        ("completion zsh > ~/.sargnn.zsh", "then: source ~/.sargnn.zsh"),
+        ("completion fish > ~/.config/fish/completions/sargnn.fish", ""),
+    ),
+    takes="one of a few",
+    choices=("bash", "zsh", "fish"),
+)
+
+VERBS: dict[str, Verb] = {
+    verb.name: verb
+    for verb in (
+        _TRAIN, _SLURM, _PREPARE, _PARTITION, _EXPORT_OGB, _PREDICT, _EVALUATE, _COMPARE, _UI, _TRACK, _BENCH, _INFO, _CLEAN,
+        _COMPLETION,
+    )
+}  # fmt: skip
+
+
+def all_verbs() -> Iterator[Verb]:
+    """Every verb, also those below others."""
+    for verb in VERBS.values():
+        yield verb
+        yield from verb.verbs
