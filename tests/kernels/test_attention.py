@@ -19,7 +19,8 @@ from sargnn.kernels import KERNELS
 from sargnn.kernels.attention import Attention, RunningSoftmax
 from sargnn.kernels.base import Kernel
 from sargnn.kernels.block import EdgeBlock
-from sargnn.resolve import resolve
+from sargnn.kernels.dispatch import make_kernel
+from sargnn.kernels.operations import GatOperation, GatV2Operation
 from sargnn.rng import Draw, Purpose, edge_mask
 
 SLOPE = 0.2
@@ -107,7 +108,7 @@ def expected(case: Case, operation: str) -> tuple[Tensor, list[Tensor | None]]:
 
 
 def run(kernel: Kernel, case: Case, operation: str, dtype: torch.dtype, order: list[int]) -> tuple[Tensor, list[Any]]:
-    """The same through a kernel's methods."""
+    """The same through a kernel's operation."""
 
     def cast(tensor: Tensor) -> Tensor:
         return tensor.detach().to(dtype)
@@ -116,31 +117,33 @@ def run(kernel: Kernel, case: Case, operation: str, dtype: torch.dtype, order: l
     x, att, grad = cast(case.x), cast(case.att), cast(case.grad)
     running = RunningSoftmax.empty(x, len(x), case.attention.heads)
     running.out.fill_(torch.nan)
+    attend = kernel.operation(operation)
+    assert isinstance(attend, GatOperation | GatV2Operation)
     for k in order:
-        if operation == "gat":
-            kernel.gat_forward(case.blocks[k], case.attention, z[k], el[k], er, running)
+        if isinstance(attend, GatOperation):
+            attend.forward(case.blocks[k], case.attention, z[k], el[k], er, running)
         else:
-            kernel.gatv2_forward(case.blocks[k], case.attention, z[k], x, att, running)
+            attend.forward(case.blocks[k], case.attention, z[k], x, att, running)
     isolated = torch.cat(case.dense, 1).sum(1) == 0
-    assert (running.total[isolated] == 0).all()
+    assert (running.denominator[isolated] == 0).all()
     out = running.out.masked_fill(isolated[:, None], 0)
-    records = kernel.attention_records(
-        er if operation == "gat" else None, RunningSoftmax(out, running.top, running.total), grad
+    records = attend.destination_records(
+        er if operation == "gat" else None, RunningSoftmax(out, running.max_score, running.denominator), grad
     )
     d_z, d_el = [torch.full_like(t, torch.nan) for t in z], [torch.full_like(t, torch.nan) for t in el]
     d_er, d_x, d_att = torch.zeros_like(er), torch.zeros_like(x), torch.zeros_like(att)
     for k in order:
         block = case.blocks[k]
-        if operation == "gat":
-            kernel.gat_backward(block, case.attention, z[k], el[k], records, grad, d_z[k], d_el[k], d_er)
+        if isinstance(attend, GatOperation):
+            attend.backward(block, case.attention, z[k], el[k], records, grad, d_z[k], d_el[k], d_er)
         else:
-            kernel.gatv2_backward(block, case.attention, z[k], x, att, records, grad, d_z[k], d_x, d_att)
+            attend.backward(block, case.attention, z[k], x, att, records, grad, d_z[k], d_x, d_att)
     again = [torch.zeros_like(t) for t in (d_er, d_x, d_att)]
-    for k in order:  # the sources' errors are not wanted
-        if operation == "gat":
-            kernel.gat_backward(case.blocks[k], case.attention, z[k], el[k], records, grad, None, None, again[0])
+    for k in order:  # the sources' gradients are not wanted
+        if isinstance(attend, GatOperation):
+            attend.backward(case.blocks[k], case.attention, z[k], el[k], records, grad, None, None, again[0])
         else:
-            kernel.gatv2_backward(case.blocks[k], case.attention, z[k], x, att, records, grad, None, *again[1:])
+            attend.backward(case.blocks[k], case.attention, z[k], x, att, records, grad, None, *again[1:])
     assert all(torch.equal(a, b) for a, b in zip(again, (d_er, d_x, d_att), strict=True))
     return out, [*d_z, *(d_el if operation == "gat" else [None, None]), d_er, d_x, d_att]
 
@@ -163,8 +166,7 @@ def check(kernel: Kernel, case: Case, operation: str, dtype: torch.dtype, scale:
 
 @pytest.fixture(params=KERNELS)
 def kernel(request: pytest.FixtureRequest) -> Kernel:
-    one: Kernel = resolve("kernel", KERNELS, request.param)()
-    return one
+    return make_kernel(request.param)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -181,14 +183,14 @@ def test_shapes(kernel: Kernel, operation: str, shape: str, p: float, dtype: tor
 @pytest.mark.parametrize("operation", ["gat", "gatv2"])
 def test_heads_and_widths(operation: str, heads: int, width: int, dtype: torch.dtype) -> None:
     """Every shape of tile: several heads in one, one head in several, more heads than a vector has lanes."""
-    check(resolve("kernel", KERNELS, "fused")(), make("small", heads, width, 0.3), operation, dtype)
+    check(make_kernel("fused"), make("small", heads, width, 0.3), operation, dtype)
 
 
 @pytest.mark.parametrize(("heads", "width"), [(5, 300), (17, 33), (8, 100)])
 @pytest.mark.parametrize("shape", ["hub", "fan"])
 @pytest.mark.parametrize("operation", ["gat", "gatv2"])
 def test_several_batches_of_several_tiles(operation: str, shape: str, heads: int, width: int) -> None:
-    check(resolve("kernel", KERNELS, "fused")(), make(shape, heads, width, 0.3), operation, torch.float64)
+    check(make_kernel("fused"), make(shape, heads, width, 0.3), operation, torch.float64)
 
 
 @pytest.mark.parametrize("slope", [0.0, 1.0])
@@ -203,7 +205,7 @@ def test_slopes(kernel: Kernel, operation: str, slope: float) -> None:
 @pytest.mark.parametrize("shape", ["small", "hub", "fan"])
 def test_lanes_of_several_threads(shape: str, operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("numba.get_num_threads", lambda: 3)
-    check(resolve("kernel", KERNELS, "fused")(), make(shape, 3, 7, 0.3), operation, torch.float64)
+    check(make_kernel("fused"), make(shape, 3, 7, 0.3), operation, torch.float64)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -255,10 +257,10 @@ def test_threads_change_no_bit_between_runs() -> None:
     program = """
 import sys, torch
 sys.path.insert(0, sys.argv[1])
-from tests.kernels.test_attention import KERNELS, expected, make, resolve, run
+from tests.kernels.test_attention import expected, make, make_kernel, run
 import numba
 assert numba.get_num_threads() == 3
-kernel = resolve("kernel", KERNELS, "fused")()
+kernel = make_kernel("fused")
 for operation in ("gat", "gatv2"):
     for shape in ("small", "hub", "fan"):
         case = make(shape, 3, 7, 0.3)
@@ -281,7 +283,7 @@ print("fine")
 
 @pytest.mark.parametrize("operation", ["gat", "gatv2"])
 def test_autograd(kernel: Kernel, operation: str) -> None:
-    if kernel.name == "fused":  # never asked: domain_parallel refuses it
+    if operation not in kernel.autograd_operations:  # never asked: domain_parallel refuses it
         return
     for shape in SHAPES:
         case = make(shape, 3, 7, 0.4)
@@ -289,9 +291,9 @@ def test_autograd(kernel: Kernel, operation: str) -> None:
         case.z, case.el = case.z[:1], case.el[:1]
         want, wanted = expected(case, operation)
         if operation == "gat":
-            out = kernel.gat_autograd(case.blocks[0], case.attention, case.z[0], case.el[0], case.er)
+            out = kernel.autograd_operation("gat")(case.blocks[0], case.attention, case.z[0], case.el[0], case.er)
         else:
-            out = kernel.gatv2_autograd(case.blocks[0], case.attention, case.z[0], case.x, case.att)
+            out = kernel.autograd_operation("gatv2")(case.blocks[0], case.attention, case.z[0], case.x, case.att)
         assert_close(out.detach(), want, torch.float64, 1.0)
         grads = torch.autograd.grad(out, case.leaves, case.grad, allow_unused=True)
         for found, wish in zip(grads, wanted, strict=True):
@@ -306,7 +308,7 @@ def test_what_is_not_a_number_is_not_hidden(kernel: Kernel) -> None:
     running = RunningSoftmax.empty(case.x.detach(), len(case.x), 2)
     for k in range(2):
         arguments = (case.z[k].detach(), case.el[k].detach(), case.er.detach())
-        kernel.gat_forward(case.blocks[k], case.attention, *arguments, running)
+        kernel.operation("gat").forward(case.blocks[k], case.attention, *arguments, running)
     touched = case.dense[0][:, 0] > 0
     assert touched.any() and running.out[touched][:, :5].isnan().all()
 

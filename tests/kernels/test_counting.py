@@ -1,4 +1,4 @@
-"""What a profile counts of each kernel operation, row by row as its loops read and write them."""
+"""What a profile counts of each operation, row by row as its loops read and write them."""
 
 from __future__ import annotations
 
@@ -7,53 +7,78 @@ from typing import Any
 import pytest
 import torch
 
-from sargnn import spans
-from sargnn.kernels.base import Kernel
+from sargnn.kernels import KERNELS
+from sargnn.kernels.base import MovedRows, Operation
 from sargnn.kernels.block import EdgeBlock
-from sargnn.kernels.counting import CountingKernel
-from sargnn.spans import AGGREGATION, REST, Spans, span
+from sargnn.kernels.counting import CountedOperation
+from sargnn.kernels.dispatch import make_kernel
+from sargnn.profile import AGGREGATION, REST, Profile
 
 EDGES, SOURCES, LISTED, WIDTH = 5, 4, 3, 6
 """Of seven destinations three have an edge."""
 
-
-class Nothing:
-    """A kernel that does nothing, whatever it is asked for."""
-
-    name, operations = "nothing", frozenset[str]()
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *arguments, **settings: None
-
-
-# method -> whether it is given add=True, and the rows that it reads and writes.
+# (operation, pass) -> whether it is given add=True, and the rows that it reads and writes.
 COUNTS = {
-    "sum_forward": [(False, EDGES + 2 * LISTED)],
-    "sum_backward": [(False, EDGES + SOURCES), (True, EDGES + 2 * SOURCES)],
-    "max_forward": [(False, EDGES + 4 * LISTED)],
-    "max_backward": [(False, 2 * EDGES + SOURCES)],
-    "gat_forward": [(False, EDGES + 2 * LISTED)],
-    "gat_backward": [(False, EDGES + 2 * SOURCES)],
-    "gatv2_forward": [(False, EDGES + 3 * LISTED)],
-    # Destinations: z_j an edge; x, g and the error of x. Sources: x_i and g_i an edge; z and its error.
-    "gatv2_backward": [(False, 3 * EDGES + 4 * LISTED + 2 * SOURCES)],
+    ("sum", "forward"): [(False, EDGES + 2 * LISTED)],
+    ("sum", "backward"): [(False, EDGES + SOURCES), (True, EDGES + 2 * SOURCES)],
+    ("max", "forward"): [(False, EDGES + 4 * LISTED)],
+    ("max", "backward"): [(False, 2 * EDGES + SOURCES)],
+    ("gat", "forward"): [(False, EDGES + 2 * LISTED)],
+    ("gat", "backward"): [(False, EDGES + 2 * SOURCES)],
+    ("gatv2", "forward"): [(False, EDGES + 3 * LISTED)],
+    # Destinations: z_j an edge; x, g and the gradient of x. Sources: x_i and g_i an edge; z and its gradient.
+    ("gatv2", "backward"): [(False, 3 * EDGES + 4 * LISTED + 2 * SOURCES)],
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("method", COUNTS)
-def test_rows_of_each_operation(method: str, dtype: torch.dtype) -> None:
+class Nothing(Operation):
+    """An operation that does nothing, declared as another one is.
+
+    Attributes:
+        calls: the passes that were asked for.
+    """
+
+    def __init__(self, like: Operation) -> None:
+        self.forward_rows, self.backward_rows = like.forward_rows, like.backward_rows  # type: ignore[misc]
+        self.calls: list[str] = []
+
+    def forward(self, block: EdgeBlock, *arguments: Any, **settings: Any) -> None:
+        self.calls.append("forward")
+
+    def backward(self, block: EdgeBlock, *arguments: Any, **settings: Any) -> None:
+        self.calls.append("backward")
+
+
+def block() -> EdgeBlock:
     src, dst = torch.tensor([0, 1, 1, 2, 3], dtype=torch.int32), torch.tensor([1, 1, 4, 4, 6], dtype=torch.int32)
-    block = EdgeBlock(src, dst, SOURCES, 7)
-    nothing: Any = Nothing()
-    kernel: Kernel = CountingKernel(nothing)
+    return EdgeBlock(src, dst, SOURCES, 7)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("operation", "direction"), COUNTS)
+def test_rows_of_each_operation(operation: str, direction: str, dtype: torch.dtype, kernel: str) -> None:
     rows = torch.zeros(SOURCES, WIDTH, dtype=dtype)
-    for add, expected in COUNTS[method]:
-        recorder = Spans()
-        spans.install(recorder)
-        try:
-            with span(REST):
-                getattr(kernel, method)(block, None, rows, rows[0], **({"add": True} if add else {}))
-        finally:
-            spans.install(None)
-        assert recorder.done[AGGREGATION] == expected * WIDTH * rows.element_size()
+    for add, expected in COUNTS[operation, direction]:
+        nothing, profile = Nothing(make_kernel(kernel).operation(operation)), Profile()
+        counted = CountedOperation(nothing, profile)
+        with profile.span(REST):
+            getattr(counted, direction)(block(), None, rows, rows[0], **({"add": True} if add else {}))
+        assert nothing.calls == [direction]
+        assert profile.done[AGGREGATION] == expected * WIDTH * rows.element_size()
+
+
+def test_an_operation_of_any_kind_is_counted_as_it_declares() -> None:
+    class Unknown(Nothing):
+        def destination_records(self) -> str:
+            return "its own"
+
+    unknown = Unknown(Nothing(make_kernel("reference").operation("sum")))
+    unknown.forward_rows = MovedRows(per_edge=100, per_destination=10, per_source=1)  # type: ignore[misc]
+    profile = Profile()
+    counted = CountedOperation(unknown, profile)
+    with profile.span(REST):
+        counted.forward(block(), torch.zeros(SOURCES, 1))
+        counted.forward(block(), torch.zeros(SOURCES))  # no table of rows: nothing is known of its width
+    assert profile.done[AGGREGATION] == 4 * (100 * EDGES + 10 * LISTED + SOURCES)
+    assert counted.destination_records() == "its own"

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
 from sargnn.errors import ConfigError, KernelError
 from sargnn.kernels import KERNELS
-from sargnn.kernels.base import Kernel
+from sargnn.kernels.base import Kernel, Operation
 from sargnn.kernels.block import EdgeBlock
-from sargnn.kernels.dispatch import choose_kernel
-from sargnn.resolve import resolve
+from sargnn.kernels.counting import CountedOperation
+from sargnn.kernels.dispatch import choose_operation, make_kernel
+from sargnn.kernels.operations import MaxOperation, SumOperation
+from sargnn.profile import Profile
 
 SHAPES = [(6, 9, 20), (1, 1, 1), (5, 7, 0), (40, 3, 100), (3, 40, 30), (0, 4, 0), (4, 0, 0)]
 
@@ -33,8 +37,19 @@ def integers(rows: int, width: int, dtype: torch.dtype, seed: int) -> Tensor:
 
 @pytest.fixture(params=KERNELS)
 def kernel(request: pytest.FixtureRequest) -> Kernel:
-    one: Kernel = resolve("kernel", KERNELS, request.param)()
-    return one
+    return make_kernel(request.param)
+
+
+def sums_of(kernel: Kernel) -> SumOperation:
+    operation = kernel.operation("sum")
+    assert isinstance(operation, SumOperation)
+    return operation
+
+
+def maxima_of(kernel: Kernel) -> MaxOperation:
+    operation = kernel.operation("max")
+    assert isinstance(operation, MaxOperation)
+    return operation
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -42,31 +57,31 @@ def kernel(request: pytest.FixtureRequest) -> Kernel:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_sum(kernel: Kernel, shape: tuple[int, int, int], width: int, dtype: torch.dtype) -> None:
     block, dense = block_of(*shape)
-    matrix = dense.to(dtype)
+    matrix, operation = dense.to(dtype), sums_of(kernel)
     src, start = integers(shape[0], width, dtype, 1), integers(shape[1], width, dtype, 2)
     out = start.clone()
-    kernel.sum_forward(block, src, out)
+    operation.forward(block, src, out)
     assert torch.equal(out, start + matrix @ src)
 
     grad = integers(shape[1], width, dtype, 3)
     back = torch.full((shape[0], width), float("nan"), dtype=dtype)
-    kernel.sum_backward(block, grad, back)
+    operation.backward(block, grad, back)
     assert torch.equal(back, matrix.T @ grad)
 
     scale = integers(shape[1], 1, dtype, 4)[:, 0]
-    kernel.sum_forward(block, src, out, scale)
+    operation.forward(block, src, out, scale)
     assert torch.equal(out, start + matrix @ src + scale[:, None] * (matrix @ src))
-    kernel.sum_backward(block, grad, back, scale)
+    operation.backward(block, grad, back, scale)
     assert torch.equal(back, matrix.T @ (scale[:, None] * grad))
 
     total = back.clone()
-    kernel.sum_backward(block, grad, total, add=True)
+    operation.backward(block, grad, total, add=True)
     assert torch.equal(total, back + matrix.T @ grad)
 
-    if kernel.name == "fused":  # never asked: domain_parallel refuses it
+    if "sum" not in kernel.autograd_operations:  # never asked: domain_parallel refuses it
         return
     leaf = src.clone().requires_grad_()
-    result = kernel.sum_autograd(block, leaf)
+    result = kernel.autograd_operation("sum")(block, leaf)
     assert torch.equal(result.detach(), matrix @ src)
     result.backward(grad)
     assert leaf.grad is not None and torch.equal(leaf.grad, matrix.T @ grad)
@@ -82,63 +97,65 @@ def test_max(kernel: Kernel, shape: tuple[int, int, int], width: int, dtype: tor
     blocks, sources = [], []
     for k in range(2):
         block, _ = block_of(num_src, num_dst, num_edges, seed=k)
-        block.src_order = order[k * num_src : (k + 1) * num_src]
+        block.src_id_rank = order[k * num_src : (k + 1) * num_src]
         blocks.append(block)
         sources.append(integers(num_src, width, dtype, k).div(6, rounding_mode="floor"))  # -2, -1, 0 or 1
     grad = integers(num_dst, width, dtype, 3)
 
     want = torch.zeros(num_dst, width, dtype=dtype)
-    errors = [torch.zeros(num_src, width, dtype=dtype) for _ in range(2)]
+    gradients = [torch.zeros(num_src, width, dtype=dtype) for _ in range(2)]
     edges = [
         (k, int(j), int(i)) for k in range(2) for j, i in zip(blocks[k].src, blocks[k].dst_per_edge(), strict=True)
     ]  # fmt: skip
     for i in range(num_dst):
-        incoming = sorted({(int(blocks[k].src_order[j]), k, j) for k, j, to in edges if to == i})
+        incoming = sorted({(int(blocks[k].src_id_rank[j]), k, j) for k, j, to in edges if to == i})
         for f in range(width):
             if incoming:
                 _, k, j = max(incoming, key=lambda c: (float(sources[c[1]][c[2], f]), -c[0]))
                 want[i, f] = sources[k][j, f]
-                errors[k][j, f] += grad[i, f]
+                gradients[k][j, f] += grad[i, f]
 
+    operation = maxima_of(kernel)
     for sequence in ([0, 1], [1, 0]):
         best = torch.full((num_dst, width), -torch.inf, dtype=dtype)
         winner = torch.full((num_dst, width), 2**31 - 1, dtype=torch.int32)
         for k in sequence:
-            kernel.max_forward(blocks[k], sources[k], best, winner)
+            operation.forward(blocks[k], sources[k], best, winner)
         assert torch.equal(best.masked_fill(winner == 2**31 - 1, 0), want)
         for k in range(2):
             back = torch.full((num_src, width), float("nan"), dtype=dtype)
-            kernel.max_backward(blocks[k], grad, winner, back)
-            assert torch.equal(back, errors[k])
+            operation.backward(blocks[k], grad, winner, back)
+            assert torch.equal(back, gradients[k])
 
 
 @pytest.mark.parametrize("name", ["fused", "reference"])
 def test_max_does_not_hide_what_is_not_a_number(name: str) -> None:
     """DGL's own maximum does."""
-    kernel: Kernel = resolve("kernel", KERNELS, name)()
+    operation = maxima_of(make_kernel(name))
     edges = torch.tensor([0, 1, 2], dtype=torch.int32), torch.tensor([0, 0, 1], dtype=torch.int32)
     block = EdgeBlock(*edges, 3, 2)
     best, winner = torch.full((2, 1), -torch.inf), torch.full((2, 1), 2**31 - 1, dtype=torch.int32)
-    kernel.max_forward(block, torch.tensor([[torch.nan], [5.0], [torch.nan]]), best, winner)
-    kernel.max_forward(block, torch.tensor([[1.0], [2.0], [9.0]]), best, winner)
+    operation.forward(block, torch.tensor([[torch.nan], [5.0], [torch.nan]]), best, winner)
+    operation.forward(block, torch.tensor([[1.0], [2.0], [9.0]]), best, winner)
     assert best.isnan().all()
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_max_autograd(kernel: Kernel, shape: tuple[int, int, int]) -> None:
-    if kernel.name == "fused":
+    if "max" not in kernel.autograd_operations:
         return
+    operation = maxima_of(kernel)
     block, _ = block_of(*shape)
-    block.src_order = torch.randperm(shape[0], generator=torch.Generator().manual_seed(6)).to(torch.int32)
+    block.src_id_rank = torch.randperm(shape[0], generator=torch.Generator().manual_seed(6)).to(torch.int32)
     leaf = integers(shape[0], 7, torch.float64, 1).div(6, rounding_mode="floor").requires_grad_()
     grad = integers(shape[1], 7, torch.float64, 3)
-    result = kernel.max_autograd(block, leaf)
+    result = kernel.autograd_operation("max")(block, leaf)
     result.backward(grad)
     best = torch.full((shape[1], 7), -torch.inf, dtype=torch.float64)
     winner = torch.full((shape[1], 7), 2**31 - 1, dtype=torch.int32)
-    kernel.max_forward(block, leaf.detach(), best, winner)
+    operation.forward(block, leaf.detach(), best, winner)
     back = torch.empty_like(leaf)
-    kernel.max_backward(block, grad, winner, back)
+    operation.backward(block, grad, winner, back)
     assert torch.equal(result.detach(), best.masked_fill(winner == 2**31 - 1, 0))
     assert leaf.grad is not None and torch.equal(leaf.grad, back)
 
@@ -150,14 +167,69 @@ def test_block_lists_only_rows_with_edges() -> None:
     assert block.t_indptr.tolist() == [0, 1, 3] and block.t_dst.tolist() == [2, 2, 5]
 
 
-def test_choice_and_reasons() -> None:
-    cpu = torch.device("cpu")
-    assert choose_kernel("auto", "sum", cpu, torch.float32, ["fused", "dgl", "reference"]).name == "fused"
-    assert choose_kernel("auto", "sum", cpu, torch.float32, ["dgl", "reference"]).name == "dgl"
-    assert choose_kernel("auto", "sum", cpu, torch.float16, ["dgl", "reference"]).name == "reference"
+def choose(
+    kernel: str, operation: str, dtype: torch.dtype = torch.float32, *, autograd: bool = False, recording: bool = False
+) -> Any:
+    profile = Profile(recording=recording)
+    return choose_operation(kernel, operation, torch.device("cpu"), dtype, autograd=autograd, profile=profile)
+
+
+@pytest.mark.parametrize("operation", ["sum", "max", "gat", "gatv2"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_operation_of_every_kernel_is_chosen(name: str, operation: str) -> None:
+    found = choose(name, operation)
+    assert isinstance(found, Operation) and type(found).__module__ == f"sargnn.kernels.{name}.{operation}"
+    assert isinstance(choose(name, operation, recording=True), CountedOperation)
+    if name != "fused":
+        differentiable = choose(name, operation, autograd=True, recording=True)
+        assert differentiable.__module__ == f"sargnn.kernels.{name}.{operation}" and "autograd" in differentiable.__name__
+
+
+def test_auto_takes_the_first_kernel_that_can_serve() -> None:
+    assert type(choose("auto", "sum")) is type(choose("fused", "sum"))
+    assert type(choose("auto", "sum", torch.float16)) is type(choose("reference", "sum"))
+    assert choose("auto", "sum", autograd=True) is choose("dgl", "sum", autograd=True)
+    assert choose("auto", "sum", torch.float16, autograd=True) is choose("reference", "sum", autograd=True)
+
+
+def test_reasons_of_each_kernel() -> None:
     with pytest.raises(ConfigError, match="no kernel 'fancy'"):
-        choose_kernel("fancy", "sum", cpu, torch.float32, ["dgl"])
+        choose("fancy", "sum")
     with pytest.raises(KernelError) as caught:
-        choose_kernel("auto", "convolve", cpu, torch.float16, ["dgl"])
+        choose("auto", "convolve", torch.float16)
     text = str(caught.value)
-    assert "dgl: " in text and "reference: " in text and "convolve" in text and "float16" in text
+    assert all(f"{name}: " in text for name in KERNELS) and text.count("has no operation 'convolve'") == len(KERNELS)
+    assert "float16" in text
+    with pytest.raises(KernelError, match="use one_shot") as caught:
+        choose("fused", "sum", autograd=True)
+    assert "'fused'" not in str(caught.value).split("Allowed")[-1]
+
+
+class Halved(SumOperation):
+    """Half of each sum, in a kernel outside of the package."""
+
+    def forward(self, block: EdgeBlock, src: Tensor, out: Tensor, scale: Tensor | None = None) -> None:
+        sums_of(make_kernel("reference")).forward(block, src / 2, out, scale)
+
+    def backward(self, block: EdgeBlock, grad: Tensor, out: Tensor, scale: Tensor | None = None, *, add: bool = False) -> None:
+        sums_of(make_kernel("reference")).backward(block, grad / 2, out, scale, add=add)
+
+
+class HalvedKernel(Kernel):
+    name = "halved"
+    operations = {"sum": Halved}
+
+    def unavailable_reasons(self, device: torch.device, dtype: torch.dtype) -> list[str]:
+        return [] if dtype == torch.float64 else [f"it knows fp64, not {dtype}"]
+
+
+def test_a_kernel_may_hold_its_operations_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KERNELS, "halved", f"{__name__}:HalvedKernel")
+    out = torch.zeros(2, 1, dtype=torch.float64)
+    block = EdgeBlock(torch.tensor([0, 1], dtype=torch.int32), torch.tensor([0, 0], dtype=torch.int32), 2, 2)
+    choose("halved", "sum", torch.float64).forward(block, torch.tensor([[2.0], [6.0]], dtype=torch.float64), out)
+    assert out.tolist() == [[4.0], [0.0]]
+    with pytest.raises(KernelError, match="halved: it knows fp64, not torch.float32"):
+        choose("halved", "sum")
+    with pytest.raises(KernelError, match="has no operation 'max'"):
+        choose("halved", "max", torch.float64)
