@@ -127,6 +127,10 @@ class MeetingStore(dist.Store):
                     ) from error
             time.sleep(_PAUSE_S)
 
+    def close(self) -> None:
+        """End the connection; the store's keys stay."""
+        self._socket.close()
+
     def _ask(self, what: bytes, key: str, value: bytes) -> bytes | None:
         try:
             with self._lock:

@@ -123,7 +123,9 @@ def write_summary(run_dir: Path, summary: Summary) -> None:
 
 def read_record(cls: type[T], content: dict[str, Any], path: Path) -> T:
     """A dataclass from a file's mapping. Raises ``SargnnError`` naming the file and the first value of a wrong type."""
+    made = {one.name: one.default_factory for one in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    empty = {name: factory() for name, factory in made.items() if factory is not dataclasses.MISSING}
     try:
-        return build(cls, content, "")
+        return build(cls, empty | content, "")
     except SargnnError as error:
         raise unreadable(path, " ".join(line.strip() for line in str(error).splitlines())) from error

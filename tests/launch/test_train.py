@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,8 @@ import yaml
 
 from sargnn.cli.conf_folders import conf_dir
 from sargnn.profile import CATEGORIES
+from tests.processes import ROOT, family, run_command, sargnn_command, started_command
 
-ROOT = Path(__file__).parent.parent.parent
 SMALL = ["dataset.num_nodes=600", "model.hidden=16", "epochs=4", "eval_every=2", "run_dir=run"]
 CONTRACT = (
     "status losses test_acc val_acc best_val_acc test_acc_at_best_val test_acc_smoothed val_acc_smoothed epoch_time_s "
@@ -31,12 +30,18 @@ CONTRACT = (
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "sargnn.cli.main", *arguments]
+    return sargnn_command(*arguments)
 
 
 def run(folder: Path, *arguments: str, path: Path = ROOT, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(path), "COLUMNS": "80"}
-    return subprocess.run(command(*arguments), cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout)
+    environment = {**os.environ, "PYTHONPATH": _path(path), "COLUMNS": "80"}
+    return run_command(sargnn_command(*arguments), folder, environment=environment, timeout_s=timeout)
+
+
+def _path(first: Path) -> str:
+    """The interpreter's search path: this tree, or a copy of it, before what the tests were started with."""
+    others = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one and Path(one) != ROOT]
+    return os.pathsep.join([str(first), *others])
 
 
 def summary_of(folder: Path) -> dict[str, Any]:
@@ -160,32 +165,36 @@ def test_a_run_folder_is_not_overwritten(finished: tuple[Path, subprocess.Comple
     assert done.returncode == 1 and "already holds a run" in done.stderr and "Traceback" not in done.stderr
 
 
-def _gone(processes: list[psutil.Process]) -> bool:
+LONG = ["tracking=none", *SMALL, "epochs=100000", "eval_every=50"]
+
+
+def _all_gone(processes: list[psutil.Process]) -> bool:
     _, alive = psutil.wait_procs(processes, timeout=5)
     return not alive
 
 
-def test_a_killed_worker_ends_the_run(tmp_path: Path) -> None:
-    arguments = ["train", "world=4", "tracking=none", *SMALL, "epochs=100000", "eval_every=50"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    launcher = subprocess.Popen(command(*arguments), cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
-    metrics = tmp_path / "run" / "metrics.jsonl"
-    deadline = time.monotonic() + 60
-    while not (metrics.exists() and metrics.read_text().count("\n") > 3):
-        assert time.monotonic() < deadline and launcher.poll() is None
+def _wait_for_epochs(launcher: subprocess.Popen[str], run_dir: Path, epochs: int) -> None:
+    metrics, deadline = run_dir / "metrics.jsonl", time.monotonic() + 120
+    while not (metrics.exists() and metrics.read_text().count("\n") >= epochs):
+        assert time.monotonic() < deadline and launcher.poll() is None, launcher.communicate()[1]
         time.sleep(0.05)
-    log = (tmp_path / "run" / "logs" / "rank_02.log").read_text()
-    found = re.search(r"process (\d+)", log)
-    assert found is not None
-    family = psutil.Process(launcher.pid).children(recursive=True)
-    assert int(found.group(1)) in {p.pid for p in family}
-    os.kill(int(found.group(1)), signal.SIGKILL)
-    killed = time.monotonic()
-    _, stderr = launcher.communicate(timeout=30)
-    assert time.monotonic() - killed < 10
-    assert launcher.returncode == 1
-    assert "rank 2 was killed by SIGKILL" in stderr and "rank 2 of 4" in stderr and "Traceback" not in stderr
-    assert _gone(family)
+
+
+def test_a_killed_worker_ends_the_run(tmp_path: Path) -> None:
+    with started_command(sargnn_command("train", "world=4", *LONG), tmp_path) as launcher:
+        _wait_for_epochs(launcher, tmp_path / "run", 4)
+        log = (tmp_path / "run" / "logs" / "rank_02.log").read_text()
+        found = re.search(r"process (\d+)", log)
+        assert found is not None
+        started = family()
+        assert int(found.group(1)) in {process.pid for process in started}
+        os.kill(int(found.group(1)), signal.SIGKILL)
+        killed = time.monotonic()
+        _, stderr = launcher.communicate(timeout=30)
+        assert time.monotonic() - killed < 10
+        assert launcher.returncode == 1
+        assert "rank 2 was killed by SIGKILL" in stderr and "rank 2 of 4" in stderr and "Traceback" not in stderr
+        assert _all_gone(started)
     summary = summary_of(tmp_path / "run")
     assert summary["status"] == "failed" and "rank 2" in summary["error"] and len(summary["losses"]) > 2
 
@@ -211,19 +220,30 @@ def test_an_infinite_loss_stops_before_the_step(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_ends_everything(tmp_path: Path) -> None:
-    arguments = ["train", "world=2", "tracking=none", *SMALL, "epochs=100000", "eval_every=50"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    launcher = subprocess.Popen(command(*arguments), cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
-    metrics = tmp_path / "run" / "metrics.jsonl"
-    deadline = time.monotonic() + 60
-    while not metrics.exists():
-        assert time.monotonic() < deadline and launcher.poll() is None
-        time.sleep(0.05)
-    family = psutil.Process(launcher.pid).children(recursive=True)
-    launcher.send_signal(signal.SIGINT)
-    _, stderr = launcher.communicate(timeout=15)
-    assert launcher.returncode == 130 and "Interrupted by SIGINT" in stderr and "Traceback" not in stderr
-    assert _gone(family)
+    with started_command(sargnn_command("train", "world=2", *LONG), tmp_path) as launcher:
+        _wait_for_epochs(launcher, tmp_path / "run", 1)
+        started = family()
+        launcher.send_signal(signal.SIGINT)
+        _, stderr = launcher.communicate(timeout=30)
+        assert launcher.returncode == 130 and "Interrupted by SIGINT" in stderr and "Traceback" not in stderr
+        assert _all_gone(started)
+    assert summary_of(tmp_path / "run")["status"] == "interrupted"
+
+
+def test_an_interrupt_that_was_ignored_from_the_start_stays_so(tmp_path: Path) -> None:
+    """As for every Unix command in a shell's background or under nohup; SIGTERM ends the run there."""
+    ignored = (signal.SIGINT, signal.SIGHUP)
+    with started_command(sargnn_command("train", "world=2", *LONG), tmp_path, ignored=ignored) as launcher:
+        _wait_for_epochs(launcher, tmp_path / "run", 1)
+        started = family()
+        for number in ignored:
+            launcher.send_signal(number)
+        epochs = (tmp_path / "run" / "metrics.jsonl").read_text().count("\n")
+        _wait_for_epochs(launcher, tmp_path / "run", epochs + 20)
+        launcher.send_signal(signal.SIGTERM)
+        _, stderr = launcher.communicate(timeout=30)
+        assert launcher.returncode == 143 and "Interrupted by SIGTERM" in stderr and "Traceback" not in stderr
+        assert _all_gone(started)
     assert summary_of(tmp_path / "run")["status"] == "interrupted"
 
 
