@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sargnn.config import DATASETS, DatasetSettings
-from sargnn.errors import ConfigError, nearest
+from sargnn.errors import ConfigError
 from sargnn.fields import AT_LEAST_ONE, NOT_NEGATIVE, build
 
 
@@ -56,7 +56,7 @@ class BenchTableConfig:
         modes, worlds: each mode runs on each number of workers.
         rounds: how often the whole sequence of a case is repeated.
         stock: also run stock DGL, as it comes and with huge pages on.
-        not_static: modes that also run without the static aggregate of the first layer, where they have one.
+        not_static: those of the modes that also run without the static aggregate of the first layer, where they have one.
         limits: also measure the machine's limits, and profile the first mode on the first world against them.
         others: name -> command of a further row (``bench.table.processes.run_other`` says what it is given and prints).
         bench_dir: where results go; those that are there are kept.
@@ -85,9 +85,6 @@ def parse_bench_table(mapping: dict[str, Any]) -> BenchTableConfig:
             raise ConfigError(f"'{name}' names one twice.", given=values)
     if min(config.worlds) < 1:
         raise ConfigError("'worlds' must name numbers of at least 1.", given=config.worlds, allowed="[4,8]")
-    for mode in config.not_static:
-        if mode not in config.modes:
-            raise ConfigError("'not_static' names a mode that does not run.", given=mode, allowed=nearest(mode, config.modes))
     if not config.bench_dir:
         raise ConfigError("'bench_dir' must be a folder.", given="''")
     return config

@@ -13,7 +13,7 @@ from sargnn.kernels import KERNELS
 from sargnn.kernels.base import Kernel, Operation
 from sargnn.kernels.block import EdgeBlock
 from sargnn.kernels.counting import CountedOperation
-from sargnn.kernels.dispatch import choose_operation, make_kernel
+from sargnn.kernels.dispatch import choose_kernel, make_kernel, make_operation
 from sargnn.kernels.operations import MaxOperation, SumOperation
 from sargnn.profile import Profile
 
@@ -171,7 +171,8 @@ def choose(
     kernel: str, operation: str, dtype: torch.dtype = torch.float32, *, autograd: bool = False, recording: bool = False
 ) -> Any:
     profile = Profile(recording=recording)
-    return choose_operation(kernel, operation, torch.device("cpu"), dtype, autograd=autograd, profile=profile)
+    chosen = choose_kernel(kernel, operation, torch.device("cpu"), dtype, autograd=autograd)
+    return make_operation(chosen, operation, profile=profile, autograd=autograd)
 
 
 @pytest.mark.parametrize("operation", ["sum", "max", "gat", "gatv2"])

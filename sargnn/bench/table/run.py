@@ -14,8 +14,11 @@ from sargnn.bench.table.processes import measure
 from sargnn.bench.table.report import Found, markdown, plot
 from sargnn.bench.table.results import Figures, Kept
 from sargnn.data.prepare import prepare_dataset
+from sargnn.engine.modes import MODES
 from sargnn.errors import ConfigError
+from sargnn.partition import PARTITIONERS
 from sargnn.partition.prepare import prepare_partition
+from sargnn.resolve import resolve
 from sargnn.tracking.progress import Steps, say
 
 FILES = "table.md", "table.json"
@@ -27,6 +30,10 @@ def run(table: BenchTableConfig, cases: Sequence[Case]) -> list[Found]:
     Raises:
         SargnnError: what a user can cause; a row that fails, with the end of what it printed.
     """
+    for mode in table.modes:
+        resolve("mode", MODES, mode)
+    for case in cases:
+        resolve("partitioner", PARTITIONERS, case.config.partitioner.name)
     folder = Path(table.bench_dir)
     open_folder(folder)
     planned = [_planned(table, case, folder) for case in cases]
