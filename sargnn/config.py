@@ -7,19 +7,34 @@ and need neither Hydra nor OmegaConf.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import re
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import yaml
 
+from sargnn.decides import FREE, LOSSES, RUN, as_mapping, find_deciding, find_free, only_when
 from sargnn.errors import ConfigError
-from sargnn.fields import AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, PROBABILITY, build, number
-from sargnn.sources import DatasetConfig
+from sargnn.fields import (
+    AT_LEAST_ONE,
+    FRACTION,
+    NOT_NEGATIVE,
+    PLAIN_NAME,
+    POSITIVE,
+    PROBABILITY,
+    TARGET,
+    build,
+    chosen_from,
+    number,
+)
+from sargnn.plain_yaml import read_yaml
+from sargnn.resolve import describe_source
+
+DATASETS = chosen_from("dataset", "sargnn.data:DATASETS")
 
 Adjacency = Literal["dad", "da", "ad"]
 """D^-1/2 A D^-1/2, D^-1 A or A D^-1."""
@@ -42,115 +57,121 @@ class BufferConfig:
 
 
 @dataclass(frozen=True)
-class PartitionerConfig:
-    """How nodes are assigned to workers, and the order of the nodes inside a part."""
+class Strategy:
+    """A choice by name from a table of the package, or, with ``target``, of something outside it (``sargnn.resolve``)."""
 
-    name: str
+    name: str = field(metadata=PLAIN_NAME)
+    target: str | None = field(default=None, kw_only=True, metadata=TARGET)
+
+    @property
+    def choice(self) -> str:
+        """What ``resolve`` takes for a name: the target, or the name."""
+        return self.target or self.name
+
+
+@dataclass(frozen=True)
+class PartitionerConfig(Strategy):
+    """How nodes are assigned to workers, and the order of the nodes inside a part. A target names a function like
+    ``sargnn.partition.simple.assign_range``."""
+
     seed: int = field(metadata=NOT_NEGATIVE)
     order: Literal["locality", "original"]
     imbalance: float = field(default=0.03, metadata=NOT_NEGATIVE)
 
-
-@dataclass(frozen=True)
-class StackConfig:
-    """What every stack of graph layers has."""
-
-    hidden: int = field(metadata=AT_LEAST_ONE)
-    num_layers: int = field(metadata=number(low=1, high=256))
-    norm: Literal["batch", "none"]
-    activation: Literal["relu", "elu"]
-    residual: bool
-    dropout: float = field(metadata=PROBABILITY)
-    input_dropout: float = field(metadata=PROBABILITY)
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides the assignment, JSON-able, for the key of a partition store; of a target's file, the content."""
+        values = as_mapping(self)
+        return values | ({"target": describe_source(self.target)} if self.target else {})
 
 
 @dataclass(frozen=True)
-class SageConfig(StackConfig):
-    """GraphSage (Hamilton et al., 2017)."""
-
-    name: Literal["sage"]
-    aggregator: Literal["mean", "max", "sum"]
+class ModeConfig(Strategy):
+    """Which training mode runs: a key of ``sargnn.engine.modes.MODES``, or a class outside."""
 
 
 @dataclass(frozen=True)
-class GcnConfig(StackConfig):
-    """GCN (Kipf and Welling, 2017)."""
+class KernelConfig(Strategy):
+    """Which kernel runs: ``auto``, a key of ``sargnn.kernels.KERNELS``, or a class outside."""
 
-    name: Literal["gcn"]
+
+class DatasetReader(Protocol):
+    """Where a dataset comes from: raw files or a generator (``sargnn.data.dataset.Reader``)."""
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the content, JSON-able, for the store's key."""
+
+    def write(self, path: Path, buffer_bytes: int) -> None:
+        """Write the dataset's store, whose folder does not exist yet, in about ``buffer_bytes`` of memory."""
 
 
 @dataclass(frozen=True)
-class GatConfig(StackConfig):
-    """GAT (Velickovic et al., 2018), or GATv2 (Brody et al., 2022). ``hidden`` is the width of a head.
+class DatasetSettings(ABC):
+    """What every dataset's settings have: a name, and how the dataset is read. Those of the package: ``sargnn.data.DATASETS``.
 
     Attributes:
-        heads: of all layers but the last, concatenated. out_heads: of the last, averaged.
-        attn_dropout: of attention weights.
-        negative_slope: of the scores' LeakyReLU.
-        v2: score as GATv2 does.
+        target: ``FILE.py:NAME`` of a class outside the package that extends this one.
+        add_self_loops: give every node exactly one; null: as the model's definition has it.
     """
 
-    name: Literal["gat"]
-    heads: int = field(metadata=AT_LEAST_ONE)
-    out_heads: int = field(metadata=AT_LEAST_ONE)
-    attn_dropout: float = field(metadata=PROBABILITY)
-    negative_slope: float = field(metadata=FRACTION)
-    v2: bool
+    name: str = field(metadata=PLAIN_NAME)
+    target: str | None = field(default=None, kw_only=True, metadata=TARGET)
+    add_self_loops: bool | None = field(default=None, kw_only=True)
+
+    @abstractmethod
+    def reader(self) -> DatasetReader:
+        """What writes the dataset's store."""
+
+    def find_store(self, stores: Path) -> Path | None:
+        """A store below ``stores`` that serves without reading anything; None where the reader must say what it would make."""
+        return None
 
 
 @dataclass(frozen=True)
-class RgcnConfig(StackConfig):
-    """R-GCN (Schlichtkrull et al., 2018).
+class ModelSettings(ABC):
+    """What every model's settings have, and all that the rest must know of a model. No torch is needed to read it.
+
+    Those of the package: ``sargnn.models.MODELS``.
 
     Attributes:
-        bases: how many bases the relations' weights are composed of; null: a full weight for each relation.
-        order: map rows before they are summed over a relation's edges, or after; auto: what keeps less for backward.
-        embedding: width of the learnable rows of node types without features, and of the map of features of another width;
-            null: that of the features, or ``hidden`` where none has features or their widths differ.
+        target: ``FILE.py:NAME`` of a class outside the package that extends this one.
+        adds_self_loops: its definition has a self-loop at every node.
+        trains: it has parameters to train.
     """
 
-    name: Literal["rgcn"]
-    bases: int | None = field(metadata=AT_LEAST_ONE)
-    order: Literal["auto", "transform_first", "aggregate_first"]
-    embedding: int | None = field(metadata=AT_LEAST_ONE)
+    name: str = field(metadata=PLAIN_NAME)
+    target: str | None = field(default=None, kw_only=True, metadata=TARGET)
 
+    adds_self_loops: ClassVar[bool] = False
+    trains: ClassVar[bool] = True
 
-@dataclass(frozen=True)
-class MlpConfig(StackConfig):
-    """A multi-layer perceptron, or with one layer a linear classifier: baselines that read no edges."""
+    @property
+    @abstractmethod
+    def operations(self) -> tuple[str, ...]:
+        """Kernel operations that its layers need."""
 
-    name: Literal["mlp", "linear"]
+    @abstractmethod
+    def build(self, shape: Any) -> Any:
+        """The ``Stack`` for a graph of this ``GraphShape``, in fp32. Raises ``ConfigError`` for a graph it cannot work on."""
 
+    @property
+    def draws_by_id(self) -> bool:
+        """Whether it draws anything by a node's id, such as dropout. (Rows for node types without features are drawn, too.)"""
+        return False
 
-@dataclass(frozen=True)
-class LabelPropagationConfig:
-    """Label propagation: nothing is trained (``engine/propagate.py`` has the equation).
+    @property
+    def has_embeddings(self) -> bool:
+        """Whether its last layer reads rows that another layer wrote."""
+        return False
 
-    Attributes:
-        adjacency: how edges are weighted. alpha: how much comes from the neighbours in each of ``steps`` steps.
-    """
+    @property
+    def norms_over_rows(self) -> bool:
+        """Whether a row's output depends on which other rows are computed, as with batch norm."""
+        return False
 
-    name: Literal["label_propagation"]
-    adjacency: Adjacency
-    alpha: float = field(metadata=FRACTION)
-    steps: int = field(metadata=NOT_NEGATIVE)
-
-
-ModelConfig = SageConfig | GcnConfig | GatConfig | RgcnConfig | MlpConfig | LabelPropagationConfig
-
-
-@dataclass(frozen=True)
-class ModeConfig:
-    """Which training mode runs: a key of ``sargnn.engine.modes.MODES``."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class KernelConfig:
-    """Which kernel runs: ``auto`` or a key of ``sargnn.kernels.KERNELS``."""
-
-    name: str
+    def check(self, run: RunConfig) -> None:
+        """Refuse what does not go together with this model. Raises ``ConfigError``."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -253,34 +274,38 @@ class TrackingConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One run, resolved. ``config.yaml`` in the run folder holds exactly this."""
+    """One run, resolved. ``config.yaml`` in the run folder holds exactly this.
 
-    dataset: DatasetConfig
-    partitioner: PartitionerConfig
-    model: ModelConfig
-    mode: ModeConfig
-    kernel: KernelConfig
-    optim: OptimConfig
-    comm: CommConfig
-    engine: EngineConfig
-    checkpoint: CheckpointConfig
-    tracking: TrackingConfig
-    epochs: int = field(metadata=AT_LEAST_ONE)
-    eval_every: int = field(metadata=AT_LEAST_ONE)
-    seed: int = field(metadata=number(low=0, high=2**32 - 1))
-    world: int = field(metadata=AT_LEAST_ONE)
-    threads: int | None = field(metadata=AT_LEAST_ONE)
-    device: Literal["cpu"]
-    precision: Literal["fp32", "fp64"]
-    profile: bool
-    store_dir: str
-    run_name: str | None
-    run_dir: str | None
-    prepare: BufferConfig = BufferConfig()
-    labels: LabelsConfig = LabelsConfig()
-    smooth: SmoothConfig = SmoothConfig()
-    mfg: bool = False
-    early_stopping: int | None = field(default=None, metadata=AT_LEAST_ONE)
+    Every setting says what it decides: ``LOSSES``, ``RUN`` or ``FREE`` (``sargnn.fields``). What a group says holds for all its
+    settings that say nothing themselves.
+    """
+
+    dataset: DatasetSettings = field(metadata=LOSSES | DATASETS)
+    partitioner: PartitionerConfig = field(metadata=RUN)
+    model: ModelSettings = field(metadata=LOSSES | chosen_from("model", "sargnn.models:MODELS"))
+    mode: ModeConfig = field(metadata=RUN)
+    kernel: KernelConfig = field(metadata=RUN)
+    optim: OptimConfig = field(metadata=LOSSES)
+    comm: CommConfig = field(metadata=FREE)
+    engine: EngineConfig = field(metadata=RUN)
+    checkpoint: CheckpointConfig = field(metadata=FREE)
+    tracking: TrackingConfig = field(metadata=FREE)
+    epochs: int = field(metadata=AT_LEAST_ONE | LOSSES)
+    eval_every: int = field(metadata=AT_LEAST_ONE | LOSSES | only_when("stops_early"))
+    seed: int = field(metadata=number(low=0, high=2**32 - 1) | LOSSES)
+    world: int = field(metadata=AT_LEAST_ONE | RUN)
+    threads: int | None = field(metadata=AT_LEAST_ONE | FREE)
+    device: Literal["cpu"] = field(metadata=RUN)
+    precision: Literal["fp32", "fp64"] = field(metadata=LOSSES)
+    profile: bool = field(metadata=FREE)
+    store_dir: str = field(metadata=FREE)
+    run_name: str | None = field(metadata=RUN)
+    run_dir: str | None = field(metadata=FREE)
+    prepare: BufferConfig = field(default=BufferConfig(), metadata=FREE)
+    labels: LabelsConfig = field(default=LabelsConfig(), metadata=LOSSES | only_when("reads_labels"))
+    smooth: SmoothConfig = field(default=SmoothConfig(), metadata=RUN)
+    mfg: bool = field(default=False, metadata=LOSSES | only_when("norms_over_rows"))
+    early_stopping: int | None = field(default=None, metadata=AT_LEAST_ONE | LOSSES)
 
     @property
     def name(self) -> str:
@@ -291,42 +316,53 @@ class RunConfig:
     def add_self_loops(self) -> bool:
         """Whether every node gets exactly one self-loop: as configured, else as the model's definition has it."""
         configured = self.dataset.add_self_loops
-        return self.model.name in ("gcn", "gat") if configured is None else configured
+        return self.model.adds_self_loops if configured is None else configured
+
+    @property
+    def stops_early(self) -> bool:
+        """Whether evaluations decide when training ends."""
+        return self.early_stopping is not None
+
+    @property
+    def reads_labels(self) -> bool:
+        """Whether labels are a further input."""
+        return self.labels.name != "none"
+
+    @property
+    def norms_over_rows(self) -> bool:
+        """Whether it matters to a row which other rows are computed."""
+        return self.model.norms_over_rows
 
     @property
     def config_hash(self) -> str:
         """16 hex digits over what decides the losses: not world, mode, kernel, partitioner, comm, tracking or paths."""
-        dataset = dataclasses.asdict(self.dataset) | {"add_self_loops": self.add_self_loops}
-        for place in ("root", "download"):
-            dataset.pop(place, None)
-        deciding = {
-            "dataset": dataset,
-            "model": dataclasses.asdict(self.model) | ({"order": "auto"} if isinstance(self.model, RgcnConfig) else {}),
-            "optim": _given(self.optim),
-            "seed": self.seed,
-            "precision": self.precision,
-            "epochs": self.epochs,
-        }
-        if self.labels.name != "none":
-            deciding["labels"] = _given(self.labels)
-        if self.mfg and getattr(self.model, "norm", "none") == "batch":
-            deciding["mfg"] = True
-        if self.early_stopping is not None:
-            deciding["early_stopping"] = [self.early_stopping, self.eval_every]
+        deciding = loss_settings(self)
+        if "eval_every" in deciding:
+            deciding["early_stopping"] = [deciding["early_stopping"], deciding.pop("eval_every")]
         return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _given(settings: Any) -> dict[str, Any]:
-    """A group's settings but those at their defaults, so that a new setting leaves older runs' hashes as they are."""
-    defaults = {one.name: one.default for one in dataclasses.fields(settings)}
-    return {key: value for key, value in dataclasses.asdict(settings).items() if value != defaults[key]}
+def loss_settings(config: RunConfig) -> dict[str, Any]:
+    """The settings that decide the losses (``find_deciding``); ``dataset.add_self_loops`` as it comes out with this model."""
+    deciding = find_deciding(config, config)
+    deciding["dataset"]["add_self_loops"] = config.add_self_loops
+    return deciding
+
+
+def fixed_settings(config: RunConfig) -> dict[str, Any]:
+    """Dotted key -> value of all settings that stay between two submissions of one run: all that are not ``FREE``.
+
+    A finer list than resuming allows, for runs are compared.
+    """
+    free = find_free(config)
+    return {key: value for key, value in flatten(config).items() if key not in free}
 
 
 @dataclass(frozen=True)
 class PrepareConfig:
     """``sargnn prepare``."""
 
-    dataset: DatasetConfig
+    dataset: DatasetSettings = field(metadata=DATASETS)
     store_dir: str
     prepare: BufferConfig = BufferConfig()
 
@@ -335,7 +371,7 @@ class PrepareConfig:
 class PartitionConfig:
     """``sargnn partition``."""
 
-    dataset: DatasetConfig
+    dataset: DatasetSettings = field(metadata=DATASETS)
     partitioner: PartitionerConfig
     world: int = field(metadata=AT_LEAST_ONE)
     store_dir: str
@@ -346,7 +382,7 @@ class PartitionConfig:
 class ExportConfig:
     """``sargnn export-ogb``. ``layout``: csv, binary, typed, or auto: that of the dataset which this one stands in for."""
 
-    dataset: DatasetConfig
+    dataset: DatasetSettings = field(metadata=DATASETS)
     out: str
     layout: Literal["auto", "csv", "binary", "typed"]
     store_dir: str
@@ -381,7 +417,7 @@ class BenchKernelsConfig:
         bench_dir: where results go.
     """
 
-    dataset: DatasetConfig
+    dataset: DatasetSettings = field(metadata=DATASETS)
     operations: list[Literal["sum", "mean", "gat"]]
     order: Literal["locality", "original"]
     widths: list[int]
@@ -405,17 +441,12 @@ def parse_bench_kernels(mapping: dict[str, Any]) -> BenchKernelsConfig:
     return config
 
 
-def parse(mapping: dict[str, Any]) -> RunConfig:
+def parse(mapping: Any) -> RunConfig:
     """Check a resolved mapping and return it typed. Raises ``ConfigError`` with the dotted name of the first wrong key."""
     config = build(RunConfig, mapping, "")
     if config.run_name is not None and (not config.run_name.strip(".") or "/" in config.run_name):
         raise ConfigError("'run_name' cannot be a folder's name.", given=config.run_name, hint="run_dir=FOLDER takes a path")
-    if config.mfg and isinstance(config.model, LabelPropagationConfig):
-        raise ConfigError("Label propagation reads all nodes in every step.", given="mfg=true", allowed="mfg=false")
-    if config.labels.name != "none" and isinstance(config.model, LabelPropagationConfig):
-        raise ConfigError(
-            "Label propagation reads labels by itself.", given=f"labels={config.labels.name}", allowed="labels=none"
-        )
+    config.model.check(config)
     if config.labels.name == "none" and config.labels.reuse:
         raise ConfigError("Labels that are not read cannot be fed back.", given="labels=none", allowed="labels=masked")
     if not config.store_dir:
@@ -424,25 +455,29 @@ def parse(mapping: dict[str, Any]) -> RunConfig:
 
 
 def load(path: Path) -> RunConfig:
-    """Read a run's ``config.yaml``."""
+    """Read a run's ``config.yaml``. Raises ``ConfigError`` with the file's name."""
+    mapping = read_yaml(path, "A run's configuration")
     try:
-        mapping = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
-        raise ConfigError("A run's configuration cannot be read.", given=str(path), hint=str(error).splitlines()[0]) from error
-    return parse(mapping)
+        return parse(mapping)
+    except ConfigError as error:
+        raise ConfigError(f"'{path}': {error}") from error
 
 
 def save(config: RunConfig, path: Path) -> None:
     """Write a run's ``config.yaml``."""
     temporary = path.with_name(f".{path.name}.tmp")  # a run's settings are never half there
-    temporary.write_text(yaml.safe_dump(dataclasses.asdict(config), sort_keys=False))
+    temporary.write_text(yaml.safe_dump(as_mapping(config), sort_keys=False))
     temporary.replace(path)
 
 
 def flatten(config: RunConfig) -> dict[str, Any]:
     """Dotted key -> value, as MLflow's compare view wants it."""
+    return _flat(as_mapping(config))
+
+
+def _flat(mapping: dict[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
-    for key, value in dataclasses.asdict(config).items():
+    for key, value in mapping.items():
         if isinstance(value, dict):
             flat.update({f"{key}.{inner}": v for inner, v in value.items()})
         else:
@@ -451,19 +486,8 @@ def flatten(config: RunConfig) -> dict[str, Any]:
 
 
 def differing(config: RunConfig, other: RunConfig) -> list[str]:
-    """The settings that decide the losses and differ, as ``key: one, other``."""
-    one, two = flatten(config), flatten(other)
-    deciding: tuple[str, ...] = (
-        "dataset.",
-        "model.",
-        "optim.",
-        "labels.",
-        "seed",
-        "precision",
-        "epochs",
-        "mfg",
-        "early_stopping",
-    )
-    deciding += ("eval_every",) if config.early_stopping is not None else ()
-    keys = [key for key in sorted({*one, *two}) if key.startswith(deciding) and key not in ("dataset.root", "dataset.download")]
-    return [f"{key}: {two.get(key)} instead of {one.get(key)}" for key in keys if one.get(key) != two.get(key)]
+    """The settings that decide the losses and differ, as ``key: that of other instead of that of config``."""
+    one, two = _flat(loss_settings(config)), _flat(loss_settings(other))
+    keys = [key for key in sorted({*one, *two}) if one.get(key) != two.get(key)]
+    one, two = flatten(config) | one, flatten(other) | two
+    return [f"{key}: {two.get(key)} instead of {one.get(key)}" for key in keys]

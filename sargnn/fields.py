@@ -1,21 +1,49 @@
-"""Dataclasses from plain mappings, checked field by field; every mistake is a ``ConfigError`` with its key's dotted name."""
+"""Dataclasses from plain mappings, checked field by field; every mistake is a ``ConfigError`` with its key's dotted name.
+
+A field's metadata says what is allowed: bounds, targets, a table of settings classes. Metadata is joined with ``|``, also with
+that of ``sargnn.decides``: ``field(metadata=AT_LEAST_ONE | FREE)``.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import re
+import reprlib
 import types
+from collections.abc import Sequence
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from sargnn.errors import ConfigError, nearest
+from sargnn.resolve import absolute_target, is_target, load_attribute, resolve
 
 T = TypeVar("T")
+Metadata = dict[str, Any]
+
+TARGET: Metadata = {"target": True}
+"""A text that names an object outside the package (``sargnn.resolve``); its path is made absolute."""
+
+PLAIN_NAME: Metadata = {"plain": True}
+"""A text that can be a part of a folder's name."""
 
 
-def number(
-    *, low: float | None = None, high: float | None = None, open_low: bool = False, open_high: bool = False
-) -> dict[str, Any]:
-    """Metadata of a field: its bounds, themselves allowed unless open."""
+def chosen_from(kind: str, table: str) -> Metadata:
+    """A group whose settings class is found by its ``name``, or named by its ``target``.
+
+    Args:
+        kind: what is chosen ("model"), for messages.
+        table: where the table of classes is, as "module:ATTRIBUTE".
+    """
+    return {"kind": kind, "table": table}
+
+
+def one_of(names: Sequence[str]) -> Metadata:
+    """One of these texts, or a target."""
+    return {"one_of": tuple(names)} | TARGET
+
+
+def number(*, low: float | None = None, high: float | None = None, open_low: bool = False, open_high: bool = False) -> Metadata:
+    """Bounds, themselves allowed unless open."""
     return {"low": low, "high": high, "open_low": open_low, "open_high": open_high}
 
 
@@ -25,6 +53,17 @@ AT_LEAST_ONE = number(low=1)
 PROBABILITY = number(low=0, high=1, open_high=True)
 FRACTION = number(low=0, high=1)
 
+_BRIEF = reprlib.Repr()
+_BRIEF.maxstring = _BRIEF.maxother = _BRIEF.maxlong = 200
+
+
+def brief(value: Any) -> str:
+    """``repr``, cut where it is long or deep: a value from a file may be of any size."""
+    try:
+        return _BRIEF.repr(value)
+    except (ValueError, RecursionError):  # a number of more digits than Python writes
+        return f"a value of type {type(value).__name__} that is too long to show"
+
 
 def build(cls: type[T], mapping: Any, prefix: str) -> T:
     """An instance of the dataclass ``cls``. Raises ``ConfigError`` for unknown and missing keys, wrong types, and bounds.
@@ -33,80 +72,115 @@ def build(cls: type[T], mapping: Any, prefix: str) -> T:
         prefix: of the keys' names, with its dot.
     """
     if not isinstance(mapping, dict):
-        raise ConfigError(f"'{prefix.rstrip('.')}' must be a group of settings.", given=repr(mapping))
+        what = f"'{prefix.rstrip('.')}' must be a group of settings." if prefix else "A configuration is a mapping of settings."
+        raise ConfigError(what, given=brief(mapping))
     hints = get_type_hints(cls)
     known = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for key in mapping:
         if key not in known:
-            raise ConfigError(
-                f"There is no setting '{prefix}{key}'.", allowed=[prefix + name for name in nearest(str(key), known)]
-            )
+            name = key if isinstance(key, str) and len(key) < 200 else brief(key)
+            raise ConfigError(f"There is no setting '{prefix}{name}'.", allowed=[prefix + one for one in nearest(name, known)])
     values: dict[str, Any] = {}
     for key, spec in known.items():
         if key not in mapping:
-            if spec.default is not dataclasses.MISSING:
+            if spec.default is not dataclasses.MISSING or spec.default_factory is not dataclasses.MISSING:
                 continue
             raise ConfigError(f"The setting '{prefix}{key}' is missing.")
         values[key] = _convert(hints[key], mapping[key], prefix + key, dict(spec.metadata))
     return cls(**values)
 
 
-def _convert(hint: Any, value: Any, key: str, bounds: dict[str, Any]) -> Any:
+def _convert(hint: Any, value: Any, key: str, metadata: Metadata) -> Any:
     origin, options = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        classes = [option for option in options if dataclasses.is_dataclass(option)]
-        if classes:
-            return _choose(classes, value, key)
         if value is None and type(None) in options:
             return None
         hint = next(option for option in options if option is not type(None))
-        return _convert(hint, value, key, bounds)
+        return _convert(hint, value, key, metadata)
     if dataclasses.is_dataclass(hint):
-        return build(hint, value, f"{key}.")  # type: ignore[arg-type]
+        return build(_choose(hint, value, key, metadata) if "table" in metadata else hint, value, f"{key}.")  # type: ignore[arg-type]
     if origin is list:
         if not isinstance(value, list):
-            raise ConfigError(f"'{key}' must be a list.", given=repr(value), allowed="[a,b,c]")
-        return [_convert(options[0], one, f"{key}[{index}]", bounds) for index, one in enumerate(value)]
+            raise ConfigError(f"'{key}' must be a list.", given=brief(value), allowed="[a,b,c]")
+        return [_convert(options[0], one, f"{key}[{index}]", metadata) for index, one in enumerate(value)]
     if origin is dict:
         if not isinstance(value, dict) or not all(isinstance(one, str) for one in value):
-            raise ConfigError(f"'{key}' must be a mapping.", given=repr(value), allowed="{name: value}")
-        return {name: _convert(options[1], one, f"{key}.{name}", bounds) for name, one in value.items()}
+            raise ConfigError(f"'{key}' must be a mapping.", given=brief(value), allowed="{name: value}")
+        return {name: _convert(options[1], one, f"{key}.{name}", metadata) for name, one in value.items()}
     if origin is Literal:
         if value not in options:
             allowed = [str(o).lower() if isinstance(o, bool) else str(o) for o in options]
-            raise ConfigError(f"'{key}' has a value that is not known.", given=repr(value), allowed=allowed)
+            raise ConfigError(f"'{key}' has a value that is not known.", given=brief(value), allowed=allowed)
+        return value
+    if hint is Any:
         return value
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
+        value = _as_float(value)
     if hint is str and isinstance(value, int | float) and not isinstance(value, bool):
-        value = str(value)  # a name such as 2024 reaches us as a number
+        value = brief(value)  # a name such as 2024 reaches us as a number
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
-        raise ConfigError(f"'{key}' has the wrong type.", given=repr(value), allowed=_TYPE_NAMES[hint])
+        raise ConfigError(f"'{key}' has the wrong type.", given=brief(value), allowed=_TYPE_NAMES.get(hint, str(hint)))
     if hint in (int, float):
-        _check_bounds(value, key, bounds)
-    return value
+        _check_bounds(value, key, metadata)
+    return _check_text(value, key, metadata) if hint is str else value
 
 
 _TYPE_NAMES: dict[type, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
-def _check_bounds(value: float, key: str, bounds: dict[str, Any]) -> None:
-    low, high = bounds.get("low"), bounds.get("high")
-    too_low = low is not None and (value <= low if bounds["open_low"] else value < low)
-    too_high = high is not None and (value >= high if bounds["open_high"] else value > high)
-    if math.isfinite(value) and not too_low and not too_high:
+def _as_float(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _check_bounds(value: float, key: str, metadata: Metadata) -> None:
+    low, high = metadata.get("low"), metadata.get("high")
+    too_low = low is not None and (value <= low if metadata["open_low"] else value < low)
+    too_high = high is not None and (value >= high if metadata["open_high"] else value > high)
+    if (isinstance(value, int) or math.isfinite(value)) and not too_low and not too_high:
         return
     words = []
     if low is not None:
-        words.append(f"{'more than' if bounds['open_low'] else 'at least'} {low}")
+        words.append(f"{'more than' if metadata['open_low'] else 'at least'} {low}")
     if high is not None:
-        words.append(f"{'less than' if bounds['open_high'] else 'at most'} {high}")
-    raise ConfigError(f"'{key}' is out of range.", given=value, allowed=" and ".join(words) or "a finite number")
+        words.append(f"{'less than' if metadata['open_high'] else 'at most'} {high}")
+    raise ConfigError(f"'{key}' is out of range.", given=brief(value), allowed=" and ".join(words) or "a finite number")
 
 
-def _choose(classes: list[Any], value: Any, key: str) -> Any:
-    names = {name: cls for cls in classes for name in get_args(get_type_hints(cls)["name"])}
-    name = value.get("name") if isinstance(value, dict) else None
-    if name not in names:
-        raise ConfigError(f"'{key}.name' is not known.", given=repr(name), allowed=nearest(str(name), names))
-    return build(names[name], value, f"{key}.")
+def _check_text(value: str, key: str, metadata: Metadata) -> str:
+    """A target with its absolute path; any other text as it is, if it is allowed."""
+    if metadata.get("plain") and not re.fullmatch(r"\w[\w.+-]{0,99}", value):
+        raise ConfigError(
+            f"'{key}' cannot be a part of a folder's name.", given=brief(value), allowed="letters, digits, . _ + -"
+        )
+    names: tuple[str, ...] | None = metadata.get("one_of")
+    if names is not None and value in names:
+        return value
+    if names is not None and not is_target(value):
+        raise ConfigError(
+            f"'{key}' has a value that is not known.", given=brief(value), allowed=[*nearest(value, names), "FILE.py:NAME"]
+        )
+    return absolute_target(f"setting '{key}'", value) if metadata.get("target") else value
+
+
+def _choose(base: Any, value: Any, key: str, metadata: Metadata) -> Any:
+    """The settings class of a group: that of its ``name`` in the table, or the one that its ``target`` names."""
+    table: dict[str, str] = load_attribute(metadata["table"])
+    name, target = (value.get("name"), value.get("target")) if isinstance(value, dict) else (None, None)
+    if target is None:
+        if not isinstance(name, str) or name not in table:
+            raise ConfigError(f"'{key}.name' is not known.", given=brief(name), allowed=nearest(str(name)[:200], table))
+        return load_attribute(table[name])
+    if not isinstance(target, str):
+        raise ConfigError(f"'{key}.target' has the wrong type.", given=brief(target), allowed="a text")
+    found = resolve(metadata["kind"], table, str(name)[:200], target)
+    if not (isinstance(found, type) and issubclass(found, base) and "__dataclass_fields__" in vars(found)):
+        allowed = f"a dataclass that extends {base.__name__}"
+        raise ConfigError(f"'{key}.target' does not name a class of settings.", given=target, allowed=allowed)
+    if missing := sorted(getattr(found, "__abstractmethods__", ())):
+        raise ConfigError(
+            f"The class that '{key}.target' names is not complete.", given=target, hint=f"define {', '.join(missing)} in it"
+        )
+    return found

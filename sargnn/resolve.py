@@ -1,24 +1,172 @@
-"""Strategies by name: literal dicts of name -> "module:attribute", imported on use, so that nothing loads dgl unasked."""
+"""Strategies by name: literal dicts of name -> "module:attribute", imported on use, so that nothing loads dgl unasked.
+
+What lies outside the package is named by a target: ``FILE.py:NAME``, relative to the working folder, or
+``package.module:NAME``. A file is loaded once in a process, as a module whose name holds the file's path; so objects of its
+classes can be pickled and are found again in another process.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
 from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from sargnn.errors import ConfigError, nearest
 
+_PREFIX = "sargnn-file:"
+_FORMS = "FILE.py:NAME or package.module:NAME"
 
-def resolve(kind: str, table: Mapping[str, str], name: str) -> Any:
-    """The object that ``table[name]`` points to.
+
+def resolve(kind: str, table: Mapping[str, str], name: str, target: str | None = None) -> Any:
+    """The object that ``table[name]`` points to, or that ``target`` names.
 
     Args:
         kind: what the table holds ("mode"), for the message.
+        name: a key of ``table``, or itself a target.
+        target: ``FILE.py:NAME`` or ``package.module:NAME``; ``name`` is not looked up then.
 
     Raises:
-        ConfigError: the table has no such name; the nearest names are listed.
+        ConfigError: the table has no such name (the nearest names are listed), or the target cannot be loaded.
     """
+    if target is None and name not in table and is_target(name):
+        target = name
+    if target is not None:
+        return _load_target(kind, absolute_target(kind, target))
     if name not in table:
         raise ConfigError(f"There is no {kind} '{name}'.", allowed=nearest(name, table))
-    module, attribute = table[name].split(":")
+    return load_attribute(table[name])
+
+
+def load_attribute(reference: str) -> Any:
+    """The object that "module:attribute" names, of this package."""
+    module, _, attribute = reference.partition(":")
     return getattr(import_module(module), attribute)
+
+
+def is_target(text: str) -> bool:
+    """Whether a text looks like a target and not like a name."""
+    return ":" in text
+
+
+def absolute_target(kind: str, target: str) -> str:
+    """The target with an absolute path, so that workers and jobs find the file from their own working folders.
+
+    Raises:
+        ConfigError: it has another form, or the file does not exist.
+    """
+    place, _, name = target.rpartition(":")
+    if not place or not name.isidentifier():
+        raise ConfigError(f"The target of the {kind} cannot be understood.", given=target, allowed=_FORMS)
+    if not place.endswith(".py"):
+        if not all(part.isidentifier() for part in place.split(".")):
+            raise ConfigError(f"The target of the {kind} cannot be understood.", given=target, allowed=_FORMS)
+        return target
+    path = Path(place).expanduser().resolve()
+    if not path.is_file():
+        raise ConfigError(
+            f"The target of the {kind} names a file that does not exist.", given=str(path),
+            hint="a relative path starts at the working folder",
+        )  # fmt: skip
+    return f"{path}:{name}"
+
+
+def describe_source(target: str) -> str:
+    """The target's NAME (with its module, for an installed one) and 16 hex digits of the file's content, without its path.
+
+    Of a file that is loaded, the content as it was loaded.
+    """
+    place, _, name = target.rpartition(":")
+    module = sys.modules.get(_module_name(place) if place.endswith(".py") else place)
+    digest: str | None = getattr(module, "__source_hash__", None)
+    if digest is None:
+        digest = _hash_of(_read_source(place))
+    return f"{name if place.endswith('.py') else target} {digest}"
+
+
+def _read_source(place: str) -> bytes:
+    if not place.endswith(".py"):
+        spec = find_spec(place)
+        if spec is None or spec.origin is None or not Path(spec.origin).is_file():
+            return b""
+        place = spec.origin
+    try:
+        return Path(place).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"A target's file cannot be read: {error.strerror}.", given=place) from error
+
+
+def _hash_of(source: bytes) -> str:
+    return hashlib.sha256(source).hexdigest()[:16]
+
+
+def _module_name(path: str) -> str:
+    """A dot would stand for a package."""
+    return _PREFIX + path.replace("%", "%25").replace(".", "%2E")
+
+
+class _FileLoader(Loader):
+    """Runs a file's text as it is now; no compiled file is read or left beside it."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def exec_module(self, module: ModuleType) -> None:
+        source = Path(self.path).read_bytes()
+        module.__dict__["__source_hash__"] = _hash_of(source)
+        exec(compile(source, self.path, "exec", dont_inherit=True), module.__dict__)
+
+
+class _FileFinder(MetaPathFinder):
+    """Finds the modules of files by the path in their names, also for ``pickle``."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not fullname.startswith(_PREFIX):
+            return None
+        file = fullname[len(_PREFIX) :].replace("%2E", ".").replace("%25", "%")
+        return spec_from_file_location(fullname, file, loader=_FileLoader(file))
+
+
+sys.meta_path.append(_FileFinder())
+
+
+def _load_target(kind: str, target: str) -> Any:
+    place, _, name = target.rpartition(":")
+    from_file = place.endswith(".py")
+    try:
+        module = import_module(_module_name(place) if from_file else place)
+    except (Exception, SystemExit) as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if not from_file and missing is not None and (place == missing or place.startswith(f"{missing}.")):
+            raise ConfigError(
+                f"The target of the {kind} names a module that is not installed.", given=target,
+                hint="install it, put its folder on PYTHONPATH, or name a file: FILE.py:NAME",
+            ) from error  # fmt: skip
+        raise ConfigError(
+            f"The target of the {kind} cannot be loaded: {type(error).__name__}: {error}",
+            given=f"{target}, {_place_of(error, place)}",
+        ) from error
+    if not hasattr(module, name):
+        own = [one for one, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
+        raise ConfigError(
+            f"The target of the {kind} names nothing in '{place}'.", given=name, allowed=nearest(name, own) or "it defines none"
+        )
+    return getattr(module, name)
+
+
+def _place_of(error: BaseException, place: str) -> str:
+    """File and line where loading failed: the last one of the target's own file, or where its syntax is wrong."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename} line {error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [one for one in frames if one.filename == place] or list(frames)
+    return f"{own[-1].filename} line {own[-1].lineno}"

@@ -134,7 +134,7 @@ def goes_on(folder: Path, wanted: list[float], result: Result, *changes: str) ->
     if whole is None:
         return
     reached = (folder / "run" / "metrics.jsonl").read_text().count("\n")
-    result.lost = f"{reached - checkpoint.opened(whole, verify=False).meta['epoch']} epochs, trained again"
+    result.lost = f"{reached - checkpoint.open_checkpoint(whole, verify=False).meta['epoch']} epochs, trained again"
     done = sargnn(folder, "train", "resume=run", *changes)
     result.expect(done.returncode == 0, f"resume failed: {done.stderr[-300:]}")
     if done.returncode == 0:
@@ -312,7 +312,7 @@ def flipped(folder: Path, wanted: list[float], rng: random.Random) -> Result:
     content[-2 - rng.randrange(64)] ^= 1
     file.write_bytes(bytes(content))
     try:
-        checkpoint.opened(paths[-1], verify=True)
+        checkpoint.open_checkpoint(paths[-1], verify=True)
         result.wrong.append("the damage is not seen")
     except StoreError as error:
         result.expect(file.name in str(error), "the file is not named")

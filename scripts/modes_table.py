@@ -25,8 +25,11 @@ from typing import Any
 from composed import config_of
 
 from sargnn.bench.report import machine
-from sargnn.config import GatConfig, RgcnConfig, RunConfig, SageConfig
+from sargnn.config import RunConfig
 from sargnn.data.prepare import prepare_dataset
+from sargnn.models.gat import Gat
+from sargnn.models.rgcn import Rgcn
+from sargnn.models.sage import Sage
 from sargnn.tracking.memory import human_bytes
 
 DEFAULTS = ["dataset=products_like", "dataset.scale=0.08", "model.dropout=0", "tracking=none"]
@@ -46,7 +49,7 @@ def stock(config: RunConfig, store: Path, epochs: int, *, huge_pages: bool) -> d
         f"--epochs={epochs}", f"--dropout={model.dropout}", f"--layers={model.num_layers}", f"--hidden={model.hidden}",
         f"--threads={len(os.sched_getaffinity(0))}", *(["--self-loops"] if config.add_self_loops else []),
     ]  # fmt: skip
-    if isinstance(model, GatConfig):
+    if isinstance(model, Gat):
         command += [f"--heads={model.heads}", f"--out-heads={model.out_heads}", f"--attn-dropout={model.attn_dropout}"]
     answer: dict[str, Any] = json.loads(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
     return {"epoch_time_s": answer["epoch_time_s"], "peak_train_bytes": [answer["peak_train_bytes"]]}
@@ -56,9 +59,9 @@ def stock_has(config: RunConfig) -> bool:
     """Whether ``stock_dgl.py`` builds this model."""
     model = config.model
     plain = (model.norm, model.activation, model.residual, model.input_dropout) == ("batch", "relu", False, 0)
-    if isinstance(model, SageConfig):
+    if isinstance(model, Sage):
         return plain and model.aggregator == "mean"
-    return plain and isinstance(model, GatConfig) and not model.v2 and model.negative_slope == 0.2
+    return plain and isinstance(model, Gat) and not model.v2 and model.negative_slope == 0.2
 
 
 def train(overrides: list[str], folder: Path) -> dict[str, Any]:
@@ -148,7 +151,7 @@ def main() -> None:
     if not (with_stock or arguments.no_stock):
         print("stock_dgl.py does not build this model; the table has no stock DGL", flush=True)
     # Attention's rows are never constant, nor are embeddings.
-    statics = ("auto",) if isinstance(config.model, GatConfig | RgcnConfig) else ("auto", "false")
+    statics = ("auto",) if isinstance(config.model, Gat | Rgcn) else ("auto", "false")
     runs: Runs = {}
     with tempfile.TemporaryDirectory(prefix="modes-table-") as scratch:
         for number in range(arguments.rounds):
@@ -170,7 +173,7 @@ def main() -> None:
     (arguments.out / "modes.md").write_text(text + "\n")
     about = {"overrides": shared, "rounds": arguments.rounds, **machine()}
     (arguments.out / "modes.json").write_text(json.dumps({"about": about, "runs": runs}, indent=1) + "\n")
-    heads = f"{config.model.heads} x " if isinstance(config.model, GatConfig) else ""
+    heads = f"{config.model.heads} x " if isinstance(config.model, Gat) else ""
     model = f"{config.model.name} {config.model.num_layers} x {heads}{config.model.hidden}"
     plot(arguments.out / "memory.png", runs, f"{model} on {config.dataset.name}, partitioner {config.partitioner.name}")
     print(text)

@@ -19,9 +19,9 @@ from sargnn.comm.group import Group
 from sargnn.config import RunConfig
 from sargnn.data.dataset import Dataset, open_dataset
 from sargnn.data.prepare import prepare_dataset
-from sargnn.launch.worker import make_trainer
 from sargnn.partition.cut import Part, cut
 from sargnn.partition.order import order_nodes
+from sargnn.training.build import make_trainer
 
 CASES = {
     "label propagation": ["model=label_propagation", "epochs=1"],

@@ -26,9 +26,9 @@ from sargnn.config import ModeConfig, RunConfig  # noqa: E402
 from sargnn.data.dataset import open_dataset  # noqa: E402
 from sargnn.data.prepare import prepare_dataset  # noqa: E402
 from sargnn.engine.modes import MODES  # noqa: E402
-from sargnn.launch.worker import make_trainer  # noqa: E402
 from sargnn.partition.prepare import prepare_partition  # noqa: E402
 from sargnn.partition.store import open_part  # noqa: E402
+from sargnn.training.build import make_trainer  # noqa: E402
 from tests.pool import pool  # noqa: E402
 
 

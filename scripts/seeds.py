@@ -16,9 +16,9 @@ from composed import config_of
 from sargnn.comm.group import Group
 from sargnn.data.dataset import open_dataset
 from sargnn.data.prepare import prepare_dataset
-from sargnn.launch.worker import make_trainer
 from sargnn.partition.cut import parts_of
 from sargnn.partition.simple import assign_range
+from sargnn.training.build import make_trainer
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,12 @@ import yaml
 
 from sargnn.cli.compose import compose_verb
 from sargnn.cli.main import conf_dir
-from sargnn.config import RunConfig, load, parse, save
+from sargnn.config import DatasetSettings, ModelSettings, RunConfig, differing, fixed_settings, load, parse, save
+from sargnn.data import DATASETS
+from sargnn.decides import DECIDES, FREE, LOSSES, RUN
 from sargnn.errors import ConfigError
+from sargnn.models import MODELS
+from sargnn.resolve import load_attribute
 
 
 def composed(*overrides: str) -> dict[str, Any]:
@@ -27,7 +32,7 @@ def test_every_option_of_every_group_parses() -> None:
     groups = [p for p in conf_dir().iterdir() if p.is_dir() and p.name not in ("experiment", "slurm")]
     assert len(groups) >= 8
     for group in groups:
-        for option in group.glob("*.yaml"):
+        for option in group.glob("[!_]*.yaml"):  # a base is no option
             root = ["dataset.root=x"] if option.stem == "ogb_dir" else []
             config(f"{group.name}={option.stem}", *root)
 
@@ -67,6 +72,169 @@ def test_config_hash_covers_what_decides_the_losses() -> None:
         assert config(same).config_hash == base.config_hash, same
     for other in ("seed=1", "model.hidden=8", "optim.lr=0.1", "epochs=7", "precision=fp64", "dataset.homophily=0.5"):
         assert config(other).config_hash != base.config_hash, other
+
+
+HASHES = {
+    "": "89c166dea9577d99",
+    "seed=7": "014f39f607f508b7",
+    "model=gcn": "1693661cc53a066a",
+    "model=gat": "333ea3461312d0b7",
+    "model=gat model.v2=true model.attn_dropout=0.2 dataset=products_like": "8db55b800cdfdbd4",
+    "model=rgcn dataset=mag_like": "cffd891b7bd4f44e",
+    "model=rgcn model.order=aggregate_first dataset=mag_like": "cffd891b7bd4f44e",
+    "model=rgcn model.bases=2 dataset=ogbn-mag dataset.root=elsewhere": "049a7d4a86c56dc7",
+    "model=mlp": "ac7fe98ed8ee2f69",
+    "model=linear": "18a6ebed35cec571",
+    "model=label_propagation epochs=1": "b4ca4a1271a643b2",
+    "model.aggregator=max precision=fp64": "d243b29ab33a5c5f",
+    "dataset=ogb_dir dataset.root=x": "3d84697d510e9b7d",
+    "dataset=ogb_dir dataset.root=y dataset.homogenize=false": "3d84697d510e9b7d",
+    "dataset=ogbn-papers100M mfg=true": "bc920eb2beaff1b8",
+    "mfg=true model.norm=none": "18c5759dab983ef4",
+    "labels=masked": "6c15365fbf1decf8",
+    "labels=masked labels.rate=0.3 labels.reuse=1": "8c45f7c69c3a6d9d",
+    "labels.rate=0.3": "89c166dea9577d99",
+    "optim=adamw optim.clip=1.0 optim.schedule=cosine": "343e2c57851533c6",
+    "early_stopping=4 eval_every=2": "741eddebbb22849b",
+    "eval_every=2": "89c166dea9577d99",
+    "smooth=cs": "89c166dea9577d99",
+    "dataset.add_self_loops=true": "908be316cc8921f4",
+    "model=gcn dataset.add_self_loops=false": "c9258329f12e62bc",
+    "experiment=products_gat": "b55413857b8590dd",
+    "experiment=mag_rgcn": "94299a45cb33ec54",
+    "optim.label_smoothing=0.1 optim.warmup=3": "cfd7609fdea0f409",
+    "world=9 mode=one_shot kernel=dgl partitioner=range comm.timeout_s=5 device=cpu": "89c166dea9577d99",
+}
+"""Runs that exist carry these: a checkpoint is gone on from only where its hash is that of the run's settings."""
+
+
+@pytest.mark.parametrize("overrides", HASHES)
+def test_the_hash_of_a_configuration_never_changes(overrides: str) -> None:
+    assert config(*overrides.split()).config_hash == HASHES[overrides]
+
+
+def test_every_setting_says_what_it_decides() -> None:
+    kinds = {kind[DECIDES] for kind in (LOSSES, RUN, FREE)}
+    for one in dataclasses.fields(RunConfig):
+        assert one.metadata.get(DECIDES) in kinds, one.name
+
+
+def test_differing_names_what_decides_the_losses() -> None:
+    base = config("dataset=ogbn-arxiv", "dataset.root=here")
+    other = config(
+        "dataset=ogbn-arxiv", "dataset.root=there", "world=2", "mode=one_shot", "eval_every=3", "smooth=cs", "optim.clip=2",
+        "model.hidden=8", "seed=1",
+    )  # fmt: skip
+    assert differing(base, other) == [
+        "model.hidden: 8 instead of 256",
+        "optim.clip: 2.0 instead of None",
+        "seed: 1 instead of 0",
+    ]
+    assert differing(config("model=rgcn"), config("model=rgcn", "model.order=transform_first")) == []
+    stops = config("early_stopping=2", "eval_every=5"), config("early_stopping=2", "eval_every=2")
+    assert differing(*stops) == ["eval_every: 2 instead of 5"]
+
+
+def test_what_stays_between_two_submissions() -> None:
+    base = fixed_settings(config())
+    free = (
+        "threads=3",
+        "comm.timeout_s=9",
+        "tracking=none",
+        "checkpoint.every=1",
+        "prepare.buffer=1GB",
+        "run_dir=x",
+        "profile=true",
+    )
+    for same in (*free, "store_dir=x"):
+        assert fixed_settings(config(same)) == base, same
+    for other in (
+        "world=2",
+        "mode=one_shot",
+        "kernel=dgl",
+        "partitioner=range",
+        "run_name=x",
+        "eval_every=1",
+        "smooth=cs",
+        "seed=1",
+    ):
+        assert fixed_settings(config(other)) != base, other
+
+
+@pytest.mark.parametrize("table", [MODELS, DATASETS], ids=["models", "datasets"])
+def test_every_entry_is_a_class_of_settings(table: dict[str, str]) -> None:
+    base = ModelSettings if table is MODELS else DatasetSettings
+    for name, entry in table.items():
+        found = load_attribute(entry)
+        assert issubclass(found, base) and dataclasses.is_dataclass(found) and not inspect.isabstract(found), name
+
+
+def test_what_is_known_of_each_model() -> None:
+    def model(*overrides: str) -> ModelSettings:
+        return config(*overrides).model
+
+    operations = {name: model(f"model={name}").operations for name in MODELS}
+    assert operations == {
+        "sage": ("sum",), "gcn": ("sum",), "gat": ("gat",), "rgcn": ("sum",), "mlp": (), "linear": (),
+        "label_propagation": ("sum",),
+    }  # fmt: skip
+    assert model("model.aggregator=max").operations == ("max",) and model("model=gat", "model.v2=true").operations == ("gatv2",)
+    assert [name for name in MODELS if model(f"model={name}").adds_self_loops] == ["gat", "gcn"]
+    assert [name for name in MODELS if not model(f"model={name}").trains] == ["label_propagation"]
+    assert [name for name in MODELS if not model(f"model={name}").has_embeddings] == ["linear", "label_propagation"]
+    assert not model("model.dropout=0").draws_by_id and model("model.dropout=0", "model.input_dropout=0.1").draws_by_id
+    assert model("model=gat", "model.dropout=0", "model.attn_dropout=0.1").draws_by_id
+    assert not model("model=gat", "model.dropout=0").draws_by_id
+
+
+CRAFTED: dict[str, str | bytes] = {
+    "deep lists": "dataset: " + "[" * 20_000,
+    "deep mappings": "".join(f"{' ' * i}a:\n" for i in range(3000)),
+    "aliases": "a: &a [x, x, x]\nb: [*a, *a]",
+    "many aliases": "a0: &a0 [x, x]\n"
+    + "".join(f"a{i + 1}: &a{i + 1} [*a{i}, *a{i}, *a{i}]\n" for i in range(60))
+    + "seed: *a60",
+    "a list": "[1, 2]",
+    "a text": "hello",
+    "nothing": "",
+    "no YAML": "a: [",
+    "a date that is none": "seed: 2024-13-45",
+    "many digits": "seed: " + "9" * 6000,
+    "a tag": "seed: !!python/object/apply:os.getcwd []",
+    "bytes that are no text": b"\xff\xfe",
+}
+
+
+@pytest.mark.parametrize("kind", CRAFTED)
+def test_a_crafted_file_is_answered_in_one_message(kind: str, tmp_path: Path) -> None:
+    path, content = tmp_path / "config.yaml", CRAFTED[kind]
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    assert str(path) in str(caught.value) and len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("group", "key", "value"),
+    [
+        ("model", "name", "[sage]"),
+        ("model", "target", "[1]"),
+        ("model", "name", "{sage: sage}"),
+        ("optim", "lr", "1" + "0" * 400),
+        ("optim", "lr", "0x" + "f" * 20_000),
+        ("model", "hidden", "-0x" + "f" * 20_000),
+        ("model", "norm", "x" * 100_000),
+        ("model", "norm", "[" * 50 + "]" * 50),
+        ("model", "y" * 100_000, "1"),
+    ],
+)
+def test_a_crafted_value_is_answered_in_one_message(group: str, key: str, value: str, tmp_path: Path) -> None:
+    path, mapping = tmp_path / "config.yaml", composed()
+    mapping[group] = {**mapping[group], key: "VALUE"}
+    path.write_text(yaml.safe_dump(mapping, width=10**6).replace("VALUE", value))
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    assert str(path) in str(caught.value) and len(str(caught.value)) < 3000
 
 
 def test_self_loops_follow_the_model() -> None:

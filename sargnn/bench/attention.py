@@ -26,7 +26,7 @@ from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.gat import Gat
 from sargnn.interop.dgl import import_dgl
 from sargnn.kernels.block import EdgeBlock
-from sargnn.kernels.dgl_attention import whole_attention_graph
+from sargnn.kernels.dgl.graphs import whole_attention_graph
 from sargnn.shards.merged import MergedRows
 from sargnn.shards.plan import LayerPlan, Shard
 from sargnn.tracking.memory import peak_bytes, reset_peak, resident_bytes

@@ -95,11 +95,14 @@ def run(config: RunConfig, bench_dir: Path) -> EpochReport:
             ends after one epoch.
     """
     from sargnn.engine.modes import MODES
-    from sargnn.launch.local import made_ready, train
-    from sargnn.launch.worker import DTYPES
+    from sargnn.launch.check import check_strategies
+    from sargnn.launch.env import prepare_process
+    from sargnn.launch.local import train
     from sargnn.resolve import resolve
+    from sargnn.training.build import DTYPES
 
-    config = made_ready(config)
+    config = prepare_process(config)
+    check_strategies(config)
     lean = [name for name in MODES if resolve("mode", MODES, name).lean]
     if config.mode.name not in lean:
         raise ConfigError(
@@ -115,7 +118,8 @@ def run(config: RunConfig, bench_dir: Path) -> EpochReport:
         ) from error
     cores, dtype = len(os.sched_getaffinity(0)), str(DTYPES[config.precision]).removeprefix("torch.")
     before = measured(cores, dtype)
-    summary, run_dir = train(config)
+    result, run_dir = train(config)
+    summary = result.as_dict()
     if len(summary["losses"]) < 2:
         raise ConfigError("The run ended after its first epoch, which is left out.", given=f"model={config.model.name}")
     rooflines = before, measured(cores, dtype)

@@ -24,8 +24,9 @@ from sargnn.bench.report import Row, figure
 from sargnn.config import BenchKernelsConfig
 from sargnn.interop.dgl import import_dgl
 from sargnn.kernels.block import EdgeBlock
-from sargnn.kernels.dgl import DglKernel, whole_graph
-from sargnn.kernels.fused import FusedKernel
+from sargnn.kernels.dgl.graphs import whole_graph
+from sargnn.kernels.dgl.sum import DglSum
+from sargnn.kernels.fused.sum import FusedSum
 
 COLUMNS = ("dgl", "dgl_fold", "fused", "fused_fresh")
 
@@ -33,7 +34,7 @@ COLUMNS = ("dgl", "dgl_fold", "fused", "fused_fresh")
 def measure(operation: str, block: EdgeBlock, width: int, config: BenchKernelsConfig) -> Row:
     """One row: medians and quartiles of seconds for each of ``COLUMNS``, and ratios."""
     in_degrees = torch.bincount(block.dst_per_edge(), minlength=block.num_dst)
-    dgl, fused = import_dgl(), FusedKernel()
+    dgl, fused, folding = import_dgl(), FusedSum(), DglSum()
     generator = torch.Generator().manual_seed(config.seed)
     rows = torch.randn(block.num_src, width, generator=generator)
     accumulator = torch.zeros(block.num_dst, width)
@@ -42,16 +43,16 @@ def measure(operation: str, block: EdgeBlock, width: int, config: BenchKernelsCo
     stock = dgl.ops.copy_u_mean if operation == "mean" else dgl.ops.copy_u_sum
 
     def fold_dgl() -> Tensor:
-        DglKernel().sum_forward(block, rows, accumulator, scale)
+        folding.forward(block, rows, accumulator, scale)
         return accumulator
 
     def fold_fused() -> Tensor:
-        fused.sum_forward(block, rows, accumulator, scale)
+        fused.forward(block, rows, accumulator, scale)
         return accumulator
 
     def fresh_fused() -> Tensor:
         out = torch.zeros(block.num_dst, width)
-        fused.sum_forward(block, rows, out, scale)
+        fused.forward(block, rows, out, scale)
         return out
 
     calls: dict[str, Callable[[], Tensor]] = {

@@ -54,7 +54,8 @@ def main(arguments: Sequence[str]) -> int:
     # As workers have it; before torch and numba are imported.
     os.environ.update(worker_environment(config.threads or default_threads(1)))
     from sargnn.bench.kernels import run
-    from sargnn.tracking.progress import attention_table, kernels_table, say
+    from sargnn.tracking.progress import say
+    from sargnn.tracking.tables import attention_table, kernels_table
 
     results = run(config)
     if results.sums:
@@ -88,7 +89,8 @@ def _epoch(arguments: Sequence[str]) -> int:
     if config.epochs < 2:
         raise ConfigError("The first epoch is left out.", given=f"epochs={config.epochs}", allowed="at least 2")
     from sargnn.bench.epoch import run
-    from sargnn.tracking.progress import epoch_table, say
+    from sargnn.tracking.progress import say
+    from sargnn.tracking.tables import epoch_table
 
     report = run(config, Path(bench_dir))
     epoch_table(report.heads, report.rows)

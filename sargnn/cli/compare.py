@@ -30,7 +30,8 @@ def main(arguments: Sequence[str]) -> int:
     if not runs:
         raise ConfigError("There is no finished run to compare.", hint="sargnn train makes one in runs/; or name run folders")
     from sargnn.tracking.plots import write_plots
-    from sargnn.tracking.progress import compare_table, say
+    from sargnn.tracking.progress import say
+    from sargnn.tracking.tables import compare_table
 
     compare_table(runs)
     out = Path(str(settings["out"]))
@@ -43,17 +44,17 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-NEEDED = ("model", "dataset", "mode", "world", "epoch_time_s", "comm_wait_time_s", "comm_bytes_per_epoch", "peak_train_bytes")
-
-
 def read_runs(folders: Sequence[Path]) -> list[dict[str, Any]]:
     """Summaries of finished runs, each with ``name``, ``run_dir`` and ``epochs`` (its lines of ``metrics.jsonl``).
 
     Raises:
-        ConfigError: a folder that is no run folder, or figures that cannot be read.
+        ConfigError: a folder that is no run folder.
+        SargnnError: a file of a run that is damaged, named.
     """
     from sargnn.config import load
+    from sargnn.tracking.files import MetricsTail
     from sargnn.tracking.progress import say
+    from sargnn.tracking.summary import read_summary
 
     runs = []
     for folder in folders:
@@ -64,20 +65,10 @@ def read_runs(folders: Sequence[Path]) -> list[dict[str, Any]]:
             hint = f"a sweep's points: sargnn compare {folder}/*/" if points else "a run folder holds config.yaml"
             raise ConfigError("This is no run folder.", given=str(folder), hint=hint)
         name = load(folder / "config.yaml").name
-        try:
-            summary = json.loads((folder / "summary.json").read_text())
-            epochs = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-            status = summary.get("status")
-            if status == "finished" and not all(key in summary for key in NEEDED):
-                raise ValueError("summary.json lacks figures")
-            if not all(isinstance(row.get("epoch"), int) for row in epochs):
-                raise ValueError("metrics.jsonl has not the form that a run writes")
-        except FileNotFoundError:
-            status = "not over"
-        except (OSError, ValueError, AttributeError) as error:
-            raise ConfigError("A run's figures cannot be read.", given=str(folder), hint=str(error).splitlines()[0]) from error
-        if status == "finished":
-            runs.append(summary | {"name": name, "run_dir": str(folder), "epochs": epochs})
+        summary, epochs = read_summary(folder), list(MetricsTail(folder).new_rows())
+        status = summary.status if summary is not None and epochs else "not over"
+        if summary is not None and status == "finished":
+            runs.append(summary.as_dict() | {"name": name, "run_dir": str(folder), "epochs": epochs})
         else:
             say(f"left out: {folder} ({status})")
     names = [run["name"] for run in runs]

@@ -43,8 +43,9 @@ def info(arguments: Sequence[str]) -> int:
     from sargnn.kernels import KERNELS
     from sargnn.resolve import resolve
     from sargnn.tracking.memory import human_bytes
-    from sargnn.tracking.progress import info_table
+    from sargnn.tracking.mlflow import database_of, default_uri
     from sargnn.tracking.provenance import versions
+    from sargnn.tracking.tables import info_table
 
     memory = psutil.virtual_memory()
     rows = [("", f"{name} {version}") for name, version in versions().items()]
@@ -57,10 +58,10 @@ def info(arguments: Sequence[str]) -> int:
         kernel = resolve("kernel", KERNELS, name)()
         reasons = kernel.unavailable_reasons(torch.device("cpu"), torch.float32)
         rows.append((f"kernel {name}", "; ".join(reasons) or f"can run: {', '.join(sorted(kernel.operations))}"))
-    uri = str(settings["tracking.uri"] or f"sqlite:///{Path.cwd() / 'mlflow.db'}")
-    database = Path(uri.removeprefix("sqlite:///"))
-    size = f", {human_bytes(database.stat().st_size)}" if uri.startswith("sqlite:///") and database.exists() else ""
-    rows.append(("MLflow store", f"{uri}{size}" if size or not uri.startswith("sqlite:///") else "none yet in this folder"))
+    uri = str(settings["tracking.uri"] or default_uri())
+    database = database_of(uri)
+    size = f", {human_bytes(database.stat().st_size)}" if database is not None and database.exists() else ""
+    rows.append(("MLflow store", f"{uri}{size}" if size or database is None else "none yet in this folder"))
     folder = Path(str(settings["store_dir"]))
     found = stores(folder, KINDS)
     rows.append(("stores", f"{folder.resolve()}: {len(found)}, {human_bytes(sum(size for _, size in found))}"))

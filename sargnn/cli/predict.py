@@ -81,7 +81,8 @@ def evaluate(arguments: Sequence[str]) -> int:
     from sargnn.interop.ogb import accuracy
     from sargnn.launch.predict import FOLDER
     from sargnn.tracking import files
-    from sargnn.tracking.progress import Steps, accuracy_table
+    from sargnn.tracking.progress import Steps
+    from sargnn.tracking.tables import accuracy_table
     from sargnn.training.predict import CLASSES, LOGITS, MANIFEST, SMOOTHED
 
     folder = Path(str(settings["predictions"] or run_dir / FOLDER)).expanduser()

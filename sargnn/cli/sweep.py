@@ -19,6 +19,7 @@ from typing import Any
 
 from sargnn.cli.signals import as_interrupts
 from sargnn.errors import ConfigError, SargnnError
+from sargnn.tracking.summary import Summary, read_summary
 
 Point = tuple[str, ...]
 
@@ -36,14 +37,15 @@ class Outcome:
     label: str
     run_dir: Path
     status: str
-    summary: dict[str, Any]
+    summary: Summary | None
     error: str = ""
 
 
 def run_sweep(points: Sequence[Point]) -> int:
     """Run all points; prints a table at the end. Exit code 1 if one failed, 130 if it was interrupted."""
     from sargnn.cli.compose import compose_verb
-    from sargnn.tracking.progress import say, sweep_table
+    from sargnn.tracking.progress import say
+    from sargnn.tracking.tables import sweep_table
 
     if any(word.startswith("run_dir=") for point in points for word in point):
         raise ConfigError("A sweep chooses its run folders itself.", hint="leave run_dir out")
@@ -80,7 +82,7 @@ def run_sweep(points: Sequence[Point]) -> int:
             continue
         run_dir = _free(folder, number)
         if interrupted:
-            outcomes.append(Outcome(labels[number], run_dir, "not run", {}))
+            outcomes.append(Outcome(labels[number], run_dir, "not run", None))
             continue
         say(f"point {number + 1} of {len(points)}: {labels[number]}")
         outcome = _run(point, labels[number], run_dir, environment)
@@ -118,7 +120,7 @@ def _run(point: Point, label: str, run_dir: Path, environment: dict[str, str]) -
         _end_point(process)
         return Outcome(label, run_dir, "interrupted", _summary(run_dir), "the sweep was interrupted")
     summary = _summary(run_dir)
-    if code == 0 and summary.get("status") == "finished":
+    if code == 0 and summary is not None and summary.status == "finished":
         return Outcome(label, run_dir, "finished", summary)
     errors = [line.removeprefix("sargnn: ") for line in lines if line.startswith("sargnn: ")]
     return Outcome(label, run_dir, "failed", summary, errors[-1] if errors else f"exit code {code}")
@@ -162,7 +164,11 @@ def _folders(folder: Path, number: int) -> list[Path]:
 
 
 def _finished(folder: Path, number: int) -> Path | None:
-    return next((path for path in _folders(folder, number) if _summary(path).get("status") == "finished"), None)
+    for path in _folders(folder, number):
+        summary = _summary(path)
+        if summary is not None and summary.status == "finished":
+            return path
+    return None
 
 
 def _free(folder: Path, number: int) -> Path:
@@ -170,12 +176,11 @@ def _free(folder: Path, number: int) -> Path:
     return folder / (f"{number:03d}" if not taken else f"{number:03d}-{taken + 1}")
 
 
-def _summary(run_dir: Path) -> dict[str, Any]:
+def _summary(run_dir: Path) -> Summary | None:
     try:
-        content: dict[str, Any] = json.loads((run_dir / "summary.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return content
+        return read_summary(run_dir)
+    except SargnnError:
+        return None  # damaged: the point runs again
 
 
 def _choice(key: str, points: Sequence[Point]) -> str:

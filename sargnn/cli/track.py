@@ -75,7 +75,7 @@ def _follow(folders: Sequence[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: ended.set())
     summary = follow(Path(folders[0]).resolve(), ended)
-    return int(summary.get("status") != "finished")
+    return int(summary is None or summary.status != "finished")
 
 
 def ui(arguments: Sequence[str]) -> int:
@@ -90,8 +90,11 @@ def ui(arguments: Sequence[str]) -> int:
         raise ConfigError("This verb takes no such word.", given=plain[0], allowed="port=..., tracking.uri=...")
     port = int(settings["port"] or 0)
     _check_port(port)
-    uri = str(settings["tracking.uri"] or f"sqlite:///{Path.cwd() / 'mlflow.db'}")
-    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
+    from sargnn.tracking.mlflow import database_of, default_uri
+
+    uri = str(settings["tracking.uri"] or default_uri())
+    database = database_of(uri)
+    if database is not None and not database.exists():
         raise ConfigError("There is no MLflow store yet.", given=uri, hint="sargnn train makes one in the working folder")
     address = f"http://127.0.0.1:{port}"
     environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}

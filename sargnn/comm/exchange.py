@@ -1,6 +1,6 @@
-"""The row exchange: rows travel to the peers that need them, errors travel home.
+"""The row exchange: rows travel to the peers that need them, gradients return to their owners.
 
-In step k = 1 .. P - 1 of rank p rows go to rank p + k and come from p - k; their errors later go to p - k and come from
+In step k = 1 .. P - 1 of rank p rows go to rank p + k and come from p - k; their gradients later go to p - k and come from
 p + k. A long list travels in pieces, one a round, so that buffers stay small whatever the partition. Sends and receives
 are posted together and ``prefetch_depth`` rounds ahead, so the wire works while the kernel computes. Several tensors
 of one exchange (a row and its attention score, say) share one message.
@@ -9,9 +9,9 @@ No deadlock: a rank takes part in every round (k, piece), also in those that bri
 without waiting, and a rank waits only for transfers of its current or earlier rounds. Whoever is in the lowest round
 waits for peers that have all posted theirs.
 
-Memory: 1 + d buffers for the rows of a peer (rows coming in, or their errors going out) and as many for own rows (rows
-going out, or errors coming in), each of the largest piece, reused over layers and epochs (d = prefetch depth). Where
-rows are fetched while errors go home, one more of each. ``HaloLists.buffer_bytes`` says how much that is. The
+Memory: 1 + d buffers for the rows of a peer (rows coming in, or their gradients going out) and as many for own rows (rows
+going out, or gradients coming in), each of the largest piece, reused over layers and epochs (d = prefetch depth). Where
+rows are fetched while gradients return, one more of each. ``HaloLists.buffer_bytes`` says how much that is. The
 consumer's rows are valid until it asks for the next ones.
 
 Letters: N own rows, H halo rows, F features, P ranks, d prefetch depth.
@@ -30,9 +30,9 @@ from torch import Tensor
 
 from sargnn.comm.group import Group
 from sargnn.comm.rows import add_rows
-from sargnn.spans import PACKING, count_work, span
+from sargnn.profile import PACKING
 
-ROWS_TAG, ERRORS_TAG = 1, 2
+ROWS_TAG, GRADIENTS_TAG = 1, 2
 
 
 class Piece(NamedTuple):
@@ -63,12 +63,12 @@ class HaloLists:
     Attributes:
         send_rows: per peer, int32 own rows that it needs, ascending; empty for the own rank.
         receive_rows: per peer, how many of its rows are needed here; 0 for the own rank.
-        piece_rows: no message holds more rows; longer lists travel in pieces of equal size. The same on all ranks.
+        message_rows: no message holds more rows; longer lists travel in pieces of equal size. The same on all ranks.
     """
 
     send_rows: tuple[Tensor, ...]
     receive_rows: tuple[int, ...]
-    piece_rows: int = 2**31
+    message_rows: int = 2**31
 
     @property
     def halo_rows(self) -> int:
@@ -80,10 +80,10 @@ class HaloLists:
         """Rows that this rank sends in one exchange, all peers together."""
         return sum(len(rows) for rows in self.send_rows)
 
-    def spans(self, count: int) -> list[tuple[int, int]]:
+    def pieces(self, count: int) -> list[tuple[int, int]]:
         """The pieces of a list of ``count`` rows: (start, end) each."""
-        pieces = -(-count // self.piece_rows)
-        return [(count * j // pieces, count * (j + 1) // pieces) for j in range(pieces)]
+        number = -(-count // self.message_rows)
+        return [(count * j // number, count * (j + 1) // number) for j in range(number)]
 
     def rounds(self, rank: int) -> list[Round]:
         """All rounds of rank ``rank``, in order: k = 1 .. P - 1, and for each k the pieces."""
@@ -91,7 +91,7 @@ class HaloLists:
         rounds = []
         for k in range(1, world):
             to, source = (rank + k) % world, (rank - k) % world
-            sent, received = self.spans(len(self.send_rows[to])), self.spans(self.receive_rows[source])
+            sent, received = self.pieces(len(self.send_rows[to])), self.pieces(self.receive_rows[source])
             for j in range(max(len(sent), len(received))):
                 start, end = sent[j] if j < len(sent) else (0, 0)
                 first, last = received[j] if j < len(received) else (0, 0)
@@ -102,7 +102,7 @@ class HaloLists:
         """Bytes that exchanges of rows ``width`` wide hold at most on rank ``rank``.
 
         Args:
-            refetch: the backward pass fetches rows again, while errors go home (case 2).
+            refetch: the backward pass fetches rows again, while gradients return (case 2).
         """
         rounds = self.rounds(rank)
         slots = min(1 + prefetch_depth, len(rounds)) + (refetch and len(rounds) > 0)
@@ -111,7 +111,7 @@ class HaloLists:
 
 
 class Exchange:
-    """Moves rows and errors between the ranks of a group.
+    """Moves rows and gradients between the ranks of a group.
 
     Args:
         group: the ranks.
@@ -159,8 +159,8 @@ class Exchange:
                 if slot in outgoing:
                     group.wait(*outgoing.pop(slot), "sending rows")
                 message = self._buffer("own", slot, largest_out, len(now.send) * width, tensors[0])
-                with span(PACKING):
-                    count_work(PACKING, 2 * message.numel() * message.element_size())
+                with self.group.profile.span(PACKING):
+                    self.group.profile.work(PACKING, 2 * message.numel() * message.element_size())
                     for tensor, section in zip(tensors, _sections(message, len(now.send), tensors), strict=True):
                         torch.index_select(tensor, 0, now.send, out=section)
                 outgoing[slot] = (group.send(message, now.to, ROWS_TAG), now.to)
@@ -182,14 +182,14 @@ class Exchange:
         for work, peer in outgoing.values():
             group.wait(work, peer, "sending rows")
 
-    def errors(self, lists: HaloLists, targets: Sequence[Tensor], *, beside_rows: bool = False) -> ErrorRounds:
-        """Send errors home round by round and add those of the own rows to ``targets``; use as a context manager.
+    def gradients(self, lists: HaloLists, targets: Sequence[Tensor], *, beside_rows: bool = False) -> GradientRounds:
+        """Return gradients to their owners round by round, and add those of the own rows to ``targets``; a context manager.
 
         Args:
-            targets: [N, F_t] each; errors from the peers are added, in the order of the rounds.
-            beside_rows: rows are fetched at the same time: errors then take buffers of their own and do not run ahead.
+            targets: [N, F_t] each; gradients from the peers are added, in the order of the rounds.
+            beside_rows: rows are fetched at the same time: gradients then take buffers of their own and do not run ahead.
         """
-        return ErrorRounds(self, lists, tuple(targets), beside_rows)
+        return GradientRounds(self, lists, tuple(targets), beside_rows)
 
     def all_rows(self, lists: HaloLists, tensors: Sequence[Tensor], outs: Sequence[Tensor]) -> None:
         """All peers' rows in one round.
@@ -197,26 +197,26 @@ class Exchange:
         Args:
             tensors: [N, F_t] each. outs: [H, F_t] each, written; rows by peer in rank order.
         """
-        with span(PACKING):
+        with self.group.profile.span(PACKING):
             to_send = [
                 tuple(torch.index_select(tensor, 0, rows) for tensor in tensors) if len(rows) else ()
                 for rows in lists.send_rows
             ]
-            count_work(PACKING, 2 * sum(one.numel() * one.element_size() for part in to_send for one in part))
-        to_fill = [tuple(out[start:end] for out in outs) for start, end in _spans(lists.receive_rows)]
+            self.group.profile.work(PACKING, 2 * sum(one.numel() * one.element_size() for part in to_send for one in part))
+        to_fill = [tuple(out[start:end] for out in outs) for start, end in _runs(lists.receive_rows)]
         self._one_round(to_send, to_fill, ROWS_TAG, "exchanging rows")
 
-    def all_errors(self, lists: HaloLists, errors: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
-        """The adjoint of ``all_rows``: halo errors go home in one round and are added to ``targets`` in rank order.
+    def all_gradients(self, lists: HaloLists, grads: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
+        """The adjoint of ``all_rows``: halo gradients return in one round and are added to ``targets`` in rank order.
 
         Args:
-            errors: [H, F_t] each, by peer in rank order. targets: [N, F_t] each.
+            grads: [H, F_t] each, by peer in rank order. targets: [N, F_t] each.
         """
-        for rows, received in zip(lists.send_rows, self.to_owners(lists, errors), strict=True):
-            with span(PACKING):
-                for target, error in zip(targets, received if len(rows) else (), strict=bool(len(rows))):
-                    count_work(PACKING, 3 * error.numel() * error.element_size())
-                    add_rows(target, rows, error)
+        for rows, received in zip(lists.send_rows, self.to_owners(lists, grads), strict=True):
+            with self.group.profile.span(PACKING):
+                for target, grad in zip(targets, received if len(rows) else (), strict=bool(len(rows))):
+                    self.group.profile.work(PACKING, 3 * grad.numel() * grad.element_size())
+                    add_rows(target, rows, grad)
 
     def to_owners(self, lists: HaloLists, halos: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
         """Send what halo rows hold here to the ranks that own them, in one round.
@@ -227,9 +227,9 @@ class Exchange:
         Returns:
             For each peer what it holds of the rows that it needs: [len(send_rows[peer]), F_t] each.
         """
-        to_send = [tuple(h[start:end] for h in halos) if end > start else () for start, end in _spans(lists.receive_rows)]
+        to_send = [tuple(h[start:end] for h in halos) if end > start else () for start, end in _runs(lists.receive_rows)]
         to_fill = [tuple(h.new_empty(len(rows), h.shape[1]) for h in halos) for rows in lists.send_rows]
-        self._one_round(to_send, to_fill, ERRORS_TAG, "exchanging errors")
+        self._one_round(to_send, to_fill, GRADIENTS_TAG, "returning gradients")
         return to_fill
 
     def _one_round(self, to_send: list[tuple[Tensor, ...]], to_fill: list[tuple[Tensor, ...]], tag: int, doing: str) -> None:
@@ -265,10 +265,10 @@ class Exchange:
         return buffer[:numel]
 
 
-class ErrorRounds:
-    """One exchange of errors, made by ``Exchange.errors``: the rounds of ``rows``, with the directions turned round.
+class GradientRounds:
+    """One exchange of gradients, made by ``Exchange.gradients``: the rounds of ``rows``, with the directions turned round.
 
-    Per piece, in the order of ``pieces``, also for those without rows: write the errors of its rows into ``buffer``, then
+    Per piece, in the order of ``pieces``, also for those without rows: write the gradients of its rows into ``buffer``, then
     ``send`` them. Leaving the context waits for what is still under way.
     """
 
@@ -287,17 +287,17 @@ class ErrorRounds:
         self._posted = self._added = 0
         self.pieces = tuple(self._number)
 
-    def __enter__(self) -> ErrorRounds:
+    def __enter__(self) -> GradientRounds:
         self._exchange.group.traffic.begun += 1
         self._post_until(1 + self._depth)
         return self
 
     def buffer(self, piece: Piece) -> tuple[Tensor, ...]:
-        """Where the errors of the piece's rows go: [rows, F_t] for each tensor, to be overwritten."""
+        """Where the gradients of the piece's rows go: [rows, F_t] for each tensor, to be overwritten."""
         r = self._number[piece]
         slot = r % (1 + self._depth)
         if slot in self._outgoing:
-            self._exchange.group.wait(*self._outgoing.pop(slot), "sending errors")
+            self._exchange.group.wait(*self._outgoing.pop(slot), "sending gradients")
         rows = self._rounds[r].receive_rows
         message = self._exchange._buffer(
             "halo", self._first_slot + slot, self._largest_out, rows * self._width, self._targets[0]
@@ -310,7 +310,7 @@ class ErrorRounds:
         r = self._number[piece]
         message = self._messages.pop(r)
         if message.numel():
-            work = self._exchange.group.send(message, piece.peer, ERRORS_TAG)
+            work = self._exchange.group.send(message, piece.peer, GRADIENTS_TAG)
             self._outgoing[r % (1 + self._depth)] = (work, piece.peer)
         while self._added + self._depth <= r:
             self._add_next()
@@ -321,7 +321,7 @@ class ErrorRounds:
         while self._added < len(self._rounds):
             self._add_next()
         for work, peer in self._outgoing.values():
-            self._exchange.group.wait(work, peer, "sending errors")
+            self._exchange.group.wait(work, peer, "sending gradients")
 
     def _post_until(self, count: int) -> None:
         while self._posted < min(count, len(self._rounds)):
@@ -331,16 +331,16 @@ class ErrorRounds:
             if numel:
                 slot = self._first_slot + r % (1 + self._depth)
                 message = self._exchange._buffer("own", slot, self._largest_in, numel, self._targets[0])
-                self._incoming[r] = (message, self._exchange.group.receive(message, now.to, ERRORS_TAG))
+                self._incoming[r] = (message, self._exchange.group.receive(message, now.to, GRADIENTS_TAG))
 
     def _add_next(self) -> None:
         r, now = self._added, self._rounds[self._added]
         self._added += 1
         if r in self._incoming:
             message, work = self._incoming.pop(r)
-            self._exchange.group.wait(work, now.to, "receiving errors")
-            with span(PACKING):
-                count_work(PACKING, 3 * message.numel() * message.element_size())
+            self._exchange.group.wait(work, now.to, "receiving gradients")
+            with self._exchange.group.profile.span(PACKING):
+                self._exchange.group.profile.work(PACKING, 3 * message.numel() * message.element_size())
                 for target, section in zip(self._targets, _sections(message, len(now.send), self._targets), strict=True):
                     add_rows(target, now.send, section)
         self._post_until(r + 2 + self._depth)
@@ -358,9 +358,9 @@ def _sections(message: Tensor, rows: int, like: Sequence[Tensor]) -> tuple[Tenso
     return tuple(sections)
 
 
-def _spans(counts: Sequence[int]) -> list[tuple[int, int]]:
-    spans, start = [], 0
+def _runs(counts: Sequence[int]) -> list[tuple[int, int]]:
+    runs, start = [], 0
     for count in counts:
-        spans.append((start, start + count))
+        runs.append((start, start + count))
         start += count
-    return spans
+    return runs

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from sargnn.comm.join import join
 from sargnn.errors import CommError
-from sargnn.spans import ALL_REDUCE, EXCHANGE_WAIT, count_work, span
+from sargnn.profile import ALL_REDUCE, EXCHANGE_WAIT, Profile
 
 
 @dataclass
@@ -21,7 +22,7 @@ class Traffic:
 
     Attributes:
         sent_bytes: payload of row exchange sent by this rank; collectives are not counted.
-        wait_s: seconds spent waiting for rows, errors and collectives.
+        wait_s: seconds spent waiting for rows, gradients and collectives.
         begun: exchanges and collectives that were begun, the same number on every rank that is as far; never reset.
     """
 
@@ -40,32 +41,36 @@ class Group:
     Args:
         rank: this rank. world: P.
         process_group: torch's group; None for a group of one.
+        traffic: what is sent is counted in it. profile: where time is recorded; nowhere if not given.
     """
 
     def __init__(
-        self, rank: int, world: int, process_group: dist.ProcessGroup | None, traffic: Traffic | None = None
+        self, rank: int, world: int, process_group: dist.ProcessGroup | None, traffic: Traffic | None = None,
+        profile: Profile | None = None,
     ) -> None:  # fmt: skip
         self.rank, self.world = rank, world
         self.process_group = process_group
         self.traffic = traffic or Traffic()
+        self.profile = profile or Profile(recording=False)
 
     @classmethod
-    def single(cls) -> Group:
+    def single(cls, profile: Profile | None = None) -> Group:
         """A group of one."""
-        return cls(0, 1, None)
+        return cls(0, 1, None, profile=profile)
 
     @classmethod
     def from_environment(
-        cls, backend: str, timeout_s: float, rank: int, world: int, traffic: Traffic | None = None
+        cls, backend: str, timeout_s: float, rank: int, world: int, traffic: Traffic | None = None,
+        profile: Profile | None = None,
     ) -> Group:  # fmt: skip
-        """Join the group that MASTER_ADDR and MASTER_PORT name. ``traffic``: what to count in."""
+        """Join the group that the environment names (``comm.join``). ``traffic``, ``profile``: what to record in.
+
+        Raises:
+            CommError: the others could not be reached.
+        """
         if world == 1:
-            return cls.single()
-        try:
-            dist.init_process_group(backend, rank=rank, world_size=world, timeout=timedelta(seconds=timeout_s))
-        except (RuntimeError, ValueError) as error:
-            raise CommError(f"Rank {rank} could not join the other workers: {error}") from error
-        return cls(rank, world, dist.group.WORLD, traffic)
+            return cls.single(profile)
+        return cls(rank, world, join(backend, timeout_s, rank, world, os.environ), traffic, profile)
 
     def close(self) -> None:
         """Leave the group."""
@@ -75,7 +80,7 @@ class Group:
     def send(self, tensor: Tensor, peer: int, tag: int) -> dist.Work:
         """Start sending a contiguous tensor to ``peer``; its bytes are counted."""
         self.traffic.sent_bytes += tensor.numel() * tensor.element_size()
-        count_work(EXCHANGE_WAIT, tensor.numel() * tensor.element_size())
+        self.profile.work(EXCHANGE_WAIT, tensor.numel() * tensor.element_size())
         work = dist.isend(tensor, group=self.process_group, group_dst=peer, tag=tag)
         assert work is not None
         return work
@@ -90,7 +95,7 @@ class Group:
         """Wait for a transfer. Raises ``CommError`` that names the peer if it died or did not answer in time."""
         started = time.perf_counter()
         try:
-            with span(EXCHANGE_WAIT):
+            with self.profile.span(EXCHANGE_WAIT):
                 work.wait()
         except RuntimeError as error:
             raise CommError(f"Rank {self.rank} lost rank {peer} while {doing}: {_first_line(error)}") from error
@@ -102,7 +107,7 @@ class Group:
         if self.process_group is not None:
             started = time.perf_counter()
             try:
-                with span(ALL_REDUCE):
+                with self.profile.span(ALL_REDUCE):
                     dist.all_reduce(tensor, group=self.process_group)
             except RuntimeError as error:
                 raise CommError(f"Rank {self.rank} lost a peer in an all-reduce: {_first_line(error)}") from error
@@ -117,7 +122,7 @@ class Group:
         started = time.perf_counter()
         parts = [torch.empty_like(tensor) for _ in range(self.world)]
         try:
-            with span(ALL_REDUCE):
+            with self.profile.span(ALL_REDUCE):
                 dist.all_gather(parts, tensor, group=self.process_group)
         except RuntimeError as error:
             raise CommError(f"Rank {self.rank} lost a peer in an all-gather: {_first_line(error)}") from error

@@ -1,4 +1,4 @@
-"""Adding arriving rows to their places, compiled: PyTorch's ``index_add_`` goes row by row through general code.
+"""Adding arriving rows to those that they belong to, compiled: PyTorch's ``index_add_`` is general and slow, row by row.
 
 Letters: N own rows, R arriving rows, F features.
 """

@@ -18,25 +18,25 @@ _CHUNK_ROWS = 1 << 16
 Create = Callable[[tuple[int, ...], np.dtype], np.ndarray]
 
 
-def gather_table(group: Group, own: Tensor, places: np.ndarray, create: Create, doing: str) -> None:
-    """Rank 0 writes every rank's rows to their places; all ranks must call it. Nobody holds more than a chunk of others' rows.
+def gather_table(group: Group, own: Tensor, rows_of_whole: np.ndarray, create: Create, doing: str) -> None:
+    """Rank 0 writes the whole table; all ranks must call it. Nobody holds more than a chunk of others' rows.
 
     Args:
-        own: [N, ...]. places: int64 [N], where they go; together every place once.
+        own: [N, ...]. rows_of_whole: int64 [N], which rows of the whole table they are; all ranks together name every row once.
         create: makes the table of a shape and a dtype, such as a memory-mapped file; on rank 0 only.
         doing: for the error when a peer is lost.
     """
     counts = [int(count) for count in group.gather(torch.tensor(len(own)))]
     chunks = [(first, min(first + _CHUNK_ROWS, len(own))) for first in range(0, len(own), _CHUNK_ROWS)]
     if group.rank != 0:
-        where = torch.from_numpy(places)
+        where = torch.from_numpy(rows_of_whole)
         for first, last in chunks:
             for piece in (where, own):
                 group.wait(group.send(piece[first:last].contiguous(), 0, _TAG), 0, doing)
         return
     table = create((sum(counts), *own.shape[1:]), own.numpy().dtype)
     for first, last in chunks:
-        table[places[first:last]] = own[first:last].numpy()
+        table[rows_of_whole[first:last]] = own[first:last].numpy()
     for first in range(0, max(counts), _CHUNK_ROWS):
         for rank in range(1, group.world):  # in turn, so that none waits for long
             if first >= counts[rank]:

@@ -1,13 +1,14 @@
 """Datasets: what they hold, how they are made or read, and the store that keeps them."""
 
-READERS = {
-    "synthetic": "sargnn.data.synthetic:Synthetic",
-    "products_like": "sargnn.data.lookalike:Lookalike",
-    "papers_like": "sargnn.data.lookalike:Lookalike",
-    "mag_like": "sargnn.data.mag_like:MagLike",
-    "ogb_dir": "sargnn.data.ogb:ogb_dir",
-    "ogbn-products": "sargnn.data.ogb_named:ogb_named",
-    "ogbn-arxiv": "sargnn.data.ogb_named:ogb_named",
-    "ogbn-papers100M": "sargnn.data.ogb_named:ogb_named",
-    "ogbn-mag": "sargnn.data.ogb_named:ogb_named",
+DATASETS = {
+    "synthetic": "sargnn.data.settings:SyntheticConfig",
+    "products_like": "sargnn.data.settings:LookalikeConfig",
+    "papers_like": "sargnn.data.settings:LookalikeConfig",
+    "mag_like": "sargnn.data.settings:MagLikeConfig",
+    "ogb_dir": "sargnn.data.settings:OgbDirConfig",
+    "ogbn-products": "sargnn.data.settings:OgbConfig",
+    "ogbn-arxiv": "sargnn.data.settings:OgbConfig",
+    "ogbn-papers100M": "sargnn.data.settings:OgbConfig",
+    "ogbn-mag": "sargnn.data.settings:OgbConfig",
 }
+"""Name -> settings class, a ``sargnn.config.DatasetSettings``."""

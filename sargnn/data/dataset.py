@@ -13,14 +13,15 @@ from typing import Any
 import numba
 import numpy as np
 
+from sargnn.data.check import check_content, check_features, check_form, check_split, index_dtype
+from sargnn.data.manifest import blame_manifest
+from sargnn.data.schema import SPLITS as SPLITS
+from sargnn.data.schema import UNLABELLED as UNLABELLED
 from sargnn.data.schema import Schema
 from sargnn.data.store import Store, StoreWriter
-from sargnn.errors import DataError
+from sargnn.errors import DataError, StoreError
 
 FORMAT_VERSION = 2
-UNLABELLED = -1
-SPLITS = {"train": 1, "valid": 2, "test": 3}
-"""Values of ``Dataset.split``; 0 is none of them."""
 
 
 @dataclass(frozen=True)
@@ -141,28 +142,20 @@ def by_destination(source: np.ndarray, destination: np.ndarray, num_nodes: int) 
     """
     _, order = group_by(source, num_nodes)
     indptr, second = group_by(destination[order], num_nodes)
-    index_type = np.int32 if num_nodes < 2**31 else np.int64
-    return indptr, source[order[second]].astype(index_type)
-
-
-def check_labels(name: str, labels: np.ndarray, split: np.ndarray, schema: Schema) -> None:
-    """Labels int64 [N] and split uint8 [N] can be trained on. Raises ``DataError``."""
-    if not (split == SPLITS["train"]).any():
-        raise DataError(f"The dataset '{name}' has no training nodes.")
-    if (labels[split > 0] == UNLABELLED).any():
-        row = int(np.flatnonzero((split > 0) & (labels == UNLABELLED))[0])
-        raise DataError(f"Node {row} of '{name}' is in the split but has no label.")
-    if len(np.unique(schema.types_of(np.flatnonzero(split)))) > 1:
-        raise DataError(f"The split of '{name}' holds nodes of more than one type.")
+    return indptr, source[order[second]].astype(index_dtype(num_nodes))
 
 
 def write_dataset(path: Path, dataset: Dataset, made_by: dict[str, Any]) -> None:
     """Write a dataset's store.
 
     Raises:
-        DataError: no training nodes, or a labelled split node without a label.
+        DataError: arrays of another form than ``Dataset`` says, numbers out of their range, no training nodes, a node of the
+            split without a label, or features that cannot be trained on.
     """
-    check_labels(dataset.name, dataset.labels, dataset.split, dataset.schema)
+    check_form(dataset)
+    check_content(dataset)
+    check_split(dataset.name, dataset.labels, dataset.split, dataset.schema)
+    check_features(dataset)
     with StoreWriter(path, "dataset", FORMAT_VERSION) as writer:
         for name in ("labels", "split", "indptr", "indices"):
             writer.put(name, getattr(dataset, name))
@@ -183,24 +176,54 @@ def describe(writer: StoreWriter, name: str, num_classes: int, schema: Schema, m
     # As arrays too, so that the content hash covers them.
     writer.put("type_offsets", np.array(schema.offsets, np.int64))
     writer.put("relation_ends", np.array([(r.source, r.destination) for r in schema.relations], np.int64))
-    writer.meta = {"name": name, "num_classes": num_classes, "schema": schema.to_json(), "made_by": made_by}
+    writer.meta = {
+        "name": name,
+        "num_classes": num_classes,
+        "schema": schema.to_json(),
+        "made_by": made_by,
+        "features_checked": True,
+    }
 
 
 def open_dataset(path: Path, *, verify: bool) -> Dataset:
-    """Open a dataset's store, arrays memory-mapped; with ``verify`` every checksum is compared first."""
+    """Open a dataset's store, arrays memory-mapped.
+
+    Args:
+        verify: compare every checksum first, and check the range of every number; features only where the store was made
+            before they were checked on the way in.
+
+    Raises:
+        StoreError: a store that is damaged or holds no dataset; the file is named.
+    """
     store = Store(path, "dataset", FORMAT_VERSION)
     if verify:
         store.verify()
-    schema = Schema.from_json(store.meta["schema"])
-    return Dataset(
-        name=store.meta["name"],
-        num_classes=store.meta["num_classes"],
+    with blame_manifest(path, "of the dataset"):
+        schema = Schema.from_json(store.meta["schema"])
+        name, num_classes = store.meta["name"], store.meta["num_classes"]
+        if type(name) is not str or type(num_classes) is not int:
+            raise TypeError
+    n = schema.num_nodes
+    indices = store.array("indices", index_dtype(n), (None,))
+    dataset = Dataset(
+        name=name,
+        num_classes=num_classes,
         schema=schema,
-        features=tuple(store.array(features_name(t)) for t in range(len(schema.node_types))),
-        labels=store.array("labels"),
-        split=store.array("split"),
-        indptr=store.array("indptr"),
-        indices=store.array("indices"),
-        relation=store.array("relation") if "relation" in store.files else None,
+        features=tuple(
+            store.array(features_name(t), np.float32, (schema.count(t), None)) for t in range(len(schema.node_types))
+        ),
+        labels=store.array("labels", np.int64, (n,)),
+        split=store.array("split", np.uint8, (n,)),
+        indptr=store.array("indptr", np.int64, (n + 1,)),
+        indices=indices,
+        relation=store.array("relation", np.uint8, (len(indices),)) if len(schema.relations) > 1 else None,
         content_hash=store.content_hash,
     )
+    if verify:
+        try:
+            check_content(dataset)
+            if not store.meta.get("features_checked"):
+                check_features(dataset)
+        except DataError as error:
+            raise StoreError(f"The store '{path}' cannot be used. {error}") from error
+    return dataset

@@ -40,7 +40,7 @@ def address_of(name: str) -> str:
 
 
 def fetch(address: str, archive: Path, by_hand: str) -> None:
-    """Fetch a file, or the rest of it where a part is there already; goes on by itself as long as some of it comes.
+    """Fetch a file, or the rest of it where a part is there already. Tries again as long as each try brings more of it.
 
     Args:
         archive: where it goes; its beginning is kept as ``archive.part`` until it is whole.
@@ -72,7 +72,7 @@ def _fetch_more(address: str, part: Path, have: int, archive: Path) -> int:
     """Append what comes; how many bytes the whole file has."""
     request = urllib.request.Request(address, headers={"Range": f"bytes={have}-"} if have else {})
     try:
-        answer = _opened(request)
+        answer = _ask(request)
     except urllib.error.HTTPError as error:
         error.close()
         size = (error.headers.get("Content-Range") or "").removeprefix("bytes */")
@@ -100,8 +100,8 @@ def _fetch_more(address: str, part: Path, have: int, archive: Path) -> int:
     return total
 
 
-def _opened(request: urllib.request.Request) -> Any:
-    """The answer. A thread waits for it, because looking a name up may take minutes, and knows no time limit."""
+def _ask(request: urllib.request.Request) -> Any:
+    """The server's answer. A thread waits for it: looking up a name takes no time limit, and may take minutes."""
     found: Queue[Any] = Queue()
 
     def ask() -> None:

@@ -58,8 +58,10 @@ class EdgeBuckets:
         keys.tofile(self._paths[number])
 
     def runs(self) -> Iterator[np.ndarray]:
-        """Sorted keys, run by run; every bucket is removed once it was given. A bucket that came out too large, by its nodes'
-        degrees, is divided further; only one node's edges are never."""
+        """Sorted keys, run by run; each bucket's file is removed once its run was given.
+
+        A bucket with too many edges is divided further. The edges of one node always come in one run.
+        """
         for number, path in enumerate(self._paths):
             step("sorting edges", number, self.count)
             yield from self._sorted(path, number * self.rows, min((number + 1) * self.rows, self.num_nodes))

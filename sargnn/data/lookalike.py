@@ -26,10 +26,10 @@ import numpy as np
 from sargnn.data.dataset import FORMAT_VERSION, SPLITS, UNLABELLED, Reader, describe, features_name
 from sargnn.data.edge_buckets import EdgeBuckets
 from sargnn.data.schema import Schema
+from sargnn.data.settings import LookalikeConfig
 from sargnn.data.store import StoreWriter
 from sargnn.errors import DataError
 from sargnn.rng import Purpose, philox_words
-from sargnn.sources import LookalikeConfig
 from sargnn.steps import step
 
 _VERSION = 1
@@ -38,7 +38,7 @@ INSIDE, NEAR = 0.72, 0.18
 INSIDE_SKEW, OUTSIDE_SKEW = 1.5, 8.0
 COMMUNITIES_PER_RUN = 4
 OVERDRAW = 1.2
-"""Edges drawn for each one wanted: some fall on others or are self-loops; what is too many is thinned out again."""
+"""Edges drawn for each one wanted: parallel edges and self-loops are dropped, then what is left is thinned to the number."""
 LABEL_NOISE, FEATURE_SIGNAL = 0.15, 1.2
 _EDGES_TAG = int(Purpose.EDGES) << 24
 _DRAWN_EDGES, _BUCKET_EDGES, _FEATURE_ROWS = 1 << 22, 1 << 24, 1 << 16

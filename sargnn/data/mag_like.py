@@ -18,9 +18,9 @@ import numpy as np
 
 from sargnn.data.dataset import SPLITS, UNLABELLED, Dataset, InMemoryReader
 from sargnn.data.schema import Relation
-from sargnn.data.typed import Edges, homogenized, typed_dataset
+from sargnn.data.settings import MagLikeConfig
+from sargnn.data.typed import Edges, homogenize, typed_dataset
 from sargnn.errors import DataError
-from sargnn.sources import MagLikeConfig
 from sargnn.steps import step
 
 _VERSION = 1
@@ -93,7 +93,7 @@ class MagLike(InMemoryReader):
         features, labels, split = self._papers(places[_PAPER])
         every = [features if t == _PAPER else np.zeros((n, 0), np.float32) for t, n in enumerate(self.counts)]
         dataset = typed_dataset(self.config.name, NUM_CLASSES, list(NODES), every, relations, _PAPER, labels, split)
-        return homogenized(dataset) if self.config.homogenize else dataset
+        return homogenize(dataset) if self.config.homogenize else dataset
 
     def _rng(self, purpose: str) -> np.random.Generator:
         return np.random.default_rng([self.config.seed, *purpose.encode()])

@@ -20,16 +20,10 @@ from pathlib import Path
 import numpy as np
 
 from sargnn.data.dataset import Reader
-from sargnn.data.ogb_files import (
-    expect_range,
-    read_labels,
-    read_table,
-    table_pieces,
-    width_of,
-)
+from sargnn.data.ogb_files import MAX_EDGES, MAX_NODES, expect_range, read_count, read_labels, table_pieces, width_of
 from sargnn.data.ogb_folder import OgbFolder
+from sargnn.data.settings import OgbConfig, OgbDirConfig
 from sargnn.errors import DataError
-from sargnn.sources import OgbConfig, OgbDirConfig
 
 _RAW = ("edge", "node-feat", "node-label", "num-node-list", "num-edge-list")
 
@@ -55,8 +49,8 @@ class OgbDir(OgbFolder):
     """Reads a homogeneous folder of CSV files.
 
     Raises (reading):
-        DataError: a file that cannot be read, counts that disagree, an edge to a node that does not exist, a feature that is
-            not finite, a label that is not a class; file and row are named.
+        DataError: a file that cannot be read, counts that disagree, an edge to a node that does not exist, a feature that
+            cannot be trained on, a label that is not a class; file and row are named.
     """
 
     layout, version = "ogb_dir", 2
@@ -66,11 +60,11 @@ class OgbDir(OgbFolder):
 
     @cached_property
     def num_nodes(self) -> int:  # type: ignore[override]
-        return int(read_table(self.raw["num-node-list"], np.int64).sum())
+        return read_count(self.raw["num-node-list"], 1, MAX_NODES)
 
     @cached_property
     def num_rows(self) -> int:  # type: ignore[override]
-        return int(read_table(self.raw["num-edge-list"], np.int64).sum())
+        return read_count(self.raw["num-edge-list"], 0, MAX_EDGES)
 
     @cached_property
     def num_features(self) -> int:
@@ -83,12 +77,15 @@ class OgbDir(OgbFolder):
             yield piece[:, 0], piece[:, 1]
 
     def features(self, rows: int) -> Iterator[np.ndarray]:
-        # As OGB's reader: parsed in double precision, then rounded.
+        # As OGB's reader: parsed in double precision, rounded by who stores them.
         for _, piece in table_pieces(self.raw["node-feat"], np.float64, rows, self.num_features, self.num_nodes):
-            yield piece.astype(np.float32)
+            yield piece
 
     def features_source(self) -> str:
         return str(self.raw["node-feat"])
 
     def labels(self) -> np.ndarray:
         return read_labels(self.raw["node-label"], self.num_nodes)
+
+    def labels_source(self) -> str:
+        return str(self.raw["node-label"])

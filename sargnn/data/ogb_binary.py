@@ -14,18 +14,18 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import IO
 
 import numpy as np
-from numpy.lib import format as npy_format
 
-from sargnn.data.ogb_files import ARCHIVE_ERRORS, checked_labels, expect_range
+from sargnn.data.npy import read_header
+from sargnn.data.ogb_files import ARCHIVE_ERRORS, MAX_EDGES, MAX_NODES, expect_range, labels_from
 from sargnn.data.ogb_folder import OgbFolder
+from sargnn.data.settings import OgbConfig, OgbDirConfig
 from sargnn.errors import DataError
-from sargnn.sources import OgbConfig, OgbDirConfig
 
 DATA = Path("raw/data.npz")
 _SKIPPED_BYTES = 1 << 24
@@ -40,19 +40,17 @@ class Member:
 
     def __init__(self, path: Path, name: str) -> None:
         self.path, self.name = path, name
-        with ExitStack() as stack, self._readable():
+        with ExitStack() as stack, _blame_archive(self.path):
             archive = stack.enter_context(zipfile.ZipFile(path))
             try:
                 self._file: IO[bytes] = stack.enter_context(archive.open(f"{name}.npy"))
             except KeyError as error:
                 held = ", ".join(one.removesuffix(".npy") for one in archive.namelist())
                 raise DataError(f"'{path}' holds no array '{name}'.", given=held) from error
-            version = npy_format.read_magic(self._file)
-            read = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
-            self.shape, fortran, self.dtype = read(self._file)
-            if self.dtype.hasobject or (fortran and len(self.shape) > 1):
-                form = f"{self.dtype}, Fortran order: {fortran}"
-                raise DataError(f"'{path}' holds '{name}' in a form that is not read.", given=form)
+            try:
+                self.shape, self.dtype = read_header(self._file)
+            except ValueError as error:
+                raise DataError(f"'{path}' holds '{name}' in a form that is not read: {error}.") from error
             self._open = stack.pop_all()
 
     def skip(self, entries: int) -> None:
@@ -67,18 +65,15 @@ class Member:
 
     def finish(self) -> None:
         """All was read: its checksum is compared."""
-        with self._readable():
+        with _blame_archive(self.path):
             self._file.read(1)
 
     def _bytes(self, count: int) -> bytes:
-        with self._readable():
+        with _blame_archive(self.path):
             content = self._file.read(count)
         if len(content) < count:
             raise DataError(f"'{self.path}' is cut off: '{self.name}' ends too early.", given=f"shape {self.shape}")
         return content
-
-    def _readable(self) -> _Readable:
-        return _Readable(self.path)
 
     def __enter__(self) -> Member:
         return self
@@ -91,18 +86,18 @@ class Member:
         self._open.close()
 
 
-class _Readable:
-    """Says what is wrong with an archive."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, (*ARCHIVE_ERRORS, OSError, ValueError)):
-            raise DataError(f"'{self.path}' cannot be read: {str(error) or type(error).__name__}") from error
+@contextmanager
+def _blame_archive(path: Path) -> Iterator[None]:
+    """What is wrong with an archive becomes a ``DataError`` that names it."""
+    try:
+        yield
+    except (
+        *ARCHIVE_ERRORS,
+        OSError,
+        ValueError,
+        OverflowError,
+    ) as error:  # RuntimeError, RecursionError too, is one of the first
+        raise DataError(f"'{path}' cannot be read: {str(error) or type(error).__name__}") from error
 
 
 class BinaryOgbDir(OgbFolder):
@@ -110,7 +105,7 @@ class BinaryOgbDir(OgbFolder):
 
     Raises (reading):
         DataError: a file that is missing, cut off or damaged, counts that disagree, an edge to a node that does not exist, a
-            feature that is not finite, a label that is not a class.
+            feature that cannot be trained on, a label that is not a class.
     """
 
     layout, version = "ogb_binary", 1
@@ -119,17 +114,19 @@ class BinaryOgbDir(OgbFolder):
         super().__init__(config, root, {"data": DATA.name, "label": "node-label.npz"})
         self.data, self.label = self.raw["data"], self.raw["label"]
 
-    def _count(self, name: str) -> int:
-        with Member(self.data, name) as member:
-            return int(member.read(int(np.prod(member.shape))).sum())
+    def _count(self, name: str, low: int, high: int) -> int:
+        with self._member(self.data, name, (1,), "iu") as member:
+            count = member.read(1).reshape(1, 1)
+            expect_range(self.data, count, low, high + 1, f"a count in '{name}' that cannot be")
+            return int(count[0, 0])
 
     @cached_property
     def num_nodes(self) -> int:  # type: ignore[override]
-        return self._count("num_nodes_list")
+        return self._count("num_nodes_list", 1, MAX_NODES)
 
     @cached_property
     def num_rows(self) -> int:  # type: ignore[override]
-        return self._count("num_edges_list")
+        return self._count("num_edges_list", 0, MAX_EDGES)
 
     @cached_property
     def num_features(self) -> int:
@@ -164,7 +161,7 @@ class BinaryOgbDir(OgbFolder):
         with self._member(self.data, "node_feat", (self.num_nodes, self.num_features), "f") as member:
             for first in range(0, self.num_nodes, rows):
                 count = min(rows, self.num_nodes - first)
-                yield member.read(count * self.num_features).reshape(count, -1).astype(np.float32)
+                yield member.read(count * self.num_features).reshape(count, self.num_features)
             member.finish()
 
     def features_source(self) -> str:
@@ -174,4 +171,7 @@ class BinaryOgbDir(OgbFolder):
         with self._member(self.label, "node_label", (self.num_nodes, 1), "fiu") as member:
             raw = member.read(self.num_nodes)
             member.finish()
-        return checked_labels(self.label, raw.reshape(-1, 1), self.num_nodes)
+        return labels_from(self.label, raw.reshape(-1, 1), self.num_nodes)
+
+    def labels_source(self) -> str:
+        return str(self.label)

@@ -6,17 +6,24 @@ import gzip
 import zipfile
 import zlib
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from sargnn.data.dataset import SPLITS, UNLABELLED
+from sargnn.data.features import FeatureCheck
+from sargnn.data.schema import SPLITS, UNLABELLED
+from sargnn.data.store import sha256_of
 from sargnn.errors import DataError
 
 ARCHIVE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
-"""What a damaged zip archive is answered with, a flipped bit that says it is encrypted among them."""
+"""What ``zipfile`` raises for a damaged archive: ``RuntimeError`` where a flipped bit says that it is encrypted."""
+MAX_NODES = 3_037_000_499
+"""The square root of 2**63: edges are sorted by ``destination * N + source``."""
+MAX_EDGES = 2**48
+_HASHED_BYTES, _PIECE_NUMBERS = 1 << 26, 1 << 22
 
 
 def existing(path: Path) -> Path:
@@ -26,12 +33,19 @@ def existing(path: Path) -> Path:
     return path
 
 
-def identity_of(paths: list[Path]) -> dict[str, list[int]]:
-    """Each file's size and time of change, for a store's key."""
-    files = {}
+def identity_of(paths: list[Path]) -> dict[str, Any]:
+    """What tells each file from another in its place, for a store's key, JSON-able.
+
+    A file of at most 64 MiB is known by its SHA-256. Hashing the larger ones, 57 GB of ogbn-papers100M, would take minutes
+    before every run: they are known by inode, size, and the times of change of their content and of their inode. No program
+    can set the last one, so a copy that keeps size and modification time is still another file.
+    """
+    files: dict[str, Any] = {}
     for path in paths:
         status = path.stat()
-        files[str(path)] = [status.st_size, status.st_mtime_ns]
+        large = status.st_size > _HASHED_BYTES
+        times = [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+        files[str(path)] = times if large else sha256_of(path)
     return files
 
 
@@ -46,36 +60,47 @@ def split_folder(root: Path) -> Path:
     return folders[0]
 
 
+def read_count(path: Path, low: int, high: int) -> int:
+    """The one number that a file holds, in [low, high]."""
+    table = read_table(path, np.int64)
+    if table.shape != (1, 1):
+        raise DataError(
+            f"'{path}' must hold one number: a folder holds one graph.",
+            given=f"{table.shape[0]} rows, {table.shape[1]} columns",
+        )
+    expect_range(path, table, low, high + 1, "a count that cannot be")
+    return int(table[0, 0])
+
+
 def read_features(path: Path, num_nodes: int, normalize: bool) -> np.ndarray:
-    """float32 [num_nodes, F]. Raises ``DataError`` for a number that is not finite."""
-    features = read_table(path, np.float32)
-    expect_shape(path, features, (num_nodes, features.shape[1]))
-    bad = np.flatnonzero(~np.isfinite(features).all(1))
-    if len(bad):
-        raise DataError(f"'{path}' holds a feature that is not finite in row {bad[0] + 1}.")
-    if normalize:
-        features /= np.maximum(np.abs(features).sum(1, keepdims=True), 1e-12)
+    """float32 [num_nodes, F]. Raises ``DataError`` for a number that cannot be trained on."""
+    width, check = width_of(path), FeatureCheck(str(path))
+    features = np.empty((num_nodes, width), np.float32)
+    for first, piece in table_pieces(path, np.float64, max(1, _PIECE_NUMBERS // width), width, num_nodes):
+        features[first : first + len(piece)] = check.to_float32(piece, normalize=normalize)
+    check.finish()
     return features
 
 
 def read_labels(path: Path, num_nodes: int) -> np.ndarray:
     """int64 [num_nodes], ``UNLABELLED`` where there is none."""
-    return checked_labels(path, read_table(path, np.float64), num_nodes)
+    return labels_from(path, read_table(path, np.float64), num_nodes)
 
 
-def checked_labels(path: Path, raw: np.ndarray, num_nodes: int) -> np.ndarray:
+def labels_from(path: Path, raw: np.ndarray, num_nodes: int) -> np.ndarray:
     """The same from numbers [num_nodes, 1], nan where there is none."""
     expect_shape(path, raw, (num_nodes, 1))
-    fractional = np.flatnonzero(np.nan_to_num(raw[:, 0]) % 1 != 0)
-    if len(fractional):
+    missing = np.isnan(raw)
+    known = np.where(missing, UNLABELLED, raw)
+    wrong = (known < UNLABELLED) | (known >= 2**31) | (known != np.floor(known))
+    if wrong.any():
+        row = int(wrong[:, 0].argmax())
         raise DataError(
-            f"'{path}' names a label that is not a class in row {fractional[0] + 1}.",
-            given=float(raw[fractional[0], 0]),
-            allowed="whole numbers from 0, or nothing for a node without a label",
+            f"'{path}' names a label that is not a class in row {row + 1}.",
+            given=_line_of(path, row) or raw[row, 0],
+            allowed=f"whole numbers from 0 to {2**31 - 1}, or nan for a node without a label",
         )
-    labels = np.where(np.isnan(raw[:, 0]), UNLABELLED, raw[:, 0]).astype(np.int64)
-    expect_range(path, labels[:, None], UNLABELLED, 2**31, "a label that is not a class")
-    return labels
+    return known[:, 0].astype(np.int64)
 
 
 def read_split(paths: dict[str, Path], num_nodes: int) -> np.ndarray:
@@ -83,6 +108,11 @@ def read_split(paths: dict[str, Path], num_nodes: int) -> np.ndarray:
     split = np.zeros(num_nodes, np.uint8)
     for name, value in SPLITS.items():
         rows = read_table(paths[name], np.int64, may_be_empty=name != "train")
+        if rows.shape[1] != 1:
+            raise DataError(
+                f"'{paths[name]}' must hold one node number in each row.",
+                given=f"{rows.shape[1]} columns",
+            )
         expect_range(paths[name], rows, 0, num_nodes, "a node that does not exist")
         if split[rows[:, 0]].any():
             row = int(np.flatnonzero(split[rows[:, 0]])[0])
@@ -143,23 +173,34 @@ def _malformed(path: Path, dtype: type) -> DataError | None:
     """What is wrong with the first row that does not fit, found by reading the file again, slowly."""
     number: Any = int if np.issubdtype(dtype, np.integer) else float
     width = 0
-    with gzip.open(path, "rt", errors="replace") as file:
-        for row, line in enumerate(file, start=1):
-            fields = line.rstrip("\n").split(",")
-            width = width or len(fields)
-            if len(fields) != width:
-                return DataError(
-                    f"'{path}' has {len(fields)} columns in row {row}.", given=line.strip()[:60], allowed=f"{width}"
-                )
-            for field in fields:
-                try:
-                    fits = field == "" or abs(number(field)) < 2**63 or number is float
-                except ValueError:
-                    fits = False
-                if not fits or (field == "" and number is int):
-                    kind = "a whole number" if number is int else "a number"
-                    return DataError(f"'{path}' does not hold {kind} in row {row}.", given=line.strip()[:60])
+    for row, line in enumerate(_lines(path), start=1):
+        fields = line.split(",")
+        width = width or len(fields)
+        if len(fields) != width:
+            return DataError(f"'{path}' has {len(fields)} columns in row {row}.", given=line[:60], allowed=f"{width}")
+        for field in fields:
+            try:
+                fits = field == "" or abs(number(field)) < 2**63 or number is float
+            except ValueError:
+                fits = False
+            if not fits or (field == "" and number is int):
+                kind = "a whole number" if number is int else "a number"
+                return DataError(f"'{path}' does not hold {kind} in row {row}.", given=line[:60])
     return None
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """The rows of a table as they stand in the file, blank lines left out, as far as they can be read."""
+    try:
+        with gzip.open(path, "rt", errors="replace") as file:
+            yield from (line.strip() for line in file if line.strip())
+    except (OSError, EOFError, zlib.error):
+        return
+
+
+def _line_of(path: Path, row: int) -> str | None:
+    """A row, numbered from 0, as it stands in a CSV file; None for another kind of file."""
+    return next(islice(_lines(path), row, None), None)
 
 
 def expect_shape(path: Path, array: np.ndarray, shape: tuple[int, int]) -> None:

@@ -14,8 +14,8 @@ import numpy as np
 
 from sargnn.data.dataset import SPLITS
 from sargnn.data.ogb_files import existing, identity_of, read_split, split_folder
+from sargnn.data.settings import OgbConfig, OgbDirConfig
 from sargnn.data.streamed import StreamedReader
-from sargnn.sources import OgbConfig, OgbDirConfig
 
 
 class OgbFolder(StreamedReader):
@@ -40,7 +40,7 @@ class OgbFolder(StreamedReader):
         self._split = {name: existing(folder / f"{name}.csv.gz") for name in SPLITS}
 
     def identity(self) -> dict[str, Any]:
-        """What decides the content, for the store's key: the flags, and each raw file's size and time of change."""
+        """What decides the content, for the store's key: the flags, and what tells each raw file from another."""
         return {
             "reader": self.layout,
             "version": self.version,

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
+
+from filelock import FileLock
 
 from sargnn.data.dataset import FORMAT_VERSION, Reader
 from sargnn.data.download import address_of, fetch, unpack
 from sargnn.data.ogb import OgbDir
 from sargnn.data.ogb_binary import DATA, BinaryOgbDir
 from sargnn.data.ogb_typed import TRIPLETS, TypedOgbDir
+from sargnn.data.settings import OGB_NAMES, OgbConfig
 from sargnn.data.store import Store
 from sargnn.errors import DataError, StoreError
-from sargnn.sources import OGB_NAMES, OgbConfig
 from sargnn.steps import step
 
 
@@ -78,7 +77,7 @@ def made_before(config: OgbConfig, stores: Path) -> Path | None:
             made_by = Store(path, "dataset", FORMAT_VERSION).meta["made_by"]
             same = all(made_by[key] == value for key, value in wanted.items())
             here = all(Path(file).is_relative_to(folder) for file in made_by["files"])
-        except (StoreError, KeyError, TypeError):
+        except (StoreError, KeyError, TypeError, AttributeError):
             continue
         if same and here and made_by.get("homogenize", False) == config.homogenize:
             found.append((path.stat().st_mtime, path))
@@ -98,7 +97,12 @@ def _fetch(config: OgbConfig, folder: Path) -> None:
         raise DataError(
             f"The raw files of {config.name} are not there.", given=str(folder), hint=f"dataset.download=true; or {by_hand}"
         )
-    with _alone(archive):
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder.with_name(f".{folder.name}.lock")).acquire()  # one process fetches, others wait
+    except (OSError, NotImplementedError) as error:
+        raise DataError(f"'{folder.parent}' cannot be written or locked: {error}", hint=by_hand) from error
+    with lock:
         if (folder / "raw").is_dir():
             return  # another process was faster
         given = archive.exists()
@@ -107,15 +111,3 @@ def _fetch(config: OgbConfig, folder: Path) -> None:
         unpack(archive, folder)
         if not given:
             archive.unlink()
-
-
-@contextmanager
-def _alone(archive: Path) -> Iterator[None]:
-    """One process at a time; the others wait."""
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    folder = os.open(archive.parent, os.O_RDONLY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(folder)

@@ -21,12 +21,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from sargnn.data.check import count_classes
 from sargnn.data.dataset import SPLITS, Dataset, InMemoryReader
 from sargnn.data.ogb_files import (
+    MAX_EDGES,
+    MAX_NODES,
     existing,
     expect_range,
     expect_shape,
     identity_of,
+    read_count,
     read_features,
     read_labels,
     read_split,
@@ -34,9 +38,9 @@ from sargnn.data.ogb_files import (
     split_folder,
 )
 from sargnn.data.schema import Relation
-from sargnn.data.typed import Edges, homogenized, typed_dataset
+from sargnn.data.settings import OgbConfig, OgbDirConfig
+from sargnn.data.typed import Edges, homogenize, typed_dataset
 from sargnn.errors import DataError
-from sargnn.sources import OgbConfig, OgbDirConfig
 
 _VERSION = 1
 TRIPLETS = Path("raw/triplet-type-list.csv.gz")
@@ -51,10 +55,11 @@ class TypedOgbDir(InMemoryReader):
         self._tables = [existing(raw / "num-node-dict.csv.gz"), existing(root / TRIPLETS)]
         self._tables.append(existing(raw / "nodetype-has-label.csv.gz"))
         counts = _words(self._tables[0])
-        if len(counts) != 2 or not all(count.isdecimal() for count in counts[1]) or len(set(counts[0])) != len(counts[0]):
+        if len(counts) != 2 or not all(map(_is_count, counts[1])) or len(set(counts[0])) != len(counts[0]):
             raise DataError(
                 f"'{self._tables[0]}' must hold a row of distinct node types and a row of their counts.", given=counts
             )
+        self._check_names(self._tables[0], counts[0])
         self.counts = dict(sorted(zip(counts[0], map(int, counts[1]), strict=True)))
         self.node_types = list(self.counts)
         self.triplets = sorted(tuple(row) for row in _words(self._tables[1]))
@@ -67,6 +72,7 @@ class TypedOgbDir(InMemoryReader):
                     given=",".join(row),
                     allowed=f"HEAD,RELATION,TAIL with ends among {', '.join(self.node_types)}",
                 )
+            self._check_names(self._tables[1], [row[1]])
         self.labelled = self._labelled()
         self.edges = {t: existing(raw / "relations" / "___".join(t) / "edge.csv.gz") for t in self.triplets}
         self.edge_counts = {t: existing(path.with_name("num-edge-list.csv.gz")) for t, path in self.edges.items()}
@@ -75,6 +81,13 @@ class TypedOgbDir(InMemoryReader):
         self.labels = existing(raw / "node-label" / self.labelled / "node-label.csv.gz")
         folder = split_folder(root) / self.labelled
         self.split = {name: existing(folder / f"{name}.csv.gz") for name in SPLITS}
+
+    @staticmethod
+    def _check_names(path: Path, names: list[str]) -> None:
+        """Names of types and relations are names of folders, too."""
+        wrong = [name for name in names if name in ("", ".", "..") or "/" in name or "\0" in name]
+        if wrong:
+            raise DataError(f"'{path}' holds a name that no folder can have.", given=repr(wrong[0])[:80])
 
     def _labelled(self) -> str:
         path = self._tables[2]
@@ -90,7 +103,7 @@ class TypedOgbDir(InMemoryReader):
         return labelled[0]
 
     def identity(self) -> dict[str, Any]:
-        """What decides the content, for the store's key: the flags, and each raw file's size and time of change."""
+        """What decides the content, for the store's key: the flags, and what tells each raw file from another."""
         files = [*self._tables, *self.edges.values(), *self.edge_counts.values(), *self.features.values(), self.labels]
         return {
             "reader": "ogb_dir typed",
@@ -106,7 +119,7 @@ class TypedOgbDir(InMemoryReader):
 
         Raises:
             DataError: a file that cannot be read, counts that disagree, an edge to a node that does not exist, a feature
-                that is not finite, a label that is not a class; file and row are named.
+                that cannot be trained on, a label that is not a class; file and row are named.
         """
         relations = [self._relation(triplet) for triplet in self.triplets]
         if self.config.add_inverse_edges:
@@ -118,7 +131,7 @@ class TypedOgbDir(InMemoryReader):
         labels = read_labels(self.labels, self.counts[self.labelled])
         dataset = typed_dataset(
             name=self.config.name if isinstance(self.config, OgbConfig) else self.root.name,
-            num_classes=int(labels.max()) + 1,
+            num_classes=count_classes(labels, str(self.labels)),
             node_types=self.node_types,
             features=features,
             relations=relations,
@@ -126,11 +139,11 @@ class TypedOgbDir(InMemoryReader):
             labels=labels,
             split=read_split(self.split, self.counts[self.labelled]),
         )
-        return homogenized(dataset) if self.config.homogenize else dataset
+        return homogenize(dataset) if self.config.homogenize else dataset
 
     def _relation(self, triplet: tuple[str, ...]) -> Edges:
         path, head, tail = self.edges[triplet], triplet[0], triplet[2]
-        count = int(read_table(self.edge_counts[triplet], np.int64).sum())
+        count = read_count(self.edge_counts[triplet], 0, MAX_EDGES)
         edges = read_table(path, np.int64, may_be_empty=count == 0)
         if count == 0 and not len(edges):
             edges = np.zeros((0, 2), np.int64)
@@ -139,6 +152,10 @@ class TypedOgbDir(InMemoryReader):
             expect_range(path, edges[:, column : column + 1], 0, self.counts[node_type], f"a {node_type} that does not exist")
         relation = Relation(self.node_types.index(head), triplet[1], self.node_types.index(tail))
         return Edges(relation, edges[:, 0], edges[:, 1])
+
+
+def _is_count(text: str) -> bool:
+    return text.isdecimal() and len(text) < 20 and int(text) <= MAX_NODES
 
 
 def _words(path: Path) -> list[list[str]]:

@@ -7,10 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sargnn.data import READERS
-from sargnn.data.dataset import FORMAT_VERSION, Reader
-from sargnn.resolve import resolve
-from sargnn.sources import DatasetConfig, OgbConfig
+from sargnn.config import DatasetSettings
+from sargnn.data.dataset import FORMAT_VERSION
+from sargnn.resolve import describe_source
 from sargnn.steps import step
 
 
@@ -19,20 +18,19 @@ def key_of(identity: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def prepare_dataset(config: DatasetConfig, store_dir: str, buffer_bytes: int = 8 * 10**9) -> Path:
+def prepare_dataset(config: DatasetSettings, store_dir: str, buffer_bytes: int = 8 * 10**9) -> Path:
     """The folder of the dataset's store, which is made if it does not exist.
 
     Args:
         buffer_bytes: about how much memory making it may take, beside a few numbers per node.
     """
     stores = Path(store_dir) / "datasets"
-    if isinstance(config, OgbConfig):
-        from sargnn.data.ogb_named import made_before
-
-        if (path := made_before(config, stores)) is not None:
-            return path
-    reader: Reader = resolve("dataset", READERS, config.name)(config)
+    if (path := config.find_store(stores)) is not None:
+        return path
+    reader = config.reader()
     identity = {"format": FORMAT_VERSION, **reader.identity()}
+    if config.target is not None:
+        identity["target"] = describe_source(config.target)
     path = stores / f"{config.name}-{key_of(identity)}"
     if not path.exists():
         step(f"making the store of {config.name}")

@@ -13,6 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+UNLABELLED = -1
+"""The label of a node that has none."""
+SPLITS = {"train": 1, "valid": 2, "test": 3}
+"""Values of ``Dataset.split``; 0 is none of them."""
 MAX_RELATIONS = 256
 """Relations are stored in one byte each, and draws leave one byte for them."""
 
@@ -79,6 +83,21 @@ class Schema:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Schema:
-        """The inverse of ``to_json``."""
+        """The inverse of ``to_json``.
+
+        Raises:
+            KeyError, TypeError, ValueError: content that is no schema.
+        """
+        types, offsets = tuple(content["node_types"]), tuple(content["offsets"])
         relations = tuple(Relation(*one) for one in content["relations"])
-        return cls(tuple(content["node_types"]), tuple(content["offsets"]), relations)
+        names = [*types, *(one.name for one in relations)]
+        numbers = [*offsets, *(end for one in relations for end in (one.source, one.destination))]
+        if not all(type(name) is str for name in names) or not all(type(number) is int for number in numbers):
+            raise TypeError("names must be texts, and numbers whole")
+        ends = [end for one in relations for end in (one.source, one.destination)]
+        ascending = all(a <= b for a, b in zip(offsets, offsets[1:], strict=False))
+        if not types or len(offsets) != len(types) + 1 or offsets[0] != 0 or not ascending:
+            raise ValueError("offsets must ascend from 0, one more of them than node types")
+        if not 1 <= len(relations) <= MAX_RELATIONS or not all(0 <= end < len(types) for end in ends):
+            raise ValueError("relations must join node types")
+        return cls(types, offsets, relations)

@@ -3,8 +3,7 @@
 A store is written under a temporary name beside its final one, checked and flushed, then renamed: a half-written
 store never has a final name, and of two processes that make the same store one wins and the other uses the winner's.
 
-``manifest.json``: ``kind``, ``version``, ``meta`` (free, JSON), ``files``: name -> shape, dtype, bytes, sha256;
-``sha256``: of all that.
+What the manifest says: ``data.manifest``.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +22,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.lib import format as npy_format
+from numpy.typing import DTypeLike
 
+from sargnn.data.manifest import MANIFEST, FileEntry, damage_error, digest_of, read_manifest, size_inside
+from sargnn.data.npy import read_header
 from sargnn.errors import StoreError
 
 _CHUNK_BYTES = 1 << 22
@@ -36,11 +38,6 @@ def sha256_of(path: Path) -> str:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-def _digest(manifest: dict[str, Any]) -> str:
-    """Of all that a manifest says."""
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 class AppendedArray:
@@ -139,15 +136,15 @@ class StoreWriter:
         if kind is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
             if isinstance(error, OSError):
-                raise self._not_written(error) from error
+                raise self._write_error(error) from error
             return
         try:
             self._publish()
         except OSError as failed:
             shutil.rmtree(self._temporary, ignore_errors=True)
-            raise self._not_written(failed) from failed
+            raise self._write_error(failed) from failed
 
-    def _not_written(self, error: OSError) -> StoreError:
+    def _write_error(self, error: OSError) -> StoreError:
         # NumPy's own word for a write that was cut short has no number.
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or (error.errno is None and "written" in str(error))
         return StoreError(
@@ -161,26 +158,21 @@ class StoreWriter:
         files = {}
         for name in self._names:
             path = self._temporary / f"{name}.npy"
-            array = np.load(path, mmap_mode="r") if path.stat().st_size else None
-            assert array is not None
-            files[name] = {
-                "shape": list(array.shape),
-                "dtype": array.dtype.str,
-                "bytes": path.stat().st_size,
-                "sha256": sha256_of(path),
-            }
             with path.open("rb") as file:
+                shape, dtype = read_header(file)
                 os.fsync(file.fileno())
+            size = path.stat().st_size
+            files[name] = {"shape": list(shape), "dtype": dtype.str, "bytes": size, "sha256": sha256_of(path)}
         manifest: dict[str, Any] = {"kind": self.kind, "version": self.version, "meta": self.meta, "files": files}
-        manifest["sha256"] = _digest(json.loads(json.dumps(manifest)))
-        with (self._temporary / "manifest.json").open("w") as out:
+        manifest["sha256"] = digest_of(json.loads(json.dumps(manifest)))
+        with (self._temporary / MANIFEST).open("w") as out:
             json.dump(manifest, out, indent=1)
             out.flush()
             os.fsync(out.fileno())
         try:
             self._temporary.rename(self.path)
         except OSError:
-            if not (self.path / "manifest.json").exists():
+            if not (self.path / MANIFEST).exists():
                 raise
             shutil.rmtree(self._temporary, ignore_errors=True)  # another process was faster
         folder = os.open(self.path.parent, os.O_RDONLY)
@@ -191,67 +183,73 @@ class StoreWriter:
 
 
 class Store:
-    """An opened store. Opening checks the manifest and every file's size; ``verify`` also checks contents.
+    """A store that is open for reading. Opening checks the manifest and every file's size; ``verify`` also checks contents.
 
     Args:
         path: the store's folder.
         kind, version: what the caller can read.
 
     Raises:
-        StoreError: no manifest, another kind or version, a missing or truncated file; the file is named.
+        StoreError: no manifest, another kind or version, a malformed entry, a missing or truncated file, or one that lies
+            outside the store; the file is named.
     """
 
     def __init__(self, path: Path, kind: str, version: int) -> None:
         self.path = path
-        manifest_path = path / "manifest.json"
-        try:
-            manifest = json.loads(manifest_path.read_text())
-            self.meta: dict[str, Any] = manifest["meta"]
-            self.files: dict[str, dict[str, Any]] = manifest["files"]
-            found = (manifest["kind"], manifest["version"])
-            digest = manifest.pop("sha256", None)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise self._damaged(manifest_path, "it is missing or unreadable") from error
-        if found != (kind, version):
-            raise StoreError(
-                f"'{path}' is not a store that this version can read.",
-                given=f"kind {found[0]}, format version {found[1]}",
-                allowed=f"kind {kind}, format version {version}",
-                hint=f"remove the folder to have it made again: rm -r {path}",
-            )
-        if digest != _digest(manifest):
-            raise self._damaged(manifest_path, "its content does not match its checksum")
+        manifest = read_manifest(path, kind, version)
+        self.meta, self.files = manifest.meta, manifest.files
         for name, entry in self.files.items():
-            file = path / f"{name}.npy"
-            size = file.stat().st_size if file.exists() else None
-            if size != entry["bytes"]:
-                state = "it is missing" if size is None else f"it has {size} bytes instead of {entry['bytes']}"
-                raise self._damaged(file, state)
+            size = size_inside(path, self._file(name))
+            if size != entry.num_bytes:
+                raise damage_error(path, self._file(name), f"it has {size} bytes instead of {entry.num_bytes}")
 
-    def _damaged(self, file: Path, state: str) -> StoreError:
-        return StoreError(
-            f"The store file '{file}' is damaged: {state}.",
-            hint=f"remove the store to have it made again: rm -r {self.path}",
-        )
+    def _file(self, name: str) -> Path:
+        return self.path / f"{name}.npy"
 
     def verify(self, names: Iterable[str] | None = None) -> None:
         """Compare the checksums of the named files (all, if not given). Raises ``StoreError`` naming the first bad one."""
         for name in self.files if names is None else names:
-            file = self.path / f"{name}.npy"
-            if sha256_of(file) != self.files[name]["sha256"]:
-                raise self._damaged(file, "its content does not match its checksum")
+            wanted = self._entry(name).sha256
+            if sha256_of(self._file(name)) != wanted:
+                raise damage_error(self.path, self._file(name), "its content does not match its checksum")
 
-    def array(self, name: str) -> np.ndarray:
-        """One array, memory-mapped; what is written to it stays in memory (copy on write)."""
-        entry = self.files[name]
-        if 0 in entry["shape"]:
-            return np.zeros(entry["shape"], dtype=np.dtype(entry["dtype"]))
-        return np.load(self.path / f"{name}.npy", mmap_mode="c")
+    def array(self, name: str, dtype: DTypeLike | None = None, shape: Sequence[int | None] | None = None) -> np.ndarray:
+        """One array, memory-mapped; what is written to it stays in memory (copy on write).
+
+        Args:
+            dtype, shape: what it must have, None for any; a length of the shape may be None, too.
+
+        Raises:
+            StoreError: there is no such array, it is another one than the manifest says, or not what it must be.
+        """
+        entry, file = self._entry(name), self._file(name)
+        try:
+            with file.open("rb") as content:
+                found = read_header(content)
+            if found != (entry.shape, entry.dtype):
+                raise ValueError("shape or dtype")
+            array = np.zeros(*found) if 0 in entry.shape else npy_format.open_memmap(file, mode="c")
+        except (OSError, ValueError, OverflowError) as error:
+            raise damage_error(self.path, file, "it does not hold the array that the manifest describes") from error
+        fits = shape is None or (
+            len(shape) == array.ndim and all(want in (None, have) for want, have in zip(shape, array.shape, strict=True))
+        )
+        if not fits or (dtype is not None and array.dtype != dtype):
+            wanted = [np.dtype(dtype).name if dtype is not None else "", *([str(list(shape))] if shape is not None else [])]
+            raise damage_error(
+                self.path, file, f"it holds {array.dtype.name} {list(array.shape)} instead of {' '.join(wanted).strip()}"
+            )
+        return array
+
+    def _entry(self, name: str) -> FileEntry:
+        if name not in self.files:
+            raise damage_error(self.path, self.path / MANIFEST, f"it does not name the file '{name}'")
+        return self.files[name]
 
     @property
     def content_hash(self) -> str:
         """16 hex digits over the files' checksums: the same content gives the same hash wherever it lies."""
         digest = hashlib.sha256()
         for name in sorted(self.files):
-            digest.update(f"{name}:{self.files[name]['sha256']};".encode())
+            digest.update(f"{name}:{self.files[name].sha256};".encode())
         return digest.hexdigest()[:16]

@@ -16,11 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
-from sargnn.data.dataset import FORMAT_VERSION, Reader, check_labels, describe, features_name
+from sargnn.data.check import check_split, count_classes
+from sargnn.data.dataset import FORMAT_VERSION, Reader, describe, features_name
 from sargnn.data.edge_buckets import EdgeBuckets
+from sargnn.data.features import FeatureCheck
 from sargnn.data.schema import Schema
 from sargnn.data.store import StoreWriter
-from sargnn.errors import DataError, StoreError
+from sargnn.errors import StoreError
 from sargnn.steps import step
 
 _LARGEST_PIECE_BYTES = 1 << 26
@@ -52,7 +54,7 @@ class StreamedReader(Reader):
 
     @abstractmethod
     def features(self, rows: int) -> Iterator[np.ndarray]:
-        """float32 [at most ``rows``, F], in the nodes' order."""
+        """Floats [at most ``rows``, F] in the nodes' order, as precise as they come."""
 
     @abstractmethod
     def features_source(self) -> str:
@@ -61,6 +63,10 @@ class StreamedReader(Reader):
     @abstractmethod
     def labels(self) -> np.ndarray:
         """int64 [N], ``UNLABELLED`` where there is none."""
+
+    @abstractmethod
+    def labels_source(self) -> str:
+        """Where they come from, for errors."""
 
     @abstractmethod
     def split(self) -> np.ndarray:
@@ -89,8 +95,8 @@ class StreamedReader(Reader):
             self._check_disk(writer.folder)
             # Small arrays first: what is wrong there is found before the long passes.
             labels, split = self.labels(), self.split()
-            check_labels(self.name, labels, split, Schema.homogeneous(self.num_nodes))
-            num_classes = int(labels.max()) + 1
+            check_split(self.name, labels, split, Schema.homogeneous(self.num_nodes))
+            num_classes = count_classes(labels, self.labels_source())
             writer.put("labels", labels)
             writer.put("split", split)
             del labels, split
@@ -125,16 +131,10 @@ class StreamedReader(Reader):
             buckets.write(writer)
 
     def _write_features(self, writer: StoreWriter, rows: int) -> None:
-        done = 0
+        done, check = 0, FeatureCheck(self.features_source())
         with writer.append(features_name(0), np.float32, (self.num_features,)) as target:
             for piece in self.features(rows):
                 step("reading features", done, self.num_nodes)
-                bad = np.flatnonzero(~np.isfinite(piece).all(1))
-                if len(bad):
-                    raise DataError(
-                        f"'{self.features_source()}' holds a feature that is not finite in row {done + bad[0] + 1}."
-                    )
-                if self.normalize_features:
-                    piece /= np.maximum(np.abs(piece).sum(1, keepdims=True), 1e-12)
-                target.write(piece)
+                target.write(check.to_float32(piece, normalize=self.normalize_features))
                 done += len(piece)
+        check.finish()

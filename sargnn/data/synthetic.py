@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sargnn.data.dataset import SPLITS, Dataset, InMemoryReader, by_destination
-from sargnn.sources import SyntheticConfig
+from sargnn.data.settings import SyntheticConfig
 
 _VERSION = 1
 

@@ -86,7 +86,7 @@ def _joined(pieces: list[np.ndarray]) -> np.ndarray:
     return np.concatenate([np.zeros(0, np.int64), *pieces])
 
 
-def homogenized(dataset: Dataset) -> Dataset:
+def homogenize(dataset: Dataset) -> Dataset:
     """The same nodes and edges without types.
 
     A type without features gets, node by node, the mean features of its neighbours (along edges in both directions) in the

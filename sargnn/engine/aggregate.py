@@ -1,4 +1,4 @@
-"""The engine that models talk to: aggregation, dropout, and the sums over all workers that batch norm needs."""
+"""The engine that models talk to: aggregation, linear and node-wise operators, draws, and aggregates that are kept."""
 
 from __future__ import annotations
 
@@ -6,39 +6,42 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 
 from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
-from sargnn.engine.dropout import dropout
 from sargnn.engine.modes import MODES
 from sargnn.engine.modes.base import Call, Mode
-from sargnn.engine.pool import POOL
-from sargnn.engine.reducers.base import Reducer, Tensors
+from sargnn.engine.operators.base import Operators
+from sargnn.engine.operators.fused import FusedOperators
+from sargnn.engine.operators.stock import StockOperators
+from sargnn.engine.pool import Pool
+from sargnn.engine.reducers.base import Fold, Reducer, Tensors
+from sargnn.engine.workspace import Workspace
 from sargnn.kernels.base import Kernel
-from sargnn.kernels.counting import CountingKernel
-from sargnn.kernels.dispatch import choose_kernel
+from sargnn.kernels.dispatch import choose_kernel, make_operation
+from sargnn.profile import AGGREGATION, Profile
 from sargnn.resolve import resolve
 from sargnn.rng import Draw, Purpose
 from sargnn.shards.plan import LayerPlan
-from sargnn.spans import AGGREGATION, recording, span
 
 T = TypeVar("T")
 
 
 class Engine:
-    """One worker's engine.
+    """One worker's engine. Everything that it changes belongs to it, so several engines may live in one process.
 
     Args:
-        group: the workers.
-        mode: a key of ``MODES``.
-        kernel: ``auto`` or a key of ``KERNELS``.
+        group: the workers; its profile is the engine's.
+        mode: a key of ``MODES``, or the target ``FILE.py:NAME`` of a mode outside the package.
+        kernel: ``auto``, a key of ``KERNELS``, or a target.
         prefetch_depth: how many rounds of the exchange are posted ahead.
         seed: of the dropout masks.
         device, dtype: of all tensors.
         cache_static: keep aggregates of constant rows over the epochs; a baseline mode never does.
 
     Attributes:
+        operators: linear and node-wise operators: fused on a CPU, stock in a baseline mode and elsewhere.
+        pool: memory for large tensors. profile: where time is recorded.
         epoch: what masks are drawn for.
         keeps_constants: whether the message flow at hand comes again every epoch, so that its constants are worth keeping.
     """
@@ -57,58 +60,71 @@ class Engine:
     ) -> None:
         self.group = group
         self.mode: Mode = resolve("training mode", MODES, mode)()
-        self.kernel_name = kernel
+        self._kernel_name = kernel
         self.exchange = Exchange(group, prefetch_depth)
         self.seed, self.device, self.dtype = seed, device, dtype
-        self.cache_static = cache_static
-        POOL.enabled = self.lean
-        POOL.reset()
+        self.caches_constants = cache_static and not self.mode.is_baseline
+        fused = device.type == "cpu" and not self.mode.is_baseline
+        work = Workspace(Pool(enabled=fused), group.profile)
+        self.operators: Operators = FusedOperators(group, work) if fused else StockOperators(group, work)
+        self.pool = work.pool
         self.epoch = 0
         self.keeps_constants = True
         self._constants: dict[tuple[int, int], tuple[object, LayerPlan, Any]] = {}
         self._kernels: dict[str, Kernel] = {}
+        self._operations: dict[str, Any] = {}
 
-    def kernel_for(self, operation: str) -> Kernel:
-        """The kernel that serves an operation; chosen once. Raises ``KernelError`` with each kernel's reasons."""
+    @property
+    def profile(self) -> Profile:
+        """Where time is recorded."""
+        return self.group.profile
+
+    def kernel(self, operation: str) -> Kernel:
+        """The kernel that serves an operation such as ``sum``; chosen once. Raises ``KernelError`` with every reason."""
         if operation not in self._kernels:
-            kernel = choose_kernel(self.kernel_name, operation, self.device, self.dtype, self.mode.kernels)
-            self._kernels[operation] = CountingKernel(kernel) if recording() else kernel
+            self._kernels[operation] = choose_kernel(
+                self._kernel_name, operation, self.device, self.dtype, autograd=self.mode.plain_autograd
+            )  # fmt: skip
         return self._kernels[operation]
 
-    def aggregate(self, plan: LayerPlan, reducer: Reducer, sent: Tensors, local: Tensors = (), params: Tensors = ()) -> Tensors:
+    def operation(self, name: str) -> Any:
+        """What runs an operation in this engine's mode; made once."""
+        if name not in self._operations:
+            self._operations[name] = make_operation(
+                self.kernel(name), name, profile=self.profile, autograd=self.mode.plain_autograd
+            )  # fmt: skip
+        return self._operations[name]
+
+    def aggregate(
+        self, plan: LayerPlan, reducer: Reducer, exchanged: Tensors, dest_local: Tensors = (), params: Tensors = ()
+    ) -> Tensors:
         """The one call that models make.
 
         Args:
             plan: the layer's graph.
             reducer: how messages are folded.
-            sent: [N, F_t] each; travel to the peers that need the rows.
-            local: [M, ...] each; stay with the destination.
+            exchanged: [N, F_t] each; travel to the peers that need the rows.
+            dest_local: [M, ...] each; stay with the destination.
             params: replicated; their gradients are this worker's sums, completed by the step's all-reduce.
 
         Returns:
             The reducer's outputs [M, ...], differentiable in all three.
         """
         call = Call(
-            plan=plan,
             reducer=reducer,
-            kernel=self.kernel_for(reducer.operation),
+            fold=Fold(plan, self.operation(reducer.operation), self.pool, self.profile),
             exchange=self.exchange,
-            sent_needs_grad=any(t.requires_grad for t in sent),
-            training=torch.is_grad_enabled() and any(t.requires_grad for t in (*sent, *local, *params)),
+            exchanged_needs_grad=any(t.requires_grad for t in exchanged),
+            training=torch.is_grad_enabled() and any(t.requires_grad for t in (*exchanged, *dest_local, *params)),
         )
-        with span(AGGREGATION):
-            return self.mode.run(call, sent, local, params)
-
-    @property
-    def lean(self) -> bool:
-        """Whether node-wise operators are fused: on a CPU, in every mode but the baseline."""
-        return self.mode.lean and self.device.type == "cpu"
+        with self.profile.span(AGGREGATION):
+            return self.mode.run(call, exchanged, dest_local, params)
 
     def constant(self, owner: object, plan: LayerPlan, compute: Callable[[], T]) -> T:
-        """What ``compute`` gives for ``owner`` on ``plan``, in every epoch the same: computed once where that is allowed.
+        """What ``compute()`` gives for ``owner`` on ``plan``: computed once and kept where that is allowed. Without autograd.
 
-        For aggregates of constant rows (the first layer without input dropout). Without autograd. That ``compute`` always gives
-        the same for an owner and a plan is the caller's word: the rows themselves are not compared.
+        For aggregates of rows that never change: the first layer's without input dropout. The rows are not compared: whoever
+        calls it guarantees that ``compute`` would give the same values every time for this owner and plan.
         """
         key = (id(owner), id(plan))
         if key in self._constants:
@@ -116,23 +132,18 @@ class Engine:
             return kept
         with torch.no_grad():
             value = compute()
-        if self.cache_static and self.mode.lean and self.keeps_constants:
+        if self.caches_constants and self.keeps_constants:
             self._constants[key] = (owner, plan, value)  # holding both keeps their ids from being reused
         return value
 
     def forget_constants(self) -> None:
-        """Let go of all kept aggregates."""
+        """Drop all kept aggregates."""
         self._constants.clear()
 
     @property
     def holds_constants(self) -> bool:
-        """Whether an aggregate of constant rows was kept so far."""
+        """Whether an aggregate of constant rows is kept."""
         return bool(self._constants)
-
-    def dropout(self, x: Tensor, ids: Tensor, *, purpose: Purpose, layer: int, p: float) -> Tensor:
-        """Dropout of rows [N, F] with original ids int64 [N]: the mask depends on seed, epoch, id, feature and layer only."""
-        draw = self.draw(purpose, layer, p)
-        return x if draw is None else dropout(x, ids, draw)
 
     def draw(self, purpose: Purpose, layer: int, p: float) -> Draw | None:
         """This epoch's draw; None where nothing is dropped."""

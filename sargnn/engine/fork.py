@@ -1,7 +1,8 @@
-"""Rows that two readers share, whose errors are added without a third table; and rows that are added up.
+"""Rows with two readers, and sums of rows, without tables beyond those that hold results.
 
-Autograd adds up the errors of a tensor's readers in place only where it can see that one of them is nobody else's, which
-it cannot of a storage that the pool holds as well. Here the pool is asked.
+A tensor with two readers gets the sum of their gradients. Autograd adds the second gradient to the first in place only where
+it can see that nothing else holds the first. It cannot see that for memory from a pool, because the pool holds it as well.
+``fork`` asks the pool and adds in place where that is safe.
 """
 
 from __future__ import annotations
@@ -12,49 +13,51 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from sargnn.engine.pool import POOL
+from sargnn.engine.pool import Pool
 from sargnn.engine.rebuild import rebuilt_as
 
 
-def fork(x: Tensor) -> tuple[Tensor, Tensor]:
-    """``x`` [N, F] for either reader; rebuilt in the way that ``x`` is."""
-    if not (x.requires_grad and torch.is_grad_enabled() and POOL.enabled):
+def fork(pool: Pool, x: Tensor) -> tuple[Tensor, Tensor]:
+    """``x`` [N, F] for each of two readers; both are rebuilt in the way that ``x`` is."""
+    if not (x.requires_grad and torch.is_grad_enabled() and pool.enabled):
         return x, x
-    one, other = _Fork.apply(x)
+    one, other = _Fork.apply(x, pool)
     return rebuilt_as(x, one), rebuilt_as(x, other)
 
 
-def added(one: Tensor, other: Tensor) -> Tensor:
-    """``one + other``, [N, F] each."""
-    total: Tensor = _Added.apply(one, other)
+def add(pool: Pool, one: Tensor, other: Tensor) -> Tensor:
+    """``one + other``, [N, F] each, in memory from the pool."""
+    total: Tensor = _Add.apply(one, other, pool)
     return total
 
 
-class _Added(torch.autograd.Function):
+class _Add(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, one: Tensor, other: Tensor) -> Tensor:
-        return torch.add(one, other, out=POOL.empty_like(one))
+    def forward(ctx: Any, one: Tensor, other: Tensor, pool: Pool) -> Tensor:
+        return torch.add(one, other, out=pool.empty_like(one))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        return grad, grad
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        return grad, grad, None
 
 
 class _Fork(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, x: Tensor, pool: Pool) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
+        ctx.pool = pool
         return x.detach(), x.detach()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor | None) -> Tensor | None:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None]:
         one, other = grads
+        pool: Pool = ctx.pool
         if one is None or other is None:
-            return other if one is None else one
-        if POOL.is_only_holder(one):
-            return one.add_(other)
-        if POOL.is_only_holder(other):
-            return other.add_(one)
-        return torch.add(one, other, out=POOL.empty_like(one))
+            return (other if one is None else one), None
+        if pool.is_only_holder(one):
+            return one.add_(other), None
+        if pool.is_only_holder(other):
+            return other.add_(one), None
+        return torch.add(one, other, out=pool.empty_like(one)), None

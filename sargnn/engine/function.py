@@ -1,12 +1,12 @@
 """The one autograd function: it joins a mode, a reducer and a kernel.
 
 Forward: the mode folds shard after shard through the reducer (paper, algorithm 1), without autograd.
-Backward: the mode sends errors back shard by shard (algorithm 2).
+Backward: the mode returns gradients shard by shard (algorithm 2).
 
 | saved for backward | when |
 |---|---|
-| sent, local, params | the reducer's errors depend on the source rows (case 2); sent is rebuilt instead where it can be |
-| out | the errors depend on it; let go when it was read |
+| exchanged, dest_local, params | gradients depend on the source rows (case 2); exchanged is rebuilt where it can be |
+| out | gradients depend on it; freed once it was read |
 | the reducer's statistics | always |
 | fetched rows | as the mode decides |
 """
@@ -23,46 +23,47 @@ from torch.autograd.function import once_differentiable
 from sargnn.engine.modes.base import Call, Mode
 from sargnn.engine.rebuild import ONE_PASS, keep, kept
 from sargnn.engine.reducers.base import Saved, Tensors
-from sargnn.spans import AGGREGATION, span
+from sargnn.profile import AGGREGATION
 
 
 class ManualMode(Mode):
     """A mode that says itself what happens forward and backward; ``Aggregate`` makes it differentiable."""
 
     @abstractmethod
-    def forward(self, call: Call, sent: Tensors, local: Tensors, params: Tensors) -> tuple[Tensors, Tensors, Any]:
+    def forward(self, call: Call, exchanged: Tensors, dest_local: Tensors, params: Tensors) -> tuple[Tensors, Tensors, Any]:
         """The outputs, the statistics to save, and what else is kept for ``backward``."""
 
     @abstractmethod
     def backward(self, call: Call, saved: Saved, kept: Any, grads: Tensors) -> tuple[Tensors, Tensors, Tensors]:
-        """The errors of ``sent`` (empty if ``call.sent_needs_grad`` is false), ``local`` and ``params``."""
+        """The gradients of ``exchanged`` (empty if ``call.exchanged_needs_grad`` is false), ``dest_local`` and ``params``."""
 
-    def run(self, call: Call, sent: Tensors, local: Tensors, params: Tensors) -> Tensors:
-        return Aggregate.apply(self, call, len(sent), len(local), *sent, *local, *params)
+    def run(self, call: Call, exchanged: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
+        return Aggregate.apply(self, call, len(exchanged), len(dest_local), *exchanged, *dest_local, *params)
 
 
 class Aggregate(torch.autograd.Function):
-    """``out = aggregate(sent, local, params)`` under a mode; see the module's text."""
+    """``out = aggregate(exchanged, dest_local, params)`` under a mode; see the module's text."""
 
     @staticmethod
-    def forward(ctx: Any, mode: ManualMode, call: Call, num_sent: int, num_local: int, *tensors: Tensor) -> Tensors:
-        sent, local = tensors[:num_sent], tensors[num_sent : num_sent + num_local]
-        params = tensors[num_sent + num_local :]
-        sent = tuple(t.contiguous() for t in sent)
-        out, stats, kept = mode.forward(call, sent, local, params)
-        ctx.mark_dirty(*(t for t in local if any(t is o for o in out)))
+    def forward(ctx: Any, mode: ManualMode, call: Call, num_exchanged: int, num_local: int, *tensors: Tensor) -> Tensors:
+        first_param = num_exchanged + num_local
+        exchanged, dest_local = tensors[:num_exchanged], tensors[num_exchanged:first_param]
+        params = tensors[first_param:]
+        exchanged = tuple(t.contiguous() for t in exchanged)
+        out, stats, kept = mode.forward(call, exchanged, dest_local, params)
+        ctx.mark_dirty(*(t for t in dest_local if any(t is o for o in out)))
         ctx.mode, ctx.call, ctx.kept = mode, call, kept
         if not call.reducer.needs_src_in_backward:
-            sent = local = params = ()
-        elif not mode.reads_sent_in_backward:
-            sent = ()
-        ctx.sizes = num_sent, num_local, len(tensors) - num_sent - num_local
-        ctx.saved_sizes = len(sent), len(local), len(params)
-        saved = (*sent, *local, *params, *stats)
+            exchanged = dest_local = params = ()
+        elif not mode.reads_exchanged_in_backward:
+            exchanged = ()
+        ctx.sizes = num_exchanged, num_local, len(tensors) - first_param
+        ctx.saved_sizes = len(exchanged), len(dest_local), len(params)
+        saved = (*exchanged, *dest_local, *params, *stats)
         ctx.has_saved = bool(saved)
         if saved:
             keep(ctx, *saved)
-        # Not saved for backward, where it could not be let go half-way; detached, for a cycle would keep it alive for ever.
+        # An attribute, not a saved tensor: backward frees it half-way. Detached, because a cycle would never be freed.
         ctx.out = tuple(o.detach() for o in out) if call.reducer.needs_out_in_backward and call.training else ()
         ctx.out_versions = [o._version for o in ctx.out]
         return out
@@ -71,7 +72,7 @@ class Aggregate(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         call: Call = ctx.call
-        num_sent, num_local, num_params = ctx.sizes
+        num_exchanged, num_local, num_params = ctx.sizes
         if len(ctx.out) != len(ctx.out_versions):
             raise RuntimeError(ONE_PASS)
         if [o._version for o in ctx.out] != ctx.out_versions:
@@ -83,15 +84,15 @@ class Aggregate(torch.autograd.Function):
             del tensors[:count]
             return taken
 
-        sent, local, params = (take(count) for count in ctx.saved_sizes)
-        saved = Saved(sent, local, params, ctx.out, tuple(tensors))
+        exchanged, dest_local, params = (take(count) for count in ctx.saved_sizes)
+        saved = Saved(exchanged, dest_local, params, ctx.out, tuple(tensors))
         ctx.out = ()
-        with span(AGGREGATION):
-            d_sent, d_local, d_params = ctx.mode.backward(call, saved, ctx.kept, grads)
+        with call.fold.profile.span(AGGREGATION):
+            d_exchanged, d_local, d_params = ctx.mode.backward(call, saved, ctx.kept, grads)
         ctx.kept = None
-        errors = (
-            *(d_sent or (None,) * num_sent),
+        gradients = (
+            *(d_exchanged or (None,) * num_exchanged),
             *(d_local[:num_local] or (None,) * num_local),
             *(d_params or (None,) * num_params),
         )
-        return (None, None, None, None, *errors)
+        return (None, None, None, None, *gradients)

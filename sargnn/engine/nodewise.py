@@ -1,7 +1,7 @@
 """What happens to rows between two layers, fused: batch norm over all workers, activation and dropout.
 
     forward   y = drop(act(slope x + shift)), slope = gamma / sqrt(var + eps), shift = beta - mu slope
-    backward  g = drop(error) act'(slope x + shift)
+    backward  g = drop(gradient of y) act'(slope x + shift)
               dx = slope (g - mean(g) - xhat mean(g xhat)), means over the rows of all workers
               d gamma = sum(g xhat), d beta = sum(g): this worker's sums
 
@@ -23,12 +23,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from sargnn.comm.group import Group
-from sargnn.engine.pool import POOL
+from sargnn.engine.activations import ACTIVATION_CODES
 from sargnn.engine.rebuild import rebuilt_by
+from sargnn.engine.workspace import Workspace
+from sargnn.profile import NODEWISE
 from sargnn.rng import Draw, Purpose
-from sargnn.spans import NODEWISE, count_work, span
-
-ACTIVATION_CODES = {"relu": 0, "elu": 1}
 
 
 @dataclass(frozen=True)
@@ -55,24 +54,26 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, norm: Norm, slope: Tensor, shift: Tensor,
-        activation: str, ids: Tensor, draw: Draw | None, group: Group,
+        activation: str, ids: Tensor, draw: Draw | None, group: Group, work: Workspace,
     ) -> Tensor:  # fmt: skip
         ctx.save_for_backward(x, norm.mean, norm.inv_std, slope, shift)
-        ctx.norm, ctx.activation, ctx.ids, ctx.draw, ctx.group = norm, activation, ids, draw, group
+        ctx.norm, ctx.activation, ctx.ids, ctx.draw = norm, activation, ids, draw
+        ctx.group, ctx.work = group, work
         ctx.shape = None if weight is None else weight.shape
-        return _pass(x, norm, slope, shift, activation, ids, draw)
+        return _pass(work, x, norm, slope, shift, activation, ids, draw)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        from sargnn.kernels.cpu_nodewise import norm_act_drop_backward, norm_backward
+        from sargnn.kernels.fused.nodewise_loops import norm_act_drop_backward, norm_backward
 
         x, mean, inv_std, slope, shift = ctx.saved_tensors
         norm: Norm = ctx.norm
+        work: Workspace = ctx.work
         sums = torch.zeros(2, *mean.shape, dtype=torch.float64)
-        with span(NODEWISE):
-            count_work(NODEWISE, 3 * x.numel() * x.element_size())
-            d_x, grad = POOL.empty_like(x), grad.contiguous()
+        with work.profile.span(NODEWISE):
+            work.profile.work(NODEWISE, 3 * x.numel() * x.element_size())
+            d_x, grad = work.pool.empty_like(x), grad.contiguous()
             for t, rows in norm.runs:
                 found = norm_act_drop_backward(
                     grad[rows].numpy(), x[rows].numpy(), slope[t].numpy(), shift[t].numpy(), mean[t].numpy(),
@@ -82,28 +83,28 @@ class _Fused(torch.autograd.Function):
                 for total, one in zip(sums, found, strict=True):
                     total[t] = torch.from_numpy(one)
         if ctx.shape is None:
-            return (d_x, *[None] * 9)
+            return (d_x, *[None] * 10)
         d_bias, d_weight = (total.to(x.dtype).view(ctx.shape) for total in sums)
         means = (ctx.group.sum_(sums.clone()) / norm.counts.clamp(min=1)[:, None]).to(x.dtype)
-        with span(NODEWISE):
-            count_work(NODEWISE, 3 * x.numel() * x.element_size())
+        with work.profile.span(NODEWISE):
+            work.profile.work(NODEWISE, 3 * x.numel() * x.element_size())
             for t, rows in norm.runs:
                 norm_backward(
                     d_x[rows].numpy(), x[rows].numpy(), mean[t].numpy(), inv_std[t].numpy(), slope[t].numpy(),
                     means[0, t].numpy(), means[1, t].numpy(),
                 )  # fmt: skip
-        return (d_x, d_weight, d_bias, *[None] * 7)
+        return (d_x, d_weight, d_bias, *[None] * 8)
 
 
 def _pass(
-    x: Tensor, norm: Norm, slope: Tensor, shift: Tensor, activation: str, ids: Tensor, draw: Draw | None
+    work: Workspace, x: Tensor, norm: Norm, slope: Tensor, shift: Tensor, activation: str, ids: Tensor, draw: Draw | None
 ) -> Tensor:  # fmt: skip
     """y."""
-    from sargnn.kernels.cpu_nodewise import norm_act_drop
+    from sargnn.kernels.fused.nodewise_loops import norm_act_drop
 
-    with span(NODEWISE):
-        count_work(NODEWISE, 2 * x.numel() * x.element_size())
-        out = POOL.empty_like(x)
+    with work.profile.span(NODEWISE):
+        work.profile.work(NODEWISE, 2 * x.numel() * x.element_size())
+        out = work.pool.empty_like(x)
         for t, rows in norm.runs:
             norm_act_drop(
                 x.detach()[rows].numpy(), slope[t].numpy(), shift[t].numpy(), ACTIVATION_CODES[activation],
@@ -121,7 +122,7 @@ def _words(draw: Draw | None, like: Tensor) -> tuple[Any, ...]:
 
 
 def norm_act_drop(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, norm: Norm | None, activation: str, ids: Tensor,
+    work: Workspace, x: Tensor, weight: Tensor | None, bias: Tensor | None, norm: Norm | None, activation: str, ids: Tensor,
     draw: Draw | None, group: Group,
 ) -> Tensor:  # fmt: skip
     """Normalise, activate and drop the rows of ``x`` in one pass, on a CPU.
@@ -141,13 +142,13 @@ def norm_act_drop(
         else:
             slope = weight.view_as(norm.mean) * norm.inv_std
             shift = bias.view_as(norm.mean) - norm.mean * slope
-    out = _Fused.apply(x, weight, bias, norm, slope, shift, activation, ids, draw, group)
+    out = _Fused.apply(x, weight, bias, norm, slope, shift, activation, ids, draw, group, work)
     if not out.requires_grad:
         return out
     kept, version = x.detach(), x._version
 
     def rebuild() -> Tensor:
         assert kept._version == version, "what rows are rebuilt from was written to"
-        return _pass(kept, norm, slope, shift, activation, ids, draw)
+        return _pass(work, kept, norm, slope, shift, activation, ids, draw)
 
     return rebuilt_by(out, rebuild)

@@ -9,6 +9,10 @@ Statistics are stable: each worker sends its count, mean and sum of squared devi
 order in fp64 (Chan, Golub and LeVeque, 1979). One gather forward, one all-reduce of 2 F numbers backward. Rows of T node types
 have statistics and parameters for each type, in the same messages.
 
+A column that is the same in all rows up to rounding has a variance of rounding noise, whose sign would decide activations.
+There, where var < NEGLIGIBLE eps(dtype) mu^2, the column is taken as constant: its normalised values are 0, y is beta, and no
+gradient flows to x. 1 / sqrt(var + eps) is replaced by 0 for this, so every implementation does the same.
+
 Letters: N own rows, F features, T node types.
 """
 
@@ -21,8 +25,22 @@ from torch import Tensor, nn
 
 from sargnn.comm.group import Group
 from sargnn.engine.nodewise import Norm, norm_act_drop
+from sargnn.engine.workspace import Workspace
+from sargnn.profile import NODEWISE
 from sargnn.rng import Draw
-from sargnn.spans import NODEWISE, count_work, span
+
+NEGLIGIBLE = 1 / 64
+"""A variance below this times the machine epsilon of the rows times the squared mean is rounding noise."""
+
+
+def inverse_deviation(mean: Tensor, variance: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+    """1 / sqrt(variance + eps), and 0 where the variance is rounding noise; a mean of 0 has none.
+
+    Args:
+        mean, variance: [T, F], fp64. dtype: of the rows that they were taken of.
+    """
+    noise = variance < NEGLIGIBLE * torch.finfo(dtype).eps * mean.square()
+    return (variance + eps).rsqrt().masked_fill(noise, 0)
 
 
 def global_moments(
@@ -43,10 +61,10 @@ def global_moments(
             continue
         own[t, 0] = len(rows)
         if fused:
-            from sargnn.kernels.cpu_nodewise import moments
+            from sargnn.kernels.fused.nodewise_loops import moments
 
-            with span(NODEWISE):
-                count_work(NODEWISE, rows.numel() * rows.element_size())
+            with group.profile.span(NODEWISE):
+                group.profile.work(NODEWISE, rows.numel() * rows.element_size())
                 own_mean, own_squares = moments(rows.numpy())
             own[t, 1 : width + 1], own[t, width + 1 :] = torch.from_numpy(own_mean), torch.from_numpy(own_squares)
         else:
@@ -84,13 +102,13 @@ class _Normalise(torch.autograd.Function):
         norm: Norm = ctx.norm
         sums = x.new_zeros(2, *norm.mean.shape)
         normalised = torch.empty_like(x)
-        with span(NODEWISE):
+        with ctx.group.profile.span(NODEWISE):
             for t, rows in norm.runs:
                 torch.sub(x[rows], norm.mean[t], out=normalised[rows]).mul_(norm.inv_std[t])
                 sums[0, t], sums[1, t] = grad[rows].sum(0), (grad[rows] * normalised[rows]).sum(0)
         d_bias, d_weight = (total.clone().view_as(weight) for total in sums)
         means = (ctx.group.sum_(sums.double()) / norm.counts.clamp(min=1)[:, None]).to(x.dtype)
-        with span(NODEWISE):
+        with ctx.group.profile.span(NODEWISE):
             d_x, slope = torch.empty_like(x), norm.inv_std * weight.view_as(norm.mean)
             for t, rows in norm.runs:
                 correction = normalised[rows].mul_(means[1, t])
@@ -143,7 +161,8 @@ class DistributedBatchNorm(nn.Module):
             weight = ((counts > 0).to(self.running_mean.dtype) * self.momentum)[:, None]
             running_mean.lerp_(mean.to(self.running_mean.dtype), weight)
             running_var.lerp_(unbiased.to(self.running_var.dtype), weight)
-            return Norm(mean.to(x.dtype), (variance + self.eps).rsqrt().to(x.dtype), counts, bounds)
+            inv_std = inverse_deviation(mean, variance, self.eps, x.dtype)
+            return Norm(mean.to(x.dtype), inv_std.to(x.dtype), counts, bounds)
 
     def forward(self, x: Tensor, group: Group, bounds: tuple[int, ...] | None = None) -> Tensor:
         """Normalise ``x`` [N, F] in PyTorch's own operators."""
@@ -154,8 +173,9 @@ class DistributedBatchNorm(nn.Module):
         return _Normalise.apply(x, self.weight, self.bias, norm, group)
 
     def fused(
-        self, x: Tensor, group: Group, activation: str, ids: Tensor, draw: Draw | None, bounds: tuple[int, ...] | None = None
-    ) -> Tensor:
+        self, work: Workspace, x: Tensor, group: Group, activation: str, ids: Tensor, draw: Draw | None,
+        bounds: tuple[int, ...] | None = None,
+    ) -> Tensor:  # fmt: skip
         """Normalise, activate and drop ``x`` [N, F] in one compiled pass (CPU); see ``engine.nodewise``."""
         norm = self.statistics(x, group, bounds, fused=True)
-        return norm_act_drop(x, self.weight, self.bias, norm, activation, ids, draw, group)
+        return norm_act_drop(work, x, self.weight, self.bias, norm, activation, ids, draw, group)

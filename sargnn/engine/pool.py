@@ -1,9 +1,9 @@
-"""Memory of large tensors, used again: the first write to a fresh page costs more than the arithmetic on it.
+"""A pool of the memory of large tensors. The first write to a fresh page costs more than the arithmetic on it.
 
-What was handed out is free again when nobody holds its storage: no tensor, no view, no saved tensor, no array (a bare
-``UntypedStorage`` is no holder). The pool never holds more than was in use of it at once since it was reset: before it asks
-for more, it lets go of what lies idle. Phases with other tables than training's, such as an evaluation, begin and end with a
-reset.
+A tensor's memory returns to the pool when nothing holds its storage any more: no tensor, no view, no saved tensor, no array
+(a bare ``UntypedStorage`` does not count). The pool never holds more than was in use at one time since its last reset: before
+it allocates, it frees memory that lies idle. Phases with tables of other sizes, such as an evaluation, begin and end with a
+reset. Each engine has a pool of its own.
 """
 
 from __future__ import annotations
@@ -38,16 +38,18 @@ class _Owned:
 
 
 class Pool:
-    """Storages of one process.
+    """One engine's storages.
+
+    Args:
+        enabled: if not, every tensor is a fresh one.
 
     Attributes:
-        most_used: bytes that were in use at once.
-        enabled: if not, every tensor is a fresh one.
+        most_used: bytes that were in use at one time since the last reset.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, enabled: bool = True) -> None:
         self.most_used = 0
-        self.enabled = False
+        self.enabled = enabled
         self._owned: list[_Owned] = []
 
     def empty(self, rows: int, width: int, like: Tensor) -> Tensor:
@@ -61,8 +63,8 @@ class Pool:
             return _shaped(found.tensor, rows, width)
         used = self.held_bytes() - sum(one.bytes for one in idle)
         self.most_used = max(self.most_used, used + size)
-        del idle, fits  # which hold what is let go of
-        self._let_go(self.most_used - used - size)
+        del idle, fits  # they hold what is to be freed
+        self._free_idle(self.most_used - used - size)
         fresh = like.new_empty(rows * width)
         owned = _Owned(fresh, _holders(fresh))
         tensor = _shaped(fresh, rows, width)
@@ -70,8 +72,8 @@ class Pool:
             self._owned.append(owned)
         return tensor
 
-    def _let_go(self, room: int) -> None:
-        """Of what is idle, but for the oldest ones while there is room for them, in bytes."""
+    def _free_idle(self, room: int) -> None:
+        """Free idle memory until at most ``room`` bytes of it are left; the oldest stay."""
         for one in [one for one in self._owned if one.is_idle]:
             if one.bytes <= room:
                 room -= one.bytes
@@ -89,7 +91,7 @@ class Pool:
     def is_only_holder(self, tensor: Tensor) -> bool:
         """Whether nobody but the caller can see what is written to ``tensor``: neither its storage, but by this pool, nor
         itself is held elsewhere. False where that cannot be told. Names in Python for the same object are not seen: a hook
-        on an error must clone what it keeps.
+        on a gradient must clone what it keeps.
         """
         if _use_count is None or not hasattr(tensor, "_use_count") or tensor._use_count() != 1 or not tensor.is_contiguous():
             return False
@@ -102,7 +104,7 @@ class Pool:
         return sum(one.bytes for one in self._owned)
 
     def reset(self) -> None:
-        """Let go of everything idle, and of how much was in use."""
+        """Free all idle memory, and forget how much was in use."""
         self._owned = [one for one in self._owned if not one.is_idle]
         self.most_used = self.held_bytes()
 
@@ -115,7 +117,3 @@ def _holders(tensor: Tensor) -> int:
 def _shaped(flat: Tensor, rows: int, width: int) -> Tensor:
     """Not a view, which autograd would not let anyone write to."""
     return torch.empty(0, dtype=flat.dtype).set_(flat.untyped_storage(), 0, (rows, width), (width, 1))
-
-
-POOL = Pool()
-"""This process's."""

@@ -1,7 +1,7 @@
-"""Tensors that their readers need not keep, because they are cheap to compute again.
+"""Tensors that are computed again in backward instead of being kept, because they are cheap to compute.
 
-Normalising, activating and dropping rows takes one pass over memory. So what such a pass gives carries a function that
-repeats it, and a linear map, which needs its input for its weights' gradient, keeps that function instead of the rows.
+Normalising, activating and dropping rows takes one pass over memory. The result of such a pass carries a function that repeats
+it. A linear map needs its input for the gradient of its weights; it keeps that function instead of the rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sargnn.shards.plan import LayerPlan
 
 _NAME = "_sargnn_rebuild"
 Rebuild = Callable[[], Tensor]
-ONE_PASS = "this part of the graph was let go in its first backward pass: retain_graph is not supported"
+ONE_PASS = "what this gradient needs was freed in the first backward pass: retain_graph is not supported"
 
 
 def rebuilt_by(tensor: Tensor, rebuild: Rebuild) -> Tensor:
@@ -47,7 +47,7 @@ def keep(ctx: Any, tensor: Tensor, *others: Tensor) -> None:
 
 
 def kept(ctx: Any) -> tuple[Tensor, ...]:
-    """What ``keep`` was given; once, for what it is rebuilt from is let go."""
+    """The tensors that ``keep`` was given; works once, because it drops what they are rebuilt from."""
     saved: tuple[Tensor, ...] = ctx.saved_tensors
     if not ctx.rebuilds:
         return saved

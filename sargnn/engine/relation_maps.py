@@ -15,21 +15,21 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from sargnn.profile import LINEAR, Profile
 from sargnn.shards.plan import LayerPlan
-from sargnn.spans import LINEAR, span
 
 _CHUNK_ROWS = 8192
 
 
 class _AddMapped(torch.autograd.Function):
-    """Saves W and the sums; in backward the sums' errors take the sums' memory."""
+    """Saves W and the sums; in backward the sums' gradients take the sums' memory."""
 
     @staticmethod
-    def forward(ctx: Any, plan: LayerPlan, own: Tensor, weights: Tensor, *sums: Tensor) -> Tensor:
+    def forward(ctx: Any, profile: Profile, plan: LayerPlan, own: Tensor, weights: Tensor, *sums: Tensor) -> Tensor:
         ctx.mark_dirty(own)
-        ctx.plan = plan
+        ctx.plan, ctx.profile = plan, profile
         ctx.save_for_backward(weights, *sums)
-        with span(LINEAR):
+        with profile.span(LINEAR):
             for r, table in enumerate(sums):
                 out, scale = own[plan.out_of(r)], plan.relation_scale(r, own.dtype)
                 for rows in _chunks(len(table)):
@@ -42,28 +42,28 @@ class _AddMapped(torch.autograd.Function):
         plan: LayerPlan = ctx.plan
         weights, *sums = ctx.saved_tensors
         d_weights = torch.zeros_like(weights)
-        errors: list[Tensor | None] = []
-        with span(LINEAR):
+        d_sums: list[Tensor | None] = []
+        with ctx.profile.span(LINEAR):
             for r, table in enumerate(sums):
-                wanted = ctx.needs_input_grad[3 + r]
-                error, scale = grad[plan.out_of(r)], plan.relation_scale(r, grad.dtype)
+                wanted = ctx.needs_input_grad[4 + r]
+                d_out, scale = grad[plan.out_of(r)], plan.relation_scale(r, grad.dtype)
                 for rows in _chunks(len(table)):
-                    scaled = error[rows] * scale[rows, None]
+                    scaled = d_out[rows] * scale[rows, None]
                     d_weights[r].addmm_(table[rows].T, scaled)
                     if wanted:
                         torch.mm(scaled, weights[r].T, out=table[rows])
-                errors.append(table if wanted else None)
-        return None, grad, d_weights, *errors
+                d_sums.append(table if wanted else None)
+        return None, None, grad, d_weights, *d_sums
 
 
-def add_mapped(plan: LayerPlan, own: Tensor, weights: Tensor, sums: tuple[Tensor, ...]) -> Tensor:
+def add_mapped(profile: Profile, plan: LayerPlan, own: Tensor, weights: Tensor, sums: tuple[Tensor, ...]) -> Tensor:
     """y [M, out].
 
     Args:
         own: [M, out], of no further use to the caller: it becomes y. weights: [R, in, out].
-        sums: per relation [M_r, in]; where their errors are wanted they are of no further use to the caller either.
+        sums: per relation [M_r, in]; where their gradients are wanted they are of no further use to the caller either.
     """
-    out: Tensor = _AddMapped.apply(plan, own, weights, *sums)
+    out: Tensor = _AddMapped.apply(profile, plan, own, weights, *sums)
     return out
 
 

@@ -31,20 +31,27 @@ class Attention:
         """What weights that are kept are multiplied with."""
         return 1.0 if self.draw is None else self.draw.scale
 
+    def by_head(self, rows: Tensor) -> Tensor:
+        """Rows [any, K D] as [any, K, D], without a copy."""
+        return rows.view(len(rows), self.heads, rows.shape[1] // self.heads)
+
 
 @dataclass(frozen=True)
 class RunningSoftmax:
     """A softmax over edges that are met shard by shard, and the rows that it weighs.
 
+    With m, s and out so far, and scores e_j of new edges: m' = max(m, max of e_j), s' = s exp(m - m') + sum of exp(e_j - m'),
+    out' = (out s exp(m - m') + sum of exp(e_j - m') z_j) / s'.
+
     Attributes:
-        out: [M, K D], normalised at all times; undefined where ``total`` is 0.
-        top: [M, K], the largest score so far, -inf before any.
-        total: [M, K], the sum of exp(score - top) so far, 0 before any.
+        out: [M, K D], normalised at all times; undefined where ``denominator`` is 0.
+        max_score: [M, K], m, -inf before any edge.
+        denominator: [M, K], s, 0 before any edge.
     """
 
     out: Tensor
-    top: Tensor
-    total: Tensor
+    max_score: Tensor
+    denominator: Tensor
 
     @classmethod
     def empty(cls, like: Tensor, num_dst: int, heads: int, out: Tensor | None = None) -> RunningSoftmax:

@@ -1,159 +1,106 @@
-"""What a kernel is. One method family per reducer operation; a kernel names the operations that it has."""
+"""What a kernel is: who runs the operations of reducers on blocks of edges, and where each operation stands."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from sargnn.kernels.attention import Attention, RunningSoftmax
 from sargnn.kernels.block import EdgeBlock
+from sargnn.resolve import resolve
+
+AutogradOperation = Callable[..., Tensor]
+"""``operation(block, ...) -> [M, F]`` in operators that autograd differentiates by itself."""
+
+
+@dataclass(frozen=True)
+class MovedRows:
+    """Rows that one pass of an operation reads and writes, as wide as its first argument that is a table of rows.
+
+    Attributes:
+        per_edge: of each edge. per_destination: of each destination row that has an edge. per_source: of each source row.
+    """
+
+    per_edge: int = 0
+    per_destination: int = 0
+    per_source: int = 0
+
+
+class Operation(ABC):
+    """One operation of one kernel: folds a block's edges into the destination rows, and sends gradients back through them.
+
+    Stateless but for what it keeps in ``EdgeBlock.cache``. ``sargnn.kernels.operations`` has the arguments of each operation.
+
+    Attributes:
+        forward_rows, backward_rows: what profiles count: each edge's row read, each row written, or read and written where it
+            is added to. Not index arrays, 4 bytes an edge, nor the softmax's records. An operation that says nothing counts 0.
+            A pass that is called with ``add=True`` reads each source row once more.
+    """
+
+    forward_rows: ClassVar[MovedRows] = MovedRows()
+    backward_rows: ClassVar[MovedRows] = MovedRows()
+
+    @abstractmethod
+    def forward(self, block: EdgeBlock, *arguments: Any, **settings: Any) -> None:
+        """Fold the block's edges into what ``arguments`` accumulate, in place."""
+
+    @abstractmethod
+    def backward(self, block: EdgeBlock, *arguments: Any, **settings: Any) -> None:
+        """The adjoint of ``forward``, into what ``arguments`` hold gradients of."""
 
 
 class Kernel(ABC):
-    """Executes reducer steps on an ``EdgeBlock``. Stateless but for what it keeps in ``EdgeBlock.cache``.
+    """A set of operations that run on the same devices and dtypes.
 
-    Letters: S source rows, M destination rows, F features, K heads, D head width.
+    Attributes:
+        name: its key.
+        operations: name of an operation -> its class, a subclass of ``Operation``, as "module:Class", imported when it is used,
+            or as the class itself.
+        autograd_operations: name of an operation -> an ``AutogradOperation``, as "module:function" or as the function itself.
+            A baseline's operators: what a user has without this engine.
     """
 
-    name: str
-    operations: frozenset[str]
-    """Which operations it has: ``sum``, ``max``, ``gat``, ``gatv2``."""
+    name: ClassVar[str]
+    operations: ClassVar[Mapping[str, str | type[Operation]]]
+    autograd_operations: ClassVar[Mapping[str, str | AutogradOperation]] = {}
 
     @abstractmethod
     def unavailable_reasons(self, device: torch.device, dtype: torch.dtype) -> list[str]:
         """Why this kernel cannot run here with tensors like these; empty if it can."""
 
-    def not_supported_reasons(self, operation: str, device: torch.device, dtype: torch.dtype) -> list[str]:
-        """Why this kernel cannot serve a call; empty if it can."""
+    def not_supported_reasons(
+        self, operation: str, device: torch.device, dtype: torch.dtype, *, autograd: bool = False
+    ) -> list[str]:
+        """Why this kernel cannot serve an operation; empty if it can.
+
+        Args:
+            autograd: whether the operation must be one that autograd differentiates by itself.
+        """
         reasons = self.unavailable_reasons(device, dtype)
-        if operation not in self.operations:
+        if operation not in self.operations and operation not in self.autograd_operations:
             reasons.append(f"has no operation '{operation}'")
+        elif autograd and operation not in self.autograd_operations:
+            reasons.append("autograd cannot differentiate its operators, which this mode, a baseline, needs; use one_shot")
+        elif not autograd and operation not in self.operations:
+            reasons.append(f"has '{operation}' only for autograd, as mode=domain_parallel uses it")
         return reasons
 
-    @abstractmethod
-    def sum_forward(self, block: EdgeBlock, src: Tensor, out: Tensor, scale: Tensor | None = None) -> None:
-        """``out[i] += scale[i] * sum of src[j] over the block's edges j -> i``.
+    def operation(self, name: str) -> Operation:
+        """A new instance of what ``operations`` says. The name must be there."""
+        found = _resolved(self.operations, name)
+        made: Operation = found()
+        return made
 
-        Args:
-            src: [S, F]. out: [M, F], added to in place. scale: [M], 1 if not given.
-        """
+    def autograd_operation(self, name: str) -> AutogradOperation:
+        """What ``autograd_operations`` says. The name must be there."""
+        found: AutogradOperation = _resolved(self.autograd_operations, name)
+        return found
 
-    @abstractmethod
-    def sum_backward(
-        self, block: EdgeBlock, grad: Tensor, out: Tensor, scale: Tensor | None = None, *, add: bool = False
-    ) -> None:
-        """The adjoint: ``out[j] = sum of scale[i] * grad[i] over the block's edges j -> i``.
 
-        Args:
-            grad: [M, F]. out: [S, F], overwritten. scale: [M], 1 if not given.
-            add: add to ``out`` instead; without scale.
-        """
-
-    @abstractmethod
-    def sum_autograd(self, block: EdgeBlock, src: Tensor) -> Tensor:
-        """The sum [M, F] in operators that autograd differentiates by itself: what a user has without this engine."""
-
-    @abstractmethod
-    def max_forward(self, block: EdgeBlock, src: Tensor, best: Tensor, winner: Tensor) -> None:
-        """Fold ``src[j]`` over the block's edges j -> i into running maxima, feature by feature.
-
-        Of equal values the source row with the smallest ``block.src_order`` wins, whatever the order of the folds.
-
-        Args:
-            src: [S, F]. best: [M, F], starts at -inf. winner: int32 [M, F], the winner's ``src_order``, starts at 2**31 - 1.
-        """
-
-    @abstractmethod
-    def max_backward(self, block: EdgeBlock, grad: Tensor, winner: Tensor, out: Tensor) -> None:
-        """``out[j] = sum of grad[i] over the destinations i that row j won``, once each.
-
-        Args:
-            grad: [M, F]. winner: int32 [M, F]. out: [S, F], overwritten.
-        """
-
-    @abstractmethod
-    def max_autograd(self, block: EdgeBlock, src: Tensor) -> Tensor:
-        """The maximum [M, F], 0 without edges, in operators that autograd differentiates by itself."""
-
-    @abstractmethod
-    def gat_forward(
-        self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor, running: RunningSoftmax
-    ) -> None:
-        """Fold the block's edges j -> i into ``running``, with scores LeakyReLU(el_j + er_i).
-
-        Attention dropout is drawn by ``block.src_ids`` and ``block.dst_ids``.
-
-        Args:
-            z: [S, K D]. el: [S, K]. er: [M, K].
-        """
-
-    @abstractmethod
-    def attention_records(self, er: Tensor | None, running: RunningSoftmax, grad: Tensor) -> Tensor:
-        """What the backward pass reads of each destination: er_i (0 if not given), m_i, 1 / s_i, <grad_i, out_i> per head.
-
-        Args:
-            running: the finished softmax. grad: [M, K D], the error of its rows.
-
-        Returns:
-            [M, 4 K]; 1 / s_i is 0 for destinations without edges.
-        """
-
-    @abstractmethod
-    def gat_backward(
-        self,
-        block: EdgeBlock,
-        attention: Attention,
-        z: Tensor,
-        el: Tensor,
-        records: Tensor,
-        grad: Tensor,
-        d_z: Tensor | None,
-        d_el: Tensor | None,
-        d_er: Tensor,
-    ) -> None:
-        """Errors through the block's edges; weights are computed, and dropped, again.
-
-        Args:
-            records: [M, 4 K], from ``attention_records``. grad: [M, K D].
-            d_z: [S, K D] and d_el: [S, K], overwritten; None if not wanted. d_er: [M, K], added to.
-        """
-
-    @abstractmethod
-    def gat_autograd(self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor) -> Tensor:
-        """The attention [M, K D], 0 without edges, in operators that autograd differentiates by itself."""
-
-    @abstractmethod
-    def gatv2_forward(
-        self, block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, running: RunningSoftmax
-    ) -> None:
-        """As ``gat_forward``, with scores <att, LeakyReLU(z_j + x_i)> per head.
-
-        Args:
-            z: [S, K D], both the values and the sources' part of the scores. x: [M, K D]. att: [K D].
-        """
-
-    @abstractmethod
-    def gatv2_backward(
-        self,
-        block: EdgeBlock,
-        attention: Attention,
-        z: Tensor,
-        x: Tensor,
-        att: Tensor,
-        records: Tensor,
-        grad: Tensor,
-        d_z: Tensor | None,
-        d_x: Tensor,
-        d_att: Tensor,
-    ) -> None:
-        """As ``gat_backward``.
-
-        Args:
-            d_z: [S, K D], overwritten; None if not wanted. d_x: [M, K D] and d_att: [K D], added to.
-        """
-
-    @abstractmethod
-    def gatv2_autograd(self, block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor) -> Tensor:
-        """As ``gat_autograd``."""
+def _resolved(table: Mapping[str, Any], name: str) -> Any:
+    entry = table[name]
+    return resolve("operation", table, name) if isinstance(entry, str) else entry

@@ -22,7 +22,7 @@ class EdgeBlock:
         dst_rows: int32 [A], ascending; None if every destination row is listed (A = M).
         indptr: int32 [A + 1] and src: int32 [E]: the sources of each listed destination row.
         t_indptr: int32 [S + 1] and t_dst: int32 [E]: the destination rows (not list positions) of each source row.
-        src_order: int32 [S], the place of each source row among all rows that this worker sees, by original id: breaks ties.
+        src_id_rank: int32 [S], the rank of each source row's original id among all that this worker sees: breaks ties.
         src_ids: int64 [S] and dst_ids: int64 [M], original ids: what is drawn for an edge depends on them.
         cache: what kernels keep with the block, by kernel name.
     """
@@ -33,7 +33,7 @@ class EdgeBlock:
         dst: Tensor,
         num_src: int,
         num_dst: int,
-        src_order: Tensor | None = None,
+        src_id_rank: Tensor | None = None,
         src_ids: Tensor | None = None,
         dst_ids: Tensor | None = None,
     ) -> None:
@@ -41,10 +41,10 @@ class EdgeBlock:
 
         Args:
             src: int32 [E] in [0, S). dst: int32 [E] in [0, M), ascending.
-            src_order: int32 [S]; the rows' own order if not given.
+            src_id_rank: int32 [S]; the rows' own order if not given.
             src_ids: int64 [S] and dst_ids: int64 [M]; the rows' own numbers if not given.
         """
-        self.src_order = torch.arange(num_src, dtype=torch.int32, device=src.device) if src_order is None else src_order
+        self.src_id_rank = torch.arange(num_src, dtype=torch.int32, device=src.device) if src_id_rank is None else src_id_rank
         self.src_ids = torch.arange(num_src, device=src.device) if src_ids is None else src_ids
         self.dst_ids = torch.arange(num_dst, device=src.device) if dst_ids is None else dst_ids
         self.num_src, self.num_dst = num_src, num_dst

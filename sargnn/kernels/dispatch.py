@@ -1,42 +1,68 @@
-"""Which kernel serves a call, or each kernel's reasons why it cannot."""
+"""Which kernel serves an operation, or each kernel's reasons why it cannot."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from sargnn.errors import KernelError
 from sargnn.kernels import KERNELS
 from sargnn.kernels.base import Kernel
+from sargnn.kernels.counting import CountedOperation
+from sargnn.profile import Profile
 from sargnn.resolve import resolve
 
 
-def choose_kernel(name: str, operation: str, device: torch.device, dtype: torch.dtype, allowed: Sequence[str]) -> Kernel:
-    """The kernel called ``name``, or for ``auto`` the first of ``allowed`` that can serve.
+def choose_kernel(
+    kernel_name: str,
+    operation: str,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    autograd: bool = False,
+) -> Kernel:
+    """The kernel called ``kernel_name``, or for ``auto`` of the first kernel that can serve.
 
     Args:
-        name: ``auto`` or a key of ``KERNELS``.
-        operation: what it must be able to do, such as ``sum``.
-        allowed: the names that the training mode accepts, best first.
+        kernel_name: ``auto``, a key of ``KERNELS``, or the target ("FILE.py:Class") of a kernel outside of this package.
+        operation: what is to be done, such as ``sum``.
+        device, dtype: of the tensors.
+        autograd: whether autograd is to differentiate the operation by itself, as the baseline needs it.
 
     Raises:
         ConfigError: no kernel has this name.
         KernelError: it cannot serve; the message lists each kernel's reasons.
     """
-    if name != "auto":
-        resolve("kernel", KERNELS, name)
     reasons: dict[str, list[str]] = {}
-    for candidate in KERNELS if name == "auto" else (name,):
-        kernel = resolve("kernel", KERNELS, candidate)()
-        reasons[candidate] = kernel.not_supported_reasons(operation, device, dtype)
-        if candidate not in allowed:
-            hint = "; use one_shot" if candidate == "fused" else ""
-            reasons[candidate].append(f"this training mode, a baseline, runs with {' or '.join(allowed)}{hint}")
-        if not reasons[candidate]:
+    for name in KERNELS if kernel_name == "auto" else (kernel_name,):
+        kernel = make_kernel(name)
+        reasons[name] = kernel.not_supported_reasons(operation, device, dtype, autograd=autograd)
+        if not reasons[name]:
             return kernel
-    lines = [f"{kernel}: {'; '.join(why)}" for kernel, why in reasons.items()]
+    lines = [f"{name}: {'; '.join(why)}" for name, why in reasons.items()]
     raise KernelError(
         f"No kernel can serve '{operation}' on {device.type} in {dtype}.\n    " + "\n    ".join(lines),
-        allowed=["auto", *allowed],
+        allowed=["auto", *(name for name in KERNELS if not autograd or make_kernel(name).autograd_operations)],
     )
+
+
+def make_operation(kernel: Kernel, operation: str, *, profile: Profile, autograd: bool = False) -> Any:
+    """What a kernel runs for an operation that it can serve.
+
+    Args:
+        profile: where the bytes that are read and written are counted, if it is recording; not with ``autograd``.
+
+    Returns:
+        An ``Operation``; with ``autograd`` a function, an ``AutogradOperation``. See ``sargnn.kernels.operations``.
+    """
+    if autograd:
+        return kernel.autograd_operation(operation)
+    found = kernel.operation(operation)
+    return CountedOperation(found, profile) if profile.recording else found
+
+
+def make_kernel(name: str) -> Kernel:
+    """The kernel of a name or a target. Raises ``ConfigError`` if there is none."""
+    kernel: Kernel = resolve("kernel", KERNELS, name)()
+    return kernel

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 def warm_up() -> None:
     """Compile every kernel for fp32 and fp64, or load it from Numba's cache where it was compiled before. Runs none of them.
@@ -14,9 +16,12 @@ def warm_up() -> None:
 
     from sargnn import rng
     from sargnn.comm import rows
-    from sargnn.kernels import cpu_attention, cpu_attention_v2, cpu_nodewise, cpu_spmm
+    from sargnn.kernels.fused import destination_records, edge_dropout, nodewise_loops
+    from sargnn.kernels.fused.kernel import FusedKernel
 
-    for module in (rng, rows, cpu_spmm, cpu_nodewise, cpu_attention, cpu_attention_v2):
+    compiled: list[Any] = [rng, rows, nodewise_loops, edge_dropout, destination_records]
+    compiled += [FusedKernel().operation(name) for name in FusedKernel.operations]
+    for part in compiled:
         for dtype in (torch.float32, torch.float64):
-            for function, arguments in module.samples(dtype):
+            for function, arguments in part.samples(dtype):
                 function.compile(tuple(numba.typeof(argument) for argument in arguments))

@@ -1,12 +1,17 @@
-"""The environment of worker processes; must be complete before the fork server starts."""
+"""The environment of worker processes, and of the process that starts them; complete before torch is imported."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import re
 import tempfile
 from pathlib import Path
+
+from platformdirs import user_cache_path
+
+from sargnn.config import RunConfig
 
 
 def default_threads(world: int) -> int:
@@ -15,12 +20,12 @@ def default_threads(world: int) -> int:
 
 
 def compiled_sources() -> list[Path]:
-    """The files that machine code is made from: those that use Numba, and all kernels, which may be called by such."""
+    """The files that machine code is made from: those that use Numba, and all of the fused kernel, which such may call."""
     package = Path(__file__).parent.parent
+    uses_numba = re.compile(rb"^\s*(import|from) numba", flags=re.M)
+    fused = package / "kernels" / "fused"
     return [
-        path
-        for path in sorted(package.rglob("*.py"))
-        if path.is_relative_to(package / "kernels") or re.search(rb"^\s*(import|from) numba", path.read_bytes(), flags=re.M)
+        path for path in sorted(package.rglob("*.py")) if path.is_relative_to(fused) or uses_numba.search(path.read_bytes())
     ]
 
 
@@ -36,8 +41,7 @@ def numba_cache_dir() -> Path:
     name = f"numba-{digest.hexdigest()[:12]}"
     if given := os.environ.get("NUMBA_CACHE_DIR"):
         return Path(given) if Path(given).name == name else Path(given) / name
-    base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    for candidate in (base / "sargnn" / name, Path(tempfile.gettempdir()) / f"sargnn-{name}-{os.getuid()}"):
+    for candidate in (user_cache_path("sargnn") / name, Path(tempfile.gettempdir()) / f"sargnn-{name}-{os.getuid()}"):
         try:
             candidate.mkdir(parents=True, exist_ok=True)
         except OSError:
@@ -63,3 +67,10 @@ def worker_environment(threads: int) -> dict[str, str]:
         # Killed workers leave semaphores to Python's resource tracker, which removes them; its remark would only alarm.
         "PYTHONWARNINGS": "ignore::UserWarning:multiprocessing.resource_tracker",
     }
+
+
+def prepare_process(config: RunConfig) -> RunConfig:
+    """Set what workers inherit, before torch and numba are imported here and the fork server starts; threads filled in."""
+    threads = config.threads or default_threads(config.world)
+    os.environ.update(worker_environment(threads))
+    return dataclasses.replace(config, threads=threads)

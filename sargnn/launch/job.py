@@ -10,23 +10,29 @@ interrupted and has a checkpoint, 1 for one that failed.
 
 from __future__ import annotations
 
-import fcntl
 import os
+import secrets
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
-from sargnn.config import RunConfig, load
+from sargnn.config import load
 from sargnn.errors import SargnnError
+from sargnn.launch.check import check_graph, check_strategies
 from sargnn.launch.compile import warm_up
+from sargnn.launch.env import prepare_process
 from sargnn.launch.job_files import note_job, read_job
-from sargnn.launch.local import made_ready, prepare_run
-from sargnn.launch.run_folder import begin as begin_run
-from sargnn.launch.run_folder import report_failure, reported
-from sargnn.tracking import files
-from sargnn.tracking.progress import result_table, say
+from sargnn.launch.report import describe_identity, report_failure
+from sargnn.launch.run_folder import begin_run
+from sargnn.launch.stores import partition_of, prepare_stores
+from sargnn.tracking import files, summary
+from sargnn.tracking.locks import file_lock
+from sargnn.tracking.progress import say
+from sargnn.tracking.summary import read_summary
+from sargnn.tracking.tables import result_table
 
 FINISHED, FAILED, NOTHING_TO_DO, INTERRUPTED = 0, 1, 3, 75
 _LINES = 4
@@ -41,17 +47,19 @@ def begin(run_dir: Path, environment: Mapping[str, str]) -> int:
     """
     started_at = time.time()
     config = load(run_dir / files.CONFIG)
-    summary = reported(run_dir)
-    if summary.get("status") == "finished":  # which may not be written over
-        say(f"all {len(summary['losses'])} epochs of '{run_dir}' are trained; nothing to do")
+    reported = read_summary(run_dir)
+    if reported is not None and reported.status == summary.FINISHED:  # which may not be written over
+        say(f"all {len(reported.losses)} epochs of '{run_dir}' are trained; nothing to do")
         return NOTHING_TO_DO
-    config = made_ready(config, fork_server=False)
+    config = prepare_process(config)
+    check_strategies(config)
     with _alone(Path(config.store_dir)):
-        prepared = prepare_run(config)
+        stores = prepare_stores(partition_of(config), partial(check_graph, config))
         if config.threads == 1:  # else it is done
             warm_up()
-    _, epoch = begin_run(config, run_dir, prepared, started_at=started_at, going_on=None)
-    _note_start(run_dir, epoch, environment)
+    inputs = begin_run(config, run_dir, stores, started_at=started_at, going_on=None)
+    files.write_secret(run_dir / files.TOKEN, secrets.token_hex(32))
+    _note_start(run_dir, inputs.first_epoch, environment)
     say(f"training {config.name}: {config.world} workers with {config.threads} threads each, {config.epochs} epochs")
     return FINISHED
 
@@ -71,22 +79,25 @@ def _note_start(run_dir: Path, epoch: int, environment: Mapping[str, str]) -> No
 def _alone(store_dir: Path) -> Iterator[None]:
     """One job at a time prepares: the points of an array that start together need the same stores."""
     store_dir.mkdir(parents=True, exist_ok=True)
-    with (store_dir / ".prepare.lock").open("a") as file:
-        with suppress(OSError):  # a file system without locks; then they do the same work side by side
-            fcntl.flock(file, fcntl.LOCK_EX)
+    lock = file_lock(store_dir / ".prepare.lock")
+    with suppress(OSError, NotImplementedError):  # a file system without locks; then they do the same work side by side
+        lock.acquire()
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def end(run_dir: Path) -> int:
     """Show how the run came out; an exit code."""
     config = load(run_dir / files.CONFIG)
-    summary = reported(run_dir)
-    if summary.get("status") == "finished":
-        result_table(summary)
+    reported = read_summary(run_dir)
+    if reported is not None and reported.status == summary.FINISHED:
+        result_table(reported)
         say(f"figures, logs and configuration: {run_dir}")
         return FINISHED
-    if summary.get("status") == "interrupted":
-        trained, starts = len(summary["losses"]), read_job(run_dir)["starts"]
+    if reported is not None and reported.status == summary.INTERRUPTED:
+        trained, starts = len(reported.losses), read_job(run_dir)["starts"]
         if starts and trained <= starts[-1]["epoch"]:  # queued again it would come no further
             say(f"sargnn: A signal ended the run before it had trained an epoch more than the {trained} that it began with.")
             say("  next:    a longer slurm.time, and slurm.signal_s longer than an epoch takes")
@@ -94,18 +105,18 @@ def end(run_dir: Path) -> int:
         say(f"a signal ended the run after epoch {trained} of {config.epochs}; a checkpoint is written")
         return INTERRUPTED
     what = "The workers ended without a result."
-    report_failure(config, run_dir, what)
+    report_failure(run_dir, describe_identity(config), what)
     say(f"sargnn: {what} The last lines of their logs (what ended them first is in srun's lines above):")
-    for line in _last_lines(config, run_dir):
+    for line in _last_lines(run_dir, config.world):
         say(f"    {line}")
     say(f"  next:    look into {run_dir / 'logs'}; submitted again, the run goes on from its newest checkpoint")
     return FAILED
 
 
-def _last_lines(config: RunConfig, run_dir: Path) -> list[str]:
+def _last_lines(run_dir: Path, world: int) -> list[str]:
     """The ends of the first ranks' logs."""
     lines: list[str] = []
-    for rank in range(config.world):
+    for rank in range(world):
         path = files.log_path(run_dir, rank)
         if len(lines) < _LOGS * _LINES and path.exists():
             lines += [f"rank {rank}: {line}" for line in path.read_text(errors="replace").splitlines()[-_LINES:]]
@@ -123,7 +134,7 @@ def main() -> int:
     except SargnnError as error:
         print(f"sargnn: {error}", file=sys.stderr)
         if (run_dir / files.CONFIG).is_file():
-            report_failure(load(run_dir / files.CONFIG), run_dir, str(error))
+            report_failure(run_dir, describe_identity(load(run_dir / files.CONFIG)), str(error))
         return FAILED
 
 

@@ -7,24 +7,27 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sargnn.config import RunConfig, flatten, load, save
-from sargnn.errors import ConfigError
-from sargnn.launch.run_folder import hold
+from sargnn.config import RunConfig, fixed_settings, load, save
+from sargnn.errors import ConfigError, SargnnError
+from sargnn.launch.run_folder import hold_run_dir
 from sargnn.launch.slurm import Job, SlurmConfig, check_syntax, render, run_dir_line
 from sargnn.tracking import files
+from sargnn.tracking.summary import FINISHED, read_summary
 
 JOB = "job.json"
-_FREE = ("threads", "comm.", "tracking.", "checkpoint.", "prepare.", "run_dir", "store_dir", "profile")
-"""Settings that may change between two submissions of one run; a finer list than resuming allows, for runs are compared."""
 
 
 def read_job(run_dir: Path) -> dict[str, Any]:
-    """``script``, ``index`` (in an array, else None), ``jobs`` (numbers) and ``starts``; empty lists if there is no record."""
+    """``script``, ``index`` (in an array, else None), ``jobs`` (numbers) and ``starts``; empty if there is no whole record."""
     empty: dict[str, Any] = {"script": None, "index": None, "jobs": [], "starts": []}
     try:
-        return empty | files.read_json(run_dir / JOB)
-    except (OSError, ValueError):
+        record = empty | files.read_json(run_dir / JOB)
+    except SargnnError:
         return empty
+    starts = record["starts"]
+    fits = isinstance(record["jobs"], list) and all(isinstance(one, str) for one in record["jobs"])
+    fits &= isinstance(starts, list) and all(isinstance(one, dict) and isinstance(one.get("epoch"), int) for one in starts)
+    return record if fits else empty
 
 
 def note_job(run_dir: Path, **changes: Any) -> None:
@@ -63,23 +66,17 @@ def _usable(config: RunConfig, run_dir: Path) -> bool:
         return not any(run_dir.iterdir())
     if not (run_dir / JOB).exists() or _is_over(run_dir):
         return False
-    return _kept(load(run_dir / files.CONFIG)) == _kept(config)
+    return fixed_settings(load(run_dir / files.CONFIG)) == fixed_settings(config)
 
 
 def _is_over(run_dir: Path) -> bool:
-    try:
-        return bool(files.read_json(run_dir / files.SUMMARY).get("status") == "finished")
-    except (OSError, ValueError):
-        return False
-
-
-def _kept(config: RunConfig) -> dict[str, Any]:
-    return {key: value for key, value in flatten(config).items() if not key.startswith(_FREE)}
+    summary = read_summary(run_dir)
+    return summary is not None and summary.status == FINISHED
 
 
 def check_point(config: RunConfig, run_dir: Path) -> None:
     """A sweep's folder holds this point or nothing. Raises ``ConfigError``."""
-    if (run_dir / files.CONFIG).exists() and _kept(load(run_dir / files.CONFIG)) != _kept(config):
+    if (run_dir / files.CONFIG).exists() and fixed_settings(load(run_dir / files.CONFIG)) != fixed_settings(config):
         raise ConfigError("The sweep's folder holds other runs.", given=str(run_dir), hint="remove it, or choose other points")
 
 
@@ -106,7 +103,7 @@ def write(slurm: SlurmConfig, job: Job, configs: Sequence[RunConfig], template: 
     try:
         for index, (config, run_dir) in enumerate(zip(configs, job.run_dirs, strict=True)):
             run_dir.mkdir(parents=True, exist_ok=True)
-            hold(run_dir).close()  # nothing works in it now
+            hold_run_dir(run_dir).release()  # nothing works in it now
             save(dataclasses.replace(config, run_dir=str(run_dir)), run_dir / files.CONFIG)
             note_job(run_dir, script=str(script), index=index if job.is_array else None)
         script.parent.mkdir(parents=True, exist_ok=True)

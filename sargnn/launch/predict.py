@@ -5,14 +5,21 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sargnn.config import LabelPropagationConfig, RunConfig, StackConfig, save
-from sargnn.errors import ConfigError
-from sargnn.launch.local import made_ready, prepare_run, run_workers
+from sargnn.config import RunConfig, save
+from sargnn.errors import ConfigError, SargnnError
+from sargnn.launch.check import check_graph, check_network, check_strategies
+from sargnn.launch.env import prepare_process
+from sargnn.launch.local import worker_settings
+from sargnn.launch.processes import start_fork_server
 from sargnn.launch.run_folder import check_made_for
+from sargnn.launch.start import run_workers
+from sargnn.launch.stores import partition_of, prepare_stores
 from sargnn.tracking import files
+from sargnn.tracking.inputs import Inputs, read_inputs, write_inputs
 from sargnn.tracking.progress import say
 
 FOLDER = "predictions"
@@ -34,36 +41,36 @@ def predict(
         SargnnError: anything a user can cause.
     """
     started_at = time.time()
-    model = config.model
-    if embeddings and (not isinstance(model, StackConfig) or model.num_layers == 1):
-        raise ConfigError("A model of one layer has no embeddings.", given="embeddings=true", allowed="embeddings=false")
     trained = config
     _check_folder(folder)
-    config = made_ready(dataclasses.replace(config, mfg=False, profile=False))
+    config = prepare_process(dataclasses.replace(config, mfg=False, profile=False))
+    check_network(config.comm)
+    start_fork_server()
+    check_strategies(config)
     from sargnn.training import checkpoint
     from sargnn.training.predict import MANIFEST
 
-    path, epoch = None, None
-    if not isinstance(model, LabelPropagationConfig):  # which has nothing to remember
-        path = _checkpoint(run_dir, which)
-        meta = checkpoint.opened(path, verify=which == "best").meta
+    if embeddings and not config.model.has_embeddings:
+        raise ConfigError("A model of one layer has no embeddings.", given="embeddings=true", allowed="embeddings=false")
+    path, meta = None, None
+    if config.model.trains:  # else there is nothing to remember
+        path = _choose_checkpoint(run_dir, which)
+        meta = checkpoint.open_checkpoint(path, verify=which == "best").meta
         check_made_for(meta, trained, meta["dataset_hash"], path)
-        epoch = meta["epoch"]
-    prepared = prepare_run(config)
-    if path is not None:
-        check_made_for(meta, trained, prepared.dataset_hash, path)
+    stores = prepare_stores(partition_of(config), partial(check_graph, config))
+    if path is not None and meta is not None:
+        check_made_for(meta, trained, stores.dataset_hash, path)
+    epoch = None if meta is None else meta["epoch"]
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     config = dataclasses.replace(config, run_dir=str(run_dir))
-    inputs = {
-        "partition": str(prepared.partition), "started_at": started_at, "git_sha": None, "predict": {"embeddings": embeddings},
-        "checkpoint": str(path.resolve()) if path else None, "dataset_hash": prepared.dataset_hash,
-    }  # fmt: skip
-    files.write_json(folder / files.INPUTS, inputs)
+    loaded = str(path.resolve()) if path else None
+    predict = {"embeddings": embeddings}
+    write_inputs(folder, Inputs(str(stores.partition), started_at, stores.dataset_hash, checkpoint=loaded, predict=predict))
     save(config, folder / files.CONFIG)
     after = f" after epoch {epoch}" if epoch is not None else ""
     say(f"predicting with {config.name}{after}: {config.world} workers with {config.threads} threads each")
-    run_workers(config, folder, hint="the same command again starts anew")
+    run_workers(folder, worker_settings(config), hint="the same command again starts anew")
     manifest = files.read_json(folder / MANIFEST)
     manifest |= {"run": str(run_dir), "epoch": epoch, "time_s": time.time() - started_at}
     files.write_json(folder / MANIFEST, manifest)
@@ -75,14 +82,14 @@ def _check_folder(folder: Path) -> None:
     if not folder.exists():
         return
     try:
-        ours = folder.is_dir() and (not any(folder.iterdir()) or "predict" in files.read_json(folder / files.INPUTS))
-    except (OSError, ValueError):
+        ours = folder.is_dir() and (not any(folder.iterdir()) or read_inputs(folder).predict is not None)
+    except (OSError, SargnnError):
         ours = False
     if not ours:
         raise ConfigError("The folder holds something else.", given=str(folder), hint="choose another: out=FOLDER")
 
 
-def _checkpoint(run_dir: Path, which: str) -> Path:
+def _choose_checkpoint(run_dir: Path, which: str) -> Path:
     from sargnn.training import checkpoint
 
     if which == "best":

@@ -1,4 +1,6 @@
-"""What the fork server imports once, so that every worker starts with it and shares its memory; a task imports it by itself.
+"""What the fork server imports once, so that every worker starts with it and shares its memory.
+
+A job's worker, which no fork server starts, imports it itself.
 
 No parallel region may run here: GNU OpenMP does not survive a fork.
 """
@@ -10,11 +12,11 @@ import torch._dynamo  # noqa: F401  (the first optimizer would import it, 80 MB 
 
 import sargnn.engine.reducers.max
 import sargnn.engine.reducers.mean
+import sargnn.launch.work
 import sargnn.models.layers.gat
 import sargnn.models.layers.gcn
 import sargnn.models.layers.rgcn
 import sargnn.models.layers.sage  # noqa: F401
-from sargnn.launch import worker  # noqa: F401
 from sargnn.launch.compile import warm_up
 
 if os.environ.get("NUMBA_THREADING_LAYER") == "workqueue":

@@ -1,26 +1,26 @@
 """Worker processes on this machine: started from a fork server, watched, ended.
 
-The launching process hosts the store that workers meet at. There each of them publishes a beat and how far it is, so that one
-that hangs can be told from those that wait for it. A pipe to each worker closes when the launching process ends, however
-it ends; workers then end too.
+The launching process serves the store that workers meet at, on 127.0.0.1 and only to who knows a token that is drawn for every
+start (``comm.meeting``); gloo listens on the loopback interface too, unless ``comm.interface`` names another. Workers publish
+heartbeats in the store, so that one that hangs can be told from those that wait for it. A pipe to each worker closes when the
+launching process ends, however it ends; workers then end too.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import secrets
 import signal
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from multiprocessing import connection, forkserver
 from types import FrameType
 from typing import Any
 
 from sargnn.errors import ConfigError
-from sargnn.launch import pulse
 
 _PAUSE_S = 0.1
 _BLAME_S = 1.5
@@ -44,8 +44,26 @@ class Failure:
 
 def start_fork_server() -> None:
     """Let the fork server import and compile what workers need while the stores are prepared."""
-    multiprocessing.set_forkserver_preload(["sargnn.launch.deaf", "sargnn.launch.preload"])
+    multiprocessing.set_forkserver_preload(["sargnn.launch.ignore_signals", "sargnn.launch.preload"])
     forkserver.ensure_running()
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """What starting and watching workers depends on.
+
+    Attributes:
+        world: P. port: where workers meet; None for a free one.
+        interface: that gloo listens on; None for the loopback interface.
+        timeout_s: how long one may go on when another has ended, and be silent when another is not.
+        grace_s: how long they may take to end by themselves when asked to.
+    """
+
+    world: int
+    port: int | None
+    interface: str | None
+    timeout_s: float
+    grace_s: float = 12.0
 
 
 class Workers:
@@ -53,42 +71,39 @@ class Workers:
 
     Args:
         entry: what a worker runs, with the path of the run's configuration.
-        world: P. port: where they meet; None for a free one.
-        timeout_s: how long one may go on when another has ended.
-        grace_s: how long they may take to end by themselves when asked to.
     """
 
-    def __init__(
-        self, entry: Callable[[str], None], config_path: str, world: int, *, port: int | None, timeout_s: float, grace_s: float
-    ) -> None:
-        from torch.distributed import TCPStore
+    def __init__(self, entry: Callable[[str], None], config_path: str, settings: WorkerSettings) -> None:
+        from sargnn.comm.meeting import MeetingServer
 
-        self.world, self.timeout_s, self.grace_s = world, timeout_s, grace_s
+        self.settings = settings
         self.asked: int | None = None
+        token = secrets.token_hex(32)
         try:
-            self._store = TCPStore(
-                "localhost", port or 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=30)
-            )
-        except RuntimeError as error:
-            raise ConfigError("Workers have no port to meet at.", given=f"comm.port={port}", hint=str(error)) from error
+            self._store = MeetingServer("127.0.0.1", settings.port or 0, token)
+        except OSError as error:
+            given = f"comm.port={settings.port}"
+            raise ConfigError("Workers have no port to meet at.", given=given, hint=error.strerror) from error
         context = multiprocessing.get_context("forkserver")
         self._lifelines: list[connection.Connection] = []
         self._processes = []
-        for rank in range(world):
+        interface = settings.interface or loopback_interface()
+        for rank in range(settings.world):
             ours, theirs = context.Pipe()
             self._lifelines.append(ours)
-            arguments = (entry, config_path, rank, world, self._store.port, theirs)
+            seat = Seat(rank, settings.world, f"127.0.0.1:{self._store.port}", token, interface)
+            arguments = (entry, config_path, seat, theirs)
             self._processes.append(context.Process(target=_live, args=arguments, name=f"worker {rank}"))
         for process in self._processes:
             process.start()
 
     def watch(self) -> Failure | None:
-        """Wait until all have ended; at the first failure end the others and say whose it was.
+        """Wait until all have ended; at the first failure end the others and return whose it was.
 
         SIGINT, SIGTERM and SIGHUP ask the workers to write a checkpoint and end (``asked`` holds the signal); those that have
         not ended after ``grace_s``, or at a second signal, are killed. SIGUSR1 asks for a checkpoint only.
         """
-        # What is ignored already, as under nohup, stays so.
+        # A signal that this process was started to ignore, as under nohup or in a shell's background, stays ignored.
         heard = [number for number in _FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
         previous = {number: signal.signal(number, self._on_signal) for number in heard}
         try:
@@ -99,9 +114,12 @@ class Workers:
                 signal.signal(number, handler)
 
     def _watch(self) -> Failure | None:
-        lost_at, before = 0.0, None
+        from sargnn.launch.heartbeat import Beat, SilenceClock, find_slowest, has_lost_peer, read_beats
+
+        world, timeout_s, peek = self.settings.world, self.settings.timeout_s, self._store.peek
+        lost_at, before = 0.0, list[Beat]()
         first_done_at: float | None = None
-        silence = pulse.Silence(self.world)
+        silence = SilenceClock(world)
         while True:
             alive = [process for process in self._processes if process.exitcode is None]
             failed = [rank for rank, process in enumerate(self._processes) if process.exitcode not in (None, 0)]
@@ -115,17 +133,17 @@ class Workers:
                 return None
             if first_done_at is None and any(process.exitcode == 0 for process in self._processes):
                 first_done_at = time.monotonic()
-            if first_done_at is not None and time.monotonic() - first_done_at > self.timeout_s and self.asked is None:
+            if first_done_at is not None and time.monotonic() - first_done_at > timeout_s and self.asked is None:
                 return Failure(self._processes.index(alive[0]), None)
-            if before is None and pulse.someone_is_lost(self._store):
-                lost_at, before = time.monotonic(), pulse.pulses(self._store, self.world)
-            if before is not None and time.monotonic() - lost_at > _BLAME_S and self.asked is None:
-                after = pulse.pulses(self._store, self.world)  # nobody has died: someone hangs
-                rank = pulse.slowest(before, after)
-                return Failure(rank, None, after[rank][1], max(begun for _, begun in after))
+            if not before and has_lost_peer(peek):
+                lost_at, before = time.monotonic(), read_beats(peek, world)
+            if before and time.monotonic() - lost_at > _BLAME_S and self.asked is None:
+                after = read_beats(peek, world)  # nobody has died: someone hangs
+                rank = find_slowest(before, after)
+                return Failure(rank, None, after[rank].begun, max(beat.begun for beat in after))
             # A worker that stops while the group is being made is noticed by its peers only after several time-outs.
-            silent = silence.longest(self._store, {self._processes.index(process) for process in alive})
-            if silent is not None and silent[1] > self.timeout_s and self.asked is None:
+            silent = silence.longest(peek, {self._processes.index(process) for process in alive})
+            if silent is not None and silent[1] > timeout_s and self.asked is None:
                 return Failure(silent[0], None)
             connection.wait([process.sentinel for process in alive], _PAUSE_S)
 
@@ -133,7 +151,7 @@ class Workers:
         if number == signal.SIGUSR1:
             self._send(signal.SIGUSR1)
         elif self.asked is None:
-            self.asked, self._deadline = number, time.monotonic() + self.grace_s
+            self.asked, self._deadline = number, time.monotonic() + self.settings.grace_s
             self._send(signal.SIGTERM)
         else:
             self._deadline = time.monotonic()
@@ -144,7 +162,8 @@ class Workers:
                 os.kill(process.pid, number)
 
     def end(self) -> None:
-        """Kill who is left."""
+        """Kill the workers that are left."""
+        self._store.close()
         for process in self._processes:
             if process.exitcode is None:
                 process.kill()
@@ -157,18 +176,37 @@ class Workers:
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
-def _live(
-    entry: Callable[[str], None], config_path: str, rank: int, world: int, port: int, lifeline: connection.Connection
-) -> None:
+def loopback_interface() -> str:
+    """The name of the interface that has 127.0.0.1."""
+    import psutil
+
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(one.address == "127.0.0.1" for one in addresses):
+            return name
+    return "lo"
+
+
+@dataclass(frozen=True)
+class Seat:
+    """One worker's place in the group, as it needs to join: ``comm.join`` lists what the environment says."""
+
+    rank: int
+    world: int
+    store: str
+    token: str
+    interface: str
+
+
+def _live(entry: Callable[[str], None], config_path: str, seat: Seat, lifeline: connection.Connection) -> None:
     """A worker process's whole life."""
+    from sargnn.comm.join import STORE, TOKEN
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the launching process decides
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # likewise when the terminal closes
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until there is something to write
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # likewise
-    os.environ.update(
-        RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="localhost", MASTER_PORT=str(port),
-        TORCHELASTIC_USE_AGENT_STORE="True",  # PyTorch's word for: the store is there already
-    )  # fmt: skip
+    os.environ.update(RANK=str(seat.rank), WORLD_SIZE=str(seat.world), GLOO_SOCKET_IFNAME=seat.interface)
+    os.environ.update({STORE: seat.store, TOKEN: seat.token})
     threading.Thread(target=_end_with, args=(lifeline,), name="lifeline", daemon=True).start()
     entry(config_path)
 

@@ -3,97 +3,61 @@
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+from filelock import BaseFileLock, Timeout
 
 from sargnn.config import RunConfig, save
 from sargnn.errors import ConfigError
+from sargnn.launch.stores import Stores
 from sargnn.tracking import files
+from sargnn.tracking.inputs import Inputs, write_inputs
+from sargnn.tracking.locks import file_lock
 from sargnn.tracking.progress import say
+from sargnn.tracking.summary import FINISHED, read_summary
 
 
-@dataclasses.dataclass(frozen=True)
-class Prepared:
-    """The stores of a run.
-
-    Attributes:
-        partition: the partition store's folder. stats: its quality. dataset_hash: of the dataset that it was cut from.
-    """
-
-    partition: Path
-    stats: dict[str, Any]
-    dataset_hash: str
-
-
-def begin(
-    config: RunConfig, run_dir: Path, prepared: Prepared, *, started_at: float, going_on: bool | None
-) -> tuple[dict[str, Any], int]:
+def begin_run(config: RunConfig, run_dir: Path, stores: Stores, *, started_at: float, going_on: bool | None) -> Inputs:
     """Write what workers read: ``config.yaml`` and ``inputs.json``; drop what the newest checkpoint has not seen.
 
     Args:
         started_at: Unix time at which the command began.
-        going_on: False: the run is new. True: from its newest whole checkpoint. None: so where there is one, else anew.
-
-    Returns:
-        The inputs, and how many epochs are trained already.
+        going_on: False: the run is new. True: from its newest whole checkpoint. None: so if there is one, else anew.
 
     Raises:
         ConfigError: the run is over, or has no checkpoint to go on from, or one of another dataset or other settings.
     """
     from sargnn.tracking.provenance import git_sha
 
-    inputs: dict[str, Any] = {
-        "partition": str(prepared.partition), "started_at": started_at, "git_sha": git_sha(),
-        "partition_stats": {f"partition.{key}": value for key, value in prepared.stats.items()},
-    }  # fmt: skip
-    first_epoch = 0
+    stats = {f"partition.{key}": value for key, value in stores.stats.items()}
+    inputs = Inputs(str(stores.partition), started_at, stores.dataset_hash, git_sha(), partition_stats=stats)
     if going_on is not False:
-        if (summary := reported(run_dir)).get("status") == "finished":
-            trained = len(summary["losses"])
+        summary = read_summary(run_dir)
+        if summary is not None and summary.status == FINISHED:
+            trained = len(summary.losses)
             given = f"{run_dir}, {trained} epochs{'' if trained == config.epochs else ', then early stopping'}"
             raise ConfigError("The run has trained all its epochs.", given=given)
-        first_epoch = choose_checkpoint(config, run_dir, inputs, prepared.dataset_hash)
-        if going_on and not inputs["checkpoint"]:
+        inputs = choose_checkpoint(config, run_dir, inputs, stores.dataset_hash)
+        if going_on and inputs.checkpoint is None:
             raise ConfigError(
                 "The run holds no checkpoint to go on from.", given=str(run_dir), hint="train anew, without resume="
             )
-        files.keep_metrics(run_dir, first_epoch)
-    inputs["first_epoch"] = first_epoch
+        files.keep_metrics(run_dir, inputs.first_epoch)
     save(config, run_dir / files.CONFIG)
-    files.write_json(run_dir / files.INPUTS, inputs)
+    write_inputs(run_dir, inputs)
     if going_on is not False:
         (run_dir / files.SUMMARY).unlink(missing_ok=True)
-    if first_epoch:
-        say(f"going on after epoch {first_epoch} of '{run_dir}'")
-    return inputs, first_epoch
+    if inputs.first_epoch:
+        say(f"going on after epoch {inputs.first_epoch} of '{run_dir}'")
+    return inputs
 
 
-def reported(run_dir: Path) -> dict[str, Any]:
-    """What the workers reported; empty if they did not come so far."""
-    path = run_dir / files.SUMMARY
-    return files.read_json(path) if path.exists() else {}
-
-
-def report_failure(config: RunConfig, run_dir: Path, error: str, *, interrupted: bool = False) -> dict[str, Any]:
-    """Write the summary of a run whose workers wrote none; what it holds."""
-    losses = [row["loss"] for row in files.MetricsTail(run_dir).new_rows()]
-    summary = {"status": "interrupted" if interrupted else "failed", "error": error, "losses": losses, "world": config.world}
-    summary |= {"mode": config.mode.name, "model": config.model.name, "config_hash": config.config_hash}
-    try:
-        files.write_json(run_dir / files.SUMMARY, summary)
-    except OSError as failed:
-        say(f"warning: the summary cannot be written: {failed}")
-    return summary
-
-
-def make_run_dir(config: RunConfig) -> Path:
-    """A new folder: ``run_dir`` as given, or ``runs/NAME``, with a number behind where that exists."""
-    if config.run_dir is not None:
-        run_dir = Path(config.run_dir).resolve()
+def make_run_dir(given: str | None, name: str) -> Path:
+    """A new folder: as given, or ``runs/NAME``, with a number behind it if that exists."""
+    if given is not None:
+        run_dir = Path(given).resolve()
         if (run_dir / files.CONFIG).exists():
             raise ConfigError(
                 "The run folder already holds a run.", given=str(run_dir), hint="choose another run_dir or remove it"
@@ -102,7 +66,7 @@ def make_run_dir(config: RunConfig) -> Path:
             raise ConfigError("The run folder is a file.", given=str(run_dir), hint="choose another run_dir")
         _mkdir(run_dir, exist_ok=True)
         return run_dir
-    base = Path("runs").resolve() / config.name
+    base = Path("runs").resolve() / name
     if base.parent.exists() and not base.parent.is_dir():
         raise ConfigError("'runs' is a file, where run folders should go.", given=str(base.parent), hint="choose a run_dir")
     candidate, number = base, 1
@@ -126,31 +90,26 @@ def _mkdir(path: Path, *, exist_ok: bool) -> None:
         ) from error
 
 
-def hold(run_dir: Path) -> IO[str]:
-    """Hold the run folder until closed. Raises ``ConfigError`` if another process does."""
-    file = (run_dir / ".lock").open("w")
+def hold_run_dir(run_dir: Path) -> BaseFileLock:
+    """Hold the run folder until released, or until this process ends. Raises ``ConfigError`` if another process does.
+
+    A file system without locks is no obstacle: then a warning says so.
+    """
+    lock = file_lock(run_dir / ".lock", timeout_s=0)
     try:
-        with suppress_unlocked():
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        file.close()
+        lock.acquire()
+    except Timeout as error:
         raise ConfigError("The run is under way in another process.", given=str(run_dir)) from error
-    return file
+    except (OSError, NotImplementedError) as error:
+        if not (run_dir / ".lock").exists():
+            raise
+        why = getattr(error, "strerror", None) or error
+        say(f"warning: this file system has no locks ({why}); see to it yourself that one job works on a run")
+    return lock
 
 
-@contextmanager
-def suppress_unlocked() -> Iterator[None]:
-    """Goes on, with a warning, on a file system that has no locks."""
-    try:
-        yield
-    except BlockingIOError:
-        raise
-    except OSError as error:
-        say(f"warning: this file system has no locks ({error.strerror}); see to it yourself that one job works on a run")
-
-
-def choose_checkpoint(config: RunConfig, run_dir: Path, inputs: dict[str, Any], dataset_hash: str) -> int:
-    """Note the newest whole checkpoint in ``inputs``; how many epochs it has (0: there is none). Damaged ones are put aside.
+def choose_checkpoint(config: RunConfig, run_dir: Path, inputs: Inputs, dataset_hash: str) -> Inputs:
+    """``inputs`` with the newest whole checkpoint, and how many epochs it has (0: there is none). Damaged ones are put aside.
 
     Raises:
         ConfigError: it was trained on another dataset, or with other settings.
@@ -161,12 +120,11 @@ def choose_checkpoint(config: RunConfig, run_dir: Path, inputs: dict[str, Any], 
     for damaged, problem in problems:
         say(f"warning: {str(problem).splitlines()[0]} The checkpoint before is used.")
         damaged.rename(damaged.with_name(f"damaged_{damaged.name}_{time.time_ns()}"))
-    inputs["checkpoint"] = str(path) if path else None
     if path is None:
-        return 0
-    meta = checkpoint.opened(path, verify=False).meta
+        return dataclasses.replace(inputs, checkpoint=None, first_epoch=0)
+    meta = checkpoint.open_checkpoint(path, verify=False).meta
     check_made_for(meta, config, dataset_hash, path)
-    return int(meta["epoch"])
+    return dataclasses.replace(inputs, checkpoint=str(path), first_epoch=int(meta["epoch"]))
 
 
 def check_made_for(meta: dict[str, Any], config: RunConfig, dataset_hash: str, path: Path) -> None:

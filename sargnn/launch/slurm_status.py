@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import statistics
 import subprocess
@@ -13,6 +12,7 @@ from sargnn.config import load
 from sargnn.errors import ConfigError
 from sargnn.launch.job_files import read_job
 from sargnn.tracking import files
+from sargnn.tracking.summary import FINISHED, read_summary
 
 _PATIENCE_S = 20
 _RECENT = 10
@@ -131,15 +131,12 @@ def _epochs(run_dir: Path) -> list[str]:
         lines.append(f"{text}, {usual:.3g} s an epoch, {(config.epochs - last['epoch'] - 1) * usual / 60:.1f} min left")
     else:
         lines.append(f"no epoch of {config.epochs} yet")
-    try:
-        summary = files.read_json(run_dir / files.SUMMARY)
-    except (OSError, json.JSONDecodeError):
-        summary = {}
-    if summary.get("status") == "finished":
+    summary = read_summary(run_dir)
+    if summary is not None and summary.status == FINISHED:
         lines[-1] = lines[-1].rpartition(", ")[0]
         lines.append("finished")
-    elif "status" in summary:
-        lines.append(f"{summary['status']}: {str(summary.get('error', '')).splitlines()[0]}")
+    elif summary is not None:
+        lines.append(f"{summary.status}: {(summary.error or '').partition(chr(10))[0]}")
     starts = read_job(run_dir)["starts"]
     if len(starts) > 1:
         lines.append(f"started {len(starts)} times, at epochs {', '.join(str(start['epoch']) for start in starts)}")

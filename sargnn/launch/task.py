@@ -2,8 +2,8 @@
 
     python -m sargnn.launch.task RUN_DIR
 
-Takes the rank from torchrun's variables or else SLURM's, sets what must be set before torch is loaded (threads, memory, the
-network interface), and becomes the worker.
+Takes the rank from torchrun's variables or else SLURM's, and the run's token from its folder. Sets what must be set before
+torch is loaded (threads, memory, the network interface), and becomes the worker.
 """
 
 from __future__ import annotations
@@ -40,6 +40,17 @@ def ranks(environment: Mapping[str, str]) -> dict[str, str]:
     if missing:
         raise ConfigError("Workers do not know where to meet.", given=f"{' and '.join(missing)} not set")
     return found
+
+
+def read_token(run_dir: Path) -> str:
+    """What the run's workers know each other by; ``launch.job begin`` has drawn it. Raises ``ConfigError``."""
+    try:
+        return (run_dir / files.TOKEN).read_text()
+    except OSError as error:
+        given = f"{run_dir / files.TOKEN}: {error.strerror}"
+        raise ConfigError(
+            "The run's token cannot be read.", given=given, hint="the user who has prepared the run starts it"
+        ) from error
 
 
 def check_interface(interface: str | None, environment: Mapping[str, str]) -> None:
@@ -80,9 +91,12 @@ def main() -> None:
                 "The run is not prepared.", given=str(run_dir), hint=f"python -m sargnn.launch.job begin {run_dir}, once"
             )
         environment |= ranks(environment)
+        token = read_token(run_dir)
         check_interface(config.comm.interface, environment)
     except SargnnError as error:
         sys.exit(f"sargnn: {error}")
+    environment["SARGNN_TOKEN"] = token
+    environment.pop("SARGNN_STORE", None)
     if config.comm.interface is not None:
         environment["GLOO_SOCKET_IFNAME"] = config.comm.interface
     environment |= worker_environment(config.threads or 1)

@@ -1,11 +1,12 @@
-"""Models: graph layers and the stack that joins them."""
+"""Models: for each its settings; graph layers and the stack that joins them."""
 
 MODELS = {
-    "sage": "sargnn.models.layers.sage:build",
-    "gat": "sargnn.models.layers.gat:build",
-    "gcn": "sargnn.models.layers.gcn:build",
-    "rgcn": "sargnn.models.layers.rgcn:build",
-    "mlp": "sargnn.models.layers.mlp:build",
-    "linear": "sargnn.models.layers.mlp:build",
-    "label_propagation": "sargnn.models.layers.label_propagation:build",
+    "sage": "sargnn.models.sage:Sage",
+    "gat": "sargnn.models.gat:Gat",
+    "gcn": "sargnn.models.gcn:Gcn",
+    "rgcn": "sargnn.models.rgcn:Rgcn",
+    "mlp": "sargnn.models.mlp:Mlp",
+    "linear": "sargnn.models.mlp:Mlp",
+    "label_propagation": "sargnn.models.label_propagation:LabelPropagation",
 }
+"""Name -> settings class, a ``sargnn.config.ModelSettings``."""

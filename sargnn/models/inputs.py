@@ -39,7 +39,7 @@ class Inputs(nn.Module, ABC):
 
     Attributes:
         width: D.
-        constant: whether they are the same in every epoch and need no error.
+        constant: whether they are the same in every epoch and need no gradient.
     """
 
     width: int
@@ -143,8 +143,8 @@ class TypedRows(Inputs):
 
     def forward(self, rows: Tensor) -> Tensor:
         tables = [self.embeddings[name] for name in self._embedded.values()]
-        spans = [(self._bounds[t], self._bounds[t + 1]) for t in self._embedded]
-        joined: Tensor = _Joined.apply(rows, spans, *tables) if tables else rows
+        runs = [(self._bounds[t], self._bounds[t + 1]) for t in self._embedded]
+        joined: Tensor = _Joined.apply(rows, runs, *tables) if tables else rows
         if not self._mapped:
             return joined
         pieces = [joined[a:b] for a, b in zip(self._bounds, self._bounds[1:], strict=False)]
@@ -160,13 +160,13 @@ class TypedRows(Inputs):
 
 
 class _Joined(torch.autograd.Function):
-    """The table that the embeddings are runs of: nothing is copied, and each gets its run of the table's error."""
+    """The table that the embeddings are runs of: nothing is copied, and each gets its run of the table's gradient."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, spans: list[tuple[int, int]], *tables: Tensor) -> Tensor:
-        ctx.spans = spans
+    def forward(ctx: Any, rows: Tensor, runs: list[tuple[int, int]], *tables: Tensor) -> Tensor:
+        ctx.runs = runs
         return rows.view_as(rows)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return (None, None, *(grad[a:b] for a, b in ctx.spans))
+        return (None, None, *(grad[a:b] for a, b in ctx.runs))

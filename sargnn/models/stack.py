@@ -14,27 +14,47 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional
 from torch import Tensor, nn
 
-from sargnn.config import StackConfig
 from sargnn.engine.aggregate import Engine
-from sargnn.engine.dropout import dropout
-from sargnn.engine.fork import added, fork
-from sargnn.engine.linear import linear_columns
-from sargnn.engine.nodewise import norm_act_drop
 from sargnn.engine.norm import DistributedBatchNorm
 from sargnn.engine.rebuild import self_rows
 from sargnn.engine.reducers.base import Reducer
 from sargnn.models.inputs import GraphShape, Inputs
+from sargnn.models.settings import StackSettings
 from sargnn.rng import Purpose
 from sargnn.shards.plan import LayerPlan
-from sargnn.spans import NODEWISE, span
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": torch.nn.functional.relu,
-    "elu": torch.nn.functional.elu,
-}
+
+@dataclass(frozen=True)
+class LayerInput:
+    """What a layer reads: rows [N, F], and labels beside them where they are part of the input.
+
+    Attributes:
+        rows: [N, F].
+        labels: [N, C], further columns, without gradient. They change every epoch, also where ``rows`` are constant.
+    """
+
+    rows: Tensor
+    labels: Tensor | None = None
+
+    @property
+    def blocks(self) -> list[Tensor]:
+        """The blocks of columns, in order."""
+        return [self.rows] if self.labels is None else [self.rows, self.labels]
+
+    def joined(self) -> Tensor:
+        """All columns in one table, [N, F + C]."""
+        return self.rows if self.labels is None else torch.cat(self.blocks, 1)
+
+    def self_rows(self, plan: LayerPlan) -> list[Tensor]:
+        """The blocks of the rows that the output rows are, [M, ...] each."""
+        return [self_rows(plan, block) for block in self.blocks]
+
+    def fork(self, engine: Engine) -> tuple[LayerInput, LayerInput]:
+        """The same for each of two readers."""
+        one, other = engine.operators.fork(self.rows)
+        return LayerInput(one, self.labels), LayerInput(other, self.labels)
 
 
 @dataclass(frozen=True)
@@ -45,7 +65,7 @@ class LayerSpec:
         index: from 0. last: whether its output are the logits.
         in_width, out_width: features of the input and the output rows.
         bias: whether it has one; not before a batch norm, where its true gradient is zero.
-        constant_input: see ``GraphLayer``.
+        constant_columns: how many of the first input columns are the same in every epoch and need no gradient.
     """
 
     index: int
@@ -53,47 +73,47 @@ class LayerSpec:
     in_width: int
     out_width: int
     bias: bool
-    constant_input: bool
-
-
-def blocks_of(h: Tensor, columns: Tensor | None) -> list[Tensor]:
-    """Blocks of a layer's input columns."""
-    return [h] if columns is None else [h, columns]
+    constant_columns: int = 0
 
 
 class GraphLayer(nn.Module, ABC):
     """One layer: rows [N, in_width] to rows [M, out_width].
 
     Args:
-        constant_input: the input is the same in every epoch and needs no error: the first layer without input dropout. Its last
-            columns may change (labels); they come apart from the others then.
+        spec: its place in the stack.
+        out_width: of its output, where that is not ``spec.out_width``.
+
+    Attributes:
+        constant_input: the input's rows are the same in every epoch and need no gradient; labels beside them may change.
     """
 
     uses_edges: bool = True
     """Whether it aggregates at all."""
+    reads_blocks: bool = False
+    """Whether it maps constant columns and labels without joining them."""
 
-    def __init__(self, in_width: int, out_width: int, *, constant_input: bool) -> None:
+    def __init__(self, spec: LayerSpec, out_width: int | None = None) -> None:
         super().__init__()
-        self.in_width, self.out_width = in_width, out_width
-        self.constant_input = constant_input
+        self.in_width, self.out_width = spec.in_width, out_width or spec.out_width
+        self.constant_input = bool(spec.constant_columns) and (self.reads_blocks or spec.constant_columns == spec.in_width)
 
     @property
     def transforms_first(self) -> bool:
         """Whether the linear map comes before the aggregation: the narrower side travels, if the reducer is linear.
 
         At equal widths the map comes first, because a linear aggregation saves nothing for backward. Over a constant
-        input the aggregation comes first: its error is not wanted, so nothing travels back.
+        input the aggregation comes first: its gradient is not wanted, so nothing travels back.
         """
         return self.out_width <= self.in_width and not self.constant_input and self.reducer.linear
 
     @property
-    def sent_widths(self) -> tuple[int, ...]:
+    def exchanged_widths(self) -> tuple[int, ...]:
         """Widths of the tensors that travel."""
         return (self.out_width if self.transforms_first else self.in_width,)
 
     @property
-    def sent_needs_grad(self) -> bool:
-        """Whether errors of the rows that travel are wanted."""
+    def exchanged_needs_grad(self) -> bool:
+        """Whether gradients of the rows that travel are wanted."""
         return not self.constant_input
 
     @property
@@ -101,21 +121,23 @@ class GraphLayer(nn.Module, ABC):
     def reducer(self) -> Reducer:
         """How messages are folded."""
 
-    @abstractmethod
-    def forward(self, engine: Engine, plan: LayerPlan, h: Tensor, columns: Tensor | None = None) -> Tensor:
-        """Rows [N, in_width] to rows [M, out_width].
+    def reducer_on(self, plan: LayerPlan) -> Reducer:
+        """How messages are folded on a plan that the layer was prepared for."""
+        return self.reducer
 
-        Args:
-            columns: [N, k], the last k columns where they are not in ``h``, without gradient; only for a layer with a constant
-                input that was built with ``takes_columns``.
-        """
+    def prepare(self, engine: Engine, plan: LayerPlan) -> None:  # noqa: B027 - most layers decide nothing
+        """Decide what depends on the plan, before it is first used; all workers must call it together."""
+
+    @abstractmethod
+    def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
+        """Rows [N, in_width] to rows [M, out_width]; ``x.labels`` only for ``reads_blocks`` and ``constant_input``."""
 
     def gathered(
-        self, engine: Engine, plan: LayerPlan, h: Tensor, columns: Tensor | None, aggregate: Callable[[Tensor], Tensor]
-    ) -> list[Tensor]:
-        """Blocks of columns [M, ...] of the aggregated input; those of a constant input are aggregated once, if possible."""
-        first = engine.constant(self, plan, lambda: aggregate(h)) if self.constant_input else aggregate(h)
-        return blocks_of(first, None if columns is None else aggregate(columns))
+        self, engine: Engine, plan: LayerPlan, x: LayerInput, aggregate: Callable[[Tensor], Tensor]
+    ) -> list[Tensor]:  # fmt: skip
+        """Blocks of columns [M, ...] of the aggregated input; constant rows are aggregated once, if that is allowed."""
+        first = engine.constant(self, plan, lambda: aggregate(x.rows)) if self.constant_input else aggregate(x.rows)
+        return [first] if x.labels is None else [first, aggregate(x.labels)]
 
 
 class Stack(nn.Module):
@@ -125,11 +147,10 @@ class Stack(nn.Module):
         inputs: what the first layer reads.
         layers: L graph layers.
         norm: ``batch`` or ``none``.
-        activation: a key of ``ACTIVATIONS``.
+        activation: ``relu`` or ``elu``.
         residual: add the layer's input (through a linear map without bias where widths differ) before the norm.
         dropout, input_dropout: probabilities.
         num_types: T, node types, each with a norm of its own.
-        first_takes_columns: label columns are given to the first layer apart from its other input.
         reads_labels: it needs them, whatever is configured.
     """
 
@@ -144,12 +165,10 @@ class Stack(nn.Module):
         dropout: float,
         input_dropout: float,
         num_types: int = 1,
-        first_takes_columns: bool = False,
         reads_labels: bool = False,
     ) -> None:
         super().__init__()
         self.inputs = inputs
-        self.first_takes_columns = first_takes_columns
         self.reads_labels = reads_labels
         self.layers = nn.ModuleList(layers)
         hidden = layers[:-1]
@@ -160,54 +179,54 @@ class Stack(nn.Module):
         self.activation = activation
         self.dropout, self.input_dropout = dropout, input_dropout
 
-    def forward(
-        self, engine: Engine, plans: Sequence[LayerPlan], x: Tensor, columns: Tensor | None = None, *, hidden: bool = False
-    ) -> Tensor:
+    def prepare(self, engine: Engine, plans: Sequence[LayerPlan]) -> None:
+        """Let the layers decide what depends on the plans, before they are first used; all workers must call it together."""
+        for layer, plan in zip(self.layers, plans, strict=True):
+            assert isinstance(layer, GraphLayer)
+            layer.prepare(engine, plan)
+
+    def forward(self, engine: Engine, plans: Sequence[LayerPlan], x: LayerInput, *, hidden: bool = False) -> Tensor:
         """Logits [M, C] of the last layer's output rows.
 
         Args:
-            plans: one per layer.
-            x: [N, D], the rows of ``inputs`` that the first layer reads.
-            columns: [N, label_columns], put beside them.
+            plans: one per layer, prepared.
+            x: [N, D], the rows of ``inputs`` that the first layer reads, with labels where they are part of its input.
             hidden: stop before the last layer and give its input, [M, hidden].
         """
         p_in, p = (self.input_dropout, self.dropout) if self.training else (0.0, 0.0)
-        h = x
-        if columns is not None and not (engine.mode.lean and self.first_takes_columns):
-            h, columns = torch.cat([h, columns], 1), None
-        h = engine.dropout(h, plans[0].node_ids, purpose=Purpose.INPUT_DROPOUT, layer=0, p=p_in)
+        first = self.layers[0]
+        assert isinstance(first, GraphLayer)
+        if not (first.constant_input and engine.operators.splits_columns):
+            x = LayerInput(x.joined())
+        if p_in:
+            draw = engine.draw(Purpose.INPUT_DROPOUT, 0, p_in)
+            x = LayerInput(engine.operators.dropout(x.rows, plans[0].node_ids, draw))
         last = len(self.layers) - 1
         for index, (layer, plan) in enumerate(zip(self.layers, plans, strict=True)):
             if index == last and hidden:
-                return plan.self_rows(h)
-            h, again = fork(h) if self.residuals and index < last else (h, h)
-            out = layer(engine, plan, h, columns if index == 0 else None)
+                return plan.self_rows(x.joined())
+            x, again = x.fork(engine) if self.residuals and index < last else (x, x)
+            out: Tensor = layer(engine, plan, x)
             if index == last:
                 return out
             if self.residuals:
-                residual = self.residuals[index]
-                own = [self_rows(plan, block) for block in blocks_of(again, None if index else columns)]
-                out = added(out, linear_columns(own, residual) if isinstance(residual, nn.Linear) else _joined(own))
-            h = self._between(engine, index, out, plan, p)
+                out = engine.operators.add(out, self._residual_rows(engine, index, plan, again))
+            x = LayerInput(self._between(engine, index, out, plan, p))
         raise AssertionError("a stack has at least one layer")
 
+    def _residual_rows(self, engine: Engine, index: int, plan: LayerPlan, x: LayerInput) -> Tensor:
+        """The layer's input [M, ...] as it is added to its output."""
+        residual, own = self.residuals[index], x.self_rows(plan)
+        if isinstance(residual, nn.Linear):
+            return engine.operators.linear(own, residual.weight, residual.bias)
+        return own[0] if len(own) == 1 else torch.cat(own, 1)
+
     def _between(self, engine: Engine, index: int, x: Tensor, plan: LayerPlan, p: float) -> Tensor:
-        """Norm, activation and dropout after layer ``index``: fused where the engine allows it."""
-        ids = plan.self_rows(plan.node_ids)
+        """Norm, activation and dropout after layer ``index``."""
         norm = self.norms[index] if self.norms else None
-        draw = engine.draw(Purpose.DROPOUT, index, p)
-        if engine.lean and (self.training or not torch.is_grad_enabled()):
-            if norm is None:
-                return norm_act_drop(x, None, None, None, self.activation, ids, draw, engine.group)
-            assert isinstance(norm, DistributedBatchNorm)
-            return norm.fused(x, engine.group, self.activation, ids, draw, plan.out_bounds)
-        with span(NODEWISE):
-            h = ACTIVATIONS[self.activation](x if norm is None else norm(x, engine.group, plan.out_bounds))
-        return h if draw is None else dropout(h, ids, draw)
-
-
-def _joined(blocks: list[Tensor]) -> Tensor:
-    return blocks[0] if len(blocks) == 1 else torch.cat(blocks, 1)
+        assert norm is None or isinstance(norm, DistributedBatchNorm)
+        ids, draw = plan.self_rows(plan.node_ids), engine.draw(Purpose.DROPOUT, index, p)
+        return engine.operators.norm_act_drop(x, norm, self.activation, ids, draw, plan.out_bounds)
 
 
 def _residual(in_width: int, out_width: int) -> nn.Module:
@@ -215,22 +234,20 @@ def _residual(in_width: int, out_width: int) -> nn.Module:
 
 
 def build_stack(
-    config: StackConfig,
+    config: StackSettings,
     inputs: Inputs,
     shape: GraphShape,
     make_layer: Callable[[LayerSpec], GraphLayer],
     hidden_width: int | None = None,
-    *,
-    takes_columns: bool = False,
 ) -> Stack:
     """A stack of ``num_layers`` layers, the last one as wide as there are classes.
 
     Args:
+        make_layer: makes the layer of a place in the stack.
         hidden_width: of the rows between layers; ``config.hidden`` if not given.
-        takes_columns: a first layer with a constant input takes label columns apart from it.
     """
     first_width = inputs.width + shape.label_columns
-    constant = config.input_dropout == 0 and inputs.constant and (takes_columns or not shape.label_columns)
+    constant = inputs.width if config.input_dropout == 0 and inputs.constant else 0
     widths = [first_width, *[hidden_width or config.hidden] * (config.num_layers - 1), shape.num_classes]
     last = config.num_layers - 1
     layers = [
@@ -241,7 +258,7 @@ def build_stack(
                 in_width=widths[index],
                 out_width=widths[index + 1],
                 bias=index == last or config.norm != "batch",
-                constant_input=index == 0 and constant,
+                constant_columns=constant if index == 0 else 0,
             )
         )
         for index in range(config.num_layers)
@@ -255,5 +272,4 @@ def build_stack(
         dropout=config.dropout,
         input_dropout=config.input_dropout,
         num_types=len(shape.schema.node_types),
-        first_takes_columns=takes_columns and constant,
     )

@@ -70,7 +70,7 @@ def _whole(dataset: Dataset) -> sparse.csr_array:
 
 
 def _typed(dataset: Dataset, graph: sparse.csr_array, world: int, config: PartitionerConfig) -> np.ndarray:
-    """Every type balanced: the large ones by METIS, the small ones, whose balance it cannot strike, afterwards."""
+    """METIS balances the large types. Types with few nodes a part, which it cannot balance, are balanced afterwards."""
     schema = dataset.schema
     small = [schema.count(t) * config.imbalance < world for t in range(len(schema.node_types))]
     types = schema.types_of(np.arange(dataset.num_nodes))

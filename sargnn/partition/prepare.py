@@ -34,12 +34,12 @@ def prepare_partition(config: RunConfig | PartitionConfig, dataset_path: Path) -
             given=f"world={config.world}",
             allowed=f"at most {dataset.num_nodes}",
         )
-    assign = resolve("partitioner", PARTITIONERS, config.partitioner.name)
+    assign = resolve("partitioner", PARTITIONERS, config.partitioner.choice)
     identity = {
         "version": FORMAT_VERSION,
         "order_version": ORDER_VERSION,
         "dataset": dataset.content_hash,
-        "partitioner": dataclasses.asdict(config.partitioner),
+        "partitioner": config.partitioner.identity,
         "world": config.world,
     }
     name = f"{dataset_path.name}-{config.partitioner.name}-w{config.world}-{key_of(identity)}"

@@ -6,11 +6,13 @@ import mmap
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 
+from sargnn.data.check import in_range
 from sargnn.data.dataset import Dataset
+from sargnn.data.manifest import blame_manifest, damage_error
 from sargnn.data.schema import Schema
 from sargnn.data.store import Store, StoreWriter
 from sargnn.partition.cut import PART_ARRAYS, Cutter, Part
@@ -49,17 +51,37 @@ class PartitionInfo:
 
 
 def partition_info(path: Path) -> PartitionInfo:
-    """Open a partition store's manifest."""
+    """What a partition store's manifest says. Raises ``StoreError`` for a store that is damaged or says something else."""
     store = _open(path)
-    meta: dict[str, Any] = {k: v for k, v in store.meta.items() if k not in ("stats", "made_by", "schema", "feature_widths")}
-    return PartitionInfo(
-        path=path,
-        partition_hash=store.content_hash,
-        stats=PartitionStats(**store.meta["stats"]),
-        schema=Schema.from_json(store.meta["schema"]),
-        feature_widths=tuple(store.meta["feature_widths"]),
-        **meta,
-    )
+    with blame_manifest(path, "of the partition"):
+        meta: dict[str, Any] = {
+            k: v for k, v in store.meta.items() if k not in ("stats", "made_by", "schema", "feature_widths")
+        }
+        info = PartitionInfo(
+            path=path,
+            partition_hash=store.content_hash,
+            stats=PartitionStats(**store.meta["stats"]),
+            schema=Schema.from_json(store.meta["schema"]),
+            feature_widths=tuple(store.meta["feature_widths"]),
+            **meta,
+        )
+        _check_types(info)
+        _check_types(info.stats)
+        if info.num_nodes != info.schema.num_nodes or len(info.feature_widths) != len(info.schema.node_types):
+            raise ValueError("the schema is another graph's")
+    return info
+
+
+def _check_types(record: PartitionInfo | PartitionStats) -> None:
+    """Words, whole numbers and fractions are where the fields want them. Raises ``TypeError``."""
+    for name, kind in get_type_hints(type(record)).items():
+        value = getattr(record, name)
+        inner = next(iter(get_args(kind)), None)
+        values = value if inner else [value]
+        for one in values:
+            wanted: Any = inner or kind
+            if not isinstance(one, (int, float) if wanted is float else wanted) or isinstance(one, bool):
+                raise TypeError(name)
 
 
 def write_parts(writer: StoreWriter, dataset: Dataset, offsets: np.ndarray, nodes: np.ndarray) -> PartitionStats:
@@ -95,14 +117,68 @@ def write_parts(writer: StoreWriter, dataset: Dataset, offsets: np.ndarray, node
 
 
 def open_part(path: Path, rank: int) -> Part:
-    """One worker's part, checksums verified, arrays memory-mapped."""
+    """One worker's part, arrays memory-mapped.
+
+    Checksums are verified and every array's form; local row numbers lie in their ranges, so that no kernel reads beside them.
+
+    Raises:
+        StoreError: the store is damaged or holds no such part; the file is named.
+    """
     store = _open(path)
-    schema = Schema.from_json(store.meta["schema"])
+    with blame_manifest(path, "of the partition"):
+        schema = Schema.from_json(store.meta["schema"])
     names = {array: _name(rank, array) for array in PART_ARRAYS}
     features = [_name(rank, features_name(node_type)) for node_type in range(len(schema.node_types))]
     store.verify([*names.values(), *features])
-    arrays = {array: store.array(name) for array, name in names.items()}
-    return Part(schema=schema, features=tuple(store.array(name) for name in features), **arrays)
+    arrays = {array: store.array(name, *_FORMS[array]) for array, name in names.items()}
+    part = Part(schema=schema, features=tuple(store.array(name, np.float32, (None, None)) for name in features), **arrays)
+    problem = _find_problem(part, rank)
+    if problem:
+        raise damage_error(path, path / f"{_name(rank, problem)}.npy", "its numbers do not fit the other arrays of the part")
+    return part
+
+
+_FORMS: dict[str, tuple[type, tuple[None]]] = {
+    "split": (np.uint8, (None,)),
+    **{name: (np.int32, (None,)) for name in ("edge_src", "edge_dst", "send_rows")},
+    **{name: (np.int64, (None,)) for name in ("node_ids", "labels", "in_degrees", "out_degrees", "halo_ids")},
+    **{name: (np.int64, (None,)) for name in ("edge_offsets", "halo_offsets", "send_offsets")},
+}
+"""Of the arrays of a part, which are all flat: dtype and shape."""
+
+
+def _find_problem(part: Part, rank: int) -> str | None:
+    """The first array of a part whose length or numbers cannot be, if there is one."""
+    n, world, relations = len(part.node_ids), len(part.halo_offsets) - 1, len(part.schema.relations)
+    for name in ("labels", "split", "in_degrees", "out_degrees"):
+        if len(getattr(part, name)) != n:
+            return name
+    ends = {
+        "edge_offsets": (world * relations, len(part.edge_src)),
+        "halo_offsets": (world, len(part.halo_ids)),
+        "send_offsets": (world, len(part.send_rows)),
+    }
+    for name, (count, last) in ends.items():
+        offsets = np.asarray(getattr(part, name))
+        if len(offsets) != count + 1 or offsets[0] != 0 or offsets[-1] != last or (np.diff(offsets) < 0).any():
+            return name
+    if not rank < world or len(part.edge_dst) != len(part.edge_src):
+        return "edge_dst"
+    for name, high in (("node_ids", part.schema.num_nodes), ("halo_ids", part.schema.num_nodes), ("send_rows", n)):
+        if not in_range(getattr(part, name), 0, high):
+            return name
+    if not in_range(part.edge_dst, 0, n):
+        return "edge_dst"
+    for peer in range(world):
+        block = slice(part.edge_offsets[peer * relations], part.edge_offsets[(peer + 1) * relations])
+        rows = n if peer == rank else int(part.halo_offsets[peer + 1] - part.halo_offsets[peer])
+        if not in_range(part.edge_src[block], 0, rows):
+            return "edge_src"
+    bounds = part.row_bounds
+    for node_type, table in enumerate(part.features):
+        if len(table) != bounds[node_type + 1] - bounds[node_type]:
+            return features_name(node_type)
+    return None
 
 
 def release(part: Part) -> None:

@@ -42,7 +42,7 @@ class WorkerGraph:
         if message_rows is None:
             total = int(group.sum_(torch.tensor(len(part.node_ids), dtype=torch.int64)))
             message_rows = max(_SMALLEST_MESSAGE_ROWS, -(-total // (8 * group.world)))
-        self._piece_rows = message_rows
+        self._message_rows = message_rows
         counts = np.bincount(part.schema.types_of(part.node_ids[part.split > 0]), minlength=len(part.schema.node_types))
         self.labelled = int(group.sum_(torch.from_numpy(counts)).argmax())
         self._whole: LayerPlan | None = None
@@ -63,7 +63,7 @@ class WorkerGraph:
         if self._whole is None:
             self._whole = load_plan(
                 self.part, self.rank, self.layout, device=self.device, add_self_loops=self._add_self_loops,
-                piece_rows=self._piece_rows,
+                message_rows=self._message_rows,
             )  # fmt: skip
         plan = self._whole
         if len(self.part.schema.node_types) == 1:
@@ -82,7 +82,7 @@ class WorkerGraph:
             return self.whole(len(uses_edges))
         part = with_self_loops(self.part, self.rank) if self._add_self_loops else self.part
         return message_flow(
-            part, self.rank, self.layout, self.exchange, wanted, uses_edges, device=self.device, piece_rows=self._piece_rows
+            part, self.rank, self.layout, self.exchange, wanted, uses_edges, device=self.device, message_rows=self._message_rows
         )  # fmt: skip
 
     def neighbourhood(self) -> LayerPlan:
@@ -93,4 +93,4 @@ class WorkerGraph:
             part = self.part
         else:
             part = one_type(self.part, self.rank, self.labelled)
-        return load_plan(part, self.rank, self.layout, device=self.device, piece_rows=self._piece_rows)
+        return load_plan(part, self.rank, self.layout, device=self.device, message_rows=self._message_rows)

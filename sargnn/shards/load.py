@@ -25,7 +25,7 @@ _COMPACT = 0.75
 
 
 def load_plan(
-    part: Part, rank: int, layout: Layout, *, device: torch.device, add_self_loops: bool = False, piece_rows: int = 2**31,
+    part: Part, rank: int, layout: Layout, *, device: torch.device, add_self_loops: bool = False, message_rows: int = 2**31,
     out_bounds: tuple[int, ...] | None = None,
 ) -> LayerPlan:  # fmt: skip
     """The plan of a layer on a part: the one that all layers share when every row is computed.
@@ -33,7 +33,7 @@ def load_plan(
     Args:
         part: the worker's part.
         layout: ``sharded`` makes one shard per peer, ``merged`` one for all.
-        piece_rows: no message of the sharded layout holds more rows, nor does a block of a typed graph map more rows at once;
+        message_rows: no message of the sharded layout holds more rows, nor does a block of a typed graph map more rows at once;
             the same on all ranks.
         add_self_loops: as ``with_self_loops``.
         out_bounds: T + 1, the output rows of each type: the first of its own rows. The part's edges end in these and number
@@ -44,7 +44,7 @@ def load_plan(
     """
     if add_self_loops:
         part = with_self_loops(part, rank)
-    return _Loader(part, rank, device, piece_rows, out_bounds or part.row_bounds).plan(layout)
+    return _Loader(part, rank, device, message_rows, out_bounds or part.row_bounds).plan(layout)
 
 
 def with_self_loops(part: Part, rank: int) -> Part:
@@ -72,9 +72,9 @@ def with_self_loops(part: Part, rank: int) -> Part:
 
 class _Loader:
     def __init__(
-        self, part: Part, rank: int, device: torch.device, piece_rows: int, out_bounds: tuple[int, ...]
+        self, part: Part, rank: int, device: torch.device, message_rows: int, out_bounds: tuple[int, ...]
     ) -> None:  # fmt: skip
-        self.part, self.rank, self.device, self.piece_rows, self.out_bounds = part, rank, device, piece_rows, out_bounds
+        self.part, self.rank, self.device, self.message_rows, self.out_bounds = part, rank, device, message_rows, out_bounds
         self.schema, self.num_rows = part.schema, len(part.node_ids)
         if len(part.edge_src) >= 2**31:
             raise StoreError(
@@ -88,7 +88,7 @@ class _Loader:
             tuple(int(part.halo_offsets[q]) + bound for bound in self.schema.bounds(halos[q])) for q in range(self.world)
         ]
         ids = np.concatenate([part.node_ids, part.halo_ids])
-        self.ids, self.places = _tensor(ids, device), _tensor(_places(ids), device)
+        self.ids, self.id_ranks = _tensor(ids, device), _tensor(_id_ranks(ids), device)
         self.node_ids = self.ids[: self.num_rows]
         ends = zip(self.row_bounds, out_bounds, out_bounds[1:], strict=False)
         self.own = tuple((at, first, last - first) for at, first, last in ends)
@@ -102,7 +102,7 @@ class _Loader:
                 _tensor(send[part.send_offsets[q] : part.send_offsets[q + 1]], self.device) for q in range(self.world)
             ),
             receive_rows=tuple(int(size) for size in np.diff(part.halo_offsets)),
-            piece_rows=self.piece_rows,
+            message_rows=self.message_rows,
         )
         merged_rows = MergedRows.lay_out(self.row_bounds, self.halo_bounds)
         return LayerPlan(
@@ -136,11 +136,14 @@ class _Loader:
 
     def _shards(self, lists: HaloLists) -> dict[Piece, Shard]:
         shards = {Piece(self.rank, 0): Shard(self.rank, self.num_rows, self._own_blocks(), self.own)}
+        pieces = [lists.pieces(count) for count in lists.receive_rows]
+        edges: dict[int, list[_BySource]] = {}
         for now in lists.rounds(self.rank):
             peer, number = now.piece
-            spans = lists.spans(lists.receive_rows[peer])
-            first, last = spans[number] if number < len(spans) else (0, 0)
-            shards[now.piece] = Shard(peer, last - first, self._halo_blocks(peer, first, last))
+            first, last = pieces[peer][number] if number < len(pieces[peer]) else (0, 0)
+            if peer not in edges:
+                edges = {peer: [_BySource(*self.part.edges(peer, r)) for r in range(len(self.schema.relations))]}
+            shards[now.piece] = Shard(peer, last - first, self._halo_blocks(peer, first, last, edges[peer]))
         return shards
 
     def _own_blocks(self) -> tuple[RelationBlock, ...]:
@@ -149,40 +152,44 @@ class _Loader:
             src, dst = self.part.edges(self.rank, r)
             if not self.schema.typed:
                 rows = self.ids[: self.num_rows]
-                return (self._block(r, src, dst, 0, 0, self.out_bounds[-1], rows, self.places[: self.num_rows]),)
+                return (self._block(r, src, dst, 0, 0, self.out_bounds[-1], rows, self.id_ranks[: self.num_rows]),)
             (s0, s1), (d0, d1) = self.row_bounds[relation.source : relation.source + 2], self._out(r)
             # Cut, so that what is mapped at once stays as small as a message: along the side that has fewer rows.
             by_source = s1 - s0 <= len(np.unique(dst))
             low, high = (s0, s1) if by_source else (d0, d1)
-            pieces = max(1, -(-(high - low) // self.piece_rows))
+            pieces = max(1, -(-(high - low) // self.message_rows))
+            edges = _BySource(src, dst) if by_source else None
             for j in range(pieces):
                 a, b = low + (high - low) * j // pieces, low + (high - low) * (j + 1) // pieces
-                inside = (src >= a) & (src < b) if by_source else (dst >= a) & (dst < b)
                 (sa, sb), (da, db) = ((a, b), (d0, d1)) if by_source else ((s0, s1), (a, b))
-                if inside.any():
-                    edges = src[inside] - np.int32(sa), dst[inside] - np.int32(da)
-                    blocks.append(self._block(r, *edges, sa, da, db, self.ids[sa:sb], self.places[sa:sb]))
+                if edges is not None:
+                    some_src, some_dst = edges.between(a, b)
+                else:
+                    inside = slice(*np.searchsorted(dst, (a, b)))  # edges are sorted by destination
+                    some_src, some_dst = src[inside], dst[inside]
+                if len(some_src):
+                    local = some_src - np.int32(sa), some_dst - np.int32(da)
+                    blocks.append(self._block(r, *local, sa, da, db, self.ids[sa:sb], self.id_ranks[sa:sb]))
         return tuple(blocks)
 
-    def _halo_blocks(self, peer: int, first: int, last: int) -> tuple[RelationBlock, ...]:
-        """Edges from rows [first, last) of the peer's halo."""
+    def _halo_blocks(self, peer: int, first: int, last: int, edges: list[_BySource]) -> tuple[RelationBlock, ...]:
+        """Edges from rows [first, last) of the peer's halo; ``edges``: all of that peer's, per relation."""
         blocks = []
         start = self.num_rows + int(self.part.halo_offsets[peer])
         for r, relation in enumerate(self.schema.relations):
             low, high = (self.halo_bounds[peer][relation.source + k] - self.halo_bounds[peer][0] for k in (0, 1))
             a, b = max(first, low), max(first, low, min(last, high))
-            src, dst = self.part.edges(peer, r)
-            inside = (src >= a) & (src < b)
+            src, dst = edges[r].between(a, b)
             d0, d1 = self._out(r)
-            if inside.any() or not self.schema.typed:
-                edges = src[inside] - np.int32(a), dst[inside] - np.int32(d0)
+            if len(src) or not self.schema.typed:
+                local = src - np.int32(a), dst - np.int32(d0)
                 rows = slice(start + a, start + b)
-                blocks.append(self._block(r, *edges, a - first, d0, d1, self.ids[rows], self.places[rows]))
+                blocks.append(self._block(r, *local, a - first, d0, d1, self.ids[rows], self.id_ranks[rows]))
         return tuple(blocks)
 
     def _merged(self, layout: MergedRows) -> Shard:
         blocks = []
-        ids, places = (self._by_merged_row(tensor, layout) for tensor in (self.ids, self.places))
+        ids, id_ranks = (self._by_merged_row(tensor, layout) for tensor in (self.ids, self.id_ranks))
         for r, relation in enumerate(self.schema.relations):
             sources, destinations = [], []
             at = {q: layout.halo[relation.source * self.world + q][0] for q in range(self.world)}
@@ -200,7 +207,7 @@ class _Loader:
             order = np.argsort(all_dst, kind="stable")
             rows = slice(first, layout.bounds[relation.source + 1])
             edges = all_src[order], all_dst[order]
-            blocks.append(self._block(r, *edges, first, d0, d1, ids[rows], places[rows], compact=False))
+            blocks.append(self._block(r, *edges, first, d0, d1, ids[rows], id_ranks[rows], compact=False))
         own = tuple((at, first, n) for (at, _, _), (_, first, n) in zip(layout.own, self.own, strict=True))
         return Shard(-1, layout.bounds[-1], tuple(blocks), own)
 
@@ -213,7 +220,7 @@ class _Loader:
 
     def _block(
         self, relation: int, src: np.ndarray, dst: np.ndarray, first_src: int, first_out: int, last_out: int, src_ids: Tensor,
-        places: Tensor, *, compact: bool = True,
+        id_ranks: Tensor, *, compact: bool = True,
     ) -> RelationBlock:  # fmt: skip
         """``src`` and ``dst`` count from the beginning of their runs."""
         run, rows = last_out - first_out, None
@@ -227,17 +234,36 @@ class _Loader:
                 dst = np.searchsorted(listed, dst).astype(np.int32)
                 dst_ids = dst_ids[rows.long()]
         block = EdgeBlock(
-            _tensor(src, self.device), _tensor(dst, self.device), len(src_ids), len(dst_ids), places, src_ids, dst_ids
+            _tensor(src, self.device), _tensor(dst, self.device), len(src_ids), len(dst_ids), id_ranks, src_ids, dst_ids
         )
         in_type = first_out - self._out(relation)[0]
         return RelationBlock(relation, first_src, first_out, in_type, run, block, rows, map_sources)
 
 
-def _places(ids: np.ndarray) -> np.ndarray:
-    """int32, the place of each id in ascending order."""
-    places = np.empty(len(ids), np.int32)
-    places[np.argsort(ids)] = np.arange(len(ids), dtype=np.int32)
-    return places
+class _BySource:
+    """Edges, sorted by destination, of which those from a run of sources are found without a pass over all of them."""
+
+    def __init__(self, src: np.ndarray, dst: np.ndarray) -> None:
+        self._src, self._dst = src, dst
+        self._by_source: np.ndarray | None = None
+        self._sorted = src
+
+    def between(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
+        """Sources and destinations of the edges from rows [first, last), still sorted by destination."""
+        if self._by_source is None:
+            if not len(self._src) or (first <= self._src.min() and self._src.max() < last):
+                return self._src, self._dst
+            self._by_source = np.argsort(self._src, kind="stable")
+            self._sorted = self._src[self._by_source]
+        inside = np.sort(self._by_source[slice(*np.searchsorted(self._sorted, (first, last)))])
+        return self._src[inside], self._dst[inside]
+
+
+def _id_ranks(ids: np.ndarray) -> np.ndarray:
+    """int32, the rank of each id among all in ascending order."""
+    ranks = np.empty(len(ids), np.int32)
+    ranks[np.argsort(ids)] = np.arange(len(ids), dtype=np.int32)
+    return ranks
 
 
 def _tensor(array: np.ndarray, device: torch.device) -> Tensor:

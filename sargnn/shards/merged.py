@@ -77,18 +77,18 @@ class MergedRows:
             joined.append(torch.cat([own[first : first + n], *(halo[a : a + k] for _, a, k in pieces)]))
         return tuple(joined)
 
-    def own_part(self, errors: Sequence[Tensor]) -> Tensor:
+    def own_part(self, tables: Sequence[Tensor]) -> Tensor:
         """[N, F]: the own rows of merged rows given type by type, in memory of their own."""
-        return torch.cat([errors[t][:n] for t, (_, _, n) in enumerate(self.own)])
+        return torch.cat([tables[t][:n] for t, (_, _, n) in enumerate(self.own)])
 
-    def halo_part(self, errors: Sequence[Tensor]) -> Tensor:
+    def halo_part(self, tables: Sequence[Tensor]) -> Tensor:
         """[H, F], by peer: the halo rows of merged rows given type by type."""
         if self.in_order:
-            return errors[0][self.own[0][2] :]
-        out = errors[0].new_empty(sum(n for *_, n in self.halo), errors[0].shape[1])
+            return tables[0][self.own[0][2] :]
+        out = tables[0].new_empty(sum(n for *_, n in self.halo), tables[0].shape[1])
         for number, (at, first, n) in enumerate(self.halo):
             t = number // self._peers
-            out[first : first + n] = errors[t][at - self.bounds[t] : at - self.bounds[t] + n]
+            out[first : first + n] = tables[t][at - self.bounds[t] : at - self.bounds[t] + n]
         return out
 
     def split(self, merged: Tensor) -> tuple[Tensor, ...]:

@@ -66,7 +66,7 @@ class _Marks:
 
 def message_flow(
     part: Part, rank: int, layout: Layout, exchange: Exchange, wanted: np.ndarray, uses_edges: Sequence[bool], *,
-    device: torch.device, piece_rows: int,
+    device: torch.device, message_rows: int,
 ) -> MessageFlow:  # fmt: skip
     """Build the message-flow graph of some rows; all workers must call it.
 
@@ -74,7 +74,7 @@ def message_flow(
         part: the worker's part, with self-loops if the model adds them.
         wanted: bool [N], the own rows whose outputs are wanted.
         uses_edges: per layer, whether it aggregates; one that does not reads its output rows only.
-        layout, device, piece_rows: as ``load_plan``.
+        layout, device, message_rows: as ``load_plan``.
     """
     lists = HaloLists(
         tuple(
@@ -102,7 +102,7 @@ def message_flow(
         inputs, outputs = (order[depth[order] >= least] for least in (layer - 1, layer))
         restricted, bounds = _restricted(part, rank, inputs, outputs, mark)
         plans.append(
-            load_plan(restricted, rank, layout, device=device, piece_rows=piece_rows, out_bounds=bounds)
+            load_plan(restricted, rank, layout, device=device, message_rows=message_rows, out_bounds=bounds)
         )  # fmt: skip
     ends = (torch.from_numpy(order[depth[order] >= least]).to(device) for least in (0, num_layers))
     return MessageFlow(tuple(plans), *ends)

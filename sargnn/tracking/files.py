@@ -1,9 +1,15 @@
 """The files of a run folder.
 
-``config.yaml`` the resolved configuration, ``inputs.json`` where the partition store lies and what started the run,
-``mlflow.json`` where its figures were sent, ``metrics.jsonl`` a line per epoch, ``summary.json`` the result,
-``logs/rank_00.log`` ... what each worker printed; with ``profile=true`` also ``traces/rank_00.json`` ..., which Perfetto and
-Chrome show.
+| file | |
+|---|---|
+| ``config.yaml`` | the resolved configuration |
+| ``inputs.json`` | where the partition store lies and what started the run |
+| ``.token`` | what a job's workers know each other by; only the user can read it |
+| ``metrics.jsonl`` | a line per epoch |
+| ``summary.json`` | the result (``tracking.summary``) |
+| ``mlflow.json`` | where the figures were sent |
+| ``logs/rank_00.log`` ... | what each worker printed |
+| ``traces/rank_00.json`` ... | with ``profile=true``; Perfetto and Chrome show them |
 """
 
 from __future__ import annotations
@@ -14,10 +20,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from sargnn.errors import SargnnError
+
 METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
 CONFIG = "config.yaml"
 INPUTS = "inputs.json"
+TOKEN = ".token"
 MLFLOW = "mlflow.json"
 
 
@@ -46,9 +55,30 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file's content."""
-    content: dict[str, Any] = json.loads(path.read_text())
+    """A JSON file's mapping. Raises ``SargnnError`` naming the file if it is missing, damaged or holds something else."""
+    try:
+        content = json.loads(path.read_text())
+    except RecursionError as error:
+        raise unreadable(path, "it is nested too deeply") from error
+    except (OSError, ValueError) as error:
+        raise unreadable(path, str(error).splitlines()[0]) from error
+    if not isinstance(content, dict):
+        raise unreadable(path, f"it holds a {type(content).__name__} where a mapping should be")
     return content
+
+
+def unreadable(path: Path, why: str) -> SargnnError:
+    """The error for a file of a run folder that has not the form that a run writes."""
+    return SargnnError("A file of a run cannot be read.", given=str(path), hint=f"look at the file: {why}")
+
+
+def write_secret(path: Path, text: str) -> None:
+    """Write a file that only this user can read."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.unlink(missing_ok=True)
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    temporary.replace(path)
 
 
 def keep_metrics(run_dir: Path, epochs: int) -> None:
@@ -61,7 +91,7 @@ def keep_metrics(run_dir: Path, epochs: int) -> None:
         try:
             if json.loads(line)["epoch"] < epochs:
                 kept.append(line)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             break
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.write_text("".join(f"{line}\n" for line in kept))
@@ -69,7 +99,7 @@ def keep_metrics(run_dir: Path, epochs: int) -> None:
 
 
 class MetricsTail:
-    """Reads the new whole lines of a growing ``metrics.jsonl``, each epoch once, also where the file was cut back.
+    """Reads the new whole lines of a growing ``metrics.jsonl``, each epoch once, also when the file was cut back.
 
     Args:
         seen: epochs before this one are of no interest.
@@ -80,7 +110,7 @@ class MetricsTail:
         self._offset, self._seen = 0, seen
 
     def new_rows(self) -> Iterator[dict[str, Any]]:
-        """The epochs that were added since the last call."""
+        """The epochs that were added since the last call. Raises ``SargnnError`` naming the file at a line of another form."""
         if not self._path.exists():
             return
         if self._path.stat().st_size < self._offset:
@@ -91,7 +121,36 @@ class MetricsTail:
                 if not line.endswith(b"\n"):
                     return
                 self._offset += len(line)
-                row = json.loads(line)
+                row = _read_row(self._path, line)
                 if row["epoch"] >= self._seen:
                     self._seen = row["epoch"] + 1
                     yield row
+
+
+def _read_row(path: Path, line: bytes) -> dict[str, Any]:
+    """One epoch's figures: numbers or null, but for ``ranks``, which has lists of numbers."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise unreadable(path, f"a line is no JSON: {line[:60]!r}") from error
+    if not isinstance(row, dict) or not isinstance(row.get("epoch"), int):
+        raise unreadable(path, f"a line is no epoch's: {line[:60]!r}")
+    for key, value in row.items():
+        if key == "ranks":
+            fits = isinstance(value, dict) and all(
+                isinstance(one, list) and all(map(_is_number, one)) for one in value.values()
+            )
+        else:
+            fits = _is_number(value) or (value is None and key not in _ALWAYS)
+        if not fits:
+            raise unreadable(path, f"'{key}' of epoch {row['epoch']} is {str(value)[:60]!r}")
+    if missing := [key for key in _ALWAYS if key not in row]:
+        raise unreadable(path, f"epoch {row['epoch']} has no '{missing[0]}'")
+    return row
+
+
+_ALWAYS = ("epoch", "loss", "epoch_time_s")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

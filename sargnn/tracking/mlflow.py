@@ -6,18 +6,20 @@ corrupt it. Imported lazily, because it takes seconds; workers never do.
 
 from __future__ import annotations
 
-import dataclasses
-import fcntl
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sargnn.config import RunConfig, flatten, load
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.tracking.files import CONFIG, INPUTS, METRICS, MLFLOW, SUMMARY, MetricsTail, log_path, read_json, write_json
+from sargnn.tracking.inputs import read_inputs
+from sargnn.tracking.locks import file_lock
+from sargnn.tracking.summary import FINISHED, INTERRUPTED, Summary, read_summary
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -45,54 +47,81 @@ def absolute(uri: str | None) -> str:
     """A store's address, the same from every folder; the default one if not given."""
     if uri is None:
         return default_uri()
-    if not uri.startswith("sqlite:///"):
-        return uri
-    return f"sqlite:///{Path(uri.removeprefix('sqlite:///')).resolve()}"
+    database = database_of(uri)
+    return uri if database is None else f"sqlite:///{database.resolve()}"
+
+
+def database_of(uri: str) -> Path | None:
+    """The file of an sqlite store; None for a store of another kind."""
+    return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
 
 
 def _known(run_dir: Path) -> dict[str, Any]:
     """The stores that a run was sent to."""
     try:
-        return dict(read_json(run_dir / MLFLOW)["stores"])
-    except (OSError, ValueError, KeyError, TypeError):
+        stores = read_json(run_dir / MLFLOW).get("stores")
+    except SargnnError:
         return {}
+    if not isinstance(stores, dict) or not all(
+        isinstance(one, dict) and {"run_id", "sent"} <= set(one) for one in stores.values()
+    ):
+        return {}
+    return stores
 
 
-def is_known(config: RunConfig, run_dir: Path) -> bool:
-    """Whether a run was sent, or begun to be sent, to the store that its configuration names."""
-    return absolute(config.tracking.uri) in _known(run_dir)
+def is_known(run_dir: Path, uri: str) -> bool:
+    """Whether a run was sent, or begun to be sent, to the store."""
+    return absolute(uri) in _known(run_dir)
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a run goes in MLflow, and what it is there.
+
+    Attributes:
+        run_dir: whose files become artifacts at the end.
+        uri: the store. experiment, name: of the run. tags, params: of the run.
+        same_run: go on with the run that the folder was sent to, if there is one; its parameters stay.
+    """
+
+    run_dir: Path
+    uri: str
+    experiment: str
+    name: str
+    tags: dict[str, str]
+    params: dict[str, str]
+    same_run: bool
+
+
+def target_of(
+    config: RunConfig, run_dir: Path, extra_params: dict[str, Any], *, uri: str | None = None, same_run: bool = False
+) -> Target:
+    """A run's place in MLflow: in the store ``uri``, or else in the one that its configuration names."""
+    tags = {"model": config.model.name, "mode": config.mode.name, "world": str(config.world)}
+    tags |= {"dataset": config.dataset.name, "kernel": config.kernel.name, "partitioner": config.partitioner.name}
+    tags["config_hash"] = config.config_hash
+    params = {key: str(value)[:6000] for key, value in {**flatten(config), **extra_params}.items()}
+    store = absolute(uri or config.tracking.uri)
+    return Target(run_dir, store, config.tracking.experiment, config.name, tags, params, same_run)
 
 
 class MlflowRun:
-    """One MLflow run.
-
-    ``mlflow.json`` in the run folder says where it is and whether all of it was sent.
-
-    Args:
-        config: the run's configuration.
-        run_dir: whose files become artifacts at the end.
-        extra_params: beside the flat configuration.
-        same_run: go on with the run that the folder was sent to, if there is one; its parameters stay.
+    """One MLflow run. ``mlflow.json`` in the run folder says where it is and whether all of it was sent.
 
     Raises:
         SargnnError: the tracking store cannot be used.
     """
 
-    def __init__(
-        self, config: RunConfig, run_dir: Path, extra_params: dict[str, Any], *, same_run: bool = False
-    ) -> None:  # fmt: skip
+    def __init__(self, target: Target) -> None:
         from mlflow.entities import Param
 
         self.run_id: str
-        self.run_dir, self.uri = run_dir, absolute(config.tracking.uri)
-        tags = {"model": config.model.name, "mode": config.mode.name, "world": str(config.world)}
-        tags |= {"dataset": config.dataset.name, "kernel": config.kernel.name, "partitioner": config.partitioner.name}
-        tags["config_hash"] = config.config_hash
-        tags |= {"mlflow.source.name": "sargnn train", "mlflow.source.type": "LOCAL"}
+        self.run_dir, self.uri = target.run_dir, target.uri
+        tags = target.tags | {"mlflow.source.name": "sargnn train", "mlflow.source.type": "LOCAL"}
         if parent := os.environ.get(PARENT):
             tags["mlflow.parentRunId"] = parent
-        self._client, experiment = _open(self.uri, config.tracking.experiment)
-        known = _known(run_dir).get(self.uri) if same_run else None
+        self._client, experiment = _open(self.uri, target.experiment)
+        known = _known(self.run_dir).get(self.uri) if target.same_run else None
         if known:
             self.run_id = str(known["run_id"])
             self._client.update_run(self.run_id, status="RUNNING")
@@ -100,11 +129,10 @@ class MlflowRun:
                 self._client.set_tag(self.run_id, key, value)
             self._note(sent=False)
             return
-        run = self._client.create_run(experiment, run_name=config.name, tags=tags)
+        run = self._client.create_run(experiment, run_name=target.name, tags=tags)
         self.run_id = run.info.run_id
         self._note(sent=False)
-        params = {k: str(v) for k, v in {**flatten(config), **extra_params}.items()}
-        self._client.log_batch(self.run_id, params=[Param(k, v[:6000]) for k, v in params.items()])
+        self._client.log_batch(self.run_id, params=[Param(key, value) for key, value in target.params.items()])
 
     def _note(self, *, sent: bool) -> None:
         stores = _known(self.run_dir) | {self.uri: {"run_id": self.run_id, "sent": sent}}
@@ -130,21 +158,21 @@ class MlflowRun:
         for start in range(0, len(metrics), 1000):  # MLflow takes no more at once
             self._client.log_batch(self.run_id, metrics=metrics[start : start + 1000])
 
-    def finish(self, summary: dict[str, Any]) -> None:
+    def finish(self, summary: Summary) -> None:
         """Send the summary and the run's files, and end the run."""
         from mlflow.entities import Metric
 
-        now, last = int(time.time() * 1000), len(summary.get("losses") or []) - 1
+        now, last = int(time.time() * 1000), max(len(summary.losses) - 1, 0)
         metrics = [
-            Metric(f"final/{name}", float(summary[name]), now, max(last, 0))
+            Metric(f"final/{name}", float(value), now, last)
             for name in _SUMMARY_METRICS
-            if summary.get(name) is not None
+            if (value := getattr(summary, name)) is not None
         ]
-        if peaks := summary.get("peak_train_bytes"):  # one number, for columns and axes
-            metrics.append(Metric("final/peak_train_bytes_max", float(max(peaks)), now, max(last, 0)))
+        if summary.peak_train_bytes:  # one number, for columns and axes
+            metrics.append(Metric("final/peak_train_bytes_max", float(max(summary.peak_train_bytes)), now, last))
         for name in ("peak_rss_bytes", "peak_train_bytes", "peak_evaluate_bytes", "peak_smooth_bytes"):
-            for rank, value in enumerate(summary.get(name) or []):
-                metrics.append(Metric(f"final/rank_{rank:02d}/{name}", float(value), now, max(last, 0)))
+            for rank, value in enumerate(getattr(summary, name) or []):
+                metrics.append(Metric(f"final/rank_{rank:02d}/{name}", float(value), now, last))
         if metrics:
             self._client.log_batch(self.run_id, metrics=metrics)
         for file in (CONFIG, SUMMARY, METRICS):
@@ -154,11 +182,10 @@ class MlflowRun:
             self._client.log_artifacts(self.run_id, str(log_path(self.run_dir, 0).parent), "logs")
         if (self.run_dir / "plots").is_dir():
             self._client.log_artifacts(self.run_id, str(self.run_dir / "plots"), "plots")
-        hashes = ("dataset_hash", "partition_hash", "git_sha", "kernel")
-        for name in hashes:
-            if summary.get(name):
-                self._client.set_tag(self.run_id, name, str(summary[name]))
-        status = {"finished": "FINISHED", "interrupted": "KILLED"}.get(summary["status"], "FAILED")
+        for name in ("dataset_hash", "partition_hash", "git_sha", "kernel"):
+            if value := getattr(summary, name):
+                self._client.set_tag(self.run_id, name, value)
+        status = {FINISHED: "FINISHED", INTERRUPTED: "KILLED"}.get(summary.status, "FAILED")
         self._client.set_terminated(self.run_id, status)
         self._note(sent=True)
 
@@ -171,29 +198,24 @@ def send_again(run_dir: Path, uri: str | None) -> tuple[str, str]:
 
     Raises:
         ConfigError: not a run folder, a run that is not over, or one that is there already.
+        SargnnError: a damaged file of the run, named.
     """
     if not (run_dir / CONFIG).is_file():
         raise ConfigError("This is no run folder.", given=str(run_dir), hint="a run folder holds config.yaml")
-    if not (run_dir / SUMMARY).is_file():
+    config, summary, rows = load(run_dir / CONFIG), read_summary(run_dir), list(MetricsTail(run_dir).new_rows())
+    if summary is None:
         raise ConfigError("This run is not over: it has no summary.json.", given=str(run_dir))
-    try:
-        config, summary, rows = load(run_dir / CONFIG), read_json(run_dir / SUMMARY), list(MetricsTail(run_dir).new_rows())
-        if not isinstance(summary.get("status"), str) or not all(isinstance(row.get("epoch"), int) for row in rows):
-            raise ValueError("they have not the form that a run writes")
-    except (OSError, ValueError, AttributeError) as error:
-        raise ConfigError("A run's figures cannot be read.", given=str(run_dir), hint=str(error).splitlines()[0]) from error
-    tracking = dataclasses.replace(config.tracking, enabled=True, uri=uri or config.tracking.uri)
-    config = dataclasses.replace(config, tracking=tracking)
-    target = absolute(tracking.uri)
-    if known := _known(run_dir).get(target):
-        client, _ = _open(target, tracking.experiment)
+    stats = read_inputs(run_dir).partition_stats if (run_dir / INPUTS).is_file() else {}
+    target = target_of(config, run_dir, stats, uri=uri)
+    if known := _known(run_dir).get(target.uri):
+        client, _ = _open(target.uri, target.experiment)
         if known["sent"]:
-            raise ConfigError("This run was sent already.", given=str(run_dir), hint=f"it is run {known['run_id']} in {target}")
+            given = f"it is run {known['run_id']} in {target.uri}"
+            raise ConfigError("This run was sent already.", given=str(run_dir), hint=given)
         with suppress(Exception):  # what was begun is begun anew
             client.delete_run(known["run_id"])
-    inputs = read_json(run_dir / INPUTS) if (run_dir / INPUTS).is_file() else {}
     try:
-        run = MlflowRun(config, run_dir, inputs.get("partition_stats", {}))
+        run = MlflowRun(target)
         if rows:
             run.log_epochs(rows)
         run.finish(summary)
@@ -202,7 +224,7 @@ def send_again(run_dir: Path, uri: str | None) -> tuple[str, str]:
     except Exception as error:  # whatever MLflow, its database or the network has to say
         what = (str(error) or type(error).__name__).splitlines()[0][:200]
         raise SargnnError("MLflow did not take the figures.", given=what, hint="the same command tries again") from error
-    return target, run.run_id
+    return target.uri, run.run_id
 
 
 class Parent:
@@ -243,8 +265,8 @@ def _open(uri: str, experiment: str) -> tuple[MlflowClient, str]:
             if found is not None:
                 return client, str(found.experiment_id)
             location = None
-            if uri.startswith("sqlite:///"):  # the default root would be relative to whoever reads it
-                location = (Path(uri.removeprefix("sqlite:///")).resolve().parent / "mlartifacts").as_uri()
+            if database := database_of(uri):  # the default root would be relative to whoever reads it
+                location = (database.resolve().parent / "mlartifacts").as_uri()
             # MLflow 3 asks what kind of work an experiment is, unless it is told.
             kind = {"mlflow.experimentKind": "custom_model_development"}
             return client, str(client.create_experiment(experiment, artifact_location=location, tags=kind))
@@ -259,10 +281,9 @@ def _open(uri: str, experiment: str) -> tuple[MlflowClient, str]:
 @contextmanager
 def _locked(uri: str) -> Iterator[None]:
     """One process at a time creates an sqlite store."""
-    if not uri.startswith("sqlite:///"):
+    database = database_of(uri)
+    if database is None:
         yield
         return
-    database = Path(uri.removeprefix("sqlite:///"))
-    with database.with_name(f".{database.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with file_lock(database.with_name(f".{database.name}.lock")):
         yield

@@ -6,13 +6,15 @@ What cannot be sent stays in the run folder: ``sargnn track RUN_DIR`` sends it l
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sargnn.config import RunConfig
 from sargnn.errors import SargnnError
 from sargnn.tracking.progress import say
+from sargnn.tracking.summary import Summary
+
+if TYPE_CHECKING:
+    from sargnn.tracking.mlflow import Target
 
 _GATHER_S = 1.0
 _LAST_S = 20.0
@@ -22,40 +24,37 @@ class Sender(threading.Thread):
     """Takes rows of ``metrics.jsonl`` and, at the end, the summary.
 
     Args:
-        config: the run's. run_dir: where its files lie. extra_params: beside the flat configuration.
-        same_run: go on with the MLflow run that the folder was sent to, if there is one.
+        target: the run in MLflow; None to send nothing.
     """
 
-    def __init__(
-        self, config: RunConfig, run_dir: Path, extra_params: dict[str, Any], *, same_run: bool = False
-    ) -> None:  # fmt: skip
+    def __init__(self, target: Target | None) -> None:
         super().__init__(name="mlflow", daemon=True)
-        self._config, self._run_dir, self._extra = config, run_dir, extra_params
-        self._same_run = same_run
+        self._target = target
         self._rows: SimpleQueue[dict[str, Any]] = SimpleQueue()
         self._ended = threading.Event()
-        self._summary: dict[str, Any] | None = None
-        if config.tracking.enabled:
+        self._summary: Summary | None = None
+        if target is not None:
             self.start()
 
     def put(self, row: dict[str, Any]) -> None:
         """One epoch's figures."""
         self._rows.put(row)
 
-    def finish(self, summary: dict[str, Any]) -> None:
+    def finish(self, summary: Summary) -> None:
         """Send what is left and the summary; gives up waiting after ``_LAST_S``."""
         self._summary = summary
         self._ended.set()
-        if self._config.tracking.enabled:
+        if self._target is not None:
             self.join(_LAST_S)
             if self.is_alive():
-                say(f"warning: MLflow is slow; what is missing there: sargnn track {self._run_dir}")
+                say(f"warning: MLflow is slow; to send what is missing there: sargnn track {self._target.run_dir}")
 
     def run(self) -> None:
         from sargnn.tracking.mlflow import MlflowRun
 
+        assert self._target is not None
         try:
-            target = MlflowRun(self._config, self._run_dir, self._extra, same_run=self._same_run)
+            target = MlflowRun(self._target)
             while True:
                 ended = self._ended.wait(_GATHER_S)
                 rows = self._waiting()
@@ -69,7 +68,7 @@ class Sender(threading.Thread):
             say(f"warning: {error}")
         except Exception as error:
             say(f"warning: MLflow did not take the figures: {(str(error) or type(error).__name__).splitlines()[0]}")
-            say(f"  send them later: sargnn track {self._run_dir}")
+            say(f"  send them later: sargnn track {self._target.run_dir}")
 
     def _waiting(self) -> list[dict[str, Any]]:
         rows = []

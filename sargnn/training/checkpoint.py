@@ -42,8 +42,8 @@ def existing(run_dir: Path) -> list[Path]:
     return sorted(paths, key=lambda path: int(path.name[6:]))
 
 
-def opened(path: Path, *, verify: bool) -> Store:
-    """A checkpoint; with ``verify`` every checksum is compared first. Raises ``StoreError`` naming what is damaged."""
+def open_checkpoint(path: Path, *, verify: bool) -> Store:
+    """Open a checkpoint; with ``verify`` every checksum is compared first. Raises ``StoreError`` naming what is damaged."""
     store = Store(path, "checkpoint", FORMAT_VERSION)
     if verify:
         store.verify()
@@ -55,7 +55,7 @@ def newest(run_dir: Path) -> tuple[Path | None, list[tuple[Path, StoreError]]]:
     problems = []
     for path in reversed(existing(run_dir)):
         try:
-            opened(path, verify=True)
+            open_checkpoint(path, verify=True)
         except StoreError as error:
             problems.append((path, error))
             continue
@@ -106,7 +106,7 @@ def best(run_dir: Path) -> Path | None:
     found: tuple[float, Path] | None = None
     for path in existing(run_dir):
         try:
-            meta = opened(path, verify=False).meta
+            meta = open_checkpoint(path, verify=False).meta
         except StoreError:
             continue
         accuracy = meta["accuracies"].get("valid")
@@ -121,12 +121,12 @@ def load(trainer: Trainer, path: Path, *, moments: bool = True) -> int:
     Args:
         moments: also the optimizer's state, to train on.
     """
-    store = opened(path, verify=False)  # whoever chose it has verified it
+    store = open_checkpoint(path, verify=False)  # whoever chose it has verified it
     with torch.no_grad():
         for name, tensor in _tables(trainer, sharded=False, make=True, moments=moments):
             tensor.copy_(torch.from_numpy(np.array(store.array(name))))
         for name, table in _tables(trainer, sharded=True, make=True, moments=moments):
-            rows = store.array(name)[_places(trainer, name)]
+            rows = store.array(name)[_rows_of_whole(trainer, name)]
             table.copy_(torch.from_numpy(rows))
     meta = store.meta
     for state in trainer.optimizer.state.values() if trainer.optimizer else ():
@@ -162,8 +162,8 @@ def _tables(trainer: Trainer, *, sharded: bool, make: bool = False, moments: boo
             yield f"buffer/{name}", buffer
 
 
-def _places(trainer: Trainer, name: str) -> np.ndarray:
-    """Where this rank's rows of a sharded table lie in the whole one."""
+def _rows_of_whole(trainer: Trainer, name: str) -> np.ndarray:
+    """Which rows of the whole table this rank has, int64."""
     node_type = trainer.model.inputs.type_of(name.partition("/")[2])
     part = trainer.graph.part
     ids = np.asarray(part.node_ids[part.row_bounds[node_type] : part.row_bounds[node_type + 1]])
@@ -182,7 +182,7 @@ def _gather_rows(trainer: Trainer, writer: StoreWriter | None, name: str, own: T
         tables.append(writer.create(name, shape, dtype))
         return tables[0]
 
-    gather_table(trainer.engine.group, own, _places(trainer, name), create, "writing a checkpoint")
+    gather_table(trainer.engine.group, own, _rows_of_whole(trainer, name), create, "writing a checkpoint")
     for table in tables:
         table.flush()  # type: ignore[attr-defined]
 

@@ -50,11 +50,11 @@ def correct_and_smooth(config: SmoothConfig, engine: Engine, plan: LayerPlan, lo
 def _correct(
     config: SmoothConfig, engine: Engine, plan: LayerPlan, scores: Tensor, targets: Targets, wanted: Tensor
 ) -> None:  # fmt: skip
-    """Add the spread errors to ``scores``, in place."""
+    """Add the spread residuals to ``scores``, in place."""
     rows = targets.rows["train"]
     known = wanted - scores[rows]
-    errors = torch.zeros_like(scores)
-    errors[rows] = known
+    residuals = torch.zeros_like(scores)
+    residuals[rows] = known
 
     def after(x: Tensor) -> None:
         if config.autoscale:
@@ -63,7 +63,7 @@ def _correct(
             x[rows] = known
 
     spread = propagate(
-        engine, plan, errors, alpha=config.correct_alpha, steps=config.correct_steps, adjacency=config.correct_adjacency,
+        engine, plan, residuals, alpha=config.correct_alpha, steps=config.correct_steps, adjacency=config.correct_adjacency,
         after=after,
     )  # fmt: skip
     if config.autoscale:

@@ -33,7 +33,7 @@ def write_predictions(trainer: Trainer, folder: Path, *, embeddings: bool) -> di
     """
     part, graph = trainer.graph.part, trainer.graph
     offset = part.schema.offsets[graph.labelled]
-    places = np.asarray(part.node_ids[graph.labelled_rows]) - offset
+    rows_of_whole = np.asarray(part.node_ids[graph.labelled_rows]) - offset
     files = []
 
     def write(name: str, rows: Tensor) -> None:
@@ -42,7 +42,7 @@ def write_predictions(trainer: Trainer, folder: Path, *, embeddings: bool) -> di
         def create(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
             return np.lib.format.open_memmap(temporary, mode="w+", dtype=dtype, shape=shape)
 
-        gather_table(trainer.engine.group, rows, places, create, "writing predictions")
+        gather_table(trainer.engine.group, rows, rows_of_whole, create, "writing predictions")
         if trainer.engine.group.rank == 0:
             temporary.replace(folder / name)
             files.append(name)

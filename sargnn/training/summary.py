@@ -1,4 +1,4 @@
-"""``summary.json``: the contract of what a run reports."""
+"""What a run's workers put into ``summary.json`` (``tracking.summary``)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from sargnn.config import RunConfig
 from sargnn.models.stack import GraphLayer
 from sargnn.partition.store import PartitionInfo
 from sargnn.tracking.provenance import versions
-from sargnn.training.loop import History, Trainer, steady
+from sargnn.training.history import History, steady
+from sargnn.training.loop import Trainer
 
 
-def described(config: RunConfig, info: PartitionInfo, git_sha: str | None) -> dict[str, Any]:
+def describe_run(config: RunConfig, info: PartitionInfo, git_sha: str | None) -> dict[str, Any]:
     """The part that is known before training: what runs, on what, made by what."""
     return {
         "world": config.world,
@@ -55,7 +56,7 @@ def flow_lines(flows: dict[str, list[dict[str, int]]] | None) -> list[str]:
     ]
 
 
-def measured(trainer: Trainer, group: Group) -> dict[str, Any]:
+def measure_results(trainer: Trainer, group: Group) -> dict[str, Any]:
     """The part that was measured; every rank must call it."""
     history: History = trainer.history
     peaks = torch.tensor(
@@ -77,7 +78,7 @@ def measured(trainer: Trainer, group: Group) -> dict[str, Any]:
         for found in (history.profile_s, history.cpu_s, history.work)
     )
     layers = [layer for layer in trainer.model.layers if isinstance(layer, GraphLayer)]
-    kernels = {trainer.engine.kernel_for(layer.reducer.operation).name for layer in layers if layer.uses_edges}
+    kernels = {trainer.engine.kernel(layer.reducer.operation).name for layer in layers if layer.uses_edges}
     return {
         "losses": history.losses,
         "train_acc": history.accuracies.get("train"),

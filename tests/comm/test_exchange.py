@@ -23,9 +23,9 @@ def needed(sender: int, receiver: int) -> torch.Tensor:
     return torch.arange(receiver, ROWS, 2, dtype=torch.int32)
 
 
-def lists_of(rank: int, piece_rows: int) -> HaloLists:
+def lists_of(rank: int, message_rows: int) -> HaloLists:
     return HaloLists(
-        piece_rows=piece_rows,
+        message_rows=message_rows,
         send_rows=tuple(needed(rank, q) for q in range(WORLD)),
         receive_rows=tuple(len(needed(q, rank)) for q in range(WORLD)),
     )
@@ -37,12 +37,12 @@ def rows_of(rank: int, repeat: int) -> tuple[torch.Tensor, ...]:
 
 
 def span_of(lists: HaloLists, peer: int, number: int) -> tuple[int, int]:
-    spans = lists.spans(lists.receive_rows[peer])
+    spans = lists.pieces(lists.receive_rows[peer])
     return spans[number] if number < len(spans) else (0, 0)
 
 
-def run(group: Group, depth: int, slow: int, piece_rows: int) -> dict[str, Any]:
-    exchange, lists = Exchange(group, depth), lists_of(group.rank, piece_rows)
+def run(group: Group, depth: int, slow: int, message_rows: int) -> dict[str, Any]:
+    exchange, lists = Exchange(group, depth), lists_of(group.rank, message_rows)
     group.traffic.reset()
     for repeat in range(3):
         if group.rank == slow:
@@ -62,7 +62,7 @@ def run(group: Group, depth: int, slow: int, piece_rows: int) -> dict[str, Any]:
         if group.rank == slow:
             time.sleep(0.2)
         targets = tuple(torch.zeros(ROWS, width) for width in WIDTHS)
-        with exchange.errors(lists, targets) as errors:
+        with exchange.gradients(lists, targets) as errors:
             for piece in errors.pieces:
                 start, end = span_of(lists, *piece)
                 for view, whole in zip(errors.buffer(piece), rows_of(piece.peer, repeat), strict=True):
@@ -77,13 +77,13 @@ def run(group: Group, depth: int, slow: int, piece_rows: int) -> dict[str, Any]:
     return {"sent": group.traffic.sent_bytes, "held": exchange.held_bytes()}
 
 
-@pytest.mark.parametrize("piece_rows", [2**31, 64])
+@pytest.mark.parametrize("message_rows", [2**31, 64])
 @pytest.mark.parametrize("slow", [0, 3])
 @pytest.mark.parametrize("depth", [0, 1, 2])
-def test_buffers_are_not_reused_while_they_travel(depth: int, slow: int, piece_rows: int) -> None:
-    answers = pool(WORLD)(run, depth, slow, piece_rows)
+def test_buffers_are_not_reused_while_they_travel(depth: int, slow: int, message_rows: int) -> None:
+    answers = pool(WORLD)(run, depth, slow, message_rows)
     for rank, answer in enumerate(answers):
-        lists = lists_of(rank, piece_rows)
+        lists = lists_of(rank, message_rows)
         assert answer["sent"] == 3 * (lists.sent_rows + lists.halo_rows) * sum(WIDTHS) * 4
         assert answer["held"] == lists.buffer_bytes(rank, sum(WIDTHS), 4, depth) > 0
-        assert answer["held"] <= 2 * (1 + depth) * min(piece_rows, ROWS) * sum(WIDTHS) * 4
+        assert answer["held"] <= 2 * (1 + depth) * min(message_rows, ROWS) * sum(WIDTHS) * 4

@@ -12,7 +12,7 @@ import numpy as np
 from sargnn.data.dataset import Dataset, Reader, open_dataset
 
 
-def stored(reader: Reader, buffer_bytes: int = 10**9) -> Dataset:
+def write_and_read(reader: Reader, buffer_bytes: int = 10**9) -> Dataset:
     """What a reader writes, read back into memory."""
     with tempfile.TemporaryDirectory() as folder:
         reader.write(Path(folder) / "store", buffer_bytes)

@@ -12,22 +12,22 @@ from sargnn.config import PartitionerConfig
 from sargnn.data import lookalike
 from sargnn.data.dataset import SPLITS, UNLABELLED, Dataset, open_dataset
 from sargnn.data.lookalike import SHAPES, Lookalike
+from sargnn.data.settings import LookalikeConfig
 from sargnn.errors import DataError
 from sargnn.partition.cut import parts_of
 from sargnn.partition.metis import assign
-from sargnn.sources import LookalikeConfig
 
 
-def made(folder: Path, name: str, scale: float) -> Dataset:
+def make(folder: Path, name: str, scale: float) -> Dataset:
     path = folder / f"{name}-{scale}"
-    config: Any = LookalikeConfig(name=name, scale=scale, seed=0, normalize_features=False, add_self_loops=None)  # type: ignore[arg-type]
+    config: Any = LookalikeConfig(name=name, scale=scale, seed=0, normalize_features=False, add_self_loops=None)
     Lookalike(config).write(path)
     return open_dataset(path, verify=True)
 
 
 @pytest.mark.parametrize(("name", "scale"), [("products_like", 0.003), ("papers_like", 0.0004)])
 def test_figures_of_the_real_graph(tmp_path: Path, name: str, scale: float) -> None:
-    dataset, shape = made(tmp_path, name, scale), SHAPES[name]
+    dataset, shape = make(tmp_path, name, scale), SHAPES[name]
     n = dataset.num_nodes
     assert n == round(shape.num_nodes * scale)
     assert abs(dataset.num_edges - shape.num_edges * scale) < 0.01 * shape.num_edges * scale
@@ -45,16 +45,16 @@ def test_figures_of_the_real_graph(tmp_path: Path, name: str, scale: float) -> N
 
 
 def test_chunks_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = made(tmp_path / "whole", "products_like", 0.001)
+    whole = make(tmp_path / "whole", "products_like", 0.001)
     monkeypatch.setattr(lookalike, "_DRAWN_EDGES", 10_007)
     monkeypatch.setattr(lookalike, "_BUCKET_EDGES", 20_011)
-    pieces = made(tmp_path / "pieces", "products_like", 0.001)
+    pieces = make(tmp_path / "pieces", "products_like", 0.001)
     assert whole.content_hash == pieces.content_hash
 
 
 def test_metis_finds_the_promised_cut(tmp_path: Path) -> None:
-    """At scale 0.08 and 8 parts: edge cut 0.15 to 0.25, halo rows 1.5 to 3 times a part's own rows."""
-    dataset = made(tmp_path, "products_like", 0.08)
+    """At scale 0.04 and 8 parts: edge cut 0.15 to 0.25, halo rows 1.5 to 3 times a part's own rows."""
+    dataset = make(tmp_path, "products_like", 0.04)
     assignment = assign(dataset, 8, PartitionerConfig(name="metis", seed=0, order="original"))
     cut = 0
     for rank, part in enumerate(parts_of(dataset, assignment, 8)):

@@ -10,12 +10,12 @@ import pytest
 from sargnn.config import PartitionerConfig
 from sargnn.data.dataset import SPLITS, Dataset
 from sargnn.data.mag_like import NODES, NUM_CLASSES, RELATIONS, SPLIT, MagLike
+from sargnn.data.settings import MagLikeConfig
 from sargnn.errors import DataError
 from sargnn.partition.cut import cut
 from sargnn.partition.metis import assign
 from sargnn.partition.order import order_nodes
 from sargnn.partition.stats import StatsCollector
-from sargnn.sources import MagLikeConfig
 from tests.data.test_ogb_typed import edges_of
 
 CONFIG = MagLikeConfig("mag_like", 0.01, 0, add_inverse_edges=True, homogenize=False, normalize_features=False,

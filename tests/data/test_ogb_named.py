@@ -25,10 +25,10 @@ from sargnn.data.ogb_export import export
 from sargnn.data.ogb_named import ogb_named
 from sargnn.data.prepare import prepare_dataset
 from sargnn.data.schema import Relation
+from sargnn.data.settings import OgbConfig
 from sargnn.data.typed import Edges, typed_dataset
 from sargnn.errors import DataError, StoreError
-from sargnn.sources import OgbConfig
-from tests.data.stores import stored
+from tests.data.stores import write_and_read
 from tests.graphs import nasty_graph
 
 LAYOUTS = {"ogbn-products": "csv", "ogbn-arxiv": "csv", "ogbn-papers100M": "binary", "ogbn-mag": "typed"}
@@ -36,7 +36,7 @@ LAYOUTS = {"ogbn-products": "csv", "ogbn-arxiv": "csv", "ogbn-papers100M": "bina
 
 def config(name: str, root: Path, **changes: Any) -> OgbConfig:
     plain: dict[str, Any] = {"add_inverse_edges": False, "normalize_features": False, "add_self_loops": None, "download": False}
-    return OgbConfig(name=name, root=str(root), **{**plain, **changes})  # type: ignore[arg-type]
+    return OgbConfig(name=name, root=str(root), **{**plain, **changes})
 
 
 def mag_graph() -> Dataset:
@@ -92,7 +92,7 @@ def test_equals_ogbs_own_class(name: str, tmp_path: Path) -> None:
     graph, labels = theirs[0]
     splits = theirs.get_idx_split()
     # OGB doubles the edges of ogbn-products by itself.
-    ours = stored(ogb_named(config(name, tmp_path, add_inverse_edges=name == "ogbn-products")))
+    ours = write_and_read(ogb_named(config(name, tmp_path, add_inverse_edges=name == "ogbn-products")))
     if name != "ogbn-mag":
         assert ours.num_nodes == graph["num_nodes"]
         assert edges_of(ours) == sorted(zip(*graph["edge_index"].tolist(), strict=True))
@@ -125,7 +125,7 @@ def test_pieces_of_any_size_give_the_same(name: str, tmp_path: Path) -> None:
     """A buffer of a few rows, with every bucket divided again."""
     graph, _ = folder_of(name, tmp_path)
     settings = config(name, tmp_path, add_inverse_edges=True)
-    whole, pieces = (stored(ogb_named(settings), size) for size in (10**9, 32 * 50))
+    whole, pieces = (write_and_read(ogb_named(settings), size) for size in (10**9, 32 * 50))
     assert whole.content_hash == pieces.content_hash and whole.num_edges == 2 * graph.num_edges
     assert edges_of(whole) == sorted(edges_of(graph) + [(b, a) for a, b in edges_of(graph)])
 
@@ -152,8 +152,8 @@ def test_symmetric_graphs_are_written_once(tmp_path: Path) -> None:
     graph = dataclasses.replace(graph, indptr=indptr, indices=indices)
     for name, layout in (("ogbn-products", "csv"), ("ogbn-papers100M", "binary")):
         export(graph, tmp_path / name.replace("-", "_"), layout, symmetric=True)
-        assert edges_of(stored(ogb_named(config(name, tmp_path, add_inverse_edges=True)))) == edges_of(graph)
-        assert stored(ogb_named(config(name, tmp_path))).num_edges == len(pairs)
+        assert edges_of(write_and_read(ogb_named(config(name, tmp_path, add_inverse_edges=True)))) == edges_of(graph)
+        assert write_and_read(ogb_named(config(name, tmp_path))).num_edges == len(pairs)
 
 
 def test_skewed_buckets_are_divided(tmp_path: Path) -> None:
@@ -185,14 +185,25 @@ def damage(folder: Path, how: str) -> None:
         (folder / "RELEASE_v1.txt").rename(folder / "RELEASE_v7.txt")
     elif how == "missing":
         (raw / "node-label.npz").unlink()
-    elif how in ("pickled", "counts", "outside", "nan"):
+    elif how in ("infinite", "billion"):
+        arrays = dict(np.load(raw / "node-label.npz"))
+        arrays["node_label"][20] = np.inf if how == "infinite" else 1e9
+        np.savez_compressed(raw / "node-label.npz", **arrays)
+    elif how == "header":
+        with zipfile.ZipFile(data, "w") as archive:
+            archive.writestr("num_nodes_list.npy", b"\x93NUMPY\x01\x00\x76\x00" + b"(" * 117 + b"\n")
+    else:
         arrays = dict(np.load(data))
         if how == "pickled":
             arrays["edge_index"] = arrays["edge_index"].astype(object)
         elif how == "counts":
             arrays["num_edges_list"] = arrays["num_edges_list"] + 1
-        elif how == "nan":
-            arrays["node_feat"][17, 2] = np.nan
+        elif how in ("nan", "large"):
+            arrays["node_feat"][17, 2] = np.nan if how == "nan" else 1e30
+        elif how == "two graphs":
+            arrays["num_nodes_list"] = np.array([100, 200])
+        elif how == "negative":
+            arrays["edge_index"][0, 7] = -1
         else:
             arrays["edge_index"][1, 40] = 300
         np.savez_compressed(data, **arrays)
@@ -204,7 +215,10 @@ def damage(folder: Path, how: str) -> None:
         ("truncated", "data.npz"), ("flipped", "data.npz"), ("swapped", "data.npz' holds no array"),
         ("release", "another release"), ("missing", "node-label.npz' is missing"), ("pickled", "form that is not read"),
         ("counts", "does not hold 'edge_index' as the counts"), ("outside", "does not exist in row 41"),
-        ("nan", "not finite in row 18"),
+        ("nan", "not finite in row 18, column 3"), ("large", "too large in row 18, column 3"),
+        ("two graphs", "does not hold 'num_nodes_list'"), ("negative", "does not exist in row 8"),
+        ("infinite", "not a class in row 21.\n  given:   inf"), ("billion", "row 21.\n  given:   label 1000000000"),
+        ("header", "header is damaged"),
     ],
 )  # fmt: skip
 def test_wrong_binary_files(tmp_path: Path, how: str, words: str) -> None:
@@ -224,7 +238,7 @@ def test_a_truncated_gzip(tmp_path: Path) -> None:
         whole = path.read_bytes()
         path.write_bytes(whole[: len(whole) * 2 // 3])
         with pytest.raises(DataError, match=f"{name}.csv.gz.*cannot be read"):
-            stored(ogb_named(config("ogbn-products", tmp_path)))
+            write_and_read(ogb_named(config("ogbn-products", tmp_path)))
         path.write_bytes(whole)
 
 
@@ -235,7 +249,7 @@ def test_relations_that_point_outside_their_types(tmp_path: Path) -> None:
     edge = folder / "raw/relations/author___affiliated_with___institution/edge.csv.gz"
     _table(edge, [np.array([[0, 1]] * 39 + [[2, 6]])])
     with pytest.raises(DataError, match="affiliated_with.*institution that does not exist in row 40"):
-        stored(ogb_named(config("ogbn-mag", tmp_path)))
+        write_and_read(ogb_named(config("ogbn-mag", tmp_path)))
 
 
 def test_a_full_disk_is_said_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,13 +314,13 @@ def test_download_resumes_and_unpacks(tmp_path: Path, archive: bytes, monkeypatc
     part = tmp_path / "data" / "products.zip.part"
     assert part.stat().st_size == len(archive) // 3 and not part.with_name("products.zip").exists()
     server.limits = [len(archive) // 3]  # breaks off once more, and goes on by itself
-    found = stored(ogb_named(settings))
+    found = write_and_read(ogb_named(settings))
     assert found.num_nodes == 300 and found.name == "ogbn-products"
     assert server.asked == [0, *[len(archive) // 3] * 2, 2 * (len(archive) // 3)]
     before = len(server.asked)
     ogb_named(settings)
     assert len(server.asked) == before  # raw files are used where they lie
-    assert [path.name for path in (tmp_path / "data").iterdir()] == ["ogbn_products"]
+    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == [".ogbn_products.lock", "ogbn_products"]
 
 
 def test_what_had_come_whole_is_used(tmp_path: Path, archive: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,7 +362,7 @@ def test_folders_of_something_else(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="(?s)folder of ogbn-products.*dataset=ogbn-products"):
         ogb_named(config("ogbn-arxiv", folder))
     (tmp_path / "raw").mkdir()  # of somebody's own
-    assert stored(ogb_named(config("ogbn-products", tmp_path))).num_nodes == 300
+    assert write_and_read(ogb_named(config("ogbn-products", tmp_path))).num_nodes == 300
     (tmp_path / "ogbn_papers100M").mkdir()
     with pytest.raises(DataError, match="holds no raw files"):
         ogb_named(config("ogbn-papers100M", tmp_path, download=True))
@@ -363,7 +377,7 @@ def test_unsigned_edges(tmp_path: Path) -> None:
     arrays["edge_index"] = arrays["edge_index"].astype(np.uint64)
     arrays["node_feat"] = arrays["node_feat"].astype(np.float16)
     np.savez_compressed(folder / "raw/data.npz", **arrays)
-    found = stored(ogb_named(config("ogbn-papers100M", tmp_path)))
+    found = write_and_read(ogb_named(config("ogbn-papers100M", tmp_path)))
     assert edges_of(found) == edges_of(graph) and np.array_equal(found.features[0], arrays["node_feat"].astype(np.float32))
 
 
@@ -380,7 +394,7 @@ def test_a_damaged_archive_is_named(tmp_path: Path, archive: bytes, how: str) ->
             target.writestr("other/file" if how == "two" else "../outside", "x")
     with pytest.raises(DataError, match="products.zip"):
         ogb_named(config("ogbn-products", path.parent))
-    assert [one.name for one in path.parent.iterdir()] == ["products.zip"]
+    assert sorted(one.name for one in path.parent.iterdir()) == [".ogbn_products.lock", "products.zip"]
 
 
 def test_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,9 +14,9 @@ import pytest
 
 from sargnn.data.dataset import SPLITS, Dataset, open_dataset
 from sargnn.data.ogb import ogb_dir
+from sargnn.data.settings import OgbDirConfig
 from sargnn.errors import DataError
-from sargnn.sources import OgbDirConfig
-from tests.data.stores import stored
+from tests.data.stores import write_and_read
 from tests.data.test_ogb import write_gz
 
 COUNTS = {"author": 7, "field_of_study": 4, "institution": 3, "paper": 9}
@@ -59,7 +59,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def read(folder: Path, **flags: Any) -> Dataset:
-    return stored(ogb_dir(dataclasses.replace(CONFIG, root=str(folder), **flags)))
+    return write_and_read(ogb_dir(dataclasses.replace(CONFIG, root=str(folder), **flags)))
 
 
 def edges_of(dataset: Dataset, relation: int) -> list[tuple[int, int]]:
@@ -174,6 +174,16 @@ WRITES = "raw/relations/author___writes___paper"
         ("raw/nodetype-has-label.csv.gz", "paper,author\nFalse,False\n", "exactly one"),
         ("raw/node-feat/paper/node-feat.csv.gz", "1,1\n", "node-feat.csv.gz.*shape"),
         ("raw/node-label/paper/node-label.csv.gz", "0.5\n" * 9, "not a class in row 1"),
+        (f"{WRITES}/num-edge-list.csv.gz", "7\n8\n", "num-edge-list.csv.gz.*one number.*2 rows"),
+        (f"{WRITES}/edge.csv.gz", "0,1\n1,-1\n" + "0,0\n" * 13, "edge.csv.gz.*a paper that does not exist in row 2"),
+        ("raw/num-node-dict.csv.gz", "author,paper\n3," + "9" * 5000 + "\n", "row of their counts"),
+        ("raw/num-node-dict.csv.gz", "../author,paper\n3,4\n", "num-node-dict.csv.gz.*no folder can have.*'../author'"),
+        ("raw/num-node-dict.csv.gz", "", "num-node-dict.csv.gz.*cannot be read"),
+        ("raw/triplet-type-list.csv.gz", "author,../..,paper\n", "triplet-type-list.csv.gz.*no folder can have"),
+        ("raw/node-label/paper/node-label.csv.gz", "0\n" * 8 + "1000000000\n", "node-label.csv.gz.*row 9.*label 1000000000"),
+        ("raw/node-label/paper/node-label.csv.gz", "0\n" * 8 + "inf\n", "not a class in row 9.*given:   inf"),
+        ("raw/node-feat/paper/node-feat.csv.gz", "1,1\n" * 8 + "1,1e30\n", "node-feat.csv.gz.*too large in row 9, column 2"),
+        ("split/time/paper/test.csv.gz", "3,8\n", "test.csv.gz.*2 columns"),
         ("split/time/paper/test.csv.gz", "9\n", "test.csv.gz.*does not exist in row 1"),
     ],
 )

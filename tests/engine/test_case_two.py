@@ -28,27 +28,27 @@ WIDTH = 6
 def inputs() -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     n = GRAPH.num_nodes
-    shapes = [(n, WIDTH), (n, 1), (n, WIDTH), (WIDTH,), (n, WIDTH)]  # z, s, l, theta, error
+    shapes = [(n, WIDTH), (n, 1), (n, WIDTH), (WIDTH,), (n, WIDTH)]  # z, s, l, theta, gradient
     return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
 
 
-def run(group: Group, mode: str, partitioner: str, depth: int, constant: bool, piece_rows: int) -> dict[str, Any]:
+def run(group: Group, mode: str, partitioner: str, depth: int, constant: bool, message_rows: int) -> dict[str, Any]:
     assignment = assign(GRAPH, partitioner, group.world)
     part = list(parts_of(GRAPH, assignment, group.world))[group.rank]
     engine = Engine(group, mode=mode, kernel="dgl", prefetch_depth=depth, dtype=torch.float64)
     plan = load_plan(
-        part, group.rank, engine.mode.layout, add_self_loops=False, device=torch.device("cpu"), piece_rows=piece_rows
+        part, group.rank, engine.mode.layout, add_self_loops=False, device=torch.device("cpu"), message_rows=message_rows
     )
-    z, s, local, theta, error = inputs()
+    z, s, local, theta, grad = inputs()
     own = plan.node_ids
     leaves = [t[own].clone() for t in (z, s, local)] + [theta.clone()]
     for leaf in leaves[2:] if constant else leaves:
         leaf.requires_grad_()
     group.traffic.reset()
     (out,) = engine.aggregate(plan, Toy(), tuple(leaves[:2]), (leaves[2],), (leaves[3],))
-    out.backward(error[own])
+    out.backward(grad[own])
     sent = group.traffic.sent_bytes
-    predicted = engine.mode.wire_bytes(plan, Toy(), (WIDTH, 1), 8, sent_needs_grad=not constant)
+    predicted = engine.mode.wire_bytes(plan, Toy(), (WIDTH, 1), 8, exchanged_needs_grad=not constant)
     planned = plan.lists.buffer_bytes(plan.rank, WIDTH + 1, 8, depth, refetch=engine.mode.fetches(Toy()) > 1)
     assert leaves[3].grad is not None
     group.sum_(leaves[3].grad)
@@ -64,16 +64,16 @@ def run(group: Group, mode: str, partitioner: str, depth: int, constant: bool, p
 
 
 @pytest.mark.parametrize("constant", [False, True])
-@pytest.mark.parametrize(("depth", "piece_rows"), [(0, 2**31), (1, 2**31), (3, 2**31), (0, 13), (1, 5), (3, 13)])
+@pytest.mark.parametrize(("depth", "message_rows"), [(0, 2**31), (1, 2**31), (3, 2**31), (0, 13), (1, 5), (3, 13)])
 @pytest.mark.parametrize("partitioner", ["metis", "empty", "apart"])
 @pytest.mark.parametrize("world", [1, 2, 4])
 @pytest.mark.parametrize("mode", MODES)
-def test_parity(mode: str, world: int, partitioner: str, depth: int, piece_rows: int, constant: bool) -> None:
-    z, s, local, theta, error = inputs()
+def test_parity(mode: str, world: int, partitioner: str, depth: int, message_rows: int, constant: bool) -> None:
+    z, s, local, theta, grad = inputs()
     leaves = [t.clone().requires_grad_() for t in (z, s, local, theta)]
     wanted = leaves[2] * leaves[3] * (adjacency(GRAPH, False) @ (leaves[0].square() * leaves[1]))
-    wanted.backward(error)
-    ranks = pool(world)(run, mode, partitioner, depth, constant, piece_rows)
+    wanted.backward(grad)
+    ranks = pool(world)(run, mode, partitioner, depth, constant, message_rows)
     for answer in ranks:
         ids = answer["ids"]
         np.testing.assert_allclose(answer["out"], wanted.detach().numpy()[ids], rtol=1e-12, atol=1e-12)
@@ -95,7 +95,7 @@ def test_sar_fetches_twice_and_no_remat_once() -> None:
 
 
 def _constant_rows(group: Group, mode: str) -> Tensor:
-    """Sum of rows without a gradient onto own rows with one: the error of the own rows."""
+    """Sum of rows without a gradient onto own rows with one: the gradient of the own rows."""
     part = list(parts_of(GRAPH, assign(GRAPH, "random", group.world), group.world))[group.rank]
     engine = Engine(group, mode=mode, dtype=torch.float64)
     plan = load_plan(part, group.rank, engine.mode.layout, add_self_loops=False, device=torch.device("cpu"))

@@ -10,6 +10,7 @@ from torch import Tensor
 from sargnn.comm.group import Group
 from sargnn.engine.nodewise import norm_act_drop
 from sargnn.engine.norm import DistributedBatchNorm
+from sargnn.engine.workspace import Workspace
 from sargnn.rng import Draw, Purpose, dropout_mask
 
 ROWS = [1, 2, 255, 256, 257, 700]
@@ -44,9 +45,9 @@ def test_against_plain_operators(rows: int, width: int, norm: bool, activation: 
     if draw is not None:
         want = want * dropout_mask(ids, width, draw) / (1 - p)
     if norm:
-        got = layer.fused(mine, Group.single(), activation, ids, draw)
+        got = layer.fused(Workspace(), mine, Group.single(), activation, ids, draw)
     else:
-        got = norm_act_drop(mine, None, None, None, activation, ids, draw, Group.single())
+        got = norm_act_drop(Workspace(), mine, None, None, None, activation, ids, draw, Group.single())
     torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-11)
     want.backward(error)
     got.backward(error)
@@ -77,8 +78,8 @@ def test_one_tensor_is_saved(norm: bool) -> None:
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         draw = Draw(0, 0, Purpose.DROPOUT, 0, 0.5)
         if norm:
-            DistributedBatchNorm(64).fused(x, Group.single(), "relu", ids, draw)
+            DistributedBatchNorm(64).fused(Workspace(), x, Group.single(), "relu", ids, draw)
         else:
-            norm_act_drop(x, None, None, None, "relu", ids, draw, Group.single())
+            norm_act_drop(Workspace(), x, None, None, None, "relu", ids, draw, Group.single())
     large = [tensor for tensor in saved if tensor.numel() >= x.numel()]
     assert len(large) == 1 and large[0].data_ptr() == x.data_ptr()

@@ -10,6 +10,7 @@ import torch
 
 from sargnn.comm.group import Group
 from sargnn.engine.norm import DistributedBatchNorm
+from sargnn.engine.workspace import Workspace
 from tests.pool import pool
 
 ROWS, WIDTH = 60, 7
@@ -75,3 +76,27 @@ def test_a_type_without_rows_keeps_its_running_statistics() -> None:
     plain(x[20:])
     assert plain.running_var is not None
     assert torch.allclose(norm.running_var[2], plain.running_var)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_column_that_is_constant_up_to_rounding(dtype: torch.dtype, fused: bool) -> None:
+    """Normalised to 0, so y is beta whatever the rounding's sign, and no gradient flows; a column of zeros is no noise."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(300, 4, generator=generator, dtype=dtype)
+    x[:, 1] = 0.1 * (1 + torch.finfo(dtype).eps * torch.randint(-4, 5, (300,), generator=generator))
+    x[:, 2] = 0
+    x[:, 3] = 1e4 + x[:, 3]
+    norm, leaf = DistributedBatchNorm(4).to(dtype), x.clone().requires_grad_()
+    torch.nn.init.constant_(norm.bias, 0.25)
+    if fused:
+        out = norm.fused(Workspace(), leaf, Group.single(), "elu", torch.arange(300), None)
+    else:
+        out = torch.nn.functional.elu(norm(leaf, Group.single()))
+    grad = torch.randn(300, 4, generator=generator, dtype=dtype)
+    out.backward(grad)
+    assert leaf.grad is not None
+    assert (out[:, 1] == 0.25).all() and (leaf.grad[:, 1] == 0).all()
+    assert (out[:, 2] == 0.25).all() and leaf.grad[:, 2].abs().max() > 1
+    for column in (0, 3):
+        assert out[:, column].std() > 0.5 and leaf.grad[:, column].abs().max() > 0

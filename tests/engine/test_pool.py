@@ -16,9 +16,7 @@ LIKE = torch.zeros(1)
 
 @pytest.fixture
 def pool() -> Pool:
-    pool = Pool()
-    pool.enabled = True
-    return pool
+    return Pool()
 
 
 def place(tensor: Tensor) -> int:

@@ -7,12 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from sargnn.comm.group import Group
-from sargnn.engine.linear import linear, linears, two_linear
+from sargnn.engine.linear import linear_blocks, linear_map, linears
 from sargnn.engine.nodewise import norm_act_drop
+from sargnn.engine.workspace import Workspace
 from sargnn.rng import Draw, Purpose
 
 DRAW = Draw(0, 0, Purpose.DROPOUT, 0, 0.5)
-MAPS = ["linear", "two_linear", "linears"]
+MAPS = ["linear", "blocks", "linears"]
+WORK = Workspace()
 
 
 def rows() -> Tensor:
@@ -20,15 +22,15 @@ def rows() -> Tensor:
 
 
 def active(x: Tensor) -> Tensor:
-    return norm_act_drop(x, None, None, None, "elu", torch.arange(len(x)), DRAW, Group.single())
+    return norm_act_drop(WORK, x, None, None, None, "elu", torch.arange(len(x)), DRAW, Group.single())
 
 
 def apply(kind: str, h: Tensor, layers: list[nn.Linear]) -> Tensor:
     if kind == "linear":
-        return linear(h, layers[0])
-    if kind == "two_linear":
-        return torch.cat(two_linear(h, layers[0], layers[1]), 1)
-    return torch.cat(linears(h, *((layer.weight, layer.bias) for layer in layers)), 1)
+        return linear_map(WORK, h, layers[0].weight, layers[0].bias)
+    if kind == "blocks":
+        return linear_blocks(WORK, [h], layers[0].weight, layers[0].bias)
+    return torch.cat(linears(WORK, h, *((layer.weight, layer.bias) for layer in layers)), 1)
 
 
 def layers() -> list[nn.Linear]:
@@ -62,7 +64,7 @@ def test_gradients(kind: str, written: bool) -> None:
         if written:
             h = h.mul_(2) if not plain else 2 * h
         if plain:
-            count = 1 if kind == "linear" else 2
+            count = 2 if kind == "linears" else 1
             out = torch.cat([layer(h) for layer in maps[:count]], 1)
         else:
             out = apply(kind, h, maps)

@@ -7,39 +7,42 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from sargnn.engine.reducers.base import Reducer, Saved, Tensors
-from sargnn.kernels.base import Kernel
+from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
+from sargnn.kernels.base import AutogradOperation
+from sargnn.kernels.operations import SumOperation
 from sargnn.shards.plan import LayerPlan, Shard
 
 
-class Toy(Reducer):
+class Toy(Reducer[SumOperation, Tensor, Tensors]):
     name = "toy"
     operation = "sum"
     needs_src_in_backward = True
 
-    def init(self, plan: LayerPlan, sent: Tensors, local: Tensors, params: Tensors) -> Tensor:
-        return sent[0].new_zeros(plan.num_out, sent[0].shape[1])
+    def init(self, fold: Fold[SumOperation], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> Tensor:
+        return exchanged[0].new_zeros(fold.plan.num_out, exchanged[0].shape[1])
 
-    def step(self, kernel: Kernel, shard: Shard, rows: Tensors, local: Tensors, params: Tensors, state: Tensor) -> None:
+    def step(
+        self, fold: Fold[SumOperation], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors, state: Tensor
+    ) -> None:
         z, s = rows
-        kernel.sum_forward(shard.block, z.square() * s, state)
+        fold.operation.forward(shard.block, z.square() * s, state)
 
-    def finish(self, plan: LayerPlan, local: Tensors, params: Tensors, state: Tensor) -> tuple[Tensors, Tensors]:
-        return (local[0] * params[0] * state,), (state,)
+    def finish(self, fold: Fold[SumOperation], dest_local: Tensors, params: Tensors, state: Tensor) -> tuple[Tensors, Tensors]:
+        return (dest_local[0] * params[0] * state,), (state,)
 
-    def backward_init(self, plan: LayerPlan, kernel: Kernel, saved: Saved, grads: Tensors) -> Tensors:
+    def backward_init(self, fold: Fold[SumOperation], saved: Saved, grads: Tensors) -> Tensors:
         (folded,) = saved.stats
-        error = grads[0] * saved.local[0] * saved.params[0]
-        return error, grads[0] * saved.params[0] * folded, (grads[0] * saved.local[0] * folded).sum(0)
+        grad = grads[0] * saved.dest_local[0] * saved.params[0]
+        return grad, grads[0] * saved.params[0] * folded, (grads[0] * saved.dest_local[0] * folded).sum(0)
 
     def backward_step(
-        self, kernel: Kernel, shard: Shard, rows: Tensors | None, saved: Saved, state: Tensors, out: Tensors | None
+        self, fold: Fold[SumOperation], shard: Shard, rows: Tensors | None, saved: Saved, state: Tensors, out: Tensors | None
     ) -> None:
         assert rows is not None
         z, s = rows
         if out is not None:
             gathered = z.new_empty(z.shape)
-            kernel.sum_backward(shard.block, state[0], gathered)
+            fold.operation.backward(shard.block, state[0], gathered)
             out[0].copy_(2 * gathered * z * s)
             out[1].copy_((gathered * z.square()).sum(1, keepdim=True))
 
@@ -47,7 +50,7 @@ class Toy(Reducer):
         return (state[1],), (state[2],)
 
     def autograd_forward(
-        self, plan: LayerPlan, kernel: Kernel, shard: Shard, rows: Tensors, local: Tensors, params: Tensors
+        self, plan: LayerPlan, operation: AutogradOperation, shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors
     ) -> Tensors:
         z, s = rows
-        return (local[0] * params[0] * kernel.sum_autograd(shard.block, z.square() * s),)
+        return (dest_local[0] * params[0] * operation(shard.block, z.square() * s),)

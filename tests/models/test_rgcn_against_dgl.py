@@ -37,7 +37,7 @@ def inputs() -> tuple[torch.Tensor, torch.Tensor]:
 def run(group: Group, order: str, bases: int | None, mode: str) -> dict[str, Any]:
     part = list(parts_of(GRAPH, assign(GRAPH, "random", group.world), group.world))[group.rank]
     engine = Engine(group, mode=mode, kernel="auto", dtype=torch.float64)
-    plan = load_plan(part, group.rank, engine.mode.layout, add_self_loops=False, device=torch.device("cpu"), piece_rows=20)
+    plan = load_plan(part, group.rank, engine.mode.layout, add_self_loops=False, device=torch.device("cpu"), message_rows=20)
     layer = make(order, bases)
     x, error = inputs()
     leaf = x[plan.node_ids].requires_grad_()

@@ -13,27 +13,28 @@ from sargnn.config import (
     CheckpointConfig,
     CommConfig,
     EngineConfig,
-    GatConfig,
-    GcnConfig,
     KernelConfig,
-    LabelPropagationConfig,
     LabelsConfig,
-    MlpConfig,
     ModeConfig,
-    ModelConfig,
+    ModelSettings,
     OptimConfig,
     PartitionerConfig,
-    RgcnConfig,
     RunConfig,
-    SageConfig,
     TrackingConfig,
 )
 from sargnn.data.dataset import Dataset
-from sargnn.launch.worker import make_trainer
+from sargnn.data.settings import SyntheticConfig
+from sargnn.engine.reducers.base import Reducer
 from sargnn.models import MODELS
+from sargnn.models.gat import Gat
+from sargnn.models.gcn import Gcn
+from sargnn.models.label_propagation import LabelPropagation
+from sargnn.models.mlp import Mlp
+from sargnn.models.rgcn import Rgcn
+from sargnn.models.sage import Sage
 from sargnn.models.stack import GraphLayer, Stack
 from sargnn.partition.cut import parts_of
-from sargnn.sources import SyntheticConfig
+from sargnn.training.build import make_trainer
 from sargnn.training.loop import Trainer
 from tests.graphs import assign, nasty_graph, typed_graph
 
@@ -44,7 +45,7 @@ _DATASET = SyntheticConfig(
 )  # fmt: skip
 
 
-Model = ModelConfig
+Model = ModelSettings
 BASELINES = ("mlp", "linear", "label_propagation")
 """Models that learn nothing from edges: ``test_recipe`` has them."""
 NAMES = [*(name for name in MODELS if name not in BASELINES), "gatv2"]
@@ -66,19 +67,19 @@ def model_config(name: str, **changes: Any) -> Model:
         attentive = {
             "hidden": 5, "heads": 3, "out_heads": 2, "attn_dropout": 0.3, "negative_slope": 0.2, "v2": name == "gatv2",
         }  # fmt: skip
-        return GatConfig(name="gat", **{**common, **attentive, **changes})
+        return Gat(name="gat", **{**common, **attentive, **changes})
     if name == "rgcn":
         relational = {"bases": None, "order": "auto", "embedding": 11}
-        return RgcnConfig(name="rgcn", **{**common, **relational, **changes})
+        return Rgcn(name="rgcn", **{**common, **relational, **changes})
     if name == "label_propagation":
-        return LabelPropagationConfig(**{"name": name, "adjacency": "dad", "alpha": 0.9, "steps": 6, **changes})
+        return LabelPropagation(**{"name": name, "adjacency": "dad", "alpha": 0.9, "steps": 6, **changes})
     if name == "linear":
-        return MlpConfig(name="linear", **{**common, "num_layers": 1, **changes})
+        return Mlp(name="linear", **{**common, "num_layers": 1, **changes})
     if name == "mlp":
-        return MlpConfig(name="mlp", **{**common, **changes})
+        return Mlp(name="mlp", **{**common, **changes})
     if name == "gcn":
-        return GcnConfig(name="gcn", **{**common, **changes})
-    return SageConfig(name="sage", **{"aggregator": "mean", **common, **changes})
+        return Gcn(name="gcn", **{**common, **changes})
+    return Sage(name="sage", **{"aggregator": "mean", **common, **changes})
 
 
 def run_config(
@@ -128,9 +129,10 @@ def graph_layers(trainer: Trainer) -> list[GraphLayer]:
     return [layer for layer in trainer.model.layers if isinstance(layer, GraphLayer)]
 
 
-def edge_layers(trainer: Trainer) -> list[GraphLayer]:
-    """Those that aggregate."""
-    return [layer for layer in graph_layers(trainer) if layer.uses_edges]
+def edge_layers(trainer: Trainer) -> list[tuple[GraphLayer, Reducer]]:
+    """Those that aggregate, each with its reducer."""
+    layers = zip(graph_layers(trainer), trainer.plans, strict=True)
+    return [(layer, layer.reducer_on(plan)) for layer, plan in layers if layer.uses_edges]
 
 
 def step(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
@@ -148,7 +150,8 @@ def step(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
     predicted = 0
     for layer, own_plan in zip(graph_layers(trainer), trainer.plans, strict=True):
         predicted += layer.uses_edges and trainer.engine.mode.wire_bytes(
-            own_plan, layer.reducer, layer.sent_widths, trainer.rows.element_size(), sent_needs_grad=layer.sent_needs_grad
+            own_plan, layer.reducer_on(own_plan), layer.exchanged_widths, trainer.rows.element_size(),
+            exchanged_needs_grad=layer.exchanged_needs_grad,
         )
     with torch.no_grad():
         for buffer, value in zip(trainer.model.buffers(), before, strict=True):  # fed-back labels depend on them
@@ -163,15 +166,15 @@ def step(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
         "grads": grads,
         "sent_bytes": sent,
         "predicted_bytes": predicted,
-        "fetched_again": [trainer.engine.mode.fetches(layer.reducer) - 1 for layer in edge_layers(trainer)],
+        "fetched_again": [trainer.engine.mode.fetches(reducer) - 1 for _, reducer in edge_layers(trainer)],
         "halo_rows": plan.halo_rows,
         "held_bytes": trainer.engine.exchange.held_bytes(),
         "planned_bytes": plan.lists.buffer_bytes(
             plan.rank,
-            max((sum(layer.sent_widths) for layer in edge_layers(trainer)), default=0),
+            max((sum(layer.exchanged_widths) for layer, _ in edge_layers(trainer)), default=0),
             trainer.rows.element_size(),
             config.comm.prefetch_depth,
-            refetch=any(trainer.engine.mode.fetches(layer.reducer) > 1 for layer in edge_layers(trainer)),
+            refetch=any(trainer.engine.mode.fetches(reducer) > 1 for _, reducer in edge_layers(trainer)),
         ),
     }
 

@@ -13,8 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sargnn.config import GatConfig, MlpConfig, RgcnConfig, RunConfig, SageConfig, StackConfig
+from sargnn.config import RunConfig
 from sargnn.data.dataset import SPLITS, Dataset
+from sargnn.models.gat import Gat
+from sargnn.models.mlp import Mlp
+from sargnn.models.rgcn import Rgcn
+from sargnn.models.sage import Sage
+from sargnn.models.settings import StackSettings
 from sargnn.rng import Draw, Purpose, dropout_mask, edge_mask
 
 
@@ -55,7 +60,7 @@ def needed_rows(config: RunConfig, dataset: Dataset, num_layers: int) -> list[Te
     needed = [torch.from_numpy(np.asarray(dataset.split) == SPLITS["train"])]
     for _ in range(num_layers - 1):
         reached = (matrix[needed[0]] > 0).any(0)
-        needed.insert(0, needed[0] if isinstance(config.model, MlpConfig) else needed[0] | reached)
+        needed.insert(0, needed[0] if isinstance(config.model, Mlp) else needed[0] | reached)
     return needed
 
 
@@ -67,7 +72,7 @@ def forward(
     matrix = adjacency(dataset, config.add_self_loops)
     in_degrees, out_degrees = matrix.sum(1).clamp(min=1), matrix.sum(0).clamp(min=1)
     model = config.model
-    assert isinstance(model, StackConfig)
+    assert isinstance(model, StackSettings)
     everything = torch.ones(dataset.num_nodes, dtype=torch.bool)
     rows = needed_rows(config, dataset, model.num_layers) if config.mfg else [everything] * model.num_layers
     ids = torch.arange(dataset.num_nodes)
@@ -82,17 +87,17 @@ def forward(
     h = drop(x if columns is None else torch.cat([x, columns], 1), Purpose.INPUT_DROPOUT, 0, model.input_dropout)
     for index in range(model.num_layers):
         name = f"layers.{index}"
-        if isinstance(model, SageConfig):
+        if isinstance(model, Sage):
             if model.aggregator == "max":
                 gathered = _maxima(matrix, h)
             else:
                 gathered = (matrix @ h) / (in_degrees[:, None] if model.aggregator == "mean" else torch.ones(()))
             out = h @ params[f"{name}.self.weight"].T + gathered @ params[f"{name}.neigh.weight"].T
             bias = params.get(f"{name}.self.bias")
-        elif isinstance(model, RgcnConfig):
+        elif isinstance(model, Rgcn):
             out = _relational(dataset, h, {k[len(name) + 1 :]: v for k, v in params.items() if k.startswith(name)})
             bias = params.get(f"{name}.bias")
-        elif isinstance(model, GatConfig):
+        elif isinstance(model, Gat):
             draw = Draw(config.seed, epoch, Purpose.ATTENTION_DROPOUT, index, model.attn_dropout * training)
             heads = model.out_heads if index == model.num_layers - 1 else model.heads
             out = _attention(
@@ -101,7 +106,7 @@ def forward(
             if index == model.num_layers - 1:
                 out = out.view(len(h), heads, -1).mean(1)
             bias = params.get(f"{name}.bias")
-        elif isinstance(model, MlpConfig):
+        elif isinstance(model, Mlp):
             out, bias = h @ params[f"{name}.linear.weight"].T, params.get(f"{name}.linear.bias")
         else:
             normalised = matrix / in_degrees.sqrt()[:, None] / out_degrees.sqrt()[None, :]
@@ -177,7 +182,7 @@ def _normalised(
     return torch.cat(pieces)
 
 
-def _attention(matrix: Tensor, h: Tensor, params: dict[str, Tensor], model: GatConfig, heads: int, draw: Draw) -> Tensor:
+def _attention(matrix: Tensor, h: Tensor, params: dict[str, Tensor], model: Gat, heads: int, draw: Draw) -> Tensor:
     """[N, H K]: per head a softmax over all in-edges, with what stands in ``matrix`` as their number."""
     n = len(h)
     if model.v2:

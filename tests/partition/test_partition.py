@@ -12,6 +12,7 @@ from sargnn.data.dataset import Dataset, group_by, open_dataset
 from sargnn.data.lookalike import Lookalike
 from sargnn.data.prepare import prepare_dataset
 from sargnn.data.schema import Relation
+from sargnn.data.settings import LookalikeConfig
 from sargnn.data.typed import Edges, typed_dataset
 from sargnn.errors import ConfigError, StoreError
 from sargnn.partition import PARTITIONERS
@@ -20,7 +21,6 @@ from sargnn.partition.order import order_nodes
 from sargnn.partition.prepare import prepare_partition
 from sargnn.partition.stats import StatsCollector
 from sargnn.partition.store import open_part
-from sargnn.sources import LookalikeConfig
 from tests.graphs import assign, nasty_graph, typed_graph
 from tests.test_config import config
 
@@ -181,22 +181,22 @@ def test_group_by_is_a_stable_sort() -> None:
 SMALL = ("dataset.num_nodes=400", "partitioner=metis")
 
 
-def prepared(tmp_path: Path, *overrides: str) -> Path:
+def prepare_store(tmp_path: Path, *overrides: str) -> Path:
     run = dataclasses.replace(config(*SMALL, *overrides), store_dir=str(tmp_path))
     return prepare_partition(run, prepare_dataset(run.dataset, run.store_dir)).path
 
 
 def test_stores_are_reused_when_they_match_and_only_then(tmp_path: Path) -> None:
-    first = prepared(tmp_path)
+    first = prepare_store(tmp_path)
     stamp = (first / "manifest.json").stat().st_mtime_ns
-    assert prepared(tmp_path, "model=gcn", "mode=one_shot", "seed=9") == first
+    assert prepare_store(tmp_path, "model=gcn", "mode=one_shot", "seed=9") == first
     assert (first / "manifest.json").stat().st_mtime_ns == stamp
     others = ["world=3", "partitioner.seed=4", "partitioner=random", "partitioner.order=original", "dataset.seed=2"]
-    assert len({first, *(prepared(tmp_path, other) for other in others)}) == 1 + len(others)
+    assert len({first, *(prepare_store(tmp_path, other) for other in others)}) == 1 + len(others)
 
 
 def test_a_damaged_part_is_named_and_not_opened(tmp_path: Path) -> None:
-    path = prepared(tmp_path)
+    path = prepare_store(tmp_path)
     file = path / "part_002" / "edge_src.npy"
     content = bytearray(file.read_bytes())
     content[-3] ^= 4
@@ -208,4 +208,4 @@ def test_a_damaged_part_is_named_and_not_opened(tmp_path: Path) -> None:
 
 def test_more_workers_than_nodes(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="more workers than nodes"):
-        prepared(tmp_path, "world=401")
+        prepare_store(tmp_path, "world=401")

@@ -90,7 +90,7 @@ def test_embeddings_lie_in_the_order_of_original_ids(tmp_path: Path) -> None:
     for world, partitioner in ((1, "range"), (4, "random"), (4, "by_type")):
         folder = tmp_path / f"{partitioner}{world}"
         pool(world)(trained, config_of("rgcn", world=world, partitioner=partitioner), GRAPHS["rgcn"], str(folder), None)
-        store = checkpoint.opened(checkpoint.path_of(folder, EPOCHS), verify=True)
+        store = checkpoint.open_checkpoint(checkpoint.path_of(folder, EPOCHS), verify=True)
         kinds = ("param", "first_moment", "second_moment")
         tables.append([store.array(f"{kind}/inputs.embeddings.00_author") for kind in kinds])
         assert tables[-1][0].shape == (90, 11)
@@ -119,8 +119,8 @@ def test_the_best_is_kept(tmp_path: Path) -> None:
     trained(Group.single(), config, GRAPHS["sage"], str(tmp_path), None)
     paths = checkpoint.existing(tmp_path)
     assert [path.name for path in paths[-2:]] == ["epoch_000009", "epoch_000010"] and len(paths) <= 3
-    best = max(checkpoint.opened(path, verify=False).meta["accuracies"].get("valid") or 0 for path in paths)
-    top = checkpoint.opened(paths[-1], verify=False).meta["best_val_acc"]
+    best = max(checkpoint.open_checkpoint(path, verify=False).meta["accuracies"].get("valid") or 0 for path in paths)
+    top = checkpoint.open_checkpoint(paths[-1], verify=False).meta["best_val_acc"]
     assert best == top
 
 

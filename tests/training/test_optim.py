@@ -51,7 +51,7 @@ def test_label_smoothing_is_pytorchs() -> None:
 def _norms(group: Group, config: RunConfig, dataset: Dataset) -> tuple[float, float, list[float]]:
     """Of all gradients after an epoch with clipping, this rank's own and replicated parts, and the losses."""
     trainer = cases.trainer_of(group, config, dataset)
-    losses = [trainer.train_epoch(epoch)["loss"] for epoch in range(4)]
+    losses = [trainer.train_epoch(epoch).loss for epoch in range(4)]
     squares = [
         sum(float(p.grad.square().sum()) for p in ps if p.grad is not None) for ps in (trainer.replicated, trainer.sharded)
     ]

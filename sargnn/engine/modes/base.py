@@ -6,8 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from sargnn.comm.exchange import Exchange
-from sargnn.engine.reducers.base import Reducer, Tensors
-from sargnn.kernels.base import Kernel
+from sargnn.engine.reducers.base import Fold, Reducer, Tensors
 from sargnn.shards.load import Layout
 from sargnn.shards.plan import LayerPlan
 
@@ -17,16 +16,22 @@ class Call:
     """One aggregation: who computes what on which graph.
 
     Attributes:
-        sent_needs_grad: whether errors of the sent rows are wanted at all (not those of constant features).
+        reducer: the mathematics. fold: what it works with: plan, kernel operation, memory, profile.
+        exchange: how rows travel.
+        exchanged_needs_grad: whether gradients of the exchanged rows are wanted at all (not those of constant features).
         training: whether a backward pass will follow.
     """
 
-    plan: LayerPlan
     reducer: Reducer
-    kernel: Kernel
+    fold: Fold
     exchange: Exchange
-    sent_needs_grad: bool
+    exchanged_needs_grad: bool
     training: bool
+
+    @property
+    def plan(self) -> LayerPlan:
+        """The layer's graph."""
+        return self.fold.plan
 
 
 class Mode(ABC):
@@ -35,17 +40,17 @@ class Mode(ABC):
     name: str
     layout: Layout
     """Which shards the plan must hold."""
-    kernels: tuple[str, ...] = ("fused", "dgl", "reference")
-    """Which kernels may run in it."""
+    plain_autograd: bool = False
+    """Whether it needs operators that autograd differentiates by itself, instead of a kernel's own forward and backward."""
 
-    lean: bool = True
-    """Whether fused node-wise operators and cached aggregates of constant rows may be used with it: not in a baseline."""
+    is_baseline: bool = False
+    """Whether it stands for what a user has without this project: stock operators, no cached aggregates of constant rows."""
 
-    reads_sent_in_backward: bool = True
-    """Whether a case-2 reducer's backward pass needs the own rows as they were sent."""
+    reads_exchanged_in_backward: bool = True
+    """Whether a case-2 reducer's backward pass needs the own rows as they were exchanged."""
 
     @abstractmethod
-    def run(self, call: Call, sent: Tensors, local: Tensors, params: Tensors) -> Tensors:
+    def run(self, call: Call, exchanged: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
         """The outputs, differentiable in all three tuples."""
 
     def fetches(self, reducer: Reducer) -> int:
@@ -57,9 +62,9 @@ class Mode(ABC):
         return plan.num_rows + plan.halo_rows
 
     def wire_bytes(
-        self, plan: LayerPlan, reducer: Reducer, widths: tuple[int, ...], itemsize: int, *, sent_needs_grad: bool
-    ) -> int:
-        """Bytes that this rank sends in a training step of one layer: its rows forward, its halo rows' errors backward."""
+        self, plan: LayerPlan, reducer: Reducer, widths: tuple[int, ...], itemsize: int, *, exchanged_needs_grad: bool
+    ) -> int:  # fmt: skip
+        """Bytes that this rank sends in a training step of one layer: its rows forward, its halo rows' gradients backward."""
         rows = self.fetches(reducer) * plan.lists.sent_rows
-        errors = plan.halo_rows if sent_needs_grad else 0
-        return (rows + errors) * sum(widths) * itemsize
+        gradients = plan.halo_rows if exchanged_needs_grad else 0
+        return (rows + gradients) * sum(widths) * itemsize

@@ -19,54 +19,54 @@ class DomainParallel(Mode):
 
     name = "domain_parallel"
     layout = "merged"
-    kernels = ("dgl", "reference")
-    lean = False
+    plain_autograd = True
+    is_baseline = True
 
-    def run(self, call: Call, sent: Tensors, local: Tensors, params: Tensors) -> Tensors:
+    def run(self, call: Call, exchanged: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
         plan = call.plan
         assert plan.merged is not None
-        rows = sent
+        rows = exchanged
         if plan.schema.typed:
             # One table per type, as a user of typed graphs has them.
-            rows = _TypedHaloExchange.apply(call, sent[0]) if plan.world > 1 else plan.merged_rows.split(sent[0])
+            rows = _TypedHaloExchange.apply(call, exchanged[0]) if plan.world > 1 else plan.merged_rows.split(exchanged[0])
         elif plan.world > 1:
-            halos = _HaloExchange.apply(call, *sent)
-            rows = tuple(torch.cat([own, halo]) for own, halo in zip(sent, halos, strict=True))
-        return call.reducer.autograd_forward(plan, call.kernel, plan.merged, rows, local, params)
+            halos = _HaloExchange.apply(call, *exchanged)
+            rows = tuple(torch.cat([own, halo]) for own, halo in zip(exchanged, halos, strict=True))
+        return call.reducer.autograd_forward(plan, call.fold.operation, plan.merged, rows, dest_local, params)
 
 
 class _HaloExchange(torch.autograd.Function):
-    """Forward: the peers' rows [H, F_t] for each sent tensor. Backward: the adjoint, halo errors go home and are added."""
+    """Forward: the peers' rows [H, F_t] of each tensor. Backward: the adjoint, halo gradients return and are added."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, *sent: Tensor) -> Tensors:
+    def forward(ctx: Any, call: Call, *exchanged: Tensor) -> Tensors:
         ctx.call = call
-        ctx.widths = [t.shape[1] for t in sent]
-        halos = tuple(t.new_empty(call.plan.halo_rows, t.shape[1]) for t in sent)
-        call.exchange.all_rows(call.plan.lists, sent, halos)
+        ctx.widths = [t.shape[1] for t in exchanged]
+        halos = tuple(t.new_empty(call.plan.halo_rows, t.shape[1]) for t in exchanged)
+        call.exchange.all_rows(call.plan.lists, exchanged, halos)
         return halos
 
     @staticmethod
-    def backward(ctx: Any, *errors: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         call: Call = ctx.call
-        d_sent = tuple(errors[0].new_zeros(call.plan.num_rows, width) for width in ctx.widths)
-        call.exchange.all_errors(call.plan.lists, tuple(e.contiguous() for e in errors), d_sent)
-        return (None, *d_sent)
+        d_exchanged = tuple(grads[0].new_zeros(call.plan.num_rows, width) for width in ctx.widths)
+        call.exchange.all_gradients(call.plan.lists, tuple(g.contiguous() for g in grads), d_exchanged)
+        return (None, *d_exchanged)
 
 
 class _TypedHaloExchange(torch.autograd.Function):
     """The same for rows of several types: own and halo rows side by side, a table [N_t + H_t, F] per type."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, sent: Tensor) -> Tensors:
+    def forward(ctx: Any, call: Call, exchanged: Tensor) -> Tensors:
         ctx.call = call
-        halo = sent.new_empty(call.plan.halo_rows, sent.shape[1])
-        call.exchange.all_rows(call.plan.lists, (sent,), (halo,))
-        return call.plan.merged_rows.by_type(sent, halo)
+        halo = exchanged.new_empty(call.plan.halo_rows, exchanged.shape[1])
+        call.exchange.all_rows(call.plan.lists, (exchanged,), (halo,))
+        return call.plan.merged_rows.by_type(exchanged, halo)
 
     @staticmethod
-    def backward(ctx: Any, *errors: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         call: Call = ctx.call
-        d_sent = call.plan.merged_rows.own_part(errors)
-        call.exchange.all_errors(call.plan.lists, (call.plan.merged_rows.halo_part(errors),), (d_sent,))
-        return None, d_sent
+        d_exchanged = call.plan.merged_rows.own_part(grads)
+        call.exchange.all_gradients(call.plan.lists, (call.plan.merged_rows.halo_part(grads),), (d_exchanged,))
+        return None, d_exchanged

@@ -11,38 +11,40 @@ class OneShot(ManualMode):
     """All remote rows in one round, one aggregation over the merged graph; backward likewise in one round.
 
     Resident beside input and output: the merged rows [N + H, F] during forward, kept for backward only where the
-    reducer needs source rows; their errors [N + H, F] during backward.
+    reducer needs source rows; their gradients [N + H, F] during backward.
     """
 
     name = "one_shot"
     layout = "merged"
-    reads_sent_in_backward = False
+    reads_exchanged_in_backward = False
 
-    def forward(self, call: Call, sent: Tensors, local: Tensors, params: Tensors) -> tuple[Tensors, Tensors, Tensors | None]:
-        plan, reducer = call.plan, call.reducer
+    def forward(
+        self, call: Call, exchanged: Tensors, dest_local: Tensors, params: Tensors
+    ) -> tuple[Tensors, Tensors, Tensors | None]:
+        plan, reducer, fold = call.plan, call.reducer, call.fold
         assert plan.merged is not None
-        rows = tuple(t.new_empty(plan.num_rows + plan.halo_rows, t.shape[1]) for t in sent)
+        rows = tuple(t.new_empty(plan.num_rows + plan.halo_rows, t.shape[1]) for t in exchanged)
         halos = tuple(plan.merged_rows.room_for_halo(merged) for merged in rows)
-        call.exchange.all_rows(plan.lists, sent, halos)
-        for merged, own, halo in zip(rows, sent, halos, strict=True):
+        call.exchange.all_rows(plan.lists, exchanged, halos)
+        for merged, own, halo in zip(rows, exchanged, halos, strict=True):
             plan.merged_rows.fill(merged, own, halo)
         del halos
-        state = reducer.init(plan, sent, local, params)
-        reducer.step(call.kernel, plan.merged, rows, local, params, state)
-        out, stats = reducer.finish(plan, local, params, state)
+        state = reducer.init(fold, exchanged, dest_local, params)
+        reducer.step(fold, plan.merged, rows, dest_local, params, state)
+        out, stats = reducer.finish(fold, dest_local, params, state)
         return out, stats, rows if reducer.needs_src_in_backward and call.training else None
 
     def backward(self, call: Call, saved: Saved, kept: Tensors | None, grads: Tensors) -> tuple[Tensors, Tensors, Tensors]:
-        plan, reducer = call.plan, call.reducer
+        plan, reducer, fold = call.plan, call.reducer, call.fold
         assert plan.merged is not None
-        state = reducer.backward_init(plan, call.kernel, saved, grads)
+        state = reducer.backward_init(fold, saved, grads)
         total = plan.num_rows + plan.halo_rows
         widths = [t.shape[1] for t in kept or ()] or [grads[0].shape[1]]
-        errors = tuple(grads[0].new_empty(total, width) for width in widths) if call.sent_needs_grad else None
-        reducer.backward_step(call.kernel, plan.merged, kept, saved, state, errors)
-        if errors is None:
+        d_rows = tuple(grads[0].new_empty(total, width) for width in widths) if call.exchanged_needs_grad else None
+        reducer.backward_step(fold, plan.merged, kept, saved, state, d_rows)
+        if d_rows is None:
             return ((), *reducer.backward_finish(saved, state))
-        by_type = [plan.merged_rows.split(error) for error in errors]
-        d_sent = tuple(plan.merged_rows.own_part(error) for error in by_type)
-        call.exchange.all_errors(plan.lists, tuple(plan.merged_rows.halo_part(error) for error in by_type), d_sent)
-        return (d_sent, *reducer.backward_finish(saved, state))
+        by_type = [plan.merged_rows.split(one) for one in d_rows]
+        d_exchanged = tuple(plan.merged_rows.own_part(one) for one in by_type)
+        call.exchange.all_gradients(plan.lists, tuple(plan.merged_rows.halo_part(one) for one in by_type), d_exchanged)
+        return (d_exchanged, *reducer.backward_finish(saved, state))

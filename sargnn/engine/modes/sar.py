@@ -9,7 +9,6 @@ from torch import Tensor
 from sargnn.comm.exchange import Piece
 from sargnn.engine.function import ManualMode
 from sargnn.engine.modes.base import Call
-from sargnn.engine.pool import POOL
 from sargnn.engine.reducers.base import Reducer, Saved, Tensors
 from sargnn.shards.plan import LayerPlan
 
@@ -24,46 +23,46 @@ class Sar(ManualMode):
     | | resident beside the layer's own input, output and statistics |
     |---|---|
     | forward | 1 + d received shards, 1 + d send buffers |
-    | backward, case 1 (no source rows needed) | 1 + d outgoing and 1 + d incoming shards of errors |
-    | backward, case 2 | 1 + d received shards, 1 + d send buffers, 1 outgoing and 1 incoming shard of errors |
+    | backward, case 1 (no source rows needed) | 1 + d outgoing and 1 + d incoming shards of gradients |
+    | backward, case 2 | 1 + d received shards, 1 + d send buffers, 1 outgoing and 1 incoming shard of gradients |
     """
 
     name = "sar"
     layout = "sharded"
     keep_rows = False
 
-    def forward(self, call: Call, sent: Tensors, local: Tensors, params: Tensors) -> tuple[Tensors, Tensors, Kept]:
-        plan, reducer = call.plan, call.reducer
+    def forward(self, call: Call, exchanged: Tensors, dest_local: Tensors, params: Tensors) -> tuple[Tensors, Tensors, Kept]:
+        plan, reducer, fold = call.plan, call.reducer, call.fold
         assert plan.shards is not None
         keep = self.keep_rows and reducer.needs_src_in_backward and call.training
         kept: Kept = {}
-        state = reducer.init(plan, sent, local, params)
-        for piece, rows in call.exchange.rows(plan.lists, sent, keep=keep):
-            reducer.step(call.kernel, plan.shards[piece], rows, local, params, state)
+        state = reducer.init(fold, exchanged, dest_local, params)
+        for piece, rows in call.exchange.rows(plan.lists, exchanged, keep=keep):
+            reducer.step(fold, plan.shards[piece], rows, dest_local, params, state)
             if keep and piece.peer != plan.rank:  # the own rows are saved as such
                 kept[piece] = rows
-        out, stats = reducer.finish(plan, local, params, state)
+        out, stats = reducer.finish(fold, dest_local, params, state)
         return out, stats, kept
 
     def backward(self, call: Call, saved: Saved, kept: Kept, grads: Tensors) -> tuple[Tensors, Tensors, Tensors]:
-        plan, reducer = call.plan, call.reducer
+        plan, reducer, fold = call.plan, call.reducer, call.fold
         assert plan.shards is not None
-        state = reducer.backward_init(plan, call.kernel, saved, grads)
-        if not call.sent_needs_grad:
+        state = reducer.backward_init(fold, saved, grads)
+        if not call.exchanged_needs_grad:
             for piece, rows in self._sources(call, saved, kept):
-                reducer.backward_step(call.kernel, plan.shards[piece], rows, saved, state, None)
+                reducer.backward_step(fold, plan.shards[piece], rows, saved, state, None)
             return ((), *reducer.backward_finish(saved, state))
-        d_sent = tuple(_error_like(call, t, grads) for t in saved.sent) or (_error_like(call, None, grads),)
+        d_exchanged = tuple(_gradient_of(call, t, grads) for t in saved.exchanged) or (_gradient_of(call, None, grads),)
         refetch = self.fetches(reducer) > 1
-        with call.exchange.errors(plan.lists, d_sent, beside_rows=refetch) as errors:
+        with call.exchange.gradients(plan.lists, d_exchanged, beside_rows=refetch) as returning:
             for piece, rows in self._sources(call, saved, kept):
                 shard = plan.shards[piece]
                 if piece.peer == plan.rank:
-                    reducer.backward_step(call.kernel, shard, rows, saved, state, d_sent)
+                    reducer.backward_step(fold, shard, rows, saved, state, d_exchanged)
                 else:
-                    reducer.backward_step(call.kernel, shard, rows, saved, state, errors.buffer(piece))
-                    errors.send(piece)
-        return (d_sent, *reducer.backward_finish(saved, state))
+                    reducer.backward_step(fold, shard, rows, saved, state, returning.buffer(piece))
+                    returning.send(piece)
+        return (d_exchanged, *reducer.backward_finish(saved, state))
 
     def _sources(self, call: Call, saved: Saved, kept: Kept) -> Iterator[tuple[Piece, Tensors | None]]:
         """Each shard with its source rows, where the reducer needs them; the own rows first."""
@@ -73,14 +72,14 @@ class Sar(ManualMode):
                 yield piece, None
         elif self.keep_rows:
             for piece in call.plan.shards:
-                yield piece, kept.get(piece, saved.sent)
+                yield piece, kept.get(piece, saved.exchanged)
         else:
-            yield from call.exchange.rows(call.plan.lists, saved.sent)
+            yield from call.exchange.rows(call.plan.lists, saved.exchanged)
 
     def kept_rows(self, plan: LayerPlan) -> int:
         if self.keep_rows:
             return plan.halo_rows
-        # Rows travel while errors do: one more buffer of each.
+        # Rows travel while gradients do: one more buffer of each.
         rounds = plan.lists.rounds(plan.rank)
         return max((now.receive_rows + len(now.send) for now in rounds), default=0)
 
@@ -88,8 +87,9 @@ class Sar(ManualMode):
         return 2 if reducer.needs_src_in_backward and not self.keep_rows else 1
 
 
-def _error_like(call: Call, sent: Tensor | None, grads: Tensors) -> Tensor:
-    """Room for the error of one sent tensor; a case-1 reducer sends one, as wide as its output."""
-    if sent is not None:
-        return POOL.empty_like(sent)
-    return POOL.empty(call.plan.num_rows, grads[0].shape[1], grads[0])
+def _gradient_of(call: Call, exchanged: Tensor | None, grads: Tensors) -> Tensor:
+    """Memory for the gradient of one exchanged tensor; a case-1 reducer exchanges one, as wide as its output."""
+    pool = call.fold.pool
+    if exchanged is not None:
+        return pool.empty_like(exchanged)
+    return pool.empty(call.plan.num_rows, grads[0].shape[1], grads[0])

@@ -11,20 +11,24 @@ Letters: N input rows, M output rows, S source rows of a shard, K heads, D head 
 
 from __future__ import annotations
 
-from typing import Any
+from abc import ABC
+from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from sargnn.engine.pool import POOL
-from sargnn.engine.reducers.base import Reducer, Saved, Tensors
+from sargnn.engine.reducers.base import BackwardState, Fold, Reducer, Saved, Tensors
 from sargnn.kernels.attention import Attention, RunningSoftmax
-from sargnn.kernels.base import Kernel
+from sargnn.kernels.base import AutogradOperation
+from sargnn.kernels.operations import AttentionOperation, GatOperation, GatV2Operation
 from sargnn.rng import Draw
 from sargnn.shards.plan import LayerPlan, Shard
 
+AttentionOp = TypeVar("AttentionOp", bound=AttentionOperation)
 
-class _Attentive(Reducer):
+
+class _Attentive(Reducer[AttentionOp, RunningSoftmax, BackwardState], ABC):
     """What both scorings share.
 
     Args:
@@ -37,86 +41,161 @@ class _Attentive(Reducer):
     def __init__(self, heads: int = 1, negative_slope: float = 0.2, draw: Draw | None = None) -> None:
         self.attention = Attention(heads, negative_slope, draw)
 
-    def init(self, plan: LayerPlan, sent: Tensors, local: Tensors, params: Tensors) -> RunningSoftmax:
-        out = POOL.empty(plan.num_out, sent[0].shape[1], sent[0])
-        return RunningSoftmax.empty(sent[0], plan.num_out, self.attention.heads, out)
+    def init(self, fold: Fold[AttentionOp], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> RunningSoftmax:
+        z, num_out = exchanged[0], fold.plan.num_out
+        return RunningSoftmax.empty(z, num_out, self.attention.heads, fold.pool.empty(num_out, z.shape[1], z))
 
-    def finish(self, plan: LayerPlan, local: Tensors, params: Tensors, state: RunningSoftmax) -> tuple[Tensors, Tensors]:
-        isolated = torch.nonzero(plan.in_degrees == 0)[:, 0]
+    def finish(
+        self, fold: Fold[AttentionOp], dest_local: Tensors, params: Tensors, state: RunningSoftmax
+    ) -> tuple[Tensors, Tensors]:
+        isolated = torch.nonzero(fold.plan.in_degrees == 0)[:, 0]
         state.out.index_fill_(0, isolated, 0)
-        return (state.out,), (state.top, state.total)
+        return (state.out,), (state.max_score, state.denominator)
 
-    def _records(self, kernel: Kernel, er: Tensor | None, saved: Saved, grad: Tensor) -> Tensor:
+    def _records(self, operation: AttentionOp, er: Tensor | None, saved: Saved, grad: Tensor) -> Tensor:
         """What backward reads of each destination; the output is not needed after that."""
         (out,), saved.out = saved.out, ()
-        return kernel.attention_records(er, RunningSoftmax(out, *saved.stats), grad)
+        return operation.destination_records(er, RunningSoftmax(out, *saved.stats), grad)
 
 
-class Gat(_Attentive):
+@dataclass(frozen=True)
+class GatGradients:
+    """A backward pass of ``Gat``.
+
+    Attributes:
+        records: [M, 4 K], see ``AttentionOperation.destination_records``.
+        grad: [M, K D], of the output. d_er: [M, K], so far.
+    """
+
+    records: Tensor
+    grad: Tensor
+    d_er: Tensor
+
+
+class Gat(_Attentive[GatOperation, GatGradients]):
     """Scores ``e_ji = LeakyReLU(el_j + er_i)`` (Velickovic et al., 2018).
 
-    ``sent`` is (z [N, K D], el [N, K]), in one message; ``local`` is (er [M, K],). Saves its inputs, its output, m and s.
+    ``exchanged`` is (z [N, K D], el [N, K]), in one message; ``dest_local`` is (er [M, K],). Saves its inputs, its output, m
+    and s.
     """
 
     name = "gat"
     operation = "gat"
 
-    def step(self, kernel: Kernel, shard: Shard, rows: Tensors, local: Tensors, params: Tensors, state: RunningSoftmax) -> None:
+    def step(
+        self,
+        fold: Fold[GatOperation],
+        shard: Shard,
+        rows: Tensors,
+        dest_local: Tensors,
+        params: Tensors,
+        state: RunningSoftmax,
+    ) -> None:
         z, el = rows
-        kernel.gat_forward(shard.block, self.attention, z, el, local[0], state)
+        fold.operation.forward(shard.block, self.attention, z, el, dest_local[0], state)
 
-    def backward_init(self, plan: LayerPlan, kernel: Kernel, saved: Saved, grads: Tensors) -> tuple[Tensor, Tensor, Tensor]:
-        grad = grads[0].contiguous()
-        return self._records(kernel, saved.local[0], saved, grad), grad, torch.zeros_like(saved.local[0])
+    def backward_init(self, fold: Fold[GatOperation], saved: Saved, grads: Tensors) -> GatGradients:
+        grad, (er,) = grads[0].contiguous(), saved.dest_local
+        return GatGradients(self._records(fold.operation, er, saved, grad), grad, torch.zeros_like(er))
 
     def backward_step(
-        self, kernel: Kernel, shard: Shard, rows: Tensors | None, saved: Saved, state: Any, out: Tensors | None
+        self,
+        fold: Fold[GatOperation],
+        shard: Shard,
+        rows: Tensors | None,
+        saved: Saved,
+        state: GatGradients,
+        out: Tensors | None,
     ) -> None:
         assert rows is not None
-        (z, el), (records, grad, d_er) = rows, state
+        z, el = rows
         d_z, d_el = (None, None) if out is None else out
-        kernel.gat_backward(shard.block, self.attention, z, el, records, grad, d_z, d_el, d_er)
+        fold.operation.backward(
+            shard.block, self.attention, z, el, state.records, state.grad, d_z, d_el, state.d_er
+        )  # fmt: skip
 
-    def backward_finish(self, saved: Saved, state: Any) -> tuple[Tensors, Tensors]:
-        return (state[2],), ()
+    def backward_finish(self, saved: Saved, state: GatGradients) -> tuple[Tensors, Tensors]:
+        return (state.d_er,), ()
 
     def autograd_forward(
-        self, plan: LayerPlan, kernel: Kernel, shard: Shard, rows: Tensors, local: Tensors, params: Tensors
+        self,
+        plan: LayerPlan,
+        operation: AutogradOperation,
+        shard: Shard,
+        rows: Tensors,
+        dest_local: Tensors,
+        params: Tensors,
     ) -> Tensors:
         z, el = rows
-        return (kernel.gat_autograd(shard.block, self.attention, z, el, local[0]),)
+        return (operation(shard.block, self.attention, z, el, dest_local[0]),)
 
 
-class GatV2(_Attentive):
+@dataclass(frozen=True)
+class GatV2Gradients:
+    """A backward pass of ``GatV2``.
+
+    Attributes:
+        records: [M, 4 K], see ``AttentionOperation.destination_records``.
+        grad: [M, K D], of the output. d_x: [M, K D] and d_att: [K D], so far.
+    """
+
+    records: Tensor
+    grad: Tensor
+    d_x: Tensor
+    d_att: Tensor
+
+
+class GatV2(_Attentive[GatV2Operation, GatV2Gradients]):
     """Scores ``e_ji = <att, LeakyReLU(z_j + x_i)>`` per head (Brody et al., 2022).
 
-    ``sent`` is (z [N, K D],), ``local`` (x [M, K D],), ``params`` (att [K D],). Saves its inputs, its output, m and s.
+    ``exchanged`` is (z [N, K D],), ``dest_local`` (x [M, K D],), ``params`` (att [K D],). Saves its inputs, its output, m
+    and s.
     """
 
     name = "gatv2"
     operation = "gatv2"
 
-    def step(self, kernel: Kernel, shard: Shard, rows: Tensors, local: Tensors, params: Tensors, state: RunningSoftmax) -> None:
-        kernel.gatv2_forward(shard.block, self.attention, rows[0], local[0], params[0], state)
+    def step(
+        self,
+        fold: Fold[GatV2Operation],
+        shard: Shard,
+        rows: Tensors,
+        dest_local: Tensors,
+        params: Tensors,
+        state: RunningSoftmax,
+    ) -> None:
+        fold.operation.forward(shard.block, self.attention, rows[0], dest_local[0], params[0], state)
 
-    def backward_init(self, plan: LayerPlan, kernel: Kernel, saved: Saved, grads: Tensors) -> tuple[Tensor, ...]:
-        grad = grads[0].contiguous()
-        records = self._records(kernel, None, saved, grad)
-        return records, grad, torch.zeros_like(saved.local[0]), torch.zeros_like(saved.params[0])
+    def backward_init(self, fold: Fold[GatV2Operation], saved: Saved, grads: Tensors) -> GatV2Gradients:
+        grad, (x,), (att,) = grads[0].contiguous(), saved.dest_local, saved.params
+        records = self._records(fold.operation, None, saved, grad)
+        return GatV2Gradients(records, grad, torch.zeros_like(x), torch.zeros_like(att))
 
     def backward_step(
-        self, kernel: Kernel, shard: Shard, rows: Tensors | None, saved: Saved, state: Any, out: Tensors | None
+        self,
+        fold: Fold[GatV2Operation],
+        shard: Shard,
+        rows: Tensors | None,
+        saved: Saved,
+        state: GatV2Gradients,
+        out: Tensors | None,
     ) -> None:
         assert rows is not None
-        records, grad, d_x, d_att = state
-        d_z = None if out is None else out[0]
-        x, att = saved.local[0], saved.params[0]
-        kernel.gatv2_backward(shard.block, self.attention, rows[0], x, att, records, grad, d_z, d_x, d_att)
+        fold.operation.backward(
+            shard.block, self.attention, rows[0], saved.dest_local[0], saved.params[0], state.records, state.grad,
+            None if out is None else out[0], state.d_x, state.d_att,
+        )  # fmt: skip
 
-    def backward_finish(self, saved: Saved, state: Any) -> tuple[Tensors, Tensors]:
-        return (state[2],), (state[3],)
+    def backward_finish(self, saved: Saved, state: GatV2Gradients) -> tuple[Tensors, Tensors]:
+        return (state.d_x,), (state.d_att,)
 
     def autograd_forward(
-        self, plan: LayerPlan, kernel: Kernel, shard: Shard, rows: Tensors, local: Tensors, params: Tensors
+        self,
+        plan: LayerPlan,
+        operation: AutogradOperation,
+        shard: Shard,
+        rows: Tensors,
+        dest_local: Tensors,
+        params: Tensors,
     ) -> Tensors:
-        return (kernel.gatv2_autograd(shard.block, self.attention, rows[0], local[0], params[0]),)
+        return (operation(shard.block, self.attention, rows[0], dest_local[0], params[0]),)

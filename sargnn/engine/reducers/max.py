@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from sargnn.engine.pool import POOL
-from sargnn.engine.reducers.base import Reducer, Saved, Tensors
-from sargnn.kernels.base import Kernel
+from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
+from sargnn.kernels.base import AutogradOperation
+from sargnn.kernels.operations import MaxOperation
 from sargnn.shards.plan import LayerPlan, Shard
 
 _NONE = torch.iinfo(torch.int32).max
 
 
-class Max(Reducer):
-    """``out_if = max of z_jf over edges j -> i``; isolated destinations give zeros. ``local`` is empty.
+@dataclass(frozen=True)
+class MaxState:
+    """A forward pass.
+
+    Attributes:
+        best: [M, F], the maxima so far.
+        winner: int32 [M, F], the rank of the original id of the source row that each comes from.
+    """
+
+    best: Tensor
+    winner: Tensor
+
+
+class Max(Reducer[MaxOperation, MaxState, Tensor]):
+    """``out_if = max of z_jf over edges j -> i``; isolated destinations give zeros. ``dest_local`` is empty.
 
     A tie goes to the smallest original source id. Backward: ``d z_jf = sum of g_if over the i that j won``: case 1.
-    Saves the winners, int32 [M, F], as places in the order of original ids: no row is fetched again.
+    Saves the winners, int32 [M, F], as ranks of their original ids: no row is fetched again.
     """
 
     name = "max"
@@ -25,40 +40,42 @@ class Max(Reducer):
     needs_src_in_backward = False
     linear = False
 
-    def init(self, plan: LayerPlan, sent: Tensors, local: Tensors, params: Tensors) -> tuple[Tensor, Tensor]:
-        shape = plan.num_out, sent[0].shape[1]
-        best, winner = POOL.empty(*shape, sent[0]), POOL.empty(*shape, sent[0].new_empty(0, dtype=torch.int32))
-        return best.fill_(-torch.inf), winner.fill_(_NONE)
+    def init(self, fold: Fold[MaxOperation], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> MaxState:
+        z = exchanged[0]
+        shape = fold.plan.num_out, z.shape[1]
+        best, winner = fold.pool.empty(*shape, z), fold.pool.empty(*shape, z.new_empty(0, dtype=torch.int32))
+        return MaxState(best.fill_(-torch.inf), winner.fill_(_NONE))
 
     def step(
-        self,
-        kernel: Kernel,
-        shard: Shard,
-        rows: Tensors,
-        local: Tensors,
-        params: Tensors,
-        state: tuple[Tensor, Tensor],
+        self, fold: Fold[MaxOperation], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors, state: MaxState
     ) -> None:
-        kernel.max_forward(shard.block, rows[0], *state)
+        fold.operation.forward(shard.block, rows[0], state.best, state.winner)
 
-    def finish(self, plan: LayerPlan, local: Tensors, params: Tensors, state: tuple[Tensor, Tensor]) -> tuple[Tensors, Tensors]:
-        best, winner = state
-        isolated = plan.in_degrees == 0  # a destination without edges has no winner in any feature
-        return (best.masked_fill_(isolated[:, None], 0),), (winner,)
+    def finish(
+        self, fold: Fold[MaxOperation], dest_local: Tensors, params: Tensors, state: MaxState
+    ) -> tuple[Tensors, Tensors]:
+        isolated = fold.plan.in_degrees == 0  # a destination without edges has no winner in any feature
+        return (state.best.masked_fill_(isolated[:, None], 0),), (state.winner,)
 
-    def backward_init(self, plan: LayerPlan, kernel: Kernel, saved: Saved, grads: Tensors) -> Tensor:
+    def backward_init(self, fold: Fold[MaxOperation], saved: Saved, grads: Tensors) -> Tensor:
         return grads[0].contiguous()
 
     def backward_step(
-        self, kernel: Kernel, shard: Shard, rows: Tensors | None, saved: Saved, state: Tensor, out: Tensors | None
+        self, fold: Fold[MaxOperation], shard: Shard, rows: Tensors | None, saved: Saved, state: Tensor, out: Tensors | None
     ) -> None:
         if out is not None:
-            kernel.max_backward(shard.block, state, saved.stats[0], out[0])
+            fold.operation.backward(shard.block, state, saved.stats[0], out[0])
 
     def backward_finish(self, saved: Saved, state: Tensor) -> tuple[Tensors, Tensors]:
         return (), ()
 
     def autograd_forward(
-        self, plan: LayerPlan, kernel: Kernel, shard: Shard, rows: Tensors, local: Tensors, params: Tensors
+        self,
+        plan: LayerPlan,
+        operation: AutogradOperation,
+        shard: Shard,
+        rows: Tensors,
+        dest_local: Tensors,
+        params: Tensors,
     ) -> Tensors:
-        return (kernel.max_autograd(shard.block, rows[0]),)
+        return (operation(shard.block, rows[0]),)

@@ -22,11 +22,11 @@ import torch
 from torch import Tensor
 
 from sargnn.comm.rows import add_rows
-from sargnn.engine.pool import POOL
-from sargnn.engine.reducers.base import Reducer, Saved, Tensors
-from sargnn.kernels.base import Kernel
+from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
+from sargnn.kernels.base import AutogradOperation
+from sargnn.kernels.operations import SumOperation
+from sargnn.profile import LINEAR
 from sargnn.shards.plan import LayerPlan, RelationBlock, Shard
-from sargnn.spans import LINEAR, span
 
 
 @dataclass
@@ -44,30 +44,49 @@ class _Scratch:
         return table[: rows * width].view(rows, width)
 
 
-@dataclass
-class _State:
-    """An accumulation under way.
+@dataclass(frozen=True)
+class _Scales:
+    """1 / |N_r(i)| per relation r, for the output rows i of its destination type."""
 
-    Attributes:
-        rows: forward the sums, backward the outputs' error, [M, out].
-        scales: per relation 1 / |N_r(i)|, for the output rows of its destination type.
-        d_weight, d_loop: backward, this worker's sums of d W and d W_0.
-    """
+    by_relation: list[Tensor]
 
-    rows: Tensor
-    scales: list[Tensor]
-    scratch: _Scratch
-    d_weight: Tensor | None = None
-    d_loop: Tensor | None = None
+    @classmethod
+    def of(cls, plan: LayerPlan, like: Tensor) -> _Scales:
+        return cls([plan.relation_scale(r, like.dtype) for r in range(len(plan.relation_degrees))])
 
-    def scale(self, part: RelationBlock) -> Tensor:
-        """Of the block's destination rows."""
-        scale = self.scales[part.relation][part.out_in_type : part.out_in_type + part.num_out]
+    def of_block(self, part: RelationBlock) -> Tensor:
+        """[A], for the block's destination rows."""
+        scale = self.by_relation[part.relation][part.out_in_type : part.out_in_type + part.num_out]
         return scale if part.rows is None else scale[part.rows.long()]
 
 
-class Rgcn(Reducer):
-    """``sent`` is (h [N, in],), ``local`` (l [M, out],) or empty, ``params`` (W [R, in, out], W_0 [in, out]) or (W,).
+@dataclass(frozen=True)
+class RgcnSums:
+    """A forward pass. ``rows``: [M, out], the outputs so far."""
+
+    rows: Tensor
+    scales: _Scales
+    scratch: _Scratch
+
+
+@dataclass(frozen=True)
+class RgcnGradients:
+    """A backward pass.
+
+    Attributes:
+        rows: [M, out], the gradient of the outputs.
+        d_weight, d_loop: this worker's sums of d W and d W_0, so far; None without W_0.
+    """
+
+    rows: Tensor
+    scales: _Scales
+    scratch: _Scratch
+    d_weight: Tensor
+    d_loop: Tensor | None
+
+
+class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients]):
+    """``exchanged`` is (h [N, in],), ``dest_local`` (l [M, out],) or empty, ``params`` (W [R, in, out], W_0 [in, out]) or (W,).
 
     l becomes the accumulator and the output; it must be of no further use to the caller. Saves h and the weights.
     """
@@ -76,98 +95,109 @@ class Rgcn(Reducer):
     operation = "sum"
     needs_src_in_backward = True
 
-    def init(self, plan: LayerPlan, sent: Tensors, local: Tensors, params: Tensors) -> _State:
-        total = local[0] if local else POOL.zeros(plan.num_out, params[0].shape[2], sent[0])
-        return _State(total, _scales(plan, total), _Scratch())
+    def init(self, fold: Fold[SumOperation], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> RgcnSums:
+        total = dest_local[0] if dest_local else fold.pool.zeros(fold.plan.num_out, params[0].shape[2], exchanged[0])
+        return RgcnSums(total, _Scales.of(fold.plan, total), _Scratch())
 
-    def step(self, kernel: Kernel, shard: Shard, rows: Tensors, local: Tensors, params: Tensors, state: _State) -> None:
+    def step(
+        self, fold: Fold[SumOperation], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors, state: RgcnSums
+    ) -> None:
         (h,), weight = rows, params[0]
         if len(params) > 1:
-            with span(LINEAR):
+            with fold.profile.span(LINEAR):
                 for src, out, n in shard.own:
                     state.rows[out : out + n].addmm_(h[src : src + n], params[1])
         for part in shard.relations:
-            total, scale = state.rows[part.out], state.scale(part)
+            total, scale = state.rows[part.out], state.scales.of_block(part)
             if part.map_sources:
                 mapped = state.scratch.take("mapped", part.block.num_src, weight.shape[2], h)
-                with span(LINEAR):
+                with fold.profile.span(LINEAR):
                     torch.mm(h[part.src], weight[part.relation], out=mapped)
-                kernel.sum_forward(part.block, mapped, total, scale)
+                fold.operation.forward(part.block, mapped, total, scale)
                 continue
-            gathered = _gathered(kernel, part, h, scale, state)
-            with span(LINEAR):
+            gathered = _gather_means(fold.operation, part, h, scale, state.scratch)
+            with fold.profile.span(LINEAR):
                 if part.rows is None:
                     total.addmm_(gathered, weight[part.relation])
                 else:
                     mapped = state.scratch.take("mapped", part.block.num_dst, weight.shape[2], h)
                     add_rows(total, part.rows, torch.mm(gathered, weight[part.relation], out=mapped))
 
-    def finish(self, plan: LayerPlan, local: Tensors, params: Tensors, state: _State) -> tuple[Tensors, Tensors]:
+    def finish(
+        self, fold: Fold[SumOperation], dest_local: Tensors, params: Tensors, state: RgcnSums
+    ) -> tuple[Tensors, Tensors]:
         return (state.rows,), ()
 
-    def backward_init(self, plan: LayerPlan, kernel: Kernel, saved: Saved, grads: Tensors) -> _State:
-        error = grads[0].contiguous()
+    def backward_init(self, fold: Fold[SumOperation], saved: Saved, grads: Tensors) -> RgcnGradients:
+        grad = grads[0].contiguous()
         d_loop = torch.zeros_like(saved.params[1]) if len(saved.params) > 1 else None
-        return _State(error, _scales(plan, error), _Scratch(), torch.zeros_like(saved.params[0]), d_loop)
+        return RgcnGradients(grad, _Scales.of(fold.plan, grad), _Scratch(), torch.zeros_like(saved.params[0]), d_loop)
 
     def backward_step(
-        self, kernel: Kernel, shard: Shard, rows: Tensors | None, saved: Saved, state: _State, out: Tensors | None
+        self,
+        fold: Fold[SumOperation],
+        shard: Shard,
+        rows: Tensors | None,
+        saved: Saved,
+        state: RgcnGradients,
+        out: Tensors | None,
     ) -> None:
-        assert rows is not None and state.d_weight is not None
+        assert rows is not None
         (h,), weight = rows, saved.params[0]
         d_h = None if out is None else out[0].zero_()
         if state.d_loop is not None:
-            with span(LINEAR):
+            with fold.profile.span(LINEAR):
                 for src, first, n in shard.own:
-                    error = state.rows[first : first + n]
-                    state.d_loop.addmm_(h[src : src + n].T, error)
+                    grad = state.rows[first : first + n]
+                    state.d_loop.addmm_(h[src : src + n].T, grad)
                     if d_h is not None:
-                        d_h[src : src + n].addmm_(error, saved.params[1].T)
+                        d_h[src : src + n].addmm_(grad, saved.params[1].T)
         for part in shard.relations:
-            error, scale, w = state.rows[part.out], state.scale(part), weight[part.relation]
+            grad, scale, w = state.rows[part.out], state.scales.of_block(part), weight[part.relation]
             if part.map_sources:
                 d_mapped = state.scratch.take("mapped", part.block.num_src, weight.shape[2], h)
-                kernel.sum_backward(part.block, error, d_mapped, scale)
-                with span(LINEAR):
+                fold.operation.backward(part.block, grad, d_mapped, scale)
+                with fold.profile.span(LINEAR):
                     state.d_weight[part.relation].addmm_(h[part.src].T, d_mapped)
                     if d_h is not None:
                         d_h[part.src].addmm_(d_mapped, w.T)
                 continue
-            gathered = _gathered(kernel, part, h, scale, state)
+            gathered = _gather_means(fold.operation, part, h, scale, state.scratch)
             if part.rows is not None:
                 chosen = state.scratch.take("mapped", part.block.num_dst, weight.shape[2], h)
-                error = torch.index_select(error, 0, part.rows, out=chosen)
-            with span(LINEAR):
-                state.d_weight[part.relation].addmm_(gathered.T, error)
+                grad = torch.index_select(grad, 0, part.rows, out=chosen)
+            with fold.profile.span(LINEAR):
+                state.d_weight[part.relation].addmm_(gathered.T, grad)
                 if d_h is None:
                     continue
-                d_gathered = torch.mm(error, w.T, out=gathered).mul_(scale[:, None])
-            kernel.sum_backward(part.block, d_gathered, d_h[part.src], add=True)
+                d_gathered = torch.mm(grad, w.T, out=gathered).mul_(scale[:, None])
+            fold.operation.backward(part.block, d_gathered, d_h[part.src], add=True)
 
-    def backward_finish(self, saved: Saved, state: _State) -> tuple[Tensors, Tensors]:
-        assert state.d_weight is not None
+    def backward_finish(self, saved: Saved, state: RgcnGradients) -> tuple[Tensors, Tensors]:
         return (state.rows,), (state.d_weight,) if state.d_loop is None else (state.d_weight, state.d_loop)
 
     def autograd_forward(
-        self, plan: LayerPlan, kernel: Kernel, shard: Shard, rows: Tensors, local: Tensors, params: Tensors
+        self,
+        plan: LayerPlan,
+        operation: AutogradOperation,
+        shard: Shard,
+        rows: Tensors,
+        dest_local: Tensors,
+        params: Tensors,
     ) -> Tensors:
-        (total,), weights = local, params[0].unbind(0)
+        (total,), weights = dest_local, params[0].unbind(0)
         sums = plan.by_type(total)
         for part in shard.relations:
             relation = plan.schema.relations[part.relation]
             mapped = rows[relation.source] @ weights[part.relation]
             scale = plan.relation_scale(part.relation, mapped.dtype)
-            mean = kernel.sum_autograd(part.block, mapped) * scale[:, None]
+            mean = operation(part.block, mapped) * scale[:, None]
             sums[relation.destination] = sums[relation.destination] + mean
         return (plan.joined(sums),)
 
 
-def _scales(plan: LayerPlan, like: Tensor) -> list[Tensor]:
-    return [plan.relation_scale(r, like.dtype) for r in range(len(plan.relation_degrees))]
-
-
-def _gathered(kernel: Kernel, part: RelationBlock, h: Tensor, scale: Tensor, state: _State) -> Tensor:
+def _gather_means(operation: SumOperation, part: RelationBlock, h: Tensor, scale: Tensor, scratch: _Scratch) -> Tensor:
     """[A, in]: means of source rows, for each of the block's destination rows."""
-    gathered = state.scratch.take("gathered", part.block.num_dst, h.shape[1], h).zero_()
-    kernel.sum_forward(part.block, h[part.src], gathered, scale)
+    gathered = scratch.take("gathered", part.block.num_dst, h.shape[1], h).zero_()
+    operation.forward(part.block, h[part.src], gathered, scale)
     return gathered

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from torch import Tensor
 
-from sargnn.engine.pool import POOL
-from sargnn.engine.reducers.base import Reducer, Saved, Tensors
-from sargnn.kernels.base import Kernel
+from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
+from sargnn.kernels.base import AutogradOperation
+from sargnn.kernels.operations import SumOperation
 from sargnn.shards.plan import LayerPlan, Shard
 
 
-class Sum(Reducer):
+@dataclass(frozen=True)
+class SumState:
+    """Forward and backward alike.
+
+    Attributes:
+        rows: [M, F], the sums so far; backward the output's gradient.
+        scale: c [M]; None for ones.
+    """
+
+    rows: Tensor
+    scale: Tensor | None
+
+
+class Sum(Reducer[SumOperation, SumState, SumState]):
     """``out_i = l_i + c_i * sum of z_j over edges j -> i``, c_i = 1; isolated destinations give l_i.
 
-    ``local`` is (l,), [M, F], or empty for l = 0. It becomes the accumulator and the output, so nothing else of its size
+    ``dest_local`` is (l,), [M, F], or empty for l = 0. It becomes the accumulator and the output, so nothing else of its size
     is held; l must be of no further use to the caller.
 
     Backward: ``d z_j = sum of c_i g_i over edges j -> i``, ``d l = g``: linear, so no source row is needed (case 1).
@@ -29,54 +44,53 @@ class Sum(Reducer):
         """c [M] in the dtype of ``like``; None for ones."""
         return None
 
-    def init(self, plan: LayerPlan, sent: Tensors, local: Tensors, params: Tensors) -> tuple[Tensor, Tensor | None]:
-        assert not local or local[0].data_ptr() != sent[0].data_ptr() or not local[0].numel(), (
+    def init(self, fold: Fold[SumOperation], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> SumState:
+        assert not dest_local or dest_local[0].data_ptr() != exchanged[0].data_ptr() or not dest_local[0].numel(), (
             "rows are read while l is written"
         )
-        total = local[0] if local else POOL.zeros(plan.num_out, sent[0].shape[1], sent[0])
-        return total, self.scale(plan, total)
+        total = dest_local[0] if dest_local else fold.pool.zeros(fold.plan.num_out, exchanged[0].shape[1], exchanged[0])
+        return SumState(total, self.scale(fold.plan, total))
 
     def step(
-        self,
-        kernel: Kernel,
-        shard: Shard,
-        rows: Tensors,
-        local: Tensors,
-        params: Tensors,
-        state: tuple[Tensor, Tensor | None],
+        self, fold: Fold[SumOperation], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors, state: SumState
     ) -> None:
-        kernel.sum_forward(shard.block, rows[0], *state)
+        fold.operation.forward(shard.block, rows[0], state.rows, state.scale)
 
     def finish(
-        self, plan: LayerPlan, local: Tensors, params: Tensors, state: tuple[Tensor, Tensor | None]
+        self, fold: Fold[SumOperation], dest_local: Tensors, params: Tensors, state: SumState
     ) -> tuple[Tensors, Tensors]:
-        return (state[0],), ()
+        return (state.rows,), ()
 
-    def backward_init(self, plan: LayerPlan, kernel: Kernel, saved: Saved, grads: Tensors) -> tuple[Tensor, Tensor | None]:
-        error = grads[0].contiguous()
-        return error, self.scale(plan, error)
+    def backward_init(self, fold: Fold[SumOperation], saved: Saved, grads: Tensors) -> SumState:
+        grad = grads[0].contiguous()
+        return SumState(grad, self.scale(fold.plan, grad))
 
     def backward_step(
         self,
-        kernel: Kernel,
+        fold: Fold[SumOperation],
         shard: Shard,
         rows: Tensors | None,
         saved: Saved,
-        state: tuple[Tensor, Tensor | None],
+        state: SumState,
         out: Tensors | None,
     ) -> None:
-        if out is not None:  # no other error depends on the shard
-            error, scale = state
-            kernel.sum_backward(shard.block, error, out[0], scale)
+        if out is not None:  # no other gradient depends on the shard
+            fold.operation.backward(shard.block, state.rows, out[0], state.scale)
 
-    def backward_finish(self, saved: Saved, state: tuple[Tensor, Tensor | None]) -> tuple[Tensors, Tensors]:
-        return (state[0],), ()
+    def backward_finish(self, saved: Saved, state: SumState) -> tuple[Tensors, Tensors]:
+        return (state.rows,), ()
 
     def autograd_forward(
-        self, plan: LayerPlan, kernel: Kernel, shard: Shard, rows: Tensors, local: Tensors, params: Tensors
+        self,
+        plan: LayerPlan,
+        operation: AutogradOperation,
+        shard: Shard,
+        rows: Tensors,
+        dest_local: Tensors,
+        params: Tensors,
     ) -> Tensors:
-        total = kernel.sum_autograd(shard.block, rows[0])
+        total = operation(shard.block, rows[0])
         scale = self.scale(plan, total)
         if scale is not None:
             total = total * scale[:, None]
-        return (local[0] + total if local else total,)
+        return (dest_local[0] + total if dest_local else total,)

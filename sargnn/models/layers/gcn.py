@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from sargnn.config import GcnConfig
 from sargnn.engine.aggregate import Engine
-from sargnn.engine.linear import linear_columns, linear_map
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.sum import Sum
+from sargnn.models.gcn import Gcn
 from sargnn.models.inputs import Features, GraphShape
-from sargnn.models.stack import GraphLayer, LayerSpec, Stack, build_stack
+from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
 from sargnn.shards.plan import LayerPlan
 
 
@@ -24,37 +23,37 @@ class GcnLayer(GraphLayer):
     """One GCN layer.
 
     Args:
-        in_width, out_width: features of the input and the output rows.
-        bias: whether it has b; not before a batch norm, where its true gradient is zero.
-        constant_input: see ``GraphLayer``.
+        spec: its place in the stack.
     """
 
-    def __init__(self, in_width: int, out_width: int, *, bias: bool = True, constant_input: bool = False) -> None:
-        super().__init__(in_width, out_width, constant_input=constant_input)
+    reads_blocks = True
+
+    def __init__(self, spec: LayerSpec) -> None:
+        super().__init__(spec)
         self._reducer = Sum()
-        self.linear = nn.Linear(in_width, out_width, bias=bias)
+        self.linear = nn.Linear(self.in_width, self.out_width, bias=spec.bias)
         nn.init.xavier_uniform_(self.linear.weight)
-        if bias:
+        if spec.bias:
             nn.init.zeros_(self.linear.bias)
 
     @property
     def reducer(self) -> Reducer:
         return self._reducer
 
-    def forward(self, engine: Engine, plan: LayerPlan, h: Tensor, columns: Tensor | None = None) -> Tensor:
+    def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
         """Rows [N, in_width] to rows [M, out_width]."""
-        source_scale, destination_scale = _scale(plan.out_degrees, h), _scale(plan.in_degrees, h)
+        source_scale, destination_scale = _scale(plan.out_degrees, x.rows), _scale(plan.in_degrees, x.rows)
         if self.transforms_first:
-            z = linear_map(h, self.linear.weight, None).mul_(source_scale)
-            (gathered,) = engine.aggregate(plan, self.reducer, (z,))
+            z = engine.operators.linear([x.joined()], self.linear.weight, None)
+            (gathered,) = engine.aggregate(plan, self.reducer, (z.mul_(source_scale),))
             out = gathered.mul_(destination_scale)
             return out if self.linear.bias is None else out.add_(self.linear.bias)
 
-        def gather(x: Tensor) -> Tensor:
-            (gathered,) = engine.aggregate(plan, self.reducer, (x * source_scale,))
+        def gather(rows: Tensor) -> Tensor:
+            (gathered,) = engine.aggregate(plan, self.reducer, (rows * source_scale,))
             return gathered.mul_(destination_scale)
 
-        return linear_columns(self.gathered(engine, plan, h, columns, gather), self.linear)
+        return engine.operators.linear(self.gathered(engine, plan, x, gather), self.linear.weight, self.linear.bias)
 
 
 def _scale(degrees: Tensor, like: Tensor) -> Tensor:
@@ -62,10 +61,10 @@ def _scale(degrees: Tensor, like: Tensor) -> Tensor:
     return degrees.clamp(min=1).to(like.dtype).rsqrt_()[:, None]
 
 
-def build(config: GcnConfig, shape: GraphShape) -> Stack:
+def build(config: Gcn, shape: GraphShape) -> Stack:
     """The model that ``config`` describes."""
 
     def layer(spec: LayerSpec) -> GcnLayer:
-        return GcnLayer(spec.in_width, spec.out_width, bias=spec.bias, constant_input=spec.constant_input)
+        return GcnLayer(spec)
 
-    return build_stack(config, Features(shape, config.name), shape, layer, takes_columns=True)
+    return build_stack(config, Features(shape, config.name), shape, layer)

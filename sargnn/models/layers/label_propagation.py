@@ -13,14 +13,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sargnn.config import LabelPropagationConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.propagate import propagate
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.sum import Sum
 from sargnn.errors import ConfigError
 from sargnn.models.inputs import GraphShape, Inputs
-from sargnn.models.stack import GraphLayer, Stack
+from sargnn.models.label_propagation import LabelPropagation
+from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack
 from sargnn.partition.cut import Part
 from sargnn.shards.plan import LayerPlan
 
@@ -41,23 +41,24 @@ class NoRows(Inputs):
 class PropagationLayer(GraphLayer):
     """All steps of it."""
 
-    def __init__(self, config: LabelPropagationConfig, num_classes: int) -> None:
-        super().__init__(num_classes, num_classes, constant_input=False)
+    def __init__(self, config: LabelPropagation, num_classes: int) -> None:
+        super().__init__(LayerSpec(index=0, last=True, in_width=num_classes, out_width=num_classes, bias=False))
         self.alpha, self.steps, self.adjacency = config.alpha, config.steps, config.adjacency
 
     @property
     def reducer(self) -> Reducer:
         return Sum()
 
-    def forward(self, engine: Engine, plan: LayerPlan, h: Tensor, columns: Tensor | None = None) -> Tensor:
+    def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
         """Labels [N, C] to logits [N, C]."""
         scores = propagate(
-            engine, plan, h, alpha=self.alpha, steps=self.steps, adjacency=self.adjacency, after=lambda x: x.clamp_(0, 1)
-        )
+            engine, plan, x.joined(), alpha=self.alpha, steps=self.steps, adjacency=self.adjacency,
+            after=lambda y: y.clamp_(0, 1),
+        )  # fmt: skip
         return (scores + _LEAST).div_(scores.sum(1, keepdim=True) + _LEAST * scores.shape[1]).log_()
 
 
-def build(config: LabelPropagationConfig, shape: GraphShape) -> Stack:
+def build(config: LabelPropagation, shape: GraphShape) -> Stack:
     """The model that ``config`` describes."""
     if shape.schema.typed:
         raise ConfigError(

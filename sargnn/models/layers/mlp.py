@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from sargnn.config import MlpConfig
 from sargnn.engine.aggregate import Engine
-from sargnn.engine.linear import linear_columns
-from sargnn.engine.rebuild import self_rows
 from sargnn.engine.reducers.base import Reducer
 from sargnn.models.inputs import Features, GraphShape
-from sargnn.models.stack import GraphLayer, LayerSpec, Stack, blocks_of, build_stack
+from sargnn.models.mlp import Mlp
+from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
 from sargnn.shards.plan import LayerPlan
 
 
@@ -23,28 +21,29 @@ class MlpLayer(GraphLayer):
     """One layer.
 
     Args:
-        bias: whether it has b; not before a batch norm, where its true gradient is zero.
+        spec: its place in the stack.
     """
 
     uses_edges = False
+    reads_blocks = True
 
-    def __init__(self, in_width: int, out_width: int, *, bias: bool, constant_input: bool = False) -> None:
-        super().__init__(in_width, out_width, constant_input=constant_input)
-        self.linear = nn.Linear(in_width, out_width, bias=bias)
+    def __init__(self, spec: LayerSpec) -> None:
+        super().__init__(spec)
+        self.linear = nn.Linear(self.in_width, self.out_width, bias=spec.bias)
 
     @property
     def reducer(self) -> Reducer:
         raise AssertionError("this layer aggregates nothing")
 
-    def forward(self, engine: Engine, plan: LayerPlan, h: Tensor, columns: Tensor | None = None) -> Tensor:
+    def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
         """Rows [N, in_width] to rows [M, out_width]."""
-        return linear_columns([self_rows(plan, block) for block in blocks_of(h, columns)], self.linear)
+        return engine.operators.linear(x.self_rows(plan), self.linear.weight, self.linear.bias)
 
 
-def build(config: MlpConfig, shape: GraphShape) -> Stack:
+def build(config: Mlp, shape: GraphShape) -> Stack:
     """The model that ``config`` describes."""
 
     def layer(spec: LayerSpec) -> MlpLayer:
-        return MlpLayer(spec.in_width, spec.out_width, bias=spec.bias, constant_input=spec.constant_input)
+        return MlpLayer(spec)
 
-    return build_stack(config, Features(shape, config.name), shape, layer, takes_columns=True)
+    return build_stack(config, Features(shape, config.name), shape, layer)

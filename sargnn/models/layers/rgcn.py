@@ -17,17 +17,14 @@ import math
 import torch
 from torch import Tensor, nn
 
-from sargnn.config import RgcnConfig
 from sargnn.engine.aggregate import Engine
-from sargnn.engine.fork import fork
-from sargnn.engine.linear import linear_map
 from sargnn.engine.rebuild import self_rows
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.relation_sum import RelationSum
 from sargnn.engine.reducers.rgcn import Rgcn
-from sargnn.engine.relation_maps import add_mapped
 from sargnn.models.inputs import GraphShape, TypedRows
-from sargnn.models.stack import GraphLayer, LayerSpec, Stack, build_stack
+from sargnn.models.rgcn import Rgcn as RgcnSettings
+from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
 from sargnn.shards.plan import LayerPlan
 
 
@@ -35,29 +32,17 @@ class RgcnLayer(GraphLayer):
     """One R-GCN layer.
 
     Args:
-        in_width, out_width: features of the input and the output rows.
+        spec: its place in the stack.
         relations: R. bases: B, or None for a full weight per relation.
         order: ``transform_first``, ``aggregate_first`` or ``auto``: what keeps fewer rows for backward in the engine's mode;
             in a baseline mode what DGL's ``GraphConv`` does.
-        bias: whether it has b; not before a batch norm, where its true gradient is zero.
-        constant_input: see ``GraphLayer``.
     """
 
-    def __init__(
-        self,
-        in_width: int,
-        out_width: int,
-        *,
-        relations: int,
-        bases: int | None = None,
-        order: str = "auto",
-        bias: bool = True,
-        constant_input: bool = False,
-    ) -> None:
-        super().__init__(in_width, out_width, constant_input=constant_input)
-        self.order = order
-        self._chosen: tuple[LayerPlan, str] | None = None
-        self.relations = relations
+    def __init__(self, spec: LayerSpec, *, relations: int, bases: int | None = None, order: str = "auto") -> None:
+        super().__init__(spec)
+        in_width, out_width = self.in_width, self.out_width
+        self.order, self.relations = order, relations
+        self._orders: dict[int, tuple[LayerPlan, str]] = {}
         bound = 1.0 / math.sqrt(in_width)
         self.weight = nn.Parameter(torch.empty(bases or relations, in_width, out_width).uniform_(-bound, bound))
         gain = nn.init.calculate_gain("relu")
@@ -67,15 +52,30 @@ class RgcnLayer(GraphLayer):
             nn.init.xavier_uniform_(self.coefficients, gain=gain)
         self.loop = nn.Parameter(torch.empty(in_width, out_width))
         nn.init.xavier_uniform_(self.loop, gain=gain)
-        self.bias = nn.Parameter(torch.zeros(out_width)) if bias else None
+        self.bias = nn.Parameter(torch.zeros(out_width)) if spec.bias else None
 
     @property
     def reducer(self) -> Reducer:
-        order = self._chosen[1] if self._chosen else self.order
-        return RelationSum() if order == "aggregate_first" else Rgcn()
+        return RelationSum() if self.order == "aggregate_first" else Rgcn()
+
+    def prepare(self, engine: Engine, plan: LayerPlan) -> None:
+        """Choose the order on this plan; all workers must call it together."""
+        if id(plan) in self._orders:
+            return
+        order = self.order
+        if order == "auto":
+            keeps_sums = self.constant_input and engine.caches_constants
+            first = engine.operators.sums_relations_first(
+                plan, engine.mode, self.in_width, self.out_width, keeps_sums=keeps_sums
+            )  # fmt: skip
+            order = "aggregate_first" if first else "transform_first"
+        self._orders[id(plan)] = plan, order  # holding the plan keeps its id from being reused
+
+    def reducer_on(self, plan: LayerPlan) -> Reducer:
+        return RelationSum() if self._orders[id(plan)][1] == "aggregate_first" else Rgcn()
 
     @property
-    def sent_widths(self) -> tuple[int, ...]:
+    def exchanged_widths(self) -> tuple[int, ...]:
         """Raw rows travel, in either order."""
         return (self.in_width,)
 
@@ -85,67 +85,27 @@ class RgcnLayer(GraphLayer):
             return self.weight
         return (self.coefficients @ self.weight.flatten(1)).view(self.relations, self.in_width, self.out_width)
 
-    def forward(self, engine: Engine, plan: LayerPlan, h: Tensor, columns: Tensor | None = None) -> Tensor:
+    def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
         """Rows [N, in_width] to rows [M, out_width]."""
-        self._choose(engine, plan)
-        reducer, weights = self.reducer, self.relation_weights()
+        reducer, weights, h = self.reducer_on(plan), self.relation_weights(), x.joined()
         if isinstance(reducer, Rgcn):
-            if engine.lean:
-                (out,) = engine.aggregate(plan, reducer, (h,), (), (weights, self.loop))
-            else:
-                (out,) = engine.aggregate(plan, reducer, (h,), (plan.self_rows(h) @ self.loop,), (weights,))
+            dest_local, params = engine.operators.self_loop(plan, h, self.loop)
+            (out,) = engine.aggregate(plan, reducer, (h,), dest_local, (weights, *params))
         else:
-            h, again = fork(h)
+            h, again = engine.operators.fork(h)
             if self.constant_input:
                 sums = engine.constant(self, plan, lambda: engine.aggregate(plan, reducer, (h,)))
             else:
                 sums = engine.aggregate(plan, reducer, (h,))
-            own = linear_map(self_rows(plan, again), self.loop.T, None)
-            out = add_mapped(plan, own, weights, sums) if engine.lean else _add_mapped_stock(plan, own, weights, sums)
-        if self.bias is None:
-            return out
-        return out.add_(self.bias) if engine.lean else out + self.bias
-
-    def _choose(self, engine: Engine, plan: LayerPlan) -> None:
-        """The order on this plan; all workers must call it."""
-        if self._chosen is not None and self._chosen[0] is plan:
-            return
-        order = self.order
-        if order == "auto" and not engine.mode.lean:
-            # The baseline's choice is that of DGL's GraphConv: the narrower side is mapped to last.
-            order = "transform_first" if self.in_width > self.out_width else "aggregate_first"
-        elif order == "auto":
-            sums, sources = sum(len(degrees) for degrees in plan.relation_degrees), engine.mode.kept_rows(plan)
-            if self.constant_input and engine.cache_static:
-                sources = max(sources, plan.num_rows)  # sums that are taken once may be as large as the rows themselves
-            sums, sources = engine.group.sum_(torch.tensor([sums, sources])).tolist()
-            order = "aggregate_first" if sums <= sources else "transform_first"
-        self._chosen = plan, order
+            own = engine.operators.linear([self_rows(plan, again)], self.loop.T, None)
+            out = engine.operators.add_relation_maps(plan, own, weights, sums)
+        return engine.operators.add_bias(out, self.bias)
 
 
-def _add_mapped_stock(plan: LayerPlan, own: Tensor, weights: Tensor, sums: tuple[Tensor, ...]) -> Tensor:
-    """``add_mapped`` in PyTorch's own operators."""
-    by_type = plan.by_type(own)
-    for r, weight in enumerate(weights.unbind(0)):
-        destination = plan.schema.relations[r].destination
-        if plan.out_type in (None, destination):
-            mean = sums[r] * plan.relation_scale(r, own.dtype)[:, None]
-            by_type[destination] = by_type[destination] + mean @ weight
-    return plan.joined(by_type)
-
-
-def build(config: RgcnConfig, shape: GraphShape) -> Stack:
+def build(config: RgcnSettings, shape: GraphShape) -> Stack:
     """The model that ``config`` describes."""
 
     def layer(spec: LayerSpec) -> RgcnLayer:
-        return RgcnLayer(
-            spec.in_width,
-            spec.out_width,
-            relations=len(shape.schema.relations),
-            bases=config.bases,
-            order=config.order,
-            bias=spec.bias,
-            constant_input=spec.constant_input,
-        )
+        return RgcnLayer(spec, relations=len(shape.schema.relations), bases=config.bases, order=config.order)
 
     return build_stack(config, TypedRows(shape, config.embedding, config.hidden), shape, layer)

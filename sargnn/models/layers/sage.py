@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from sargnn.config import SageConfig
 from sargnn.engine.aggregate import Engine
-from sargnn.engine.fork import fork
-from sargnn.engine.linear import linear, linear_columns, two_linear
-from sargnn.engine.rebuild import self_rows
+from sargnn.engine.operators.base import RowMap
 from sargnn.engine.reducers import REDUCERS
 from sargnn.engine.reducers.base import Reducer
 from sargnn.models.inputs import Features, GraphShape
-from sargnn.models.stack import GraphLayer, LayerSpec, Stack, blocks_of, build_stack
+from sargnn.models.sage import Sage
+from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
 from sargnn.resolve import resolve
 from sargnn.shards.plan import LayerPlan
 
@@ -26,25 +24,17 @@ class SageLayer(GraphLayer):
     """One GraphSage layer.
 
     Args:
-        in_width, out_width: features of the input and the output rows.
-        aggregator: a key of ``REDUCERS``: ``mean``, ``max`` or ``sum``.
-        bias: whether it has b; not before a batch norm, where its true gradient is zero.
-        constant_input: see ``GraphLayer``.
+        spec: its place in the stack.
+        aggregator: a key of ``REDUCERS`` (``mean``, ``max`` or ``sum``), or the target of a reducer outside the package.
     """
 
-    def __init__(
-        self,
-        in_width: int,
-        out_width: int,
-        *,
-        aggregator: str = "mean",
-        bias: bool = True,
-        constant_input: bool = False,
-    ) -> None:
-        super().__init__(in_width, out_width, constant_input=constant_input)
+    reads_blocks = True
+
+    def __init__(self, spec: LayerSpec, *, aggregator: str = "mean") -> None:
+        super().__init__(spec)
         self._reducer: Reducer = resolve("aggregator", REDUCERS, aggregator)()
-        self.neigh = nn.Linear(in_width, out_width, bias=False)
-        self.self = nn.Linear(in_width, out_width, bias=bias)
+        self.neigh = nn.Linear(self.in_width, self.out_width, bias=False)
+        self.self = nn.Linear(self.in_width, self.out_width, bias=spec.bias)
         gain = nn.init.calculate_gain("relu")
         nn.init.xavier_uniform_(self.self.weight, gain=gain)
         nn.init.xavier_uniform_(self.neigh.weight, gain=gain)
@@ -53,32 +43,24 @@ class SageLayer(GraphLayer):
     def reducer(self) -> Reducer:
         return self._reducer
 
-    def forward(self, engine: Engine, plan: LayerPlan, h: Tensor, columns: Tensor | None = None) -> Tensor:
+    def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
         """Rows [N, in_width] to rows [M, out_width]."""
         if self.transforms_first:
-            if engine.lean:
-                own, z = two_linear(h, self.self, self.neigh, (plan.num_out, plan.num_rows))
-            else:
-                own, z = linear(plan.self_rows(h), self.self), linear(h, self.neigh)
-            # The neighbours' sum is folded onto the own rows: no room of its own.
+            own_map = RowMap(self.self.weight, self.self.bias, of_outputs=True)
+            own, z = engine.operators.linears(plan, x.joined(), own_map, RowMap(self.neigh.weight, None, of_outputs=False))
+            # The neighbours' sum is folded onto the own rows: it takes no memory of its own.
             (out,) = engine.aggregate(plan, self.reducer, (z,), (own,))
             return out
-        h, again = fork(h)
-        own = linear_columns([self_rows(plan, block) for block in blocks_of(again, columns)], self.self)
-        gathered = self.gathered(engine, plan, h, columns, lambda x: engine.aggregate(plan, self.reducer, (x,))[0])
-        return linear_columns(gathered, self.neigh, own) if engine.lean else own + linear_columns(gathered, self.neigh)
+        x, again = x.fork(engine)
+        own = engine.operators.linear(again.self_rows(plan), self.self.weight, self.self.bias)
+        gathered = self.gathered(engine, plan, x, lambda rows: engine.aggregate(plan, self.reducer, (rows,))[0])
+        return engine.operators.linear(gathered, self.neigh.weight, None, onto=own)
 
 
-def build(config: SageConfig, shape: GraphShape) -> Stack:
+def build(config: Sage, shape: GraphShape) -> Stack:
     """The model that ``config`` describes."""
 
     def layer(spec: LayerSpec) -> SageLayer:
-        return SageLayer(
-            spec.in_width,
-            spec.out_width,
-            aggregator=config.aggregator,
-            bias=spec.bias,
-            constant_input=spec.constant_input,
-        )
+        return SageLayer(spec, aggregator=config.aggregator)
 
-    return build_stack(config, Features(shape, config.name), shape, layer, takes_columns=True)
+    return build_stack(config, Features(shape, config.name), shape, layer)

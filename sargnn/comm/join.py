@@ -1,0 +1,119 @@
+"""Joining the other workers: where they meet, who hosts the store there, and the proof that every peer is one of the run.
+
+The environment says it, as whoever starts workers has set it:
+
+| variables | set by | the store is hosted by |
+|---|---|---|
+| SARGNN_STORE (address:port), SARGNN_TOKEN | ``sargnn train`` | the launching process, on 127.0.0.1 |
+| MASTER_ADDR, MASTER_PORT, SARGNN_TOKEN | a SLURM script and ``launch.task`` | rank 0, on the address that MASTER_ADDR names |
+| the same, and TORCHELASTIC_USE_AGENT_STORE | torchrun and ``launch.task`` | rank 0, on a free port, told by torchrun's store |
+
+gloo itself asks no connection who it is. So each pair of ranks exchanges proofs of the token once the group is made: a stranger
+who took a rank's place while the group was made ends the run with an error instead of taking part in it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import socket
+from collections.abc import Mapping
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from sargnn.comm.meeting import MeetingServer, MeetingStore
+from sargnn.errors import CommError
+
+STORE, TOKEN = "SARGNN_STORE", "SARGNN_TOKEN"
+_PROOF_BYTES = 32
+
+
+def join(backend: str, timeout_s: float, rank: int, world: int, environment: Mapping[str, str]) -> dist.ProcessGroup:
+    """The group of all ranks.
+
+    Raises:
+        CommError: the others cannot be found, or a peer is not one of this run.
+    """
+    token = environment.get(TOKEN)
+    if not token:
+        raise CommError("The worker has no token of its run.", hint="sargnn train starts workers; in a job sargnn.launch.task")
+    try:
+        address, port = _meeting_place(rank, timeout_s, token, environment)
+        store = MeetingStore(address, port, token, timeout_s)
+        dist.init_process_group(
+            backend, store=store, rank=rank, world_size=world, timeout=timedelta(seconds=timeout_s)
+        )  # fmt: skip
+    except (RuntimeError, ValueError, OSError) as error:
+        raise CommError(f"Rank {rank} could not join the other workers: {error}") from error
+    group = dist.group.WORLD
+    assert group is not None
+    prove_to_peers(group, rank, world, token)
+    return group
+
+
+def _meeting_place(rank: int, timeout_s: float, token: str, environment: Mapping[str, str]) -> tuple[str, int]:
+    """Address and port of the store; rank 0 hosts it where nobody else does."""
+    if place := environment.get(STORE):
+        address, _, port = place.rpartition(":")
+        return address, int(port)
+    if "MASTER_ADDR" not in environment or "MASTER_PORT" not in environment:
+        raise CommError("Workers do not know where to meet.", given="MASTER_ADDR or MASTER_PORT not set")
+    name, number = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
+    told_by_torchrun = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if not told_by_torchrun:
+        if rank == 0:
+            MeetingServer(address_to_listen_on(name, environment), number, token)  # lives as long as its thread
+        return name, number
+    # Others may write to torchrun's store. One that names another place is noticed: who answers there has no token.
+    agent = dist.TCPStore(name, number, is_master=False, timeout=timedelta(seconds=timeout_s))
+    key = f"sargnn/port/{environment.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    if rank == 0:
+        agent.set(key, str(MeetingServer(address_to_listen_on(name, environment), 0, token).port))
+    return name, int(agent.get(key))
+
+
+def address_to_listen_on(name: str, environment: Mapping[str, str]) -> str:
+    """The one address of this host that the ranks are told by ``name``; empty, all addresses, where it is not known.
+
+    A name may stand for 127.x here and for another address on other nodes. Then it is the address of gloo's interface.
+    """
+    import psutil
+
+    known = psutil.net_if_addrs()
+    families = (socket.AF_INET, socket.AF_INET6)
+    own = {one.address.partition("%")[0] for addresses in known.values() for one in addresses if one.family in families}
+    try:
+        address = str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError:
+        address = ""
+    nodes = max(int(environment.get(variable) or 1) for variable in ("SLURM_NNODES", "GROUP_WORLD_SIZE"))
+    is_loopback = address.startswith("127.") or address == "::1"
+    if is_loopback and nodes == 1:
+        return address
+    if address in own and not is_loopback:
+        return address
+    chosen = known.get(environment.get("GLOO_SOCKET_IFNAME", ""), [])
+    return next((one.address for one in chosen if one.family == socket.AF_INET), "")
+
+
+def prove_to_peers(group: dist.ProcessGroup, rank: int, world: int, token: str) -> None:
+    """Exchange proofs of the token with every peer. Raises ``CommError`` naming one that has none."""
+    peers = [peer for peer in range(world) if peer != rank]
+    received = {peer: torch.zeros(_PROOF_BYTES, dtype=torch.uint8) for peer in peers}
+    sent = {peer: torch.tensor(list(_proof(token, rank, peer)), dtype=torch.uint8) for peer in peers}
+    works = [dist.irecv(tensor, group=group, group_src=peer) for peer, tensor in received.items()]
+    works += [dist.isend(tensor, group=group, group_dst=peer) for peer, tensor in sent.items()]
+    try:
+        for work in works:
+            assert work is not None
+            work.wait()
+    except RuntimeError as error:
+        raise CommError(f"Rank {rank} lost a peer while joining: {(str(error).splitlines() or [''])[0]}") from error
+    for peer, tensor in received.items():
+        if not hmac.compare_digest(bytes(tensor.tolist()), _proof(token, peer, rank)):
+            raise CommError(f"What answers rank {rank} as rank {peer} is no worker of this run.")
+
+
+def _proof(token: str, sender: int, receiver: int) -> bytes:
+    return hmac.digest(token.encode(), f"rank {sender} to rank {receiver}".encode(), "sha256")

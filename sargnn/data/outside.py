@@ -1,0 +1,22 @@
+"""Datasets outside the package: their settings say how they are made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sargnn.data.dataset import Dataset, InMemoryReader
+from sargnn.data.settings import InMemoryDataset
+from sargnn.decides import as_mapping
+
+
+class SettingsReader(InMemoryReader):
+    """Calls ``read`` of the settings. All settings decide the content; the target's file is added to every store's key."""
+
+    def __init__(self, settings: InMemoryDataset) -> None:
+        self.settings = settings
+
+    def identity(self) -> dict[str, Any]:
+        return {key: value for key, value in as_mapping(self.settings).items() if key not in ("target", "add_self_loops")}
+
+    def read(self) -> Dataset:
+        return self.settings.read()

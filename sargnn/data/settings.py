@@ -1,0 +1,138 @@
+"""Settings of datasets: where a graph comes from, and who reads it. Neither numpy nor torch is needed to check them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sargnn.config import DatasetReader, DatasetSettings
+from sargnn.decides import ALWAYS_HASHED, RUN
+from sargnn.fields import AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, number
+
+if TYPE_CHECKING:
+    from sargnn.data.dataset import Dataset
+
+
+@dataclass(frozen=True)
+class SyntheticConfig(DatasetSettings):
+    """The embedded graph: a degree-corrected stochastic block model (``data/synthetic.py`` gives the distribution)."""
+
+    num_nodes: int = field(metadata=AT_LEAST_ONE)
+    mean_degree: float = field(metadata=POSITIVE)
+    num_features: int = field(metadata=AT_LEAST_ONE)
+    num_classes: int = field(metadata=number(low=2))
+    blocks_per_class: int = field(metadata=AT_LEAST_ONE)
+    homophily: float = field(metadata=FRACTION)
+    power: float = field(metadata=number(low=1, open_low=True))
+    label_noise: float = field(metadata=FRACTION)
+    feature_signal: float = field(metadata=NOT_NEGATIVE)
+    train_fraction: float = field(metadata=FRACTION)
+    val_fraction: float = field(metadata=FRACTION)
+    seed: int = field(metadata=NOT_NEGATIVE)
+    normalize_features: bool
+
+    def reader(self) -> DatasetReader:
+        from sargnn.data.synthetic import Synthetic
+
+        return Synthetic(self)
+
+
+@dataclass(frozen=True)
+class LookalikeConfig(DatasetSettings):
+    """A stand-in for a real graph (``data/lookalike.py``); scale 1.0 has the real graph's nodes and edges."""
+
+    scale: float = field(metadata=number(low=0, high=10, open_low=True))
+    seed: int = field(metadata=number(low=0, high=2**32 - 1))
+    normalize_features: bool
+
+    def reader(self) -> DatasetReader:
+        from sargnn.data.lookalike import Lookalike
+
+        return Lookalike(self)
+
+
+@dataclass(frozen=True)
+class MagLikeConfig(DatasetSettings):
+    """A stand-in for ogbn-mag, a typed graph (``data/mag_like.py``); scale 1.0 has the real graph's nodes and edges.
+
+    Attributes:
+        add_inverse_edges: give every relation its inverse, as a relation of its own.
+        homogenize: drop the types; types without features get their neighbours' mean.
+    """
+
+    scale: float = field(metadata=number(low=0, high=10, open_low=True))
+    seed: int = field(metadata=NOT_NEGATIVE)
+    add_inverse_edges: bool
+    homogenize: bool
+    normalize_features: bool
+
+    def reader(self) -> DatasetReader:
+        from sargnn.data.mag_like import MagLike
+
+        return MagLike(self)
+
+
+@dataclass(frozen=True)
+class OgbDirConfig(DatasetSettings):
+    """A folder in OGB's raw layout, homogeneous or typed.
+
+    Attributes:
+        add_inverse_edges: every edge also the other way round; of a typed graph, as relations of their own.
+        homogenize: of a typed graph: drop the types; types without features get their neighbours' mean.
+    """
+
+    root: str = field(metadata=RUN)
+    add_inverse_edges: bool
+    normalize_features: bool
+    homogenize: bool = field(default=False, metadata=ALWAYS_HASHED)
+
+    def reader(self) -> DatasetReader:
+        from sargnn.data.ogb import ogb_dir
+
+        return ogb_dir(self)
+
+
+OGB_NAMES = ("ogbn-products", "ogbn-arxiv", "ogbn-papers100M", "ogbn-mag")
+
+
+@dataclass(frozen=True)
+class OgbConfig(DatasetSettings):
+    """One of OGB's datasets by its name, from its official raw files.
+
+    Attributes:
+        root: the folder that holds the dataset's folder, or that folder itself.
+        download: fetch what is missing.
+        add_inverse_edges, homogenize: as in ``OgbDirConfig``.
+    """
+
+    root: str = field(metadata=RUN)
+    download: bool = field(metadata=RUN)
+    add_inverse_edges: bool
+    normalize_features: bool
+    homogenize: bool = field(default=False, metadata=ALWAYS_HASHED)
+
+    def reader(self) -> DatasetReader:
+        from sargnn.data.ogb_named import ogb_named
+
+        return ogb_named(self)
+
+    def find_store(self, stores: Path) -> Path | None:
+        from sargnn.data.ogb_named import made_before
+
+        return made_before(self, stores)
+
+
+@dataclass(frozen=True)
+class InMemoryDataset(DatasetSettings, ABC):
+    """For datasets outside the package that fit this machine's memory: extend it by settings and ``read``."""
+
+    @abstractmethod
+    def read(self) -> Dataset:
+        """The whole dataset, such as ``Dataset.homogeneous(...)`` gives it."""
+
+    def reader(self) -> DatasetReader:
+        from sargnn.data.outside import SettingsReader
+
+        return SettingsReader(self)

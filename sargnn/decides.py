@@ -1,0 +1,76 @@
+"""What a setting decides, said in the metadata of its field, and read from there."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from sargnn.resolve import describe_source, is_target
+
+Metadata = dict[str, Any]
+
+DECIDES = "decides"
+LOSSES: Metadata = {DECIDES: "losses"}
+"""The losses depend on it: a resumed run keeps it, and it is in ``config_hash``."""
+RUN: Metadata = {DECIDES: "run"}
+"""It tells runs apart that are compared: it may change when a run is resumed, but not between two submissions of one run."""
+FREE: Metadata = {DECIDES: "nothing"}
+"""It may change whenever a run is started or submitted again."""
+
+ALWAYS_HASHED: Metadata = {"always": True}
+"""In ``config_hash`` also at its default. Other settings are left out there: a new one leaves older hashes as they are."""
+
+
+def only_when(name: str) -> Metadata:
+    """The setting decides the losses only where this property of ``RunConfig`` is true; else it is of the kind ``RUN``."""
+    return {"when": name}
+
+
+def hashed_as(value: Any) -> Metadata:
+    """It does not decide the losses, and ``config_hash`` holds this value in its place."""
+    return {"hashed_as": value}
+
+
+def find_deciding(settings: Any, run: Any, kind: str = "") -> dict[str, Any]:
+    """The settings of a dataclass that decide the losses; those of a group in it as a mapping of their own.
+
+    A setting at its default is left out, so that a new one leaves older runs' hashes as they are. Of a target the name and the
+    content of its file are given, not its path.
+
+    Args:
+        run: what has the properties that ``only_when`` names.
+        kind: what a field decides that says nothing itself.
+    """
+    found: dict[str, Any] = {}
+    for one in dataclasses.fields(settings):
+        value, says = getattr(settings, one.name), one.metadata
+        if "hashed_as" in says:
+            found[one.name] = says["hashed_as"]
+        elif says.get(DECIDES, kind) != LOSSES[DECIDES] or ("when" in says and not getattr(run, says["when"])):
+            continue
+        elif dataclasses.is_dataclass(value):
+            found[one.name] = find_deciding(value, run, LOSSES[DECIDES])
+        elif says.get("always") or value != one.default:
+            outside = says.get("target") and is_target(str(value))
+            found[one.name] = describe_source(value) if outside else value
+    return found
+
+
+def find_free(settings: Any) -> set[str]:
+    """The dotted keys of settings that are ``FREE``, in a dataclass where every field says what it decides."""
+    free: set[str] = set()
+    for one in dataclasses.fields(settings):
+        value, kind = getattr(settings, one.name), one.metadata[DECIDES]
+        inner = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
+        kinds = {f"{one.name}.{each.name}": each.metadata.get(DECIDES, kind) for each in inner} or {one.name: kind}
+        free |= {key for key, decides in kinds.items() if decides == FREE[DECIDES]}
+    return free
+
+
+def as_mapping(settings: Any) -> dict[str, Any]:
+    """A settings dataclass as a plain mapping, groups inside it likewise; without ``target`` where there is none."""
+    mapping = dataclasses.asdict(settings)
+    for group in (mapping, *(value for value in mapping.values() if isinstance(value, dict))):
+        if group.get("target", "") is None:
+            del group["target"]
+    return mapping

@@ -1,0 +1,11 @@
+"""Activations by name, and their numbers in compiled code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch.nn.functional
+from torch import Tensor
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": torch.nn.functional.relu, "elu": torch.nn.functional.elu}
+ACTIVATION_CODES = {"relu": 0, "elu": 1}

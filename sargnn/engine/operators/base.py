@@ -1,0 +1,113 @@
+"""What layers and the stack between them call for everything but aggregation. The training mode chooses the implementation.
+
+Letters: N input rows, M output rows (the first ones of each type of the input rows), F features, K heads, D head width,
+R relations.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+
+from sargnn.engine.modes.base import Mode
+from sargnn.engine.norm import DistributedBatchNorm
+from sargnn.engine.reducers.base import Tensors
+from sargnn.rng import Draw
+from sargnn.shards.plan import LayerPlan
+
+
+class RowMap(NamedTuple):
+    """A linear map of rows: weight [out, in], bias [out] or None; of the output rows only, or of all input rows."""
+
+    weight: Tensor
+    bias: Tensor | None
+    of_outputs: bool
+
+
+class Operators(ABC):
+    """Linear and node-wise operators of one engine. Both implementations compute the same, to rounding.
+
+    Attributes:
+        splits_columns: whether blocks of columns are mapped without being joined, so that constant ones may be aggregated once.
+    """
+
+    splits_columns: bool
+
+    @abstractmethod
+    def linear(self, blocks: Sequence[Tensor], weight: Tensor, bias: Tensor | None, onto: Tensor | None = None) -> Tensor:
+        """``x W^T + b``, [N, out], of rows x given in blocks of columns [N, in_k]; with ``onto`` the sum of both.
+
+        Args:
+            onto: [N, out], of no further use to the caller; only without a bias.
+        """
+
+    @abstractmethod
+    def linears(self, plan: LayerPlan, h: Tensor, *maps: RowMap) -> tuple[Tensor, ...]:
+        """Several maps of h [N, in]: [M, out] for those of the output rows, [N, out] for the others."""
+
+    @abstractmethod
+    def attention_maps(
+        self, plan: LayerPlan, h: Tensor, weight: Tensor, attn_src: Tensor, attn_dst: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        """z = W h [N, K D], and per head <a_src, z_j> of all rows [N, K] and <a_dst, z_i> of the output rows [M, K].
+
+        Args:
+            h: [N, in]. weight: [K D, in]. attn_src, attn_dst: [K, D].
+        """
+
+    @abstractmethod
+    def self_loop(self, plan: LayerPlan, h: Tensor, weight: Tensor) -> tuple[Tensors, Tensors]:
+        """How ``h_i W_0`` joins R-GCN's sums: (tensors that stay with the destination, parameters of the reducer).
+
+        Args:
+            h: [N, in]. weight: W_0 [in, out].
+        """
+
+    @abstractmethod
+    def add_relation_maps(self, plan: LayerPlan, own: Tensor, weights: Tensor, sums: Tensors) -> Tensor:
+        """``own_i + sum over r of s_r,i W_r / |N_r(i)|``, [M, out].
+
+        Args:
+            own: [M, out], of no further use to the caller. weights: [R, in, out]. sums: per relation [M_r, in]; likewise of no
+                further use where their gradients are wanted.
+        """
+
+    @abstractmethod
+    def sums_relations_first(
+        self, plan: LayerPlan, mode: Mode, in_width: int, out_width: int, *, keeps_sums: bool
+    ) -> bool:  # fmt: skip
+        """Whether R-GCN is to sum raw rows per relation before it maps them; all workers must ask together.
+
+        Args:
+            keeps_sums: they are computed once and kept.
+        """
+
+    @abstractmethod
+    def fork(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """``x`` [N, F] for each of two readers."""
+
+    @abstractmethod
+    def add(self, one: Tensor, other: Tensor) -> Tensor:
+        """The sum of two tables [N, F]."""
+
+    @abstractmethod
+    def add_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """``x + b``; x [N, F] is of no further use to the caller."""
+
+    @abstractmethod
+    def dropout(self, x: Tensor, ids: Tensor, draw: Draw | None) -> Tensor:
+        """Rows [N, F] dropped by a draw; unchanged where there is none. ids: int64 [N], original ids."""
+
+    @abstractmethod
+    def norm_act_drop(
+        self, x: Tensor, norm: DistributedBatchNorm | None, activation: str, ids: Tensor, draw: Draw | None,
+        bounds: tuple[int, ...],
+    ) -> Tensor:  # fmt: skip
+        """Norm, activation and dropout of rows [N, F]; in training all workers must call it where there is a norm.
+
+        Args:
+            activation: ``relu`` or ``elu``. ids: int64 [N], original ids. bounds: T + 1, the rows of each type.
+        """

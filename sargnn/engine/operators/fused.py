@@ -1,0 +1,94 @@
+"""Fused operators on a CPU: one pass over memory where stock operators take several, one saved table where they save more.
+
+Norm, activation and dropout run in one compiled pass (``engine.nodewise``) whose result is computed again in backward instead
+of being kept (``engine.rebuild``); results are written into memory from the engine's pool; sums are added in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from sargnn.comm.group import Group
+from sargnn.engine.dropout import dropout
+from sargnn.engine.fork import add, fork
+from sargnn.engine.linear import linear_blocks, linears
+from sargnn.engine.modes.base import Mode
+from sargnn.engine.nodewise import norm_act_drop
+from sargnn.engine.norm import DistributedBatchNorm
+from sargnn.engine.operators.base import Operators, RowMap
+from sargnn.engine.operators.stock import StockOperators
+from sargnn.engine.reducers.base import Tensors
+from sargnn.engine.relation_maps import add_mapped
+from sargnn.engine.workspace import Workspace
+from sargnn.rng import Draw
+from sargnn.shards.plan import LayerPlan
+
+
+class FusedOperators(Operators):
+    """See ``Operators``."""
+
+    splits_columns = True
+
+    def __init__(self, group: Group, work: Workspace) -> None:
+        self._group, self._work = group, work
+        self._stock = StockOperators(group, work)
+
+    def linear(self, blocks: Sequence[Tensor], weight: Tensor, bias: Tensor | None, onto: Tensor | None = None) -> Tensor:
+        assert onto is None or bias is None
+        return linear_blocks(self._work, blocks, weight, bias, onto)
+
+    def linears(self, plan: LayerPlan, h: Tensor, *maps: RowMap) -> tuple[Tensor, ...]:
+        counts = tuple(plan.num_out if one.of_outputs else plan.num_rows for one in maps)
+        return linears(self._work, h, *((one.weight, one.bias) for one in maps), counts=counts)
+
+    def attention_maps(
+        self, plan: LayerPlan, h: Tensor, weight: Tensor, attn_src: Tensor, attn_dst: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        """<a, W h> = <W^T a, h>: taken from h, so that nothing else of the size of z is held, forward or backward."""
+        by_head = weight.view(*attn_src.shape, weight.shape[1])
+        scores = ((torch.einsum("hk,hki->hi", a, by_head), None) for a in (attn_src, attn_dst))
+        counts = (plan.num_rows, plan.num_rows, plan.num_out)
+        z, of_sources, of_destinations = linears(self._work, h, (weight, None), *scores, counts=counts)
+        return z, of_sources, of_destinations
+
+    def self_loop(self, plan: LayerPlan, h: Tensor, weight: Tensor) -> tuple[Tensors, Tensors]:
+        return (), (weight,)
+
+    def add_relation_maps(self, plan: LayerPlan, own: Tensor, weights: Tensor, sums: Tensors) -> Tensor:
+        return add_mapped(self._work.profile, plan, own, weights, sums)
+
+    def sums_relations_first(
+        self, plan: LayerPlan, mode: Mode, in_width: int, out_width: int, *, keeps_sums: bool
+    ) -> bool:  # fmt: skip
+        """Where the sums over all workers are fewer rows than those that backward needs otherwise."""
+        sums, sources = sum(len(degrees) for degrees in plan.relation_degrees), mode.kept_rows(plan)
+        if keeps_sums:
+            sources = max(sources, plan.num_rows)  # sums that are taken once may be as large as the rows themselves
+        sums, sources = self._group.sum_(torch.tensor([sums, sources])).tolist()
+        return sums <= sources
+
+    def fork(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return fork(self._work.pool, x)
+
+    def add(self, one: Tensor, other: Tensor) -> Tensor:
+        return add(self._work.pool, one, other)
+
+    def add_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        return x if bias is None else x.add_(bias)
+
+    def dropout(self, x: Tensor, ids: Tensor, draw: Draw | None) -> Tensor:
+        return x if draw is None else dropout(self._work.profile, x, ids, draw)
+
+    def norm_act_drop(
+        self, x: Tensor, norm: DistributedBatchNorm | None, activation: str, ids: Tensor, draw: Draw | None,
+        bounds: tuple[int, ...],
+    ) -> Tensor:  # fmt: skip
+        if norm is not None and not norm.training and torch.is_grad_enabled():
+            # Running statistics under autograd: the compiled backward pass knows batch statistics only.
+            return self._stock.norm_act_drop(x, norm, activation, ids, draw, bounds)
+        if norm is None:
+            return norm_act_drop(self._work, x, None, None, None, activation, ids, draw, self._group)
+        return norm.fused(self._work, x, self._group, activation, ids, draw, bounds)

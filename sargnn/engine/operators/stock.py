@@ -1,0 +1,93 @@
+"""Operators as a user of PyTorch and DGL has them: what the baseline mode runs, and every mode off the CPU.
+
+Nothing is fused, rebuilt or taken from a pool. Only random masks and batch norm's sums over workers are this project's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from sargnn.comm.group import Group
+from sargnn.engine.activations import ACTIVATIONS
+from sargnn.engine.dropout import dropout
+from sargnn.engine.linear import linear_map
+from sargnn.engine.modes.base import Mode
+from sargnn.engine.norm import DistributedBatchNorm
+from sargnn.engine.operators.base import Operators, RowMap
+from sargnn.engine.reducers.base import Tensors
+from sargnn.engine.workspace import Workspace
+from sargnn.profile import NODEWISE
+from sargnn.rng import Draw
+from sargnn.shards.plan import LayerPlan
+
+
+class StockOperators(Operators):
+    """See ``Operators``.
+
+    Args:
+        group: the workers. work: with a pool that hands out fresh memory.
+    """
+
+    splits_columns = False
+
+    def __init__(self, group: Group, work: Workspace) -> None:
+        self._group, self._work = group, work
+
+    def linear(self, blocks: Sequence[Tensor], weight: Tensor, bias: Tensor | None, onto: Tensor | None = None) -> Tensor:
+        assert onto is None or bias is None
+        x = blocks[0] if len(blocks) == 1 else torch.cat(tuple(blocks), 1)
+        mapped = linear_map(self._work, x, weight, bias)
+        return mapped if onto is None else onto + mapped
+
+    def linears(self, plan: LayerPlan, h: Tensor, *maps: RowMap) -> tuple[Tensor, ...]:
+        return tuple(
+            linear_map(self._work, plan.self_rows(h) if one.of_outputs else h, one.weight, one.bias) for one in maps
+        )  # fmt: skip
+
+    def attention_maps(
+        self, plan: LayerPlan, h: Tensor, weight: Tensor, attn_src: Tensor, attn_dst: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        z = linear_map(self._work, h, weight, None)
+        by_head = z.view(len(z), *attn_src.shape)
+        return z, (by_head * attn_src).sum(2), (plan.self_rows(by_head) * attn_dst).sum(2)
+
+    def self_loop(self, plan: LayerPlan, h: Tensor, weight: Tensor) -> tuple[Tensors, Tensors]:
+        return (plan.self_rows(h) @ weight,), ()
+
+    def add_relation_maps(self, plan: LayerPlan, own: Tensor, weights: Tensor, sums: Tensors) -> Tensor:
+        by_type = plan.by_type(own)
+        for r, weight in enumerate(weights.unbind(0)):
+            destination = plan.schema.relations[r].destination
+            if plan.out_type in (None, destination):
+                mean = sums[r] * plan.relation_scale(r, own.dtype)[:, None]
+                by_type[destination] = by_type[destination] + mean @ weight
+        return plan.joined(by_type)
+
+    def sums_relations_first(
+        self, plan: LayerPlan, mode: Mode, in_width: int, out_width: int, *, keeps_sums: bool
+    ) -> bool:  # fmt: skip
+        """As DGL's ``GraphConv`` chooses: the narrower side is mapped to last."""
+        return in_width <= out_width
+
+    def fork(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x, x
+
+    def add(self, one: Tensor, other: Tensor) -> Tensor:
+        return one + other
+
+    def add_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        return x if bias is None else x + bias
+
+    def dropout(self, x: Tensor, ids: Tensor, draw: Draw | None) -> Tensor:
+        return x if draw is None else dropout(self._work.profile, x, ids, draw)
+
+    def norm_act_drop(
+        self, x: Tensor, norm: DistributedBatchNorm | None, activation: str, ids: Tensor, draw: Draw | None,
+        bounds: tuple[int, ...],
+    ) -> Tensor:  # fmt: skip
+        with self._work.profile.span(NODEWISE):
+            h = ACTIVATIONS[activation](x if norm is None else norm(x, self._group, bounds))
+        return self.dropout(h, ids, draw)

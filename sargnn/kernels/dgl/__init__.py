@@ -1,0 +1,1 @@
+"""Operations as DGL runs them."""

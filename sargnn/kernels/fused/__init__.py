@@ -1,0 +1,1 @@
+"""Operations as loops that Numba compiles for a CPU."""

@@ -1,0 +1,69 @@
+"""Attention with GAT's scores by the compiled loops of ``gat_loops``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sargnn.kernels.attention import Attention, RunningSoftmax
+from sargnn.kernels.block import EdgeBlock
+from sargnn.kernels.fused import gat_loops
+from sargnn.kernels.fused.block_arrays import chunks_of_block, lanes_of_block, listed_rows, numpy_of
+from sargnn.kernels.fused.destination_records import destination_records
+from sargnn.kernels.fused.edge_dropout import words_of
+from sargnn.kernels.operations import GatOperation
+
+
+class FusedGat(GatOperation):
+    """Nothing of size edges x heads is stored: weights are computed again in backward, and dropped again."""
+
+    samples = staticmethod(gat_loops.samples)
+    destination_records = staticmethod(destination_records)
+
+    def forward(
+        self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor, running: RunningSoftmax
+    ) -> None:
+        if block.num_edges:
+            gat_loops.fold_attention(
+                chunks_of_block(block, "forward"), listed_rows(block), block.indptr.numpy(), block.src.numpy(),
+                numpy_of(z), numpy_of(el), numpy_of(er), *attention_numbers(block, attention, z),
+                numpy_of(running.out), numpy_of(running.max_score), numpy_of(running.denominator),
+            )  # fmt: skip
+
+    def backward(
+        self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, records: Tensor, grad: Tensor,
+        d_z: Tensor | None, d_el: Tensor | None, d_er: Tensor,
+    ) -> None:  # fmt: skip
+        if d_z is None or d_el is None:
+            d_z, d_el = torch.empty_like(z), torch.empty_like(el)
+        if not block.num_edges:
+            d_z.zero_()
+            d_el.zero_()
+            return
+        bounds = lanes_of_block(block, "backward")
+        lanes = _lanes(d_er, len(bounds) - 1)
+        gat_loops.write_attention_gradients(
+            bounds, block.t_indptr.numpy(), block.t_dst.numpy(), numpy_of(z), numpy_of(el), numpy_of(records),
+            numpy_of(grad), *attention_numbers(block, attention, z), numpy_of(d_z), numpy_of(d_el), numpy_of(lanes),
+        )  # fmt: skip
+        _add_lanes(d_er, lanes)
+
+
+def attention_numbers(block: EdgeBlock, attention: Attention, like: Tensor) -> tuple[Any, ...]:
+    """The slope and what dropout needs, as the compiled loops take them."""
+    number = numpy_of(like).dtype.type
+    ids = (block.src_ids.numpy(), block.dst_ids.numpy())
+    return (number(attention.negative_slope), attention.heads, *ids, words_of(attention.draw), number(attention.scale))
+
+
+def _lanes(total: Tensor, count: int) -> Tensor:
+    """Room [lanes, M, K] to add to ``total`` [M, K]: itself where there is one lane."""
+    return total[None] if count == 1 else total.new_zeros(count, *total.shape)
+
+
+def _add_lanes(total: Tensor, lanes: Tensor) -> None:
+    if len(lanes) > 1:
+        for lane in lanes:
+            total += lane

@@ -1,0 +1,186 @@
+"""Fused GATv2 attention (Brody et al., 2022) on a CPU: nothing of size edges x heads is ever stored.
+
+    u_ji = z_j + x_i      e_ji = <att, LeakyReLU(u_ji)> per head      a_ji = exp(e_ji - m_i) / s_i
+    out_i = sum of r a z_j
+
+Backward, with w = att LeakyReLU'(u), d e = a (r <g_i, z_j> - delta_i): d z_j = sum of r a g_i + d e w over its destinations,
+d x_i = sum of d e w and d att = sum of d e LeakyReLU(u) over its sources. Both walks compute weights again: one over
+destinations for d x and d att, one over sources for d z, so that no two threads write to one row.
+
+Letters: S source rows, M destination rows, A listed destination rows, E edges, K heads, D head width, T lanes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+
+from sargnn.kernels.fused.attention_vector_code import fold_rows, pair_scores, row_of, score_softmax
+from sargnn.kernels.fused.destination_records import dot
+from sargnn.kernels.fused.edge_dropout import drop_edge, words_of
+from sargnn.kernels.fused.gat_loops import BATCH
+
+
+@numba.njit(fastmath={"contract"}, nogil=True)
+def _add_destination_gradient(
+    d_score: Any, att: Any, z: Any, x: Any, slope: Any, d_x: Any, d_att: Any
+) -> None:  # pragma: no cover - compiled
+    one, zero = z.dtype.type(1), z.dtype.type(0)
+    for f in range(len(z)):
+        u = z[f] + x[f]
+        factor = one if u > zero else slope
+        d_x[f] += d_score * att[f] * factor
+        d_att[f] += d_score * u * factor
+
+
+@numba.njit(fastmath={"contract"}, nogil=True)
+def _add_source_gradient(
+    d_score: Any, weight: Any, att: Any, z: Any, x: Any, g: Any, slope: Any, d_z: Any
+) -> None:  # pragma: no cover - compiled
+    one, zero = z.dtype.type(1), z.dtype.type(0)
+    for f in range(len(z)):
+        factor = one if z[f] + x[f] > zero else slope
+        d_z[f] += weight * g[f] + d_score * att[f] * factor
+
+
+@numba.njit(parallel=True, cache=True, nogil=True)
+def fold_attention_v2(
+    chunks: Any, rows: Any, indptr: Any, indices: Any, z: Any, x: Any, att: Any, slope: Any, heads: Any, source_ids: Any,
+    destination_ids: Any, draw: Any, keep: Any, out: Any, max_score: Any, denominator: Any,
+) -> None:  # pragma: no cover - compiled  # fmt: skip
+    """Fold a block's edges into the running softmax of every listed destination; as ``gat_loops.fold_attention``.
+
+    Args:
+        z: [S, K D]. x: [M, K D]. att: [K D].
+    """
+    item, width = z.itemsize, z.shape[1] // heads
+    everything = len(rows) == 0
+    limit = np.int64(len(indices))
+    for c in numba.prange(len(chunks) - 1):
+        weight = np.empty((BATCH, row_of(heads, item)), z.dtype)
+        factor, carry = np.empty(heads, z.dtype), np.empty(heads, z.dtype)
+        for a in range(chunks[c], chunks[c + 1]):
+            i = np.int64(a) if everything else np.int64(rows[a])
+            own = x.ctypes.data + i * x.strides[0]
+            for start in range(np.int64(indptr[a]), np.int64(indptr[a + 1]), BATCH):
+                end: Any = min(start + BATCH, np.int64(indptr[a + 1]))
+                adds = np.int64(denominator[i, 0] != 0)
+                for e in range(start, end):
+                    pair_scores((
+                        weight.ctypes.data + (e - start) * weight.strides[0], att.ctypes.data,
+                        z.ctypes.data + np.int64(indices[e]) * z.strides[0], own, np.int64(heads), width,
+                    ), slope)  # fmt: skip
+                score_softmax((
+                    weight.ctypes.data, end - start, heads, max_score.ctypes.data + i * heads * item,
+                    denominator.ctypes.data + i * heads * item, factor.ctypes.data, carry.ctypes.data,
+                ), slope)  # fmt: skip
+                if draw[3] > 0:
+                    mine = np.uint64(destination_ids[i])
+                    for e in range(start, end):
+                        drop_edge(weight[e - start], np.uint64(source_ids[indices[e]]), mine, heads, draw, keep)
+                fold_rows((
+                    out.ctypes.data + i * out.strides[0], z.ctypes.data, z.strides[0], indices.ctypes.data, start, end,
+                    limit, heads, width, weight.ctypes.data, factor.ctypes.data, carry.ctypes.data, adds,
+                ), slope)  # fmt: skip
+
+
+@numba.njit(nogil=True)
+def _edge_gradients(
+    row: Any, own: Any, att: Any, record: Any, g: Any, slope: Any, heads: Any, source: Any, destination: Any, draw: Any,
+    keep: Any, weight: Any, dots: Any, d_scores: Any,
+) -> None:  # pragma: no cover - compiled  # fmt: skip
+    """One edge's weights after dropout and gradients of its scores, into ``weight`` and ``d_scores`` [K]."""
+    width = np.int64(len(row) // heads)
+    pair_scores(
+        (d_scores.ctypes.data, att.ctypes.data, row.ctypes.data, own.ctypes.data, np.int64(heads), width), slope
+    )  # fmt: skip
+    for h in range(heads):
+        first, last = h * width, (h + 1) * width
+        score = d_scores[h]
+        dots[h] = dot(g[first:last], row[first:last])
+        weight[h] = math.exp(score - record[heads + h]) * record[2 * heads + h]
+        d_scores[h] = -weight[h] * record[3 * heads + h]
+    if draw[3] > 0:
+        drop_edge(weight, source, destination, heads, draw, keep)
+    for h in range(heads):
+        d_scores[h] += weight[h] * dots[h]
+
+
+@numba.njit(parallel=True, cache=True, nogil=True)
+def add_destination_gradients(
+    bounds: Any, rows: Any, indptr: Any, indices: Any, z: Any, x: Any, att: Any, records: Any, grad: Any, slope: Any,
+    heads: Any, source_ids: Any, destination_ids: Any, draw: Any, keep: Any, d_x: Any, d_att: Any,
+) -> None:  # pragma: no cover - compiled  # fmt: skip
+    """Gradients of the destinations' rows and of ``att``.
+
+    Args:
+        bounds: int64 [T + 1], the listed rows of each lane. records: [M, 4 K]. grad: [M, K D].
+        d_x: [M, K D] and d_att: fp64 [T, K D], added to.
+    """
+    width = z.shape[1] // heads
+    everything = len(rows) == 0
+    for lane in numba.prange(len(bounds) - 1):
+        weight, dots, d_scores = np.empty(heads, z.dtype), np.empty(heads, z.dtype), np.empty(heads, z.dtype)
+        of_row = np.empty(z.shape[1], z.dtype)
+        for a in range(bounds[lane], bounds[lane + 1]):
+            i = np.int64(a) if everything else np.int64(rows[a])
+            own, g, record, target = x[i], grad[i], records[i], d_x[i]
+            of_row[:] = 0
+            for e in range(indptr[a], indptr[a + 1]):
+                j = indices[e]
+                row = z[j]
+                _edge_gradients(
+                    row, own, att, record, g, slope, heads, np.uint64(source_ids[j]), np.uint64(destination_ids[i]), draw,
+                    keep, weight, dots, d_scores,
+                )  # fmt: skip
+                for h in range(heads):
+                    first, last = h * width, (h + 1) * width
+                    _add_destination_gradient(
+                        d_scores[h], att[first:last], row[first:last], own[first:last], slope, target[first:last],
+                        of_row[first:last],
+                    )  # fmt: skip
+            for f in range(len(of_row)):
+                d_att[lane, f] += of_row[f]
+
+
+@numba.njit(parallel=True, cache=True, nogil=True)
+def write_source_gradients(
+    chunks: Any, indptr: Any, indices: Any, z: Any, x: Any, att: Any, records: Any, grad: Any, slope: Any, heads: Any,
+    source_ids: Any, destination_ids: Any, draw: Any, keep: Any, d_z: Any,
+) -> None:  # pragma: no cover - compiled  # fmt: skip
+    """Gradients of the sources' rows, d_z: [S, K D], overwritten."""
+    width = z.shape[1] // heads
+    for c in numba.prange(len(chunks) - 1):
+        weight, dots, d_scores = np.empty(heads, z.dtype), np.empty(heads, z.dtype), np.empty(heads, z.dtype)
+        for j in range(chunks[c], chunks[c + 1]):
+            row, target = z[j], d_z[j]
+            target[:] = 0
+            for e in range(indptr[j], indptr[j + 1]):
+                i = indices[e]
+                own, g = x[i], grad[i]
+                _edge_gradients(
+                    row, own, att, records[i], g, slope, heads, np.uint64(source_ids[j]), np.uint64(destination_ids[i]), draw,
+                    keep, weight, dots, d_scores,
+                )  # fmt: skip
+                for h in range(heads):
+                    first, last = h * width, (h + 1) * width
+                    _add_source_gradient(
+                        d_scores[h], weight[h], att[first:last], row[first:last], own[first:last], g[first:last], slope,
+                        target[first:last],
+                    )  # fmt: skip
+
+
+def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
+    """The compiled functions with arguments of the types that they are called with."""
+    x, ints, longs = torch.zeros(1, 16, dtype=dtype).numpy(), np.zeros(2, np.int32), np.zeros(2, np.int64)
+    scalar, table = x.dtype.type(1), np.zeros((1, 16))
+    numbers = (scalar, 1, longs, longs, words_of(None), scalar)
+    return [
+        (fold_attention_v2, (longs, ints, ints, ints, x, x, x[0], *numbers, x, x, x)),
+        (add_destination_gradients, (longs, ints, ints, ints, x, x, x[0], x, x, *numbers, x, table)),
+        (write_source_gradients, (longs, ints, ints, x, x, x[0], x, x, *numbers, x)),
+    ]

@@ -1,0 +1,32 @@
+"""Maxima over edges by the compiled loops of ``max_loops``."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from sargnn.kernels.block import EdgeBlock
+from sargnn.kernels.fused import max_loops
+from sargnn.kernels.fused.block_arrays import chunks_of_block, listed_rows, numpy_of
+from sargnn.kernels.operations import MaxOperation
+
+
+class FusedMax(MaxOperation):
+    """Needs no temporary. A row that is not a number wins over all."""
+
+    samples = staticmethod(max_loops.samples)
+
+    def forward(self, block: EdgeBlock, src: Tensor, best: Tensor, winner: Tensor) -> None:
+        if block.num_edges:
+            max_loops.fold_max(
+                chunks_of_block(block, "forward"), listed_rows(block), block.indptr.numpy(), block.src.numpy(),
+                numpy_of(src), block.src_id_rank.numpy(), numpy_of(best), numpy_of(winner),
+            )  # fmt: skip
+
+    def backward(self, block: EdgeBlock, grad: Tensor, winner: Tensor, out: Tensor) -> None:
+        if not block.num_edges:
+            out.zero_()
+            return
+        max_loops.write_max_gradients(
+            chunks_of_block(block, "backward"), block.t_indptr.numpy(), block.t_dst.numpy(),
+            numpy_of(grad), numpy_of(winner), block.src_id_rank.numpy(), numpy_of(out),
+        )  # fmt: skip

@@ -1,0 +1,65 @@
+"""Maxima over edges on a CPU, compiled with Numba, feature by feature.
+
+Letters: S source rows, M destination rows, A listed destination rows, E edges, F features.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+
+
+@numba.njit(parallel=True, cache=True, nogil=True)
+def fold_max(
+    chunks: Any, rows: Any, indptr: Any, indices: Any, src: Any, id_rank: Any, best: Any, winner: Any
+) -> None:  # pragma: no cover
+    """Fold source rows into running maxima; of equal values the source with the smallest ``id_rank`` wins.
+
+    Not a number wins over all, so that a run that has diverged is not hidden.
+
+    Args:
+        id_rank: int32 [S], the rank of each source row's original id among all that this worker sees.
+        best: [M, F], starts at -inf. winner: int32 [M, F], the winner's ``id_rank``, starts at 2**31 - 1.
+    """
+    everything = len(rows) == 0
+    for c in numba.prange(len(chunks) - 1):
+        for a in range(chunks[c], chunks[c + 1]):
+            i = np.int64(a) if everything else np.int64(rows[a])
+            most, who = best[i], winner[i]
+            for e in range(indptr[a], indptr[a + 1]):
+                values, rank = src[indices[e]], id_rank[indices[e]]
+                for f in range(len(most)):
+                    better = values[f] > most[f] or (values[f] == most[f] and rank < who[f]) or values[f] != values[f]
+                    most[f] = values[f] if better else most[f]
+                    who[f] = rank if better else who[f]
+
+
+@numba.njit(parallel=True, cache=True, nogil=True)
+def write_max_gradients(
+    chunks: Any, indptr: Any, indices: Any, grad: Any, winner: Any, id_rank: Any, out: Any
+) -> None:  # pragma: no cover
+    """``out[j] = sum of grad[i] over edges j -> i where j won``; parallel edges, which lie side by side, count once."""
+    zero = grad.dtype.type(0)
+    for c in numba.prange(len(chunks) - 1):
+        for j in range(chunks[c], chunks[c + 1]):
+            target, rank = out[j], id_rank[j]
+            target[:] = 0
+            for e in range(indptr[j], indptr[j + 1]):
+                if e > indptr[j] and indices[e] == indices[e - 1]:
+                    continue
+                g, who = grad[indices[e]], winner[indices[e]]
+                for f in range(len(target)):
+                    target[f] += g[f] if who[f] == rank else zero
+
+
+def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
+    """The compiled functions with arguments of the types that they are called with."""
+    x, ints, longs = torch.zeros(1, 16, dtype=dtype).numpy(), np.zeros(2, np.int32), np.zeros(2, np.int64)
+    table = np.zeros((1, 16), np.int32)
+    return [
+        (fold_max, (longs, ints, ints, ints, x, ints, x, table)),
+        (write_max_gradients, (longs, ints, ints, x, table, ints, x)),
+    ]

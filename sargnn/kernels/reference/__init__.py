@@ -1,0 +1,1 @@
+"""Operations in plain PyTorch: the oracle."""

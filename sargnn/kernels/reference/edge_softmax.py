@@ -1,0 +1,79 @@
+"""What attention in plain PyTorch shares between both scorings: the softmax over edges, its gradient, and edge dropout.
+
+Letters: S source rows, M destination rows, E edges, K heads, D head width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sargnn.kernels.attention import Attention, RunningSoftmax
+from sargnn.kernels.block import EdgeBlock
+from sargnn.rng import edge_mask
+
+
+def ends_of(block: EdgeBlock) -> tuple[Tensor, Tensor]:
+    """int64 [E] each: the source and the destination row of every edge."""
+    return block.src.long(), block.dst_per_edge()
+
+
+def _drop(block: EdgeBlock, attention: Attention, weights: Tensor) -> Tensor:
+    """Attention dropout of weights [E, K]."""
+    if attention.draw is None:
+        return weights
+    src, dst = ends_of(block)
+    kept = edge_mask(block.src_ids[src], block.dst_ids[dst], attention.heads, attention.draw)
+    return weights * kept * attention.scale
+
+
+def fold_scores(block: EdgeBlock, attention: Attention, z: Tensor, scores: Tensor, running: RunningSoftmax) -> None:
+    """Fold scores [E, K] and the source rows that they weigh."""
+    src, dst = ends_of(block)
+    out, max_score, denominator = running.out, running.max_score, running.denominator
+    highest = max_score.scatter_reduce(0, dst[:, None].expand_as(scores), scores, "amax")
+    weights = torch.exp(scores - highest[dst])
+    carried = torch.where(denominator == 0, 0.0, denominator * torch.exp(max_score - highest))
+    sums = carried.index_add(0, dst, weights)
+    fresh = torch.zeros_like(out).index_add_(
+        0, dst, (_drop(block, attention, weights)[:, :, None] * attention.by_head(z)[src]).flatten(1)
+    )
+    touched = sums != 0
+    before = torch.where((denominator != 0)[:, :, None], attention.by_head(out), 0.0)
+    folded = (before * carried[:, :, None] + attention.by_head(fresh)) / sums[:, :, None]
+    out.copy_(torch.where(touched[:, :, None], folded, before).flatten(1))
+    max_score.copy_(highest)
+    denominator.copy_(sums)
+
+
+def score_gradients(
+    block: EdgeBlock, attention: Attention, z: Tensor, scores: Tensor, records: Tensor, grad: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The weights after dropout and the gradients of the scores, [E, K] each."""
+    src, dst = ends_of(block)
+    _, max_score, inverse, delta = (part[dst] for part in records.split(attention.heads, dim=1))
+    weights = torch.exp(scores - max_score) * inverse
+    dropped = _drop(block, attention, weights)
+    dots = (attention.by_head(grad)[dst] * attention.by_head(z)[src]).sum(2)
+    return dropped, dropped * dots - weights * delta
+
+
+def destination_records(er: Tensor | None, running: RunningSoftmax, grad: Tensor) -> Tensor:
+    """``AttentionOperation.destination_records``."""
+    max_score, denominator = running.max_score, running.denominator
+    delta = (grad * running.out).unflatten(1, (max_score.shape[1], -1)).sum(2)
+    own = torch.zeros_like(max_score) if er is None else er
+    isolated = denominator == 0
+    return torch.cat([own, max_score, denominator.reciprocal().masked_fill(isolated, 0), delta.masked_fill(isolated, 0)], 1)
+
+
+def attend(block: EdgeBlock, attention: Attention, z: Tensor, scores: Tensor) -> Tensor:
+    """The whole softmax and the weighted sums, differentiable."""
+    src, dst = ends_of(block)
+    with torch.no_grad():
+        start = scores.new_full((block.num_dst, attention.heads), float("-inf"))
+        highest = start.scatter_reduce(0, dst[:, None].expand_as(scores), scores, "amax")[dst]
+    weights = torch.exp(scores - highest)
+    sums = weights.new_zeros(block.num_dst, attention.heads).index_add(0, dst, weights)
+    messages = _drop(block, attention, weights / sums[dst])[:, :, None] * attention.by_head(z)[src]
+    return z.new_zeros(block.num_dst, z.shape[1]).index_add(0, dst, messages.flatten(1))

@@ -1,0 +1,44 @@
+"""Attention with GAT's scores in plain PyTorch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import leaky_relu
+
+from sargnn.kernels.attention import Attention, RunningSoftmax
+from sargnn.kernels.block import EdgeBlock
+from sargnn.kernels.operations import GatOperation
+from sargnn.kernels.reference.edge_softmax import attend, destination_records, ends_of, fold_scores, score_gradients
+
+
+class ReferenceGat(GatOperation):
+    """Gather, compute per edge, ``index_add_``; holds tensors of size E x K D while it runs."""
+
+    destination_records = staticmethod(destination_records)
+
+    def forward(
+        self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor, running: RunningSoftmax
+    ) -> None:
+        src, dst = ends_of(block)
+        fold_scores(block, attention, z, leaky_relu(el[src] + er[dst], attention.negative_slope), running)
+
+    def backward(
+        self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, records: Tensor, grad: Tensor,
+        d_z: Tensor | None, d_el: Tensor | None, d_er: Tensor,
+    ) -> None:  # fmt: skip
+        src, dst = ends_of(block)
+        raw = el[src] + records[dst, : attention.heads]
+        scores = leaky_relu(raw, attention.negative_slope)
+        dropped, d_scores = score_gradients(block, attention, z, scores, records, grad)
+        d_scores = torch.where(raw > 0, d_scores, d_scores * attention.negative_slope)
+        d_er.index_add_(0, dst, d_scores)
+        if d_z is not None and d_el is not None:
+            d_el.zero_().index_add_(0, src, d_scores)
+            d_z.zero_().index_add_(0, src, (dropped[:, :, None] * attention.by_head(grad)[dst]).flatten(1))
+
+
+def gat_autograd(block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor) -> Tensor:
+    """The operation in plain PyTorch, differentiable; see ``GatOperation``."""
+    src, dst = ends_of(block)
+    return attend(block, attention, z, leaky_relu(el[src] + er[dst], attention.negative_slope))

@@ -1,0 +1,47 @@
+"""Maxima over edges in plain PyTorch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sargnn.kernels.block import EdgeBlock
+from sargnn.kernels.operations import MaxOperation
+
+
+class ReferenceMax(MaxOperation):
+    """Gather and ``scatter_reduce``; holds tensors of size edges x features while it runs."""
+
+    def forward(self, block: EdgeBlock, src: Tensor, best: Tensor, winner: Tensor) -> None:
+        if not block.num_edges:
+            return
+        dst = block.dst_per_edge()[:, None].expand(-1, src.shape[1])
+        messages = src[block.src.long()]
+        most = best.scatter_reduce(0, dst, messages, "amax")
+        winner.masked_fill_(most > best, torch.iinfo(torch.int32).max)
+        ranks = block.src_id_rank[block.src.long()][:, None].expand_as(messages)
+        loses = messages != most.gather(0, dst)
+        ranks = ranks.masked_fill(loses, torch.iinfo(torch.int32).max)
+        winner.copy_(winner.scatter_reduce(0, dst, ranks, "amin"))
+        best.copy_(most)
+
+    def backward(self, block: EdgeBlock, grad: Tensor, winner: Tensor, out: Tensor) -> None:
+        pairs = torch.stack([block.src.long(), block.dst_per_edge()]).unique(dim=1)  # parallel edges count once
+        won = winner[pairs[1]] == block.src_id_rank[pairs[0]][:, None]
+        out.zero_().index_add_(0, pairs[0], grad[pairs[1]] * won)
+
+
+def max_autograd(block: EdgeBlock, src: Tensor) -> Tensor:
+    """The operation in plain PyTorch, differentiable; see ``MaxOperation``."""
+    if not block.num_edges:
+        return src.new_zeros(block.num_dst, src.shape[1]) + 0 * src.sum()  # keeps the exchange in the graph
+    with torch.no_grad():
+        best = src.new_full((block.num_dst, src.shape[1]), -torch.inf)
+        winner = torch.full_like(best, torch.iinfo(torch.int32).max, dtype=torch.int32)
+        ReferenceMax().forward(block, src, best, winner)
+        ranks, rows = block.src_id_rank.sort()
+        winning = rows[torch.searchsorted(ranks, winner).clamp_(max=block.num_src - 1)]
+        empty = torch.ones(block.num_dst, 1, dtype=torch.bool, device=src.device)
+        empty[block.dst_per_edge()] = False
+    most = src.gather(0, winning).masked_fill(empty, 0)
+    return torch.where(best.isnan(), best, most)  # a row that is not a number has no winner

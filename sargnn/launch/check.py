@@ -1,0 +1,82 @@
+"""What is checked of a run before anything long is begun: its choices, the network, and that the model fits the graph."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from sargnn.config import CommConfig, RunConfig
+from sargnn.errors import ConfigError, nearest
+
+
+def check_strategies(config: RunConfig) -> None:
+    """Mode, kernel and partitioner exist and go together. Raises ``ConfigError`` or ``KernelError``."""
+    import torch
+
+    from sargnn.comm.group import Group
+    from sargnn.engine.aggregate import Engine
+    from sargnn.partition import PARTITIONERS
+    from sargnn.resolve import resolve
+    from sargnn.training.build import DTYPES
+
+    resolve("partitioner", PARTITIONERS, config.partitioner.choice)
+    engine = Engine(
+        Group.single(),
+        mode=config.mode.choice,
+        kernel=config.kernel.choice,
+        device=torch.device(config.device),
+        dtype=DTYPES[config.precision],
+    )
+    for operation in config.model.operations:
+        engine.kernel(operation)
+    if config.smooth.name != "none":
+        engine.kernel("sum")
+
+
+def check_network(comm: CommConfig) -> None:
+    """The interface exists and the port is free, for workers on this machine. Raises ``ConfigError``."""
+    if comm.interface is not None:
+        import psutil
+
+        known = psutil.net_if_addrs()
+        if comm.interface not in known:
+            raise ConfigError(
+                "There is no network interface of this name.", given=comm.interface, allowed=nearest(comm.interface, known)
+            )
+    if comm.port is not None:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", comm.port))
+            except OSError as error:
+                raise ConfigError(
+                    f"The port cannot be used: {error.strerror}.",
+                    given=f"comm.port={comm.port}",
+                    hint="choose another, or comm.port=null for a free one",
+                ) from error
+
+
+def check_graph(config: RunConfig, dataset_path: Path) -> None:
+    """The model, early stopping and Correct & Smooth can work on the graph; called before it is partitioned.
+
+    Raises:
+        ConfigError: one of them cannot.
+    """
+    import numpy as np
+
+    from sargnn.data.dataset import SPLITS, open_dataset
+    from sargnn.models.inputs import GraphShape
+    from sargnn.training.build import make_model
+
+    dataset = open_dataset(dataset_path, verify=False)
+    schema = dataset.schema
+    make_model(config, GraphShape(schema, dataset.feature_widths, dataset.num_classes))
+    if config.early_stopping is not None and not (np.asarray(dataset.split) == SPLITS["valid"]).any():
+        raise ConfigError("Early stopping needs validation nodes, and the dataset has none.", hint="early_stopping=null")
+    if config.smooth.name != "none" and schema.typed:
+        labelled = int(schema.types_of(np.argmax(np.asarray(dataset.split) > 0, keepdims=True))[0])
+        if not any(one.source == one.destination == labelled for one in schema.relations):
+            raise ConfigError(
+                "Correct & Smooth needs edges between nodes that have labels, and this graph's relations have none.",
+                given=f"smooth={config.smooth.name}, labels on '{schema.node_types[labelled]}'", hint="smooth=none",
+            )  # fmt: skip

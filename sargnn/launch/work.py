@@ -1,0 +1,120 @@
+"""What a worker does once its process stands: join the others, open its part, build, train or predict, write results.
+
+It imports torch, numpy and numba; not mlflow, ogb, pandas or matplotlib, and dgl only for the dgl kernel.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from sargnn.comm.group import Group, Traffic
+from sargnn.config import RunConfig
+from sargnn.errors import SargnnError
+from sargnn.launch.heartbeat import Heartbeat
+from sargnn.partition.store import PartitionInfo, open_part, partition_info
+from sargnn.profile import Profile
+from sargnn.tracking import files
+from sargnn.tracking.inputs import Inputs, read_inputs
+from sargnn.tracking.memory import private_bytes
+from sargnn.tracking.summary import FINISHED, INTERRUPTED, Summary, write_summary
+from sargnn.training import checkpoint
+from sargnn.training.build import make_trainer
+from sargnn.training.loop import Trainer
+from sargnn.training.predict import MANIFEST, write_predictions
+from sargnn.training.summary import describe_run, flow_lines, flow_rows, measure_results
+
+
+def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Callable[[Heartbeat], None]) -> None:
+    """Train, or predict, as rank ``rank`` of ``world``; rank 0 writes ``metrics.jsonl`` and ``summary.json``.
+
+    Args:
+        on_joining: gets the heartbeat, which must be told if this worker loses a peer.
+    """
+    if world != config.world:
+        raise SargnnError("The number of started workers is not the configured one.", given=world, allowed=[str(config.world)])
+    inputs = read_inputs(run_dir)
+    info = partition_info(Path(inputs.partition))
+    threads = config.threads or 1
+    torch.set_num_threads(threads)
+    print(f"rank {rank} of {world}, process {os.getpid()}, {threads} threads", flush=True)
+    traffic = Traffic()
+    heartbeat = Heartbeat(rank, traffic)
+    if world > 1:
+        on_joining(heartbeat)
+        heartbeat.start()
+    group = Group.from_environment(config.comm.backend, config.comm.timeout_s, rank, world, traffic, Profile(config.profile))
+    before_loading = private_bytes()
+    trainer = make_trainer(config, open_part(info.path, rank), info.num_classes, group)
+    if inputs.checkpoint:
+        trainer.first_epoch = checkpoint.load(trainer, Path(inputs.checkpoint), moments=inputs.predict is None)
+        print(f"rank {rank}: goes on after epoch {trainer.first_epoch}", flush=True)
+    if inputs.predict is not None:
+        _predict(trainer, run_dir, inputs, inputs.predict)
+    else:
+        startup_time_s = time.time() - inputs.started_at
+        print(f"rank {rank}: {trainer.graph.num_rows} rows, {len(trainer.graph.part.halo_ids)} halo rows", flush=True)
+        flows = flow_rows(trainer)
+        for line in flow_lines(flows) if rank == 0 else ():
+            print(line, flush=True)
+        _train(trainer, config, run_dir, info.dataset_hash)
+        figures = measure_results(trainer, group) | {"mfg": flows, "startup_time_s": startup_time_s}
+        private = group.gather(torch.tensor(before_loading, dtype=torch.int64))
+        figures["private_bytes_before_loading"] = [int(one) for one in private]
+        if rank == 0:
+            write_summary(run_dir, _summary(config, info, inputs, figures, stopped=trainer.stopped))
+    group.close()
+
+
+def _predict(trainer: Trainer, run_dir: Path, inputs: Inputs, choice: dict[str, bool]) -> None:
+    """Write predictions and what they are of."""
+    manifest = write_predictions(trainer, run_dir, embeddings=choice["embeddings"])
+    if trainer.engine.group.rank == 0:
+        files.write_json(run_dir / MANIFEST, manifest | {"dataset_hash": inputs.dataset_hash})
+
+
+def _train(trainer: Trainer, config: RunConfig, run_dir: Path, dataset_hash: str) -> None:
+    """All epochs, then Correct & Smooth unless a signal has ended the run; rows, checkpoints and traces are written."""
+    rank = trainer.engine.group.rank
+
+    def on_epoch(row: dict[str, Any]) -> None:
+        if rank == 0:
+            files.append_metrics(run_dir, row)
+
+    def on_checkpoint(epoch: int) -> None:
+        checkpoint.save(trainer, config, dataset_hash, run_dir, epoch)
+
+    _hear_signals(trainer)
+    trainer.run(on_epoch, on_checkpoint if trainer.parameters else None)
+    if not trainer.stopped:
+        trainer.smooth()
+    profile = trainer.engine.profile
+    if profile.recording:
+        files.write_json(files.trace_path(run_dir, rank), profile.trace(rank))
+
+
+def _hear_signals(trainer: Trainer) -> None:
+    """From now on signals ask for a checkpoint after the epoch under way; all but SIGUSR1 also end the run there."""
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        trainer.requests.stop |= number != signal.SIGUSR1
+        trainer.requests.checkpoint = True
+
+    # SIGUSR2 comes through srun, which would end everything at a SIGTERM.
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
+        signal.signal(number, on_signal)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGUSR1, signal.SIGUSR2))  # which a task has blocked until now
+
+
+def _summary(config: RunConfig, info: PartitionInfo, inputs: Inputs, figures: dict[str, Any], *, stopped: bool) -> Summary:
+    status, error = FINISHED, None
+    if stopped:
+        status, error = INTERRUPTED, "A signal ended the run; its newest checkpoint has all epochs so far."
+    return Summary(status=status, error=error, **describe_run(config, info, inputs.git_sha), **figures)

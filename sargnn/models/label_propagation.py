@@ -1,0 +1,46 @@
+"""Label propagation: its settings, and what else must be known of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from sargnn.config import Adjacency, ModelSettings, RunConfig
+from sargnn.errors import ConfigError
+from sargnn.fields import FRACTION, NOT_NEGATIVE
+
+if TYPE_CHECKING:
+    from sargnn.models.inputs import GraphShape
+    from sargnn.models.stack import Stack
+
+
+@dataclass(frozen=True)
+class LabelPropagation(ModelSettings):
+    """Label propagation: nothing is trained (``engine/propagate.py`` has the equation).
+
+    Attributes:
+        adjacency: how edges are weighted. alpha: how much comes from the neighbours in each of ``steps`` steps.
+    """
+
+    adjacency: Adjacency
+    alpha: float = field(metadata=FRACTION)
+    steps: int = field(metadata=NOT_NEGATIVE)
+
+    trains: ClassVar[bool] = False
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        return ("sum",)
+
+    def check(self, run: RunConfig) -> None:
+        if run.mfg:
+            raise ConfigError("Label propagation reads all nodes in every step.", given="mfg=true", allowed="mfg=false")
+        if run.reads_labels:
+            raise ConfigError(
+                "Label propagation reads labels by itself.", given=f"labels={run.labels.name}", allowed="labels=none"
+            )
+
+    def build(self, shape: GraphShape) -> Stack:
+        from sargnn.models.layers.label_propagation import build
+
+        return build(self, shape)

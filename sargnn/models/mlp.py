@@ -1,0 +1,26 @@
+"""Baselines that read no edges: their settings, and what else must be known of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sargnn.models.settings import StackSettings
+
+if TYPE_CHECKING:
+    from sargnn.models.inputs import GraphShape
+    from sargnn.models.stack import Stack
+
+
+@dataclass(frozen=True)
+class Mlp(StackSettings):
+    """A multi-layer perceptron, or with one layer a linear classifier."""
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        return ()
+
+    def build(self, shape: GraphShape) -> Stack:
+        from sargnn.models.layers.mlp import build
+
+        return build(self, shape)

@@ -1,0 +1,41 @@
+"""Settings that every stack of graph layers has."""
+
+from __future__ import annotations
+
+from abc import ABC
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sargnn.config import ModelSettings
+from sargnn.fields import AT_LEAST_ONE, PROBABILITY, number
+
+
+@dataclass(frozen=True)
+class StackSettings(ModelSettings, ABC):
+    """What every stack of graph layers has.
+
+    Attributes:
+        hidden: width of the rows between layers. num_layers: L.
+        norm, activation: between layers. residual: add a layer's input to its output, before the norm.
+        dropout: between layers. input_dropout: of the first layer's input.
+    """
+
+    hidden: int = field(metadata=AT_LEAST_ONE)
+    num_layers: int = field(metadata=number(low=1, high=256))
+    norm: Literal["batch", "none"]
+    activation: Literal["relu", "elu"]
+    residual: bool
+    dropout: float = field(metadata=PROBABILITY)
+    input_dropout: float = field(metadata=PROBABILITY)
+
+    @property
+    def draws_by_id(self) -> bool:
+        return bool(self.dropout or self.input_dropout)
+
+    @property
+    def has_embeddings(self) -> bool:
+        return self.num_layers > 1
+
+    @property
+    def norms_over_rows(self) -> bool:
+        return self.norm == "batch"

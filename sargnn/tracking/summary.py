@@ -1,0 +1,129 @@
+"""``summary.json``, the contract of what a run reports: one typed record, its one reader and its one writer."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sargnn.errors import SargnnError
+from sargnn.fields import build
+from sargnn.tracking.files import SUMMARY, read_json, unreadable, write_json
+
+FINISHED, FAILED, INTERRUPTED = "finished", "failed", "interrupted"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run reports. What it did not measure is None: of a run that failed that is nearly everything.
+
+    Attributes:
+        status: ``finished``, ``failed`` or ``interrupted``. error: why it is not finished.
+        losses: per epoch, sum over ranks / global count; the whole curve also after a resume.
+        train_acc, val_acc, test_acc: of the last evaluation, in [0, 1].
+        best_val_acc, test_acc_at_best_val: the last of tied best epochs counts.
+        val_acc_smoothed, test_acc_smoothed, smooth_time_s: of Correct & Smooth.
+        epoch_time_s: median over epochs after the first, slowest rank, without evaluation.
+        evaluate_time_s, startup_time_s, partition_time_s: seconds. compute_time_s, comm_wait_time_s: per epoch, medians.
+        comm_bytes_per_epoch: payload of row exchange by all ranks; collectives are not counted.
+        peak_rss_bytes, peak_train_bytes, peak_evaluate_bytes, peak_smooth_bytes: one per rank.
+        private_bytes_before_loading: one per rank, what a worker had for itself before it opened its part.
+        profile_s, profile_cpu_s, profile_work: by category, one per rank; with ``profile=true``.
+        mfg: rows, halo rows and edges by view and layer; with ``mfg=true``.
+        world, mode, model, kernel, dataset, num_params, edge_cut, halo_rows, cache_static, sharded_params: what ran.
+        config_hash: of what decides the losses. dataset_hash, partition_hash, git_sha, versions: provenance.
+        extra: keys that this version does not know, as they stand in the file.
+    """
+
+    status: str
+    error: str | None = None
+    losses: list[float] = field(default_factory=list)
+    train_acc: float | None = None
+    val_acc: float | None = None
+    test_acc: float | None = None
+    best_val_acc: float | None = None
+    test_acc_at_best_val: float | None = None
+    val_acc_smoothed: float | None = None
+    test_acc_smoothed: float | None = None
+    smooth_time_s: float | None = None
+    epoch_time_s: float | None = None
+    evaluate_time_s: float | None = None
+    startup_time_s: float | None = None
+    partition_time_s: float | None = None
+    compute_time_s: float | None = None
+    comm_wait_time_s: float | None = None
+    comm_bytes_per_epoch: int | None = None
+    peak_rss_bytes: list[int] | None = None
+    peak_train_bytes: list[int] | None = None
+    peak_evaluate_bytes: list[int] | None = None
+    peak_smooth_bytes: list[int] | None = None
+    private_bytes_before_loading: list[int] | None = None
+    profile_s: dict[str, list[float]] | None = None
+    profile_cpu_s: dict[str, list[float]] | None = None
+    profile_work: dict[str, list[float]] | None = None
+    mfg: dict[str, list[dict[str, int]]] | None = None
+    world: int | None = None
+    mode: str | None = None
+    model: str | None = None
+    kernel: str | None = None
+    dataset: str | None = None
+    num_params: int | None = None
+    edge_cut: float | None = None
+    halo_rows: list[int] | None = None
+    cache_static: bool | None = None
+    sharded_params: list[int] | None = None
+    config_hash: str | None = None
+    dataset_hash: str | None = None
+    partition_hash: str | None = None
+    git_sha: str | None = None
+    versions: dict[str, str] | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As ``summary.json`` holds it; ``error`` only where there is one."""
+        content = {one.name: getattr(self, one.name) for one in dataclasses.fields(self) if one.name != "extra"}
+        if self.error is None:
+            del content["error"]
+        return content | self.extra
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether it has what tables and plots show: workers wrote it, not the launching process for them."""
+        needed = (self.model, self.dataset, self.mode, self.world, self.epoch_time_s, self.comm_wait_time_s)
+        return all(one is not None for one in (*needed, self.comm_bytes_per_epoch)) and bool(self.peak_train_bytes)
+
+
+def read_summary(run_dir: Path) -> Summary | None:
+    """A run's summary; None if it has none yet.
+
+    Raises:
+        SargnnError: the file is damaged or holds other types than a run writes; the message names it.
+    """
+    path = run_dir / SUMMARY
+    if not path.exists():
+        return None
+    content = read_json(path)
+    known = {one.name for one in dataclasses.fields(Summary)} - {"extra"}
+    extra = {key: value for key, value in content.items() if key not in known}
+    summary = read_record(Summary, {key: value for key, value in content.items() if key in known}, path)
+    if summary.status not in (FINISHED, FAILED, INTERRUPTED):
+        raise unreadable(path, f"'status' is {summary.status!r}")
+    if summary.status == FINISHED and not summary.is_measured:
+        raise unreadable(path, "the run is finished, and figures are missing")
+    return dataclasses.replace(summary, extra=extra)
+
+
+def write_summary(run_dir: Path, summary: Summary) -> None:
+    """Write ``summary.json``; readers see it whole or not at all."""
+    write_json(run_dir / SUMMARY, summary.as_dict())
+
+
+def read_record(cls: type[T], content: dict[str, Any], path: Path) -> T:
+    """A dataclass from a file's mapping. Raises ``SargnnError`` naming the file and the first value of a wrong type."""
+    try:
+        return build(cls, content, "")
+    except SargnnError as error:
+        raise unreadable(path, " ".join(line.strip() for line in str(error).splitlines())) from error

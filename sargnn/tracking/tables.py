@@ -1,0 +1,180 @@
+"""The tables that commands end with. All on stdout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.table import Table
+
+from sargnn.tracking.memory import human_bytes
+from sargnn.tracking.progress import say
+from sargnn.tracking.summary import Summary
+
+
+def result_table(summary: Summary) -> None:
+    """Print the table at the end of a run to stdout."""
+    peaks = summary.peak_train_bytes or [0]
+    smoothed = []
+    if summary.test_acc_smoothed is not None:
+        smoothed = [("test accuracy after Correct & Smooth", _accuracy(summary.test_acc_smoothed))]
+    rows = [
+        ("test accuracy at best validation", _accuracy(summary.test_acc_at_best_val)),
+        ("best validation accuracy", _accuracy(summary.best_val_acc)),
+        *smoothed,
+        ("median epoch time", f"{summary.epoch_time_s or 0:.3f} s"),
+        ("of that waiting for peers", f"{summary.comm_wait_time_s or 0:.3f} s"),
+        ("bytes exchanged per epoch", human_bytes(summary.comm_bytes_per_epoch or 0)),
+        ("peak training memory per worker", f"{human_bytes(min(peaks))} to {human_bytes(max(peaks))}"),
+    ]
+    table = Table(title=f"{summary.model} on {summary.dataset}, mode {summary.mode}, world {summary.world}")
+    table.add_column("figure")
+    table.add_column("value", justify="right")
+    for name, value in rows:
+        table.add_row(name, value)
+    Console().print(table)
+
+
+def profile_table(profile_s: dict[str, list[float]]) -> None:
+    """Print where an epoch's time went: the mean and the slowest rank, by category."""
+    table = Table(title="seconds per epoch, first epoch left out")
+    for name in ("what", "mean rank", "slowest rank", "share"):
+        table.add_column(name, justify="left" if name == "what" else "right")
+    means = {name: sum(seconds) / len(seconds) for name, seconds in profile_s.items()}
+    total = sum(means.values()) or 1.0
+    for name, seconds in profile_s.items():
+        table.add_row(name, f"{means[name]:.3f}", f"{max(seconds):.3f}", f"{means[name] / total:.0%}")
+    table.add_row("all", f"{total:.3f}", "", "100%")
+    Console().print(table)
+
+
+def epoch_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print an epoch's parts, the last row for all of them."""
+    table = Table(title="an epoch, mean over the workers, first epoch left out")
+    for number, head in enumerate(heads):
+        table.add_column(head, justify="right" if number else "left")
+    for number, row in enumerate(rows, start=1):
+        table.add_row(*row, end_section=number == len(rows) - 1)
+    Console().print(table)
+
+
+def info_table(rows: Sequence[tuple[str, str]]) -> None:
+    """Print what is here, two columns."""
+    table = Table(show_header=False, box=None)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(name, value)
+    Console().print(table, highlight=False)
+
+
+def accuracy_table(found: dict[str, dict[str, float | None]], counts: dict[str, int]) -> None:
+    """Print accuracies: a row per split, a column per kind of prediction."""
+    table = Table(title="accuracy, by OGB's evaluator")
+    for name in ("split", "nodes", *found):
+        table.add_column(name, justify="left" if name == "split" else "right")
+    for split, nodes in counts.items():
+        table.add_row(split, str(nodes), *(_accuracy(each[split]) for each in found.values()))
+    Console().print(table)
+
+
+class SweepPoint(Protocol):
+    """A point of a sweep: its label, how it ended, its folder and, if it has one, its summary."""
+
+    label: str
+    status: str
+    run_dir: Path
+    summary: Summary | None
+
+
+def sweep_table(points: Sequence[SweepPoint]) -> None:
+    """Print a sweep's points and what each came to."""
+    table = Table(title="the sweep")
+    for name in ("point", "status", "test acc", "epoch s", "peak", "folder"):
+        table.add_column(name, justify="left" if name in ("point", "status", "folder") else "right", overflow="fold")
+    for point in points:
+        figures = _figures(point.summary if point.status in ("finished", "skipped") else None)
+        table.add_row(point.label, point.status, *figures, point.run_dir.name)
+    Console().print(table)
+
+
+def _figures(summary: Summary | None) -> list[str]:
+    if summary is None or summary.epoch_time_s is None or not summary.peak_train_bytes:
+        return ["-"] * 3
+    return [
+        _accuracy(summary.test_acc_at_best_val),
+        f"{summary.epoch_time_s:.3f}",
+        human_bytes(max(summary.peak_train_bytes)),
+    ]
+
+
+def _accuracy(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def compare_table(runs: Sequence[dict[str, Any]]) -> None:
+    """Print runs side by side; the best of each column is marked with *."""
+    table = Table(title="runs; * is the best of its column")
+    table.add_column("run", overflow="fold")
+    table.add_column("world", justify="right", no_wrap=True)
+    columns: list[tuple[str, str, Any, Any, Any]] = [
+        ("test acc", "test_acc_at_best_val", lambda v: v, max, lambda v: f"{v:.4f}"),
+        ("epoch s", "epoch_time_s", lambda v: v, min, lambda v: f"{v:.3f}"),
+        ("wait s", "comm_wait_time_s", lambda v: v, min, lambda v: f"{v:.3f}"),
+        ("sent/epoch", "comm_bytes_per_epoch", lambda v: v, min, human_bytes),
+        ("peak/worker", "peak_train_bytes", max, min, human_bytes),
+    ]
+    if any(run.get("test_acc_smoothed") is not None for run in runs):
+        columns.insert(1, ("smoothed", "test_acc_smoothed", lambda v: v, max, lambda v: f"{v:.4f}"))
+    for title, *_ in columns:
+        table.add_column(title, justify="right", no_wrap=True)
+    values = [[None if run.get(key) is None else read(run[key]) for run in runs] for _, key, read, _, _ in columns]
+    best = [
+        pick([v for v in column if v is not None], default=None)
+        for column, (_, _, _, pick, _) in zip(values, columns, strict=True)
+    ]
+    for number, run in enumerate(runs):
+        cells = []
+        for column, top, (_, _, _, _, show) in zip(values, best, columns, strict=True):
+            value = column[number]
+            cells.append("-" if value is None else show(value) + ("*" if value == top and len(runs) > 1 else " "))
+        name = run["name"] if run["mode"] in run["name"] else f"{run['name']} ({run['mode']})"
+        table.add_row(name, str(run["world"]), *cells)
+    Console().print(table)
+
+
+def attention_table(rows: Sequence[dict[str, Any]]) -> None:
+    """Print the attention benchmark: medians, how many times faster the compiled kernel is, and peak memory."""
+    table = Table(title="Attention, DGL's operators and the compiled kernel: median ms")
+    for name in ("heads", "pass", "DGL", "fused", "faster"):
+        table.add_column(name, justify="left" if name == "pass" else "right", no_wrap=True)
+    for row in rows:
+        for number, part in enumerate(("forward", "backward", "total")):
+            shown = (f"{row[side][part]['median_s'] * 1e3:.0f}" for side in ("dgl", "fused"))
+            table.add_row(str(row["heads"]) if number == 0 else "", part, *shown, f"{row['speedup'][part]:.1f}")
+        peaks = [row[side]["peak_bytes"] for side in ("dgl", "fused")]
+        table.add_row("", "peak memory", *(human_bytes(peak) for peak in peaks), f"{peaks[1] / peaks[0]:.2f} of it")
+        table.add_section()
+    Console().print(table)
+    say("from rows and scores to the output and all gradients; peak above these and the")
+    say("graph, the output let go after forward")
+
+
+def kernels_table(rows: Sequence[dict[str, Any]]) -> None:
+    """Print the kernels benchmark: medians with quartiles, and how many times faster the compiled kernel is."""
+    table = Table(title="DGL's SpMM and the compiled kernel: median ms (quartiles)")
+    for name in ("", "width", "DGL", "fused", "faster", "folded", "new"):
+        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+
+    def shown(figure: dict[str, Any]) -> str:
+        low, high = figure["quartiles_s"]
+        return f"{figure['median_s'] * 1e3:.0f} ({low * 1e3:.0f}-{high * 1e3:.0f})"
+
+    for row in rows:
+        ratios = (f"{row[name]:.2f}" for name in ("speedup", "speedup_fold", "speedup_fresh"))
+        table.add_row(row["operation"], str(row["width"]), shown(row["dgl"]), shown(row["fused"]), *ratios)
+    Console().print(table)
+    say("faster: DGL / fused, which adds into the destination rows; folded: DGL's result added")
+    say("to them too; new: both into a new tensor")

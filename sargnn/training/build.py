@@ -1,0 +1,71 @@
+"""Everything that one rank trains with, built from its configuration and its part."""
+
+from __future__ import annotations
+
+import torch
+
+from sargnn.comm.group import Group
+from sargnn.config import RunConfig
+from sargnn.engine.aggregate import Engine
+from sargnn.errors import ConfigError
+from sargnn.models.inputs import GraphShape
+from sargnn.models.stack import Stack
+from sargnn.partition.cut import Part
+from sargnn.partition.store import release
+from sargnn.rng import MAX_ID
+from sargnn.shards.graph import WorkerGraph
+from sargnn.training.loop import Trainer
+
+DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
+
+
+def make_trainer(config: RunConfig, part: Part, num_classes: int, group: Group) -> Trainer:
+    """Everything one rank needs to train, from its part."""
+    device, dtype = torch.device(config.device), DTYPES[config.precision]
+    engine = Engine(
+        group,
+        mode=config.mode.choice,
+        kernel=config.kernel.choice,
+        prefetch_depth=config.comm.prefetch_depth,
+        seed=config.seed,
+        device=device,
+        dtype=dtype,
+        cache_static=config.engine.cache_static == "auto",
+    )
+    widths = tuple(rows.shape[1] for rows in part.features)
+    if (config.model.draws_by_id or 0 in widths or config.reads_labels) and part.schema.num_nodes > MAX_ID:
+        raise ConfigError(
+            "Dropout, embeddings and carried labels are drawn by node id, and this graph has ids of 2**32 and more.",
+            hint="set dropout to 0",
+        )
+    model = make_model(config, GraphShape(part.schema, widths, num_classes, _label_columns(config, num_classes)))
+    graph = WorkerGraph(
+        part, engine.exchange, engine.mode.layout, add_self_loops=config.add_self_loops, device=device,
+        message_rows=config.comm.message_rows,
+    )  # fmt: skip
+    model = model.to(device, dtype)
+    rows = model.inputs.load(part, config.seed, device, dtype)
+    trainer = Trainer(config, model, engine, graph, rows, num_classes)
+    release(part)
+    return trainer
+
+
+def _label_columns(config: RunConfig, num_classes: int) -> int:
+    return num_classes if config.labels.name != "none" else 0
+
+
+def make_model(config: RunConfig, shape: GraphShape) -> Stack:
+    """The model in fp32, initialised from the seed: the same parameters on every rank and for every precision.
+
+    Raises:
+        ConfigError: the model cannot work on such a graph.
+    """
+    torch.manual_seed(config.seed)
+    model: Stack = config.model.build(shape)
+    if shape.schema.typed and config.add_self_loops:
+        raise ConfigError(
+            "A typed graph has no relation that self-loops could belong to.",
+            given="dataset.add_self_loops=true",
+            hint="model=rgcn has a weight of its own for each node's own row; or set dataset.homogenize=true",
+        )
+    return model

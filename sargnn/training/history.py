@@ -1,0 +1,159 @@
+"""Figures of a run: of one epoch, of one evaluation, and of all so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+Accuracies = dict[str, float | None]
+"""By split; None for an empty one."""
+
+
+@dataclass
+class Requests:
+    """What is asked of the loop for the end of the epoch under way; set at any time, such as by a signal.
+
+    Attributes:
+        checkpoint: write one. stop: end the run.
+    """
+
+    checkpoint: bool = False
+    stop: bool = False
+
+    def take(self) -> Requests:
+        """What is asked now. A checkpoint is asked for once; a stop stays."""
+        taken = Requests(self.checkpoint, self.stop)
+        if taken.checkpoint:  # not otherwise: a signal may have asked since
+            self.checkpoint = False
+        return taken
+
+
+@dataclass(frozen=True)
+class RankFigures:
+    """One epoch's figures of each rank, in rank order."""
+
+    compute_time_s: list[float]
+    comm_wait_time_s: list[float]
+    sent_bytes: list[int]
+    peak_train_bytes: list[int]
+
+
+@dataclass(frozen=True)
+class EpochResult:
+    """One training epoch, the same on every rank.
+
+    Attributes:
+        epoch: from 0.
+        loss: sum over ranks / global count. lr: the learning rate.
+        epoch_time_s, compute_time_s, comm_wait_time_s: of the slowest rank.
+        comm_bytes: rows and gradients sent by all ranks.
+        ranks: the same of each rank.
+        requests: what any rank was asked for meanwhile.
+    """
+
+    epoch: int
+    loss: float
+    lr: float
+    epoch_time_s: float
+    compute_time_s: float
+    comm_wait_time_s: float
+    comm_bytes: int
+    ranks: RankFigures
+    requests: Requests
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """One evaluation, the same on every rank.
+
+    Attributes:
+        accuracies: by split. peak_evaluate_bytes: of each rank.
+    """
+
+    accuracies: Accuracies
+    peak_evaluate_bytes: list[int]
+
+
+def metrics_row(result: EpochResult, evaluation: EvaluationResult | None) -> dict[str, Any]:
+    """The line of ``metrics.jsonl``."""
+    row: dict[str, Any] = {
+        "epoch": result.epoch,
+        "loss": result.loss,
+        "lr": result.lr,
+        "epoch_time_s": result.epoch_time_s,
+        "compute_time_s": result.compute_time_s,
+        "comm_wait_time_s": result.comm_wait_time_s,
+        "comm_bytes": result.comm_bytes,
+        "ranks": dict(vars(result.ranks)),
+    }
+    if evaluation is not None:
+        row["ranks"]["peak_evaluate_bytes"] = evaluation.peak_evaluate_bytes
+        names = {"train_acc": "train", "val_acc": "valid", "test_acc": "test"}
+        row |= {key: evaluation.accuracies[split] for key, split in names.items()}
+    return row
+
+
+@dataclass
+class History:
+    """Figures of a run so far, the same on every rank but for the memory peaks.
+
+    Attributes:
+        losses: per epoch, sum over ranks / global count.
+        epoch_times_s, compute_times_s, wait_times_s: per epoch, slowest rank.
+        epoch_bytes: per epoch, rows and gradients sent by all ranks.
+        evaluate_times_s: per evaluation.
+        accuracies: the last evaluation's, by split.
+        best_val_acc, test_acc_at_best_val: the last of tied best epochs counts.
+        stale: evaluations since the validation accuracy was better than ever before.
+        peak_train_bytes, peak_evaluate_bytes, peak_smooth_bytes: this rank's, above its baseline.
+        smoothed: accuracies after Correct & Smooth, by split; empty without it. smooth_time_s: how long it took.
+        profile_s: this rank's seconds per epoch by category of ``profile.CATEGORIES``, first epoch left out; empty unless
+            profiling. cpu_s: likewise, of all its threads. work: likewise, floating-point operations or bytes.
+    """
+
+    losses: list[float] = field(default_factory=list)
+    epoch_times_s: list[float] = field(default_factory=list)
+    compute_times_s: list[float] = field(default_factory=list)
+    wait_times_s: list[float] = field(default_factory=list)
+    epoch_bytes: list[int] = field(default_factory=list)
+    evaluate_times_s: list[float] = field(default_factory=list)
+    accuracies: Accuracies = field(default_factory=dict)
+    best_val_acc: float | None = None
+    test_acc_at_best_val: float | None = None
+    stale: int = 0
+    peak_train_bytes: int = 0
+    peak_evaluate_bytes: int = 0
+    smoothed: Accuracies = field(default_factory=dict)
+    smooth_time_s: float | None = None
+    peak_smooth_bytes: int = 0
+    profile_s: dict[str, float] = field(default_factory=dict)
+    cpu_s: dict[str, float] = field(default_factory=dict)
+    work: dict[str, float] = field(default_factory=dict)
+
+    def add_epoch(self, result: EpochResult, peak_train_bytes: int) -> None:
+        """Append an epoch; ``peak_train_bytes``: this rank's."""
+        self.peak_train_bytes = max(self.peak_train_bytes, peak_train_bytes)
+        self.losses.append(result.loss)
+        self.epoch_times_s.append(result.epoch_time_s)
+        self.compute_times_s.append(result.compute_time_s)
+        self.wait_times_s.append(result.comm_wait_time_s)
+        self.epoch_bytes.append(result.comm_bytes)
+
+    def add_evaluation(self, accuracies: Accuracies, time_s: float, peak_bytes: int) -> None:
+        """Append an evaluation; ``peak_bytes``: this rank's."""
+        self.evaluate_times_s.append(time_s)
+        self.peak_evaluate_bytes = max(self.peak_evaluate_bytes, peak_bytes)
+        self.accuracies = accuracies
+        val = accuracies["valid"]
+        if val is None:
+            return
+        self.stale = 0 if self.best_val_acc is None or val > self.best_val_acc else self.stale + 1
+        if self.best_val_acc is None or val >= self.best_val_acc:
+            self.best_val_acc, self.test_acc_at_best_val = val, accuracies["test"]
+
+
+def steady(values: Sequence[float]) -> float:
+    """Median over the epochs after the first (which warms up), or of the only one."""
+    return float(median(values[1:] or values))

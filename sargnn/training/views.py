@@ -1,0 +1,65 @@
+"""Views: what a step or an evaluation computes, as a message flow and the targets of its rows.
+
+Building a view communicates, so all workers build the same views in the same order.
+
+Letters: N own rows, D width of the first layer's input, L layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from sargnn.engine.aggregate import Engine
+from sargnn.models.stack import GraphLayer, Stack
+from sargnn.shards.graph import WorkerGraph
+from sargnn.shards.mfg import MessageFlow
+from sargnn.training.loss import Targets
+
+
+@dataclass(frozen=True)
+class View:
+    """A message flow, and what its last layer's rows should be.
+
+    Attributes:
+        flow: which rows every layer computes.
+        targets: of the last layer's output rows.
+        recurring: whether it comes again every epoch, so that aggregates of constant rows are worth keeping.
+        inputs: [rows, D], the first layer's rows where they are constant and were gathered once; else None.
+    """
+
+    flow: MessageFlow
+    targets: Targets
+    recurring: bool
+    inputs: Tensor | None = None
+
+
+class ViewBuilder:
+    """Builds a worker's views.
+
+    Args:
+        rows: [N, D], what the model's inputs loaded. labels: int64 [N]. split: uint8 [N].
+    """
+
+    def __init__(
+        self, model: Stack, engine: Engine, graph: WorkerGraph, rows: Tensor, labels: Tensor, split: Tensor
+    ) -> None:  # fmt: skip
+        self._model, self._engine, self._graph = model, engine, graph
+        self._rows, self._labels, self._split = rows, labels, split
+
+    def whole(self, *, recurring: bool) -> View:
+        """Every row of every layer, the last layer's of the labelled type; all workers must call it."""
+        return self._view(self._graph.whole(len(self._model.layers)), recurring)
+
+    def reaching(self, wanted: Tensor, *, recurring: bool) -> View:
+        """Only rows that reach a wanted one (bool [N]); all workers must call it."""
+        layers = [layer for layer in self._model.layers if isinstance(layer, GraphLayer)]
+        flow = self._graph.flow(wanted.numpy(), [layer.uses_edges for layer in layers])
+        inputs = flow.own_inputs(self._rows) if recurring and self._model.inputs.constant else None
+        return self._view(flow, recurring, inputs)
+
+    def _view(self, flow: MessageFlow, recurring: bool, inputs: Tensor | None = None) -> View:
+        self._model.prepare(self._engine, flow.plans)
+        labels, split = flow.own_outputs(self._labels), flow.own_outputs(self._split)
+        return View(flow, Targets.gather(labels, split, self._engine.group), recurring, inputs)
