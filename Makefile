@@ -2,20 +2,25 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: train test check clean
+# How many processes run tests. Each has worker processes of its own, so more than the cores that are there gain nothing.
+JOBS ?= 2
+SPREAD := --numprocesses $(JOBS) --dist loadfile
+
+.PHONY: install test test-full check train clean
+
+install: .venv/.runtime  ## set up .venv with the command sargnn
 
 train: .venv/.runtime  ## train the embedded graph on four local workers
 	$(BIN)/sargnn train
 
-# The command line's tests and those of scripts wait much and the others compute much: they share the cores. Those that kill and
-# time workers run alone.
-# The others go to the background, for what runs there hears no interrupts, which the command line's tests send.
+# Tests that kill and time processes have the machine for themselves, after the others.
 test: .venv/.dev  ## run the tests
-	@$(BIN)/pytest --ignore=tests/cli --ignore=tests/launch --ignore=tests/slurm > .venv/others.log 2>&1 & others=$$!; \
-	$(BIN)/pytest tests/cli tests/slurm/test_script.py; commands=$$?; \
-	wait $$others; computed=$$?; cat .venv/others.log; \
-	$(BIN)/pytest tests/launch tests/slurm/test_jobs.py; launched=$$?; \
-	test "$$commands $$computed $$launched" = "0 0 0"
+	@$(BIN)/pytest $(SPREAD) -m "not long and not alone"; spread=$$?; \
+	$(BIN)/pytest -m "alone and not long"; test "$$spread $$?" = "0 0"
+
+test-full: .venv/.dev  ## run all tests, also the long ones (tests/README.md)
+	@$(BIN)/pytest $(SPREAD) -m "not alone"; spread=$$?; \
+	$(BIN)/pytest -m alone; test "$$spread $$?" = "0 0"
 
 check: .venv/.dev  ## lint, types, import contract
 	$(BIN)/ruff check sargnn tests scripts

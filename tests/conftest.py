@@ -1,13 +1,16 @@
-"""Settings of all tests."""
+"""Settings of all tests, and what is checked when they end."""
 
 from __future__ import annotations
 
 import os
+import signal
+import sys
 from pathlib import Path
 
 import pytest
 
 from sargnn.launch.env import numba_cache_dir
+from tests import leftovers
 
 # Before numba is imported, so that every process of the tests shares one cache of compiled kernels.
 os.environ["NUMBA_CACHE_DIR"] = str(numba_cache_dir())
@@ -15,7 +18,35 @@ os.environ.setdefault("DGLBACKEND", "pytorch")
 for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):  # several processes share few cores
     os.environ[name] = "1"
 
+# A shell's background jobs and nohup ignore these, and so would all that the tests start. What is handled here instead, by
+# nothing, is back at its default in every program that is started.
+for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, lambda *_: None)
+
 SHARED = Path(__file__).parent.parent.parent / "shared"
+_mark = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Mark what this session starts; workers of pytest-xdist are marked by the process that starts them."""
+    if not hasattr(config, "workerinput"):
+        config.stash[_mark] = leftovers.mark_session()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """End this process's pools of workers; at the end of everything, fail if a process of the suite is still alive."""
+    if pools := sys.modules.get("tests.pool"):
+        pools.close_all()
+    if _mark not in session.config.stash:
+        return
+    left = leftovers.end(leftovers.find_leftovers(session.config.stash[_mark]))
+    if left:
+        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            reporter.write_line("\nThe tests left processes behind, which are ended now:\n" + "\n".join(left), red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture

@@ -98,6 +98,19 @@ def small_typed_graph(kind: str, seed: int = 0) -> Dataset:
     return typed_dataset(kind, NUM_CLASSES, names, features, relations, last, labels, split)
 
 
+def constant_graph(columns: int = NUM_FEATURES, num_nodes: int = 300) -> Dataset:
+    """A graph without isolated nodes whose first ``columns`` feature columns are ones, what people give featureless graphs."""
+    plain = nasty_graph(num_nodes, seed=4)
+    nodes = np.arange(num_nodes)
+    source = np.concatenate([plain.indices, nodes])
+    destination = np.concatenate([np.repeat(nodes, np.diff(plain.indptr)), (nodes + 1) % num_nodes])
+    indptr, indices = by_destination(source, destination, num_nodes)
+    features = np.array(plain.features[0])
+    features[:, :columns] = 1
+    labels, split = np.asarray(plain.labels), np.asarray(plain.split)
+    return Dataset.homogeneous("constant", NUM_CLASSES, features, labels, split, indptr, indices)
+
+
 def assign(dataset: Dataset, partitioner: str, world: int) -> np.ndarray:
     """An assignment by a real partitioner, or a forced one.
 

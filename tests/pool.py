@@ -1,18 +1,25 @@
-"""A cached pool of worker processes per world size, so that hundreds of distributed cases cost one start-up."""
+"""A cached pool of worker processes per world size, so that hundreds of distributed cases cost one start-up.
+
+Workers are forked from a server that has imported everything (``tests/preload.py``): they start in a moment and share its memory.
+"""
 
 from __future__ import annotations
 
 import atexit
 import multiprocessing
+import signal
 import tempfile
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from functools import cache
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -26,6 +33,8 @@ _POOLS: dict[int, Pool] = {}
 
 
 def _serve(rank: int, world: int, store: str, pipe: Connection) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):  # which the server ignores
+        signal.signal(number, signal.SIG_DFL)
     torch.set_num_threads(1)
     _pool_everything()
     group = Group.single()
@@ -64,12 +73,22 @@ def _compile() -> None:
         list(parts_of(graph, assign(graph, "random", 2), 2))
 
 
+def _fork_server() -> ForkServerContext:
+    """Started on first use; its workers run Numba's own threads, since GNU OpenMP does not survive a fork."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.preload"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NUMBA_THREADING_LAYER", "workqueue")
+        forkserver.ensure_running()
+    return context
+
+
 class Pool:
     """``world`` processes in one gloo group; each call runs a module-level function on every rank."""
 
     def __init__(self, world: int) -> None:
         _compile()
-        context = multiprocessing.get_context("spawn")
+        context = _fork_server()
         self._folder = tempfile.TemporaryDirectory()
         store = str(Path(self._folder.name) / "store")
         self._pipes: list[Connection] = []
@@ -119,6 +138,7 @@ def pool(world: int) -> Pool:
 
 
 @atexit.register
-def _close_all() -> None:
+def close_all() -> None:
+    """End the workers of all pools."""
     for one in list(_POOLS.values()):
         one.close()

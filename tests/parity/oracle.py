@@ -5,6 +5,7 @@ It shares with the product only the parameters, the random masks and the definit
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -119,7 +120,7 @@ def forward(
             out = out + (h if weight is None else h @ weight.T)
         if model.norm == "batch":
             weight, bias = params[f"norms.{index}.weight"], params[f"norms.{index}.bias"]
-            out = _normalised(dataset, out, weight, bias, rows[index], training)
+            out = _normalised(config, dataset, out, weight, bias, rows[index], training)
         h = drop(getattr(F, model.activation)(out), Purpose.DROPOUT, index, model.dropout)
     raise AssertionError
 
@@ -151,15 +152,28 @@ def _relational(dataset: Dataset, h: Tensor, params: dict[str, Tensor]) -> Tenso
     return out
 
 
-def _normalised(dataset: Dataset, x: Tensor, weight: Tensor, bias: Tensor, rows: Tensor, training: bool) -> Tensor:
-    """Batch norm over some rows of each type, the others left as they are; or with mean 0 and variance 1."""
+NEGLIGIBLE = 64
+"""Batch norm takes a column's variance for rounding below (64 eps)^2 times the mean, over the columns, of the squared means."""
+
+
+def _normalised(
+    config: RunConfig, dataset: Dataset, x: Tensor, weight: Tensor, bias: Tensor, rows: Tensor, training: bool
+) -> Tensor:  # fmt: skip
+    """Batch norm over some rows of each type, the others left as they are; or with mean 0 and variance 1.
+
+    Columns whose rows are all the same, but for rounding, are normalised to 0 and give no gradient to ``x``.
+    """
     bounds = list(zip(dataset.schema.offsets, dataset.schema.offsets[1:], strict=False))
     weight, bias = weight.view(len(bounds), -1), bias.view(len(bounds), -1)
+    eps = torch.finfo(torch.float64 if config.precision == "fp64" else torch.float32).eps
     pieces = []
     for t, (a, b) in enumerate(bounds):
         piece, own = x[a:b], rows[a:b]
         if training and own.any():
             normed = F.batch_norm(piece[own], None, None, weight[t], bias[t], training=True)
+            variance, mean = torch.var_mean(piece[own].detach(), 0, correction=0)
+            same = variance < (NEGLIGIBLE * eps) ** 2 * mean.square().mean()
+            normed = torch.where(same, bias[t], normed)
             piece = torch.zeros_like(piece).index_put((torch.nonzero(own)[:, 0],), normed)
         elif not training:
             zeros = torch.zeros(x.shape[1], dtype=x.dtype)
@@ -199,16 +213,37 @@ def _maxima(matrix: Tensor, h: Tensor) -> Tensor:
     return h.gather(0, first.clamp(max=len(h) - 1)).masked_fill(~top[:, 0].isfinite(), 0)
 
 
-def first_step(config: RunConfig, dataset: Dataset, params: dict[str, Tensor]) -> dict[str, Any]:
-    """Loss, logits and every gradient of epoch 0."""
-    leaves = {name: value.double().clone().requires_grad_() for name, value in params.items()}
+def _loss(config: RunConfig, dataset: Dataset, leaves: dict[str, Tensor], epoch: int) -> tuple[Tensor, Tensor]:
+    """The training loss of an epoch, and the logits."""
     counted = torch.from_numpy(np.asarray(dataset.split) == SPLITS["train"])
     columns = None
     if config.labels.name != "none":
-        columns = label_columns(config, dataset, leaves, 0)
-        counted = counted & ~carried_labels(config, dataset, 0)
-    logits = forward(config, dataset, leaves, epoch=0, columns=columns)
-    loss = F.cross_entropy(logits[counted], torch.from_numpy(np.asarray(dataset.labels))[counted])
+        columns = label_columns(config, dataset, leaves, epoch)
+        counted = counted & ~carried_labels(config, dataset, epoch)
+    logits = forward(config, dataset, leaves, epoch, columns=columns)
+    return F.cross_entropy(logits[counted], torch.from_numpy(np.asarray(dataset.labels))[counted]), logits
+
+
+def first_step(config: RunConfig, dataset: Dataset, params: dict[str, Tensor]) -> dict[str, Any]:
+    """Loss, logits and every gradient of epoch 0."""
+    leaves = {name: value.double().clone().requires_grad_() for name, value in params.items()}
+    loss, logits = _loss(config, dataset, leaves, 0)
     loss.backward()
     grads = {name: leaf.grad for name, leaf in leaves.items()}
     return {"loss": loss.item(), "logits": logits.detach(), "grads": grads}
+
+
+def curve(config: RunConfig, dataset: Dataset, params: dict[str, Tensor]) -> list[float]:
+    """The loss of every epoch, trained by PyTorch's Adam with half a cosine as learning rate."""
+    leaves = {name: value.double().clone().requires_grad_() for name, value in params.items()}
+    optimizer = torch.optim.Adam(leaves.values(), lr=config.optim.lr)
+    losses = []
+    for epoch in range(config.epochs):
+        for group in optimizer.param_groups:
+            group["lr"] = config.optim.lr * (1 + math.cos(math.pi * epoch / config.epochs)) / 2
+        optimizer.zero_grad()
+        loss, _ = _loss(config, dataset, leaves, epoch)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses

@@ -1,0 +1,10 @@
+"""What the fork server of the pools imports once. No parallel region may run here: GNU OpenMP does not survive a fork."""
+
+import gc
+
+from sargnn.launch.compile import warm_up
+from tests.parity import cases  # noqa: F401
+
+warm_up()
+gc.collect()
+gc.freeze()  # a collection in a worker would otherwise write to every shared page
