@@ -96,7 +96,7 @@ def smoothed(group: Group, config: RunConfig, dataset: Dataset) -> tuple[np.ndar
     trainer = cases.trainer_of(group, config, dataset)
     trainer.train_epoch(0)
     logits = trainer.predictions()
-    ids = trainer.whole.flow.own_outputs(trainer.ids).numpy()
+    ids = trainer.build_whole().flow.own_outputs(trainer.ids).numpy()
     return ids, logits.clone().numpy(), trainer.smoothed(logits).numpy()
 
 
