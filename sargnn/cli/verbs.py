@@ -275,8 +275,8 @@ _BENCH = Verb(
             "models, modes and worlds beside stock DGL in one process",
             usage="[key=value ...] [group=option ...]",
             text="Runs of this project beside stock DGL in one process: for each model, rounds of stock DGL as it comes, the "
-            "modes on the worlds, stock DGL with huge pages on. Epochs (median, smallest, largest), ratios, each worker's peak, "
-            "waiting, as a table and JSON. What is measured already is kept: the same command goes on where it was "
+            "modes on the worlds, stock DGL with huge pages on. Epochs (median, smallest, largest), ratios, each worker's peak "
+            "and waiting, as a table and JSON. What is measured already is kept: the same command goes on where it was "
             "interrupted. Other settings and groups are those of train and hold for all rows.",
             entry="sargnn.cli.bench:table",
             examples=(
