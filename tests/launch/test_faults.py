@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.launch.test_train import ROOT, SMALL, run, summary_of
+from tests.launch.test_train import ROOT, SMALL, run, search_path, summary_of
 
 
 def _script() -> Any:
@@ -36,7 +36,7 @@ FEW = ["in_checkpoint", "stop", "early_stop", "launcher", "group_wide", "restart
 
 @pytest.mark.parametrize("name", FEW)
 def test_fault(undisturbed: tuple[Path, list[float]], tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", search_path(ROOT))
     reference, wanted = undisturbed
     with faults.prepared(tmp_path, reference / "stores", name) as folder:
         result = faults.FAULTS[name][0](folder, wanted, random.Random(7))
