@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.test_train import SMALL, run, summary_of
+from tests.launch.test_train import ROOT, SMALL, run, search_path, summary_of
 from tests.long import faults
 
 
@@ -21,7 +21,8 @@ FEW = ["in_checkpoint", "stop", "early_stop", "launcher", "group_wide", "restart
 
 
 @pytest.mark.parametrize("name", FEW)
-def test_fault(undisturbed: tuple[Path, list[float]], tmp_path: Path, name: str) -> None:
+def test_fault(undisturbed: tuple[Path, list[float]], tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", search_path(ROOT))
     reference, wanted = undisturbed
     with faults.prepared(tmp_path, reference / "stores", name) as folder:
         result = faults.FAULTS[name][0](folder, wanted, random.Random(7))

@@ -34,11 +34,11 @@ def command(*arguments: str) -> list[str]:
 
 
 def run(folder: Path, *arguments: str, path: Path = ROOT, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": _path(path), "COLUMNS": "80"}
+    environment = {**os.environ, "PYTHONPATH": search_path(path), "COLUMNS": "80"}
     return run_command(sargnn_command(*arguments), folder, environment=environment, timeout_s=timeout)
 
 
-def _path(first: Path) -> str:
+def search_path(first: Path) -> str:
     """The interpreter's search path: this tree, or a copy of it, before what the tests were started with."""
     others = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one and Path(one) != ROOT]
     return os.pathsep.join([str(first), *others])

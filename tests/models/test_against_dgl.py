@@ -15,7 +15,7 @@ from sargnn.interop.dgl import import_dgl
 from sargnn.models.layers.gat import GatLayer, GatV2Layer
 from sargnn.models.layers.gcn import GcnLayer
 from sargnn.models.layers.sage import SageLayer
-from sargnn.models.stack import GraphLayer
+from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec
 from sargnn.partition.cut import parts_of
 from sargnn.shards.load import load_plan
 from tests.graphs import assign, nasty_graph
@@ -26,16 +26,22 @@ IN = 11
 
 
 HEADS = 3
+
+
+def spec(in_width: int, out_width: int, *, bias: bool = True) -> LayerSpec:
+    return LayerSpec(index=0, last=False, in_width=in_width, out_width=out_width, bias=bias)
+
+
 KINDS = {
-    "gcn": lambda out: GcnLayer(IN, out),
-    "gat": lambda out: GatLayer(IN, out, heads=HEADS, concat=True),
-    "gatv2": lambda out: GatV2Layer(IN, out, heads=HEADS, concat=True, bias=False),
+    "gcn": lambda out: GcnLayer(spec(IN, out)),
+    "gat": lambda out: GatLayer(spec(IN, out), out, heads=HEADS, concat=True),
+    "gatv2": lambda out: GatV2Layer(spec(IN, out, bias=False), out, heads=HEADS, concat=True),
 }
 
 
 def make(kind: str, out: int) -> GraphLayer:
     torch.manual_seed(0)
-    layer: GraphLayer = KINDS[kind](out) if kind in KINDS else SageLayer(IN, out, aggregator=kind)
+    layer: GraphLayer = KINDS[kind](out) if kind in KINDS else SageLayer(spec(IN, out), aggregator=kind)
     for name, parameter in layer.named_parameters():
         if name.endswith("bias"):
             torch.nn.init.normal_(parameter)
@@ -53,10 +59,10 @@ def run(group: Group, kind: str, out: int, self_loops: bool, mode: str = "sar") 
     engine = Engine(group, mode=mode, kernel="auto", dtype=torch.float64)
     plan = load_plan(part, group.rank, engine.mode.layout, add_self_loops=self_loops, device=torch.device("cpu"))
     layer = make(kind, out)
-    x, error = inputs(layer.out_width)
+    x, grad = inputs(layer.out_width)
     leaf = x[plan.node_ids].requires_grad_()
-    result = layer(engine, plan, leaf)
-    result.backward(error[plan.node_ids])
+    result = layer(engine, plan, LayerInput(leaf))
+    result.backward(grad[plan.node_ids])
     grads = {name: p.grad for name, p in layer.named_parameters()}
     sum_flat(group, [g for g in grads.values() if g is not None])
     assert leaf.grad is not None
@@ -148,7 +154,7 @@ def test_attention_layer(kind: str, self_loops: bool, world: int, mode: str) -> 
 def test_attention_is_initialised_from_the_same_distribution(kind: str) -> None:
     torch.manual_seed(0)
     conv = import_dgl().nn.pytorch
-    ours: Any = GatLayer(200, 90, heads=4, concat=True) if kind == "gat" else GatV2Layer(200, 90, heads=4, concat=True)
+    ours: Any = (GatLayer if kind == "gat" else GatV2Layer)(spec(200, 90), 90, heads=4, concat=True)
     theirs = (conv.GATConv if kind == "gat" else conv.GATv2Conv)(200, 90, 4)
     pairs = (
         {"linear.weight": "fc.weight", "attn_src": "attn_l"}
@@ -161,19 +167,20 @@ def test_attention_is_initialised_from_the_same_distribution(kind: str) -> None:
 
 
 def test_last_layer_averages_its_heads() -> None:
-    layer = GatLayer(IN, 5, heads=2, concat=False).double()
-    whole = GatLayer(IN, 5, heads=2, concat=True, bias=False).double()
+    layer = GatLayer(spec(IN, 5), 5, heads=2, concat=False).double()
+    whole = GatLayer(spec(IN, 5, bias=False), 5, heads=2, concat=True).double()
     whole.load_state_dict({name: value for name, value in layer.state_dict().items() if name != "bias"})
     part = next(iter(parts_of(GRAPH, assign(GRAPH, "random", 1), 1)))
     plan = load_plan(part, 0, "sharded", add_self_loops=True, device=torch.device("cpu"))
     engine, x = Engine(Group.single(), mode="sar", dtype=torch.float64), inputs(5)[0]
-    torch.testing.assert_close(layer(engine, plan, x), whole(engine, plan, x).view(-1, 2, 5).mean(1))
+    rows = LayerInput(x)
+    torch.testing.assert_close(layer(engine, plan, rows), whole(engine, plan, rows).view(-1, 2, 5).mean(1))
 
 
 @pytest.mark.parametrize("kind", ["mean", "gcn"])
 def test_initialised_from_the_same_distribution(kind: str) -> None:
     torch.manual_seed(0)
-    ours = GcnLayer(200, 300) if kind == "gcn" else SageLayer(200, 300, aggregator=kind)
+    ours = GcnLayer(spec(200, 300)) if kind == "gcn" else SageLayer(spec(200, 300), aggregator=kind)
     conv = import_dgl().nn.pytorch
     theirs = conv.GraphConv(200, 300) if kind == "gcn" else conv.SAGEConv(200, 300, "mean")
     pairs = zip(sorted(p.shape[::-1] if kind == "gcn" and p.dim() == 2 else p.shape for p in ours.parameters()),

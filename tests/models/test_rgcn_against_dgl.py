@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from sargnn.comm.group import Group, sum_flat
 from sargnn.engine.aggregate import Engine
 from sargnn.interop.dgl import import_dgl
 from sargnn.models.layers.rgcn import RgcnLayer
+from sargnn.models.stack import LayerInput, LayerSpec
 from sargnn.partition.cut import parts_of
 from sargnn.shards.load import load_plan
 from tests.graphs import assign, typed_graph
@@ -19,11 +21,12 @@ from tests.pool import pool
 
 GRAPH = typed_graph(seed=2)
 IN, OUT = 7, 9
+SPEC = LayerSpec(index=0, last=False, in_width=IN, out_width=OUT, bias=True)
 
 
 def make(order: str, bases: int | None) -> RgcnLayer:
     torch.manual_seed(0)
-    layer = RgcnLayer(IN, OUT, relations=len(GRAPH.schema.relations), bases=bases, order=order)
+    layer = RgcnLayer(SPEC, relations=len(GRAPH.schema.relations), bases=bases, order=order)
     assert layer.bias is not None
     torch.nn.init.normal_(layer.bias)
     return layer.double()
@@ -39,10 +42,11 @@ def run(group: Group, order: str, bases: int | None, mode: str) -> dict[str, Any
     engine = Engine(group, mode=mode, kernel="auto", dtype=torch.float64)
     plan = load_plan(part, group.rank, engine.mode.layout, add_self_loops=False, device=torch.device("cpu"), message_rows=20)
     layer = make(order, bases)
-    x, error = inputs()
+    x, grad = inputs()
     leaf = x[plan.node_ids].requires_grad_()
-    result = layer(engine, plan, leaf)
-    result.backward(error[plan.node_ids])
+    layer.prepare(engine, plan)
+    result = layer(engine, plan, LayerInput(leaf))
+    result.backward(grad[plan.node_ids])
     grads = {name: p.grad for name, p in layer.named_parameters()}
     sum_flat(group, [g for g in grads.values() if g is not None])
     assert leaf.grad is not None
@@ -139,7 +143,7 @@ def test_hetero_graph_conv(order: str, mode: str, world: int) -> None:
 @pytest.mark.parametrize("bases", [None, 4])
 def test_initialised_from_the_same_distribution(bases: int | None) -> None:
     torch.manual_seed(0)
-    ours = RgcnLayer(60, 80, relations=6, bases=bases)
+    ours = RgcnLayer(dataclasses.replace(SPEC, in_width=60, out_width=80), relations=6, bases=bases)
     theirs = import_dgl().nn.pytorch.RelGraphConv(60, 80, 6, None if bases is None else "basis", bases)
     names = {"weight": "linear_r.W", "loop": "loop_weight"} | ({} if bases is None else {"coefficients": "linear_r.coeff"})
     for name, other in names.items():

@@ -6,16 +6,19 @@ import json
 import os
 import re
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.processes import family, run_command, sargnn_command, started_command
 from tests.slurm.cluster import Cluster, missing
 
 REASON = missing()
@@ -48,8 +51,7 @@ def losses(folder: Path) -> list[float]:
 
 def sargnn(folder: Path, environment: dict[str, str], *words: str) -> str:
     """A command's output."""
-    command = [sys.executable, "-m", "sargnn.cli.main", *words]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    done = run_command(sargnn_command(*words), folder, environment=environment, timeout_s=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -229,7 +231,7 @@ def test_torchrun_starts_a_prepared_run(tmp_path: Path) -> None:
     run_dir = tmp_path / "runs" / "torchrun"
 
     def python(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True)
+        return run_command([sys.executable, *words], tmp_path, environment=environment, timeout_s=300)
 
     start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "sargnn.launch.task", "runs/torchrun"]
     early = python(*start)
@@ -242,3 +244,34 @@ def test_torchrun_starts_a_prepared_run(tmp_path: Path) -> None:
     assert python("-m", "sargnn.launch.job", "end", "runs/torchrun").returncode == 0
     alone = python("-m", "sargnn.launch.task", "runs/torchrun")
     assert alone.returncode == 1 and "Neither SLURM nor torchrun" in alone.stderr
+
+
+def test_tasks_of_a_job_meet_at_rank_zero(tmp_path: Path) -> None:
+    """As srun starts them on one node; a task without the run's token does not take part."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("SLURM")}
+    words = ["debug=tiny", "world=2", "tracking=none"]
+    sargnn(tmp_path, environment, "slurm", *words, "run_name=job", "comm.timeout_s=60", "epochs=200", "eval_every=200")
+    run_dir = tmp_path / "runs" / "job"
+    begun = run_command([sys.executable, "-m", "sargnn.launch.job", "begin", str(run_dir)], tmp_path, timeout_s=300)
+    assert begun.returncode == 0, begun.stderr
+    assert (run_dir / ".token").stat().st_mode & 0o777 == 0o600
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1]), "GLOO_SOCKET_IFNAME": "lo"}
+    with ExitStack() as stack:
+        tasks = []
+        for rank in range(2):
+            task = [sys.executable, "-m", "sargnn.launch.task", str(run_dir)]
+            slurm = {"SLURM_PROCID": str(rank), "SLURM_NTASKS": "2", "SLURM_LOCALID": str(rank), "SLURM_NNODES": "1"}
+            tasks.append(stack.enter_context(started_command(task, tmp_path, environment=environment | meeting | slurm)))
+        for _ in range(2400):
+            if epochs_of(run_dir):
+                break
+            assert all(task.poll() is None for task in tasks), [path.read_text() for path in run_dir.glob("logs/*")]
+            time.sleep(0.05)
+        listening = [one for process in family() for one in process.net_connections("inet") if one.status == "LISTEN"]
+        assert len(listening) >= 3 and {one.laddr.ip for one in listening} == {"127.0.0.1"}
+        for task in tasks:
+            _, stderr = task.communicate(timeout=300)
+            assert task.returncode == 0, stderr
+    sargnn(tmp_path, environment, "train", *words, "run_name=local", "epochs=200", "eval_every=200")
+    assert summary(run_dir)["losses"] == summary(tmp_path / "runs" / "local")["losses"]

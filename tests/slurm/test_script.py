@@ -16,6 +16,7 @@ from sargnn.cli.conf_folders import conf_dir
 from sargnn.cli.main import main as sargnn
 from sargnn.errors import ConfigError
 from sargnn.launch.slurm import Job, SlurmConfig, directive, render, seconds
+from sargnn.tracking.summary import Summary, write_summary
 
 GOLDEN = Path(__file__).parent / "golden"
 TEMPLATE = (conf_dir().parent / "slurm" / "job.sbatch").read_text()
@@ -223,7 +224,11 @@ def test_the_same_run_keeps_its_folder_and_another_gets_its_own(folder: Path, ca
     assert "--time=" not in (folder / "slurm" / "sage-sar-w4-s0.sbatch").read_text()
     assert sargnn(["slurm", "run_dir=runs/sage-sar-w4-s0", "epochs=5"]) == 1
     assert "already holds a run" in capsys.readouterr().err
-    (folder / "runs" / "sage-sar-w4-s0" / "summary.json").write_text('{"status": "finished"}')
+    finished = Summary(
+        "finished", model="sage", dataset="synthetic", mode="sar", world=4, epoch_time_s=1.0, comm_wait_time_s=0.0,
+        comm_bytes_per_epoch=1, peak_train_bytes=[1] * 4,
+    )  # fmt: skip
+    write_summary(folder / "runs" / "sage-sar-w4-s0", finished)
     assert sargnn(["slurm"]) == 0
     assert (folder / "runs" / "sage-sar-w4-s0-3" / "job.json").exists()
 
