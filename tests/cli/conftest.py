@@ -9,22 +9,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from sargnn.cli.main import main
 
-
-class Answer(NamedTuple):
-    """What a command said; its attributes are those of ``subprocess.CompletedProcess``."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-Sargnn = Callable[..., Answer]
+Sargnn = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
@@ -32,11 +22,11 @@ def sargnn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     """``sargnn(*arguments, folder=...)``: the command in that folder, or in ``tmp_path``."""
     monkeypatch.setenv("COLUMNS", "80")
 
-    def call(*arguments: str, folder: Path = tmp_path) -> Answer:
+    def call(*arguments: str, folder: Path = tmp_path) -> subprocess.CompletedProcess[str]:
         monkeypatch.chdir(folder)
         capsys.readouterr()
         code = main(arguments)
-        return Answer(code, *capsys.readouterr())
+        return subprocess.CompletedProcess(arguments, code, *capsys.readouterr())
 
     return call
 

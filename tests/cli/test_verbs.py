@@ -58,14 +58,14 @@ def test_compare(sargnn: Sargnn, runs: Path) -> None:
 def test_track_sends_once(sargnn: Sargnn, runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "runs" / "one", tmp_path / "one")
     uri = f"sqlite:///{tmp_path / 'late.db'}"
-    done = sargnn("track", "one", f"tracking.uri={uri}")
+    done = run(tmp_path, "track", "one", f"tracking.uri={uri}")
     assert done.returncode == 0, done.stderr
     with sqlite3.connect(tmp_path / "late.db") as database:
         losses = database.execute("select value from metrics where key = 'loss' order by step").fetchall()
         params = dict(database.execute("select key, value from params").fetchall())
     assert [loss for (loss,) in losses] == json.loads((tmp_path / "one" / "summary.json").read_text())["losses"]
     assert params["mode.name"] == "sar" and "partition.edge_cut" in params
-    done = sargnn("track", "one", f"tracking.uri={uri}")
+    done = run(tmp_path, "track", "one", f"tracking.uri={uri}")
     assert done.returncode == 1 and "sent already" in done.stderr
     done = sargnn("track", ".")
     assert done.returncode == 1 and "no run folder" in done.stderr
