@@ -143,7 +143,8 @@ def _table(arguments: Sequence[str]) -> int:
     from sargnn.launch.env import numba_cache_dir
 
     keys = [one.name for one in fields(BenchTableConfig)]
-    of_table, of_runs = [], []
+    of_table: list[str] = []
+    of_runs: list[str] = []
     for word in words.overrides:
         key = word.partition("=")[0].lstrip("+~").partition(".")[0]
         if word.partition("=")[0].lstrip("+~") in _CHOSEN_BY:

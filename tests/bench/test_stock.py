@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -56,7 +57,7 @@ def test_it_computes_what_the_baseline_mode_computes(name: str) -> None:
     assert network.loss().item() == pytest.approx(trainer.gradients(), rel=1e-5)
 
 
-def of_ours(key: str, ours: dict[str, torch.Tensor], graph: Dataset) -> torch.Tensor | None:
+def of_ours(key: str, ours: Mapping[str, torch.Tensor], graph: Dataset) -> torch.Tensor | None:
     """Our value for a parameter of stock DGL's; None for a bias that we do not have."""
     kind, first, *rest = key.split(".")
     schema = graph.schema
@@ -74,8 +75,8 @@ def of_ours(key: str, ours: dict[str, torch.Tensor], graph: Dataset) -> torch.Te
         "fc_neigh.weight": "neigh.weight", "fc_self.weight": "self.weight", "fc_self.bias": "self.bias", "bias": "bias",
         "fc.weight": "linear.weight", "attn_l": "attn_src", "attn_r": "attn_dst",
     }  # fmt: skip
-    found = ours.get(layer + names[".".join(rest)])
-    return found.repeat(2) if rest == ["bias"] and found is not None else found  # of each head; the heads are averaged
+    one = ours.get(layer + names[".".join(rest)])
+    return one.repeat(2) if rest == ["bias"] and one is not None else one  # of each head; the heads are averaged
 
 
 def test_what_it_does_not_build_is_said() -> None:
