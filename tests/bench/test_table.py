@@ -131,6 +131,7 @@ def test_an_interrupt_ends_what_runs(tmp_path: Path) -> None:
                 one.kill()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "more"), [("gat", []), ("rgcn", ["dataset=mag_like"])])
 def test_other_models_beside_stock(model: str, more: list[str], tmp_path: Path) -> None:
     done = run(tmp_path, "bench", "table", f"models=[{model}]", *TINY, *more, timeout=500)
