@@ -1,6 +1,6 @@
 """A cached pool of worker processes per world size, so that hundreds of distributed cases cost one start-up.
 
-Workers are forked from a server that has imported everything (``tests/preload.py``): they start in a moment and share its memory.
+Workers are forked from a server that has imported everything (``tests/preload.py``): they start at once and share its memory.
 """
 
 from __future__ import annotations

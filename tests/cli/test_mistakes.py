@@ -109,7 +109,14 @@ def test_the_cache_of_machine_code_watches_every_kernel() -> None:
     from sargnn.launch.env import compiled_sources
 
     names = {path.name for path in compiled_sources()}
-    kernels = {"sum_vector_code.py", "vector_code.py", "attention_vector_code.py", "sum_loops.py", "edge_dropout.py", "nodewise_loops.py"}
+    kernels = {
+        "sum_vector_code.py",
+        "vector_code.py",
+        "attention_vector_code.py",
+        "sum_loops.py",
+        "edge_dropout.py",
+        "nodewise_loops.py",
+    }
     assert kernels | {"rng.py", "rows.py"} <= names
 
 

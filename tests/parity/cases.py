@@ -150,7 +150,10 @@ def step(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
     predicted = 0
     for layer, own_plan in zip(graph_layers(trainer), trainer.plans, strict=True):
         predicted += layer.uses_edges and trainer.engine.mode.wire_bytes(
-            own_plan, layer.reducer_on(own_plan), layer.exchanged_widths, trainer.rows.element_size(),
+            own_plan,
+            layer.reducer_on(own_plan),
+            layer.exchanged_widths,
+            trainer.rows.element_size(),
             exchanged_needs_grad=layer.exchanged_needs_grad,
         )
     with torch.no_grad():
