@@ -112,7 +112,7 @@ def constant_graph(columns: int = NUM_FEATURES, num_nodes: int = 300) -> Dataset
 
 
 def assign(dataset: Dataset, partitioner: str, world: int) -> np.ndarray:
-    """An assignment by a real partitioner, or a forced one.
+    """An assignment by a real partitioner, a name or a target ``FILE.py:NAME``, or a forced one.
 
     ``empty``: the last part owns nothing. ``apart``: the isolated nodes form the last part, so that it exchanges no row
     with any other, and the rest is random. ``by_type``: the parts take the node types in turn, so that most parts have no
@@ -126,6 +126,6 @@ def assign(dataset: Dataset, partitioner: str, world: int) -> np.ndarray:
         assignment = np.random.default_rng(1).integers(max(world - 1, 1), size=dataset.num_nodes).astype(np.int32)
         assignment[dataset.num_nodes * 9 // 10 :] = world - 1
         return assignment
-    config = PartitionerConfig(name=partitioner, seed=0, order="original")
+    config = PartitionerConfig(name="one", seed=0, order="original")
     assignment = resolve("partitioner", PARTITIONERS, partitioner)(dataset, world, config)
     return np.asarray(assignment)

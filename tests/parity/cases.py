@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,19 +26,20 @@ from sargnn.config import (
 )
 from sargnn.data.dataset import Dataset
 from sargnn.data.settings import SyntheticConfig
+from sargnn.engine.modes import MODES
+from sargnn.engine.reducers import REDUCERS
 from sargnn.engine.reducers.base import Reducer
+from sargnn.kernels import KERNELS
 from sargnn.models import MODELS
-from sargnn.models.gat import Gat
-from sargnn.models.gcn import Gcn
-from sargnn.models.label_propagation import LabelPropagation
-from sargnn.models.mlp import Mlp
-from sargnn.models.rgcn import Rgcn
-from sargnn.models.sage import Sage
 from sargnn.models.stack import GraphLayer, Stack
+from sargnn.partition import PARTITIONERS
 from sargnn.partition.cut import parts_of
+from sargnn.resolve import is_target, resolve
 from sargnn.training.build import make_trainer
 from sargnn.training.loop import Trainer
 from tests.graphs import assign, nasty_graph, typed_graph
+from tests.parity import oracle
+from tests.parity.oracle import Definition
 
 _DATASET = SyntheticConfig(
     name="synthetic", num_nodes=1, mean_degree=1.0, num_features=1, num_classes=2, blocks_per_class=1, homophily=0.5,
@@ -46,40 +49,134 @@ _DATASET = SyntheticConfig(
 
 
 Model = ModelSettings
-BASELINES = ("mlp", "linear", "label_propagation")
-"""Models that learn nothing from edges: ``test_recipe`` has them."""
-NAMES = [*(name for name in MODELS if name not in BASELINES), "gatv2"]
-"""Every other model, and the scorings of GAT."""
+
+_STACK: dict[str, Any] = {
+    "hidden": 10, "num_layers": 3, "norm": "batch", "activation": "relu", "residual": False,
+    "dropout": 0.4, "input_dropout": 0.0,
+}  # fmt: skip
+_ATTENTION = {"hidden": 5, "heads": 3, "out_heads": 2, "attn_dropout": 0.3, "negative_slope": 0.2, "v2": False}
+
+
+def _plain_graph(seed: int) -> Dataset:
+    return nasty_graph(seed=seed)
+
+
+@dataclass(frozen=True)
+class ModelCase:
+    """How a model is tested.
+
+    Attributes:
+        settings: a small one, with batch norm and dropouts on.
+        definition: what it computes, in dense matrices. graph: a graph that it is for, from a seed.
+    """
+
+    settings: Mapping[str, Any]
+    definition: Definition
+    graph: Callable[[int], Dataset] = _plain_graph
+
+
+@dataclass(frozen=True)
+class ModeCase:
+    """What is particular to a mode.
+
+    Attributes:
+        plain_autograd: it runs only kernels that autograd differentiates. fetches_again: in the backward pass of case 2.
+    """
+
+    plain_autograd: bool = False
+    fetches_again: bool = False
+
+
+@dataclass(frozen=True)
+class KernelCase:
+    """What is particular to a kernel. ``plain_autograd``: it has operators that autograd differentiates."""
+
+    plain_autograd: bool
+
+
+# Every key of the package's tables has its case here, and here alone: ``test_table.py``.
+MODEL_CASES: dict[str, ModelCase] = {
+    "sage": ModelCase({**_STACK, "aggregator": "mean"}, Definition(oracle.sage)),
+    "gat": ModelCase({**_STACK, **_ATTENTION}, Definition(oracle.gat)),
+    "gcn": ModelCase(_STACK, Definition(oracle.gcn)),
+    "rgcn": ModelCase({**_STACK, "bases": None, "order": "auto", "embedding": 11}, Definition(oracle.rgcn), typed_graph),
+    "mlp": ModelCase(_STACK, Definition(oracle.perceptron, reads_edges=False)),
+    "linear": ModelCase({**_STACK, "num_layers": 1}, Definition(oracle.perceptron, reads_edges=False)),
+    "label_propagation": ModelCase({"adjacency": "dad", "alpha": 0.9, "steps": 6}, Definition(oracle.label_propagation)),
+}
+REDUCER_CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "sum": ("sage", {"aggregator": "sum"}),
+    "mean": ("sage", {"aggregator": "mean"}),
+    "max": ("sage", {"aggregator": "max"}),
+    "gat": ("gat", {}),
+    "gatv2": ("gat", {"v2": True}),
+    "rgcn": ("rgcn", {"order": "transform_first"}),
+    "relation_sum": ("rgcn", {"order": "aggregate_first"}),
+}
+"""A model whose layers fold with this reducer, and the settings that choose it."""
+MODE_CASES: dict[str, ModeCase] = {
+    "sar": ModeCase(fetches_again=True),
+    "no_remat": ModeCase(),
+    "one_shot": ModeCase(),
+    "domain_parallel": ModeCase(plain_autograd=True),
+}
+KERNEL_CASES: dict[str, KernelCase] = {
+    "fused": KernelCase(plain_autograd=False),
+    "dgl": KernelCase(plain_autograd=True),
+    "reference": KernelCase(plain_autograd=True),
+}
+PARTITIONER_CASES: dict[str, int] = {"metis": 0, "random": 0, "range": 0}
+"""The seed that it is tested with."""
+TABLES: dict[str, tuple[Mapping[str, str], Mapping[str, Any]]] = {
+    "model": (MODELS, MODEL_CASES),
+    "reducer": (REDUCERS, REDUCER_CASES),
+    "mode": (MODES, MODE_CASES),
+    "kernel": (KERNELS, KERNEL_CASES),
+    "partitioner": (PARTITIONERS, PARTITIONER_CASES),
+}
+
+
+def without_case() -> list[str]:
+    """What a table of the package has and the cases have not, or the other way round: ``model 'toy'``."""
+    return [
+        f"{kind} '{name}'" for kind, (table, own) in TABLES.items() for name in sorted(set(table).symmetric_difference(own))
+    ]
+
+
+if without_case():
+    raise LookupError(f"No case in tests/parity/cases.py, or a case of nothing: {', '.join(without_case())}")
+
+NAMES = [name for name in MODELS if MODEL_CASES[name].definition.reads_edges and name != "label_propagation"] + ["gatv2"]
+"""Models that learn from edges, and the scorings of GAT."""
+PAIRS = [
+    (mode, kernel)
+    for mode in MODES
+    for kernel in KERNELS
+    if KERNEL_CASES[kernel].plain_autograd or not MODE_CASES[mode].plain_autograd
+]
+"""Modes with the kernels that they run."""
 
 
 def graph_for(name: str, seed: int = 0) -> Dataset:
     """A graph that the model is for."""
-    return typed_graph(seed) if name == "rgcn" else nasty_graph(seed=seed)
+    return MODEL_CASES["gat" if name == "gatv2" else name].graph(seed)
 
 
 def model_config(name: str, **changes: Any) -> Model:
-    """A small model with batch norm and dropouts on."""
-    common: dict[str, Any] = {
-        "hidden": 10, "num_layers": 3, "norm": "batch", "activation": "relu", "residual": False,
-        "dropout": 0.4, "input_dropout": 0.0,
-    }  # fmt: skip
-    if name in ("gat", "gatv2"):
-        attentive = {
-            "hidden": 5, "heads": 3, "out_heads": 2, "attn_dropout": 0.3, "negative_slope": 0.2, "v2": name == "gatv2",
-        }  # fmt: skip
-        return Gat(name="gat", **{**common, **attentive, **changes})
-    if name == "rgcn":
-        relational = {"bases": None, "order": "auto", "embedding": 11}
-        return Rgcn(name="rgcn", **{**common, **relational, **changes})
-    if name == "label_propagation":
-        return LabelPropagation(**{"name": name, "adjacency": "dad", "alpha": 0.9, "steps": 6, **changes})
-    if name == "linear":
-        return Mlp(name="linear", **{**common, "num_layers": 1, **changes})
-    if name == "mlp":
-        return Mlp(name="mlp", **{**common, **changes})
-    if name == "gcn":
-        return Gcn(name="gcn", **{**common, **changes})
-    return Sage(name="sage", **{"aggregator": "mean", **common, **changes})
+    """A small model with batch norm and dropouts on; ``gatv2`` is GAT with the other scoring."""
+    if name == "gatv2":
+        name, changes = "gat", {"v2": True, **changes}
+    settings: Model = resolve("model", MODELS, name)(name=name, **{**MODEL_CASES[name].settings, **changes})
+    return settings
+
+
+def definition_of(model: Model) -> Definition:
+    """What the model computes."""
+    return MODEL_CASES[model.name].definition
+
+
+def _choice(name: str) -> dict[str, Any]:
+    return {"name": "toy", "target": name} if is_target(name) else {"name": name}
 
 
 def run_config(
@@ -88,13 +185,13 @@ def run_config(
     cache_static: str | bool = "auto",
     message_rows: int | None = None, labels: LabelsConfig | None = None, mfg: bool = False,
 ) -> RunConfig:  # fmt: skip
-    """A configuration for cases that need no files."""
+    """A configuration for cases that need no files. Modes, kernels and partitioners are names, or targets ``FILE.py:NAME``."""
     return RunConfig(
         dataset=_DATASET,
-        partitioner=PartitionerConfig(name=partitioner, seed=0, order="original"),
+        partitioner=PartitionerConfig(**_choice(partitioner), seed=PARTITIONER_CASES.get(partitioner, 0), order="original"),
         model=model,
-        mode=ModeConfig(mode),
-        kernel=KernelConfig(kernel),
+        mode=ModeConfig(**_choice(mode)),
+        kernel=KernelConfig(**_choice(kernel)),
         optim=OptimConfig(name="adam", lr=0.01, weight_decay=0.0, schedule="cosine"),
         comm=CommConfig(backend="gloo", prefetch_depth=prefetch_depth, timeout_s=60.0, message_rows=message_rows),
         checkpoint=CheckpointConfig(every=None, keep=2),
@@ -118,7 +215,7 @@ def run_config(
 
 def trainer_of(group: Group, config: RunConfig, dataset: Dataset) -> Trainer:
     """This rank's trainer on a dataset cut in memory."""
-    assignment = assign(dataset, config.partitioner.name, group.world)
+    assignment = assign(dataset, config.partitioner.choice, group.world)
     part = list(parts_of(dataset, assignment, group.world))[group.rank]
     return make_trainer(config, part, dataset.num_classes, group)
 

@@ -1,11 +1,15 @@
 """A second implementation to test against: dense matrices, one process, plain autograd, none of the engine's code.
 
-It shares with the product only the parameters, the random masks and the definition of the models.
+It shares with the product only the parameters, the random masks and the definition of the models. Which layer a model is made
+of, it is told (``tests/parity/cases.py``): a ``Layer`` is a function of a ``Place``, the input rows [N, F] and the layer's
+parameters, and gives the output rows without their bias.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,11 +20,50 @@ from torch import Tensor
 from sargnn.config import RunConfig
 from sargnn.data.dataset import SPLITS, Dataset
 from sargnn.models.gat import Gat
-from sargnn.models.mlp import Mlp
-from sargnn.models.rgcn import Rgcn
+from sargnn.models.label_propagation import LabelPropagation
 from sargnn.models.sage import Sage
 from sargnn.models.settings import StackSettings
 from sargnn.rng import Draw, Purpose, dropout_mask, edge_mask
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a layer stands.
+
+    Attributes:
+        matrix: ``adjacency`` of the graph. index: from 0. last: whether its output are the logits.
+        training: whether anything is dropped.
+    """
+
+    config: RunConfig
+    dataset: Dataset
+    matrix: Tensor
+    epoch: int
+    index: int
+    last: bool
+    training: bool
+
+    @property
+    def in_degrees(self) -> Tensor:
+        """[N, 1], at least 1."""
+        return self.matrix.sum(1, keepdim=True).clamp(min=1)
+
+
+Params = dict[str, Tensor]
+Layer = Callable[[Place, Tensor, Params], Tensor]
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What a model computes.
+
+    Attributes:
+        layer: of a stack; or all of the model where there is no stack: its input are then the labels that are carried.
+        reads_edges: whether a row's output depends on its in-neighbours.
+    """
+
+    layer: Layer
+    reads_edges: bool = True
 
 
 def adjacency(dataset: Dataset, add_self_loops: bool) -> Tensor:
@@ -41,7 +84,7 @@ def carried_labels(config: RunConfig, dataset: Dataset, epoch: int) -> Tensor:
     return train & dropout_mask(torch.arange(dataset.num_nodes), 1, draw)[:, 0]
 
 
-def label_columns(config: RunConfig, dataset: Dataset, params: dict[str, Tensor], epoch: int) -> Tensor:
+def label_columns(definition: Definition, config: RunConfig, dataset: Dataset, params: Params, epoch: int) -> Tensor:
     """[N, C]: labels that are carried; with reuse the others' soft predictions."""
     carried, labels = carried_labels(config, dataset, epoch), torch.from_numpy(np.asarray(dataset.labels))
     known = F.one_hot(labels.clamp(min=0), dataset.num_classes).double()
@@ -49,32 +92,35 @@ def label_columns(config: RunConfig, dataset: Dataset, params: dict[str, Tensor]
     kind = dataset.schema.types_of(np.arange(dataset.num_nodes))
     labelled = torch.from_numpy(kind == kind[np.flatnonzero(dataset.split)[0]])
     for _ in range(config.labels.reuse):
-        soft = forward(config, dataset, params, epoch, columns=columns, training=False).detach().softmax(1)
+        soft = forward(definition, config, dataset, params, epoch, columns=columns, training=False).detach().softmax(1)
         columns = torch.where((labelled & ~carried)[:, None], soft, columns)
     return columns
 
 
-def needed_rows(config: RunConfig, dataset: Dataset, num_layers: int) -> list[Tensor]:
+def needed_rows(config: RunConfig, dataset: Dataset, num_layers: int, *, reads_edges: bool = True) -> list[Tensor]:
     """Per layer bool [N], the rows that it must compute to reach the training nodes."""
     matrix = adjacency(dataset, config.add_self_loops)
     needed = [torch.from_numpy(np.asarray(dataset.split) == SPLITS["train"])]
     for _ in range(num_layers - 1):
         reached = (matrix[needed[0]] > 0).any(0)
-        needed.insert(0, needed[0] if isinstance(config.model, Mlp) else needed[0] | reached)
+        needed.insert(0, needed[0] | reached if reads_edges else needed[0])
     return needed
 
 
 def forward(
-    config: RunConfig, dataset: Dataset, params: dict[str, Tensor], epoch: int, *, columns: Tensor | None = None,
+    definition: Definition, config: RunConfig, dataset: Dataset, params: Params, epoch: int, *, columns: Tensor | None = None,
     training: bool = True,
 ) -> Tensor:  # fmt: skip
     """Logits [N, C] in fp64; in evaluation mode with a fresh norm's running statistics."""
     matrix = adjacency(dataset, config.add_self_loops)
-    in_degrees, out_degrees = matrix.sum(1).clamp(min=1), matrix.sum(0).clamp(min=1)
     model = config.model
-    assert isinstance(model, StackSettings)
-    everything = torch.ones(dataset.num_nodes, dtype=torch.bool)
-    rows = needed_rows(config, dataset, model.num_layers) if config.mfg else [everything] * model.num_layers
+    if not isinstance(model, StackSettings):
+        train = torch.from_numpy(np.asarray(dataset.split) == SPLITS["train"])
+        known = F.one_hot(torch.from_numpy(np.asarray(dataset.labels)).clamp(min=0), dataset.num_classes).double()
+        return definition.layer(Place(config, dataset, matrix, epoch, 0, True, training), known * train[:, None], params)
+    rows = [torch.ones(dataset.num_nodes, dtype=torch.bool)] * model.num_layers
+    if config.mfg:
+        rows = needed_rows(config, dataset, model.num_layers, reads_edges=definition.reads_edges)
     ids = torch.arange(dataset.num_nodes)
 
     def drop(x: Tensor, purpose: Purpose, layer: int, p: float) -> Tensor:
@@ -86,34 +132,12 @@ def forward(
     x = _inputs(dataset, params)
     h = drop(x if columns is None else torch.cat([x, columns], 1), Purpose.INPUT_DROPOUT, 0, model.input_dropout)
     for index in range(model.num_layers):
-        name = f"layers.{index}"
-        if isinstance(model, Sage):
-            if model.aggregator == "max":
-                gathered = _maxima(matrix, h)
-            else:
-                gathered = (matrix @ h) / (in_degrees[:, None] if model.aggregator == "mean" else torch.ones(()))
-            out = h @ params[f"{name}.self.weight"].T + gathered @ params[f"{name}.neigh.weight"].T
-            bias = params.get(f"{name}.self.bias")
-        elif isinstance(model, Rgcn):
-            out = _relational(dataset, h, {k[len(name) + 1 :]: v for k, v in params.items() if k.startswith(name)})
-            bias = params.get(f"{name}.bias")
-        elif isinstance(model, Gat):
-            draw = Draw(config.seed, epoch, Purpose.ATTENTION_DROPOUT, index, model.attn_dropout * training)
-            heads = model.out_heads if index == model.num_layers - 1 else model.heads
-            out = _attention(
-                matrix, h, {k[len(name) + 1 :]: v for k, v in params.items() if k.startswith(name)}, model, heads, draw
-            )
-            if index == model.num_layers - 1:
-                out = out.view(len(h), heads, -1).mean(1)
-            bias = params.get(f"{name}.bias")
-        elif isinstance(model, Mlp):
-            out, bias = h @ params[f"{name}.linear.weight"].T, params.get(f"{name}.linear.bias")
-        else:
-            normalised = matrix / in_degrees.sqrt()[:, None] / out_degrees.sqrt()[None, :]
-            out = normalised @ h @ params[f"{name}.linear.weight"].T
-            bias = params.get(f"{name}.linear.bias")
-        out = out if bias is None else out + bias
-        if index == model.num_layers - 1:
+        place = Place(config, dataset, matrix, epoch, index, index == model.num_layers - 1, training)
+        start = f"layers.{index}."
+        own = {name[len(start) :]: value for name, value in params.items() if name.startswith(start)}
+        out = definition.layer(place, h, own)
+        out = out + sum(value for name, value in own.items() if name in ("bias", "self.bias", "linear.bias"))
+        if place.last:
             return out
         if model.residual:
             weight = params.get(f"residuals.{index}.weight")
@@ -125,7 +149,59 @@ def forward(
     raise AssertionError
 
 
-def _inputs(dataset: Dataset, params: dict[str, Tensor]) -> Tensor:
+def sage(place: Place, h: Tensor, params: Params) -> Tensor:
+    """h W_self + the neighbours' mean, sum or maximum W_neigh."""
+    assert isinstance(place.config.model, Sage)
+    if place.config.model.aggregator == "max":
+        gathered = _maxima(place.matrix, h)
+    else:
+        gathered = place.matrix @ h
+        if place.config.model.aggregator == "mean":
+            gathered = gathered / place.in_degrees
+    return h @ params["self.weight"].T + gathered @ params["neigh.weight"].T
+
+
+def gcn(place: Place, h: Tensor, params: Params) -> Tensor:
+    """D_in^-1/2 A D_out^-1/2 h W."""
+    out_degrees = place.matrix.sum(0, keepdim=True).clamp(min=1)
+    return place.matrix / place.in_degrees.sqrt() / out_degrees.sqrt() @ h @ params["linear.weight"].T
+
+
+def gat(place: Place, h: Tensor, params: Params) -> Tensor:
+    """Heads side by side, in the last layer their mean."""
+    model = place.config.model
+    assert isinstance(model, Gat)
+    heads = model.out_heads if place.last else model.heads
+    draw = Draw(
+        place.config.seed, place.epoch, Purpose.ATTENTION_DROPOUT, place.index, model.attn_dropout * place.training
+    )  # fmt: skip
+    out = _attention(place.matrix, h, params, model, heads, draw)
+    return out.view(len(h), heads, -1).mean(1) if place.last else out
+
+
+def rgcn(place: Place, h: Tensor, params: Params) -> Tensor:
+    """h W_0 + the relations' means, each with its own weight or one made of bases."""
+    return _relational(place.dataset, h, params)
+
+
+def perceptron(place: Place, h: Tensor, params: Params) -> Tensor:
+    """h W: no edges."""
+    return h @ params["linear.weight"].T
+
+
+def label_propagation(place: Place, h: Tensor, params: Params) -> Tensor:
+    """log of Y_T, rows scaled to sum to one: Y_(t+1) = clamp(alpha D^-1/2 A D^-1/2 Y_t + (1 - alpha) Y_0, 0, 1)."""
+    model = place.config.model
+    assert isinstance(model, LabelPropagation) and model.adjacency == "dad"
+    degrees = place.matrix.sum(1)
+    power = torch.where(degrees > 0, degrees.clamp(min=1) ** -0.5, 0)
+    normalised, y = power[:, None] * place.matrix * power, h
+    for _ in range(model.steps):
+        y = (model.alpha * normalised @ y + (1 - model.alpha) * h).clamp(0, 1)
+    return ((y + 1e-12) / (y.sum(1, keepdim=True) + 1e-12 * y.shape[1])).log()
+
+
+def _inputs(dataset: Dataset, params: Params) -> Tensor:
     """[N, D]: features, mapped features or embeddings, type by type."""
     tables = []
     for number, (node_type, features) in enumerate(zip(dataset.schema.node_types, dataset.features, strict=True)):
@@ -136,8 +212,7 @@ def _inputs(dataset: Dataset, params: dict[str, Tensor]) -> Tensor:
     return torch.cat(tables)
 
 
-def _relational(dataset: Dataset, h: Tensor, params: dict[str, Tensor]) -> Tensor:
-    """h W_0 + the relations' means, each with its own weight or one made of bases."""
+def _relational(dataset: Dataset, h: Tensor, params: Params) -> Tensor:
     n, weights = dataset.num_nodes, params["weight"]
     if "coefficients" in params:
         weights = torch.einsum("rb,bio->rio", params["coefficients"], weights)
@@ -182,7 +257,7 @@ def _normalised(
     return torch.cat(pieces)
 
 
-def _attention(matrix: Tensor, h: Tensor, params: dict[str, Tensor], model: Gat, heads: int, draw: Draw) -> Tensor:
+def _attention(matrix: Tensor, h: Tensor, params: Params, model: Gat, heads: int, draw: Draw) -> Tensor:
     """[N, H K]: per head a softmax over all in-edges, with what stands in ``matrix`` as their number."""
     n = len(h)
     if model.v2:
@@ -213,27 +288,30 @@ def _maxima(matrix: Tensor, h: Tensor) -> Tensor:
     return h.gather(0, first.clamp(max=len(h) - 1)).masked_fill(~top[:, 0].isfinite(), 0)
 
 
-def _loss(config: RunConfig, dataset: Dataset, leaves: dict[str, Tensor], epoch: int) -> tuple[Tensor, Tensor]:
+def _loss(
+    definition: Definition, config: RunConfig, dataset: Dataset, leaves: Params, epoch: int
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The training loss of an epoch, and the logits."""
     counted = torch.from_numpy(np.asarray(dataset.split) == SPLITS["train"])
     columns = None
     if config.labels.name != "none":
-        columns = label_columns(config, dataset, leaves, epoch)
+        columns = label_columns(definition, config, dataset, leaves, epoch)
         counted = counted & ~carried_labels(config, dataset, epoch)
-    logits = forward(config, dataset, leaves, epoch, columns=columns)
+    logits = forward(definition, config, dataset, leaves, epoch, columns=columns)
     return F.cross_entropy(logits[counted], torch.from_numpy(np.asarray(dataset.labels))[counted]), logits
 
 
-def first_step(config: RunConfig, dataset: Dataset, params: dict[str, Tensor]) -> dict[str, Any]:
+def first_step(definition: Definition, config: RunConfig, dataset: Dataset, params: Params) -> dict[str, Any]:
     """Loss, logits and every gradient of epoch 0."""
     leaves = {name: value.double().clone().requires_grad_() for name, value in params.items()}
-    loss, logits = _loss(config, dataset, leaves, 0)
-    loss.backward()
+    loss, logits = _loss(definition, config, dataset, leaves, 0)
+    if leaves:
+        loss.backward()
     grads = {name: leaf.grad for name, leaf in leaves.items()}
     return {"loss": loss.item(), "logits": logits.detach(), "grads": grads}
 
 
-def curve(config: RunConfig, dataset: Dataset, params: dict[str, Tensor]) -> list[float]:
+def curve(definition: Definition, config: RunConfig, dataset: Dataset, params: Params) -> list[float]:
     """The loss of every epoch, trained by PyTorch's Adam with half a cosine as learning rate."""
     leaves = {name: value.double().clone().requires_grad_() for name, value in params.items()}
     optimizer = torch.optim.Adam(leaves.values(), lr=config.optim.lr)
@@ -242,7 +320,7 @@ def curve(config: RunConfig, dataset: Dataset, params: dict[str, Tensor]) -> lis
         for group in optimizer.param_groups:
             group["lr"] = config.optim.lr * (1 + math.cos(math.pi * epoch / config.epochs)) / 2
         optimizer.zero_grad()
-        loss, _ = _loss(config, dataset, leaves, epoch)
+        loss, _ = _loss(definition, config, dataset, leaves, epoch)
         loss.backward()
         optimizer.step()
         losses.append(loss.item())

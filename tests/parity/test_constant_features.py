@@ -53,7 +53,8 @@ def expected(name: str, features: str, precision: str, activation: str) -> list[
         cases.model_config(name, activation=activation, **MODELS[name]), precision=precision, epochs=EPOCHS
     )
     start = cases.initial_parameters(Group.single(), config, GRAPHS[features])
-    return oracle.curve(config, GRAPHS[features], {key: torch.from_numpy(value) for key, value in start.items()})
+    params = {key: torch.from_numpy(value) for key, value in start.items()}
+    return oracle.curve(cases.definition_of(config.model), config, GRAPHS[features], params)
 
 
 def check(name: str, features: str, precision: str, mode: str, kernel: str, world: int, activation: str = "relu") -> None:

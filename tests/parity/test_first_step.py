@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,16 +14,21 @@ from sargnn.comm.group import Group
 from sargnn.config import LabelsConfig
 from sargnn.data.dataset import SPLITS
 from sargnn.engine.modes import MODES
+from sargnn.engine.reducers import REDUCERS
 from sargnn.errors import KernelError
 from sargnn.kernels import KERNELS
+from sargnn.models import MODELS
 from sargnn.partition import PARTITIONERS
 from sargnn.resolve import resolve
 from tests.graphs import assign, nasty_graph, small_typed_graph
 from tests.parity import cases, oracle
+from tests.parity.cases import PAIRS
+from tests.parity.covering import spread
+from tests.parity.oracle import Definition
 from tests.pool import pool
 
 GRAPH = nasty_graph()
-GRAPHS = {name: cases.graph_for(name) for name in cases.NAMES}
+GRAPHS = {name: cases.graph_for(name) for name in [*cases.NAMES, *MODELS]}
 GRAPHS |= {kind: small_typed_graph(kind) for kind in ("sink", "features", "one_type", "names")} | {"homogeneous": GRAPH}
 TOLERANCE = {"fp64": 1e-10, "fp32": 1e-4}
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -35,17 +41,25 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 @cache
-def expected(model: cases.Model, seed: int, kind: str, labels: LabelsConfig, mfg: bool) -> dict[str, Any]:
+def expected(
+    model: cases.Model, definition: Definition, seed: int, kind: str, labels: LabelsConfig, mfg: bool
+) -> dict[str, Any]:  # fmt: skip
     config = cases.run_config(model, seed=seed, labels=labels, mfg=mfg)
     graph = GRAPHS[kind]
     start = cases.initial_parameters(Group.single(), config, graph)
-    return oracle.first_step(config, graph, {name: torch.from_numpy(value) for name, value in start.items()})
+    return oracle.first_step(definition, config, graph, {name: torch.from_numpy(value) for name, value in start.items()})
 
 
-def check(model: cases.Model, kind: str = "", **choices: Any) -> None:
+def check(model: cases.Model, kind: str = "", definition: Definition | None = None, **choices: Any) -> None:
+    """A model's first step on every rank against the oracle.
+
+    Args:
+        kind: a key of ``GRAPHS``; the model's name if not given. definition: of a model without a case.
+    """
     config = cases.run_config(model, **choices)
     graph = GRAPHS[kind or model.name]
-    want = expected(model, config.seed, kind or model.name, config.labels, config.mfg)
+    definition = definition or cases.definition_of(model)
+    want = expected(model, definition, config.seed, kind or model.name, config.labels, config.mfg)
     ranks = pool(config.world)(cases.step, config, graph)
     tolerance = TOLERANCE[config.precision]
     # fp32 carries the rounding of some hundred sums; fp64's bound is the contract's.
@@ -73,24 +87,34 @@ def check(model: cases.Model, kind: str = "", **choices: Any) -> None:
         assert np.linalg.norm(found - grad.numpy()) <= tolerance * max(float(grad.norm()), 1e-3 * everything), name
 
 
-def kernels_of(mode: str) -> list[str]:
-    return [kernel for kernel in KERNELS if kernel in resolve("mode", MODES, mode).kernels]
-
-
-PAIRS = [(mode, kernel) for mode in MODES for kernel in kernels_of(mode)]
-
-
-@pytest.mark.parametrize("world", [1, 2, 4])
-@pytest.mark.parametrize("partitioner", [*PARTITIONERS, "empty", "apart"])
-@pytest.mark.parametrize(("mode", "kernel"), PAIRS)
-@pytest.mark.parametrize("name", cases.NAMES)
+@pytest.mark.parametrize(
+    ("name", "mode", "kernel", "partitioner", "world"),
+    spread(cases.NAMES, PAIRS, [*PARTITIONERS, "empty", "apart"], [1, 2, 4], strength=3),
+)
 def test_every_pair(name: str, mode: str, kernel: str, partitioner: str, world: int) -> None:
     check(cases.model_config(name), mode=mode, kernel=kernel, partitioner=partitioner, world=world)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("reducer", "mode", "kernel"), spread(list(REDUCERS), PAIRS))
+def test_every_reducer(reducer: str, mode: str, kernel: str) -> None:
+    """The model of its case folds with it, and is right."""
+    name, changes = cases.REDUCER_CASES[reducer]
+    model = cases.model_config(name, **changes)
+    config = cases.run_config(model, mode=mode, kernel=kernel)
+    trainer = cases.trainer_of(Group.single(), config, GRAPHS[name])
+    used = {type(one) for _, one in cases.edge_layers(trainer)}
+    assert resolve("reducer", REDUCERS, reducer) in used
+    check(model, mode=mode, kernel=kernel, world=2)
+
+
+@pytest.mark.parametrize("world", [1, 4])
 @pytest.mark.parametrize(("mode", "kernel"), PAIRS)
-@pytest.mark.parametrize("name", cases.NAMES)
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in cases.NAMES])
+def test_models_that_learn_nothing_from_edges(name: str, mode: str, kernel: str, world: int) -> None:
+    check(cases.model_config(name), mode=mode, kernel=kernel, partitioner="empty", world=world)
+
+
+@pytest.mark.parametrize(("name", "mode", "kernel", "variant"), spread(cases.NAMES, PAIRS, list(VARIANTS)))
 def test_model_variants(name: str, mode: str, kernel: str, variant: str) -> None:
     check(cases.model_config(name, **VARIANTS[variant]), mode=mode, kernel=kernel, world=4)
 
@@ -106,19 +130,20 @@ def test_sum_aggregator(mode: str) -> None:
     check(cases.model_config("sage", aggregator="sum"), mode=mode, world=4)
 
 
-@pytest.mark.parametrize("partitioner", ["metis", "empty", "apart"])
-@pytest.mark.parametrize("world", [1, 4])
-@pytest.mark.parametrize("precision", ["fp64", "fp32"])
-@pytest.mark.parametrize(("mode", "kernel"), PAIRS)
+@pytest.mark.parametrize(
+    ("mode", "kernel", "precision", "world", "partitioner"),
+    spread(PAIRS, ["fp64", "fp32"], [1, 4], ["metis", "empty", "apart"]),
+)
 def test_max_aggregator(mode: str, kernel: str, precision: str, world: int, partitioner: str) -> None:
     """Dropped rows are zeros, so maxima tie; input dropout makes the first layer's errors travel too."""
     model = cases.model_config("sage", aggregator="max", input_dropout=0.3)
     check(model, mode=mode, kernel=kernel, precision=precision, world=world, partitioner=partitioner)
 
 
-def test_fused_is_refused_where_a_baseline_runs() -> None:
+@pytest.mark.parametrize(("mode", "kernel"), [pair for pair in product(MODES, KERNELS) if pair not in PAIRS])
+def test_a_kernel_without_operators_for_autograd_is_refused_where_a_baseline_runs(mode: str, kernel: str) -> None:
     with pytest.raises(KernelError, match="one_shot"):
-        cases.step(Group.single(), cases.run_config(cases.model_config("sage"), mode="domain_parallel", kernel="fused"), GRAPH)
+        cases.step(Group.single(), cases.run_config(cases.model_config("sage"), mode=mode, kernel=kernel), GRAPH)
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2, 5])
@@ -166,9 +191,7 @@ def test_the_forced_partitions_are_what_they_claim() -> None:
     assert apart[3]["halo_rows"] == 0 and len(apart[3]["ids"]) > 0
 
 
-@pytest.mark.parametrize("world", [1, 2, 4])
-@pytest.mark.parametrize(("mode", "kernel"), PAIRS)
-@pytest.mark.parametrize("name", cases.NAMES)
+@pytest.mark.parametrize(("name", "mode", "kernel", "world"), spread(cases.NAMES, PAIRS, [1, 2, 4]))
 def test_bytes_equal_the_plan(name: str, mode: str, kernel: str, world: int) -> None:
     config = cases.run_config(cases.model_config(name), mode=mode, kernel=kernel, world=world)
     ranks = pool(world)(cases.step, config, GRAPHS[name])
@@ -178,7 +201,7 @@ def test_bytes_equal_the_plan(name: str, mode: str, kernel: str, world: int) -> 
     if name in ("gat", "gatv2"):
         # Rows and scores of 3, 3 and 2 heads of 5; forward and errors backward, in sar fetched again in between.
         width = 2 * 3 * 5 + 2 * 5 + (2 * 3 + 2 if name == "gat" else 0)
-        expected_bytes = (3 if mode == "sar" else 2) * width
+        expected_bytes = (3 if cases.MODE_CASES[mode].fetches_again else 2) * width
     elif name == "rgcn":
         # Raw rows and their errors, in sar fetched again; where the tables of sums are smaller than what it would keep, not.
         expected_bytes = sum((2 + again) * width for again, width in zip(ranks[0]["fetched_again"], (11, 10, 10), strict=True))
