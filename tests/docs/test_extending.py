@@ -69,7 +69,7 @@ def test_an_example_trains_in_every_mode_and_precision_alike(words: list[str], m
 
 
 def test_all_of_them_together_on_two_workers(mine: Path) -> None:
-    """One command line with the page's options of every kind; its losses are those of one worker and the package's strategies."""
+    """The page's options of every kind in one command; its losses are those of one worker with the package's strategies."""
     model = ["model=sage_squares", "dataset=grid", "model.hidden=16", "epochs=2", "tracking=none", "precision=fp64"]
     done = run(mine, "train", *model, "mode=refetch", "kernel=scatter", "partitioner=by_degree", "world=2", "run_name=ours")
     assert done.returncode == 0, done.stderr
