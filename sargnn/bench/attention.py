@@ -35,44 +35,44 @@ SLOPE = 0.2
 PARTS = ("forward", "backward", "total")
 
 
-class _Error(torch.autograd.Function):
-    """Gives the rows a fixed error and keeps nothing: what an operator is that does not need them for its gradient."""
+class _Gradient(torch.autograd.Function):
+    """Gives the rows a fixed gradient and keeps nothing: an operator that does not need them for it."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, error: Tensor) -> Tensor:
-        ctx.error = error
+    def forward(ctx: Any, rows: Tensor, given: Tensor) -> Tensor:
+        ctx.given = given
         return rows.new_zeros(())
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return ctx.error, None
+        return ctx.given, None
 
 
 def measure(block: EdgeBlock, heads: int, config: BenchKernelsConfig) -> Row:
     """One row: per side medians and quartiles of each of ``PARTS``, and peak memory.
 
-    ``peak_bytes`` is above what is resident before forward (graph, rows, scores and the output's error), with the output let go
-    after forward; ``peak_held_bytes`` with the output held by the caller until the end.
+    ``peak_bytes`` is above what is resident before forward (graph, rows, scores and the output's gradient), with the output
+    let go after forward; ``peak_held_bytes`` with the output held by the caller until the end.
     """
     width = config.head_width
     generator = torch.Generator().manual_seed(config.seed)
     rows = torch.randn(block.num_src, heads * width, generator=generator).requires_grad_()
     el, er = (torch.randn(block.num_src, heads, generator=generator).requires_grad_() for _ in range(2))
-    error = torch.randn(block.num_dst, heads * width, generator=generator)
+    grad_out = torch.randn(block.num_dst, heads * width, generator=generator)
     leaves = (rows, el, er)
     sides = {"dgl": _stock(block, leaves, heads), "fused": _ours(block, leaves, heads)}
-    _check(sides, leaves, error)
+    _check(sides, leaves, grad_out)
     times: dict[str, dict[str, list[float]]] = {side: {part: [] for part in PARTS} for side in sides}
     peaks: dict[str, list[int]] = {side: [] for side in sides}
     held: dict[str, int] = {}
     for _ in range(config.repeats):
         for side, forward in sides.items():
-            seconds, peak = _once(forward, leaves, error, hold=False)
+            seconds, peak = _once(forward, leaves, grad_out, hold=False)
             for part, value in zip(PARTS, (*seconds, sum(seconds)), strict=True):
                 times[side][part].append(value)
             peaks[side].append(peak)
     for side, forward in sides.items():
-        held[side] = _once(forward, leaves, error, hold=True)[1]
+        held[side] = _once(forward, leaves, grad_out, hold=True)[1]
     row: Row = {"operation": "gat", "heads": heads, "width": width}
     for side in sides:
         row[side] = {part: figure(seconds) for part, seconds in times[side].items()}
@@ -85,7 +85,7 @@ def measure(block: EdgeBlock, heads: int, config: BenchKernelsConfig) -> Row:
 
 
 def _once(
-    forward: Callable[[], Tensor], leaves: Sequence[Tensor], error: Tensor, *, hold: bool
+    forward: Callable[[], Tensor], leaves: Sequence[Tensor], grad_out: Tensor, *, hold: bool
 ) -> tuple[tuple[float, float], int]:
     """Seconds of forward and backward, and the peak."""
     for leaf in leaves:
@@ -95,7 +95,7 @@ def _once(
     started = time.perf_counter()
     out = forward()
     middle = time.perf_counter()
-    loss = _Error.apply(out, error)
+    loss = _Gradient.apply(out, grad_out)
     held = out if hold else None
     del out
     loss.backward()
@@ -135,14 +135,14 @@ def whole_plan(block: EdgeBlock) -> LayerPlan:
     )  # fmt: skip
 
 
-def _check(sides: dict[str, Callable[[], Tensor]], leaves: Sequence[Tensor], error: Tensor) -> None:
+def _check(sides: dict[str, Callable[[], Tensor]], leaves: Sequence[Tensor], grad_out: Tensor) -> None:
     """Both sides give the same output and gradients; also what each makes on first use is made."""
     answers = []
     for forward in sides.values():
         for leaf in leaves:
             leaf.grad = None
         out = forward()
-        out.backward(error)
+        out.backward(grad_out)
         answers.append([out.detach(), *(leaf.grad for leaf in leaves)])
     for found, want in zip(*answers, strict=True):
         assert found is not None and want is not None

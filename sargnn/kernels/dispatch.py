@@ -22,7 +22,7 @@ def choose_kernel(
     *,
     autograd: bool = False,
 ) -> Kernel:
-    """The kernel called ``kernel_name``, or for ``auto`` of the first kernel that can serve.
+    """The kernel called ``kernel_name``, or for ``auto`` the first one that can serve.
 
     Args:
         kernel_name: ``auto``, a key of ``KERNELS``, or the target ("FILE.py:Class") of a kernel outside of this package.

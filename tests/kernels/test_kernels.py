@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -203,34 +204,44 @@ def test_reasons_of_each_kernel() -> None:
     assert "float16" in text
     with pytest.raises(KernelError, match="use one_shot") as caught:
         choose("fused", "sum", autograd=True)
-    assert "'fused'" not in str(caught.value).split("Allowed")[-1]
+    assert str(caught.value).splitlines()[-1].strip() == "allowed: auto, dgl, reference"
 
+
+HALVED = """
+from sargnn.kernels.base import Kernel
+from sargnn.kernels.operations import SumOperation
+from sargnn.kernels.reference.sum import ReferenceSum, sum_autograd
+import torch
 
 class Halved(SumOperation):
-    """Half of each sum, in a kernel outside of the package."""
+    def forward(self, block, src, out, scale=None):
+        ReferenceSum().forward(block, src / 2, out, scale)
 
-    def forward(self, block: EdgeBlock, src: Tensor, out: Tensor, scale: Tensor | None = None) -> None:
-        sums_of(make_kernel("reference")).forward(block, src / 2, out, scale)
-
-    def backward(self, block: EdgeBlock, grad: Tensor, out: Tensor, scale: Tensor | None = None, *, add: bool = False) -> None:
-        sums_of(make_kernel("reference")).backward(block, grad / 2, out, scale, add=add)
-
+    def backward(self, block, grad, out, scale=None, *, add=False):
+        ReferenceSum().backward(block, grad / 2, out, scale, add=add)
 
 class HalvedKernel(Kernel):
     name = "halved"
     operations = {"sum": Halved}
+    autograd_operations = {"sum": lambda block, src: sum_autograd(block, src / 2)}
 
-    def unavailable_reasons(self, device: torch.device, dtype: torch.dtype) -> list[str]:
+    def unavailable_reasons(self, device, dtype):
         return [] if dtype == torch.float64 else [f"it knows fp64, not {dtype}"]
+"""
 
 
-def test_a_kernel_may_hold_its_operations_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(KERNELS, "halved", f"{__name__}:HalvedKernel")
-    out = torch.zeros(2, 1, dtype=torch.float64)
+def test_a_kernel_in_a_file_holds_its_operations_itself(tmp_path: Path) -> None:
+    file = tmp_path / "halved.py"
+    file.write_text(HALVED)
+    target = f"{file}:HalvedKernel"
+    src = torch.tensor([[2.0], [6.0]], dtype=torch.float64)
     block = EdgeBlock(torch.tensor([0, 1], dtype=torch.int32), torch.tensor([0, 0], dtype=torch.int32), 2, 2)
-    choose("halved", "sum", torch.float64).forward(block, torch.tensor([[2.0], [6.0]], dtype=torch.float64), out)
-    assert out.tolist() == [[4.0], [0.0]]
-    with pytest.raises(KernelError, match="halved: it knows fp64, not torch.float32"):
-        choose("halved", "sum")
+    for recording in (False, True):
+        out = torch.zeros(2, 1, dtype=torch.float64)
+        choose(target, "sum", torch.float64, recording=recording).forward(block, src, out)
+        assert out.tolist() == [[4.0], [0.0]]
+    assert choose(target, "sum", torch.float64, autograd=True)(block, src).tolist() == [[4.0], [0.0]]
+    with pytest.raises(KernelError, match="it knows fp64, not torch.float32"):
+        choose(target, "sum")
     with pytest.raises(KernelError, match="has no operation 'max'"):
-        choose("halved", "max", torch.float64)
+        choose(target, "max", torch.float64)

@@ -260,9 +260,9 @@ def test_tasks_of_a_job_meet_at_rank_zero(tmp_path: Path) -> None:
     with ExitStack() as stack:
         tasks = []
         for rank in range(2):
-            task = [sys.executable, "-m", "sargnn.launch.task", str(run_dir)]
+            command = [sys.executable, "-m", "sargnn.launch.task", str(run_dir)]
             slurm = {"SLURM_PROCID": str(rank), "SLURM_NTASKS": "2", "SLURM_LOCALID": str(rank), "SLURM_NNODES": "1"}
-            tasks.append(stack.enter_context(started_command(task, tmp_path, environment=environment | meeting | slurm)))
+            tasks.append(stack.enter_context(started_command(command, tmp_path, environment=environment | meeting | slurm)))
         for _ in range(2400):
             if epochs_of(run_dir):
                 break

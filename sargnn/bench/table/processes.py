@@ -20,6 +20,7 @@ from sargnn.bench.table.results import Figures, Kept
 from sargnn.config import save
 from sargnn.errors import SargnnError
 from sargnn.tracking import files
+from sargnn.tracking.summary import read_summary
 
 HUGE_PAGES = "THP_MEM_ALLOC_ENABLE"
 _ENDED_BY = ((signal.SIGTERM, 15), (signal.SIGKILL, 5))
@@ -53,14 +54,17 @@ def _train(kept: Kept) -> Figures:
     save(config, path)
     _output([sys.executable, "-m", "sargnn.bench.table.train_once", str(path)], kept, dict(os.environ))
     path.unlink()
-    summary = files.read_json(kept.run_dir / files.SUMMARY)
+    summary = read_summary(kept.run_dir)
+    if summary is None:
+        raise SargnnError("A run of the table left no result.", given=str(kept.run_dir))
     rows = [row for row in files.MetricsTail(kept.run_dir).new_rows() if row["epoch"] > 0]
     figures = {
         "times_s": [row["epoch_time_s"] for row in rows],
         "waits_s": [row["comm_wait_time_s"] for row in rows],
         "mean_waits_s": [mean(row["ranks"]["comm_wait_time_s"]) for row in rows],
     }
-    return figures | {key: summary[key] for key in _OF_A_SUMMARY}
+    known = summary.as_dict()
+    return figures | {key: known[key] for key in _OF_A_SUMMARY}
 
 
 _OF_A_SUMMARY = (

@@ -1,0 +1,87 @@
+"""Every file on docs/EXTENDING.md is written into a folder, every command there is run; the losses are those of one worker."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sargnn.cli.compose import compose_verb, sweep_points
+from sargnn.comm.group import Group
+from sargnn.config import RunConfig, parse
+from sargnn.data.dataset import open_dataset
+from sargnn.data.prepare import prepare_dataset
+from sargnn.partition import PARTITIONERS
+from sargnn.partition.cut import parts_of
+from sargnn.resolve import resolve
+from sargnn.tracking.summary import read_summary
+from sargnn.training.build import make_trainer
+from tests.cli.conftest import run
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "EXTENDING.md").read_text()
+FILES = dict(re.findall(r"`([\w/]+\.(?:py|yaml))`:\n\n```\w+\n(.*?)```", TEXT, flags=re.S))
+COMMANDS = [shlex.split(line) for line in re.findall(r"^    sargnn (.+)$", TEXT, flags=re.M)]
+SINGLE = [words[1:] for words in COMMANDS if words[0] == "train" and "-m" not in words]
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the files of the page, which is the working folder."""
+    for name, text in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def losses_on_one_worker(words: list[str]) -> list[float]:
+    """Of the run that a command line describes, in this process."""
+    config = dataclasses.replace(parse(compose_verb("train", words)), world=1, threads=1)
+    dataset = open_dataset(prepare_dataset(config.dataset, config.store_dir), verify=False)
+    assignment = resolve("partitioner", PARTITIONERS, config.partitioner.choice)(dataset, 2, config.partitioner)
+    assert assignment.dtype == np.int32 and set(assignment) == {0, 1}
+    (part,) = parts_of(dataset, np.zeros(dataset.num_nodes, np.int32), 1)
+    return make_trainer(config, part, dataset.num_classes, Group.single()).run().losses
+
+
+def test_the_page_has_a_file_and_a_command_for_each_kind() -> None:
+    kinds = {name.split("/")[1] for name in FILES if name.startswith("conf/")}
+    assert kinds == {"model", "dataset", "mode", "kernel", "partitioner"}
+    assert len(FILES) == TEXT.count("```") // 2 and len(SINGLE) == 5
+    named = [word.partition("=")[2] for words in SINGLE for word in words]
+    assert all(Path(name).stem in named for name in FILES if name.startswith("conf/"))
+
+
+@pytest.mark.parametrize("words", SINGLE, ids=lambda words: words[0])
+def test_an_example_trains_in_every_mode_and_precision_alike(words: list[str], mine: Path) -> None:
+    exact = [*words, "precision=fp64", "partitioner.order=original"]
+    losses = losses_on_one_worker(exact)
+    assert len(losses) == 2 and losses[0] != losses[1]
+    np.testing.assert_allclose(losses_on_one_worker(words), losses, rtol=1e-5)
+    if not any(word.startswith(("mode=", "kernel=")) for word in words):
+        np.testing.assert_allclose(losses_on_one_worker([*exact, "mode=domain_parallel"]), losses, rtol=1e-8)
+
+
+def test_all_of_them_together_on_two_workers(mine: Path) -> None:
+    """The page's options of every kind in one command; its losses are those of one worker with the package's strategies."""
+    model = ["model=sage_squares", "dataset=grid", "model.hidden=16", "epochs=2", "tracking=none", "precision=fp64"]
+    done = run(mine, "train", *model, "mode=refetch", "kernel=scatter", "partitioner=by_degree", "world=2", "run_name=ours")
+    assert done.returncode == 0, done.stderr
+    summary = read_summary(mine / "runs" / "ours")
+    assert summary is not None and summary.mode == "refetch" and summary.kernel == "scatter"
+    np.testing.assert_allclose(summary.losses, losses_on_one_worker(model), rtol=1e-8)
+
+
+def test_the_sweep_that_shows_exactness_can_be_started(mine: Path) -> None:
+    (sweep,) = [words[2:] for words in COMMANDS if "-m" in words]
+    points = sweep_points("train", sweep, multirun=True)
+    assert points is not None and len(points) == 6
+    assert all(isinstance(parse(compose_verb("train", point)), RunConfig) for point in points)
+    (compare,) = [words for words in COMMANDS if words[0] == "compare"]
+    assert "losses=equal" in compare
