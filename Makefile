@@ -2,9 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-# How many processes run tests. Each has worker processes of its own, so more than the cores that are there gain nothing.
-JOBS ?= 2
-SPREAD := --numprocesses $(JOBS) --dist loadfile
+# How many processes run tests: one more than two cores, for some tests mostly wait. Each has worker processes of its own.
+JOBS ?= 3
+SPREAD = --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: install test test-full check train clean
 
@@ -26,6 +26,7 @@ check: .venv/.dev  ## lint, types, import contract
 	$(BIN)/ruff check sargnn tests scripts
 	$(BIN)/ruff format --check sargnn tests scripts
 	$(BIN)/mypy
+	$(BIN)/mypy scripts/*.py
 	$(BIN)/lint-imports
 
 clean:  ## remove the environment; stores and runs stay

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,10 @@ for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
     if signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, lambda *_: None)
 
+# Files that take long, so that no process begins one when the others are done. Those that mostly wait for what they start come
+# first: others compute meanwhile.
+_FIRST = ("tests/slurm/test_jobs.py", "tests/parity/test_first_step.py", "tests/launch/test_train.py")
+
 SHARED = Path(__file__).parent.parent.parent / "shared"
 _mark = pytest.StashKey[str]()
 
@@ -32,6 +37,17 @@ def pytest_configure(config: pytest.Config) -> None:
     """Mark what this session starts; workers of pytest-xdist are marked by the process that starts them."""
     if not hasattr(config, "workerinput"):
         config.stash[_mark] = leftovers.mark_session()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first, then those with the most tests; the order within a file stays."""
+    size = Counter(item.nodeid.partition("::")[0] for item in items)
+
+    def place(item: pytest.Item) -> tuple[int, int]:
+        file = item.nodeid.partition("::")[0]
+        return (_FIRST.index(file) if file in _FIRST else len(_FIRST)), -size[file]
+
+    items.sort(key=place)
 
 
 @pytest.hookimpl(trylast=True)

@@ -17,6 +17,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[fl
     return folder, faults.reference(folder)
 
 
+pytestmark = pytest.mark.alone
 FEW = ["in_checkpoint", "stop", "early_stop", "launcher", "group_wide", "restarts", "disk_checkpoint", "memory"]
 
 
