@@ -196,7 +196,7 @@ class Stack(nn.Module):
         p_in, p = (self.input_dropout, self.dropout) if self.training else (0.0, 0.0)
         first = self.layers[0]
         assert isinstance(first, GraphLayer)
-        if not (first.constant_input and engine.operators.splits_columns):
+        if not (first.constant_input and engine.splits_columns):
             x = LayerInput(x.joined())
         if p_in:
             draw = engine.draw(Purpose.INPUT_DROPOUT, 0, p_in)

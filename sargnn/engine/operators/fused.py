@@ -30,8 +30,6 @@ from sargnn.shards.plan import LayerPlan
 class FusedOperators(Operators):
     """See ``Operators``."""
 
-    splits_columns = True
-
     def __init__(self, group: Group, work: Workspace) -> None:
         self._group, self._work = group, work
         self._stock = StockOperators(group, work)
