@@ -73,5 +73,5 @@ def _label(folder: Path) -> str | None:
     """What a sweep calls its point."""
     try:
         return str(json.loads((folder.parent / "sweep.json").read_text())["labels"][int(folder.name[:3])])
-    except (OSError, ValueError, KeyError, IndexError):
+    except (OSError, ValueError, KeyError, IndexError, TypeError, RecursionError):
         return None

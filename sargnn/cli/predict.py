@@ -12,11 +12,11 @@ from sargnn.tracking.files import CONFIG
 
 def main(line: CommandLine) -> int:
     """Write predictions."""
-    from sargnn.cli.resume import resumed
+    from sargnn.cli.resume import read_resumed
 
     settings = line.settings
     run = run_folder(settings["run"])
-    found = resumed([f"resume={run}", *line.overrides], line.folders)
+    found = read_resumed([f"resume={run}", *line.overrides], line.folders)
     assert found is not None
     config, run_dir = found
     from sargnn.launch.predict import FOLDER

@@ -16,7 +16,7 @@ from sargnn.tracking.files import CONFIG
 _REFUSED = ("experiment", "debug", "run_dir", "run_name")
 
 
-def resumed(overrides: Sequence[str], folders: ConfFolders | None = None) -> tuple[RunConfig, Path] | None:
+def read_resumed(overrides: Sequence[str], folders: ConfFolders | None = None) -> tuple[RunConfig, Path] | None:
     """The configuration and the run folder; None where nothing is to be resumed.
 
     Args:

@@ -97,10 +97,10 @@ def _on_interface(slurm: SlurmConfig, config: RunConfig) -> RunConfig:
 
 def _resumed(overrides: Sequence[str], folders: ConfFolders) -> tuple[SlurmConfig, RunConfig, Path]:
     from sargnn.cli.compose import compose_verb
-    from sargnn.cli.resume import resumed
+    from sargnn.cli.resume import read_resumed
 
     ours = [one for one in overrides if re.match(r"\+{0,2}slurm[.=]", one)]
-    going_on = resumed([one for one in overrides if one not in ours], folders)
+    going_on = read_resumed([one for one in overrides if one not in ours], folders)
     assert going_on is not None
     config, run_dir = going_on
     _check_run(config)
