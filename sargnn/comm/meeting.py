@@ -1,4 +1,4 @@
-"""The store that workers meet at: keys and values that only who knows the run's token can read or write.
+"""The store that workers meet at: its keys can be read and written only with the run's token.
 
 torch's own store serves whoever connects. This one listens on one address, and both sides prove that they know the token
 before anything is read: with the port p and nonces n of the store and m of the worker,

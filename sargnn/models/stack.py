@@ -130,7 +130,11 @@ class GraphLayer(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
-        """Rows [N, in_width] to rows [M, out_width]; ``x.labels`` only for ``reads_blocks`` and ``constant_input``."""
+        """Rows [N, in_width] to rows [M, out_width].
+
+        Args:
+            x: labels are joined to the rows, unless the layer ``reads_blocks`` and its rows are constant.
+        """
 
     def gathered(
         self, engine: Engine, plan: LayerPlan, x: LayerInput, aggregate: Callable[[Tensor], Tensor]
