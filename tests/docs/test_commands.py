@@ -10,8 +10,9 @@ import pytest
 
 from sargnn.cli.compose import compose_verb, sweep_points
 from sargnn.cli.main import main
-from sargnn.cli.verbs import Verb, all_verbs
+from sargnn.cli.verbs import Verb
 from sargnn.config import parse
+from tests.cli.every_verb import EVERY_VERB
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -31,7 +32,7 @@ def commands() -> dict[str, str]:
 
 
 def verb_of(words: list[str]) -> Verb:
-    verbs = {verb.name: verb for verb in all_verbs()}
+    verbs = {verb.name: verb for verb in EVERY_VERB}
     return verbs[" ".join(words[:2])] if words[0] == "bench" else verbs[words[0]]
 
 

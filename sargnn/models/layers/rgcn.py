@@ -74,6 +74,7 @@ class RgcnLayer(GraphLayer):
         weakref.finalize(plan, self._orders.pop, id(plan), None)
 
     def reducer_on(self, plan: LayerPlan) -> Reducer:
+        assert id(plan) in self._orders, "prepare(engine, plan) comes first: all workers choose the order together"
         return RelationSum() if self._orders[id(plan)] == "aggregate_first" else Rgcn()
 
     @property
