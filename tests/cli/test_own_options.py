@@ -53,7 +53,7 @@ def test_an_own_option_is_composed_listed_and_completed(sargnn: Sargnn, tmp_path
     done = sargnn("train", *flag, "--help", "experiment=ours")
     assert "model=wide: A wide model of our own" in done.stdout
     assert (
-        "  model.hidden=512          our width" in done.stdout and "  model.aggregator=mean     mean, max or sum" in done.stdout
+        "  model.hidden=512          our width" in done.stdout and "  model.aggregator=mean     mean, max, sum" in done.stdout
     )
     assert "wide" in [word.partition("=")[2] for word in candidates(["train", *flag, "model=w"])]
     assert "model.aggregator=" in candidates(["train", *flag, "model=wide", "model.a"])
