@@ -8,6 +8,7 @@ classes can be pickled and are found again in another process.
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -69,8 +70,13 @@ def absolute_target(kind: str, target: str) -> str:
         if not all(part.isidentifier() for part in place.split(".")):
             raise ConfigError(f"The target of the {kind} cannot be understood.", given=target, allowed=_FORMS)
         return target
-    path = Path(place).expanduser().resolve()
-    if not path.is_file():
+    path = Path(os.path.expanduser(place))
+    try:
+        path = path.resolve()
+        exists = path.is_file()
+    except (OSError, RuntimeError, ValueError):  # a name that no file can have, a loop of links
+        exists = False
+    if not exists:
         raise ConfigError(
             f"The target of the {kind} names a file that does not exist.", given=str(path),
             hint="a relative path starts at the working folder",

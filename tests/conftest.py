@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -34,9 +35,20 @@ _mark = pytest.StashKey[str]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Mark what this session starts; workers of pytest-xdist are marked by the process that starts them."""
+    """Mark what this session starts, and compile the kernels; for workers of pytest-xdist their parent has done both."""
     if not hasattr(config, "workerinput"):
         config.stash[_mark] = leftovers.mark_session()
+        _compile_once()
+
+
+def _compile_once() -> None:
+    """Fill the kernels' cache where it is new: else every process of the tests would compile, within some test's time limit."""
+    done = Path(os.environ["NUMBA_CACHE_DIR"]) / "compiled_for_tests"
+    if not done.exists():
+        print("compiling the kernels, a minute or two", file=sys.stderr, flush=True)
+        code = "from sargnn.launch.compile import warm_up; warm_up()"
+        subprocess.run([sys.executable, "-c", code], env=os.environ | {"NUMBA_THREADING_LAYER": "workqueue"}, check=True)
+        done.touch()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

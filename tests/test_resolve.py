@@ -203,6 +203,10 @@ def test_a_partitioner_of_a_file(folder: Path) -> None:
         ("syntax.py:Toy", ["SyntaxError", "syntax.py line 2"]),
         ("imports.py:Toy", ["ModuleNotFoundError", "nothing_like_it", "imports.py line 1"]),
         ("nul.py:Toy", ["nul.py", "null bytes"]),
+        ("~nobody-of-this-name/toy.py:Toy", ["toy.py", "does not exist"]),
+        ("a\0b.py:Toy", ["b.py", "does not exist"]),
+        (f"{'x' * 300}.py:Toy", ["xxx.py", "does not exist"]),
+        ("loop.py:Toy", ["loop.py", "does not exist"]),
         ("toy.py:dataclass", ["does not name a class of settings", "ModelSettings"]),
         ("ring.py:Ring", ["does not name a class of settings", "ModelSettings"]),
         ("sargnn.models.settings:StackSettings", ["not complete", "build, operations"]),
@@ -215,6 +219,7 @@ def test_a_target_that_cannot_be_used(target: str, words: list[str], folder: Pat
     (folder / "syntax.py").write_text("a = 1\nb = = 2\n")
     (folder / "imports.py").write_text("import nothing_like_it\n")
     (folder / "nul.py").write_bytes(b"a = 1\0\n")
+    (folder / "loop.py").symlink_to(folder / "loop.py")
     text = message(lambda: parse(run(model={"name": "toy", "target": target})))
     assert all(word in text for word in words), text
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sargnn.bench.report import machine
-from sargnn.bench.roofline import Roofline, better, measured
+from sargnn.bench.roofline import Roofline, better, measure_roofline
 from sargnn.config import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.profile import AGGREGATION, CATEGORIES, EVALUATION, LINEAR, NODEWISE, PACKING
@@ -112,12 +112,12 @@ def run(config: RunConfig, bench_dir: Path) -> EpochReport:
             f"The folder cannot be written: {error.strerror}.", given=str(bench_dir), hint="choose another bench_dir"
         ) from error
     cores, dtype = len(os.sched_getaffinity(0)), str(DTYPES[config.precision]).removeprefix("torch.")
-    before = measured(cores, dtype)
+    before = measure_roofline(cores, dtype)
     result, run_dir = train(config)
     summary = result.as_dict()
     if len(summary["losses"]) < 2:
         raise ConfigError("The run ended after its first epoch, which is left out.", given=f"model={config.model.name}")
-    rooflines = before, measured(cores, dtype)
+    rooflines = before, measure_roofline(cores, dtype)
     report = EpochReport(parts_of(summary, cores, better(*rooflines)), cores, rooflines, summary, run_dir)
     about = {
         "config_hash": config.config_hash, "world": config.world, "threads": config.threads, "mode": config.mode.name,

@@ -55,7 +55,7 @@ def better(one: Roofline, other: Roofline) -> Roofline:
     return Roofline(**{name: max(rate, rates[name]) for name, rate in one.as_row().items()})
 
 
-def measured(threads: int, dtype: str = "float32") -> Roofline:
+def measure_roofline(threads: int, dtype: str = "float32") -> Roofline:
     """``measure`` in a process of its own, set up as workers are. Raises ``SargnnError`` where it fails."""
     command = [sys.executable, "-m", "sargnn.bench.roofline", str(threads), dtype]
     done = subprocess.run(command, env=os.environ | worker_environment(threads), capture_output=True, text=True)

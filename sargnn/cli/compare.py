@@ -43,19 +43,19 @@ def read_runs(folders: Sequence[Path]) -> list[dict[str, Any]]:
         SargnnError: a file of a run that is damaged, named.
     """
     from sargnn.config import load
-    from sargnn.tracking.files import MetricsTail
+    from sargnn.tracking.files import CONFIG, MetricsTail
     from sargnn.tracking.progress import say
     from sargnn.tracking.summary import read_summary
 
     runs = []
     for folder in folders:
-        if not (folder / "config.yaml").is_file():
+        if not (folder / CONFIG).is_file():
             if folder.parent == Path("runs"):
                 continue
-            points = [path for path in sorted(folder.glob("*")) if (path / "config.yaml").is_file()]
+            points = [path for path in sorted(folder.glob("*")) if (path / CONFIG).is_file()]
             hint = f"a sweep's points: sargnn compare {folder}/*/" if points else "a run folder holds config.yaml"
             raise ConfigError("This is no run folder.", given=str(folder), hint=hint)
-        name = load(folder / "config.yaml").name
+        name = load(folder / CONFIG).name
         summary, epochs = read_summary(folder), list(MetricsTail(folder).new_rows())
         status = summary.status if summary is not None and epochs else "not over"
         if summary is not None and status == "finished":
@@ -73,5 +73,5 @@ def _label(folder: Path) -> str | None:
     """What a sweep calls its point."""
     try:
         return str(json.loads((folder.parent / "sweep.json").read_text())["labels"][int(folder.name[:3])])
-    except (OSError, ValueError, KeyError, IndexError):
+    except (OSError, ValueError, KeyError, IndexError, TypeError, RecursionError):
         return None

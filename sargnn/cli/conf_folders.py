@@ -6,6 +6,7 @@ a file's defaults list names is followed, so that settings of a shared base appe
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -75,11 +76,12 @@ class ConfFolders:
     def groups(self, config: str) -> dict[str, str]:
         """The groups of a primary file, with their default options (``null``: none)."""
         groups: dict[str, str] = {}
-        for file in self._primaries(config):
-            for named in file.defaults:
-                group = named.group.lstrip("/")
-                if group and not group.startswith("hydra"):
-                    groups[group] = named.option
+        for named in read_file(self.built_in / f"{config}.yaml").defaults:
+            group = named.group.lstrip("/")
+            if not group:
+                groups |= self.groups(named.option)
+            elif not group.startswith("hydra"):
+                groups[group] = named.option
         return groups
 
     def settings(self, config: str) -> dict[str, FileSetting]:
@@ -273,6 +275,13 @@ def _is_file(path: Path) -> bool:
         return False
 
 
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
 def _files(folder: Path, *, deep: bool) -> list[Path]:
     return sorted(path for path in (folder.rglob("*.yaml") if deep else folder.glob("*.yaml")) if path.is_file())
 
@@ -295,7 +304,7 @@ def find_folders(given: str | None = None) -> ConfFolders:
         if not own.is_dir() or own.resolve() == built_in or (own.parent / "sargnn" / "cli" / "conf_folders.py").is_file():
             return ConfFolders(built_in)
         return ConfFolders(built_in, own)
-    own = Path(given).expanduser()
-    if not given or not own.is_dir():
+    own = Path(os.path.expanduser(given))
+    if not given or not _is_folder(own):
         raise ConfigError("The folder of --config-dir does not exist.", given=given or "nothing", hint="--config-dir FOLDER")
     return ConfFolders(built_in, None if own.resolve() == built_in else own.absolute(), given=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from sargnn.cli.command_line import CommandLine
 from sargnn.cli.predict import run_folder
-from sargnn.errors import ConfigError
+from sargnn.errors import ConfigError, SargnnError
 
 
 def main(line: CommandLine) -> int:
@@ -25,19 +26,21 @@ def main(line: CommandLine) -> int:
     from sargnn.tracking.tables import accuracy_table
     from sargnn.training.predict import CLASSES, LOGITS, MANIFEST, SMOOTHED
 
-    folder = Path(str(settings["predictions"] or run_dir / FOLDER)).expanduser()
+    folder = Path(os.path.expanduser(str(settings["predictions"] or run_dir / FOLDER)))
     if not (folder / MANIFEST).exists():
         raise ConfigError("There are no predictions.", given=str(folder), hint=f"sargnn predict run={run_dir}")
     try:
         manifest = files.read_json(folder / MANIFEST)
         made_of, node_type_name, written = (manifest[key] for key in ("dataset_hash", "node_type", "files"))
-    except (ValueError, KeyError, OSError) as error:
+    except (SargnnError, KeyError) as error:
         raise _damaged(folder / MANIFEST, run_dir) from error
     config = load(folder / files.CONFIG)  # the run's, with what predict was told to change
     with Steps():
         dataset = open_dataset(prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes), verify=False)
     if dataset.content_hash != made_of:
         raise ConfigError("The predictions are of another dataset.", given=made_of, allowed=dataset.content_hash)
+    if node_type_name not in dataset.schema.node_types or not isinstance(written, list):
+        raise _damaged(folder / MANIFEST, run_dir)
     node_type = dataset.schema.node_types.index(node_type_name)
     nodes = slice(*dataset.schema.offsets[node_type : node_type + 2])
     labels, split = np.asarray(dataset.labels[nodes]), np.asarray(dataset.split[nodes])

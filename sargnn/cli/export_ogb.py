@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from sargnn.cli.command_line import CommandLine
 from sargnn.errors import ConfigError
 
@@ -21,7 +23,7 @@ def main(line: CommandLine) -> int:
     from sargnn.data.prepare import prepare_dataset
     from sargnn.tracking.progress import Steps
 
-    out = Path(config.out).expanduser()
+    out = Path(os.path.expanduser(config.out))
     if getattr(config.dataset, "add_inverse_edges", False):
         raise ConfigError(
             "Inverse edges would be there twice when they are read.", given="dataset.add_inverse_edges=true",

@@ -132,8 +132,8 @@ def _about(option: Option) -> str:
 def _line(left: str, text: str) -> str:
     """Two columns; the right one wrapped, below where the left one is long."""
     column = 28
-    if not text:
-        return f"  {left}"
+    if not text:  # such as a list, which may be long
+        return textwrap.fill(left, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
     wrapped = _wrap(text, WIDTH - column)
     if len(left) + 4 > column:
         return "\n".join([f"  {left}", *(" " * column + part for part in wrapped)])

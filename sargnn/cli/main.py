@@ -15,6 +15,9 @@ from sargnn.cli.command_line import CommandLine, asks_for_help, read_command_lin
 from sargnn.cli.verbs import VERBS, Verb
 from sargnn.errors import ConfigError, SargnnError, nearest
 
+_OF_A_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)
+"""What is wrong with a file's place; the person can mend it."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
@@ -33,9 +36,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.errno == errno.ENOSPC:
+            print("sargnn: the disk is full", file=sys.stderr)
+        elif error.errno in _OF_A_PATH and error.filename and not os.environ.get("SARGNN_FULL_ERROR"):
+            print(f"sargnn: {error.strerror}: {error.filename}", file=sys.stderr)
+        else:
             raise
-        print("sargnn: the disk is full", file=sys.stderr)
         return 1
 
 

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from sargnn.cli.command_line import CommandLine
 from sargnn.errors import ConfigError
+from sargnn.tracking.files import CONFIG
 
 
 def main(line: CommandLine) -> int:
     """Write predictions."""
-    from sargnn.cli.resume import resumed
+    from sargnn.cli.resume import read_resumed
 
     settings = line.settings
     run = run_folder(settings["run"])
-    found = resumed([f"resume={run}", *line.overrides], line.folders)
+    found = read_resumed([f"resume={run}", *line.overrides], line.folders)
     assert found is not None
     config, run_dir = found
     from sargnn.launch.predict import FOLDER
     from sargnn.launch.predict import predict as write
     from sargnn.tracking.progress import say
 
-    folder = Path(str(settings["out"] or run_dir / FOLDER)).expanduser()
+    folder = Path(os.path.expanduser(str(settings["out"] or run_dir / FOLDER)))
     which, embeddings = str(settings["checkpoint"]), bool(settings["embeddings"])
     manifest = write(config, run_dir, folder.resolve(), which=which, embeddings=embeddings)
     say(f"{manifest['nodes']} nodes of type '{manifest['node_type']}' in {manifest['time_s']:.1f} s")
@@ -32,7 +34,7 @@ def main(line: CommandLine) -> int:
 
 def run_folder(given: object) -> Path:
     """The run that ``run=`` names. Raises ``ConfigError`` where there is none."""
-    run_dir = Path(str(given)).expanduser()
-    if not given or not (run_dir / "config.yaml").is_file():
+    run_dir = Path(os.path.expanduser(str(given)))
+    if not given or not (run_dir / CONFIG).is_file():
         raise ConfigError("A run folder must be named.", given=str(given) or None, hint="run=RUN_DIR, as a run prints it")
     return run_dir

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from sargnn.cli.conf_folders import ConfFolders, find_folders
 from sargnn.config import RunConfig, load, parse
 from sargnn.errors import ConfigError, nearest
+from sargnn.plain_yaml import read_yaml
+from sargnn.tracking.files import CONFIG
 
 _REFUSED = ("experiment", "debug", "run_dir", "run_name")
-_CONFIG = "config.yaml"
 
 
-def resumed(overrides: Sequence[str], folders: ConfFolders | None = None) -> tuple[RunConfig, Path] | None:
+def read_resumed(overrides: Sequence[str], folders: ConfFolders | None = None) -> tuple[RunConfig, Path] | None:
     """The configuration and the run folder; None where nothing is to be resumed.
 
     Args:
@@ -28,11 +28,11 @@ def resumed(overrides: Sequence[str], folders: ConfFolders | None = None) -> tup
     named = [one.partition("=")[2].strip("'\"") for one in overrides if one.startswith("resume=")]
     if not named or named[-1] in ("", "null"):
         return None
-    run_dir = Path(named[-1]).expanduser()
-    if not (run_dir / _CONFIG).is_file():
+    run_dir = Path(os.path.expanduser(named[-1]))
+    if not (run_dir / CONFIG).is_file():
         raise ConfigError("There is no run in this folder.", given=str(run_dir), hint="resume=RUN_DIR, as a run prints it")
-    before = load(run_dir / _CONFIG)
-    mapping = yaml.safe_load((run_dir / _CONFIG).read_text())
+    before = load(run_dir / CONFIG)
+    mapping = read_yaml(run_dir / CONFIG, "A run's configuration")
     changes = [one for one in overrides if not one.startswith("resume=")]
     for one in changes:
         key = one.lstrip("+").partition("=")[0]
@@ -75,7 +75,8 @@ def _apply(mapping: dict[str, Any], changes: Sequence[str], folders: ConfFolders
             place = place.get(group) if isinstance(place, dict) else None
         known = isinstance(place, dict) and (leaf in place or one.is_force_add() or one.is_add())
         if not known and (key in NOT_OF_A_RUN or key not in known_keys("train", folders)):
-            raise ConfigError(f"There is no setting '{key}'.", allowed=nearest(key, [*mapping, *known_keys("train", folders)]))
+            allowed = nearest(key, dict.fromkeys([*mapping, *known_keys("train", folders)]))
+            raise ConfigError(f"There is no setting '{key}'.", allowed=allowed)
         place = mapping
         for group in groups:
             place = place.setdefault(group, {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -96,10 +97,10 @@ def _on_interface(slurm: SlurmConfig, config: RunConfig) -> RunConfig:
 
 def _resumed(overrides: Sequence[str], folders: ConfFolders) -> tuple[SlurmConfig, RunConfig, Path]:
     from sargnn.cli.compose import compose_verb
-    from sargnn.cli.resume import resumed
+    from sargnn.cli.resume import read_resumed
 
     ours = [one for one in overrides if re.match(r"\+{0,2}slurm[.=]", one)]
-    going_on = resumed([one for one in overrides if one not in ours], folders)
+    going_on = read_resumed([one for one in overrides if one not in ours], folders)
     assert going_on is not None
     config, run_dir = going_on
     _check_run(config)
@@ -168,7 +169,7 @@ def _job(
 
 
 def _template(slurm: SlurmConfig) -> Path:
-    return Path(slurm.template).expanduser() if slurm.template else conf_dir().parent / "slurm" / "job.sbatch"
+    return Path(os.path.expanduser(slurm.template)) if slurm.template else conf_dir().parent / "slurm" / "job.sbatch"
 
 
 def status(line: CommandLine) -> int:
@@ -179,6 +180,6 @@ def status(line: CommandLine) -> int:
         raise ConfigError("--status takes one run folder.", given=given, hint="sargnn slurm --status runs/NAME")
     from sargnn.launch.slurm_status import status_lines
 
-    for text in status_lines(Path(folders[0]).expanduser()):
+    for text in status_lines(Path(os.path.expanduser(folders[0]))):
         print(text)
     return 0

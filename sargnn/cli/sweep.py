@@ -128,18 +128,21 @@ def _run(words: Sequence[str], label: str, run_dir: Path, environment: dict[str,
     return Outcome(label, run_dir, "failed", summary, errors[-1] if errors else f"exit code {code}")
 
 
-def _end_point(process: subprocess.Popen[str]) -> None:
+def _end_point(process: subprocess.Popen[str], patience_s: float = 15) -> None:
     """Let a point end its workers, by force where it does not; nothing may interrupt this."""
+    steps = [(signal.SIGINT, patience_s), (signal.SIGTERM, 5), (signal.SIGKILL, 5)]
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background; then the point ignores it, too
+        steps = [(signal.SIGTERM, patience_s), (signal.SIGKILL, 5)]
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    for number, patience_s in ((signal.SIGINT, 15), (signal.SIGTERM, 5), (signal.SIGKILL, 5)):
+    for number, wait_s in steps:
         with suppress(ProcessLookupError):
             if number == signal.SIGKILL:
                 os.killpg(process.pid, number)
             else:
                 process.send_signal(number)
         with suppress(subprocess.TimeoutExpired):
-            process.communicate(timeout=patience_s)
+            process.communicate(timeout=wait_s)
             return
 
 

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 def main(line: CommandLine) -> int:
     """Train; prints the table of results and what is worth trying next."""
     from sargnn.cli.compose import compose_verb, sweep_points
-    from sargnn.cli.resume import resumed
+    from sargnn.cli.resume import read_resumed
     from sargnn.config import parse
     from sargnn.errors import ConfigError
 
     if line.multirun and any(one.startswith("resume=") for one in line.overrides):
         raise ConfigError("A sweep cannot be resumed as one.", hint="started again it runs what is not finished")
-    going_on = resumed(line.overrides, line.folders)
+    going_on = read_resumed(line.overrides, line.folders)
     if going_on is not None:
         config, run_dir = going_on
         _train(config, [f"resume={run_dir}"], run_dir)

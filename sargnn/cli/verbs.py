@@ -6,7 +6,7 @@ and completion answer at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -335,10 +335,3 @@ VERBS: dict[str, Verb] = {
         _COMPLETION,
     )
 }  # fmt: skip
-
-
-def all_verbs() -> Iterator[Verb]:
-    """Every verb, also those below others."""
-    for verb in VERBS.values():
-        yield verb
-        yield from verb.verbs

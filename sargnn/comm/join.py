@@ -65,7 +65,7 @@ def _meeting_place(rank: int, timeout_s: float, token: str, environment: Mapping
         if rank == 0:
             MeetingServer(address_to_listen_on(name, environment), number, token)  # lives as long as its thread
         return name, number
-    # Others may write to torchrun's store. One that names another place is noticed: who answers there has no token.
+    # Others may write to torchrun's store. A wrong port is noticed: who listens there has no token.
     agent = dist.TCPStore(name, number, is_master=False, timeout=timedelta(seconds=timeout_s))
     key = f"sargnn/port/{environment.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     if rank == 0:

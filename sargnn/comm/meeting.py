@@ -1,13 +1,15 @@
-"""The store that workers meet at: keys and values that only who knows the run's token can read or write.
+"""The store that workers meet at: its keys can be read and written only with the run's token.
 
 torch's own store serves whoever connects. This one listens on one address, and both sides prove that they know the token
-before anything is read: with nonces n of the store and m of the worker,
+before anything is read: with the port p and nonces n of the store and m of the worker,
 
-    store -> worker: n        worker -> store: m, HMAC(token, "worker" n m)        store -> worker: HMAC(token, "store" m n)
+    store -> worker: n      worker -> store: m, HMAC(token, "worker" p n m)      store -> worker: HMAC(token, "store" p m n)
 
-A stranger's connection is closed at the first wrong answer and has changed nothing. Not protected: what travels is not
-encrypted, so who can read and change packets on the network between two hosts can change a run; and who opens connections
-without end can keep the store busy.
+A proof holds for one port, so that a stranger who listens at another one cannot pass a worker's proof on to the store.
+
+A stranger's connection is closed at the first wrong answer, or when the proof takes too long, and has changed nothing. Not
+protected: what travels is not encrypted, so who can read and change packets on the network between two hosts can change a run;
+and who opens connections without end can keep workers from joining.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from sargnn.errors import CommError
 _NONCE_BYTES = 32
 _PART_BYTES = 1 << 24
 _PROOF_S = 10.0
+_MOST_UNPROVEN = 256  # connections at a time; each takes a thread and one of the process's open files
 _PAUSE_S = 0.1
 
 
@@ -49,6 +52,8 @@ class MeetingServer:
         self._token = token
         self._values: dict[str, bytes] = {}
         self._changed = threading.Condition()
+        self._unproven = threading.BoundedSemaphore(_MOST_UNPROVEN)
+        self._closed = False
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._socket = socket.create_server((address, port), family=family, backlog=1024)
         self.port = int(self._socket.getsockname()[1])
@@ -61,6 +66,7 @@ class MeetingServer:
 
     def close(self) -> None:
         """Take no more connections; those that are open end with their workers."""
+        self._closed = True
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._socket.close()
@@ -70,16 +76,27 @@ class MeetingServer:
             try:
                 connection, _ = self._socket.accept()
             except OSError:
-                return  # closed
+                if self._closed:
+                    return
+                time.sleep(_PAUSE_S)  # too many open files, or who connected has gone; the next one may be a worker
+                continue
+            if not self._unproven.acquire(blocking=False):
+                connection.close()  # the worker tries again
+                continue
             try:
                 threading.Thread(target=self._serve, args=(connection,), name="meeting", daemon=True).start()
             except RuntimeError:  # no more threads; the worker tries again
+                self._unproven.release()
                 connection.close()
 
     def _serve(self, connection: socket.socket) -> None:
         with connection:
             try:
-                if not _prove_as_store(connection, self._token):
+                try:
+                    proven = _prove_as_store(connection, self.port, self._token)
+                finally:
+                    self._unproven.release()
+                if not proven:
                     return
                 while True:
                     self._answer(connection)
@@ -166,14 +183,16 @@ class MeetingStore(dist.Store):
 
 def _connect(address: str, port: int, token: str, timeout_s: float) -> socket.socket:
     """A connection to a store that knows the token. Raises ``OSError``."""
-    connection = socket.create_connection((address, port), timeout=min(timeout_s, _PROOF_S))
+    patience_s = min(timeout_s, _PROOF_S)
+    connection = socket.create_connection((address, port), timeout=patience_s)
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        (theirs,) = _receive(connection, 1)
+        deadline = time.monotonic() + patience_s
+        (theirs,) = _receive(connection, 1, _NONCE_BYTES, deadline)
         ours = os.urandom(_NONCE_BYTES)
-        _send(connection, ours, _proof(token, b"worker", theirs, ours))
-        (proof,) = _receive(connection, 1)
-        if not hmac.compare_digest(proof, _proof(token, b"store", ours, theirs)):
+        _send(connection, ours, _proof(token, b"worker", port, theirs, ours))
+        (proof,) = _receive(connection, 1, _NONCE_BYTES, deadline)
+        if len(theirs) != _NONCE_BYTES or not hmac.compare_digest(proof, _proof(token, b"store", port, ours, theirs)):
             raise ConnectionError("what answers does not know the run's token")
         connection.settimeout(None)
     except BaseException:
@@ -182,42 +201,49 @@ def _connect(address: str, port: int, token: str, timeout_s: float) -> socket.so
     return connection
 
 
-def _prove_as_store(connection: socket.socket, token: str) -> bool:
+def _prove_as_store(connection: socket.socket, port: int, token: str) -> bool:
     """The store's side of the proof; whether the other side knows the token."""
     connection.settimeout(_PROOF_S)
     ours = os.urandom(_NONCE_BYTES)
     _send(connection, ours)
-    theirs, proof = _receive(connection, 2, most_bytes=_NONCE_BYTES)
-    if len(theirs) != _NONCE_BYTES or not hmac.compare_digest(proof, _proof(token, b"worker", ours, theirs)):
+    theirs, proof = _receive(connection, 2, _NONCE_BYTES, time.monotonic() + _PROOF_S)
+    if len(theirs) != _NONCE_BYTES or not hmac.compare_digest(proof, _proof(token, b"worker", port, ours, theirs)):
         return False
-    _send(connection, _proof(token, b"store", theirs, ours))
+    _send(connection, _proof(token, b"store", port, theirs, ours))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.settimeout(None)
     return True
 
 
-def _proof(token: str, *words: bytes) -> bytes:
-    return hmac.digest(token.encode(), b"".join(words), "sha256")
+def _proof(token: str, role: bytes, port: int, *nonces: bytes) -> bytes:
+    return hmac.digest(token.encode(), b"".join((role, struct.pack(">H", port), *nonces)), "sha256")
 
 
 def _send(connection: socket.socket, *parts: bytes) -> None:
     connection.sendall(b"".join(struct.pack(">I", len(part)) + part for part in parts))
 
 
-def _receive(connection: socket.socket, count: int, most_bytes: int = _PART_BYTES) -> list[bytes]:
-    """``count`` parts, each behind its length. Raises ``OSError`` where they do not come whole."""
+def _receive(
+    connection: socket.socket, count: int, most_bytes: int = _PART_BYTES, deadline: float | None = None
+) -> list[bytes]:
+    """``count`` parts, each behind its length. Raises ``OSError`` where they do not come whole, or not by the deadline."""
     parts = []
     for _ in range(count):
-        (size,) = struct.unpack(">I", _read(connection, 4))
+        (size,) = struct.unpack(">I", _read(connection, 4, deadline))
         if size > most_bytes:
             raise ConnectionError(f"a part of {size} bytes")
-        parts.append(_read(connection, size))
+        parts.append(_read(connection, size, deadline))
     return parts
 
 
-def _read(connection: socket.socket, size: int) -> bytes:
+def _read(connection: socket.socket, size: int, deadline: float | None) -> bytes:
     content = b""
     while len(content) < size:
+        if deadline is not None:  # of all together: a byte now and then does not hold the connection
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError("the proof took too long")
+            connection.settimeout(left_s)
         piece = connection.recv(size - len(content))
         if not piece:
             raise ConnectionError("the connection was closed")

@@ -1,4 +1,4 @@
-"""Adding arriving rows to those that they belong to, compiled: PyTorch's ``index_add_`` is general and slow, row by row.
+"""Adds arriving rows to the own rows that they belong to. Compiled, because PyTorch's ``index_add_`` is slow.
 
 Letters: N own rows, R arriving rows, F features.
 """

@@ -13,6 +13,7 @@ Letters: N nodes, E rows of the edge file, F features.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +31,7 @@ _RAW = ("edge", "node-feat", "node-label", "num-node-list", "num-edge-list")
 
 def ogb_dir(config: OgbDirConfig) -> Reader:
     """The reader of the layout that the folder ``config.root`` has."""
-    root = Path(config.root).expanduser().resolve()
+    root = Path(os.path.expanduser(config.root)).resolve()
     if not root.is_dir():
         raise DataError(
             "The dataset folder does not exist.",

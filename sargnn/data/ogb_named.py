@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -57,7 +58,7 @@ def ogb_named(config: OgbConfig) -> Reader:
 
 def folder_of(config: OgbConfig) -> Path:
     """Where the dataset's raw files lie, or would: below the root, or the root itself where it looks like the dataset."""
-    base = Path(config.root).expanduser().resolve()
+    base = Path(os.path.expanduser(config.root)).resolve()
     folder = base / config.name.replace("-", "_")
     if (folder / "raw").is_dir():
         return folder

@@ -71,11 +71,6 @@ class Schema:
         counts = np.bincount(self.types_of(ids), minlength=len(self.node_types))
         return (0, *np.cumsum(counts).tolist())
 
-    def relation_name(self, relation: int) -> str:
-        """``source-name-destination``."""
-        one = self.relations[relation]
-        return f"{self.node_types[one.source]}-{one.name}-{self.node_types[one.destination]}"
-
     def to_json(self) -> dict[str, Any]:
         """For a manifest."""
         relations = [list(one) for one in self.relations]

@@ -41,6 +41,8 @@ class Engine:
 
     Attributes:
         operators: linear and node-wise operators: fused on a CPU, stock in a baseline mode and elsewhere.
+        splits_columns: whether labels stay apart from constant rows, so that the rows' aggregate may be kept; a baseline joins
+            them, and keeps none.
         pool: memory for large tensors. profile: where time is recorded.
         epoch: what masks are drawn for.
         keeps_constants: whether the message flow at hand comes again every epoch, so that its constants are worth keeping.
@@ -63,7 +65,8 @@ class Engine:
         self._kernel_name = kernel
         self.exchange = Exchange(group, prefetch_depth)
         self.seed, self.device, self.dtype = seed, device, dtype
-        self.caches_constants = cache_static and not self.mode.is_baseline
+        self.splits_columns = not self.mode.is_baseline
+        self.caches_constants = cache_static and self.splits_columns
         fused = device.type == "cpu" and not self.mode.is_baseline
         work = Workspace(Pool(enabled=fused), group.profile)
         self.operators: Operators = FusedOperators(group, work) if fused else StockOperators(group, work)

@@ -89,9 +89,10 @@ class Pool:
         return self.empty(rows, width, like).zero_()
 
     def is_only_holder(self, tensor: Tensor) -> bool:
-        """Whether nobody but the caller can see what is written to ``tensor``: neither its storage, but by this pool, nor
-        itself is held elsewhere. False where that cannot be told. Names in Python for the same object are not seen: a hook
-        on a gradient must clone what it keeps.
+        """Whether the caller may write to ``tensor`` unseen: nothing else holds it, and only this pool holds its storage.
+
+        False where that cannot be told. A second Python name for the same object is not noticed: a hook on a gradient must
+        clone what it keeps.
         """
         if _use_count is None or not hasattr(tensor, "_use_count") or tensor._use_count() != 1 or not tensor.is_contiguous():
             return False

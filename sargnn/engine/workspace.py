@@ -1,4 +1,4 @@
-"""What fused operators work with beside their tensors: an engine's memory, and the record of where its time goes."""
+"""What an engine's operators share: memory for large tensors, and the record of where time goes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sargnn.profile import Profile
 
 @dataclass(frozen=True)
 class Workspace:
-    """One engine's.
+    """One engine's memory and record.
 
     Attributes:
         pool: memory for large tensors.

@@ -1,4 +1,4 @@
-"""What a kernel is: who runs the operations of reducers on blocks of edges, and where each operation stands."""
+"""What a kernel is: a set of operations on blocks of edges, each in a file of its own, that reducers are built from."""
 
 from __future__ import annotations
 

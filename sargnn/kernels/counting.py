@@ -1,4 +1,4 @@
-"""An operation that says how many bytes it reads and writes, for profiles; the work is another operation's."""
+"""Wraps any operation and counts the bytes that it reads and writes, for profiles."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from sargnn.profile import AGGREGATION, Profile
 
 
 class CountedOperation(Operation):
-    """Another operation, counted; everything but ``forward`` and ``backward`` is that operation's own.
+    """Passes every call on to another operation, and counts the rows that this operation declares (see ``Operation``).
 
-    Counted is what it declares, see ``Operation``; not what a reducer does outside of it.
+    What a reducer does outside of its operation is not counted.
 
     Args:
         operation: what does the work.
@@ -39,6 +39,6 @@ class CountedOperation(Operation):
         rows = next((one for one in arguments if isinstance(one, Tensor) and one.dim() == 2), None)
         if rows is None:
             return
-        per_source = moved.per_source + bool(settings.get("add"))  # which is read, too
+        per_source = moved.per_source + bool(settings.get("add"))  # with add=True each source row is read, too
         number = moved.per_edge * block.num_edges + moved.per_destination * block.num_listed + per_source * block.num_src
         self._profile.work(AGGREGATION, number * rows.shape[1] * rows.element_size())

@@ -26,8 +26,13 @@ def read_job(run_dir: Path) -> dict[str, Any]:
         return empty
     starts = record["starts"]
     fits = isinstance(record["jobs"], list) and all(isinstance(one, str) for one in record["jobs"])
-    fits &= isinstance(starts, list) and all(isinstance(one, dict) and isinstance(one.get("epoch"), int) for one in starts)
+    fits &= isinstance(record["script"], str | None) and isinstance(record["index"], int | None)
+    fits &= isinstance(starts, list) and all(_is_start(one) for one in starts)
     return record if fits else empty
+
+
+def _is_start(record: Any) -> bool:
+    return isinstance(record, dict) and isinstance(record.get("epoch"), int) and isinstance(record.get("job"), str | None)
 
 
 def note_job(run_dir: Path, **changes: Any) -> None:

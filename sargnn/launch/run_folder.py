@@ -100,6 +100,8 @@ def hold_run_dir(run_dir: Path) -> BaseFileLock:
         lock.acquire()
     except Timeout as error:
         raise ConfigError("The run is under way in another process.", given=str(run_dir)) from error
+    except PermissionError as error:
+        raise ConfigError("The run folder's lock is somebody else's.", given=str(run_dir / ".lock")) from error
     except (OSError, NotImplementedError) as error:
         if not (run_dir / ".lock").exists():
             raise

@@ -45,7 +45,7 @@ def _state(run_dir: Path, jobs: list[dict[str, str]] | str) -> list[str]:
         if record["jobs"]:
             return [f"job {record['jobs'][-1]}: SLURM no longer knows it"]
         return ["job: not submitted"]
-    last = record["starts"][-1]["job"] if record["starts"] else None  # a later one may have found the run under way
+    last = record["starts"][-1].get("job") if record["starts"] else None  # a later one may have found the run under way
     job = max(found, key=lambda one: (one["JobState"] in _ALIVE, _number(one) == last, int(one["JobId"])))
     number = _number(job)
     if record["index"] is not None and "ArrayJobId" in job:  # of tasks that wait SLURM gives the whole range

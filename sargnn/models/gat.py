@@ -1,4 +1,4 @@
-"""GAT and GATv2: their settings, and what else must be known of them."""
+"""GAT and GATv2: their settings, the kernel operations that they need, and their builder."""
 
 from __future__ import annotations
 

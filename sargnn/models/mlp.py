@@ -1,4 +1,4 @@
-"""Baselines that read no edges: their settings, and what else must be known of them."""
+"""Baselines that read no edges: their settings, the kernel operations that they need, and their builder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GraphSage: its settings, and what else must be known of it."""
+"""GraphSage: its settings, the kernel operations that it needs, and its builder."""
 
 from __future__ import annotations
 

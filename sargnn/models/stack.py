@@ -130,7 +130,11 @@ class GraphLayer(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
-        """Rows [N, in_width] to rows [M, out_width]; ``x.labels`` only for ``reads_blocks`` and ``constant_input``."""
+        """Rows [N, in_width] to rows [M, out_width].
+
+        Args:
+            x: labels are joined to the rows, unless the layer ``reads_blocks`` and its rows are constant.
+        """
 
     def gathered(
         self, engine: Engine, plan: LayerPlan, x: LayerInput, aggregate: Callable[[Tensor], Tensor]
@@ -196,7 +200,7 @@ class Stack(nn.Module):
         p_in, p = (self.input_dropout, self.dropout) if self.training else (0.0, 0.0)
         first = self.layers[0]
         assert isinstance(first, GraphLayer)
-        if not (first.constant_input and engine.operators.splits_columns):
+        if not (first.constant_input and engine.splits_columns):
             x = LayerInput(x.joined())
         if p_in:
             draw = engine.draw(Purpose.INPUT_DROPOUT, 0, p_in)

@@ -46,6 +46,7 @@ class WorkerGraph:
         counts = np.bincount(part.schema.types_of(part.node_ids[part.split > 0]), minlength=len(part.schema.node_types))
         self.labelled = int(group.sum_(torch.from_numpy(counts)).argmax())
         self._whole: LayerPlan | None = None
+        self._flows: dict[int, MessageFlow] = {}
 
     @property
     def num_rows(self) -> int:
@@ -65,11 +66,15 @@ class WorkerGraph:
                 self.part, self.rank, self.layout, device=self.device, add_self_loops=self._add_self_loops,
                 message_rows=self._message_rows,
             )  # fmt: skip
-        plan = self._whole
-        if len(self.part.schema.node_types) == 1:
-            return MessageFlow((plan,) * num_layers)
-        rows = torch.arange(self.labelled_rows.start, self.labelled_rows.stop, device=self.device)
-        return MessageFlow((*[plan] * (num_layers - 1), plan.only(self.labelled)), None, rows)
+        if num_layers not in self._flows:
+            plan = self._whole
+            if len(self.part.schema.node_types) == 1:
+                flow = MessageFlow((plan,) * num_layers)
+            else:
+                rows = torch.arange(self.labelled_rows.start, self.labelled_rows.stop, device=self.device)
+                flow = MessageFlow((*[plan] * (num_layers - 1), plan.only(self.labelled)), None, rows)
+            self._flows[num_layers] = flow
+        return self._flows[num_layers]
 
     def flow(self, wanted: np.ndarray, uses_edges: list[bool]) -> MessageFlow:
         """Only what reaches the rows that are wanted; ``whole`` where these are all rows of the labelled type.

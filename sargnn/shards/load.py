@@ -241,7 +241,7 @@ class _Loader:
 
 
 class _BySource:
-    """Edges, sorted by destination, of which those from a run of sources are found without a pass over all of them."""
+    """Edges sorted by destination. Finds those from a run of sources without reading all edges every time."""
 
     def __init__(self, src: np.ndarray, dst: np.ndarray) -> None:
         self._src, self._dst = src, dst

@@ -34,11 +34,6 @@ class Deviation:
         """Whether the contract holds."""
         return self.relative <= self.tolerance
 
-    @property
-    def of_tolerance(self) -> float:
-        """``relative`` in units of the tolerance."""
-        return self.relative / self.tolerance
-
 
 def deviation(losses: Sequence[float], wanted: Sequence[float], precision: str) -> Deviation:
     """How far ``losses`` are from ``wanted``, over the epochs that both have.

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from sargnn.cli.compose import compose_verb
+from sargnn.cli.conf_folders import built_in_folder
 from sargnn.data.dataset import open_dataset
 from tests.launch.test_train import run
 
@@ -67,3 +69,13 @@ def test_mistakes_are_answered(tmp_path: Path) -> None:
         assert not list(tmp_path.glob("bench")) and not list(tmp_path.glob("runs"))
     done = run(tmp_path, "bench", "epoch", "--help")
     assert done.returncode == 0 and "profiled" in done.stdout and max(len(x) for x in done.stdout.splitlines()) <= 80
+
+
+@pytest.mark.parametrize("verb", ["train", "slurm", "bench_epoch", "bench_table"])
+def test_an_experiments_dataset_wins_over_the_commands_and_a_given_one_over_both(verb: str) -> None:
+    default = {"bench_epoch": "products_like", "bench_table": "products_like"}.get(verb, "synthetic")
+    assert compose_verb(verb, [])["dataset"]["name"] == default == built_in_folder().groups(verb)["dataset"]
+    chosen = compose_verb(verb, ["experiment=mag_like_rgcn"])
+    assert chosen["dataset"]["name"] == "mag_like" and chosen["dataset"]["scale"] == 0.05 and chosen["model"]["name"] == "rgcn"
+    given = compose_verb(verb, ["experiment=mag_like_rgcn", "dataset=papers_like"])
+    assert given["dataset"]["name"] == "papers_like" and given["model"]["name"] == "rgcn"

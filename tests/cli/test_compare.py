@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sargnn.cli.compare import read_runs
+from sargnn.cli.compare import _label, read_runs
 from sargnn.cli.compare_curves import over_seeds
 from sargnn.errors import ConfigError
 from sargnn.tracking.curves import deviation, mean_and_deviation
@@ -103,3 +103,9 @@ def test_mean_and_deviation() -> None:
     assert mean_and_deviation([1.0, 2.0, 3.0]) == (2.0, 1.0)
     assert mean_and_deviation([1.0]) == (1.0, 0.0)
     assert mean_and_deviation([1.0, None]) is None and mean_and_deviation([]) is None
+
+
+@pytest.mark.parametrize("content", ["[]", '{"labels": 3}', "[" * 100_000, '{"labels": ["a"]}'])
+def test_a_damaged_list_of_a_sweeps_points_gives_no_label(content: str, tmp_path: Path) -> None:
+    (tmp_path / "sweep.json").write_text(content)
+    assert _label(tmp_path / "001") is None

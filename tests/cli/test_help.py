@@ -11,13 +11,14 @@ import pytest
 from sargnn.cli.command_line import read_command_line
 from sargnn.cli.completion import SCRIPTS, candidates
 from sargnn.cli.conf_folders import built_in_folder
-from sargnn.cli.verbs import VERBS, Verb, all_verbs
+from sargnn.cli.verbs import VERBS, Verb
 from sargnn.errors import ConfigError
 from sargnn.resolve import resolve
 from tests.cli.conftest import Sargnn
+from tests.cli.every_verb import EVERY_VERB
 
 HEAVY = ("torch", "dgl", "mlflow", "numba", "pandas", "hydra")
-EVERY = [pytest.param(verb, id=verb.name) for verb in all_verbs()]
+EVERY = [pytest.param(verb, id=verb.name) for verb in EVERY_VERB]
 
 
 def settings_of(verb: Verb) -> list[str]:
@@ -98,9 +99,9 @@ def test_flags_that_do_not_exist(verb: Verb) -> None:
 
 def test_help_and_completion_are_light() -> None:
     """One process for all of them: none imports what takes time."""
-    calls = [[*verb.name.split(), "--help"] for verb in all_verbs()]
+    calls = [[*verb.name.split(), "--help"] for verb in EVERY_VERB]
     calls += [["--help"], ["train", "--help", "experiment=cora_gat"]]
-    calls += [["completion", "--candidates", *verb.name.split(), ""] for verb in all_verbs()]
+    calls += [["completion", "--candidates", *verb.name.split(), ""] for verb in EVERY_VERB]
     script = (
         f"import sys; from sargnn.cli.main import main; codes = [main(words) for words in {calls!r}]; "
         f"print([m for m in {HEAVY} if m in sys.modules], file=sys.stderr); sys.exit(sum(codes))"

@@ -93,6 +93,9 @@ def test_a_worker_imports_neither_mlflow_nor_pandas_nor_dgl() -> None:
         (["train", "dataset.num_nodes=5", "world=6"], ["more workers than nodes"]),
         (["train", "world=x=y"], ["world=x=y"]),
         (["train", "store_dir=/proc/none"], ["/proc/none"]),
+        (["train", "resume='~nobody-of-this-name/run'"], ["no run in this folder", "~nobody-of-this-name/run"]),
+        (["train", f"resume={'x' * 300}"], ["name too long", "xxx"]),
+        (["train", "--config-dir", "~nobody-of-this-name/conf"], ["--config-dir does not exist", "~nobody-of-this-name"]),
         (["train", "run_dir=/proc/none", "dataset.num_nodes=50", "world=1"], ["/proc/none", "run folder"]),
     ],
 )

@@ -30,7 +30,7 @@ def inputs(rows: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, T
 @pytest.mark.parametrize("width", [1, 7, 32])
 @pytest.mark.parametrize("rows", ROWS)
 def test_against_plain_operators(rows: int, width: int, norm: bool, activation: str, p: float) -> None:
-    x, weight, bias, ids, error = inputs(rows, width, torch.float64)
+    x, weight, bias, ids, d_out = inputs(rows, width, torch.float64)
     draw = Draw(3, 5, Purpose.DROPOUT, 1, p) if p else None
     plain, mine = x.clone().requires_grad_(), x.clone().requires_grad_()
     layer = DistributedBatchNorm(width).double()
@@ -49,8 +49,8 @@ def test_against_plain_operators(rows: int, width: int, norm: bool, activation: 
     else:
         got = norm_act_drop(Workspace(), mine, None, None, None, activation, ids, draw, Group.single())
     torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-11)
-    want.backward(error)
-    got.backward(error)
+    want.backward(d_out)
+    got.backward(d_out)
     torch.testing.assert_close(mine.grad, plain.grad, rtol=1e-9, atol=1e-9)
     if norm:
         torch.testing.assert_close(layer.weight.grad, w.grad, rtol=1e-9, atol=1e-9)

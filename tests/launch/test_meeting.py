@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -70,6 +71,85 @@ def test_a_server_without_the_token_is_no_store() -> None:
         threading.Thread(target=answer, daemon=True).start()
         with pytest.raises(CommError, match="does not answer"):
             MeetingStore("127.0.0.1", listening.getsockname()[1], "secret", 0.5)
+
+
+def test_a_proof_cannot_be_passed_on_from_another_port() -> None:
+    """A stranger whose port the worker was told passes everything on to the real store and back."""
+    server = MeetingServer("127.0.0.1", 0, "secret")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def pass_on(source: socket.socket, target: socket.socket) -> None:
+            try:
+                while piece := source.recv(1000):
+                    target.sendall(piece)
+                target.shutdown(socket.SHUT_WR)
+            except OSError:
+                return
+
+        def relay() -> None:
+            connection, _ = listening.accept()
+            with connection, socket.create_connection(("127.0.0.1", server.port)) as onward:
+                back = threading.Thread(target=pass_on, args=(onward, connection), daemon=True)
+                back.start()
+                pass_on(connection, onward)
+                back.join(5)
+
+        threading.Thread(target=relay, daemon=True).start()
+        with pytest.raises(CommError, match="does not answer"):
+            MeetingStore("127.0.0.1", listening.getsockname()[1], "secret", 0.5)
+    server.close()
+
+
+def _is_closed_within(connection: socket.socket, seconds: float) -> bool:
+    connection.settimeout(seconds)
+    try:
+        while connection.recv(1000):
+            pass
+    except TimeoutError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def test_silent_and_slow_strangers_do_not_keep_workers_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sargnn.comm.meeting._PROOF_S", 0.5)
+    monkeypatch.setattr("sargnn.comm.meeting._MOST_UNPROVEN", 3)
+    server = MeetingServer("127.0.0.1", 0, "secret")
+    strangers = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(5)]
+    ended = threading.Event()
+
+    def send_slowly() -> None:
+        for _ in range(100):
+            if ended.wait(0.1):
+                return
+            try:
+                strangers[0].sendall(b"\x00")
+            except OSError:
+                return
+
+    threading.Thread(target=send_slowly, daemon=True).start()
+    MeetingStore("127.0.0.1", server.port, "secret", 20.0).close()
+    assert all(_is_closed_within(one, 8.0) for one in strangers)
+    ended.set()
+    for one in strangers:
+        one.close()
+    server.close()
+
+
+def test_a_connection_that_cannot_be_accepted_does_not_end_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, failures = socket.socket.accept, [errno.EMFILE, errno.ECONNABORTED]
+
+    def accept(listening: socket.socket) -> object:
+        if failures:
+            raise OSError(failures.pop(), "not now")
+        return real(listening)
+
+    monkeypatch.setattr(socket.socket, "accept", accept)
+    server = MeetingServer("127.0.0.1", 0, "secret")
+    MeetingStore("127.0.0.1", server.port, "secret", 20.0).close()
+    assert not failures
+    server.close()
 
 
 def _prove(group: object, tokens: list[str]) -> str:

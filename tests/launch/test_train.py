@@ -76,7 +76,7 @@ def test_the_summary_keeps_the_contract(finished: tuple[Path, subprocess.Complet
     for name in ("peak_rss_bytes", "peak_train_bytes", "peak_evaluate_bytes", "halo_rows"):
         assert len(summary[name]) == 2 and all(value > 0 for value in summary[name])
     assert 0 <= summary["test_acc"] <= 1 and summary["epoch_time_s"] > 0
-    # layers 2 and 3 send rows and errors of 16 and 10; layer 1 sent its 64 constant features in the first epoch only
+    # layers 2 and 3 send rows and gradients of 16 and 10; layer 1 sent its 64 constant features in the first epoch only
     assert summary["comm_bytes_per_epoch"] == sum(summary["halo_rows"]) * 4 * (2 * 16 + 2 * 10)
     assert summary["cache_static"] is True and summary["kernel"] == "fused" and summary["profile_s"] is None
     assert all(private < 60e6 for private in summary["private_bytes_before_loading"])
@@ -261,11 +261,12 @@ class Patient(Sar):
 
     name = "patient"
 
-    def forward(self, call, sent, local, params):
-        state = call.reducer.init(call.plan, sent, local, params)
-        for piece, rows in list(call.exchange.rows(call.plan.lists, sent, keep=True)):
-            call.reducer.step(call.kernel, call.plan.shards[piece], rows, local, params, state)
-        return *call.reducer.finish(call.plan, local, params, state), {}
+    def forward(self, call, exchanged, dest_local, params):
+        fold, reducer = call.fold, call.reducer
+        state = reducer.init(fold, exchanged, dest_local, params)
+        for piece, rows in list(call.exchange.rows(call.plan.lists, exchanged, keep=True)):
+            reducer.step(fold, call.plan.shards[piece], rows, dest_local, params, state)
+        return *reducer.finish(fold, dest_local, params, state), {}
 '''
 
 

@@ -82,5 +82,5 @@ def test_every_curve_is_the_same(name: str, mode: str, precision: str) -> None:
                 assert len(losses) == len(wanted(name, precision))
                 found = deviation(losses, wanted(name, precision), precision)
                 assert found.within, (kernel, partitioner, world, found)
-                worst = max(worst, found.of_tolerance)
+                worst = max(worst, found.relative / found.tolerance)
         print(f"{name}, {precision}, {mode}, {kernel}: {worst:.2g} of the tolerance")

@@ -101,10 +101,10 @@ def test_layer(kind: str, self_loops: bool, out: int, world: int) -> None:
         theirs = conv.GraphConv(IN, out, norm="both", allow_zero_in_degree=True).double()
         theirs.load_state_dict({"weight": ours.linear.weight.T, "bias": ours.linear.bias})
         names = {"linear.weight": "weight", "linear.bias": "bias"}
-    x, error = inputs(out)
+    x, d_out = inputs(out)
     leaf = x.clone().requires_grad_()
     want = theirs(graph, leaf)
-    want.backward(error)
+    want.backward(d_out)
     assert leaf.grad is not None
     theirs_by_name = dict(theirs.named_parameters())
     for answer in pool(world)(run, kind, out, self_loops):
@@ -135,10 +135,10 @@ def test_attention_layer(kind: str, self_loops: bool, world: int, mode: str) -> 
     assert names.keys() == own.keys()
     shapes = {name: p.shape for name, p in theirs.named_parameters()}
     theirs.load_state_dict({other: own[name].view(shapes[other]) for name, other in names.items()})
-    x, error = inputs(ours.out_width)
+    x, d_out = inputs(ours.out_width)
     leaf = x.clone().requires_grad_()
     want = theirs(dgl_graph(GRAPH, self_loops), leaf).flatten(1)
-    want.backward(error)
+    want.backward(d_out)
     assert leaf.grad is not None
     theirs_by_name = dict(theirs.named_parameters())
     for answer in pool(world)(run, kind, width, self_loops, mode):

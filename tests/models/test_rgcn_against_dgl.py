@@ -94,10 +94,10 @@ def test_rel_graph_conv(order: str, mode: str, bases: int | None, world: int) ->
     graph = dgl.graph((source, destination), num_nodes=GRAPH.num_nodes)
     counts = torch.zeros(GRAPH.num_nodes, len(GRAPH.schema.relations)).double()
     counts.index_put_((destination, relation), torch.ones(()).double(), accumulate=True)
-    x, error = inputs()
+    x, d_out = inputs()
     leaf = x.clone().requires_grad_()
     out = theirs(graph, leaf, relation, norm=1 / counts[destination, relation][:, None])
-    out.backward(error)
+    out.backward(d_out)
     assert leaf.grad is not None
     found = dict(theirs.named_parameters())
     close(pool(world)(run, order, bases, mode), out, leaf.grad, {name: found[other].grad for name, other in names.items()})
@@ -126,13 +126,13 @@ def test_hetero_graph_conv(order: str, mode: str, world: int) -> None:
     with torch.no_grad():
         for r, one in enumerate(schema.relations):
             convs[one.name].weight.copy_(ours["weight"][r])
-    x, error = inputs()
+    x, d_out = inputs()
     leaf = x.clone().requires_grad_()
     tables = dict(zip(schema.node_types, leaf.split(list(counts.values())), strict=True))
     sums = theirs(graph, tables)
     rows = torch.cat([sums.get(t, torch.zeros(n, OUT).double()) for t, n in counts.items()])
     out = rows + leaf @ ours["loop"] + ours["bias"]
-    out.backward(error)
+    out.backward(d_out)
     assert leaf.grad is not None and ours["loop"].grad is not None and ours["bias"].grad is not None
     grads = [convs[one.name].weight.grad for one in schema.relations]
     weight = torch.stack([torch.zeros(IN, OUT).double() if g is None else g for g in grads])

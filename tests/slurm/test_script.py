@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -15,6 +16,7 @@ import pytest
 from sargnn.cli.conf_folders import conf_dir
 from sargnn.cli.main import main as sargnn
 from sargnn.errors import ConfigError
+from sargnn.launch.job_files import read_job
 from sargnn.launch.slurm import Job, SlurmConfig, directive, render, seconds
 from sargnn.tracking.summary import Summary, write_summary
 
@@ -278,6 +280,25 @@ def test_a_job_is_found_whatever_its_name_is() -> None:
     fields = _fields(line)
     assert (fields["JobId"], fields["ArrayTaskId"], fields["JobState"]) == ("9", "2", "RUNNING")
     assert fields["Command"] == "/home/a folder/run.sbatch"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"script": 3},
+        {"index": [1]},
+        {"jobs": "1"},
+        {"starts": [{"job": "1"}]},
+        {"starts": [{"epoch": 1, "job": {}}]},
+        {"starts": 5},
+    ],
+)
+def test_a_record_of_jobs_of_another_form_counts_as_none(damage: dict[str, object], tmp_path: Path) -> None:
+    whole = {"script": "a.sbatch", "index": 1, "jobs": ["1"], "starts": [{"epoch": 1, "job": None}, {"epoch": 2}]}
+    (tmp_path / "job.json").write_text(json.dumps(whole))
+    assert read_job(tmp_path) == whole
+    (tmp_path / "job.json").write_text(json.dumps(whole | damage))
+    assert read_job(tmp_path) == {"script": None, "index": None, "jobs": [], "starts": []}
 
 
 def test_submitting_without_sbatch_is_said(

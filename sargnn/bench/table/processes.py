@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from statistics import mean
 
-from sargnn.bench.roofline import measured
+from sargnn.bench.roofline import measure_roofline
 from sargnn.bench.table.entries import HUGE
 from sargnn.bench.table.results import Figures, Kept
 from sargnn.config import save
@@ -37,7 +37,7 @@ def measure(kept: Kept, store: Path) -> Figures:
         from sargnn.training.build import DTYPES
 
         dtype = str(DTYPES[kept.entry.config.precision]).removeprefix("torch.")
-        return dict(measured(len(os.sched_getaffinity(0)), dtype).as_row())
+        return dict(measure_roofline(len(os.sched_getaffinity(0)), dtype).as_row())
     if kept.entry.kind == "train":
         return _train(kept)
     config = kept.run_dir / files.CONFIG

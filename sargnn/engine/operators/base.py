@@ -28,13 +28,7 @@ class RowMap(NamedTuple):
 
 
 class Operators(ABC):
-    """Linear and node-wise operators of one engine. Both implementations compute the same, to rounding.
-
-    Attributes:
-        splits_columns: whether blocks of columns are mapped without being joined, so that constant ones may be aggregated once.
-    """
-
-    splits_columns: bool
+    """Linear and node-wise operators of one engine. Both implementations compute the same, to rounding."""
 
     @abstractmethod
     def linear(self, blocks: Sequence[Tensor], weight: Tensor, bias: Tensor | None, onto: Tensor | None = None) -> Tensor:

@@ -30,8 +30,6 @@ from sargnn.shards.plan import LayerPlan
 class FusedOperators(Operators):
     """See ``Operators``."""
 
-    splits_columns = True
-
     def __init__(self, group: Group, work: Workspace) -> None:
         self._group, self._work = group, work
         self._stock = StockOperators(group, work)
@@ -63,7 +61,7 @@ class FusedOperators(Operators):
     def sums_relations_first(
         self, plan: LayerPlan, mode: Mode, in_width: int, out_width: int, *, keeps_sums: bool
     ) -> bool:  # fmt: skip
-        """Where the sums over all workers are fewer rows than those that backward needs otherwise."""
+        """True if the sums, over all workers, have no more rows than backward would need without them."""
         sums, sources = sum(len(degrees) for degrees in plan.relation_degrees), mode.kept_rows(plan)
         if keeps_sums:
             sources = max(sources, plan.num_rows)  # sums that are taken once may be as large as the rows themselves

@@ -31,8 +31,6 @@ class StockOperators(Operators):
         group: the workers. work: with a pool that hands out fresh memory.
     """
 
-    splits_columns = False
-
     def __init__(self, group: Group, work: Workspace) -> None:
         self._group, self._work = group, work
 

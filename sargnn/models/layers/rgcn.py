@@ -13,6 +13,7 @@ Letters: N input rows, M output rows, M_r output rows of relation r's destinatio
 from __future__ import annotations
 
 import math
+import weakref
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +43,7 @@ class RgcnLayer(GraphLayer):
         super().__init__(spec)
         in_width, out_width = self.in_width, self.out_width
         self.order, self.relations = order, relations
-        self._orders: dict[int, tuple[LayerPlan, str]] = {}
+        self._orders: dict[int, str] = {}  # by id of the plan; an entry ends with its plan
         bound = 1.0 / math.sqrt(in_width)
         self.weight = nn.Parameter(torch.empty(bases or relations, in_width, out_width).uniform_(-bound, bound))
         gain = nn.init.calculate_gain("relu")
@@ -69,10 +70,12 @@ class RgcnLayer(GraphLayer):
                 plan, engine.mode, self.in_width, self.out_width, keeps_sums=keeps_sums
             )  # fmt: skip
             order = "aggregate_first" if first else "transform_first"
-        self._orders[id(plan)] = plan, order  # holding the plan keeps its id from being reused
+        self._orders[id(plan)] = order
+        weakref.finalize(plan, self._orders.pop, id(plan), None)
 
     def reducer_on(self, plan: LayerPlan) -> Reducer:
-        return RelationSum() if self._orders[id(plan)][1] == "aggregate_first" else Rgcn()
+        assert id(plan) in self._orders, "prepare(engine, plan) comes first: all workers choose the order together"
+        return RelationSum() if self._orders[id(plan)] == "aggregate_first" else Rgcn()
 
     @property
     def exchanged_widths(self) -> tuple[int, ...]:

@@ -1,0 +1,48 @@
+"""Signals that a command was started to ignore, as under nohup, stay ignored."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from sargnn.cli.signals import as_interrupts
+from sargnn.cli.sweep import _end_point
+
+_POINT = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+print("ready", file=sys.stderr, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def kept_handlers() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("kept_handlers")
+def test_an_ignored_signal_stays_ignored() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    as_interrupts()
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.usefixtures("kept_handlers")
+def test_a_point_that_ignores_interrupts_is_asked_by_another_signal_first() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited, as what a shell starts in the background does
+    with subprocess.Popen(
+        [sys.executable, "-c", _POINT], stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as point:  # fmt: skip
+        assert point.stderr is not None and point.stderr.readline() == "ready\n"
+        _end_point(point, patience_s=10)
+    assert point.returncode == 7

@@ -1,0 +1,75 @@
+"""Every command in the documents can be composed, and every link leads somewhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from sargnn.cli.compose import compose_verb, sweep_points
+from sargnn.cli.main import main
+from sargnn.cli.verbs import Verb
+from sargnn.config import parse
+from tests.cli.every_verb import EVERY_VERB
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+OF_OWN_FILES = ("gin", "grid", "refetch", "scatter", "sage_squares", "mine")  # EXTENDING.md has a test of its own
+NOT_OF_A_RUN = ("resume", "run", "slurm.", "bench_dir", "+slurm")
+
+
+def commands() -> dict[str, str]:
+    """Command -> the page that has it first; without comments."""
+    found: dict[str, str] = {}
+    for page in PAGES:
+        for line in re.findall(r"^ {4}(?:python scripts/peak_of.py )?sargnn (.+)$", page.read_text(), flags=re.M):
+            command = line.split(" #")[0].split(" | ")[0].strip()
+            if not any(f"={name}" in command for name in OF_OWN_FILES):
+                found.setdefault(command, page.name)
+    return found
+
+
+def verb_of(words: list[str]) -> Verb:
+    verbs = {verb.name: verb for verb in EVERY_VERB}
+    return verbs[" ".join(words[:2])] if words[0] == "bench" else verbs[words[0]]
+
+
+@pytest.mark.parametrize(("command", "page"), commands().items(), ids=lambda text: str(text)[:60])
+def test_a_command_can_be_composed(command: str, page: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(command)
+    verb = verb_of(words)
+    given = words[2 if words[0] == "bench" else 1 :]
+    flags = [word for word in given if word.startswith("-")]
+    assert set(flags) <= {"-m", "--cfg", "--follow", "--status", "--help"}, page
+    if verb.config is None or "--status" in flags:
+        known = {setting.name for setting in verb.settings}
+        assert {word.partition("=")[0] for word in given if "=" in word} <= known, f"{page}: {command}"
+        return
+    if verb.name == "bench table":
+        monkeypatch.setattr("sargnn.bench.table.run.run", lambda settings, cases: [])
+        monkeypatch.setattr("sargnn.cli.signals.as_interrupts", lambda: None)
+        assert main(words) == 0, f"{page}: {command}"
+        return
+    overrides = [word for word in given if not word.startswith(("-", *NOT_OF_A_RUN))]
+    if verb.changes_a_run:
+        overrides = [word for word in overrides if word.partition("=")[0] not in {setting.name for setting in verb.settings}]
+    points = sweep_points(verb.config, overrides, multirun="-m" in flags) if verb.sweeps else None
+    for point in {points[0], points[-1]} if points else {tuple(overrides)}:
+        mapping = compose_verb(verb.config, point)
+        if verb.config == "train":
+            parse(mapping)
+
+
+def test_links_lead_somewhere() -> None:
+    for page in PAGES:
+        for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            if not link.startswith("http"):
+                assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+def test_the_readme_is_short_and_pictures_are_small() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 95
+    assert all(picture.stat().st_size < 200_000 for picture in (ROOT / "docs" / "img").iterdir())
