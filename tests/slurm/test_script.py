@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import random
+import resource
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -78,12 +78,13 @@ def test_rendering_loads_neither_torch_nor_mlflow_and_takes_less_than_a_second(f
     code = "import sys; from sargnn.cli.main import main; code = main(sys.argv[1:]); " + (
         "loaded = {'torch', 'dgl', 'mlflow', 'numba', 'pandas'} & set(sys.modules); sys.exit(f'{loaded}' if loaded else code)"
     )
-    taken = []
+    taken = []  # core-seconds: what it takes where the machine has nothing else to do
     for _ in range(4):
-        started = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         command = [sys.executable, "-c", code, "slurm", "model=gat", "world=8", "slurm.nodes=2"]
         done = subprocess.run(command, capture_output=True, text=True)
-        taken.append(time.perf_counter() - started)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        taken.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
         assert done.returncode == 0, done.stderr
     assert min(taken) < 1, taken
 
