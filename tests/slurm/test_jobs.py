@@ -21,6 +21,8 @@ import pytest
 from tests.processes import family, run_command, sargnn_command, started_command
 from tests.slurm.cluster import Cluster, missing
 
+pytestmark = pytest.mark.alone
+
 REASON = missing()
 needs_slurm = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 EPOCHS = 160
