@@ -28,7 +28,12 @@ for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
 
 # Files that take long, so that no process begins one when the others are done. Those that mostly wait for what they start come
 # first: others compute meanwhile.
-_FIRST = ("tests/cli/test_readme.py", "tests/bench/test_table.py", "tests/parity/test_first_step.py", "tests/launch/test_train.py")
+_FIRST = (
+    "tests/cli/test_readme.py",
+    "tests/bench/test_table.py",
+    "tests/parity/test_first_step.py",
+    "tests/launch/test_train.py",
+)
 
 SHARED = Path(__file__).parent.parent.parent / "shared"
 _mark = pytest.StashKey[str]()
