@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 from sargnn.cli.conf_folders import ConfFolders
 from sargnn.cli.signals import as_interrupts
 from sargnn.errors import ConfigError, SargnnError
+from sargnn.launch.ending import end_process
 from sargnn.tracking.summary import Summary, read_summary
 
 Point = tuple[str, ...]
@@ -135,15 +135,7 @@ def _end_point(process: subprocess.Popen[str], patience_s: float = 15) -> None:
         steps = [(signal.SIGTERM, patience_s), (signal.SIGKILL, 5)]
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    for number, wait_s in steps:
-        with suppress(ProcessLookupError):
-            if number == signal.SIGKILL:
-                os.killpg(process.pid, number)
-            else:
-                process.send_signal(number)
-        with suppress(subprocess.TimeoutExpired):
-            process.communicate(timeout=wait_s)
-            return
+    end_process(process, steps)
 
 
 def _check(points: Sequence[Point], labels: Sequence[str], folders: ConfFolders) -> None:

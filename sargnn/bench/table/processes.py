@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from statistics import mean
 
@@ -19,6 +18,7 @@ from sargnn.bench.table.entries import HUGE
 from sargnn.bench.table.results import Figures, Kept
 from sargnn.config import save
 from sargnn.errors import SargnnError
+from sargnn.launch.ending import end_process
 from sargnn.tracking import files
 from sargnn.tracking.summary import read_summary
 
@@ -126,7 +126,7 @@ def _output(command: Sequence[str], kept: Kept, environment: dict[str, str]) -> 
     try:
         output, errors = process.communicate()
     except BaseException:
-        _end(process)
+        end_process(process, _ENDED_BY)
         raise
     if process.returncode:
         lines = errors.strip().splitlines() or [f"exit code {process.returncode}"]
@@ -136,16 +136,3 @@ def _output(command: Sequence[str], kept: Kept, environment: dict[str, str]) -> 
             hint="the same command again goes on from here",
         )
     return output
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """Let it end its workers, by force where it does not."""
-    for number, patience_s in _ENDED_BY:
-        with suppress(ProcessLookupError):
-            if number == signal.SIGKILL:
-                os.killpg(process.pid, number)
-            else:
-                process.send_signal(number)
-        with suppress(subprocess.TimeoutExpired):
-            process.communicate(timeout=patience_s)
-            return
