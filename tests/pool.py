@@ -6,20 +6,16 @@ Workers are forked from a server that has imported everything (``tests/preload.p
 from __future__ import annotations
 
 import atexit
-import multiprocessing
 import signal
 import tempfile
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from functools import cache
-from multiprocessing import forkserver
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 import torch.distributed as dist
 
@@ -28,6 +24,7 @@ from sargnn.engine import pool as engine_pool
 from sargnn.launch.compile import warm_up
 from sargnn.partition.cut import parts_of
 from tests.graphs import assign, nasty_graph, typed_graph
+from tests.in_process import fork_server
 
 _POOLS: dict[int, Pool] = {}
 
@@ -73,22 +70,12 @@ def _compile() -> None:
         list(parts_of(graph, assign(graph, "random", 2), 2))
 
 
-def _fork_server() -> ForkServerContext:
-    """Started on first use; its workers run Numba's own threads, since GNU OpenMP does not survive a fork."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.preload"])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NUMBA_THREADING_LAYER", "workqueue")
-        forkserver.ensure_running()
-    return context
-
-
 class Pool:
     """``world`` processes in one gloo group; each call runs a module-level function on every rank."""
 
     def __init__(self, world: int) -> None:
         _compile()
-        context = _fork_server()
+        context = fork_server()
         self._folder = tempfile.TemporaryDirectory()
         store = str(Path(self._folder.name) / "store")
         self._pipes: list[Connection] = []

@@ -107,20 +107,20 @@ def _run(words: Sequence[str], label: str, run_dir: Path, environment: dict[str,
     # A point of an experiment that is a sweep is none itself.
     command = [sys.executable, "-m", "sargnn.cli.main", "train", *words, f"run_dir={run_dir}", "hydra.mode=RUN"]
     # A session of its own: what ends the sweep is handed on once, by us.
-    process = subprocess.Popen(
-        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
     lines: list[str] = []
-    assert process.stderr is not None
-    try:
-        for line in process.stderr:
-            lines.append(line.rstrip())
-            if line.startswith(("epoch", "training")):
-                print(f"  {line.rstrip()}", file=sys.stderr)
-        code = process.wait()
-    except KeyboardInterrupt:
-        _end_point(process)
-        return Outcome(label, run_dir, "interrupted", _summary(run_dir), "the sweep was interrupted")
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stderr is not None
+        try:
+            for line in process.stderr:
+                lines.append(line.rstrip())
+                if line.startswith(("epoch", "training")):
+                    print(f"  {line.rstrip()}", file=sys.stderr)
+            code = process.wait()
+        except KeyboardInterrupt:
+            _end_point(process)
+            return Outcome(label, run_dir, "interrupted", _summary(run_dir), "the sweep was interrupted")
     summary = _summary(run_dir)
     if code == 0 and summary is not None and summary.status == "finished":
         return Outcome(label, run_dir, "finished", summary)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.launch.test_train import run
+from tests.in_process import sargnn_here as run
 
 
 def test_a_table_a_file_and_a_plot(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.launch.test_train import ROOT, command, run
+from tests.in_process import sargnn_here as run
+from tests.launch.test_train import ROOT, command
 
 TINY = ["dataset.scale=0.001", "model.hidden=8", "epochs=3", "rounds=1", "limits=false", "worlds=[2]", "modes=[sar]"]
 OTHER = """
@@ -44,7 +45,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "other.py").write_text(OTHER)
     words = [word for word in TINY if not word.startswith(("limits", "modes"))]
     words += ["models=[sage]", "modes=[sar,domain_parallel]", f"+others.mine='{sys.executable} {folder / 'other.py'}'"]
-    done = run(folder, "bench", "table", *words, timeout=500)
+    done = run(folder, "bench", "table", *words)
     assert done.returncode == 0, done.stderr
     assert max(len(line) for line in done.stdout.splitlines()) <= 80 and "stock DGL" in done.stdout
     return folder
@@ -92,7 +93,7 @@ def test_what_is_measured_is_kept(made: Path, tmp_path: Path) -> None:
     lost = folder / "bench" / "runs" / "sage" / "sar-world-2-1.json"
     lost.unlink()  # as if it had been killed: the run folder is there
     before = measured(folder)
-    done = run(folder, "bench", "table", *words, timeout=300)
+    done = run(folder, "bench", "table", *words)
     assert done.returncode == 0 and "are kept" in done.stderr, done.stderr
     after = measured(folder)
     assert {name: after[name] for name in before} == before and len(after) == len(before) + 1
@@ -134,7 +135,7 @@ def test_an_interrupt_ends_what_runs(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize(("model", "more"), [("gat", []), ("rgcn", ["dataset=mag_like"])])
 def test_other_models_beside_stock(model: str, more: list[str], tmp_path: Path) -> None:
-    done = run(tmp_path, "bench", "table", f"models=[{model}]", *TINY, *more, timeout=500)
+    done = run(tmp_path, "bench", "table", f"models=[{model}]", *TINY, *more)
     assert done.returncode == 0, done.stderr
     rows = rows_of(tmp_path, model)
     assert rows["sar, world 2"]["epoch_to_stock"] > 0 and rows["stock DGL"]["peak_bytes"] > 0
@@ -176,5 +177,5 @@ def test_a_row_that_fails_is_named(tmp_path: Path) -> None:
         ("python -c print(5)", "times_s"),
         ("nowhere/at/all", "cannot be started"),
     ):
-        done = run(tmp_path, "bench", "table", *words, f"+others.mine='{other}'", timeout=300)
+        done = run(tmp_path, "bench", "table", *words, f"+others.mine='{other}'")
         assert done.returncode == 1 and what in done.stderr and "Traceback" not in done.stderr, (other, done.stderr)

@@ -12,26 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from sargnn.cli.main import main
+from tests.in_process import sargnn_here
 
 Sargnn = Callable[..., subprocess.CompletedProcess[str]]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def sargnn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Sargnn:
-    """``sargnn(*arguments, folder=...)``: the command in that folder, or in ``tmp_path``."""
-    monkeypatch.setenv("COLUMNS", "80")
+def sargnn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sargnn:
+    """``sargnn(*arguments, folder=...)``: the command in that folder, or in ``tmp_path``, in this process."""
+    monkeypatch.chdir(tmp_path)
 
     def call(*arguments: str, folder: Path = tmp_path) -> subprocess.CompletedProcess[str]:
-        monkeypatch.chdir(folder)
-        capsys.readouterr()
-        code = main(arguments)
-        return subprocess.CompletedProcess(arguments, code, *capsys.readouterr())
+        return sargnn_here(folder, *arguments)
 
     return call
-
-
-ROOT = Path(__file__).parents[2]
 
 
 def run(folder: Path, *arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:

@@ -15,7 +15,7 @@ from sargnn.cli.compare import _label, read_runs
 from sargnn.cli.compare_curves import over_seeds
 from sargnn.errors import ConfigError
 from sargnn.tracking.curves import deviation, mean_and_deviation
-from tests.launch.test_train import run
+from tests.in_process import sargnn_here as run
 
 TINY = ["debug=tiny", "tracking=none"]
 

@@ -11,7 +11,8 @@ import yaml
 
 from sargnn.cli.completion import candidates
 from sargnn.cli.conf_folders import conf_dir, find_folders
-from tests.cli.conftest import Sargnn, run
+from tests.cli.conftest import Sargnn
+from tests.in_process import sargnn_here as run
 
 WIDE = """\
 # A wide model of our own

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from sargnn.cli.compose import compose_verb
-from tests.cli.conftest import Sargnn, run
+from tests.cli.conftest import Sargnn
+from tests.in_process import sargnn_here as run
 
 RECIPE = ["debug=tiny", "labels=masked", "smooth=cs", "mfg=true", "epochs=6", "checkpoint.every=2", "tracking=none"]
 

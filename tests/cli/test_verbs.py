@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from tests.cli.conftest import Sargnn, run, started
+from tests.in_process import sargnn_here
 
 TINY = ["debug=tiny"]
 
@@ -25,7 +26,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a sweep of four points, one of which fails, and two runs."""
     folder = tmp_path_factory.mktemp("runs")
     for name, more in (("one", ["mode=sar"]), ("two", ["mode=one_shot", "world=3"])):
-        done = run(folder, "train", *TINY, f"run_name={name}", *more)
+        done = sargnn_here(folder, "train", *TINY, f"run_name={name}", *more)
         assert done.returncode == 0, done.stderr
     return folder
 
@@ -58,14 +59,14 @@ def test_compare(sargnn: Sargnn, runs: Path) -> None:
 def test_track_sends_once(sargnn: Sargnn, runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "runs" / "one", tmp_path / "one")
     uri = f"sqlite:///{tmp_path / 'late.db'}"
-    done = run(tmp_path, "track", "one", f"tracking.uri={uri}")
+    done = sargnn_here(tmp_path, "track", "one", f"tracking.uri={uri}")
     assert done.returncode == 0, done.stderr
     with sqlite3.connect(tmp_path / "late.db") as database:
         losses = database.execute("select value from metrics where key = 'loss' order by step").fetchall()
         params = dict(database.execute("select key, value from params").fetchall())
     assert [loss for (loss,) in losses] == json.loads((tmp_path / "one" / "summary.json").read_text())["losses"]
     assert params["mode.name"] == "sar" and "partition.edge_cut" in params
-    done = run(tmp_path, "track", "one", f"tracking.uri={uri}")
+    done = sargnn_here(tmp_path, "track", "one", f"tracking.uri={uri}")
     assert done.returncode == 1 and "sent already" in done.stderr
     done = sargnn("track", ".")
     assert done.returncode == 1 and "no run folder" in done.stderr
@@ -112,7 +113,7 @@ def test_two_first_runs_at_once(tmp_path: Path) -> None:
 def test_a_sweep(tmp_path: Path) -> None:
     """A failed point stops no other; a second start runs what is not finished; MLflow has parent and children."""
     arguments = ["-m", *TINY, "tracking=mlflow", "kernel=fused", "mode=sar,domain_parallel", "model=sage,gcn"]
-    done = run(tmp_path, "train", *arguments)
+    done = sargnn_here(tmp_path, "train", *arguments)
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
     assert done.stdout.count("finished") == 2 and done.stdout.count("failed") == 2
     assert "failed: mode=domain_parallel model=sage: No kernel can serve" in done.stderr
@@ -123,7 +124,7 @@ def test_a_sweep(tmp_path: Path) -> None:
         parents = database.execute("select run_uuid from tags where key = 'sweep'").fetchall()
         children = database.execute("select value from tags where key = 'mlflow.parentRunId'").fetchall()
     assert len(parents) == 1 and children == [*parents, *parents]
-    done = run(tmp_path, "train", *arguments)
+    done = sargnn_here(tmp_path, "train", *arguments)
     assert done.stdout.count("skipped") == 2 and done.stdout.count("failed") == 2 and "skip_finished=false" in done.stderr
     assert (folder / "000").is_dir() and not (folder / "000-2").exists()
 
@@ -137,14 +138,14 @@ def test_an_experiment_may_be_a_sweep(tmp_path: Path) -> None:
     points = sweep_points("train", ["experiment=modes_sweep", "model=gcn"], multirun=False)
     assert points is not None and len(points) == 4  # what is given is not swept
     assert sweep_points("train", ["world=2"], multirun=False) is None
-    done = run(tmp_path, "train", "experiment=scaling_sweep", *TINY, "world=2", "epochs=1")
+    done = sargnn_here(tmp_path, "train", "experiment=scaling_sweep", *TINY, "world=2", "epochs=1")
     assert done.returncode == 0 and done.stdout.count("finished") == 2, done.stdout + done.stderr
 
 
 def test_ui(sargnn: Sargnn, tmp_path: Path) -> None:
     done = sargnn("ui")
     assert done.returncode == 1 and "no MLflow store" in done.stderr
-    done = run(tmp_path, "train", *TINY, "tracking=mlflow")
+    done = sargnn_here(tmp_path, "train", *TINY, "tracking=mlflow")
     assert done.returncode == 0, done.stderr
     with socket.socket() as busy:
         busy.bind(("127.0.0.1", 0))

@@ -20,7 +20,7 @@ from sargnn.partition.cut import parts_of
 from sargnn.resolve import resolve
 from sargnn.tracking.summary import read_summary
 from sargnn.training.build import make_trainer
-from tests.cli.conftest import run
+from tests.in_process import sargnn_here as run
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "EXTENDING.md").read_text()

@@ -1,0 +1,54 @@
+"""``sargnn`` called in the tests' own process, which costs no interpreter's start.
+
+Its workers are processes as always. They come from the fork server that the tests' pools use too, so they start at once; what
+is said of start-up, memory, signals or threads needs a launching process of its own (``tests.processes``).
+"""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import os
+import signal
+import subprocess
+import warnings
+from contextlib import redirect_stderr, redirect_stdout
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from sargnn.cli.main import main
+from sargnn.launch.env import worker_environment
+
+
+def fork_server() -> ForkServerContext:
+    """Started on first use; its workers run Numba's own threads, since GNU OpenMP does not survive a fork."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["sargnn.launch.ignore_signals", "tests.preload"])
+    with patch.dict(os.environ, worker_environment(threads=1)):
+        forkserver.ensure_running()
+    return context
+
+
+def sargnn_here(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """``sargnn`` with these words in ``folder``, 80 columns wide; the environment is as before when it has ended."""
+    fork_server()
+    stdout, stderr = io.StringIO(), io.StringIO()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        with (
+            patch.dict(os.environ, {"COLUMNS": "80"}), warnings.catch_warnings(), pytest.MonkeyPatch.context() as place,
+            redirect_stdout(stdout), redirect_stderr(stderr),
+        ):  # fmt: skip
+            warnings.resetwarnings()
+            warnings.simplefilter("ignore")  # of others' code; a command's user sees none of them
+            warnings.filterwarnings("error", module="sargnn")
+            place.chdir(folder)
+            code = main(arguments)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    return subprocess.CompletedProcess(["sargnn", *arguments], code, stdout.getvalue(), stderr.getvalue())
