@@ -26,13 +26,19 @@ for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
     if signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, lambda *_: None)
 
-# Files that take long, so that no process begins one when the others are done. Those that mostly wait for what they start come
-# first: others compute meanwhile.
+# Files that take long for the few tests they hold, so that no process begins one when the others are done.
 _FIRST = (
     "tests/cli/test_readme.py",
-    "tests/bench/test_table.py",
+    "tests/cli/test_verbs.py",
     "tests/parity/test_first_step.py",
     "tests/launch/test_train.py",
+    "tests/bench/test_table.py",
+    "tests/parity/test_curves.py",
+    "tests/engine/test_attention_memory.py",
+    "tests/launch/test_meeting.py",
+    "tests/bench/test_epoch.py",
+    "tests/cli/test_signals.py",
+    "tests/test_leftovers.py",
 )
 
 SHARED = Path(__file__).parent.parent.parent / "shared"

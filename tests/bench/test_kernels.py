@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from tests.in_process import sargnn_here as run
+from tests.processes import run_command, sargnn_command
 
 
 def test_a_table_a_file_and_a_plot(tmp_path: Path) -> None:
-    done = run(tmp_path, "bench", "kernels", "dataset.scale=0.001", "widths=[8,20]", "repeats=3", "threads=1")
+    words = ["dataset.scale=0.001", "widths=[8,20]", "repeats=3", "threads=1"]
+    done = run_command(sargnn_command("bench", "kernels", *words), tmp_path, environment={**os.environ, "COLUMNS": "80"})
     assert done.returncode == 0, done.stderr
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
     found = json.loads((tmp_path / "bench" / "kernels.json").read_text())

@@ -1,13 +1,9 @@
-"""The memory of one attention step, in a process of its own: prints a JSON object.
-
-python -m tests.engine.peak_of_step MODE NUM_NODES NUM_EDGES HEADS WIDTH gat|gatv2
-"""
+"""The memory of one attention step, in a process of its own."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import sys
+from multiprocessing.connection import Connection
 
 import torch
 
@@ -21,7 +17,9 @@ from sargnn.shards.plan import Shard
 from sargnn.tracking.memory import PeakMeter, return_freed_memory
 
 
-def main(mode: str, nodes: int, edges: int, heads: int, width: int, operation: str) -> None:
+def send_peak(pipe: Connection, mode: str, nodes: int, edges: int, heads: int, width: int, operation: str) -> None:
+    """Send the peak in bytes, of forward and backward of ``operation``, ``gat`` or ``gatv2``."""
+    torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
     src = torch.randint(nodes, (edges,), generator=generator, dtype=torch.int32)
     dst = torch.randint(nodes, (edges,), generator=generator, dtype=torch.int32).sort().values
@@ -50,9 +48,4 @@ def main(mode: str, nodes: int, edges: int, heads: int, width: int, operation: s
         out.backward(grad)
         del out
         peaks.append(meter.end())
-    print(json.dumps({"peak_bytes": peaks[1]}))
-
-
-if __name__ == "__main__":
-    mode, nodes, edges, heads, width, operation = sys.argv[1:]
-    main(mode, int(nodes), int(edges), int(heads), int(width), operation)
+    pipe.send(peaks[1])

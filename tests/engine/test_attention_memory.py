@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+
+from tests.engine.peak_of_step import send_peak
+from tests.in_process import fork_server
 
 NODES, EDGES, HEADS, WIDTH = 20_000, 1_500_000, 8, 16
 
 
 def peak(mode: str, edges: int, operation: str = "gat") -> int:
     """Bytes above what is resident once graph and rows are there: so without the graph's own index arrays."""
-    command = [sys.executable, "-m", "tests.engine.peak_of_step", mode, *map(str, (NODES, edges, HEADS, WIDTH)), operation]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
-    return int(json.loads(done.stdout)["peak_bytes"])
+    context = fork_server()
+    receive, send = context.Pipe(duplex=False)
+    process = context.Process(target=send_peak, args=(send, mode, NODES, edges, HEADS, WIDTH, operation), daemon=True)
+    process.start()
+    send.close()
+    with receive:
+        found = int(receive.recv())
+    process.join()
+    return found
 
 
 @pytest.mark.parametrize(

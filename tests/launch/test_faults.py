@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.test_train import ROOT, SMALL, run, search_path, summary_of
+from tests.in_process import sargnn_here as run
+from tests.launch.test_train import ROOT, SMALL, search_path, summary_of
 from tests.long import faults
 
 
@@ -17,10 +18,10 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[fl
     return folder, faults.reference(folder)
 
 
-pytestmark = pytest.mark.alone
 FEW = ["in_checkpoint", "stop", "early_stop", "launcher", "group_wide", "restarts", "disk_checkpoint", "memory"]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("name", FEW)
 def test_fault(undisturbed: tuple[Path, list[float]], tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", search_path(ROOT))

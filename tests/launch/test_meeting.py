@@ -19,8 +19,9 @@ import torch.distributed as dist
 from sargnn.comm.join import TOKEN, address_to_listen_on, prove_to_peers
 from sargnn.comm.meeting import MeetingServer, MeetingStore
 from sargnn.errors import CommError
+from tests.in_process import sargnn_here
 from tests.pool import pool
-from tests.processes import family, run_command, sargnn_command, started_command
+from tests.processes import family, sargnn_command, started_command
 
 SMALL = ["world=3", "tracking=none", "dataset.num_nodes=600", "model.hidden=16", "run_dir=run"]
 KEYS = ("sargnn/lost", "sargnn/heartbeat/0", "sargnn/heartbeat/1", "0//cpu//0/0", "default_pg/0//cpu//0/1")
@@ -203,7 +204,7 @@ def _listening(processes: list[psutil.Process]) -> list[tuple[str, int]]:
 def test_a_local_run_listens_on_loopback_only_and_a_stranger_changes_nothing(tmp_path: Path) -> None:
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": ""}
     del environment["GLOO_SOCKET_IFNAME"]
-    command = sargnn_command("train", *SMALL, "epochs=300", "eval_every=100")
+    command = sargnn_command("train", *SMALL, "epochs=150", "eval_every=50")
     with started_command(command, tmp_path, environment=environment) as launcher:
         metrics, deadline = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 240
         while not metrics.exists():
@@ -217,7 +218,7 @@ def test_a_local_run_listens_on_loopback_only_and_a_stranger_changes_nothing(tmp
         _, stderr = launcher.communicate(timeout=240)
     assert launcher.returncode == 0, stderr
     disturbed = json.loads((tmp_path / "run" / "summary.json").read_text())
-    done = run_command(sargnn_command("train", *SMALL[:-1], "epochs=300", "eval_every=100", "run_dir=other"), tmp_path)
+    done = sargnn_here(tmp_path, "train", *SMALL[:-1], "epochs=150", "eval_every=50", "run_dir=other")
     assert done.returncode == 0, done.stderr
     assert disturbed["losses"] == json.loads((tmp_path / "other" / "summary.json").read_text())["losses"]
 

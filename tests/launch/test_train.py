@@ -271,7 +271,7 @@ class Patient(Sar):
 '''
 
 
-@pytest.mark.alone
+@pytest.mark.long
 def test_a_new_mode_is_one_file_one_yaml_and_one_line(
     finished: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:

@@ -18,12 +18,12 @@ from sargnn.kernels import KERNELS
 from sargnn.models import MODELS
 from sargnn.resolve import resolve
 from tests.graphs import assign
+from tests.in_process import sargnn_here
 from tests.parity import cases
 from tests.parity.cases import PAIRS
 from tests.parity.covering import spread
 from tests.parity.oracle import Definition, Params, Place, Tensor
 from tests.parity.test_first_step import GRAPHS, check
-from tests.processes import run_command, sargnn_command
 
 WORLDS = [1, 2, 4]
 TOYS = Path(__file__).parent / "toys"
@@ -94,7 +94,7 @@ def test_one_command_trains_them_all(folder: Path) -> None:
     losses = []
     for number, words in enumerate((["mode=toy", "kernel=toy", "partitioner=toy", "world=2"], ["world=1"])):
         run_dir = folder / f"run{number}"
-        done = run_command(sargnn_command(*tiny, *words, f"run_dir={run_dir}"), folder)
+        done = sargnn_here(folder, *tiny, *words, f"run_dir={run_dir}")
         assert done.returncode == 0, done.stderr
         summary = json.loads((run_dir / "summary.json").read_text())
         losses.append(summary["losses"])
