@@ -170,12 +170,12 @@ def test_mistakes_are_answered(tmp_path: Path) -> None:
     assert done.returncode == 0 and "rounds" in done.stdout and max(len(x) for x in done.stdout.splitlines()) <= 80
 
 
-def test_a_row_that_fails_is_named(tmp_path: Path) -> None:
-    words = [*TINY, "models=[sage]", "stock=false", "not_static=[]"]
+def test_a_row_that_fails_is_named(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made, tmp_path / "copy")  # of which all else is measured
     for other, what in (
         ("python -c raise(SystemExit(3))", "exit code 3"),
         ("python -c print(5)", "times_s"),
         ("nowhere/at/all", "cannot be started"),
     ):
-        done = run(tmp_path, "bench", "table", *words, f"+others.mine='{other}'")
+        done = run(tmp_path / "copy", "bench", "table", *TINY, "models=[sage]", f"+others.another='{other}'")
         assert done.returncode == 1 and what in done.stderr and "Traceback" not in done.stderr, (other, done.stderr)

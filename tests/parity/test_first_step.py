@@ -151,29 +151,25 @@ def test_prefetch_depth_changes_nothing(depth: int) -> None:
     check(cases.model_config("sage"), world=4, prefetch_depth=depth)
 
 
-@pytest.mark.parametrize("depth", [0, 1, 3])
-@pytest.mark.parametrize("rows", [1, 7, 30])
-@pytest.mark.parametrize("aggregator", ["mean", "max"])
+@pytest.mark.parametrize(("aggregator", "rows", "depth"), spread(["mean", "max"], [1, 7, 30], [0, 1, 3]))
 def test_messages_in_pieces_change_nothing(aggregator: str, rows: int, depth: int) -> None:
     model = cases.model_config("sage", aggregator=aggregator, input_dropout=0.3)
     check(model, world=4, partitioner="metis", message_rows=rows, prefetch_depth=depth)
 
 
-@pytest.mark.parametrize("depth", [0, 1, 3])
-@pytest.mark.parametrize("rows", [1, 7, 30])
-@pytest.mark.parametrize("mode", ["sar", "no_remat"])
-@pytest.mark.parametrize("name", ["gat", "gatv2", "rgcn"])
+@pytest.mark.parametrize(
+    ("name", "mode", "rows", "depth"), spread(["gat", "gatv2", "rgcn"], ["sar", "no_remat"], [1, 7, 30], [0, 1, 3], strength=3)
+)
 def test_case_two_in_pieces_changes_nothing(name: str, mode: str, rows: int, depth: int) -> None:
     """The running maximum changes from piece to piece, and sar fetches the pieces again in backward."""
     model = cases.model_config(name)
     check(model, mode=mode, world=4, partitioner="metis", message_rows=rows, prefetch_depth=depth)
 
 
-@pytest.mark.parametrize("name", ["sage", "gat", "rgcn"])
-@pytest.mark.parametrize("mode", ["sar", "no_remat"])
-@pytest.mark.parametrize("rows", [None, 10])
-@pytest.mark.parametrize("depth", [0, 1, 2])
-@pytest.mark.parametrize("partitioner", ["metis", "apart"])
+@pytest.mark.parametrize(
+    ("partitioner", "depth", "rows", "mode", "name"),
+    spread(["metis", "apart"], [0, 1, 2], [None, 10], ["sar", "no_remat"], ["sage", "gat", "rgcn"], strength=3),
+)
 def test_buffers_never_exceed_the_plan(partitioner: str, depth: int, rows: int | None, mode: str, name: str) -> None:
     config = cases.run_config(
         cases.model_config(name), mode=mode, world=4, partitioner=partitioner, prefetch_depth=depth, message_rows=rows

@@ -115,11 +115,11 @@ def test_curve(case: str) -> None:
         assert answer["accuracies"] == want["accuracies"]
 
 
-@pytest.mark.parametrize("labels", [LabelsConfig(), REUSED], ids=["plain", "labels"])
-@pytest.mark.parametrize("mode", ["sar", "one_shot", "domain_parallel"])
-@pytest.mark.parametrize("name", cases.NAMES)
-def test_without_batch_norm_message_flow_changes_nothing(name: str, mode: str, labels: LabelsConfig) -> None:
-    runs = []
+@pytest.mark.parametrize(
+    ("name", "mode", "reuse"), spread(cases.NAMES, ["sar", "one_shot", "domain_parallel"], [None, REUSED.reuse])
+)
+def test_without_batch_norm_message_flow_changes_nothing(name: str, mode: str, reuse: int | None) -> None:
+    runs, labels = [], LabelsConfig() if reuse is None else REUSED
     for mfg in (False, True):
         model = cases.model_config(name, norm="none")
         config = cases.run_config(model, mode=mode, world=2, epochs=8, labels=labels, mfg=mfg)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from sargnn.errors import StoreError
 from sargnn.training import checkpoint
 from tests.graphs import nasty_graph, typed_graph
 from tests.parity import cases
+from tests.parity.covering import spread
 from tests.pool import pool
 
 EPOCHS, HALF = 10, 4
@@ -48,9 +51,7 @@ def test_epochs_written(tmp_path: Path) -> None:
     assert names[-2:] == ["epoch_000008", "epoch_000010"]  # every fourth, and the last
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp64"])
-@pytest.mark.parametrize("world", [1, 4])
-@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize(("name", "world", "precision"), spread(list(GRAPHS), [1, 4], ["fp32", "fp64"]))
 def test_going_on_is_bit_identical(tmp_path: Path, name: str, world: int, precision: str) -> None:
     config = config_of(name, world=world, partitioner="random", precision=precision)
     keep_all = dataclasses.replace(config, checkpoint=CheckpointConfig(every=HALF, keep=9))
@@ -62,6 +63,20 @@ def test_going_on_is_bit_identical(tmp_path: Path, name: str, world: int, precis
         assert len(one["losses"]) == EPOCHS
 
 
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, list[float]]]:
+    """Of a model: the folder with its checkpoints, and its losses; trained once, on four workers."""
+
+    @cache
+    def train(name: str) -> tuple[Path, list[float]]:
+        folder = tmp_path_factory.mktemp(name)
+        config = config_of(name, world=4, partitioner="random")
+        config = dataclasses.replace(config, checkpoint=CheckpointConfig(every=HALF, keep=9))
+        return folder, pool(4)(trained, config, GRAPHS[name], str(folder), None)[0]["losses"]
+
+    return train
+
+
 @pytest.mark.parametrize(
     "choices",
     [
@@ -71,17 +86,15 @@ def test_going_on_is_bit_identical(tmp_path: Path, name: str, world: int, precis
     ids=str,
 )  # fmt: skip
 @pytest.mark.parametrize("name", ["sage", "rgcn"])
-def test_going_on_elsewhere_is_the_same_curve(tmp_path: Path, name: str, choices: dict[str, Any]) -> None:
+def test_going_on_elsewhere_is_the_same_curve(
+    uninterrupted: Callable[[str], tuple[Path, list[float]]], tmp_path: Path, name: str, choices: dict[str, Any]
+) -> None:
     if name == "sage" and choices.get("partitioner") == "by_type":
         choices = choices | {"partitioner": "metis"}
-    config = dataclasses.replace(
-        config_of(name, world=4, partitioner="random"), checkpoint=CheckpointConfig(every=HALF, keep=9)
-    )
-    whole = pool(4)(trained, config, GRAPHS[name], str(tmp_path / "a"), None)[0]
+    folder, losses = uninterrupted(name)
     other = config_of(name, **choices)
-    start = str(checkpoint.path_of(tmp_path / "a", HALF))
-    again = pool(other.world)(trained, other, GRAPHS[name], str(tmp_path / "b"), start)[0]
-    np.testing.assert_allclose(again["losses"], whole["losses"], rtol=1e-8)
+    again = pool(other.world)(trained, other, GRAPHS[name], str(tmp_path), str(checkpoint.path_of(folder, HALF)))[0]
+    np.testing.assert_allclose(again["losses"], losses, rtol=1e-8)
 
 
 def test_embeddings_lie_in_the_order_of_original_ids(tmp_path: Path) -> None:
