@@ -7,7 +7,7 @@ import pytest
 from tests.engine.peak_of_step import send_peak
 from tests.in_process import fork_server
 
-NODES, EDGES, HEADS, WIDTH = 20_000, 1_500_000, 8, 16
+NODES, EDGES, HEADS, WIDTH = 10_000, 750_000, 8, 16
 
 
 def peak(mode: str, edges: int, operation: str = "gat") -> int:
