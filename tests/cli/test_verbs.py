@@ -137,8 +137,8 @@ def test_an_experiment_may_be_a_sweep(tmp_path: Path) -> None:
     points = sweep_points("train", ["experiment=modes_sweep", "model=gcn"], multirun=False)
     assert points is not None and len(points) == 4  # what is given is not swept
     assert sweep_points("train", ["world=2"], multirun=False) is None
-    done = sargnn_here(tmp_path, "train", "experiment=scaling_sweep", *TINY, "world=2", "epochs=1")
-    assert done.returncode == 0 and done.stdout.count("finished") == 2, done.stdout + done.stderr
+    done = sargnn_here(tmp_path, "train", "experiment=scaling_sweep", *TINY, "world=2", "mode=sar", "epochs=1")
+    assert done.returncode == 0 and done.stdout.count("finished") == 1, done.stdout + done.stderr
 
 
 def test_ui(sargnn: Sargnn, tmp_path: Path) -> None:

@@ -138,12 +138,12 @@ def test_a_profile_accounts_for_the_time(tmp_path: Path) -> None:
 
 def test_thirty_two_workers(tmp_path: Path) -> None:
     """More workers than cores by far: they start, agree with one process, and share what they start with."""
-    done = run(tmp_path, "train", "world=32", "tracking=none", *SMALL)
+    done = run(tmp_path, "train", "world=32", "tracking=none", *SMALL, "epochs=2")
     assert done.returncode == 0, done.stderr
     many = summary_of(tmp_path / "run")
     assert len(many["private_bytes_before_loading"]) == 32
     assert all(private < 60e6 for private in many["private_bytes_before_loading"])
-    done = sargnn_here(tmp_path, "train", "world=1", "tracking=none", *SMALL, "run_dir=one")
+    done = sargnn_here(tmp_path, "train", "world=1", "tracking=none", *SMALL, "run_dir=one", "epochs=2")
     assert done.returncode == 0, done.stderr
     for loss, wanted in zip(many["losses"], summary_of(tmp_path / "one")["losses"], strict=True):
         assert abs(loss - wanted) <= 1e-4 * wanted
@@ -291,7 +291,7 @@ def test_a_new_mode_is_one_file_one_yaml_and_one_line(
 def test_the_curve_on_cora_is_the_same_in_the_launched_run(cora: Path, tmp_path: Path) -> None:
     common = ["dataset=ogb_dir", f"dataset.root={cora}", "dataset.add_inverse_edges=false", "experiment=cora_sage"]
     for world, mode in ((4, "sar"), (1, "domain_parallel")):
-        chosen = [f"world={world}", f"mode={mode}", "tracking=none", "epochs=30", f"run_dir=run{world}"]
+        chosen = [f"world={world}", f"mode={mode}", "tracking=none", "epochs=12", f"run_dir=run{world}"]
         done = sargnn_here(tmp_path, "train", *common, *chosen)
         assert done.returncode == 0, done.stderr
     one, four = summary_of(tmp_path / "run1"), summary_of(tmp_path / "run4")

@@ -102,7 +102,10 @@ def single(name: str, labels: LabelsConfig, mfg: bool) -> dict[str, Any]:
     return cases.curve(Group.single(), config, graph(name))
 
 
-@pytest.mark.parametrize("case", CURVES)
+LONG = ("sage-one_shot-4", "gcn-sar-8", "rgcn-domain_parallel-4", "gatv2-no_remat-2")
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.long] if case in LONG else []) for case in CURVES])
 def test_curve(case: str) -> None:
     """30 epochs with dropout, batch norm and label draws, and the last evaluation, on any number of workers."""
     name, mode, kernel, partitioner, world, labels, mfg = CURVES[case]
