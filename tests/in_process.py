@@ -12,7 +12,8 @@ import os
 import signal
 import subprocess
 import warnings
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -33,22 +34,28 @@ def fork_server() -> ForkServerContext:
     return context
 
 
+@contextmanager
+def kept_handlers() -> Iterator[None]:
+    """What the block sets for these signals is undone at its end."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def sargnn_here(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """``sargnn`` with these words in ``folder``, 80 columns wide; the environment is as before when it has ended."""
     fork_server()
     stdout, stderr = io.StringIO(), io.StringIO()
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        with (
-            patch.dict(os.environ, {"COLUMNS": "80"}), warnings.catch_warnings(), pytest.MonkeyPatch.context() as place,
-            redirect_stdout(stdout), redirect_stderr(stderr),
-        ):  # fmt: skip
-            warnings.resetwarnings()
-            warnings.simplefilter("ignore")  # of others' code; a command's user sees none of them
-            warnings.filterwarnings("error", module="sargnn")
-            place.chdir(folder)
-            code = main(arguments)
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+    with (
+        kept_handlers(), patch.dict(os.environ, {"COLUMNS": "80"}), warnings.catch_warnings(),
+        pytest.MonkeyPatch.context() as place, redirect_stdout(stdout), redirect_stderr(stderr),
+    ):  # fmt: skip
+        warnings.resetwarnings()
+        warnings.simplefilter("ignore")  # of others' code; a command's user sees none of them
+        warnings.filterwarnings("error", module="sargnn")
+        place.chdir(folder)
+        code = main(arguments)
     return subprocess.CompletedProcess(["sargnn", *arguments], code, stdout.getvalue(), stderr.getvalue())

@@ -106,8 +106,8 @@ def run_sweep(points: Sequence[Point], folders: ConfFolders) -> int:
 def _run(words: Sequence[str], label: str, run_dir: Path, environment: dict[str, str]) -> Outcome:
     # A point of an experiment that is a sweep is none itself.
     command = [sys.executable, "-m", "sargnn.cli.main", "train", *words, f"run_dir={run_dir}", "hydra.mode=RUN"]
-    # A session of its own: what ends the sweep is handed on once, by us.
     lines: list[str] = []
+    # A session of its own: what ends the sweep is handed on once, by us.
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 from sargnn.cli.signals import as_interrupts
 from sargnn.cli.sweep import _end_point
+from tests.in_process import kept_handlers
 
 _POINT = """
 import signal, sys, time
@@ -20,15 +20,7 @@ time.sleep(60)
 """
 
 
-@pytest.fixture
-def kept_handlers() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-@pytest.mark.usefixtures("kept_handlers")
+@kept_handlers()
 def test_an_ignored_signal_stays_ignored() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     as_interrupts()
@@ -37,7 +29,7 @@ def test_an_ignored_signal_stays_ignored() -> None:
         signal.raise_signal(signal.SIGTERM)
 
 
-@pytest.mark.usefixtures("kept_handlers")
+@kept_handlers()
 def test_a_point_that_ignores_interrupts_is_asked_by_another_signal_first() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited, as what a shell starts in the background does
     with subprocess.Popen(

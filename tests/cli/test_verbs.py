@@ -23,7 +23,7 @@ TINY = ["debug=tiny"]
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a sweep of four points, one of which fails, and two runs."""
+    """A folder with two runs."""
     folder = tmp_path_factory.mktemp("runs")
     for name, more in (("one", ["mode=sar"]), ("two", ["mode=one_shot", "world=3"])):
         done = sargnn_here(folder, "train", *TINY, f"run_name={name}", *more)
@@ -112,20 +112,20 @@ def test_two_first_runs_at_once(tmp_path: Path) -> None:
 
 def test_a_sweep(tmp_path: Path) -> None:
     """A failed point stops no other; a second start runs what is not finished; MLflow has parent and children."""
-    arguments = ["-m", *TINY, "tracking=mlflow", "kernel=fused", "mode=sar,domain_parallel"]
+    arguments = ["-m", *TINY, "tracking=mlflow", "kernel=fused", "mode=domain_parallel,sar"]
     done = sargnn_here(tmp_path, "train", *arguments)
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
     assert done.stdout.count("finished") == 1 and done.stdout.count("failed") == 1
     assert "failed: mode=domain_parallel: No kernel can serve" in done.stderr
     (folder,) = (tmp_path / "sweeps").iterdir()
-    assert yaml.safe_load((folder / "000" / "config.yaml").read_text())["mode"]["name"] == "sar"
+    assert yaml.safe_load((folder / "001" / "config.yaml").read_text())["mode"]["name"] == "sar"
     with sqlite3.connect(tmp_path / "mlflow.db") as database:
         parents = database.execute("select run_uuid from tags where key = 'sweep'").fetchall()
         children = database.execute("select value from tags where key = 'mlflow.parentRunId'").fetchall()
     assert len(parents) == 1 and children == parents
     done = sargnn_here(tmp_path, "train", *arguments)
     assert done.stdout.count("skipped") == 1 and done.stdout.count("failed") == 1 and "skip_finished=false" in done.stderr
-    assert (folder / "000").is_dir() and not (folder / "000-2").exists()
+    assert (folder / "001").is_dir() and not (folder / "001-2").exists()
 
 
 def test_an_experiment_may_be_a_sweep(tmp_path: Path) -> None:
