@@ -38,6 +38,8 @@ DATASETS = chosen_from("dataset", "sargnn.data:DATASETS")
 
 Adjacency = Literal["dad", "da", "ad"]
 """D^-1/2 A D^-1/2, D^-1 A or A D^-1."""
+Task = Literal["classes", "multilabel", "regression"]
+"""What is predicted of a node: one class, several labels, or numbers (``sargnn.data.labels``)."""
 
 
 @dataclass(frozen=True)
@@ -112,11 +114,13 @@ class DatasetSettings(ABC):
     Attributes:
         target: ``FILE.py:NAME`` of a class outside the package that extends this one.
         add_self_loops: give every node exactly one; null: as the model's definition has it.
+        task: what the labels are to be read as; null: what they look like.
     """
 
     name: str = field(metadata=PLAIN_NAME)
     target: str | None = field(default=None, kw_only=True, metadata=TARGET)
     add_self_loops: bool | None = field(default=None, kw_only=True)
+    task: Task | None = field(default=None, kw_only=True)
 
     @abstractmethod
     def reader(self) -> DatasetReader:

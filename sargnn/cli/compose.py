@@ -56,6 +56,8 @@ def compose_verb(
             )
     for name in set(NOT_OF_A_RUN).difference(keep):
         mapping.pop(name, None)
+    if (task := mapping.pop("task", None)) is not None:  # a short way to say what the dataset is read as
+        mapping["dataset"]["task"] = task
     return {str(key): value for key, value in mapping.items()}
 
 

@@ -13,7 +13,9 @@ from typing import Any
 import numba
 import numpy as np
 
+from sargnn.config import Task
 from sargnn.data.check import check_content, check_features, check_form, check_split, index_dtype
+from sargnn.data.labels import task_of
 from sargnn.data.manifest import blame_manifest
 from sargnn.data.schema import SPLITS as SPLITS
 from sargnn.data.schema import UNLABELLED as UNLABELLED
@@ -30,10 +32,11 @@ class Dataset:
 
     Attributes:
         name: the dataset's name.
-        num_classes: C.
+        num_classes: C, the outputs of a model; of a classification the classes.
         schema: node types and relations.
         features: per node type float32 [nodes of the type, F]; F may differ, and is 0 for a type without features.
-        labels: int64 [N], ``UNLABELLED`` where there is none; nodes of one type have labels.
+        labels: int64 [N], ``UNLABELLED`` where there is none; or those of another task (``sargnn.data.labels``). Only nodes of
+            one type have labels.
         split: uint8 [N], 0 or a value of ``SPLITS``.
         indptr: int64 [N + 1]; the in-edges of node i are ``indices[indptr[i]:indptr[i + 1]]``.
         indices: int32 [E] (int64 from 2**31 nodes on), the source of each edge, ascending within a destination.
@@ -76,6 +79,11 @@ class Dataset:
     def num_edges(self) -> int:
         """E, directed."""
         return len(self.indices)
+
+    @property
+    def task(self) -> Task:
+        """What is predicted."""
+        return task_of(self.labels.dtype)
 
     @property
     def feature_widths(self) -> tuple[int, ...]:

@@ -16,7 +16,12 @@ class SettingsReader(InMemoryReader):
         self.settings = settings
 
     def identity(self) -> dict[str, Any]:
-        return {key: value for key, value in as_mapping(self.settings).items() if key not in ("target", "add_self_loops")}
+        settings = as_mapping(self.settings)
+        return {
+            key: value
+            for key, value in settings.items()
+            if key not in ("target", "add_self_loops") and (key, value) != ("task", None)
+        }
 
     def read(self) -> Dataset:
         return self.settings.read()
