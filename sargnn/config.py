@@ -122,6 +122,9 @@ class DatasetSettings(ABC):
     add_self_loops: bool | None = field(default=None, kw_only=True)
     task: Task | None = field(default=None, kw_only=True)
 
+    reads_target: ClassVar[bool] = False
+    """The target names what the dataset is made by, not a class of settings."""
+
     @abstractmethod
     def reader(self) -> DatasetReader:
         """What writes the dataset's store."""

@@ -169,10 +169,11 @@ def _choose(base: Any, value: Any, key: str, metadata: Metadata) -> Any:
     """The settings class of a group: that of its ``name`` in the table, or the one that its ``target`` names."""
     table: dict[str, str] = load_attribute(metadata["table"])
     name, target = (value.get("name"), value.get("target")) if isinstance(value, dict) else (None, None)
-    if target is None:
-        if not isinstance(name, str) or name not in table:
+    known = load_attribute(table[name]) if isinstance(name, str) and name in table else None
+    if target is None or getattr(known, "reads_target", False):
+        if known is None:
             raise ConfigError(f"'{key}.name' is not known.", given=brief(name), allowed=nearest(str(name)[:200], table))
-        return load_attribute(table[name])
+        return known
     if not isinstance(target, str):
         raise ConfigError(f"'{key}.target' has the wrong type.", given=brief(target), allowed="a text")
     found = resolve(metadata["kind"], table, str(name)[:200], target)

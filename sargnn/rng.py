@@ -41,6 +41,7 @@ class Purpose(IntEnum):
     ATTENTION_DROPOUT = 4
     EMBEDDING = 5
     LABELS = 6
+    SPLIT = 7
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,18 @@ def _dropout_kernel(
 ) -> None:  # pragma: no cover - compiled
     for row in numba.prange(x.shape[0]):
         drop_row(x[row], np.uint64(ids[row]), seed, epoch, tag, threshold, scale, out[row])
+
+
+def draw_words(ids: np.ndarray, seed: int, purpose: Purpose) -> np.ndarray:
+    """One draw for each id, int64 [N] in [0, 2**32).
+
+    Args:
+        ids: int64 [N], below 2**32.
+    """
+    node = torch.from_numpy(ids)
+    zeros = torch.zeros_like(node)
+    words: np.ndarray = philox(node, zeros, zeros, torch.full_like(node, int(purpose) << 24), seed, 0)[0].numpy()
+    return words
 
 
 def dropout_mask(ids: Tensor, width: int, draw: Draw) -> Tensor:

@@ -23,6 +23,7 @@ from sargnn.cli.conf_files import broken_yaml, show_path
 from sargnn.cli.conf_folders import OVERRIDING, ConfFolders, find_folders
 from sargnn.errors import ConfigError, nearest
 
+_FREE_KEYS = ("dataset.args.",)
 NOT_OF_A_RUN = ("experiment", "debug", "skip_finished", "resume", "slurm", "bench_dir")
 
 
@@ -106,6 +107,11 @@ def read_overrides(overrides: Sequence[str]) -> list[Override]:
     return parsed
 
 
+def _with_free_keys(overrides: Sequence[str]) -> list[str]:
+    """The same, with a ``++`` before what a file of options cannot name, such as ``dataset.args.KEY``: Hydra wants it so."""
+    return [f"++{one}" if one.startswith(_FREE_KEYS) else one for one in overrides]
+
+
 def _values(key: str, values: Any) -> list[str]:
     (parsed,) = _parsed([f"{key}={values}"])
     return _swept(parsed) if parsed.is_sweep_override() else [str(values)]
@@ -121,6 +127,7 @@ def _swept(override: Override) -> list[str]:
 
 
 def _parsed(overrides: Sequence[str]) -> list[Override]:
+    overrides = _with_free_keys(overrides)
     for override in overrides:
         if override.startswith("~"):
             raise ConfigError("'~' cannot be used: every setting is needed.", given=override, hint="write key=value")
@@ -140,6 +147,7 @@ def _unreadable(error: Exception) -> ConfigError:
 
 
 def _composed(verb: str, overrides: Sequence[str], folders: ConfFolders, *, with_hydra: bool = False) -> DictConfig:
+    overrides = _with_free_keys(overrides)
     _parsed(overrides)
     groups = folders.groups(verb)
     folders.refuse_taken_names(groups)

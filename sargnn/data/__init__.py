@@ -5,6 +5,8 @@ DATASETS = {
     "products_like": "sargnn.data.settings:LookalikeConfig",
     "papers_like": "sargnn.data.settings:LookalikeConfig",
     "mag_like": "sargnn.data.settings:MagLikeConfig",
+    "arrays": "sargnn.data.settings:ArraysConfig",
+    "python": "sargnn.data.settings:PythonConfig",
     "ogb_dir": "sargnn.data.settings:OgbDirConfig",
     "ogbn-products": "sargnn.data.settings:OgbConfig",
     "ogbn-arxiv": "sargnn.data.settings:OgbConfig",

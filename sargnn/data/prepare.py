@@ -29,7 +29,7 @@ def prepare_dataset(config: DatasetSettings, store_dir: str, buffer_bytes: int =
         return path
     reader = config.reader()
     identity = {"format": FORMAT_VERSION, **reader.identity()}
-    if config.target is not None:
+    if config.target is not None and not config.reads_target:
         identity["target"] = describe_source(config.target)
     path = stores / f"{config.name}-{key_of(identity)}"
     if not path.exists():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sargnn.config import DatasetReader, DatasetSettings
 from sargnn.decides import ALWAYS_HASHED, RUN
@@ -122,6 +122,52 @@ class OgbConfig(DatasetSettings):
         from sargnn.data.ogb_named import made_before
 
         return made_before(self, stores)
+
+
+@dataclass(frozen=True)
+class OwnGraphConfig(DatasetSettings, ABC):
+    """What the settings of a user's own graph share; edges stay as they are given.
+
+    Attributes:
+        add_inverse_edges, homogenize: as in ``OgbDirConfig``.
+        split: shares of training, validation and test nodes, drawn by node number from ``split_seed``; null: as the graph says.
+    """
+
+    add_inverse_edges: bool
+    normalize_features: bool
+    homogenize: bool
+    split: list[float] | None
+    split_seed: int = field(metadata=number(low=0, high=2**32 - 1))
+
+
+@dataclass(frozen=True)
+class ArraysConfig(OwnGraphConfig):
+    """A folder of arrays, or one ``.npz`` file."""
+
+    root: str = field(metadata=RUN)
+
+    def reader(self) -> DatasetReader:
+        from sargnn.data.own.folder import arrays_reader
+
+        return arrays_reader(self)
+
+
+@dataclass(frozen=True)
+class PythonConfig(OwnGraphConfig):
+    """A function that returns a graph.
+
+    Attributes:
+        target: ``FILE.py:FUNCTION`` or ``package.module:function``. args: its arguments, by name.
+    """
+
+    args: dict[str, Any]
+
+    reads_target: ClassVar[bool] = True
+
+    def reader(self) -> DatasetReader:
+        from sargnn.data.own.function import function_reader
+
+        return function_reader(self)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import tempfile
 from abc import abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -35,7 +36,10 @@ class StreamedReader(Reader):
         name: the dataset's. num_nodes: N. num_rows: edges as they come.
         add_inverse_edges: keep every edge also the other way round.
         normalize_features: divide each row by its L1 norm.
+        row_unit: what a row of features or labels is called in errors, and the number of the first.
     """
+
+    row_unit: ClassVar[tuple[str, int]] = ("row", 1)
 
     name: str
     num_nodes: int
@@ -131,7 +135,7 @@ class StreamedReader(Reader):
             buckets.write(writer)
 
     def _write_features(self, writer: StoreWriter, rows: int) -> None:
-        done, check = 0, FeatureCheck(self.features_source())
+        done, check = 0, FeatureCheck(self.features_source(), unit=self.row_unit[0], first=self.row_unit[1])
         with writer.append(features_name(0), np.float32, (self.num_features,)) as target:
             for piece in self.features(rows):
                 step("reading features", done, self.num_nodes)

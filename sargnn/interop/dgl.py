@@ -11,30 +11,20 @@ With both in place message passing, edge softmax, the ``nn`` layers and METIS wo
 
 from __future__ import annotations
 
-import os
 import sys
 import types
 import warnings
 from functools import cache
 from typing import Any
 
+from sargnn.interop.dgl_finder import add_stand_ins
+
 
 @cache
 def import_dgl() -> Any:
     """The ``dgl`` module, with its PyTorch backend. Takes one to two seconds the first time."""
-    import packaging
-    import packaging.version
-
-    if "setuptools.extern" not in sys.modules:
-        extern = types.ModuleType("setuptools.extern")
-        extern.packaging = packaging  # type: ignore[attr-defined]
-        sys.modules["setuptools.extern"] = extern
-        sys.modules["setuptools.extern.packaging"] = packaging
-        sys.modules["setuptools.extern.packaging.version"] = packaging.version
+    add_stand_ins()
     sys.modules.setdefault("dgl.graphbolt", types.ModuleType("dgl.graphbolt"))
-    # ogb, which dgl imports, would otherwise look for a newer version of itself on a thread that delays the exit.
-    sys.modules.setdefault("outdated", None)  # type: ignore[arg-type]
-    os.environ.setdefault("DGLBACKEND", "pytorch")  # else it writes a file into the home folder
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import dgl

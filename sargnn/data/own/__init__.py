@@ -1,0 +1,1 @@
+"""A user's own graph: from a folder of arrays, from a function in Python, or given as an object."""

@@ -1,0 +1,158 @@
+"""Arrays as a user gives them, whole or piece by piece, each with the name that messages call it.
+
+Letters: N nodes, E edges, F features.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from sargnn.data.ogb_binary import Member
+from sargnn.errors import DataError
+
+_PIECE_BYTES = 1 << 24
+
+
+class GivenArray(ABC):
+    """An array that can be read from its beginning.
+
+    Attributes:
+        name: what messages call it. shape, dtype: of the whole.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    @abstractmethod
+    def pieces(self, rows: int) -> Iterator[np.ndarray]:
+        """[at most ``rows``, ...], in order."""
+
+    def whole(self) -> np.ndarray:
+        """All of it."""
+        return np.concatenate([*self.pieces(max(1, self.shape[0]))]) if self.shape[0] else np.zeros(self.shape, self.dtype)
+
+    def row(self, number: int) -> GivenArray:
+        """One row of a table [rows, entries], as an array of its own."""
+        return PlainArray(self.name, self.whole()[number])
+
+    def digest(self) -> str:
+        """SHA-256 over dtype, shape and content, in hex."""
+        found = hashlib.sha256(f"{self.dtype.str} {self.shape}".encode())
+        row_bytes = max(1, self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64)))
+        for piece in self.pieces(max(1, _PIECE_BYTES // row_bytes)):
+            found.update(np.ascontiguousarray(piece).data)
+        return found.hexdigest()
+
+
+class PlainArray(GivenArray):
+    """An array in memory, or one that is mapped from a file."""
+
+    def __init__(self, name: str, array: np.ndarray) -> None:
+        self.name, self.array, self.shape, self.dtype = name, array, array.shape, array.dtype
+
+    def pieces(self, rows: int) -> Iterator[np.ndarray]:
+        for start in range(0, len(self.array), rows):
+            yield np.asarray(self.array[start : start + rows])
+
+    def whole(self) -> np.ndarray:
+        return np.asarray(self.array)
+
+    def row(self, number: int) -> GivenArray:
+        return PlainArray(self.name, self.array[number])
+
+
+class SparseRows(GivenArray):
+    """A SciPy sparse matrix [N, F] that is read as a dense one."""
+
+    def __init__(self, name: str, matrix: Any) -> None:
+        self.name, self.matrix = name, sparse.csr_array(matrix)
+        self.shape, self.dtype = self.matrix.shape, self.matrix.dtype
+
+    def pieces(self, rows: int) -> Iterator[np.ndarray]:
+        for start in range(0, self.shape[0], rows):
+            yield self.matrix[start : start + rows].toarray()
+
+
+class MemberArray(GivenArray):
+    """An array of an ``.npz`` file, of which only what is read at the moment is in memory.
+
+    Args:
+        skipped, entries: a part of a flat array: so many entries are passed over, and so many taken; all if not given.
+    """
+
+    def __init__(self, path: Path, member: str, skipped: int = 0, entries: int | None = None) -> None:
+        self.path, self.member, self._skipped = path, member, skipped
+        self.name = f"'{path}': '{member}'"
+        with Member(path, member) as found:
+            self.shape, self.dtype = (found.shape if entries is None else (entries,)), found.dtype
+
+    def pieces(self, rows: int) -> Iterator[np.ndarray]:
+        row_shape = self.shape[1:]
+        width = int(np.prod(row_shape, dtype=np.int64))
+        with Member(self.path, self.member) as found:
+            found.skip(self._skipped)
+            for start in range(0, self.shape[0], rows):
+                count = min(rows, self.shape[0] - start)
+                yield found.read(count * width).reshape(count, *row_shape)
+            if (self._skipped + self.shape[0]) * width == int(np.prod(found.shape, dtype=np.int64)):
+                found.finish()
+
+    def whole(self) -> np.ndarray:
+        if self.shape == ():  # a number alone
+            with Member(self.path, self.member) as found:
+                return found.read(1).reshape(())
+        return super().whole()
+
+    def row(self, number: int) -> GivenArray:
+        return MemberArray(self.path, self.member, number * self.shape[1], self.shape[1])
+
+
+def given(name: str, value: Any) -> GivenArray:
+    """Whatever holds numbers: a NumPy array, a tensor, a list, a table of pandas, a sparse matrix.
+
+    Raises:
+        DataError: it holds none, or is ragged.
+    """
+    if isinstance(value, GivenArray):
+        return value
+    if sparse.issparse(value):
+        return SparseRows(name, value)
+    array = as_array(value)
+    if array is None or array.dtype.kind not in "fiub":
+        kind = type(value).__name__ if array is None else f"{type(value).__name__} of {array.dtype.name}"
+        hint = None
+        if array is not None and array.dtype.kind in "USO":
+            hint = "number texts first: np.unique(texts, return_inverse=True)[1]; give every row the same length"
+        raise DataError(f"{name} holds no numbers.", given=kind, allowed="an array, a tensor or a list of numbers", hint=hint)
+    return PlainArray(name, array)
+
+
+def as_array(value: Any) -> np.ndarray | None:
+    """A NumPy array of the same numbers, without a copy where that can be; None for what is none."""
+    if isinstance(value, np.ndarray):
+        return value
+    if hasattr(value, "detach") and hasattr(value, "numpy"):  # a tensor of PyTorch
+        tensor = value.detach().cpu()
+        if getattr(tensor, "is_sparse", False):
+            return None
+        if not hasattr(np, str(tensor.dtype).removeprefix("torch.").replace("bool", "bool_")):  # bfloat16 and the like
+            tensor = tensor.float()
+        return np.asarray(tensor.numpy())
+    if hasattr(value, "to_numpy"):
+        return np.asarray(value.to_numpy())
+    if isinstance(value, list | tuple | range | int | float | np.generic):
+        try:
+            return np.array(
+                [as_array(one) if hasattr(one, "detach") else one for one in value] if isinstance(value, list) else value
+            )
+        except ValueError:
+            return None
+    return None

@@ -1,0 +1,259 @@
+"""The one form that every own graph takes on its way into a store, and how a tree of named arrays becomes it.
+
+A tree says for each of the names below what there is; of a typed graph an entry is a mapping from node type, or from (source
+type, relation, destination type), to arrays.
+
+| name | | also called |
+|---|---|---|
+| ``edge_index`` | integers [2, E]: sources, destinations | ``edges`` |
+| ``x`` | numbers [N, F], features | ``feat``, ``node_feat`` |
+| ``y`` | [N] or [N, C], what is to be predicted | ``label``, ``labels``, ``node_label`` |
+| ``train_mask``, ``val_mask``, ``test_mask`` | bool [N] | ``valid_mask`` |
+| ``train_idx``, ``val_idx``, ``test_idx`` | node numbers | ``..._index``, ``..._nodes``, ``valid_...`` |
+| ``num_nodes`` | N, where nothing else says it | |
+
+Letters: N nodes, E edges, F features, C columns of labels.
+"""
+
+from __future__ import annotations
+
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sargnn.data.own.given import GivenArray
+from sargnn.errors import DataError
+
+EDGES, FEATURES, LABELS, COUNT = "edge_index", "x", "y", "num_nodes"
+_SPLIT_WORDS = {"train": ("train",), "valid": ("val", "valid"), "test": ("test",)}
+MASKS = {f"{word}_mask": name for name, words in _SPLIT_WORDS.items() for word in words}
+"""Name of a mask -> name of the split."""
+NUMBERS = {
+    f"{word}_{kind}": name for name, words in _SPLIT_WORDS.items() for word in words for kind in ("idx", "index", "nodes")
+}
+"""Name of an array of node numbers -> name of the split."""
+ALIASES = {
+    EDGES: (EDGES, "edges"),
+    FEATURES: (FEATURES, "feat", "node_feat"),
+    LABELS: (LABELS, "label", "labels", "node_label"),
+    COUNT: (COUNT,),
+} | {name: (name,) for name in (*MASKS, *NUMBERS)}
+NAMES = {alias: name for name, aliases in ALIASES.items() for alias in aliases}
+"""Every name that is known -> the one that is used here."""
+_ALIKE = 0.82
+
+Triplet = tuple[str, str, str]
+"""Source type, relation, destination type."""
+
+
+class EdgeList(ABC):
+    """Edges that are read from the first to the last.
+
+    Attributes:
+        name: what messages call it. count: E.
+    """
+
+    name: str
+    count: int
+
+    @abstractmethod
+    def pieces(self, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Sources and destinations, integers [at most ``rows``] each, of any value."""
+
+    def place(self, position: int) -> str:
+        """What an edge's place is called, for messages."""
+        return f"edge {position} (counted from 0)"
+
+    @abstractmethod
+    def digest(self) -> str:
+        """Hex digits that other edges do not have."""
+
+
+class EdgeArrays(EdgeList):
+    """Edges in memory, mapped, or in an archive.
+
+    Raises:
+        DataError: the arrays are no integers, or of different lengths.
+    """
+
+    def __init__(self, name: str, sources: GivenArray, destinations: GivenArray) -> None:
+        self.name, self.sources, self.destinations = name, sources, destinations
+        for one in (sources, destinations):
+            if one.dtype.kind not in "iu":
+                hint = "edge_index.astype(np.int64), if these are node numbers"
+                raise DataError(
+                    f"{name} does not hold whole numbers, which an edge's two nodes are.", given=one.dtype.name, hint=hint
+                )
+        if len(sources.shape) != 1 or sources.shape != destinations.shape:
+            shapes = f"{list(sources.shape)} sources, {list(destinations.shape)} destinations"
+            raise DataError(f"{name} needs a source and a destination for each edge.", given=shapes)
+        self.count = sources.shape[0]
+
+    @classmethod
+    def of_index(cls, given: GivenArray) -> EdgeArrays:
+        """From an array [2, E]. Raises ``DataError`` for one of another shape."""
+        if len(given.shape) != 2 or given.shape[0] != 2:
+            hint = "edge_index.T" if len(given.shape) == 2 and given.shape[1] == 2 else None
+            raise DataError(f"{given.name} must have two rows, sources and destinations.", given=f"shape {list(given.shape)}",
+                            allowed="[2, number of edges]", hint=hint)  # fmt: skip
+        return cls(given.name, given.row(0), given.row(1))
+
+    def pieces(self, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        yield from zip(self.sources.pieces(rows), self.destinations.pieces(rows), strict=True)
+
+    def digest(self) -> str:
+        return self.sources.digest() + self.destinations.digest()
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """What is known of the nodes of one type.
+
+    Attributes:
+        count: N. features: [N, F] or [N]. labels: [N] or [N, C].
+        masks: split name -> [N]. numbers: split name -> node numbers.
+    """
+
+    count: int
+    features: GivenArray | None = None
+    labels: GivenArray | None = None
+    masks: Mapping[str, GivenArray] = field(default_factory=dict)
+    numbers: Mapping[str, GivenArray] = field(default_factory=dict)
+
+    def arrays(self) -> Iterator[tuple[str, GivenArray]]:
+        """Each with what it is."""
+        for name, one in ((FEATURES, self.features), (LABELS, self.labels)):
+            if one is not None:
+                yield name, one
+        for kind, those in (("mask", self.masks), ("numbers", self.numbers)):
+            for name, one in those.items():
+                yield f"{name} {kind}", one
+
+
+@dataclass(frozen=True)
+class OwnGraph:
+    """A graph as it was given.
+
+    Attributes:
+        name: of the dataset. whole: what messages call the graph.
+        nodes: by type, sorted by name. edges: by triplet, sorted.
+    """
+
+    name: str
+    whole: str
+    nodes: Mapping[str, Nodes]
+    edges: Mapping[Triplet, EdgeList]
+
+    @property
+    def typed(self) -> bool:
+        """Whether there is more than one type or relation."""
+        return len(self.nodes) > 1 or len(self.edges) > 1
+
+    def digest(self) -> dict[str, Any]:
+        """What decides the content, JSON-able."""
+        nodes = {
+            name: {"count": one.count} | {what: array.digest() for what, array in one.arrays()}
+            for name, one in self.nodes.items()
+        }
+        return {"nodes": nodes, "edges": [[*triplet, edges.digest()] for triplet, edges in self.edges.items()]}
+
+
+Tree = Mapping[str, Any]
+"""Name -> ``GivenArray``, ``EdgeList`` or whole number; of a typed graph a mapping from type or triplet to those."""
+
+
+def known_names(names: Mapping[str, str] | list[str], whole: str) -> dict[str, str]:
+    """Used name -> given name, for those that are known.
+
+    Args:
+        names: as given; a mapping says for each what messages call it.
+
+    Raises:
+        DataError: one that is nearly known, or two that mean the same.
+    """
+    called = names if isinstance(names, Mapping) else {name: f"'{name}'" for name in names}
+    found: dict[str, str] = {}
+    for name in called:
+        known = NAMES.get(name)
+        if known is None:
+            alike = difflib.get_close_matches(name, NAMES, n=1, cutoff=_ALIKE)
+            if alike and NAMES[alike[0]] not in {NAMES.get(one) for one in called}:
+                raise DataError(f"{whole} has {called[name]}, which is not known.", allowed=alike, hint=f"name it {alike[0]}")
+        elif known in found:
+            raise DataError(
+                f"{whole} has {called[found[known]]} and {called[name]}, which mean the same.", hint="leave one out"
+            )
+        else:
+            found[known] = name
+    return found
+
+
+def build_graph(name: str, whole: str, tree: Tree) -> OwnGraph:
+    """A graph from its tree, whose keys are the names that are used here.
+
+    Raises:
+        DataError: no edges, a type that does not exist, or arrays that disagree on how many nodes there are.
+    """
+    if EDGES not in tree:
+        raise DataError(f"{whole} has no edges.", hint="'edge_index', integers [2, number of edges]")
+    if isinstance(tree[EDGES], EdgeList):
+        mixed = next((key for key, value in tree.items() if isinstance(value, Mapping)), None)
+        if mixed is not None:
+            raise DataError(
+                f"{whole} has types in '{mixed}' and none in '{EDGES}'.", hint="edges by (source, relation, destination)"
+            )
+        edges: dict[Triplet, EdgeList] = {("node", "edge", "node"): tree[EDGES]}
+        by_type: dict[str, dict[str, Any]] = {"node": {key: value for key, value in tree.items() if key != EDGES}}
+    else:
+        edges = dict(sorted(tree[EDGES].items()))
+        by_type = {end: {} for triplet in edges for end in (triplet[0], triplet[2])}
+        for key, values in tree.items():
+            if key == EDGES:
+                continue
+            if not isinstance(values, Mapping):
+                raise DataError(f"{whole} has types, but '{key}' does not say of which.", hint=f"'{key}' by node type")
+            for node_type, value in values.items():
+                by_type.setdefault(node_type, {})[key] = value
+    nodes = {one: _nodes(one, by_type[one], edges, whole) for one in sorted(by_type)}
+    return OwnGraph(name, whole, nodes, edges)
+
+
+def _nodes(node_type: str, found: Mapping[str, Any], edges: Mapping[Triplet, EdgeList], whole: str) -> Nodes:
+    """One type's nodes; their number is what the arrays say, or else the largest one in an edge and one more."""
+    masks = {MASKS[key]: value for key, value in found.items() if key in MASKS}
+    numbers = {NUMBERS[key]: value for key, value in found.items() if key in NUMBERS}
+    both = sorted(masks.keys() & numbers.keys())
+    if both:
+        raise DataError(
+            f"{masks[both[0]].name} and {numbers[both[0]].name} both say which nodes are in a split.", hint="leave one out"
+        )
+    sized = [one for one in (found.get(FEATURES), found.get(LABELS), *masks.values()) if one is not None]
+    for one in sized:
+        if not one.shape:
+            raise DataError(f"{one.name} is a single number.", allowed="an entry for each node")
+    count: int | None = found.get(COUNT)
+    if count is not None and (isinstance(count, bool) or count < 0):
+        raise DataError(f"{whole} has a number of nodes that cannot be.", given=count)
+    if sized:
+        first = sized[0].shape[0] if count is None else count
+        says = f"'{COUNT}' says {count}" if count is not None else f"{sized[0].name} has {first}"
+        for one in sized:
+            if one.shape[0] != first:
+                raise DataError(f"{one.name} has {one.shape[0]} rows, and {says}.", allowed="one row for each node")
+        count = first
+    if count is None:
+        count = max((_largest(triplet, one, node_type) for triplet, one in edges.items()), default=-1) + 1
+    return Nodes(count, found.get(FEATURES), found.get(LABELS), masks, numbers)
+
+
+def _largest(triplet: Triplet, edges: EdgeList, node_type: str) -> int:
+    largest = -1
+    for source, destination in edges.pieces(1 << 20):
+        for end, column in ((triplet[0], source), (triplet[2], destination)):
+            if end == node_type and len(column):
+                largest = max(largest, int(column.max()))
+    return largest

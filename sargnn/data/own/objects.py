@@ -1,0 +1,284 @@
+"""Graphs of other libraries as trees of arrays: DGLGraph, PyG's Data and HeteroData, NetworkX, SciPy, mappings.
+
+None of the libraries is imported here: who gives an object of theirs has done so.
+
+Letters: N nodes, E edges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from sargnn.data.own.given import GivenArray, PlainArray, as_array, given
+from sargnn.data.own.graph import (
+    COUNT,
+    EDGES,
+    FEATURES,
+    LABELS,
+    MASKS,
+    NUMBERS,
+    EdgeArrays,
+    OwnGraph,
+    Tree,
+    build_graph,
+    known_names,
+)
+from sargnn.errors import DataError
+
+FORMS = (
+    "a DGLGraph (ndata feat, label, train_mask, ...), a PyG Data or HeteroData (x, y, train_mask, ...), a NetworkX graph (node "
+    "attributes x, y, train_mask, ...), a mapping of arrays (edge_index, x, y, train_mask, ...), or a pair of a graph and a "
+    "mapping of its nodes' arrays, such as (SciPy matrix, {'x': ..., 'y': ...})"
+)
+
+
+def graph_of(name: str, whole: str, value: Any) -> OwnGraph:
+    """A graph from what a user gives.
+
+    Args:
+        name: of the dataset. whole: what messages call the graph ("the graph").
+
+    Raises:
+        DataError: it is no graph, or lacks something.
+    """
+    return build_graph(name, whole, _tree(value, whole))
+
+
+def _tree(value: Any, whole: str) -> Tree:
+    if isinstance(value, tuple) and len(value) == 2 and not _is_array(value[0]):
+        graph, others = value
+        if _is_array(others):  # OGB's own form: a graph and its labels
+            others = {LABELS: others}
+        if isinstance(others, Mapping):
+            return {**_tree(graph, whole), **_from_mapping(others, whole)}
+    for recognises, convert in _CONVERTERS:
+        if recognises(value):
+            return convert(value, whole)
+    hint = None
+    if value is None:
+        hint = "does the function end with 'return graph'?"
+    elif hasattr(value, "__getitem__") and hasattr(value, "__len__") and not _is_array(value):
+        hint = "a library's dataset is a list of graphs: return dataset[0]"
+    raise DataError(f"{whole} is no graph that can be read.", given=_kind(value), allowed=FORMS, hint=hint)
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "None: nothing was returned"
+    module = type(value).__module__.partition(".")[0]
+    return f"{'' if module == 'builtins' else module + '.'}{type(value).__name__}"
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray) or (hasattr(value, "detach") and hasattr(value, "numpy"))
+
+
+def _is_a(package: str, name: str) -> Callable[[Any], bool]:
+    """Whether a value's class, or one that it extends, is that of this package."""
+    return lambda value: any(
+        one.__module__.partition(".")[0] == package and one.__name__ == name for one in type(value).__mro__
+    )
+
+
+def _leaf(used: str, called: str, value: Any) -> Any:
+    """What the tree holds for a value of the name ``used``."""
+    if used == COUNT:
+        if isinstance(value, bool) or not isinstance(value, int | np.integer):
+            raise DataError(f"{called} must be a whole number.", given=repr(value)[:60])
+        return int(value)
+    if used == EDGES:
+        return _edges(called, value)
+    return given(called, value)
+
+
+def _edges(called: str, value: Any) -> EdgeArrays:
+    if sparse.issparse(value):
+        return _from_matrix(called, value)
+    if (
+        isinstance(value, tuple | list)
+        and len(value) == 2
+        and (_is_array(value[0]) or isinstance(value[0], list | tuple | range))
+    ):
+        ends = [given(f"{called}, {what}", one) for what, one in zip(("sources", "destinations"), value, strict=True)]
+        return EdgeArrays(called, *(_whole_if_empty(one) for one in ends))
+    if hasattr(value, "coo") and hasattr(value, "sparse_sizes"):  # PyG's SparseTensor, transposed: rows are destinations
+        destinations, sources, _ = value.coo()
+        return EdgeArrays(called, given(called, sources), given(called, destinations))
+    return EdgeArrays.of_index(given(called, value))
+
+
+def _whole_if_empty(array: GivenArray) -> GivenArray:
+    """An empty list has no dtype of its own."""
+    return array if array.shape[0] else PlainArray(array.name, np.zeros(0, np.int64))
+
+
+def _from_matrix(called: str, matrix: Any) -> EdgeArrays:
+    if matrix.shape[0] != matrix.shape[1]:
+        raise DataError(f"{called} is no adjacency matrix: it is not square.", given=f"shape {list(matrix.shape)}")
+    entries = sparse.coo_array(matrix)
+    stored = entries.data != 0
+    return EdgeArrays(called, PlainArray(called, entries.row[stored]), PlainArray(called, entries.col[stored]))
+
+
+def _from_scipy(matrix: Any, whole: str) -> Tree:
+    return {EDGES: _from_matrix(whole, matrix), COUNT: int(matrix.shape[0])}
+
+
+def _from_mapping(mapping: Mapping[Any, Any], whole: str) -> dict[str, Any]:
+    """Arrays by name; of a typed graph mappings of arrays by type."""
+    if not all(isinstance(key, str) for key in mapping):
+        wrong = next(key for key in mapping if not isinstance(key, str))
+        raise DataError(f"{whole} has a key that is no name.", given=repr(wrong)[:60], allowed="'edge_index', 'x', 'y', ...")
+    tree: dict[str, Any] = {}
+    for used, name in known_names([name for name, value in mapping.items() if value is not None], whole).items():
+        value, called = mapping[name], f"'{name}'"
+        if isinstance(value, Mapping):
+            tree[used] = {
+                _type_key(used, called, key): _leaf(used, f"{called} of {key!r}", one)
+                for key, one in value.items()
+                if one is not None
+            }
+        else:
+            tree[used] = _leaf(used, called, value)
+            if used == EDGES and sparse.issparse(value):
+                tree.setdefault(COUNT, int(value.shape[0]))
+    return tree
+
+
+def _type_key(used: str, called: str, key: Any) -> Any:
+    if used == EDGES:
+        if not (isinstance(key, tuple) and len(key) == 3 and all(isinstance(one, str) for one in key)):
+            allowed = "('author', 'writes', 'paper')"
+            raise DataError(
+                f"{called} has a key that does not say which types are joined.", given=repr(key)[:60], allowed=allowed
+            )
+    elif not isinstance(key, str):
+        raise DataError(f"{called} has a key that is no node type.", given=repr(key)[:60])
+    return key
+
+
+def _collect(tree: dict[str, Any], node_type: str, data: Mapping[str, Any], called: Callable[[str], str], whole: str) -> None:
+    """Add one type's arrays to a tree by types."""
+    names = {str(name): called(str(name)) for name in data}
+    for used, name in known_names(names, whole).items():
+        if used not in (EDGES, COUNT) and data[name] is not None:
+            tree.setdefault(used, {})[node_type] = _leaf(used, names[name], data[name])
+
+
+def _flat_if_single(tree: dict[str, Any]) -> Tree:
+    """A graph of one type and one relation has no types."""
+    if (
+        len(tree[EDGES]) != 1
+        or len({end for triplet in tree[EDGES] for end in (triplet[0], triplet[2])} | tree[COUNT].keys()) != 1
+    ):
+        return tree
+    return {used: next(iter(values.values())) for used, values in tree.items()}
+
+
+def _from_dgl(graph: Any, whole: str) -> Tree:
+    if getattr(graph, "is_block", False):
+        raise DataError(f"{whole} is a block, a step of a sampler.", given="DGLBlock", allowed="a DGLGraph")
+    tree: dict[str, Any] = {EDGES: {}, COUNT: {one: int(graph.num_nodes(one)) for one in graph.ntypes}}
+    single = len(graph.ntypes) == 1
+    for triplet in graph.canonical_etypes:
+        called = "the graph's edges" if len(graph.canonical_etypes) == 1 else f"the edges {triplet}"
+        sources, destinations = graph.edges(etype=triplet)
+        tree[EDGES][tuple(triplet)] = EdgeArrays(called, given(called, sources), given(called, destinations))
+    for one in graph.ntypes:
+        prefix = "ndata" if single else f"nodes['{one}'].data"
+        _collect(tree, one, dict(graph.nodes[one].data), lambda name, prefix=prefix: f"{prefix}['{name}']", whole)  # type: ignore[misc]
+    return _flat_if_single(tree)
+
+
+def _from_pyg(data: Any, whole: str) -> Tree:
+    values = {str(key): data[key] for key in _keys(data)}
+    if EDGES not in values and values.get("adj_t") is not None:
+        values[EDGES] = values["adj_t"]
+    names = {name: f"data.{name}" for name in values}
+    tree: dict[str, Any] = {}
+    for used, name in known_names(names, whole).items():
+        if values[name] is not None:
+            tree[used] = _leaf(used, names[name], values[name])
+    if EDGES not in tree:
+        raise DataError(f"{whole} has no edges.", given=", ".join(sorted(values)) or "nothing", hint="data.edge_index, [2, E]")
+    if FEATURES not in tree and LABELS not in tree and data.num_nodes is not None:
+        tree.setdefault(COUNT, int(data.num_nodes))
+    return tree
+
+
+def _from_hetero(data: Any, whole: str) -> Tree:
+    tree: dict[str, Any] = {EDGES: {}, COUNT: {}}
+    for triplet in data.edge_types:
+        store = data[triplet]
+        value = store["edge_index"] if "edge_index" in store else store["adj_t"] if "adj_t" in store else None
+        if value is None:
+            raise DataError(f"{whole} has no edges of the type {triplet}.", hint=f"data{list(triplet)}.edge_index, [2, E]")
+        tree[EDGES][tuple(triplet)] = _edges(f"data{list(triplet)}.edge_index", value)
+    for one in data.node_types:
+        store = data[one]
+        values = {str(key): store[key] for key in store}
+        _collect(tree, one, values, lambda name, one=one: f"data['{one}'].{name}", whole)  # type: ignore[misc]
+        if store.num_nodes is not None:
+            tree[COUNT][one] = int(store.num_nodes)
+    if not tree[EDGES]:
+        raise DataError(f"{whole} has no edges.", given=", ".join(data.node_types))
+    return _flat_if_single(tree)
+
+
+def _keys(data: Any) -> list[str]:
+    keys = data.keys() if callable(data.keys) else data.keys  # a property in older releases
+    return list(keys)
+
+
+def _from_networkx(graph: Any, whole: str) -> Tree:
+    numbers = {node: number for number, node in enumerate(graph.nodes)}
+    pairs = np.array([(numbers[a], numbers[b]) for a, b in graph.edges()], np.int64).reshape(-1, 2)
+    if not graph.is_directed():  # an edge goes both ways; a loop once
+        pairs = np.concatenate([pairs, pairs[pairs[:, 0] != pairs[:, 1]][:, ::-1]])
+    called = "the graph's edges"
+    tree: dict[str, Any] = {
+        COUNT: len(numbers),
+        EDGES: EdgeArrays(called, PlainArray(called, pairs[:, 0]), PlainArray(called, pairs[:, 1])),
+    }
+    attributes = {str(name): f"the node attribute '{name}'" for _, data in graph.nodes(data=True) for name in data}
+    for used, name in known_names(attributes, whole).items():
+        if used not in (EDGES, COUNT):
+            tree[used] = given(attributes[name], _attribute(graph, used, name, attributes[name]))
+    return tree
+
+
+def _attribute(graph: Any, used: str, name: str, called: str) -> np.ndarray | list[Any]:
+    """An attribute of all nodes; a node without it is in no split and has no label, but must have features."""
+    found = [data.get(name) for _, data in graph.nodes(data=True)]
+    if used in MASKS or used in NUMBERS:
+        return np.array([bool(value) for value in found])
+    first = as_array(next(value for value in found if value is not None))
+    if first is None or first.dtype.kind not in "fiub":
+        raise DataError(f"{called} holds no numbers.", given=repr(next(value for value in found if value is not None))[:60])
+    if used == LABELS:
+        blank = np.full(first.shape, np.nan) if first.shape or first.dtype.kind == "f" else -1
+        found = [blank if value is None else value for value in found]
+    for node, value in zip(graph.nodes, found, strict=True):
+        array = None if value is None else as_array(value)
+        if array is None or array.shape != first.shape:
+            what = "nothing" if array is None else f"shape {list(array.shape)}"
+            raise DataError(
+                f"{called} is not there for all nodes in one shape.",
+                given=f"node {node!r}: {what}",
+                allowed=f"shape {list(first.shape)}",
+            )
+    return np.stack([np.asarray(as_array(value)) for value in found])
+
+
+_CONVERTERS: tuple[tuple[Callable[[Any], bool], Callable[[Any, str], Tree]], ...] = (
+    (_is_a("dgl", "DGLGraph"), _from_dgl),
+    (_is_a("torch_geometric", "HeteroData"), _from_hetero),
+    (_is_a("torch_geometric", "Data"), _from_pyg),
+    (_is_a("networkx", "Graph"), _from_networkx),
+    (sparse.issparse, _from_scipy),
+    (lambda value: isinstance(value, Mapping), _from_mapping),
+)

@@ -1,0 +1,198 @@
+"""Labels and splits as a user gives them, in the form of a store.
+
+Letters: N nodes, C columns of labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sargnn.config import Task
+from sargnn.data.labels import LABEL_DTYPES
+from sargnn.data.own.given import GivenArray
+from sargnn.data.own.graph import Nodes
+from sargnn.data.schema import SPLITS, UNLABELLED
+from sargnn.errors import DataError
+from sargnn.rng import MAX_ID, Purpose, draw_words
+
+_LARGEST_CLASS = 2**31 - 1
+
+
+def read_labels(given: GivenArray, task: Task | None) -> np.ndarray:
+    """Labels as ``sargnn.data.labels`` has them.
+
+    Args:
+        given: numbers [N] or [N, C].
+        task: what they are; None: classes, which is refused where they do not look like it.
+
+    Raises:
+        DataError: they are none of the task; the array and the node are named.
+    """
+    if len(given.shape) not in (1, 2) or 0 in given.shape[1:]:
+        raise DataError(
+            f"{given.name} must have a row for each node.", given=f"shape {list(given.shape)}", allowed="[N] or [N, C]"
+        )
+    raw = given.whole()
+    table = raw.reshape(len(raw), -1)
+    if task == "multilabel":
+        return _multilabel(given.name, table)
+    if task == "regression":
+        wrong = np.isinf(table.astype(np.float64)).any(1)
+        _refuse_row(wrong, table, f"{given.name} holds a value that is not finite", "numbers; nan where one is not known")
+        return table.astype(LABEL_DTYPES[task])
+    if table.shape[1] > 1:
+        raise DataError(
+            f"{given.name} holds several numbers for each node, and nothing says what they are.",
+            given=f"shape {list(raw.shape)}",
+            hint="task=multilabel for labels 0 and 1, task=regression for values; y.argmax(1) where they are one-hot",
+        )  # fmt: skip
+    return _classes(given.name, table[:, 0], guessed=task is None)
+
+
+def _classes(name: str, raw: np.ndarray, *, guessed: bool) -> np.ndarray:
+    missing = np.isnan(raw) if raw.dtype.kind == "f" else np.zeros(len(raw), bool)
+    known = np.where(missing, UNLABELLED, raw)
+    whole = known == np.floor(known) if raw.dtype.kind == "f" else np.ones(len(raw), bool)
+    hint = "task=regression, if these are values" if guessed and not whole.all() else None
+    allowed = f"whole numbers from 0 to {_LARGEST_CLASS}; {UNLABELLED} or nan for a node without a label"
+    wrong = ~whole | (known < UNLABELLED) | (known > _LARGEST_CLASS)
+    _refuse_row(wrong, raw[:, None], f"{name} holds a label that is not a class", allowed, hint)
+    return known.astype(LABEL_DTYPES["classes"])
+
+
+def _multilabel(name: str, table: np.ndarray) -> np.ndarray:
+    unknown = np.isnan(table) if table.dtype.kind == "f" else np.zeros(table.shape, bool)
+    known = np.where(unknown, UNLABELLED, table)
+    wrong = ~np.isin(known, (UNLABELLED, 0, 1)).all(1)
+    _refuse_row(
+        wrong, table, f"{name} holds a label that is neither 0 nor 1", f"0, 1; {UNLABELLED} or nan where one is not known"
+    )
+    return known.astype(LABEL_DTYPES["multilabel"])
+
+
+def _refuse_row(wrong: Any, table: np.ndarray, what: str, allowed: str, hint: str | None = None) -> None:
+    if wrong.any():
+        row = int(wrong.argmax())
+        shown = ", ".join(str(one) for one in table[row][:5]) + (", ..." if table.shape[1] > 5 else "")
+        raise DataError(f"{what}, at node {row} (counted from 0).", given=shown, allowed=allowed, hint=hint)
+
+
+def read_split(nodes: Nodes, whole: str) -> np.ndarray:
+    """uint8 [N] from masks and node numbers.
+
+    Raises:
+        DataError: none is given, one has another length or other values, or two overlap; arrays and node are named.
+    """
+    if not {"train"} & {*nodes.masks, *nodes.numbers}:
+        raise DataError(
+            f"{whole} does not say which nodes to train on.",
+            given=", ".join(sorted({*nodes.masks, *nodes.numbers})) or "neither masks nor node numbers",
+            hint="'train_mask', 'val_mask', 'test_mask'; or dataset.split=[0.6,0.2,0.2] draws them",
+        )  # fmt: skip
+    split = np.zeros(nodes.count, np.uint8)
+    owner: dict[int, str] = {}
+    for name, value in SPLITS.items():
+        if name in nodes.masks:
+            given, rows = nodes.masks[name], np.flatnonzero(_mask(nodes.masks[name], nodes.count))
+        elif name in nodes.numbers:
+            given, rows = nodes.numbers[name], _numbers(nodes.numbers[name], nodes.count)
+        else:
+            continue
+        taken = split[rows] > 0
+        if taken.any():
+            row = int(rows[taken.argmax()])
+            raise DataError(
+                f"{owner[int(split[row])]} and {given.name} overlap.",
+                given=f"node {row} (counted from 0), {int(taken.sum())} in all",
+                allowed="each node in one split at most",
+            )  # fmt: skip
+        split[rows] = value
+        owner[value] = given.name
+    return split
+
+
+def _mask(given: GivenArray, count: int) -> np.ndarray:
+    raw = given.whole()
+    if raw.ndim == 2 and raw.shape[1] > 1:
+        raise DataError(
+            f"{given.name} holds {raw.shape[1]} splits side by side.", given=f"shape {list(raw.shape)}", allowed=f"[{count}]",
+            hint="give one of its columns, such as mask[:, 0]",
+        )  # fmt: skip
+    flat = raw.reshape(-1)
+    wrong = ~np.isin(flat, (0, 1))
+    if wrong.any():
+        row = int(wrong.argmax())
+        hint = "name node numbers train_idx, val_idx and test_idx" if raw.dtype.kind in "iu" else None
+        raise DataError(
+            f"{given.name} is no mask: node {row} (counted from 0) has a value that is neither true nor false.",
+            given=flat[row], allowed="true or false, or 1 and 0", hint=hint,
+        )  # fmt: skip
+    return flat.astype(bool)
+
+
+def _numbers(given: GivenArray, count: int) -> np.ndarray:
+    raw = given.whole().reshape(-1)
+    if raw.dtype.kind not in "iu" and raw.size:
+        hint = "name a mask train_mask, val_mask or test_mask" if raw.dtype.kind == "b" else None
+        raise DataError(f"{given.name} does not hold node numbers.", given=raw.dtype.name, allowed="whole numbers", hint=hint)
+    wrong = (raw < 0) | (raw >= count)
+    if wrong.any():
+        place = int(wrong.argmax())
+        raise DataError(
+            f"{given.name} names a node that does not exist, in entry {place} (counted from 0).", given=raw[place],
+            allowed=f"0 to {count - 1}",
+        )  # fmt: skip
+    return np.unique(raw.astype(np.int64))
+
+
+def check_fractions(fractions: Sequence[float]) -> None:
+    """They are shares of training, validation and test nodes. Raises ``DataError``."""
+    if len(fractions) != 3 or min(fractions) < 0 or sum(fractions) > 1 + 1e-9 or not fractions[0]:
+        raise DataError(
+            "'dataset.split' are no shares of training, validation and test nodes.", given=list(fractions),
+            allowed="three numbers from 0 to 1 that add up to at most 1, the first above 0, such as [0.6,0.2,0.2]",
+        )  # fmt: skip
+
+
+def draw_split(labelled: np.ndarray, fractions: Sequence[float], seed: int) -> np.ndarray:
+    """uint8 [N]: a draw for each node with a label, by its number, so that it does not depend on which other nodes there are.
+
+    The shares are met as far as independent draws do.
+
+    Args:
+        labelled: bool [N]. fractions: of training, validation and test nodes.
+
+    Raises:
+        DataError: too many nodes to be drawn for.
+    """
+    check_fractions(fractions)
+    if len(labelled) > MAX_ID:
+        raise DataError("A split cannot be drawn for so many nodes.", given=len(labelled), allowed=f"at most {MAX_ID}")
+    split = np.zeros(len(labelled), np.uint8)
+    ends = np.round(np.minimum(np.cumsum(fractions), 1.0) * 2.0**32)
+    rows = np.flatnonzero(labelled)
+    for start in range(0, len(rows), 1 << 20):
+        piece = rows[start : start + (1 << 20)]
+        words = draw_words(piece, seed, Purpose.SPLIT)
+        number = np.searchsorted(ends, words, side="right")
+        split[piece] = np.array([*SPLITS.values(), 0], np.uint8)[number]
+    return split
+
+
+def labelled_type(nodes: Mapping[str, Nodes], whole: str) -> str:
+    """The one node type that has labels. Raises ``DataError`` where there is none, or several."""
+    found = [name for name, one in nodes.items() if one.labels is not None]
+    if not found:
+        raise DataError(f"{whole} has no labels.", hint="'y', a class for each node; -1 for a node without one")
+    if len(found) > 1:
+        raise DataError(f"{whole} has labels on several node types.", given=", ".join(found), allowed="one type")
+    for name, one in nodes.items():
+        if name != found[0] and (one.masks or one.numbers):
+            given = next(iter((one.masks or one.numbers).values()))
+            raise DataError(
+                f"{given.name} splits nodes of type '{name}', and '{found[0]}' has the labels.", hint="leave it out"
+            )
+    return found[0]
