@@ -1,7 +1,45 @@
-"""sargnn: exact, full-batch training of graph neural networks on graphs too large for one machine."""
+"""sargnn: exact, full-batch training of graph neural networks on graphs too large for one machine.
+
+    run = sargnn.train("model=gat", world=4, graph=g)
+
+``docs/PYTHON.md`` shows all of it. Nothing below is imported before it is used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from sargnn.interop import dgl_finder
 
+if TYPE_CHECKING:
+    from sargnn.api.compare import compare as compare
+    from sargnn.api.run import Run as Run
+    from sargnn.api.run import load as load
+    from sargnn.api.shard import GraphShard as GraphShard
+    from sargnn.api.shard import shard as shard
+    from sargnn.api.train import train as train
+    from sargnn.errors import SargnnError as SargnnError
+
 __version__ = "0.1.0"
 
+PUBLIC = {
+    "train": "sargnn.api.train",
+    "load": "sargnn.api.run",
+    "compare": "sargnn.api.compare",
+    "Run": "sargnn.api.run",
+    "shard": "sargnn.api.shard",
+    "GraphShard": "sargnn.api.shard",
+    "SargnnError": "sargnn.errors",
+}
+"""Name -> module."""
+
 dgl_finder.install()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in PUBLIC:
+        raise AttributeError(f"module 'sargnn' has no attribute '{name}'")
+    return getattr(import_module(PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *PUBLIC})

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sargnn.config import DatasetSettings
+from sargnn.config import DatasetReader, DatasetSettings
 from sargnn.data.dataset import FORMAT_VERSION
 from sargnn.resolve import describe_source
 from sargnn.steps import step
@@ -27,12 +27,21 @@ def prepare_dataset(config: DatasetSettings, store_dir: str, buffer_bytes: int =
     stores = Path(store_dir) / "datasets"
     if (path := config.find_store(stores)) is not None:
         return path
-    reader = config.reader()
+    target = config.target if config.target is not None and not config.reads_target else None
+    return make_store(config.reader(), config.name, target, stores, buffer_bytes)
+
+
+def make_store(reader: DatasetReader, name: str, target: str | None, stores: Path, buffer_bytes: int) -> Path:
+    """The folder of a reader's store below ``stores``, which is made if it does not exist.
+
+    Args:
+        name: of the dataset. target: what outside the package makes it, whose source decides the content too.
+    """
     identity = {"format": FORMAT_VERSION, **reader.identity()}
-    if config.target is not None and not config.reads_target:
-        identity["target"] = describe_source(config.target)
-    path = stores / f"{config.name}-{key_of(identity)}"
+    if target is not None:
+        identity["target"] = describe_source(target)
+    path = stores / f"{name}-{key_of(identity)}"
     if not path.exists():
-        step(f"making the store of {config.name}")
+        step(f"making the store of {name}")
         reader.write(path, buffer_bytes)
     return path

@@ -75,3 +75,30 @@ def _over_epochs(runs: Sequence[Run], path: Path, label: str, key: str) -> Path 
     axes.legend(frameon=False, fontsize=7, ncols=1 + len(curves) // 9)
     figure.savefig(path)
     return path
+
+
+def plot_run(rows: Sequence[Run], title: str) -> Any:
+    """A figure of one run over its epochs: the loss, and the metric on each split.
+
+    Args:
+        rows: of ``metrics.jsonl``.
+    """
+    from matplotlib import pyplot  # so that a notebook knows how to show the figure
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    pyplot.close(figure)  # else it would be shown twice, and kept for good
+    left.plot([row["epoch"] + 1 for row in rows], [row["loss"] for row in rows])
+    left.set_ylabel("training loss")
+    for key in ("train_acc", "val_acc", "test_acc"):
+        points = [(row["epoch"] + 1, row[key]) for row in rows if row.get(key) is not None]
+        if points:
+            right.plot(*zip(*points, strict=True), label=key.partition("_")[0], marker="." if len(points) < 20 else "")
+    right.set_ylabel("accuracy")
+    if right.lines:
+        right.legend(frameon=False)
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.set_xlabel("epoch")
+    figure.suptitle(title, fontsize=10)
+    return figure

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sargnn.data.dataset import Reader
-from sargnn.data.ogb_binary import Member
 from sargnn.data.ogb_files import ARCHIVE_ERRORS, identity_of
 from sargnn.data.own.edge_files import SUFFIXES, CsvEdges, ParquetEdges
 from sargnn.data.own.given import GivenArray, MemberArray, PlainArray

@@ -1,0 +1,107 @@
+"""The process that launches a run for this one: started, listened to, interrupted, ended.
+
+It is a process of its own so that a script needs no guard around its main part, code from standard input and notebooks work,
+and neither this process's environment nor its signal handlers change. What it says goes to standard error, in a notebook to the
+cell. It ends when this process ends, however that happens.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import IO, Any
+
+from sargnn import errors
+from sargnn.errors import SargnnError
+
+_OF_A_LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+def ask(request: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
+    """Have a run, or predictions, made.
+
+    Args:
+        request: as ``sargnn.launch.child`` reads it.
+        quiet: show nothing.
+
+    Returns:
+        The answer.
+
+    Raises:
+        SargnnError: what went wrong there, of the same class.
+        KeyboardInterrupt: this process was interrupted; the run has written a checkpoint where it could.
+    """
+    with tempfile.TemporaryDirectory(prefix="sargnn-") as scratch:
+        asked, answered = Path(scratch) / "request.json", Path(scratch) / "answer.json"
+        asked.write_text(json.dumps(request))
+        command = [sys.executable, "-m", "sargnn.launch.child", str(asked), str(answered)]
+        shown = None if quiet else sys.stdout if _in_notebook() else sys.stderr
+        code = _run(command, shown)
+        if not answered.exists():
+            raise SargnnError("The process that launches the run ended without an answer.", given=f"exit code {code}")
+        answer: dict[str, Any] = json.loads(answered.read_text())
+    if "error" not in answer:
+        return answer
+    if answer.get("signal") == signal.SIGINT:
+        raise KeyboardInterrupt(answer["text"])
+    known = getattr(errors, answer["error"], SargnnError)
+    error: SargnnError = (known if isinstance(known, type) and issubclass(known, SargnnError) else SargnnError)("")
+    error.args = (answer["text"],)
+    raise error
+
+
+def _run(command: list[str], shown: IO[str] | None) -> int:
+    """Run it to its end, showing what it says; at an interrupt it gets the signal and is waited for, at the second killed."""
+    directly = shown is not None and _has_terminal(shown)
+    # Its own session: Ctrl-C reaches it through this process only. Its standard input closes with this process.
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=None if directly else subprocess.PIPE,
+        start_new_session=True, env=_environment(), text=True, errors="replace",
+    )  # fmt: skip
+    interrupted = False
+    try:
+        while True:
+            try:
+                for line in process.stderr or ():
+                    if shown is not None:
+                        print(line, end="", file=shown, flush=True)
+                return process.wait()
+            except KeyboardInterrupt:
+                if interrupted:
+                    raise
+                interrupted = True
+                process.send_signal(signal.SIGINT)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        for pipe in (process.stdin, process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+def _environment() -> dict[str, str]:
+    """This process's, with the modules that it finds, and without what says that it is a worker of something."""
+    kept = {name: value for name, value in os.environ.items() if name not in _OF_A_LAUNCHER}
+    places = [os.path.abspath(one) for one in sys.path if one and os.path.isdir(one)]
+    return kept | {"PYTHONPATH": os.pathsep.join(places), "PYTHONUNBUFFERED": "1"}
+
+
+def _has_terminal(stream: IO[str]) -> bool:
+    """Whether the child may write there itself, with a progress bar: a terminal that is this process's standard error."""
+    try:
+        return stream.isatty() and stream.fileno() == 2
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _in_notebook() -> bool:
+    """Whether a cell of a notebook shows what is printed."""
+    shell = sys.modules.get("IPython")
+    found = shell.get_ipython() if shell is not None else None
+    return found is not None and hasattr(found, "kernel")

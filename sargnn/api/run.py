@@ -1,0 +1,165 @@
+"""A run from Python: what it reported, its curves, its predictions."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sargnn.api.process import ask
+from sargnn.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from sargnn.config import RunConfig
+
+
+class Run:
+    """A run that has ended, or is under way elsewhere; figures are read from its folder when they are asked for.
+
+    Args:
+        folder: the run folder.
+
+    Attributes:
+        folder: the same, absolute.
+
+    Raises:
+        ConfigError: there is no run in it.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        from sargnn.tracking.files import CONFIG
+
+        self.folder = Path(folder).expanduser().resolve()
+        if not (self.folder / CONFIG).is_file():
+            raise ConfigError("There is no run in this folder.", given=str(self.folder), hint="a run folder holds config.yaml")
+
+    @property
+    def config(self) -> RunConfig:
+        """The settings that it was started with."""
+        from sargnn.config import load
+        from sargnn.tracking.files import CONFIG
+
+        return load(self.folder / CONFIG)
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.folder.name
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What ``summary.json`` holds; empty while the run is under way."""
+        from sargnn.tracking.summary import read_summary
+
+        found = read_summary(self.folder)
+        return found.as_dict() if found is not None else {}
+
+    @property
+    def losses(self) -> list[float]:
+        """The training loss of each epoch."""
+        return [row["loss"] for row in self.rows()]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The lines of ``metrics.jsonl``, an epoch each, with every worker's figures in ``ranks``."""
+        from sargnn.tracking.files import MetricsTail
+
+        return list(MetricsTail(self.folder).new_rows())
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A row per epoch: loss, learning rate, times in seconds, bytes, and the metrics where it was evaluated."""
+        import pandas as pd
+
+        rows = [{key: value for key, value in row.items() if key != "ranks"} for row in self.rows()]
+        return pd.DataFrame(rows).set_index("epoch") if rows else pd.DataFrame()
+
+    def predictions(self, **settings: Any) -> np.ndarray:
+        """What the model says of every node, in the order of their numbers: int64 [N], the classes (other tasks:
+        ``training.predict``); with ``smooth="cs"`` after Correct & Smooth.
+
+        Args:
+            settings: what ``sargnn predict`` takes: ``world``, ``mode``, ``smooth``, ``checkpoint="best"``, ``out=FOLDER``.
+
+        Raises:
+            SargnnError: anything that can be mended, such as a run without a checkpoint.
+        """
+        return self._predicted("predictions.npy", settings)
+
+    def logits(self, **settings: Any) -> np.ndarray:
+        """What the model gives, float [N, C]; arguments as of ``predictions``."""
+        return self._predicted("logits.npy", settings)
+
+    def embeddings(self, **settings: Any) -> np.ndarray:
+        """What the model's last layer reads, float [N, F]; arguments as of ``predictions``."""
+        return self._predicted("embeddings.npy", settings)
+
+    def _predicted(self, file: str, settings: dict[str, Any]) -> np.ndarray:
+        import numpy as np
+
+        from sargnn.launch.predict import FOLDER
+
+        given = dict(settings)
+        quiet = bool(given.pop("quiet", False))
+        which = str(given.pop("checkpoint", "newest"))
+        folder = Path(given.pop("out", self.folder / FOLDER)).expanduser().resolve()
+        if given or which != "newest" or not self._is_current(folder, file):
+            self._predict(folder, which, file == "embeddings.npy", given, quiet)
+        found: np.ndarray = np.load(folder / file)
+        return found
+
+    def _is_current(self, folder: Path, file: str) -> bool:
+        """Whether the folder holds what the newest checkpoint says with the run's own settings."""
+        from sargnn.errors import SargnnError
+        from sargnn.tracking.files import CONFIG, read_json
+        from sargnn.training import checkpoint
+
+        try:
+            manifest = read_json(folder / "predictions.json")
+            newest, _ = checkpoint.newest(self.folder)
+            epoch = None if newest is None else checkpoint.open_checkpoint(newest, verify=False).meta["epoch"]
+            same = manifest["epoch"] == epoch and manifest["run"] == str(self.folder)
+            plain = (folder / CONFIG).is_file() and manifest.get("which", "newest") == "newest" and manifest.get("plain", False)
+            return bool(same and plain and file in manifest["files"] and (folder / file).is_file())
+        except (SargnnError, KeyError, OSError):
+            return False
+
+    def _predict(self, folder: Path, which: str, embeddings: bool, settings: dict[str, Any], quiet: bool) -> None:
+        from sargnn.api.overrides import as_words
+        from sargnn.cli.resume import read_resumed
+        from sargnn.decides import as_mapping
+        from sargnn.tracking.files import read_json, write_json
+
+        if which not in ("newest", "best"):
+            raise ConfigError("There is no such checkpoint.", given=which, allowed=["newest", "best"])
+        found = read_resumed([f"resume={self.folder}", *as_words((), settings)])
+        assert found is not None
+        request = {
+            "verb": "predict", "config": as_mapping(found[0]), "run_dir": str(self.folder), "folder": str(folder),
+            "which": which, "embeddings": embeddings,
+        }  # fmt: skip
+        ask(request, quiet=quiet)
+        manifest = folder / "predictions.json"
+        write_json(manifest, read_json(manifest) | {"which": which, "plain": not settings})
+
+    def plot(self) -> Figure:
+        """A figure of the loss and of the metric on the splits, over the epochs."""
+        from sargnn.tracking.plots import plot_run
+
+        return plot_run(self.rows(), self.name)
+
+    def __repr__(self) -> str:
+        summary = self.summary
+        status = summary.get("status", "under way")
+        losses = self.losses
+        figures = [f"{len(losses)} epochs", *([f"loss {losses[-1]:.4f}"] if losses else [])]
+        if summary.get("test_acc") is not None:
+            figures.append(f"test accuracy {summary['test_acc']:.4f}")
+        return f"<Run '{self.name}': {status}, {', '.join(figures)}, {self.folder}>"
+
+
+def load(folder: str | os.PathLike[str]) -> Run:
+    """The run in a folder. Raises ``ConfigError`` where there is none."""
+    return Run(folder)

@@ -1,0 +1,253 @@
+"""``sargnn.shard``: this rank's part of a graph, for those who have a training loop of their own.
+
+    torchrun --nproc-per-node 4 own_loop.py        # examples/own_loop.py trains with it
+
+Letters: N own rows, F features, C outputs, P ranks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from sargnn.api.overrides import as_words
+from sargnn.api.stores import store_of_graph
+from sargnn.comm.group import Group, sum_flat
+from sargnn.config import RunConfig, parse
+from sargnn.data.schema import SPLITS
+from sargnn.engine.aggregate import Engine
+from sargnn.errors import ConfigError, SargnnError
+from sargnn.launch.env import numba_cache_dir
+from sargnn.models.inputs import GraphShape
+from sargnn.models.stack import LayerInput, Stack
+from sargnn.partition.store import open_part, partition_info
+from sargnn.rng import Purpose
+from sargnn.shards.graph import WorkerGraph
+from sargnn.shards.plan import LayerPlan
+
+if TYPE_CHECKING:
+    from sargnn.partition.cut import Part
+
+
+def shard(
+    graph_or_dataset: Any, group: dist.ProcessGroup | None = None, *overrides: str, **settings: Any
+) -> GraphShard:  # fmt: skip
+    """This rank's part of a graph. All ranks of the group must call it, and the methods of what it returns, together.
+
+    Rank 0 makes the stores where they are missing, and the others wait for it: with a large graph ``sargnn partition`` before
+    spares them that.
+
+    Args:
+        graph_or_dataset: a graph as ``sargnn.train`` takes it (that of rank 0 counts), or a dataset: "products_like" or
+            "dataset=arrays" with further overrides.
+        group: a group of gloo; None: all ranks of torch.distributed, or this process alone where it is not initialised.
+        overrides, settings: as of ``sargnn.train``: dataset, partitioner, mode, kernel, precision, seed, comm.prefetch_depth.
+
+    Raises:
+        SargnnError: anything that can be mended, on every rank.
+    """
+    rank, world = _place(group)
+    os.environ.setdefault("NUMBA_CACHE_DIR", str(numba_cache_dir()))
+    words = as_words(overrides, settings)
+    if isinstance(graph_or_dataset, str):
+        words.append(graph_or_dataset if "=" in graph_or_dataset else f"dataset={graph_or_dataset}")
+        graph_or_dataset = None
+    made: list[Any] = [None]
+    if rank == 0:
+        try:
+            made = [_make_stores(graph_or_dataset, words, world)]
+        except SargnnError as error:
+            made = [error]
+    if world > 1:
+        dist.broadcast_object_list(made, src=dist.get_global_rank(_group(group), 0), group=group)
+    if isinstance(made[0], SargnnError):
+        raise made[0]
+    config, partition = made[0]
+    _limit_threads()
+    return GraphShard(config, partition, Group(rank, world, _group(group) if world > 1 else None))
+
+
+def _group(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
+    found = group or dist.group.WORLD
+    assert found is not None
+    return found
+
+
+def _place(group: dist.ProcessGroup | None) -> tuple[int, int]:
+    """Rank and P. Raises ``ConfigError`` for ranks that have not met, and a group that cannot send tensors of a CPU."""
+    if not (dist.is_available() and dist.is_initialized()):
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            hint = 'torch.distributed.init_process_group("gloo")'
+            raise ConfigError("The ranks have not met.", given=f"WORLD_SIZE={os.environ['WORLD_SIZE']}", hint=hint)
+        return 0, 1
+    backend = str(dist.get_backend(group))
+    if "gloo" not in backend:
+        raise ConfigError("The group cannot send tensors of a CPU.", given=backend, allowed="gloo")
+    return dist.get_rank(group), dist.get_world_size(group)
+
+
+def _make_stores(graph: Any, words: list[str], world: int) -> tuple[RunConfig, Path]:
+    from sargnn.cli.compose import compose_verb
+    from sargnn.config import PartitionConfig
+    from sargnn.data.prepare import prepare_dataset
+    from sargnn.launch.compile import warm_up
+    from sargnn.partition.prepare import prepare_partition
+
+    if graph is not None:
+        words = store_of_graph(graph, words)
+    config = parse(compose_verb("train", [*words, f"world={world}"]))
+    wanted = PartitionConfig(config.dataset, config.partitioner, world, config.store_dir, config.prepare)
+    info = prepare_partition(wanted, prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes))
+    if config.kernel.name != "reference":
+        warm_up()  # else every rank would compile
+    return config, info.path.resolve()
+
+
+def _limit_threads() -> None:
+    """As many threads of Numba as torch may use."""
+    import numba
+
+    numba.set_num_threads(max(1, min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)))
+
+
+class GraphShard:
+    """One rank's part: its rows, its engine, and sums over the ranks. Made by ``shard``.
+
+    Attributes:
+        engine: aggregates over the whole graph, whichever rank has the neighbours; ``engine.epoch`` decides dropout masks.
+        ids: int64 [N], the own nodes' numbers in the whole graph.
+        features: [N, F] in the run's precision; empty for a typed graph, whose model loads its own (``build_model``).
+        labels: [N] or [N, C], as ``sargnn.data.labels`` has them. train_mask, val_mask, test_mask: bool [N].
+        num_classes: C, the outputs that a model needs.
+        rank, world: this rank and P.
+        plan: the edges that end in own rows, for ``engine.aggregate``.
+    """
+
+    def __init__(self, config: RunConfig, partition: Path, group: Group) -> None:
+        from sargnn.training.build import DTYPES
+
+        self.config, self.group = config, group
+        self.rank, self.world = group.rank, group.world
+        device, dtype = torch.device(config.device), DTYPES[config.precision]
+        self.engine = Engine(
+            group, mode=config.mode.choice, kernel=config.kernel.choice, prefetch_depth=config.comm.prefetch_depth,
+            seed=config.seed, device=device, dtype=dtype, cache_static=False,
+        )  # fmt: skip
+        info = partition_info(partition)
+        self.part: Part = open_part(info.path, group.rank)
+        self.num_classes, self.schema = info.num_classes, info.schema
+        self.ids = torch.from_numpy(np.array(self.part.node_ids))
+        self.labels = torch.from_numpy(np.array(self.part.labels))
+        split = torch.from_numpy(np.array(self.part.split))
+        self.train_mask, self.val_mask, self.test_mask = (split == SPLITS[name] for name in ("train", "valid", "test"))
+        rows = self.part.features[0] if not info.schema.typed else np.zeros((len(self.ids), 0), np.float32)
+        self.features = torch.from_numpy(np.array(rows)).to(dtype)
+        self._graph = WorkerGraph(
+            self.part, self.engine.exchange, self.engine.mode.layout, add_self_loops=config.add_self_loops, device=device,
+            message_rows=config.comm.message_rows,
+        )  # fmt: skip
+        self._models: set[nn.Module] = set()
+
+    @property
+    def plan(self) -> LayerPlan:
+        """All edges that end in own rows."""
+        return self._graph.whole(1).plans[0]
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Over the sources j of each own node's in-edges the sum of their rows: [N, F] from [N, F], differentiable."""
+        return self._reduce("sum", x)
+
+    def mean(self, x: Tensor) -> Tensor:
+        """The mean of the same; zeros for a node without in-edges."""
+        return self._reduce("mean", x)
+
+    def max(self, x: Tensor) -> Tensor:
+        """The largest of the same in each column; zeros for a node without in-edges."""
+        return self._reduce("max", x)
+
+    def _reduce(self, name: str, x: Tensor) -> Tensor:
+        from sargnn.engine.reducers import REDUCERS
+        from sargnn.resolve import resolve
+
+        if self.schema.typed:
+            raise ConfigError("A typed graph's rows are not summed over all relations.", hint='build_model("model=rgcn")')
+        if x.shape[0] != len(self.ids) or x.ndim != 2 or x.dtype != self.engine.dtype:
+            given = f"{x.dtype} {list(x.shape)}"
+            raise ConfigError(
+                "The rows are not those of this rank.", given=given, allowed=f"{self.engine.dtype} [{len(self.ids)}, F]"
+            )
+        (out,) = self.engine.aggregate(self.plan, resolve("reducer", REDUCERS, name)(), (x,))
+        return out
+
+    def dropout(self, x: Tensor, p: float, layer: int = 0) -> Tensor:
+        """``x`` [N, F] with a share ``p`` of its entries zero and the others grown by 1 / (1 - p).
+
+        Which ones depends on the seed, ``engine.epoch``, the node's number, the column and ``layer``: so it is the same on any
+        number of ranks.
+        """
+        return self.engine.operators.dropout(x, self.ids, self.engine.draw(Purpose.DROPOUT, layer, p))
+
+    def build_model(self, *overrides: str, **settings: Any) -> ShardModel:
+        """A model of the package, the same parameters on every rank: ``build_model("model=gat", "model.hidden=32")``."""
+        from sargnn.cli.compose import compose_verb
+        from sargnn.training.build import make_model
+
+        config = parse(compose_verb("train", as_words(overrides, settings)))
+        widths = tuple(rows.shape[1] for rows in self.part.features)
+        stack = make_model(config, GraphShape(self.schema, widths, self.num_classes)).to(self.engine.dtype)
+        return ShardModel(self, stack)
+
+    def total(self, value: Tensor | float) -> float:
+        """The sum of a number over all ranks."""
+        return float(self.group.sum_(torch.as_tensor(value, dtype=torch.float64).detach().clone()))
+
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Add up the gradients over all ranks, in one all-reduce: after ``backward``, before the optimizer's step.
+
+        A parameter without a gradient on this rank gets zeros first. Learnable rows that belong to own nodes, as R-GCN has them
+        for types without features, are left out: theirs are complete.
+        """
+        own = {id(one) for model in self._models for one in getattr(model, "sharded", ())}
+        shared = [one for one in parameters if one.requires_grad and id(one) not in own]
+        for one in shared:
+            if one.grad is None:
+                one.grad = torch.zeros_like(one)
+        sum_flat(self.group, [one.grad for one in shared if one.grad is not None])
+
+
+class ShardModel(nn.Module):
+    """A model of the package on one rank's part. Calling it gives [N, C] for the own rows of the type that has labels."""
+
+    def __init__(self, owner: GraphShard, stack: Stack) -> None:
+        super().__init__()
+        self.stack = stack
+        self._owner = [owner]  # in a list, so that it is no part of the module
+        rows = stack.inputs.load(owner.part, owner.config.seed, owner.engine.device, owner.engine.dtype)
+        self._rows = [rows]
+        self._flow = owner._graph.whole(len(stack.layers))
+        stack.prepare(owner.engine, self._flow.plans)
+        owner._models.add(self)
+
+    @property
+    def sharded(self) -> list[nn.Parameter]:
+        """Parameters of which this rank has its own rows only."""
+        return self.stack.inputs.sharded()
+
+    @property
+    def rows(self) -> Tensor:
+        """int64, which own rows the output's rows are."""
+        found = self._flow.output_rows
+        return torch.arange(len(self._owner[0].ids)) if found is None else found
+
+    def forward(self) -> Tensor:
+        """[rows, C], differentiable in the parameters. All ranks must call it together."""
+        inputs = self._flow.own_inputs(self.stack.inputs(self._rows[0]))
+        out: Tensor = self.stack(self._owner[0].engine, self._flow.plans, LayerInput(inputs, None), hidden=False)
+        return out

@@ -1,0 +1,45 @@
+"""The store of a graph that is an object in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sargnn.errors import ConfigError
+
+GRAPH = "the graph"
+
+
+def store_of_graph(graph: Any, words: Sequence[str]) -> list[str]:
+    """Make the graph's store, if it is not there, and name it as the dataset in the words of a command.
+
+    Args:
+        words: overrides; those of ``dataset`` say how the graph is read.
+
+    Raises:
+        ConfigError: a dataset is named, too.
+        DataError: what is wrong with the graph.
+    """
+    from sargnn.cli.compose import compose_verb
+    from sargnn.config import PrepareConfig
+    from sargnn.data.own.function import object_reader
+    from sargnn.data.prepare import make_store
+    from sargnn.data.settings import PythonConfig
+    from sargnn.fields import build
+
+    named = [word for word in words if word.startswith(("dataset=", "resume=", "dataset.root=", "dataset.target="))]
+    if named:
+        raise ConfigError("A graph is given, and a dataset is named, too.", given=named[0], hint="leave one out")
+    own = [word for word in words if word.startswith(("dataset.", "task="))]
+    mapping = compose_verb("prepare", [*own, *_of_stores(words), "dataset=python", "dataset.target=null"])
+    config = build(PrepareConfig, mapping, "")
+    assert isinstance(config.dataset, PythonConfig)
+    reader = object_reader(graph, config.dataset, "graph", GRAPH, None)
+    path = make_store(reader, "graph", None, Path(config.store_dir) / "datasets", config.prepare.bytes)
+    kept = [word for word in own if word.startswith("dataset.add_self_loops=")]
+    return [*(word for word in words if word not in own), *kept, "dataset=stored", f"dataset.root='{path.resolve()}'"]
+
+
+def _of_stores(words: Sequence[str]) -> list[str]:
+    return [word for word in words if word.startswith(("store_dir=", "prepare."))]
