@@ -12,7 +12,6 @@ Letters: N nodes, E edges, F features, C columns of labels.
 
 from __future__ import annotations
 
-import logging
 import os
 import zipfile
 from collections.abc import Mapping
@@ -24,7 +23,7 @@ import numpy as np
 from sargnn.data.dataset import Reader
 from sargnn.data.ogb_files import ARCHIVE_ERRORS, identity_of
 from sargnn.data.own.edge_files import SUFFIXES, CsvEdges, ParquetEdges
-from sargnn.data.own.given import GivenArray, MemberArray, PlainArray
+from sargnn.data.own.given import GivenArray, PlainArray, member_of
 from sargnn.data.own.graph import COUNT, EDGES, FEATURES, LABELS, MASKS, NUMBERS, EdgeArrays, EdgeList, build_graph, known_names
 from sargnn.data.own.reader import own_reader
 from sargnn.errors import DataError
@@ -94,9 +93,6 @@ def _tree(root: Path, leaves: Mapping[str, Path | str]) -> dict[str, Any]:
     """The arrays by the names that ``own.graph`` uses; unknown ones are left out."""
     firsts = {name.partition("/")[0]: f"'{name.partition('/')[0]}'" for name in leaves}
     known = known_names(firsts, f"'{root}'")
-    unread = sorted(firsts.keys() - set(known.values()))
-    if unread:
-        logging.getLogger(__name__).warning(f"not read of '{root}': {', '.join(unread)}")
     tree: dict[str, Any] = {}
     for used, first in known.items():
         if first in leaves:
@@ -124,7 +120,7 @@ def _triplet(root: Path, key: str) -> tuple[str, ...]:
 def _leaf(root: Path, used: str, leaf: Path | str) -> GivenArray | EdgeList | int:
     if isinstance(leaf, Path) and leaf.suffix != ".npy":
         return ParquetEdges(leaf) if leaf.suffix == ".parquet" else CsvEdges(leaf)
-    array: GivenArray = MemberArray(root, leaf) if isinstance(leaf, str) else PlainArray(f"'{leaf}'", _mapped(leaf))
+    array: GivenArray = member_of(root, leaf) if isinstance(leaf, str) else PlainArray(f"'{leaf}'", _mapped(leaf))
     if array.dtype.kind not in "fiub":
         hint = "number texts first: np.unique(texts, return_inverse=True)[1]" if array.dtype.kind in "USO" else None
         raise DataError(f"{array.name} holds no numbers.", given=array.dtype.name, hint=hint)

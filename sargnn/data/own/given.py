@@ -15,6 +15,7 @@ import numpy as np
 from scipy import sparse
 
 from sargnn.data.ogb_binary import Member
+from sargnn.data.ogb_files import ARCHIVE_ERRORS
 from sargnn.errors import DataError
 
 _PIECE_BYTES = 1 << 24
@@ -113,6 +114,24 @@ class MemberArray(GivenArray):
 
     def row(self, number: int) -> GivenArray:
         return MemberArray(self.path, self.member, number * self.shape[1], self.shape[1])
+
+
+def member_of(path: Path, member: str) -> GivenArray:
+    """An array of an ``.npz`` file. One in Fortran's order, which does not lie row by row, is read into memory.
+
+    Raises:
+        DataError: the file is damaged, or the array holds Python objects.
+    """
+    try:
+        return MemberArray(path, member)
+    except DataError as error:
+        if "Fortran order: True" not in str(error):
+            raise
+    with np.load(path, allow_pickle=False) as archive:
+        try:
+            return PlainArray(f"'{path}': '{member}'", archive[member])
+        except (*ARCHIVE_ERRORS, OSError, ValueError) as error:
+            raise DataError(f"'{path}' cannot be read: {error}") from error
 
 
 def given(name: str, value: Any) -> GivenArray:

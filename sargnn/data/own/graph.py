@@ -18,6 +18,7 @@ Letters: N nodes, E edges, F features, C columns of labels.
 from __future__ import annotations
 
 import difflib
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -44,7 +45,7 @@ ALIASES = {
 } | {name: (name,) for name in (*MASKS, *NUMBERS)}
 NAMES = {alias: name for name, aliases in ALIASES.items() for alias in aliases}
 """Every name that is known -> the one that is used here."""
-_ALIKE = 0.82
+_ALIKE = 0.8
 
 Triplet = tuple[str, str, str]
 """Source type, relation, destination type."""
@@ -167,7 +168,7 @@ Tree = Mapping[str, Any]
 
 
 def known_names(names: Mapping[str, str] | list[str], whole: str) -> dict[str, str]:
-    """Used name -> given name, for those that are known.
+    """Used name -> given name, for those that are known; a warning names the others.
 
     Args:
         names: as given; a mapping says for each what messages call it.
@@ -179,16 +180,19 @@ def known_names(names: Mapping[str, str] | list[str], whole: str) -> dict[str, s
     found: dict[str, str] = {}
     for name in called:
         known = NAMES.get(name)
-        if known is None:
-            alike = difflib.get_close_matches(name, NAMES, n=1, cutoff=_ALIKE)
-            if alike and NAMES[alike[0]] not in {NAMES.get(one) for one in called}:
-                raise DataError(f"{whole} has {called[name]}, which is not known.", allowed=alike, hint=f"name it {alike[0]}")
-        elif known in found:
+        if known is not None and known in found:
             raise DataError(
                 f"{whole} has {called[found[known]]} and {called[name]}, which mean the same.", hint="leave one out"
             )
-        else:
+        if known is not None:
             found[known] = name
+    unread = [name for name in called if name not in NAMES]
+    for name in unread:
+        alike = difflib.get_close_matches(name, [one for one in NAMES if one[:1] == name[:1]], n=1, cutoff=_ALIKE)
+        if alike and NAMES[alike[0]] not in found:
+            raise DataError(f"{whole} has {called[name]}, which is not known.", allowed=alike, hint=f"name it {alike[0]}")
+    if unread:
+        logging.getLogger(__name__).warning(f"not read of {whole}: {', '.join(called[name] for name in unread)}")
     return found
 
 

@@ -151,14 +151,14 @@ class _Homogeneous(StreamedReader):
             yield piece.reshape(len(piece), -1)
 
     def features_source(self) -> str:
-        return self._features.name if self._features is not None else "features"
+        return _bare(self._features.name) if self._features is not None else "features"
 
     def labels(self) -> np.ndarray:
         self._labels = self._targets.labels()
         return self._labels
 
     def labels_source(self) -> str:
-        return self._targets.given.name
+        return _bare(self._targets.given.name)
 
     def split(self) -> np.ndarray:
         split = self._targets.split(self._labels)
@@ -190,7 +190,7 @@ class _Typed(InMemoryReader):
         task = task_of(labels.dtype)
         dataset = typed_dataset(
             name=self.graph.name,
-            num_classes=count_classes(labels, self._targets.given.name) if task == "classes" else labels.shape[1],
+            num_classes=count_classes(labels, _bare(self._targets.given.name)) if task == "classes" else labels.shape[1],
             node_types=node_types,
             features=[self._table(nodes) for nodes in self.graph.nodes.values()],
             relations=relations,
@@ -215,13 +215,18 @@ class _Typed(InMemoryReader):
         table = np.zeros((nodes.count, width), np.float32)
         if nodes.features is None or not table.size:
             return table
-        check, first = FeatureCheck(nodes.features.name, unit="node", first=0), 0
+        check, first = FeatureCheck(_bare(nodes.features.name), unit="node", first=0), 0
         for piece in nodes.features.pieces(max(1, _PIECE_NUMBERS // width)):
             rows = check.to_float32(piece.reshape(len(piece), -1), normalize=self.config.normalize_features)
             table[first : first + len(rows)] = rows
             first += len(rows)
         check.finish()
         return table
+
+
+def _bare(name: str) -> str:
+    """Without the quotes that messages put around it."""
+    return name[1:-1] if name[:1] == name[-1:] == "'" else name
 
 
 def _width(features: GivenArray | None) -> int:

@@ -1,0 +1,165 @@
+"""One graph in every form that a user may give it in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from sargnn.data.dataset import SPLITS, Dataset
+
+MASKS = {"train_mask": "train", "val_mask": "valid", "test_mask": "test"}
+Arrays = dict[str, Any]
+
+
+def arrays_of(dataset: Dataset) -> Arrays:
+    """A homogeneous dataset as a mapping of arrays, edges in another order than the store's."""
+    destination = np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr))
+    order = np.random.default_rng(1).permutation(dataset.num_edges)
+    edges = np.stack([np.asarray(dataset.indices, np.int64), destination])[:, order]
+    return {
+        "edge_index": edges,
+        "x": np.asarray(dataset.features[0]),
+        "y": np.asarray(dataset.labels),
+        **{name: np.asarray(dataset.split) == SPLITS[split] for name, split in MASKS.items()},
+    }
+
+
+def typed_arrays_of(dataset: Dataset) -> Arrays:
+    """A typed dataset as a mapping of mappings."""
+    schema = dataset.schema
+    destination = np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr))
+    assert dataset.relation is not None
+    edges = {}
+    for number, (source, name, end) in enumerate(schema.relations):
+        own = dataset.relation == number
+        pair = np.asarray(dataset.indices)[own] - schema.offsets[source], destination[own] - schema.offsets[end]
+        edges[schema.node_types[source], name, schema.node_types[end]] = np.stack(pair).astype(np.int64)
+    labelled = int(schema.types_of(np.flatnonzero(np.asarray(dataset.split))[:1])[0])
+    own_nodes = slice(*schema.offsets[labelled : labelled + 2])
+    labelled_name = schema.node_types[labelled]
+    return {
+        "edge_index": edges,
+        "x": {t: rows for t, rows in zip(schema.node_types, dataset.features, strict=True) if rows.shape[1]},
+        "num_nodes": {t: schema.count(k) for k, t in enumerate(schema.node_types)},
+        "y": {labelled_name: dataset.labels[own_nodes]},
+        **{name: {labelled_name: dataset.split[own_nodes] == SPLITS[split]} for name, split in MASKS.items()},
+    }
+
+
+def save_arrays(folder: Path, arrays: Arrays) -> Path:
+    """As files of a folder; a mapping as a folder in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, value in arrays.items():
+        if isinstance(value, dict):
+            save_arrays(folder / name, {"___".join(key) if isinstance(key, tuple) else key: one for key, one in value.items()})
+        else:
+            np.save(folder / f"{name}.npy", value)
+    return folder
+
+
+def write_csv(folder: Path, arrays: Arrays, *, header: str = "", separator: str = ",") -> Path:
+    save_arrays(folder, {name: value for name, value in arrays.items() if name != "edge_index"})
+    rows = "".join(f"{a}{separator}{b}\n" for a, b in arrays["edge_index"].T.tolist())
+    (folder / "edges.csv").write_text(header + rows)
+    return folder
+
+
+def write_parquet(folder: Path, arrays: Arrays) -> Path:
+    pytest.importorskip("pyarrow")
+    from pyarrow import parquet, table
+
+    save_arrays(folder, {name: value for name, value in arrays.items() if name != "edge_index"})
+    source, destination = arrays["edge_index"]
+    columns = {"weight": np.ones(len(source)), "dst": destination.astype(np.int32), "src": source.astype(np.int32)}
+    parquet.write_table(table(columns), folder / "edges.parquet", row_group_size=100)
+    return folder
+
+
+def write_npz(folder: Path, arrays: Arrays, save: Callable[..., Any]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    save(folder / "graph.npz", **arrays)
+    return folder / "graph.npz"
+
+
+def with_numbers(arrays: Arrays) -> Arrays:
+    """Node numbers instead of masks."""
+    numbers = {name.replace("mask", "idx"): np.flatnonzero(value) for name, value in arrays.items() if name in MASKS}
+    return {name: value for name, value in arrays.items() if name not in MASKS} | numbers
+
+
+def as_dgl(arrays: Arrays) -> Any:
+    import dgl
+    import torch
+
+    source, destination = map(torch.from_numpy, arrays["edge_index"])
+    graph = dgl.graph((source, destination), num_nodes=len(arrays["x"]))
+    names = {"x": "feat", "y": "label"}
+    graph.ndata.update({names.get(k, k): torch.from_numpy(v) for k, v in arrays.items() if k != "edge_index"})
+    return graph
+
+
+def as_typed_dgl(arrays: Arrays) -> Any:
+    import dgl
+    import torch
+
+    edges = {triplet: tuple(map(torch.from_numpy, pair)) for triplet, pair in arrays["edge_index"].items()}
+    graph = dgl.heterograph(edges, num_nodes_dict=arrays["num_nodes"])
+    for key, name in (("x", "feat"), ("y", "label"), *((mask, mask) for mask in MASKS)):
+        for node_type, value in arrays[key].items():
+            graph.nodes[node_type].data[name] = torch.from_numpy(np.array(value))
+    return graph
+
+
+def as_pyg(arrays: Arrays) -> Any:
+    pytest.importorskip("torch_geometric")
+    import torch
+    from torch_geometric.data import Data
+
+    return Data(**{name: torch.from_numpy(value) for name, value in arrays.items()})
+
+
+def as_hetero(arrays: Arrays) -> Any:
+    pytest.importorskip("torch_geometric")
+    import torch
+    from torch_geometric.data import HeteroData
+
+    data = HeteroData()
+    for node_type, count in arrays["num_nodes"].items():
+        data[node_type].num_nodes = count
+    for triplet, pair in arrays["edge_index"].items():
+        data[triplet].edge_index = torch.from_numpy(pair)
+    for key in ("x", "y", *MASKS):
+        for node_type, value in arrays[key].items():
+            data[node_type][key] = torch.from_numpy(np.array(value))
+    return data
+
+
+def as_networkx(arrays: Arrays) -> Any:
+    import networkx
+
+    graph = networkx.MultiDiGraph()
+    nodes = {name: value for name, value in arrays.items() if name != "edge_index"}
+    graph.add_nodes_from((f"node {i}", {name: value[i] for name, value in nodes.items()}) for i in range(len(arrays["x"])))
+    graph.add_edges_from((f"node {a}", f"node {b}") for a, b in arrays["edge_index"].T.tolist())
+    return graph
+
+
+def as_matrix(arrays: Arrays) -> Any:
+    """A SciPy matrix, which holds parallel edges as entries of their own, and the nodes' arrays."""
+    source, destination = arrays["edge_index"]
+    count = len(arrays["x"])
+    matrix = sparse.coo_matrix((np.ones(len(source)), (source, destination)), shape=(count, count))
+    others = {name: value for name, value in arrays.items() if name != "edge_index"}
+    return matrix, others | {"x": sparse.csr_matrix(others["x"])}
+
+
+def as_lists(arrays: Arrays) -> Arrays:
+    """Plain lists, as they come from JSON."""
+    plain: Arrays = json.loads(json.dumps({name: value.tolist() for name, value in arrays.items()}))
+    return plain

@@ -1,0 +1,186 @@
+"""The same graph in every form makes the same store."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sargnn.data.dataset import Dataset, open_dataset, write_dataset
+from sargnn.data.ogb import ogb_dir
+from sargnn.data.own.folder import arrays_reader
+from sargnn.data.own.function import object_reader
+from sargnn.data.settings import ArraysConfig, OgbDirConfig, PythonConfig
+from tests.data.own import given
+from tests.graphs import nasty_graph, typed_graph
+
+OWN: dict[str, Any] = {
+    "add_inverse_edges": False, "normalize_features": False, "homogenize": False, "split": None, "split_seed": 0,
+}  # fmt: skip
+
+
+def hash_of_folder(tmp_path: Path, root: Path, buffer_bytes: int = 256 * 10**6, **changes: Any) -> str:
+    reader = arrays_reader(ArraysConfig("arrays", **(OWN | changes), root=str(root)))
+    return hash_of(reader, tmp_path, buffer_bytes)
+
+
+def hash_of_object(tmp_path: Path, value: Any, **changes: Any) -> str:
+    config = PythonConfig("python", **(OWN | changes), args={})
+    return hash_of(object_reader(value, config, "graph", "the graph", None), tmp_path)
+
+
+def hash_of(reader: Any, tmp_path: Path, buffer_bytes: int = 256 * 10**6) -> str:
+    path = tmp_path / "own-store"
+    reader.write(path, buffer_bytes)
+    return open_dataset(path, verify=True).content_hash
+
+
+@pytest.fixture(scope="module")
+def graph() -> Dataset:
+    """With a label for every node of the split, and none for some others."""
+    nasty = nasty_graph()
+    labels = np.where(nasty.split == 0, -1, nasty.labels)
+    return dataclasses.replace(nasty, labels=labels)
+
+
+@pytest.fixture
+def wanted(graph: Dataset, tmp_path: Path) -> str:
+    write_dataset(tmp_path / "wanted", graph, {})
+    return open_dataset(tmp_path / "wanted", verify=True).content_hash
+
+
+FOLDERS: dict[str, Callable[[Path, Any], Path]] = {
+    "npy": given.save_arrays,
+    "npy fortran": lambda folder, arrays: given.save_arrays(folder, arrays | {"x": np.asfortranarray(arrays["x"])}),
+    "npy narrow": lambda folder, arrays: given.save_arrays(
+        folder, arrays | {"edge_index": arrays["edge_index"].astype(np.uint16)}
+    ),
+    "node numbers": lambda folder, arrays: given.save_arrays(folder, given.with_numbers(arrays)),
+    "labels of floats": lambda folder, arrays: given.save_arrays(
+        folder, arrays | {"y": np.where(arrays["y"] < 0, np.nan, arrays["y"])[:, None]}
+    ),
+    "csv": given.write_csv,
+    "csv with a header": lambda folder, arrays: given.write_csv(folder, arrays, header="source;target\n", separator=";"),
+    "parquet": given.write_parquet,
+    "npz": lambda folder, arrays: given.write_npz(folder, arrays, np.savez),
+    "npz, deflated": lambda folder, arrays: given.write_npz(folder, arrays, np.savez_compressed),
+}
+OBJECTS: dict[str, Callable[[Any], Any]] = {
+    "mapping": lambda arrays: arrays,
+    "other names": lambda arrays: (
+        {"edges": tuple(arrays["edge_index"]), "feat": arrays["x"], "label": arrays["y"]}
+        | {name: value for name, value in arrays.items() if name in given.MASKS}
+    ),
+    "lists": given.as_lists,
+    "DGLGraph": given.as_dgl,
+    "Data": given.as_pyg,
+    "networkx": given.as_networkx,
+    "SciPy": given.as_matrix,
+}
+
+
+@pytest.mark.parametrize("form", FOLDERS)
+def test_a_folder(form: str, graph: Dataset, wanted: str, tmp_path: Path) -> None:
+    root = FOLDERS[form](tmp_path / "given", given.arrays_of(graph))
+    assert hash_of_folder(tmp_path, root) == wanted
+
+
+@pytest.mark.parametrize("form", OBJECTS)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_an_object(form: str, graph: Dataset, wanted: str, tmp_path: Path) -> None:
+    if form == "lists":  # of fp64
+        graph = dataclasses.replace(graph, features=(graph.features[0].round(2),))
+        write_dataset(tmp_path / "rounded", graph, {})
+        wanted = open_dataset(tmp_path / "rounded", verify=True).content_hash
+    assert hash_of_object(tmp_path, OBJECTS[form](given.arrays_of(graph))) == wanted
+
+
+def test_ogbs_layout(graph: Dataset, wanted: str, tmp_path: Path) -> None:
+    from sargnn.data.ogb_export import export
+
+    export(graph, tmp_path / "ogb", "csv", symmetric=False)
+    config = OgbDirConfig("ogb_dir", str(tmp_path / "ogb"), add_inverse_edges=False, normalize_features=False)
+    assert hash_of(ogb_dir(config), tmp_path) == wanted
+
+
+@pytest.mark.parametrize("form", ["folder", "npz", "mapping", "DGLGraph", "HeteroData"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_typed(form: str, tmp_path: Path) -> None:
+    """Types and relations are taken in sorted order, whatever order they come in."""
+    graph = typed_graph()
+    arrays = given.typed_arrays_of(graph)
+    relations = sorted(arrays["edge_index"])
+    schema = graph.schema
+    from sargnn.data.schema import Relation
+    from sargnn.data.typed import Edges, typed_dataset
+
+    types = schema.node_types
+    edges = [Edges(Relation(types.index(a), r, types.index(b)), *arrays["edge_index"][a, r, b]) for a, r, b in relations]
+    labelled = types.index("paper")
+    own = slice(*schema.offsets[labelled : labelled + 2])
+    sorted_graph = typed_dataset(
+        "typed", graph.num_classes, types, graph.features, edges, labelled, graph.labels[own], graph.split[own]
+    )  # fmt: skip
+    write_dataset(tmp_path / "wanted", sorted_graph, {})
+    wanted = open_dataset(tmp_path / "wanted", verify=True).content_hash
+    if form == "folder":
+        assert hash_of_folder(tmp_path, given.save_arrays(tmp_path / "given", arrays)) == wanted
+    elif form == "npz":
+        flat = {"/".join([name, "___".join(key) if isinstance(key, tuple) else key]): one
+                for name, value in arrays.items() for key, one in value.items()}  # fmt: skip
+        assert hash_of_folder(tmp_path, given.write_npz(tmp_path / "given", flat, np.savez)) == wanted
+    else:
+        convert: Any = {"mapping": lambda one: one, "DGLGraph": given.as_typed_dgl, "HeteroData": given.as_hetero}[form]
+        assert hash_of_object(tmp_path, convert(arrays)) == wanted
+
+
+def test_inverse_edges_and_normalised_rows(graph: Dataset, tmp_path: Path) -> None:
+    arrays = given.arrays_of(graph)
+    both = arrays | {"edge_index": np.concatenate([arrays["edge_index"], arrays["edge_index"][::-1]], 1)}
+    sums = np.maximum(np.abs(arrays["x"]).sum(1, keepdims=True), 1e-12)
+    wanted = hash_of_object(tmp_path, both | {"x": arrays["x"] / sums})
+    (tmp_path / "own-store").rename(tmp_path / "by-hand")
+    assert hash_of_object(tmp_path, arrays, add_inverse_edges=True, normalize_features=True) == wanted
+
+
+def test_an_undirected_graph_of_networkx_goes_both_ways(tmp_path: Path) -> None:
+    import networkx
+
+    graph = networkx.karate_club_graph()
+    for number, (_, data) in enumerate(graph.nodes(data=True)):
+        data.update(x=[1.0, number], y=int(data["club"] == "Officer"), train_mask=True)
+    hash_of_object(tmp_path, graph)
+    found = open_dataset(tmp_path / "own-store", verify=True)
+    assert (found.num_nodes, found.num_edges, found.num_classes) == (34, 2 * graph.number_of_edges(), 2)
+
+
+def test_a_drawn_split_goes_by_node_number(graph: Dataset, tmp_path: Path) -> None:
+    """Also where other nodes have no label; the shares are met as independent draws meet them."""
+    rng = np.random.default_rng(0)
+    arrays = {"edge_index": np.zeros((2, 1), np.int64), "x": np.ones((20000, 1)), "y": rng.integers(3, size=20000)}
+
+    def split_of(changed: Any, **changes: Any) -> np.ndarray:
+        hash_of_object(tmp_path, changed, **changes)
+        path = tmp_path / "own-store"
+        found = np.array(open_dataset(path, verify=True).split)
+        import shutil
+
+        shutil.rmtree(path)
+        return found
+
+    split = split_of(arrays, split=[0.6, 0.2, 0.1])
+    assert np.allclose(np.bincount(split) / 20000, [0.1, 0.6, 0.2, 0.1], atol=0.015)
+    fewer = {name: value[:, :1] if name == "edge_index" else value[:5000] for name, value in arrays.items()}
+    assert np.array_equal(split_of(fewer, split=[0.6, 0.2, 0.1]), split[:5000])
+    unlabelled = arrays | {"y": np.where(np.arange(20000) < 100, -1, arrays["y"])}
+    assert np.array_equal(split_of(unlabelled, split=[0.6, 0.2, 0.1]), np.where(np.arange(20000) < 100, 0, split))
+    assert not np.array_equal(split_of(arrays, split=[0.6, 0.2, 0.1], split_seed=1), split)
+
+
+def test_a_small_buffer_makes_the_same_store(graph: Dataset, wanted: str, tmp_path: Path) -> None:
+    root = given.save_arrays(tmp_path / "given", given.arrays_of(graph))
+    assert hash_of_folder(tmp_path, root, buffer_bytes=20_000) == wanted
