@@ -129,6 +129,10 @@ class DatasetSettings(ABC):
     def reader(self) -> DatasetReader:
         """What writes the dataset's store."""
 
+    def check_files(self) -> None:
+        """Raise ``DataError`` with all files that are missing, before anything slow; what is fetched or drawn lacks none."""
+        return None
+
     def find_store(self, stores: Path) -> Path | None:
         """A store below ``stores`` that serves without reading anything; None where the reader must say what it would make."""
         return None
@@ -375,6 +379,13 @@ class PrepareConfig:
 
 
 @dataclass(frozen=True)
+class CheckConfig(PrepareConfig):
+    """``sargnn check``. ``json``: print for scripts."""
+
+    json: bool = False
+
+
+@dataclass(frozen=True)
 class PartitionConfig:
     """``sargnn partition``."""
 
@@ -404,6 +415,11 @@ def parse_export(mapping: dict[str, Any]) -> ExportConfig:
 def parse_prepare(mapping: dict[str, Any]) -> PrepareConfig:
     """Check a resolved mapping, as ``parse`` does."""
     return build(PrepareConfig, mapping, "")
+
+
+def parse_check(mapping: dict[str, Any]) -> CheckConfig:
+    """Check a resolved mapping, as ``parse`` does."""
+    return build(CheckConfig, mapping, "")
 
 
 def parse_partition(mapping: dict[str, Any]) -> PartitionConfig:

@@ -127,6 +127,20 @@ _PREPARE = Verb(
     examples=(("prepare dataset=products_like dataset.scale=1.0", ""), ("prepare dataset=ogb_dir dataset.root=FOLDER", "")),
     config="prepare",
 )
+_CHECK = Verb(
+    "check",
+    "look a graph over: what matters for training",
+    usage="[key=value ...] [dataset=option]",
+    text="Look a graph over before training: degrees, isolated nodes, self-loops, repeated and one-way edges, homophily, "
+    "classes and split, features, sizes; then what of it matters for training, and which setting helps. Makes the store "
+    "where it is missing. Advice is no error: the exit code is 0.",
+    entry="sargnn.cli.check:main",
+    examples=(
+        ("check dataset=ogb_dir dataset.root=FOLDER", ""),
+        ("check dataset=products_like json=true", "for scripts"),
+    ),
+    config="check",
+)
 _PARTITION = Verb(
     "partition",
     "cut a dataset into the workers' parts",
@@ -331,7 +345,7 @@ _COMPLETION = Verb(
 VERBS: dict[str, Verb] = {
     verb.name: verb
     for verb in (
-        _TRAIN, _SLURM, _PREPARE, _PARTITION, _EXPORT_OGB, _PREDICT, _EVALUATE, _COMPARE, _UI, _TRACK, _BENCH, _INFO, _CLEAN,
-        _COMPLETION,
+        _TRAIN, _SLURM, _PREPARE, _CHECK, _PARTITION, _EXPORT_OGB, _PREDICT, _EVALUATE, _COMPARE, _UI, _TRACK, _BENCH, _INFO,
+        _CLEAN, _COMPLETION,
     )
 }  # fmt: skip

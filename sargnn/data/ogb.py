@@ -3,7 +3,7 @@
 gzip CSV without header (ogbn-products, ogbn-arxiv):
 
     raw/edge.csv.gz [E, 2]   raw/node-feat.csv.gz [N, F]   raw/node-label.csv.gz [N, 1]
-    raw/num-node-list.csv.gz [1]   raw/num-edge-list.csv.gz [1]
+    raw/num-node-list.csv.gz [1]   raw/num-edge-list.csv.gz [1]: where they are missing, rows are counted
     split/NAME/{train,valid,test}.csv.gz: node numbers
 
 The other layouts: ``ogb_binary`` (ogbn-papers100M) and ``ogb_typed`` (ogbn-mag).
@@ -13,7 +13,6 @@ Letters: N nodes, E rows of the edge file, F features.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -21,29 +20,23 @@ from pathlib import Path
 import numpy as np
 
 from sargnn.data.dataset import Reader
-from sargnn.data.ogb_files import MAX_EDGES, MAX_NODES, expect_range, read_count, read_labels, table_pieces, width_of
+from sargnn.data.ogb_files import count_rows, expect_range, read_count, read_labels, table_pieces, width_of
 from sargnn.data.ogb_folder import OgbFolder
+from sargnn.data.ogb_layouts import BINARY, MAX_EDGES, MAX_NODES, TYPED, find_csv, folder_at, layout_at
 from sargnn.data.settings import OgbConfig, OgbDirConfig
-from sargnn.errors import DataError
-
-_RAW = ("edge", "node-feat", "node-label", "num-node-list", "num-edge-list")
+from sargnn.steps import step
 
 
 def ogb_dir(config: OgbDirConfig) -> Reader:
-    """The reader of the layout that the folder ``config.root`` has."""
-    root = Path(os.path.expanduser(config.root)).resolve()
-    if not root.is_dir():
-        raise DataError(
-            "The dataset folder does not exist.",
-            given=str(root),
-            hint="dataset.root=FOLDER names a folder that holds raw/ and split/ in OGB's layout",
-        )
-    from sargnn.data.ogb_binary import DATA, BinaryOgbDir
-    from sargnn.data.ogb_typed import TRIPLETS, TypedOgbDir
+    """The reader of the layout that the folder ``config.root`` has. Raises ``DataError`` with all files that are missing."""
+    from sargnn.data.ogb_binary import BinaryOgbDir
+    from sargnn.data.ogb_typed import TypedOgbDir
 
-    if (root / TRIPLETS).exists():
+    root = folder_at(config.root)
+    layout = layout_at(root)
+    if layout is TYPED:
         return TypedOgbDir(config, root)
-    return BinaryOgbDir(config, root) if (root / DATA).exists() else OgbDir(config, root)
+    return BinaryOgbDir(config, root) if layout is BINARY else OgbDir(config, root)
 
 
 class OgbDir(OgbFolder):
@@ -57,15 +50,20 @@ class OgbDir(OgbFolder):
     layout, version = "ogb_dir", 2
 
     def __init__(self, config: OgbDirConfig | OgbConfig, root: Path) -> None:
-        super().__init__(config, root, {name: f"{name}.csv.gz" for name in _RAW})
+        super().__init__(config, root, find_csv(root))
 
     @cached_property
     def num_nodes(self) -> int:  # type: ignore[override]
-        return read_count(self.raw["num-node-list"], 1, MAX_NODES)
+        if "num-node-list" in self.raw:
+            return read_count(self.raw["num-node-list"], 1, MAX_NODES)
+        return count_rows(self.raw["node-label"], 1, MAX_NODES)
 
     @cached_property
     def num_rows(self) -> int:  # type: ignore[override]
-        return read_count(self.raw["num-edge-list"], 0, MAX_EDGES)
+        if "num-edge-list" in self.raw:
+            return read_count(self.raw["num-edge-list"], 0, MAX_EDGES)
+        step("counting edges")
+        return count_rows(self.raw["edge"], 0, MAX_EDGES)
 
     @cached_property
     def num_features(self) -> int:
@@ -86,7 +84,7 @@ class OgbDir(OgbFolder):
         return str(self.raw["node-feat"])
 
     def labels(self) -> np.ndarray:
-        return read_labels(self.raw["node-label"], self.num_nodes)
+        return read_labels(self.raw["node-label"], self.num_nodes, self.task)
 
     def labels_source(self) -> str:
         return str(self.raw["node-label"])

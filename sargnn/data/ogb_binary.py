@@ -1,6 +1,7 @@
 """OGB's binary layout, that of ogbn-papers100M: arrays in deflated ``.npz`` files, too large to be read at once.
 
-    raw/data.npz: edge_index int [2, E], num_nodes_list, num_edges_list [1], node_feat float [N, F] (node_year is not used)
+    raw/data.npz: edge_index int [2, E], node_feat float [N, F] (node_year is not used), num_nodes_list, num_edges_list [1],
+        which may be missing: then the shapes of the others say it
     raw/node-label.npz: node_label float [N, 1], nan where there is none
     split/NAME/{train,valid,test}.csv.gz: node numbers
 
@@ -22,12 +23,12 @@ from typing import IO
 import numpy as np
 
 from sargnn.data.npy import read_header
-from sargnn.data.ogb_files import ARCHIVE_ERRORS, MAX_EDGES, MAX_NODES, expect_range, labels_from
+from sargnn.data.ogb_files import expect_one_column, expect_range, labels_from
 from sargnn.data.ogb_folder import OgbFolder
+from sargnn.data.ogb_layouts import ARCHIVE_ERRORS, MAX_EDGES, MAX_NODES, find_binary
 from sargnn.data.settings import OgbConfig, OgbDirConfig
 from sargnn.errors import DataError
 
-DATA = Path("raw/data.npz")
 _SKIPPED_BYTES = 1 << 24
 
 
@@ -111,10 +112,16 @@ class BinaryOgbDir(OgbFolder):
     layout, version = "ogb_binary", 1
 
     def __init__(self, config: OgbDirConfig | OgbConfig, root: Path) -> None:
-        super().__init__(config, root, {"data": DATA.name, "label": "node-label.npz"})
+        super().__init__(config, root, find_binary(root))
         self.data, self.label = self.raw["data"], self.raw["label"]
 
-    def _count(self, name: str, low: int, high: int) -> int:
+    def _count(self, name: str, low: int, high: int, other: str, axis: int) -> int:
+        """The count that ``name`` holds; where there is no such array, a length of the array ``other``."""
+        if not self._holds(name):
+            with self._member(self.data, other, (None, None), "iuf") as member:
+                length = member.shape[axis]
+                expect_range(self.data, np.array([[length]]), low, high + 1, f"a length of '{other}' that cannot be")
+                return length
         with self._member(self.data, name, (1,), "iu") as member:
             count = member.read(1).reshape(1, 1)
             expect_range(self.data, count, low, high + 1, f"a count in '{name}' that cannot be")
@@ -122,16 +129,20 @@ class BinaryOgbDir(OgbFolder):
 
     @cached_property
     def num_nodes(self) -> int:  # type: ignore[override]
-        return self._count("num_nodes_list", 1, MAX_NODES)
+        return self._count("num_nodes_list", 1, MAX_NODES, "node_feat", 0)
 
     @cached_property
     def num_rows(self) -> int:  # type: ignore[override]
-        return self._count("num_edges_list", 0, MAX_EDGES)
+        return self._count("num_edges_list", 0, MAX_EDGES, "edge_index", 1)
 
     @cached_property
     def num_features(self) -> int:
         with self._member(self.data, "node_feat", (self.num_nodes, None), "f") as member:
             return int(member.shape[1])
+
+    def _holds(self, name: str) -> bool:
+        with _blame_archive(self.data), zipfile.ZipFile(self.data) as archive:
+            return f"{name}.npy" in archive.namelist()
 
     def _member(self, path: Path, name: str, shape: tuple[int | None, ...], kinds: str) -> Member:
         member = Member(path, name)
@@ -168,6 +179,8 @@ class BinaryOgbDir(OgbFolder):
         return str(self.data)
 
     def labels(self) -> np.ndarray:
+        with self._member(self.label, "node_label", (self.num_nodes, None), "fiu") as member:
+            expect_one_column(self.label, member.shape[1], self.task)
         with self._member(self.label, "node_label", (self.num_nodes, 1), "fiu") as member:
             raw = member.read(self.num_nodes)
             member.finish()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import zipfile
 import zlib
 from collections.abc import Iterator
 from itertools import islice
@@ -13,24 +12,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from sargnn.config import Task
 from sargnn.data.features import FeatureCheck
 from sargnn.data.schema import SPLITS, UNLABELLED
 from sargnn.data.store import sha256_of
 from sargnn.errors import DataError
 
-ARCHIVE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
-"""What ``zipfile`` raises for a damaged archive: ``RuntimeError`` where a flipped bit says that it is encrypted."""
-MAX_NODES = 3_037_000_499
-"""The square root of 2**63: edges are sorted by ``destination * N + source``."""
-MAX_EDGES = 2**48
-_HASHED_BYTES, _PIECE_NUMBERS = 1 << 26, 1 << 22
-
-
-def existing(path: Path) -> Path:
-    """``path``, which must be a file."""
-    if not path.is_file():
-        raise DataError(f"The dataset file '{path}' is missing.", hint="see OGB's raw layout for the expected files")
-    return path
+_HASHED_BYTES, _PIECE_NUMBERS, _COUNTED_BYTES = 1 << 26, 1 << 22, 1 << 22
 
 
 def identity_of(paths: list[Path]) -> dict[str, Any]:
@@ -49,17 +37,6 @@ def identity_of(paths: list[Path]) -> dict[str, Any]:
     return files
 
 
-def split_folder(root: Path) -> Path:
-    """The one folder in ``root/split``."""
-    folders = sorted(p for p in (root / "split").glob("*") if p.is_dir())
-    if len(folders) != 1:
-        raise DataError(
-            f"'{root / 'split'}' must hold exactly one folder with train, valid and test.",
-            given=", ".join(p.name for p in folders) or "none",
-        )
-    return folders[0]
-
-
 def read_count(path: Path, low: int, high: int) -> int:
     """The one number that a file holds, in [low, high]."""
     table = read_table(path, np.int64)
@@ -72,6 +49,26 @@ def read_count(path: Path, low: int, high: int) -> int:
     return int(table[0, 0])
 
 
+def count_rows(path: Path, low: int, high: int) -> int:
+    """The rows of a CSV as ``read_table`` counts them, without blank lines, in [low, high]; it is decompressed, not parsed."""
+    rows, last = 0, b"\n"
+    same = bytes.maketrans(b"\r", b"\n")
+    try:
+        with gzip.open(path, "rb") as file:
+            while content := file.read(_COUNTED_BYTES):
+                text = last + content.translate(same, b" \t")
+                ends = np.frombuffer(text, np.uint8) == ord("\n")
+                rows += int(np.count_nonzero(ends[1:] & ~ends[:-1]))
+                last = text[-1:]
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"'{path}' cannot be read: {error}") from error
+    rows += last != b"\n"
+    if rows < low:
+        raise DataError(f"'{path}' is empty.")
+    expect_range(path, np.array([[rows]]), low, high + 1, "more rows than can be")
+    return rows
+
+
 def read_features(path: Path, num_nodes: int, normalize: bool) -> np.ndarray:
     """float32 [num_nodes, F]. Raises ``DataError`` for a number that cannot be trained on."""
     width, check = width_of(path), FeatureCheck(str(path))
@@ -82,13 +79,26 @@ def read_features(path: Path, num_nodes: int, normalize: bool) -> np.ndarray:
     return features
 
 
-def read_labels(path: Path, num_nodes: int) -> np.ndarray:
-    """int64 [num_nodes], ``UNLABELLED`` where there is none."""
-    return labels_from(path, read_table(path, np.float64), num_nodes)
+def read_labels(path: Path, num_nodes: int, task: Task | None) -> np.ndarray:
+    """int64 [num_nodes], ``UNLABELLED`` where there is none; the errors of ``expect_one_column``."""
+    raw = read_table(path, np.float64)
+    expect_one_column(path, raw.shape[1], task)
+    return labels_from(path, raw, num_nodes)
+
+
+def expect_one_column(path: Path, columns: int, task: Task | None) -> None:
+    """A label file of classes has one column. Raises ``DataError`` where it has several and no task says what they are."""
+    if columns > 1 and task is None:
+        raise DataError(
+            f"'{path}' has several labels for each node, and nothing says what they are.",
+            given=f"{columns} columns",
+            allowed="one column, the class of each node",
+            hint="task=multilabel for labels of 0 and 1, task=regression for numbers",
+        )
 
 
 def labels_from(path: Path, raw: np.ndarray, num_nodes: int) -> np.ndarray:
-    """The same from numbers [num_nodes, 1], nan where there is none."""
+    """int64 [num_nodes] from numbers [num_nodes, 1], nan where there is none."""
     expect_shape(path, raw, (num_nodes, 1))
     missing = np.isnan(raw)
     known = np.where(missing, UNLABELLED, raw)
@@ -160,7 +170,9 @@ def table_pieces(path: Path, dtype: type, rows: int, columns: int, total: int) -
         raise _malformed(path, dtype) or DataError(f"'{path}' cannot be read: {error}") from error
     if found != total:
         raise DataError(
-            f"'{path}' does not have the shape that the counts give.", given=f"{found} rows", allowed=f"{total} rows"
+            f"'{path}' does not have the shape that the counts and the other files give.",
+            given=f"{found} rows",
+            allowed=f"{total} rows",
         )
 
 
@@ -206,7 +218,7 @@ def _line_of(path: Path, row: int) -> str | None:
 def expect_shape(path: Path, array: np.ndarray, shape: tuple[int, int]) -> None:
     if array.shape != shape:
         raise DataError(
-            f"'{path}' does not have the shape that the counts give.",
+            f"'{path}' does not have the shape that the counts and the other files give.",
             given=f"{array.shape[0]} rows, {array.shape[1]} columns",
             allowed=f"{shape[0]} rows, {shape[1]} columns",
         )

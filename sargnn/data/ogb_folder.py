@@ -1,4 +1,4 @@
-"""What OGB's layouts of homogeneous graphs share: named raw files, and split files.
+"""What OGB's layouts of homogeneous graphs share: raw files by what they hold, and split files.
 
     split/NAME/{train,valid,test}.csv.gz: node numbers
 
@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from sargnn.data.dataset import SPLITS
-from sargnn.data.ogb_files import existing, identity_of, read_split, split_folder
+from sargnn.data.ogb_files import identity_of, read_split
+from sargnn.data.ogb_layouts import FlatFiles
 from sargnn.data.settings import OgbConfig, OgbDirConfig
 from sargnn.data.streamed import StreamedReader
 
@@ -22,22 +22,21 @@ class OgbFolder(StreamedReader):
     """A folder in one of the layouts.
 
     Args:
-        raw: file names in ``raw/``, by what they hold; all must be there.
+        files: that it holds.
 
     Attributes:
         layout, version: of the reader, part of the store's key.
-        raw: the files' paths.
+        raw: the files' paths by what they hold.
     """
 
     layout: str
     version: int
 
-    def __init__(self, config: OgbDirConfig | OgbConfig, root: Path, raw: dict[str, str]) -> None:
+    def __init__(self, config: OgbDirConfig | OgbConfig, root: Path, files: FlatFiles) -> None:
         self.name = config.name if isinstance(config, OgbConfig) else root.name
         self.add_inverse_edges, self.normalize_features = config.add_inverse_edges, config.normalize_features
-        self.raw = {what: existing(root / "raw" / file) for what, file in raw.items()}
-        folder = split_folder(root)
-        self._split = {name: existing(folder / f"{name}.csv.gz") for name in SPLITS}
+        self.task = config.task
+        self.raw, self._split = files.raw, files.split
 
     def identity(self) -> dict[str, Any]:
         """What decides the content, for the store's key: the flags, and what tells each raw file from another."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -12,8 +11,9 @@ from filelock import FileLock
 from sargnn.data.dataset import FORMAT_VERSION, Reader
 from sargnn.data.download import address_of, fetch, unpack
 from sargnn.data.ogb import OgbDir
-from sargnn.data.ogb_binary import DATA, BinaryOgbDir
-from sargnn.data.ogb_typed import TRIPLETS, TypedOgbDir
+from sargnn.data.ogb_binary import BinaryOgbDir
+from sargnn.data.ogb_layouts import named_folder
+from sargnn.data.ogb_typed import TypedOgbDir
 from sargnn.data.settings import OGB_NAMES, OgbConfig
 from sargnn.data.store import Store
 from sargnn.errors import DataError, StoreError
@@ -21,19 +21,17 @@ from sargnn.steps import step
 
 
 class _Layout(NamedTuple):
-    """Which reader, a file that only this layout has, and the release that is read."""
+    """Which reader, and the release that is read."""
 
     reader: Callable[[OgbConfig, Path], Reader]
-    marker: Path
     release: int
 
 
-_CSV = _Layout(OgbDir, Path("raw/edge.csv.gz"), 1)
 _LAYOUTS = {
-    "ogbn-products": _CSV,
-    "ogbn-arxiv": _CSV,
-    "ogbn-papers100M": _Layout(BinaryOgbDir, DATA, 1),
-    "ogbn-mag": _Layout(TypedOgbDir, TRIPLETS, 2),
+    "ogbn-products": _Layout(OgbDir, 1),
+    "ogbn-arxiv": _Layout(OgbDir, 1),
+    "ogbn-papers100M": _Layout(BinaryOgbDir, 1),
+    "ogbn-mag": _Layout(TypedOgbDir, 2),
 }
 
 
@@ -43,7 +41,7 @@ def ogb_named(config: OgbConfig) -> Reader:
     Raises:
         DataError: it is missing and cannot be fetched; or it is another dataset, or of another release.
     """
-    folder, layout = folder_of(config), _LAYOUTS[config.name]
+    folder, layout = named_folder(config.name, config.root), _LAYOUTS[config.name]
     other = folder.name.replace("_", "-")
     if other in OGB_NAMES and other != config.name:
         raise DataError(f"'{folder}' is the folder of {other}.", given=f"dataset={config.name}", hint=f"dataset={other}")
@@ -56,19 +54,9 @@ def ogb_named(config: OgbConfig) -> Reader:
     return layout.reader(config, folder)
 
 
-def folder_of(config: OgbConfig) -> Path:
-    """Where the dataset's raw files lie, or would: below the root, or the root itself where it looks like the dataset."""
-    base = Path(os.path.expanduser(config.root)).resolve()
-    folder = base / config.name.replace("-", "_")
-    if (folder / "raw").is_dir():
-        return folder
-    itself = (base / _LAYOUTS[config.name].marker).exists() or base.name.replace("_", "-") in OGB_NAMES
-    return base if itself else folder
-
-
 def made_before(config: OgbConfig, stores: Path) -> Path | None:
     """The newest store that was made from this very folder with the same settings, if its raw files are gone; else None."""
-    folder = folder_of(config)
+    folder = named_folder(config.name, config.root)
     if (folder / "raw").is_dir():
         return None
     wanted = {"add_inverse_edges": config.add_inverse_edges, "normalize_features": config.normalize_features}

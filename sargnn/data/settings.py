@@ -93,6 +93,12 @@ class OgbDirConfig(DatasetSettings):
 
         return ogb_dir(self)
 
+    def check_files(self) -> None:
+        from sargnn.data.ogb_layouts import check_folder, folder_at, layout_at
+
+        root = folder_at(self.root)
+        check_folder(root, layout_at(root))
+
 
 OGB_NAMES = ("ogbn-products", "ogbn-arxiv", "ogbn-papers100M", "ogbn-mag")
 
@@ -117,6 +123,13 @@ class OgbConfig(DatasetSettings):
         from sargnn.data.ogb_named import ogb_named
 
         return ogb_named(self)
+
+    def check_files(self) -> None:
+        from sargnn.data.ogb_layouts import NAMED, check_folder, named_folder
+
+        folder = named_folder(self.name, self.root)
+        if (folder / "raw").is_dir():  # else they are fetched, or a store serves
+            check_folder(folder, NAMED[self.name])
 
     def find_store(self, stores: Path) -> Path | None:
         from sargnn.data.ogb_named import made_before

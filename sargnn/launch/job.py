@@ -52,6 +52,7 @@ def begin(run_dir: Path, environment: Mapping[str, str]) -> int:
         say(f"all {len(reported.losses)} epochs of '{run_dir}' are trained; nothing to do")
         return NOTHING_TO_DO
     config = prepare_process(config)
+    config.dataset.check_files()
     check_strategies(config)
     with _alone(Path(config.store_dir)):
         stores = prepare_stores(partition_of(config), partial(check_graph, config))

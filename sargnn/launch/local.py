@@ -45,6 +45,7 @@ def train(config: RunConfig, *, resume: Path | None = None) -> tuple[Summary, Pa
     started_at = time.time()
     config = prepare_process(config)
     check_network(config.comm)
+    config.dataset.check_files()
     start_fork_server()
     check_strategies(config)
 

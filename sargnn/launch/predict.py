@@ -45,6 +45,7 @@ def predict(
     _check_folder(folder)
     config = prepare_process(dataclasses.replace(config, mfg=False, profile=False))
     check_network(config.comm)
+    config.dataset.check_files()
     start_fork_server()
     check_strategies(config)
     from sargnn.training import checkpoint

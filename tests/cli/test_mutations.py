@@ -22,6 +22,7 @@ VALID = [
     ["train", "experiment=cora_gat", "dataset.root=somewhere", "comm.prefetch_depth=2"],
     ["train", "debug=tiny", "model.aggregator=max", "+model.dropout=0.5", "--cfg", "job"],
     ["prepare", "dataset=synthetic", "dataset.num_nodes=50"],
+    ["check", "dataset=synthetic", "dataset.num_nodes=50", "json=true"],
     ["partition", "dataset.num_nodes=50", "world=2", "partitioner=range"],
     ["bench", "kernels", "widths=[8,16]", "operations=[sum]"],
     ["compare", "runs/a", "out=x"],
