@@ -18,7 +18,7 @@ from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
 
-from sargnn.data.ogb_layouts import ARCHIVE_ERRORS
+from sargnn.data.npz import ARCHIVE_ERRORS
 from sargnn.errors import DataError
 from sargnn.steps import step
 

@@ -15,90 +15,17 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
-from sargnn.data.npy import read_header
+from sargnn.data.npz import Member, blame_archive
 from sargnn.data.ogb_files import expect_one_column, expect_range, labels_from
 from sargnn.data.ogb_folder import OgbFolder
-from sargnn.data.ogb_layouts import ARCHIVE_ERRORS, MAX_EDGES, MAX_NODES, find_binary
+from sargnn.data.ogb_layouts import MAX_EDGES, MAX_NODES, find_binary
 from sargnn.data.settings import OgbConfig, OgbDirConfig
 from sargnn.errors import DataError
-
-_SKIPPED_BYTES = 1 << 24
-
-
-class Member:
-    """One array of an ``.npz`` file, read from its beginning. A context manager.
-
-    Raises:
-        DataError: no such file or array, or one that holds Python objects or is in Fortran's order.
-    """
-
-    def __init__(self, path: Path, name: str) -> None:
-        self.path, self.name = path, name
-        with ExitStack() as stack, _blame_archive(self.path):
-            archive = stack.enter_context(zipfile.ZipFile(path))
-            try:
-                self._file: IO[bytes] = stack.enter_context(archive.open(f"{name}.npy"))
-            except KeyError as error:
-                held = ", ".join(one.removesuffix(".npy") for one in archive.namelist())
-                raise DataError(f"'{path}' holds no array '{name}'.", given=held) from error
-            try:
-                self.shape, self.dtype = read_header(self._file)
-            except ValueError as error:
-                raise DataError(f"'{path}' holds '{name}' in a form that is not read: {error}.") from error
-            self._open = stack.pop_all()
-
-    def skip(self, entries: int) -> None:
-        """Pass over entries."""
-        left = entries * self.dtype.itemsize
-        while left:
-            left -= len(self._bytes(min(left, _SKIPPED_BYTES)))
-
-    def read(self, entries: int) -> np.ndarray:
-        """The next entries, flat."""
-        return np.frombuffer(self._bytes(entries * self.dtype.itemsize), self.dtype)
-
-    def finish(self) -> None:
-        """All was read: its checksum is compared."""
-        with _blame_archive(self.path):
-            self._file.read(1)
-
-    def _bytes(self, count: int) -> bytes:
-        with _blame_archive(self.path):
-            content = self._file.read(count)
-        if len(content) < count:
-            raise DataError(f"'{self.path}' is cut off: '{self.name}' ends too early.", given=f"shape {self.shape}")
-        return content
-
-    def __enter__(self) -> Member:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Let go of the file."""
-        self._open.close()
-
-
-@contextmanager
-def _blame_archive(path: Path) -> Iterator[None]:
-    """What is wrong with an archive becomes a ``DataError`` that names it."""
-    try:
-        yield
-    except (
-        *ARCHIVE_ERRORS,
-        OSError,
-        ValueError,
-        OverflowError,
-    ) as error:  # RuntimeError, RecursionError too, is one of the first
-        raise DataError(f"'{path}' cannot be read: {str(error) or type(error).__name__}") from error
 
 
 class BinaryOgbDir(OgbFolder):
@@ -141,7 +68,7 @@ class BinaryOgbDir(OgbFolder):
             return int(member.shape[1])
 
     def _holds(self, name: str) -> bool:
-        with _blame_archive(self.data), zipfile.ZipFile(self.data) as archive:
+        with blame_archive(self.data), zipfile.ZipFile(self.data) as archive:
             return f"{name}.npy" in archive.namelist()
 
     def _member(self, path: Path, name: str, shape: tuple[int | None, ...], kinds: str) -> Member:

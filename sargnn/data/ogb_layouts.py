@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import os
 import zipfile
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sargnn.data.npz import ARCHIVE_ERRORS
 from sargnn.data.schema import SPLITS
 from sargnn.errors import DataError
 
 MAX_NODES = 3_037_000_499
 """The square root of 2**63: edges are sorted by ``destination * N + source``."""
 MAX_EDGES = 2**48
-ARCHIVE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
-"""What ``zipfile`` raises for a damaged archive: ``RuntimeError`` where a flipped bit says that it is encrypted."""
 
 
 @dataclass(frozen=True)

@@ -164,6 +164,9 @@ class ArraysConfig(OwnGraphConfig):
 
         return arrays_reader(self)
 
+    def check_files(self) -> None:
+        self.reader()
+
 
 @dataclass(frozen=True)
 class PythonConfig(OwnGraphConfig):

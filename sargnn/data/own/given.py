@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from sargnn.data.ogb_binary import Member
-from sargnn.data.ogb_files import ARCHIVE_ERRORS
+from sargnn.data.npz import ARCHIVE_ERRORS, Member
 from sargnn.errors import DataError
 
 _PIECE_BYTES = 1 << 24
