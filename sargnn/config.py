@@ -23,6 +23,7 @@ from sargnn.fields import (
     AT_LEAST_ONE,
     FRACTION,
     NOT_NEGATIVE,
+    PATH,
     PLAIN_NAME,
     POSITIVE,
     PROBABILITY,
@@ -32,7 +33,7 @@ from sargnn.fields import (
     number,
 )
 from sargnn.plain_yaml import read_yaml
-from sargnn.resolve import describe_source
+from sargnn.resolve import describe_file, describe_source
 
 DATASETS = chosen_from("dataset", "sargnn.data:DATASETS")
 
@@ -74,17 +75,49 @@ class Strategy:
 @dataclass(frozen=True)
 class PartitionerConfig(Strategy):
     """How nodes are assigned to workers, and the order of the nodes inside a part. A target names a function like
-    ``sargnn.partition.simple.assign_range``."""
+    ``sargnn.partition.simple.assign_range``.
+
+    Attributes:
+        imbalance: how much larger than the mean METIS may make a part.
+        file: the assignment of ``given`` (``sargnn.partition.given``), or what a target reads.
+    """
 
     seed: int = field(metadata=NOT_NEGATIVE)
     order: Literal["locality", "original"]
     imbalance: float = field(default=0.03, metadata=NOT_NEGATIVE)
+    file: str | None = field(default=None, metadata=PATH)
+
+    def __post_init__(self) -> None:
+        if self.target is not None or (self.file is not None) == (self.name == "given"):
+            return
+        if self.file is None:
+            hint = "partitioner.file=FILE.npy, whole numbers [nodes]: each node's worker, by original id"
+            raise ConfigError("'partitioner.file' must name the assignment.", given="partitioner=given", hint=hint)
+        raise ConfigError(
+            "This partitioner reads no file.", given=f"partitioner={self.name} partitioner.file={self.file}",
+            allowed="partitioner=given",
+        )  # fmt: skip
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What decides the assignment, JSON-able, for the key of a partition store; of a target's file, the content."""
+        """What decides the assignment, JSON-able, for the key of a partition store; of files, the content.
+
+        Raises:
+            ConfigError: a file that cannot be read.
+        """
         values = as_mapping(self)
-        return values | ({"target": describe_source(self.target)} if self.target else {})
+        del values["file"]
+        if self.target:
+            values["target"] = describe_source(self.target)
+        if self.file is not None:
+            try:
+                values["file"] = describe_file(self.file)
+            except OSError as error:
+                raise ConfigError(
+                    "The file of the partitioner cannot be read.", given=f"{self.file}: {error.strerror}",
+                    hint="partitioner.file=FILE.npy; a relative path starts at the working folder",
+                ) from error  # fmt: skip
+        return values
 
 
 @dataclass(frozen=True)
@@ -124,6 +157,11 @@ class DatasetSettings(ABC):
 
     reads_target: ClassVar[bool] = False
     """The target names what the dataset is made by, not a class of settings."""
+
+    @property
+    def title(self) -> str:
+        """What a person is told that the dataset is called."""
+        return self.name
 
     @abstractmethod
     def reader(self) -> DatasetReader:

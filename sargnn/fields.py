@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import re
 import reprlib
 import types
@@ -22,6 +23,9 @@ Metadata = dict[str, Any]
 
 TARGET: Metadata = {"target": True}
 """A text that names an object outside the package (``sargnn.resolve``); its path is made absolute."""
+
+PATH: Metadata = {"path": True}
+"""A path, made absolute; a relative one starts at the working folder."""
 
 PLAIN_NAME: Metadata = {"plain": True}
 """A text that can be a part of a folder's name."""
@@ -150,11 +154,13 @@ def _check_bounds(value: float, key: str, metadata: Metadata) -> None:
 
 
 def _check_text(value: str, key: str, metadata: Metadata) -> str:
-    """A target with its absolute path; any other text as it is, if it is allowed."""
+    """A target, or a path, made absolute; any other text as it is, if it is allowed."""
     if metadata.get("plain") and not re.fullmatch(r"\w[\w.+-]{0,99}", value):
         raise ConfigError(
             f"'{key}' cannot be a part of a folder's name.", given=brief(value), allowed="letters, digits, . _ + -"
         )
+    if metadata.get("path"):
+        return os.path.abspath(os.path.expanduser(value))
     names: tuple[str, ...] | None = metadata.get("one_of")
     if names is not None and value in names:
         return value

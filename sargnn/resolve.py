@@ -109,6 +109,12 @@ def _read_source(place: str) -> bytes:
         raise ConfigError(f"A target's file cannot be read: {error.strerror}.", given=place) from error
 
 
+def describe_file(path: str) -> str:
+    """16 hex digits of a file's content, read in chunks. Raises ``OSError``."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
 def _hash_of(source: bytes) -> str:
     return hashlib.sha256(source).hexdigest()[:16]
 

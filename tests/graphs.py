@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import numpy as np
 
 from sargnn.config import PartitionerConfig
@@ -112,7 +115,8 @@ def constant_graph(columns: int = NUM_FEATURES, num_nodes: int = 300) -> Dataset
 
 
 def assign(dataset: Dataset, partitioner: str, world: int) -> np.ndarray:
-    """An assignment by a real partitioner, a name or a target ``FILE.py:NAME``, or a forced one.
+    """An assignment by a real partitioner, a name or a target ``FILE.py:NAME``, or a forced one; ``given`` reads a file of
+    random workers.
 
     ``empty``: the last part owns nothing. ``apart``: the isolated nodes form the last part, so that it exchanges no row
     with any other, and the rest is random. ``by_type``: the parts take the node types in turn, so that most parts have no
@@ -126,6 +130,10 @@ def assign(dataset: Dataset, partitioner: str, world: int) -> np.ndarray:
         assignment = np.random.default_rng(1).integers(max(world - 1, 1), size=dataset.num_nodes).astype(np.int32)
         assignment[dataset.num_nodes * 9 // 10 :] = world - 1
         return assignment
-    config = PartitionerConfig(name="one", seed=0, order="original")
-    assignment = resolve("partitioner", PARTITIONERS, partitioner)(dataset, world, config)
+    with tempfile.TemporaryDirectory() as folder:
+        file = str(Path(folder) / "given.npy") if partitioner == "given" else None
+        if file is not None:
+            np.save(file, np.random.default_rng(2).permutation(np.arange(dataset.num_nodes) % world))
+        config = PartitionerConfig(name="given" if file else "one", seed=0, order="original", file=file)
+        assignment = resolve("partitioner", PARTITIONERS, partitioner)(dataset, world, config)
     return np.asarray(assignment)

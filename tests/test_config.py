@@ -28,13 +28,16 @@ def config(*overrides: str) -> RunConfig:
     return parse(composed(*overrides))
 
 
+NEEDED = {"ogb_dir": ["dataset.root=x"], "stored": ["dataset.root=x"], "given": ["partitioner.file=x.npy"]}
+"""Of an option, the settings that have no default."""
+
+
 def test_every_option_of_every_group_parses() -> None:
     groups = [p for p in conf_dir().iterdir() if p.is_dir() and p.name not in ("experiment", "slurm")]
     assert len(groups) >= 8
     for group in groups:
         for option in group.glob("[!_]*.yaml"):  # a base is no option
-            root = ["dataset.root=x"] if option.stem == "ogb_dir" else []
-            config(f"{group.name}={option.stem}", *root)
+            config(f"{group.name}={option.stem}", *NEEDED.get(option.stem, []))
 
 
 @pytest.mark.parametrize(
@@ -51,6 +54,8 @@ def test_every_option_of_every_group_parses() -> None:
         ("seed=4294967296", ["seed"]),
         ("+model.hiden=3", ["model.hiden", "model.hidden"]),
         ("+wrld=3", ["wrld", "world"]),
+        ("+partitioner.file=x.npy", ["reads no file", "partitioner=metis", "partitioner=given"]),
+        ("partitioner.name=given", ["'partitioner.file' must name", "FILE.npy"]),
     ],
 )
 def test_wrong_values(override: str, words: list[str]) -> None:
@@ -89,6 +94,7 @@ HASHES = {
     "model.aggregator=max precision=fp64": "d243b29ab33a5c5f",
     "dataset=ogb_dir dataset.root=x": "3d84697d510e9b7d",
     "dataset=ogb_dir dataset.root=y dataset.homogenize=false": "3d84697d510e9b7d",
+    "dataset=stored dataset.root=x dataset.content=0123456789abcdef": "b9eb587243f590c8",
     "dataset=ogbn-papers100M mfg=true": "bc920eb2beaff1b8",
     "mfg=true model.norm=none": "18c5759dab983ef4",
     "labels=masked": "6c15365fbf1decf8",
@@ -104,6 +110,7 @@ HASHES = {
     "experiment=mag_rgcn": "94299a45cb33ec54",
     "optim.label_smoothing=0.1 optim.warmup=3": "cfd7609fdea0f409",
     "world=9 mode=one_shot kernel=dgl partitioner=range comm.timeout_s=5 device=cpu": "89c166dea9577d99",
+    "partitioner=given partitioner.file=x.npy": "89c166dea9577d99",
 }
 """Runs that exist carry these: a checkpoint is gone on from only where its hash is that of the run's settings."""
 

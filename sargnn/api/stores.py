@@ -36,7 +36,7 @@ def store_of_graph(graph: Any, words: Sequence[str]) -> list[str]:
     config = build(PrepareConfig, mapping, "")
     assert isinstance(config.dataset, PythonConfig)
     reader = object_reader(graph, config.dataset, "graph", GRAPH, None)
-    path = make_store(reader, "graph", None, Path(config.store_dir) / "datasets", config.prepare.bytes)
+    path = make_store(reader, "graph", Path(config.store_dir) / "datasets", config.prepare.bytes)
     kept = [word for word in own if word.startswith("dataset.add_self_loops=")]
     return [*(word for word in words if word not in own), *kept, "dataset=stored", f"dataset.root='{path.resolve()}'"]
 

@@ -91,6 +91,8 @@ def _of_verb(verb: Verb, before: Sequence[str], last: str) -> list[str]:
         found = [*_run_folders(""), *found]
     elif verb.takes == "one of a few":
         found = [*verb.choices, *found]
+    elif verb.takes == "one file":
+        found = [*_files(last), *found]
     if verb.config is None:
         return found
     try:
@@ -129,6 +131,16 @@ def _values(setting: Setting, start: str) -> list[str]:
 def _run_folders(start: str) -> list[str]:
     """The run folders of the working directory, or what a path leads to."""
     return _folders(start) if "/" in start.removeprefix("runs/") else [str(path) for path in sorted(Path("runs").glob("*"))]
+
+
+def _files(start: str) -> list[str]:
+    """The JSON files of a folder, and folders that may hold some."""
+    head, slash, _ = start.rpartition("/")
+    try:
+        files = [head + slash + path.name for path in sorted(Path(head + slash).glob("*.json"))]
+    except (OSError, ValueError):
+        files = []
+    return files + [f"{folder}/" for folder in _folders(start)]
 
 
 def _folders(start: str) -> list[str]:

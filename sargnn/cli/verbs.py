@@ -64,7 +64,7 @@ class Verb:
     changes_a_run: bool = False
     sweeps: bool = False
     settings: tuple[Setting, ...] = ()
-    takes: Literal["nothing", "run folders", "one of a few"] = "nothing"
+    takes: Literal["nothing", "run folders", "one of a few", "one file"] = "nothing"
     choices: tuple[str, ...] = ()
     instead: Mapping[str, str] = field(default_factory=dict)
     verbs: tuple[Verb, ...] = ()
@@ -167,6 +167,34 @@ _EXPORT_OGB = Verb(
         ("export-ogb dataset=mag_like dataset.add_inverse_edges=false out=mag", ""),
     ),
     config="export_ogb",
+)
+_IMPORT_DGL = Verb(
+    "import-dgl",
+    "a partition that DGL wrote, as stores with its parts",
+    usage="NAME.json [key=value ...]",
+    text="Read what dgl.distributed.partition_graph wrote, homogeneous or typed, into a dataset store and a partition store "
+    "that keeps DGL's assignment, and print the command that trains on them. Original ids are taken from node data orig_id, "
+    "orig_nids.dgl or mapping=FILE; where there are none, the ids that DGL gave are kept.",
+    entry="sargnn.cli.import_dgl:main",
+    examples=(
+        ("import-dgl parts/cora.json", ""),
+        ("import-dgl parts/cora.json mapping=orig_nids.pt", "what return_mapping=True gave"),
+        ("import-dgl parts/mag.json label=paper/label val= inverse=true", "typed; no validation"),
+    ),
+    settings=(
+        Setting("feat", "feat", "node data: features"),
+        Setting("label", "label", "node data: labels, [N] or [N, 1] classes"),
+        Setting("train", "train_mask", "node data: training nodes"),
+        Setting("val", "val_mask", "validation nodes; empty: none"),
+        Setting("test", "test_mask", "test nodes; empty: none"),
+        Setting("orig", "orig_id", "original ids; empty: keep DGL's ids"),
+        Setting("mapping", "", "original ids: .npy, or by torch.save", names="folder"),
+        Setting("inverse", False, "every edge also the other way round"),
+        Setting("name", "", "of the dataset; without it DGL's name of the graph"),
+        STORE_DIR,
+        Setting("prepare.buffer", "8GB", "memory for edges being sorted"),
+    ),
+    takes="one file",
 )
 _PREDICT = Verb(
     "predict",
@@ -345,7 +373,7 @@ _COMPLETION = Verb(
 VERBS: dict[str, Verb] = {
     verb.name: verb
     for verb in (
-        _TRAIN, _SLURM, _PREPARE, _CHECK, _PARTITION, _EXPORT_OGB, _PREDICT, _EVALUATE, _COMPARE, _UI, _TRACK, _BENCH, _INFO,
-        _CLEAN, _COMPLETION,
+        _TRAIN, _SLURM, _PREPARE, _CHECK, _PARTITION, _IMPORT_DGL, _EXPORT_OGB, _PREDICT, _EVALUATE, _COMPARE, _UI, _TRACK,
+        _BENCH, _INFO, _CLEAN, _COMPLETION,
     )
 }  # fmt: skip

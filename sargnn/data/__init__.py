@@ -7,6 +7,7 @@ DATASETS = {
     "mag_like": "sargnn.data.settings:MagLikeConfig",
     "arrays": "sargnn.data.settings:ArraysConfig",
     "python": "sargnn.data.settings:PythonConfig",
+    "stored": "sargnn.data.settings:StoredConfig",
     "ogb_dir": "sargnn.data.settings:OgbDirConfig",
     "ogbn-products": "sargnn.data.settings:OgbConfig",
     "ogbn-arxiv": "sargnn.data.settings:OgbConfig",

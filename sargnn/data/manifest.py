@@ -54,7 +54,7 @@ def damage_error(store: Path, file: Path, state: str) -> StoreError:
     """The error for a file of a store."""
     return StoreError(
         f"The store file '{file}' is damaged: {state}.",
-        hint=f"remove the store to have it made again: rm -r {store}",
+        hint=f"remove the store to have it made again, or copy it anew: rm -r {store}",
     )
 
 

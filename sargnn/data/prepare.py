@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +28,20 @@ def prepare_dataset(config: DatasetSettings, store_dir: str, buffer_bytes: int =
     stores = Path(store_dir) / "datasets"
     if (path := config.find_store(stores)) is not None:
         return path
-    target = config.target if config.target is not None and not config.reads_target else None
-    return make_store(config.reader(), config.name, target, stores, buffer_bytes)
+    reader = config.reader()
+    more = {"target": describe_source(config.target)} if config.target is not None and not config.reads_target else {}
+    return make_store(reader, config.name, stores, buffer_bytes, more)
 
 
-def make_store(reader: DatasetReader, name: str, target: str | None, stores: Path, buffer_bytes: int) -> Path:
-    """The folder of a reader's store below ``stores``, which is made if it does not exist.
+def make_store(
+    reader: DatasetReader, name: str, stores: Path, buffer_bytes: int, more: Mapping[str, Any] | None = None
+) -> Path:
+    """The folder below ``stores`` of what ``reader`` writes, which is made if it does not exist.
 
     Args:
-        name: of the dataset. target: what outside the package makes it, whose source decides the content too.
+        more: what else decides the content, JSON-able.
     """
-    identity = {"format": FORMAT_VERSION, **reader.identity()}
-    if target is not None:
-        identity["target"] = describe_source(target)
-    path = stores / f"{name}-{key_of(identity)}"
+    path = stores / f"{name}-{key_of({'format': FORMAT_VERSION, **reader.identity(), **(more or {})})}"
     if not path.exists():
         step(f"making the store of {name}")
         reader.write(path, buffer_bytes)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from sargnn.config import DatasetReader, DatasetSettings
 from sargnn.decides import ALWAYS_HASHED, RUN
-from sargnn.fields import AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, number
+from sargnn.errors import StoreError
+from sargnn.fields import AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, PATH, POSITIVE, number
 
 if TYPE_CHECKING:
     from sargnn.data.dataset import Dataset
@@ -157,7 +158,7 @@ class OwnGraphConfig(DatasetSettings, ABC):
 class ArraysConfig(OwnGraphConfig):
     """A folder of arrays, or one ``.npz`` file."""
 
-    root: str = field(metadata=RUN)
+    root: str = field(metadata=RUN | PATH)
 
     def reader(self) -> DatasetReader:
         from sargnn.data.own.folder import arrays_reader
@@ -184,6 +185,38 @@ class PythonConfig(OwnGraphConfig):
         from sargnn.data.own.function import function_reader
 
         return function_reader(self)
+
+
+class StoredConfig(DatasetSettings):
+    """A dataset store that is there, used in place.
+
+    Attributes:
+        root: the store's folder. Where it lies decides nothing.
+        content: the hash of its content, which decides the losses; null: that of the store that is there now.
+    """
+
+    root: str = field(metadata=RUN | PATH)
+    content: str | None = None
+
+    def __post_init__(self) -> None:
+        from sargnn.data.stored import content_of
+
+        if self.content is None and (found := content_of(Path(self.root))) is not None:
+            object.__setattr__(self, "content", found)
+
+    @property
+    def title(self) -> str:
+        from sargnn.data.stored import name_of
+
+        return name_of(Path(self.root)) or self.name
+
+    def reader(self) -> DatasetReader:
+        raise StoreError(f"The store '{self.root}' is used as it is, not made.")
+
+    def find_store(self, stores: Path) -> Path | None:
+        from sargnn.data.stored import find_stored
+
+        return find_stored(self)
 
 
 @dataclass(frozen=True)

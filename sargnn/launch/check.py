@@ -10,16 +10,23 @@ from sargnn.errors import ConfigError, nearest
 
 
 def check_strategies(config: RunConfig) -> None:
-    """Mode, kernel and partitioner exist and go together. Raises ``ConfigError`` or ``KernelError``."""
+    """Mode, kernel and partitioner exist and go together, the partitioner's file too.
+
+    Raises:
+        ConfigError, KernelError: what is wrong.
+    """
     import torch
 
     from sargnn.comm.group import Group
     from sargnn.engine.aggregate import Engine
     from sargnn.partition import PARTITIONERS
+    from sargnn.partition.given import check_file
     from sargnn.resolve import resolve
     from sargnn.training.build import DTYPES
 
     resolve("partitioner", PARTITIONERS, config.partitioner.choice)
+    if config.partitioner.file is not None:
+        check_file(config.partitioner.file)
     engine = Engine(
         Group.single(),
         mode=config.mode.choice,

@@ -41,7 +41,7 @@ def prepare_stores(wanted: PartitionConfig, check_graph: Callable[[Path], None])
     from sargnn.data.prepare import prepare_dataset
     from sargnn.partition.prepare import prepare_partition
 
-    say(f"dataset {wanted.dataset.name}")
+    say(f"dataset {wanted.dataset.title}")
     with Steps():
         dataset_path = prepare_dataset(wanted.dataset, wanted.store_dir, wanted.prepare.bytes)
         check_graph(dataset_path)

@@ -4,4 +4,5 @@ PARTITIONERS = {
     "metis": "sargnn.partition.metis:assign",
     "random": "sargnn.partition.simple:assign_random",
     "range": "sargnn.partition.simple:assign_range",
+    "given": "sargnn.partition.given:assign_given",
 }

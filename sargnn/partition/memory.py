@@ -30,6 +30,8 @@ def entries_of(dataset: Dataset) -> float:
     destinations = np.searchsorted(np.asarray(dataset.indptr), chosen, side="right") - 1
     both = 0
     for destination, source in zip(destinations.tolist(), np.asarray(dataset.indices[chosen]).tolist(), strict=True):
+        if not 0 <= source < dataset.num_nodes:
+            continue  # a damaged store, which is answered once all of it is verified
         back = np.asarray(dataset.indices[dataset.indptr[source] : dataset.indptr[source + 1]])
         both += bool((back == destination).any())
     return dataset.num_edges * (2.0 - both / _SAMPLE)

@@ -98,7 +98,7 @@ def target_of(
 ) -> Target:
     """A run's place in MLflow: in the store ``uri``, or else in the one that its configuration names."""
     tags = {"model": config.model.name, "mode": config.mode.name, "world": str(config.world)}
-    tags |= {"dataset": config.dataset.name, "kernel": config.kernel.name, "partitioner": config.partitioner.name}
+    tags |= {"dataset": config.dataset.title, "kernel": config.kernel.name, "partitioner": config.partitioner.name}
     tags["config_hash"] = config.config_hash
     params = {key: str(value)[:6000] for key, value in {**flatten(config), **extra_params}.items()}
     store = absolute(uri or config.tracking.uri)

@@ -125,7 +125,7 @@ KERNEL_CASES: dict[str, KernelCase] = {
     "dgl": KernelCase(plain_autograd=True),
     "reference": KernelCase(plain_autograd=True),
 }
-PARTITIONER_CASES: dict[str, int] = {"metis": 0, "random": 0, "range": 0}
+PARTITIONER_CASES: dict[str, int] = {"metis": 0, "random": 0, "range": 0, "given": 0}
 """The seed that it is tested with."""
 TABLES: dict[str, tuple[Mapping[str, str], Mapping[str, Any]]] = {
     "model": (MODELS, MODEL_CASES),
@@ -176,7 +176,9 @@ def definition_of(model: Model) -> Definition:
 
 
 def _choice(name: str) -> dict[str, Any]:
-    return {"name": "toy", "target": name} if is_target(name) else {"name": name}
+    if is_target(name):
+        return {"name": "toy", "target": name}
+    return {"name": name, "file": "written where it is read.npy"} if name == "given" else {"name": name}
 
 
 def run_config(

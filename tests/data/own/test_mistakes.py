@@ -167,7 +167,8 @@ FUNCTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
         "def graph():\n    return {**G, 'x': np.array([[1.0], [np.inf], [1]])}", ("'x'", "node 1", "line 5, graph")
     ),
     "a far edge": (
-        "def graph():\n    return {**G, 'edge_index': [[0, 1], [1, 3]]}", ("'edge_index'", "edge 1", "line 5, graph")
+        "def graph():\n    return {**G, 'edge_index': [[0, 1], [1, 3]]}",
+        ("'edge_index'", "edge 1", "line 5, graph"),
     ),
     "an oblong matrix": ("def graph():\n    import scipy.sparse as s\n    return s.csr_matrix((3, 2)), G", ("square", "[3, 2]")),
     "nodes without features": (

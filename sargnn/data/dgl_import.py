@@ -1,0 +1,216 @@
+"""A DGL partition as a dataset: homogeneous ones part by part, typed ones in memory.
+
+Letters: N nodes, F features, P parts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sargnn.data.check import count_classes
+from sargnn.data.dataset import Dataset, InMemoryReader, Reader, features_name
+from sargnn.data.dgl_nodes import ORIGINAL_IDS, DglNodes, Names, read_nodes, rows_of
+from sargnn.data.dgl_parts import DglParts, Triplet, read_parts
+from sargnn.data.features import FeatureCheck
+from sargnn.data.ogb_files import identity_of
+from sargnn.data.schema import Relation
+from sargnn.data.store import StoreWriter
+from sargnn.data.streamed import StreamedReader
+from sargnn.data.typed import Edges, typed_dataset
+from sargnn.errors import DataError
+from sargnn.interop.dgl_files import load_part, load_tensors
+from sargnn.steps import step
+
+_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class DglPartition:
+    """What is read of a partition, and the dataset that it becomes.
+
+    Attributes:
+        parts, nodes: as they were read. name: of the dataset.
+        inverse: every edge also the other way round; of a typed graph, as relations of their own.
+        identity: what decides the dataset's content, JSON-able.
+    """
+
+    parts: DglParts
+    nodes: DglNodes
+    name: str
+    inverse: bool
+    identity: Mapping[str, Any]
+
+    @property
+    def reader(self) -> Reader:
+        """Writes the dataset's store."""
+        return TypedDgl(self) if self.parts.typed else HomogeneousDgl(self)
+
+    def features(self) -> Iterator[tuple[str, np.ndarray, np.ndarray, str]]:
+        """Part by part and type by type, where there are any.
+
+        Yields:
+            The type, our ids [n] of own nodes, their features float [n, F] as they come, and the file.
+
+        Raises:
+            DataError: features of another shape than the first part's; the file is named.
+        """
+        parts, nodes = self.parts, self.nodes
+        for p, place in enumerate(parts.node_data):
+            step("reading features", p, parts.num_parts)
+            data, own = load_tensors(place), parts.own_nodes(p, load_part(parts.graphs[p]))
+            for node_type, key in nodes.features.items():
+                if not len(own[node_type]):
+                    continue
+                rows = rows_of(parts, p, data, key)
+                table = rows.reshape(-1, 1) if rows.ndim == 1 else rows
+                if table.ndim != 2 or table.shape[1] != nodes.widths[node_type]:
+                    raise DataError(
+                        f"'{place}' holds '{key}' of another shape than the first part.", given=list(rows.shape),
+                        allowed=f"{nodes.widths[node_type]} columns",
+                    )  # fmt: skip
+                table = table if table.dtype.kind == "f" else table.astype(np.float64)
+                yield node_type, nodes.ours[own[node_type]], table, str(place)
+
+
+def dgl_partition(
+    path: Path, names: Names, *, name: str = "", mapping: Path | None = None, inverse: bool = False
+) -> DglPartition:
+    """Read a partition's JSON file, and the nodes of all its parts.
+
+    Args:
+        name: of the dataset; empty: as DGL's file calls the graph.
+        names, mapping: as ``read_nodes`` takes them. inverse: as in ``DglPartition``.
+
+    Raises:
+        DataError: what cannot be read, with its file's name.
+    """
+    parts = read_parts(path)
+    nodes = read_nodes(parts, names, mapping)
+    beside = [graph.with_name(ORIGINAL_IDS) for graph in parts.graphs]
+    files = [path, *parts.graphs, *parts.node_data, *(one for one in beside if one.is_file())]
+    identity = {
+        "reader": "dgl",
+        "version": _VERSION,
+        "files": identity_of([one.resolve() for one in [*files, *([mapping] if mapping else [])]]),
+        "names": dataclasses.asdict(names),
+        "inverse": inverse,
+    }
+    return DglPartition(parts, nodes, name or parts.name, inverse, identity)
+
+
+class HomogeneousDgl(StreamedReader):
+    """One node type and one relation; no more than one part is held."""
+
+    def __init__(self, partition: DglPartition) -> None:
+        self.partition, self.parts, self.nodes = partition, partition.parts, partition.nodes
+        self.name, self.num_nodes, self.num_rows = partition.name, self.parts.num_nodes, self.parts.num_edges
+        self.add_inverse_edges, self.normalize_features = partition.inverse, False
+
+    def identity(self) -> dict[str, Any]:
+        return dict(self.partition.identity)
+
+    def edges(self, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for p in range(self.parts.num_parts):
+            ((sources, destinations),) = self.parts.own_edges(p, load_part(self.parts.graphs[p])).values()
+            for first in range(0, len(sources), rows):
+                piece = slice(first, first + rows)
+                yield self.nodes.ours[sources[piece]], self.nodes.ours[destinations[piece]]
+
+    @property
+    def num_features(self) -> int:
+        return self.nodes.widths[self.nodes.labelled]
+
+    def features(self, rows: int) -> Iterator[np.ndarray]:
+        """Part by part, and not in the nodes' order: only ``_write_features`` reads them."""
+        return (table for _, _, table, _ in self.partition.features())
+
+    def features_source(self) -> str:
+        return str(self.parts.path)
+
+    def _write_features(self, writer: StoreWriter, rows: int) -> None:
+        """Every part's rows to their places."""
+        if not self.num_features:
+            writer.put(features_name(0), np.zeros((self.num_nodes, 0), np.float32))
+            return
+        target = writer.create(features_name(0), (self.num_nodes, self.num_features), np.float32)
+        for _, ids, table, place in self.partition.features():
+            check = FeatureCheck(place)
+            for first in range(0, len(ids), rows):
+                target[ids[first : first + rows]] = check.to_float32(table[first : first + rows])
+            check.finish()
+        target.flush()
+
+    def labels(self) -> np.ndarray:
+        return self.nodes.labels
+
+    def labels_source(self) -> str:
+        return str(self.parts.path)
+
+    def split(self) -> np.ndarray:
+        return self.nodes.split
+
+
+class TypedDgl(InMemoryReader):
+    """Several node types or relations, both in sorted order."""
+
+    def __init__(self, partition: DglPartition) -> None:
+        self.partition, self.parts, self.nodes = partition, partition.parts, partition.nodes
+
+    def identity(self) -> dict[str, Any]:
+        return dict(self.partition.identity)
+
+    @cached_property
+    def _types(self) -> list[str]:
+        return list(self.parts.nodes)
+
+    def read(self) -> Dataset:
+        """Read edges and features of all parts.
+
+        Raises:
+            DataError: files that disagree, a feature that cannot be trained on, a label that is not a class; the file is named.
+        """
+        relations = self._relations()
+        if self.partition.inverse:
+            relations += [one.inverse() for one in relations]
+        return typed_dataset(
+            name=self.partition.name,
+            num_classes=count_classes(self.nodes.labels, str(self.parts.path)),
+            node_types=self._types,
+            features=self._features(),
+            relations=relations,
+            labelled=self._types.index(self.nodes.labelled),
+            labels=self.nodes.labels,
+            split=self.nodes.split,
+        )
+
+    def _relations(self) -> list[Edges]:
+        parts = self.parts
+        pieces: dict[Triplet, list[tuple[np.ndarray, np.ndarray]]] = {triplet: [] for triplet in parts.edges}
+        for p in range(parts.num_parts):
+            step("reading edges", p, parts.num_parts)
+            for triplet, (sources, destinations) in parts.own_edges(p, load_part(parts.graphs[p])).items():
+                head, _, tail = triplet
+                own = self.nodes.ours[sources] - parts.offsets[head], self.nodes.ours[destinations] - parts.offsets[tail]
+                pieces[triplet].append(own)
+        relations = []
+        for (head, name, tail), ends in pieces.items():
+            relation = Relation(self._types.index(head), name, self._types.index(tail))
+            sources, destinations = (np.concatenate([one[k] for one in ends]) for k in (0, 1))
+            relations.append(Edges(relation, sources, destinations))
+        return relations
+
+    def _features(self) -> list[np.ndarray]:
+        """Of each type float32 [nodes of the type, F], F = 0 without features."""
+        parts, widths = self.parts, self.nodes.widths
+        features = {name: np.zeros((count, widths.get(name, 0)), np.float32) for name, count in parts.counts.items()}
+        for name, ids, table, place in self.partition.features():
+            check = FeatureCheck(f"{place}, {name}")
+            features[name][ids - parts.offsets[name]] = check.to_float32(table)
+            check.finish()
+        return list(features.values())
