@@ -187,6 +187,7 @@ class PythonConfig(OwnGraphConfig):
         return function_reader(self)
 
 
+@dataclass(frozen=True)
 class StoredConfig(DatasetSettings):
     """A dataset store that is there, used in place.
 

@@ -170,7 +170,7 @@ FUNCTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
         "def graph():\n    return {**G, 'edge_index': [[0, 1], [1, 3]]}",
         ("'edge_index'", "edge 1", "line 5, graph"),
     ),
-    "an oblong matrix": ("def graph():\n    import scipy.sparse as s\n    return s.csr_matrix((3, 2)), G", ("square", "[3, 2]")),
+    "an oblong matrix": ("def graph():\n    import scipy.sparse as s\n    return s.csr_matrix((3, 2)), G", ("square",)),
     "nodes without features": (
         "def graph():\n    import networkx as nx\n    g = nx.path_graph(3)\n    g.nodes[0]['x'] = [1.0]\n"
         "    nx.set_node_attributes(g, 0, 'y')\n    nx.set_node_attributes(g, True, 'train_mask')\n    return g",
