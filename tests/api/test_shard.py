@@ -69,7 +69,7 @@ def test_a_model_of_the_package_learns(here: Path) -> None:
         losses.append(loss.item())
     assert losses[-1] < 0.5 * losses[0]
     learned = [parameter.grad for parameter in model.sharded if parameter.grad is not None]
-    assert len(learned) == 2 and any(bool(grad.any()) for grad in learned)
+    assert len(learned) == 3 and any(bool(grad.any()) for grad in learned)
     with pytest.raises(ConfigError, match="build_model"):
         part.mean(torch.ones(len(part.ids), 2))
 
