@@ -245,6 +245,11 @@ class OptimConfig:
     clip: float | None = field(default=None, metadata=POSITIVE)
     label_smoothing: float = field(default=0.0, metadata=PROBABILITY)
 
+    @property
+    def depends_on_epochs(self) -> bool:
+        """Whether an epoch's learning rate depends on how many epochs there are in all."""
+        return self.schedule == "cosine"
+
 
 @dataclass(frozen=True)
 class LabelsConfig:
@@ -327,6 +332,10 @@ class RunConfig:
 
     Every setting says what it decides: ``LOSSES``, ``RUN`` or ``FREE`` (``sargnn.fields``). What a group says holds for all its
     settings that say nothing themselves.
+
+    Attributes:
+        init_from: a run folder or a checkpoint whose parameters the run starts from; launched, a checkpoint's absolute path.
+        init_digest: of those parameters' content. Launching fills it in.
     """
 
     dataset: DatasetSettings = field(metadata=LOSSES | DATASETS)
@@ -355,6 +364,8 @@ class RunConfig:
     smooth: SmoothConfig = field(default=SmoothConfig(), metadata=RUN)
     mfg: bool = field(default=False, metadata=LOSSES | only_when("norms_over_rows"))
     early_stopping: int | None = field(default=None, metadata=AT_LEAST_ONE | LOSSES)
+    init_from: str | None = field(default=None, metadata=FREE)
+    init_digest: str | None = field(default=None, metadata=LOSSES)
 
     @property
     def name(self) -> str:
@@ -473,6 +484,8 @@ def parse(mapping: Any) -> RunConfig:
     config.model.check(config)
     if config.labels.name == "none" and config.labels.reuse:
         raise ConfigError("Labels that are not read cannot be fed back.", given="labels=none", allowed="labels=masked")
+    if config.init_digest is not None and config.init_from is None:
+        raise ConfigError("'init_digest' is filled in by itself.", given=config.init_digest, hint="init_from=RUN_DIR")
     if not config.store_dir:
         raise ConfigError("'store_dir' is empty.", hint="store_dir=FOLDER, such as stores")
     return config

@@ -16,7 +16,7 @@ def main(line: CommandLine) -> int:
 
     settings = line.settings
     run = run_folder(settings["run"])
-    found = read_resumed([f"resume={run}", *line.overrides], line.folders)
+    found = read_resumed([f"resume={run}", *line.overrides], line.folders, trains=False)
     assert found is not None
     config, run_dir = found
     from sargnn.launch.predict import FOLDER

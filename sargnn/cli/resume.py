@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from sargnn.cli.conf_folders import ConfFolders, find_folders
-from sargnn.config import RunConfig, load, parse
+from sargnn.config import RunConfig, differing, load, parse
 from sargnn.errors import ConfigError, nearest
 from sargnn.plain_yaml import read_yaml
 from sargnn.tracking.files import CONFIG
@@ -16,11 +17,14 @@ from sargnn.tracking.files import CONFIG
 _REFUSED = ("experiment", "debug", "run_dir", "run_name")
 
 
-def read_resumed(overrides: Sequence[str], folders: ConfFolders | None = None) -> tuple[RunConfig, Path] | None:
+def read_resumed(
+    overrides: Sequence[str], folders: ConfFolders | None = None, *, trains: bool = True
+) -> tuple[RunConfig, Path] | None:
     """The configuration and the run folder; None where nothing is to be resumed.
 
     Args:
         folders: where options that are changed are looked for; None: as without ``--config-dir``.
+        trains: it is to train on; then ``epochs`` may change where the learning rate does not depend on it.
 
     Raises:
         ConfigError: no such run, a setting that cannot be changed, or one that would change the losses.
@@ -38,16 +42,32 @@ def read_resumed(overrides: Sequence[str], folders: ConfFolders | None = None) -
         key = one.lstrip("+").partition("=")[0]
         if key in _REFUSED or key.startswith("hydra"):
             raise ConfigError("A resumed run keeps its folder and its experiment.", given=one)
+        if key == "init_from":
+            raise ConfigError(
+                "A run that exists goes on from its own checkpoint; init_from is for a new one.", given=f"run {run_dir}, {one}",
+                hint="name the run, or init_from, but not both",
+            )  # fmt: skip
     _apply(mapping, changes, folders or find_folders())
     config = parse(mapping)
-    if config.config_hash != before.config_hash:
-        from sargnn.config import differing
+    _check_losses(before, config, run_dir, trains)
+    return config, run_dir
 
+
+def _check_losses(before: RunConfig, config: RunConfig, run_dir: Path, trains: bool) -> None:
+    """What decides the losses is as before, but for ``epochs`` where that may change. Raises ``ConfigError``."""
+    compared = dataclasses.replace(before, epochs=config.epochs) if trains else before
+    if config.config_hash != compared.config_hash:
         raise ConfigError(
-            "A resumed run keeps what decides its losses.\n    " + "\n    ".join(differing(before, config)),
+            "A resumed run keeps what decides its losses.\n    " + "\n    ".join(differing(compared, config)),
             hint="world, mode, kernel, partitioner, comm, threads, checkpoint and tracking may change",
         )
-    return config, run_dir
+    if config.epochs != before.epochs and config.optim.depends_on_epochs:
+        raise ConfigError(
+            f"With optim.schedule={config.optim.schedule} every epoch's learning rate depends on the number of epochs, so the "
+            "run cannot have another.",
+            given=f"epochs={config.epochs} instead of {before.epochs}",
+            hint=f"a new run from its parameters: init_from={run_dir} in place of resume",
+        )
 
 
 def _apply(mapping: dict[str, Any], changes: Sequence[str], folders: ConfFolders) -> None:

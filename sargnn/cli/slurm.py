@@ -70,6 +70,10 @@ def _composed(overrides: Sequence[str], folders: ConfFolders) -> tuple[SlurmConf
     slurm = _slurm(mapping.pop("slurm"))
     config = parse(mapping)
     _check_run(config)
+    if config.init_from is not None:  # else torch need not be loaded
+        from sargnn.launch.init_from import find_start
+
+        config = find_start(config)
     return slurm, _on_interface(slurm, config)
 
 
@@ -98,12 +102,14 @@ def _on_interface(slurm: SlurmConfig, config: RunConfig) -> RunConfig:
 def _resumed(overrides: Sequence[str], folders: ConfFolders) -> tuple[SlurmConfig, RunConfig, Path]:
     from sargnn.cli.compose import compose_verb
     from sargnn.cli.resume import read_resumed
+    from sargnn.launch.more_epochs import check_epochs_left
 
     ours = [one for one in overrides if re.match(r"\+{0,2}slurm[.=]", one)]
     going_on = read_resumed([one for one in overrides if one not in ours], folders)
     assert going_on is not None
     config, run_dir = going_on
     _check_run(config)
+    check_epochs_left(config, run_dir)
     slurm = _slurm(compose_verb("slurm", ours, keep=("slurm",), folders=folders)["slurm"])
     return slurm, _on_interface(slurm, config), run_dir.resolve()
 

@@ -63,8 +63,11 @@ def check_network(comm: CommConfig) -> None:
                 ) from error
 
 
-def check_graph(config: RunConfig, dataset_path: Path) -> None:
+def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) -> None:
     """The model, early stopping and Correct & Smooth can work on the graph; called before it is partitioned.
+
+    Args:
+        begins: the run has no checkpoint of its own; then the parameters that ``init_from`` names fit, too.
 
     Raises:
         ConfigError: one of them cannot.
@@ -73,11 +76,15 @@ def check_graph(config: RunConfig, dataset_path: Path) -> None:
 
     from sargnn.data.dataset import SPLITS, open_dataset
     from sargnn.models.inputs import GraphShape
-    from sargnn.training.build import make_model
+    from sargnn.training.build import label_columns, make_model
+    from sargnn.training.start_from import check_start
 
     dataset = open_dataset(dataset_path, verify=False)
     schema = dataset.schema
-    make_model(config, GraphShape(schema, dataset.feature_widths, dataset.num_classes))
+    columns = label_columns(config, dataset.num_classes)
+    model = make_model(config, GraphShape(schema, dataset.feature_widths, dataset.num_classes, columns))
+    if begins and config.init_from is not None:
+        check_start(config, model, schema)
     if config.early_stopping is not None and not (np.asarray(dataset.split) == SPLITS["valid"]).any():
         raise ConfigError("Early stopping needs validation nodes, and the dataset has none.", hint="early_stopping=null")
     if config.smooth.name != "none" and schema.typed:

@@ -25,6 +25,7 @@ from sargnn.launch.check import check_graph, check_strategies
 from sargnn.launch.compile import warm_up
 from sargnn.launch.env import prepare_process
 from sargnn.launch.job_files import note_job, read_job
+from sargnn.launch.more_epochs import is_over
 from sargnn.launch.report import describe_identity, report_failure
 from sargnn.launch.run_folder import begin_run
 from sargnn.launch.stores import partition_of, prepare_stores
@@ -46,16 +47,17 @@ def begin(run_dir: Path, environment: Mapping[str, str]) -> int:
         SargnnError: anything a user can cause.
     """
     started_at = time.time()
-    config = load(run_dir / files.CONFIG)
-    reported = read_summary(run_dir)
-    if reported is not None and reported.status == summary.FINISHED:  # which may not be written over
-        say(f"all {len(reported.losses)} epochs of '{run_dir}' are trained; nothing to do")
+    config = prepare_process(load(run_dir / files.CONFIG))
+    if is_over(config, run_dir):  # which may not be written over
+        say(f"all epochs of '{run_dir}' are trained; nothing to do")
         return NOTHING_TO_DO
-    config = prepare_process(config)
     config.dataset.check_files()
     check_strategies(config)
+    from sargnn.training.checkpoint import existing
+
+    begins = not existing(run_dir)
     with _alone(Path(config.store_dir)):
-        stores = prepare_stores(partition_of(config), partial(check_graph, config))
+        stores = prepare_stores(partition_of(config), partial(check_graph, config, begins=begins))
         if config.threads == 1:  # else it is done
             warm_up()
     inputs = begin_run(config, run_dir, stores, started_at=started_at, going_on=None)

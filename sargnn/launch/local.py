@@ -16,17 +16,19 @@ from sargnn.config import RunConfig
 from sargnn.errors import SargnnError
 from sargnn.launch.check import check_graph, check_network, check_strategies
 from sargnn.launch.env import prepare_process
+from sargnn.launch.init_from import find_start
+from sargnn.launch.more_epochs import check_epochs_left
 from sargnn.launch.processes import WorkerSettings, start_fork_server
-from sargnn.launch.report import describe_identity, report_end
+from sargnn.launch.report import describe_identity, report_end, report_failure
 from sargnn.launch.run_folder import begin_run, choose_checkpoint, hold_run_dir, make_run_dir
 from sargnn.launch.start import Interrupted, run_and_restart
-from sargnn.launch.stores import partition_of, prepare_stores
+from sargnn.launch.stores import Stores, partition_of, prepare_stores
 from sargnn.tracking.follow import Follower
-from sargnn.tracking.inputs import write_inputs
+from sargnn.tracking.inputs import Inputs, write_inputs
 from sargnn.tracking.mlflow import target_of
 from sargnn.tracking.progress import say
 from sargnn.tracking.sender import Sender
-from sargnn.tracking.summary import Summary
+from sargnn.tracking.summary import FAILED, Summary
 
 
 def train(config: RunConfig, *, resume: Path | None = None) -> tuple[Summary, Path]:
@@ -48,19 +50,37 @@ def train(config: RunConfig, *, resume: Path | None = None) -> tuple[Summary, Pa
     config.dataset.check_files()
     start_fork_server()
     check_strategies(config)
+    if resume is not None:
+        check_epochs_left(config, resume)
+    else:
+        config = find_start(config)
 
-    stores = prepare_stores(partition_of(config), partial(check_graph, config))
+    stores = prepare_stores(partition_of(config), partial(check_graph, config, begins=resume is None))
 
     run_dir = resume.resolve() if resume else make_run_dir(config.run_dir, config.name)
     config = dataclasses.replace(config, run_dir=str(run_dir))
     lock = hold_run_dir(run_dir)
-    inputs = begin_run(config, run_dir, stores, started_at=started_at, going_on=resume is not None)
-    say(f"training {config.name}: {config.world} workers with {config.threads} threads each, {config.epochs} epochs")
+    try:
+        inputs = begin_run(config, run_dir, stores, started_at=started_at, going_on=resume is not None)
+        start = f", from the parameters in '{config.init_from}'" if config.init_from and resume is None else ""
+        many = f"{config.world} workers with {config.threads} threads each, {config.epochs} epochs"
+        say(f"training {config.name}: {many}{start}")
+        summary, error = _run_tracked(config, run_dir, inputs, stores, same_run=resume is not None)
+    finally:
+        lock.release()
+    if error is not None:
+        raise error
+    return summary, run_dir
 
-    target = target_of(config, run_dir, inputs.partition_stats, same_run=resume is not None)
-    sender = Sender(target if config.tracking.enabled else None)
-    follower = Follower(run_dir, config.epochs, inputs.first_epoch, sender)
-    follower.start()
+
+def _run_tracked(
+    config: RunConfig, run_dir: Path, inputs: Inputs, stores: Stores, *, same_run: bool
+) -> tuple[Summary, SargnnError | None]:
+    """Start the workers, follow them, report; the summary, and the error that the run ends with.
+
+    Args:
+        same_run: go on with the folder's run in MLflow.
+    """
 
     def go_back() -> int:
         """Prepare the run folder for a new start; how many epochs it has."""
@@ -68,22 +88,33 @@ def train(config: RunConfig, *, resume: Path | None = None) -> tuple[Summary, Pa
         write_inputs(run_dir, again)
         return again.first_epoch
 
+    identity = describe_identity(config)
+    sender: Sender | None = None
+    follower: Follower | None = None
+    summary: Summary | None = None
     error: SargnnError | None = None
     try:
-        run_and_restart(run_dir, worker_settings(config), config.comm.max_restarts, go_back)
-    except SargnnError as caught:
-        error = caught
-    except KeyboardInterrupt:
-        error = Interrupted(signal.SIGINT, run_dir)
+        try:
+            target = target_of(config, run_dir, inputs.partition_stats, same_run=same_run)
+            sender = Sender(target if config.tracking.enabled else None)
+            follower = Follower(run_dir, config.epochs, inputs.first_epoch, sender)
+            follower.start()
+            run_and_restart(run_dir, worker_settings(config), config.comm.max_restarts, go_back)
+        except SargnnError as caught:
+            error = caught
+        except KeyboardInterrupt:
+            error = Interrupted(signal.SIGINT, run_dir)
+        except Exception as unexpected:
+            summary = report_failure(run_dir, identity, f"{type(unexpected).__name__}: {unexpected}")
+            raise
+        finally:
+            if follower is not None and follower.is_alive():
+                follower.stop()
+        summary, error = report_end(run_dir, identity, error)
     finally:
-        follower.stop()
-
-    summary, error = report_end(run_dir, describe_identity(config), error)
-    sender.finish(summary)
-    lock.release()
-    if error is not None:
-        raise error
-    return summary, run_dir
+        if sender is not None:
+            sender.finish(summary or Summary(FAILED))
+    return summary, error
 
 
 def worker_settings(config: RunConfig) -> WorkerSettings:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from sargnn.launch.check import check_graph, check_network, check_strategies
 from sargnn.launch.env import prepare_process
 from sargnn.launch.local import worker_settings
 from sargnn.launch.processes import start_fork_server
-from sargnn.launch.run_folder import check_made_for
+from sargnn.launch.run_folder import LOCK, check_made_for, hold_run_dir
 from sargnn.launch.start import run_workers
 from sargnn.launch.stores import partition_of, prepare_stores
 from sargnn.tracking import files
@@ -62,20 +64,42 @@ def predict(
     if path is not None and meta is not None:
         check_made_for(meta, trained, stores.dataset_hash, path)
     epoch = None if meta is None else meta["epoch"]
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
     config = dataclasses.replace(config, run_dir=str(run_dir))
     loaded = str(path.resolve()) if path else None
     predict = {"embeddings": embeddings}
-    write_inputs(folder, Inputs(str(stores.partition), started_at, stores.dataset_hash, checkpoint=loaded, predict=predict))
-    save(config, folder / files.CONFIG)
-    after = f" after epoch {epoch}" if epoch is not None else ""
-    say(f"predicting with {config.name}{after}: {config.world} workers with {config.threads} threads each")
-    run_workers(folder, worker_settings(config), hint="the same command again starts anew")
-    manifest = files.read_json(folder / MANIFEST)
-    manifest |= {"run": str(run_dir), "epoch": epoch, "time_s": time.time() - started_at}
-    files.write_json(folder / MANIFEST, manifest)
+    inputs = Inputs(str(stores.partition), started_at, stores.dataset_hash, checkpoint=loaded, predict=predict)
+    with _held_empty(folder):
+        write_inputs(folder, inputs)
+        save(config, folder / files.CONFIG)
+        after = f" after epoch {epoch}" if epoch is not None else ""
+        say(f"predicting with {config.name}{after}: {config.world} workers with {config.threads} threads each")
+        run_workers(folder, worker_settings(config), hint="the same command again starts anew")
+        manifest = files.read_json(folder / MANIFEST)
+        manifest |= {"run": str(run_dir), "epoch": epoch, "time_s": time.time() - started_at}
+        files.write_json(folder / MANIFEST, manifest)
     return manifest
+
+
+@contextmanager
+def _held_empty(folder: Path) -> Iterator[None]:
+    """The folder, made or emptied, and held against other processes. Raises ``ConfigError`` where it holds something else."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = hold_run_dir(folder, "Another process is writing predictions into this folder.")
+    except OSError as error:
+        raise ConfigError(
+            f"The folder cannot be written: {error.strerror}.", given=str(folder), hint="choose another: out=FOLDER"
+        ) from error
+    try:
+        _check_folder(folder)
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != LOCK:
+                path.unlink()
+        yield
+    finally:
+        lock.release()
 
 
 def _check_folder(folder: Path) -> None:
@@ -83,7 +107,8 @@ def _check_folder(folder: Path) -> None:
     if not folder.exists():
         return
     try:
-        ours = folder.is_dir() and (not any(folder.iterdir()) or read_inputs(folder).predict is not None)
+        empty = all(path.name == LOCK for path in folder.iterdir())
+        ours = empty or read_inputs(folder).predict is not None
     except (OSError, SargnnError):
         ours = False
     if not ours:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import connection, forkserver
+from multiprocessing.context import ForkServerProcess
 from types import FrameType
 from typing import Any
 
@@ -67,10 +68,18 @@ class WorkerSettings:
 
 
 class Workers:
-    """P worker processes.
+    """P worker processes, from their start on. Whoever makes them calls ``watch`` next.
+
+    Signals are heard from before the first one starts; outside the main thread, where Python allows no handlers, they are not.
 
     Args:
         entry: what a worker runs, with the path of the run's configuration.
+
+    Attributes:
+        asked: the signal that asked the run to end.
+
+    Raises:
+        ConfigError: the port is taken. Whatever is raised, no worker and no handler is left.
     """
 
     def __init__(self, entry: Callable[[str], None], config_path: str, settings: WorkerSettings) -> None:
@@ -84,34 +93,52 @@ class Workers:
         except OSError as error:
             given = f"comm.port={settings.port}"
             raise ConfigError("Workers have no port to meet at.", given=given, hint=error.strerror) from error
-        context = multiprocessing.get_context("forkserver")
         self._lifelines: list[connection.Connection] = []
-        self._processes = []
+        self._processes: list[ForkServerProcess] = []
+        self._previous: dict[signal.Signals, Any] = {}
+        self._watched = False
+        try:
+            self._hear_signals()
+            self._start(entry, config_path, token)
+        except BaseException:
+            self.end()
+            raise
+
+    def _hear_signals(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in _FORWARDED:
+            # A signal that this process was started to ignore, as under nohup or in a shell's background, stays ignored.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._previous[number] = signal.getsignal(number)
+                signal.signal(number, self._on_signal)
+
+    def _start(self, entry: Callable[[str], None], config_path: str, token: str) -> None:
+        context, settings = multiprocessing.get_context("forkserver"), self.settings
         interface = settings.interface or loopback_interface()
         for rank in range(settings.world):
+            if self.asked is not None:
+                return
             ours, theirs = context.Pipe()
             self._lifelines.append(ours)
             seat = Seat(rank, settings.world, f"127.0.0.1:{self._store.port}", token, interface)
             arguments = (entry, config_path, seat, theirs)
-            self._processes.append(context.Process(target=_live, args=arguments, name=f"worker {rank}"))
-        for process in self._processes:
+            process = context.Process(target=_live, args=arguments, name=f"worker {rank}")
+            self._processes.append(process)
             process.start()
 
     def watch(self) -> Failure | None:
         """Wait until all have ended; at the first failure end the others and return whose it was.
 
         SIGINT, SIGTERM and SIGHUP ask the workers to write a checkpoint and end (``asked`` holds the signal); those that have
-        not ended after ``grace_s``, or at a second signal, are killed. SIGUSR1 asks for a checkpoint only.
+        not ended after ``grace_s``, or at a second signal, are killed. So are all where the signal came before this call.
+        SIGUSR1 asks for a checkpoint only.
         """
-        # A signal that this process was started to ignore, as under nohup or in a shell's background, stays ignored.
-        heard = [number for number in _FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
-        previous = {number: signal.signal(number, self._on_signal) for number in heard}
         try:
-            return self._watch()
+            self._watched = True
+            return None if self.asked is not None else self._watch()
         finally:
             self.end()
-            for number, handler in previous.items():
-                signal.signal(number, handler)
 
     def _watch(self) -> Failure | None:
         from sargnn.launch.heartbeat import Beat, SilenceClock, find_slowest, has_lost_peer, read_beats
@@ -148,7 +175,9 @@ class Workers:
             connection.wait([process.sentinel for process in alive], _PAUSE_S)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGUSR1:
+        if not self._watched:  # nobody trains yet, and one that just starts would miss what is sent
+            self.asked = number if number != signal.SIGUSR1 else self.asked
+        elif number == signal.SIGUSR1:
             self._send(signal.SIGUSR1)
         elif self.asked is None:
             self.asked, self._deadline = number, time.monotonic() + self.settings.grace_s
@@ -162,15 +191,21 @@ class Workers:
                 os.kill(process.pid, number)
 
     def end(self) -> None:
-        """Kill the workers that are left."""
-        self._store.close()
-        for process in self._processes:
-            if process.exitcode is None:
-                process.kill()
-        for process in self._processes:
-            process.join()
-        for lifeline in self._lifelines:
-            lifeline.close()
+        """Kill the workers that are left, and hear no signals any longer."""
+        try:
+            self._store.close()
+            started = [process for process in self._processes if process.pid is not None]
+            for process in started:
+                if process.exitcode is None:
+                    process.kill()
+            for process in started:
+                process.join()
+            for lifeline in self._lifelines:
+                lifeline.close()
+        finally:
+            while self._previous:
+                number, handler = self._previous.popitem()
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)

@@ -11,12 +11,14 @@ from filelock import BaseFileLock, Timeout
 
 from sargnn.config import RunConfig, save
 from sargnn.errors import ConfigError
+from sargnn.launch.more_epochs import check_epochs_left, has_settings_of
 from sargnn.launch.stores import Stores
 from sargnn.tracking import files
 from sargnn.tracking.inputs import Inputs, write_inputs
 from sargnn.tracking.locks import file_lock
 from sargnn.tracking.progress import say
-from sargnn.tracking.summary import FINISHED, read_summary
+
+LOCK = ".lock"
 
 
 def begin_run(config: RunConfig, run_dir: Path, stores: Stores, *, started_at: float, going_on: bool | None) -> Inputs:
@@ -34,11 +36,7 @@ def begin_run(config: RunConfig, run_dir: Path, stores: Stores, *, started_at: f
     stats = {f"partition.{key}": value for key, value in stores.stats.items()}
     inputs = Inputs(str(stores.partition), started_at, stores.dataset_hash, git_sha(), partition_stats=stats)
     if going_on is not False:
-        summary = read_summary(run_dir)
-        if summary is not None and summary.status == FINISHED:
-            trained = len(summary.losses)
-            given = f"{run_dir}, {trained} epochs{'' if trained == config.epochs else ', then early stopping'}"
-            raise ConfigError("The run has trained all its epochs.", given=given)
+        check_epochs_left(config, run_dir)
         inputs = choose_checkpoint(config, run_dir, inputs, stores.dataset_hash)
         if going_on and inputs.checkpoint is None:
             raise ConfigError(
@@ -90,20 +88,23 @@ def _mkdir(path: Path, *, exist_ok: bool) -> None:
         ) from error
 
 
-def hold_run_dir(run_dir: Path) -> BaseFileLock:
-    """Hold the run folder until released, or until this process ends. Raises ``ConfigError`` if another process does.
+def hold_run_dir(run_dir: Path, refusal: str = "The run is under way in another process.") -> BaseFileLock:
+    """Hold the folder until released, or until this process ends. Raises ``ConfigError`` if another process does.
 
     A file system without locks is no obstacle: then a warning says so.
+
+    Args:
+        refusal: what to say then.
     """
-    lock = file_lock(run_dir / ".lock", timeout_s=0)
+    lock = file_lock(run_dir / LOCK, timeout_s=0)
     try:
         lock.acquire()
     except Timeout as error:
-        raise ConfigError("The run is under way in another process.", given=str(run_dir)) from error
+        raise ConfigError(refusal, given=str(run_dir)) from error
     except PermissionError as error:
-        raise ConfigError("The run folder's lock is somebody else's.", given=str(run_dir / ".lock")) from error
+        raise ConfigError("The run folder's lock is somebody else's.", given=str(run_dir / LOCK)) from error
     except (OSError, NotImplementedError) as error:
-        if not (run_dir / ".lock").exists():
+        if not (run_dir / LOCK).exists():
             raise
         why = getattr(error, "strerror", None) or error
         say(f"warning: this file system has no locks ({why}); see to it yourself that one job works on a run")
@@ -135,5 +136,5 @@ def check_made_for(meta: dict[str, Any], config: RunConfig, dataset_hash: str, p
         raise ConfigError(
             "The dataset is not the one that the run was trained on.", given=dataset_hash, allowed=meta["dataset_hash"]
         )
-    if meta["config_hash"] != config.config_hash:
+    if not has_settings_of(meta, config):
         raise ConfigError("The run's checkpoints come from other settings than its config.yaml has now.", given=str(path))

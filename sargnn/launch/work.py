@@ -29,6 +29,7 @@ from sargnn.training import checkpoint
 from sargnn.training.build import make_trainer
 from sargnn.training.loop import Trainer
 from sargnn.training.predict import MANIFEST, write_predictions
+from sargnn.training.start_from import open_start
 from sargnn.training.summary import describe_run, flow_lines, flow_rows, measure_results
 
 
@@ -56,6 +57,9 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Ca
     if inputs.checkpoint:
         trainer.first_epoch = checkpoint.load(trainer, Path(inputs.checkpoint), moments=inputs.predict is None)
         print(f"rank {rank}: goes on after epoch {trainer.first_epoch}", flush=True)
+    elif config.init_from is not None and inputs.predict is None:
+        checkpoint.fill(trainer, open_start(config), moments=False)
+        print(f"rank {rank}: starts from the parameters in {config.init_from}", flush=True)
     if inputs.predict is not None:
         _predict(trainer, run_dir, inputs, inputs.predict)
     else:

@@ -57,6 +57,10 @@ class Inputs(nn.Module, ABC):
         """Parameters of which every worker has its own rows only; their gradients are complete without a sum."""
         return []
 
+    def whole_tables(self) -> dict[str, tuple[int, int]]:
+        """Name in this module -> shape over all workers, of the parameters that ``load`` shards."""
+        return {}
+
     def type_of(self, parameter: str) -> int:
         """The node type whose rows a sharded parameter, by its full name, has."""
         raise KeyError(parameter)
@@ -154,6 +158,9 @@ class TypedRows(Inputs):
 
     def sharded(self) -> list[nn.Parameter]:
         return list(self.embeddings.values())
+
+    def whole_tables(self) -> dict[str, tuple[int, int]]:
+        return {f"embeddings.{name}": (self.schema.count(t), self.width) for t, name in self._embedded.items()}
 
     def type_of(self, parameter: str) -> int:
         return int(parameter.rpartition(".")[2].partition("_")[0])

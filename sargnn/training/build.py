@@ -38,7 +38,7 @@ def make_trainer(config: RunConfig, part: Part, num_classes: int, group: Group) 
             "Dropout, embeddings and carried labels are drawn by node id, and this graph has ids of 2**32 and more.",
             hint="set dropout to 0",
         )
-    model = make_model(config, GraphShape(part.schema, widths, num_classes, _label_columns(config, num_classes)))
+    model = make_model(config, GraphShape(part.schema, widths, num_classes, label_columns(config, num_classes)))
     graph = WorkerGraph(
         part, engine.exchange, engine.mode.layout, add_self_loops=config.add_self_loops, device=device,
         message_rows=config.comm.message_rows,
@@ -50,7 +50,8 @@ def make_trainer(config: RunConfig, part: Part, num_classes: int, group: Group) 
     return trainer
 
 
-def _label_columns(config: RunConfig, num_classes: int) -> int:
+def label_columns(config: RunConfig, num_classes: int) -> int:
+    """How many columns of labels the model reads beside the features."""
     return num_classes if config.labels.name != "none" else 0
 
 

@@ -2,7 +2,8 @@
 
 A checkpoint is a store (``data.store``): arrays with checksums, written under a temporary name, flushed, then renamed.
 
-    param/NAME, buffer/NAME, first_moment/NAME, second_moment/NAME       meta: epoch, figures so far, hashes, Adam's step
+    param/NAME, buffer/NAME, first_moment/NAME, second_moment/NAME
+    meta: epoch, how many there are to be, figures so far, hashes, the graph's schema, Adam's step
 
 Sharded tables (embeddings and their moments) are gathered into whole ones in the order of original ids, so that any
 partition can take its rows. Nothing random is stored: draws are functions of (seed, epoch, id).
@@ -87,14 +88,17 @@ def save(trainer: Trainer, config: RunConfig, dataset_hash: str, run_dir: Path, 
         history = trainer.history
         writer.meta = {
             "epoch": epoch,
+            "epochs": config.epochs,
             "config_hash": config.config_hash,
             "dataset_hash": dataset_hash,
+            "schema": trainer.graph.part.schema.to_json(),
             "adam_step": epoch,
             "series": {name: getattr(history, name) for name in _SERIES},
             "accuracies": history.accuracies,
             "evaluated": trainer.evaluated == epoch,
             "best_val_acc": history.best_val_acc,
             "stale": history.stale,
+            "counted_best": history.counted_best,
             "test_acc_at_best_val": history.test_acc_at_best_val,
             "made_by": {"world": config.world, "mode": config.mode.name, "threads": config.threads},
         }
@@ -122,12 +126,7 @@ def load(trainer: Trainer, path: Path, *, moments: bool = True) -> int:
         moments: also the optimizer's state, to train on.
     """
     store = open_checkpoint(path, verify=False)  # whoever chose it has verified it
-    with torch.no_grad():
-        for name, tensor in _tables(trainer, sharded=False, make=True, moments=moments):
-            tensor.copy_(torch.from_numpy(np.array(store.array(name))))
-        for name, table in _tables(trainer, sharded=True, make=True, moments=moments):
-            rows = store.array(name)[_rows_of_whole(trainer, name)]
-            table.copy_(torch.from_numpy(rows))
+    fill(trainer, store, moments=moments)
     meta = store.meta
     for state in trainer.optimizer.state.values() if trainer.optimizer else ():
         state["step"].fill_(float(meta["adam_step"]))
@@ -137,7 +136,21 @@ def load(trainer: Trainer, path: Path, *, moments: bool = True) -> int:
     history.accuracies = dict(meta["accuracies"])
     history.stale = meta.get("stale", 0)
     history.best_val_acc, history.test_acc_at_best_val = meta["best_val_acc"], meta["test_acc_at_best_val"]
+    history.counted_best = meta.get("counted_best", history.best_val_acc)
     return int(meta["epoch"])
+
+
+def fill(trainer: Trainer, store: Store, *, moments: bool) -> None:
+    """Parameters, buffers and, with ``moments``, the optimizer's from a checkpoint, in the trainer's precision.
+
+    Every rank reads its own rows.
+    """
+    with torch.no_grad():
+        for name, tensor in _tables(trainer, sharded=False, make=True, moments=moments):
+            tensor.copy_(torch.from_numpy(np.array(store.array(name))))
+        for name, table in _tables(trainer, sharded=True, make=True, moments=moments):
+            rows = store.array(name)[_rows_of_whole(trainer, name)]
+            table.copy_(torch.from_numpy(rows))
 
 
 def _tables(trainer: Trainer, *, sharded: bool, make: bool = False, moments: bool = True) -> Iterator[tuple[str, Tensor]]:

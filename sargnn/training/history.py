@@ -106,7 +106,8 @@ class History:
         evaluate_times_s: per evaluation.
         accuracies: the last evaluation's, by split.
         best_val_acc, test_acc_at_best_val: the last of tied best epochs counts.
-        stale: evaluations since the validation accuracy was better than ever before.
+        stale: evaluations that count for early stopping since the validation accuracy was better than in all of them before.
+        counted_best: the best validation accuracy of those evaluations.
         peak_train_bytes, peak_evaluate_bytes, peak_smooth_bytes: this rank's, above its baseline.
         smoothed: accuracies after Correct & Smooth, by split; empty without it. smooth_time_s: how long it took.
         profile_s: this rank's seconds per epoch by category of ``profile.CATEGORIES``, first epoch left out; empty unless
@@ -123,6 +124,7 @@ class History:
     best_val_acc: float | None = None
     test_acc_at_best_val: float | None = None
     stale: int = 0
+    counted_best: float | None = None
     peak_train_bytes: int = 0
     peak_evaluate_bytes: int = 0
     smoothed: Accuracies = field(default_factory=dict)
@@ -141,15 +143,23 @@ class History:
         self.wait_times_s.append(result.comm_wait_time_s)
         self.epoch_bytes.append(result.comm_bytes)
 
-    def add_evaluation(self, accuracies: Accuracies, time_s: float, peak_bytes: int) -> None:
-        """Append an evaluation; ``peak_bytes``: this rank's."""
+    def add_evaluation(self, accuracies: Accuracies, time_s: float, peak_bytes: int, *, counts: bool = True) -> None:
+        """Append an evaluation.
+
+        Args:
+            peak_bytes: this rank's.
+            counts: for early stopping. That of the last epoch alone does not: a run of more epochs has none there.
+        """
         self.evaluate_times_s.append(time_s)
         self.peak_evaluate_bytes = max(self.peak_evaluate_bytes, peak_bytes)
         self.accuracies = accuracies
         val = accuracies["valid"]
         if val is None:
             return
-        self.stale = 0 if self.best_val_acc is None or val > self.best_val_acc else self.stale + 1
+        if counts:
+            better = self.counted_best is None or val > self.counted_best
+            self.stale = 0 if better else self.stale + 1
+            self.counted_best = val if better else self.counted_best
         if self.best_val_acc is None or val >= self.best_val_acc:
             self.best_val_acc, self.test_acc_at_best_val = val, accuracies["test"]
 

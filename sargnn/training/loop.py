@@ -151,8 +151,9 @@ class Trainer:
             if self._has_enough:
                 break  # a resumed run that had ended
             result, evaluation = self.train_epoch(epoch), None
-            if (epoch + 1) % self.config.eval_every == 0 or epoch + 1 == self.config.epochs or not self.parameters:
-                evaluation = self.evaluate()
+            regular = (epoch + 1) % self.config.eval_every == 0
+            if regular or epoch + 1 == self.config.epochs or not self.parameters:
+                evaluation = self.evaluate(counts=regular)
                 self.evaluated = epoch + 1
             if on_epoch is not None:
                 on_epoch(metrics_row(result, evaluation))
@@ -264,8 +265,8 @@ class Trainer:
             self._not_finite = [rank for rank, one in enumerate(shares) if not bool(one.isfinite())]
         return loss
 
-    def evaluate(self) -> EvaluationResult:
-        """Accuracies on all splits, in the same mode without autograd."""
+    def evaluate(self, *, counts: bool = True) -> EvaluationResult:
+        """Accuracies on all splits, in the same mode without autograd; ``counts``: for early stopping."""
         pool = self.engine.pool
         pool.reset()  # training's tables are of no use to an evaluation, nor the other way round
         self.meter.begin()
@@ -276,7 +277,7 @@ class Trainer:
         time_s = time.perf_counter() - started
         peak = self.meter.end()
         pool.reset()
-        self.history.add_evaluation(found, time_s, peak)
+        self.history.add_evaluation(found, time_s, peak, counts=counts)
         peaks = self.engine.group.gather(torch.tensor(peak, dtype=torch.int64))
         return EvaluationResult(found, [int(one) for one in peaks])
 

@@ -254,7 +254,7 @@ def test_going_on_with_a_run_on_another_number_of_workers(folder: Path, capsys: 
     text = (folder / "slurm" / "one.sbatch").read_text()
     assert "--ntasks=8" in text and "--nodes=4" in text and "--time=60" in text
     assert "world: 8" in (folder / "runs" / "one" / "config.yaml").read_text()
-    assert sargnn(["slurm", "resume=runs/one", "epochs=7"]) == 1
+    assert sargnn(["slurm", "resume=runs/one", "seed=7"]) == 1
     assert "keeps what decides its losses" in capsys.readouterr().err
 
 

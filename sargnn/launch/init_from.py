@@ -1,0 +1,52 @@
+"""Where a new run's parameters come from, with ``init_from``; what fits which model: ``training.start_from``."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+from sargnn.config import RunConfig
+from sargnn.data.manifest import MANIFEST
+from sargnn.errors import ConfigError
+from sargnn.tracking.files import CONFIG
+from sargnn.tracking.progress import say
+
+
+def find_start(config: RunConfig) -> RunConfig:
+    """``init_from`` as the absolute path of a whole checkpoint, and the digest of its content; the same without ``init_from``.
+
+    Raises:
+        ConfigError: there is no such run, it has no whole checkpoint, or the model has no parameters.
+        StoreError: the checkpoint that is named is damaged.
+    """
+    if config.init_from is None:
+        return config
+    if not config.model.trains:
+        raise ConfigError(
+            "A model without parameters starts from none.",
+            given=f"model={config.model.name} init_from={config.init_from}", hint="leave init_from out",
+        )  # fmt: skip
+    from sargnn.training import checkpoint
+    from sargnn.training.start_from import digest_of
+
+    folder = Path(os.path.expanduser(config.init_from))
+    path: Path | None = folder
+    if (folder / MANIFEST).is_file():
+        checkpoint.open_checkpoint(folder, verify=True)
+    elif (folder / CONFIG).is_file():
+        path, problems = checkpoint.newest(folder)
+        for _, problem in problems:
+            say(f"warning: {str(problem).splitlines()[0]} The checkpoint before is used.")
+    else:
+        raise ConfigError(
+            "There is no run and no checkpoint to start from in this folder.", given=str(folder),
+            hint=f"init_from=RUN_DIR, as a run prints it, or init_from=RUN_DIR/{checkpoint.FOLDER}/NAME",
+        )  # fmt: skip
+    if path is None:
+        raise ConfigError(
+            "The run to start from holds no whole checkpoint.", given=str(folder),
+            hint="train it with checkpoint.every=N; the last epoch is written then, too",
+        )  # fmt: skip
+    store = checkpoint.open_checkpoint(path, verify=False)
+    return dataclasses.replace(config, init_from=str(path.resolve()), init_digest=digest_of(store))

@@ -1,0 +1,86 @@
+"""How many epochs a run still has to train, also where ``epochs`` is another number than before.
+
+Where the learning rate does not depend on it, a run passes through the same states however many epochs follow; so it may be
+made longer at any time, and a checkpoint of the shorter run is one of the longer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from sargnn.config import RunConfig
+from sargnn.errors import ConfigError, StoreError
+from sargnn.tracking.summary import FINISHED, read_summary
+
+
+def has_settings_of(meta: dict[str, Any], config: RunConfig) -> bool:
+    """Whether a checkpoint holds what a run with these settings has after as many epochs.
+
+    Args:
+        meta: the checkpoint's.
+    """
+    if meta["config_hash"] == config.config_hash:
+        return True
+    if config.optim.depends_on_epochs:
+        return False
+    known = meta.get("epochs")
+    options = range(int(meta["epoch"]), config.epochs) if known is None else [known]  # older checkpoints do not say
+    return any(dataclasses.replace(config, epochs=one).config_hash == meta["config_hash"] for one in options)
+
+
+def is_over(config: RunConfig, run_dir: Path) -> bool:
+    """Whether the run is finished and nothing can be trained on."""
+    summary = read_summary(run_dir)
+    if summary is None or summary.status != FINISHED:
+        return False
+    try:
+        check_epochs_left(config, run_dir)
+    except ConfigError:
+        return True
+    return False
+
+
+def check_epochs_left(config: RunConfig, run_dir: Path) -> None:
+    """A run that is gone on with has something left to do. Raises ``ConfigError`` with what was trained."""
+    summary = read_summary(run_dir)
+    finished = summary is not None and summary.status == FINISHED
+    meta = _newest_meta(run_dir)
+    trained = len(summary.losses) if summary is not None and finished else int(meta["epoch"]) if meta else 0
+    anew = f"a new run from its parameters: sargnn train init_from={run_dir}"
+    if finished and _stopped_early(config, meta, trained):
+        raise ConfigError("Early stopping has ended the run.", given=f"{run_dir}, {trained} epochs", hint=anew)
+    if finished and (trained == config.epochs or not config.model.trains):
+        longer = anew if config.optim.depends_on_epochs else f"epochs=MORE goes on with it; {anew}"
+        given = f"{run_dir}, {trained} epochs"
+        raise ConfigError("The run has trained all its epochs.", given=given, hint=longer if config.model.trains else None)
+    shortened = meta is not None and trained == config.epochs and meta.get("epochs", trained) != trained
+    if trained > config.epochs or shortened:
+        raise ConfigError(
+            f"The run has trained {trained} epochs already.", given=f"epochs={config.epochs}", allowed=f"more than {trained}"
+        )
+    if finished and meta is None:
+        raise ConfigError("The run holds no checkpoint to go on from.", given=str(run_dir), hint="train anew, without resume=")
+
+
+def _newest_meta(run_dir: Path) -> dict[str, Any] | None:
+    """What the newest checkpoint says that can be read."""
+    from sargnn.training import checkpoint
+
+    for path in reversed(checkpoint.existing(run_dir)):
+        try:
+            return checkpoint.open_checkpoint(path, verify=False).meta
+        except StoreError:
+            continue
+    return None
+
+
+def _stopped_early(config: RunConfig, meta: dict[str, Any] | None, trained: int) -> bool:
+    """Whether a finished run would not train on, however many epochs it had."""
+    patience = config.early_stopping
+    if patience is None or meta is None or meta["epoch"] != trained:
+        return False
+    # Older checkpoints count the last epoch's evaluation, which a longer run has not made.
+    unsure = "counted_best" not in meta and meta["evaluated"] and trained % config.eval_every != 0 and trained < config.epochs
+    return unsure or meta.get("stale", 0) >= patience
