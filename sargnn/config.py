@@ -41,6 +41,8 @@ Adjacency = Literal["dad", "da", "ad"]
 """D^-1/2 A D^-1/2, D^-1 A or A D^-1."""
 Task = Literal["classes", "multilabel", "regression"]
 """What is predicted of a node: one class, several labels, or numbers (``sargnn.data.labels``)."""
+Metric = Literal["accuracy", "rocauc", "f1", "mse", "mae"]
+"""What evaluations measure; ``sargnn.data.labels.METRICS`` says which go with which task."""
 
 
 @dataclass(frozen=True)
@@ -310,7 +312,7 @@ class CheckpointConfig:
     """When checkpoints are written: ``every`` so many epochs, and after the last one; null: only when a signal asks for one.
 
     Attributes:
-        keep: how many of the newest are kept, beside the one with the best validation accuracy.
+        keep: how many of the newest are kept, beside the one that validates best.
     """
 
     every: int | None = field(metadata=AT_LEAST_ONE)
@@ -366,6 +368,7 @@ class RunConfig:
     early_stopping: int | None = field(default=None, metadata=AT_LEAST_ONE | LOSSES)
     init_from: str | None = field(default=None, metadata=FREE)
     init_digest: str | None = field(default=None, metadata=LOSSES)
+    metric: Metric | None = field(default=None, metadata=LOSSES | only_when("stops_early"))
 
     @property
     def name(self) -> str:

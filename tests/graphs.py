@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 from pathlib import Path
 
 import numpy as np
 
-from sargnn.config import PartitionerConfig
+from sargnn.config import PartitionerConfig, Task
 from sargnn.data.dataset import SPLITS, Dataset, by_destination
 from sargnn.data.schema import Relation
 from sargnn.data.typed import Edges, typed_dataset
@@ -99,6 +100,26 @@ def small_typed_graph(kind: str, seed: int = 0) -> Dataset:
     features = [rng.standard_normal((counts[name], widths[name])).astype(np.float32) for name in names]
     labels, split = rng.integers(NUM_CLASSES, size=60), rng.choice([1, 1, 2, 3], size=60).astype(np.uint8)
     return typed_dataset(kind, NUM_CLASSES, names, features, relations, last, labels, split)
+
+
+def with_task(dataset: Dataset, task: Task, outputs: int = 4, seed: int = 0) -> Dataset:
+    """The same graph with labels of another task than classes, made from features and classes where there are any.
+
+    A fifth of the entries is not known, but a node of the split has one; of the last of several labels only true ones occur.
+    """
+    rng = np.random.default_rng(seed)
+    classes = np.asarray(dataset.labels)
+    n, nodes = len(classes), np.flatnonzero(classes >= 0)
+    known = rng.random((n, outputs)) < 0.8
+    known[np.arange(n), rng.integers(outputs, size=n)] |= np.asarray(dataset.split) > 0
+    known[np.setdiff1d(np.arange(n), nodes)] = False
+    scores = (classes[:, None] * (1 + np.arange(outputs)) % NUM_CLASSES) / 2.0 - 0.7 + rng.normal(0, 0.3, (n, outputs))
+    if task == "regression":
+        labels = np.where(known, scores, np.nan).astype(np.float32)
+    else:
+        labels = np.where(known, scores > 0, -1).astype(np.int8)
+        labels[:, -1] = np.where(known[:, -1], 1, -1)
+    return dataclasses.replace(dataset, name=task, num_classes=outputs, labels=labels)
 
 
 def constant_graph(columns: int = NUM_FEATURES, num_nodes: int = 300) -> Dataset:

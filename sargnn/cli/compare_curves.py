@@ -17,11 +17,13 @@ Run = dict[str, Any]
 _NO_PART = ("seed", "run_name", "run_dir", "store_dir", "profile", "tracking.", "checkpoint.")
 """Settings in which runs of one row may differ."""
 _DECIDES_NO_CURVE = ("epochs:", "model.order:")
-_COLUMNS = ("test_acc", "test_acc_at_best_val", "test_acc_smoothed", "last_loss", "epoch_time_s")
+_COLUMNS = ("test_metric", "test_metric_at_best_val", "test_acc_smoothed", "last_loss", "epoch_time_s")
+_ACCURACIES = ("test_acc", "test_acc_at_best_val")
 
 
 def over_seeds(runs: Sequence[Run]) -> list[Run]:
-    """A row for runs that differ in the seed only: ``name``, ``seeds``, and (mean, standard deviation) or None of figures."""
+    """A row for runs that differ in the seed only: ``name``, ``seeds``, ``metric``, and (mean, standard deviation) or None of
+    figures."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
         settings = flatten(_config(run))
@@ -34,8 +36,8 @@ def over_seeds(runs: Sequence[Run]) -> list[Run]:
             folders = ", ".join(run["run_dir"] for run in group)
             raise ConfigError("Two runs have the same settings and the same seed.", given=folders, hint="name one of them")
         figures = [{**run, "last_loss": run["losses"][-1] if run.get("losses") else None} for run in group]
-        row = {key: mean_and_deviation([one.get(key) for one in figures]) for key in _COLUMNS}
-        rows.append({"name": _without_seed(group[0]["name"]), "seeds": seeds, **row})
+        row = {key: mean_and_deviation([one.get(key) for one in figures]) for key in (*_COLUMNS, *_ACCURACIES)}
+        rows.append({"name": _without_seed(group[0]["name"]), "seeds": seeds, "metric": group[0].get("metric"), **row})
     return rows
 
 
@@ -48,17 +50,20 @@ def seeds_table(rows: Sequence[Run]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    heads = {"test_acc": "test, last", "test_acc_at_best_val": "at best val", "test_acc_smoothed": "smoothed"}
+    heads = {"test_metric": "test, last", "test_metric_at_best_val": "at best val", "test_acc_smoothed": "smoothed"}
     heads |= {"last_loss": "last loss", "epoch_time_s": "epoch s"}
     shown = [key for key in _COLUMNS if any(row[key] is not None for row in rows)]
     table = Table(title="mean and standard deviation over seeds")
     table.add_column("runs", overflow="fold")
     table.add_column("seeds", justify="right", no_wrap=True)
+    named = any(row["metric"] not in (None, "accuracy") for row in rows)
+    if named:
+        table.add_column("metric", no_wrap=True)
     for key in shown:
         table.add_column(heads[key], justify="right", no_wrap=True)
     for row in rows:
         cells = ["-" if (found := row[key]) is None else f"{found[0]:.4f}\n+-{found[1]:.4f}" for key in shown]
-        table.add_row(row["name"], str(len(row["seeds"])), *cells)
+        table.add_row(row["name"], str(len(row["seeds"])), *([row["metric"] or "-"] if named else []), *cells)
     Console().print(table)
 
 

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sargnn.cli.command_line import CommandLine
 from sargnn.cli.predict import run_folder
 from sargnn.errors import ConfigError, SargnnError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from sargnn.config import Metric
 
 
 def main(line: CommandLine) -> int:
@@ -18,13 +24,13 @@ def main(line: CommandLine) -> int:
 
     from sargnn.config import load
     from sargnn.data.dataset import SPLITS, open_dataset
+    from sargnn.data.labels import choose_metric
     from sargnn.data.prepare import prepare_dataset
-    from sargnn.interop.ogb import accuracy
     from sargnn.launch.predict import FOLDER
     from sargnn.tracking import files
     from sargnn.tracking.progress import Steps
-    from sargnn.tracking.tables import accuracy_table
-    from sargnn.training.predict import CLASSES, LOGITS, MANIFEST, SMOOTHED
+    from sargnn.tracking.tables import score_table
+    from sargnn.training.predict import LOGITS, MANIFEST, PREDICTIONS, SMOOTHED
 
     folder = Path(os.path.expanduser(str(settings["predictions"] or run_dir / FOLDER)))
     if not (folder / MANIFEST).exists():
@@ -54,22 +60,53 @@ def main(line: CommandLine) -> int:
             raise _damaged(folder / name, run_dir)
         return array
 
-    classes = {"predictions": read(CLASSES, labels.shape)}
+    metric = choose_metric(dataset.task, config.metric)
+    outputs = (len(labels), dataset.num_classes)
+    scored = {"predictions": read(PREDICTIONS, labels.shape)}
+    if metric in ("rocauc", "f1"):
+        scored = {"predictions": read(LOGITS, outputs)}
     if SMOOTHED in written:
-        logits = read(LOGITS, (len(labels), dataset.num_classes))
+        logits = read(LOGITS, outputs)
         pieces = [logits[first : first + 65536].argmax(1) for first in range(0, len(logits), 65536)]
-        classes = {"model": np.concatenate(pieces), "smoothed": classes["predictions"]}
+        scored = {"model": np.concatenate(pieces), "smoothed": scored["predictions"]}
     found = {
         what: {
-            name: accuracy(dataset.name, labels[rows], predicted[rows]) if len(rows) else None
+            name: _score(metric, dataset.name, labels[rows], np.asarray(predicted[rows])) if len(rows) else None
             for name, rows in ((name, np.flatnonzero(split == value)) for name, value in SPLITS.items())
         }
-        for what, predicted in classes.items()
+        for what, predicted in scored.items()
     }
     counts = {name: int((split == value).sum()) for name, value in SPLITS.items()}
-    files.write_json(folder / "evaluation.json", {"accuracy": found, "nodes": counts})
-    accuracy_table(found, counts)
+    right = {"accuracy": found} if metric == "accuracy" else {}
+    content = {**right, "task": dataset.task, "metric": metric, "scores": found, "nodes": counts}
+    files.write_json(folder / "evaluation.json", content)
+    score_table(metric, "OGB's evaluator" if metric in ("accuracy", "rocauc") else "sargnn", found, counts)
     return 0
+
+
+def _score(metric: Metric, dataset: str, labels: np.ndarray, predicted: np.ndarray) -> float | None:
+    """Of the nodes of a split: by OGB's evaluator where it has the metric.
+
+    Args:
+        predicted: classes int64 [N], of several labels the logits [N, C], or values [N, C].
+    """
+    from sargnn.interop.ogb import accuracy, rocauc
+
+    if metric == "accuracy":
+        return accuracy(dataset, labels, predicted)
+    if metric == "rocauc":
+        return rocauc(labels, predicted)
+    import torch
+
+    from sargnn.comm.group import Group
+    from sargnn.data.dataset import SPLITS
+    from sargnn.training.loss import Targets
+    from sargnn.training.metrics import measure
+    from sargnn.training.tasks import task_for
+
+    group, split = Group.single(), torch.full((len(labels),), SPLITS["test"], dtype=torch.uint8)
+    targets = Targets.gather(torch.from_numpy(labels), split, group, task_for(labels))
+    return measure(metric, torch.from_numpy(predicted), targets, group)["test"]
 
 
 def _damaged(file: Path, run_dir: Path) -> ConfigError:

@@ -200,7 +200,8 @@ _PREDICT = Verb(
     "predict",
     "a run's predictions for all nodes, as .npy",
     usage="run=RUN_DIR [world=N] [mode=MODE] [key=value ...]",
-    text="Predict all nodes with a run's model, in the order of original ids: predictions.npy (classes), logits.npy, with "
+    text="Predict all nodes with a run's model, in the order of original ids: predictions.npy (classes, 0/1 labels or "
+    "values), logits.npy, with "
     "smooth=cs also smoothed.npy. They go to RUN_DIR/predictions or out=FOLDER. world, mode, kernel, partitioner and smooth "
     "may differ from the training's.",
     entry="sargnn.cli.predict:main",
@@ -214,15 +215,16 @@ _PREDICT = Verb(
     settings=(
         RUN,
         Setting("out", "", "the folder to write; without it RUN_DIR/predictions", names="folder"),
-        Setting("checkpoint", "newest", "newest, or best: of the best validation accuracy", allowed=("newest", "best")),
+        Setting("checkpoint", "newest", "newest, or best: that validates best", allowed=("newest", "best")),
         Setting("embeddings", False, "also write what the last layer reads"),
     ),
 )
 _EVALUATE = Verb(
     "evaluate",
-    "score predictions with OGB's evaluator",
+    "score predictions, with OGB's evaluator where it has the metric",
     usage="run=RUN_DIR [predictions=FOLDER]",
-    text="Score the predictions of a run with OGB's evaluator, split by split, and write evaluation.json beside them.",
+    text="Score the predictions of a run by its metric, split by split, and write evaluation.json beside them. Accuracy and "
+    "rocauc come from OGB's evaluator.",
     entry="sargnn.cli.evaluate:main",
     examples=(("evaluate run=runs/sage-sar-w4-s0", ""), ("evaluate run=runs/sage-sar-w4-s0 predictions=smoothed", "")),
     settings=(RUN, Setting("predictions", "", "where predict wrote; without it RUN_DIR/predictions", names="folder")),
@@ -232,9 +234,10 @@ _COMPARE = Verb(
     "runs side by side: a table and plots",
     usage="[RUN_DIR ...] [out=FOLDER] [seeds=true] [losses=equal]",
     text="A table of runs with the best of each column marked, and plots of memory and epoch time against workers by mode, of "
-    "loss and of accuracy over epochs, in FOLDER. Without run folders: all of runs/. seeds=true: also a row of mean and "
-    "standard deviation for runs that differ in the seed only. losses=equal: also how far each run's losses are from the first "
-    "one's, in each epoch that both have; exit code 1 beyond 1e-4 of the first loss in fp32, or 1e-8 of each in fp64.",
+    "loss and of the validation metric over epochs, in FOLDER. Without run folders: all of runs/. seeds=true: also a row of "
+    "mean and standard deviation for runs that differ in the seed only. losses=equal: also how far each run's losses are "
+    "from the first one's, in each epoch that both have; exit code 1 beyond 1e-4 of the first loss in fp32, or 1e-8 of each in "
+    "fp64.",
     entry="sargnn.cli.compare:main",
     examples=(
         ("compare", "everything in runs/"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sargnn.data.features import FeatureCheck
+from sargnn.data.labels import LABEL_DTYPES, has_label, task_of
 from sargnn.data.schema import SPLITS, UNLABELLED, Schema
 from sargnn.errors import DataError
 
@@ -17,14 +18,42 @@ if TYPE_CHECKING:
     from sargnn.data.dataset import Dataset
 
 _FEW_CLASSES = 1000
+_LARGEST_VALUE = 1e15
+"""Of a regression's labels: the squares of a hundred million of them still have a sum in fp32."""
 _CHUNK = 1 << 22
 
 
 def count_classes(labels: np.ndarray, source: str) -> int:
-    """C, the largest label + 1; the arguments and errors of ``check_classes``."""
-    num_classes = int(labels.max(initial=UNLABELLED)) + 1
-    check_classes(labels, num_classes, source)
+    """C, the largest label + 1, or of another task than classes the columns; the arguments and errors of ``check_labels``."""
+    num_classes = int(labels.max(initial=UNLABELLED)) + 1 if labels.ndim == 1 else labels.shape[1]
+    check_labels(labels, num_classes, source)
     return num_classes
+
+
+def check_labels(labels: np.ndarray, num_classes: int, source: str, *, unit: str = "row", first: int = 1) -> None:
+    """Labels of any task can be trained on: classes as ``check_classes`` says, 0, 1 or -1 of several labels, finite numbers or
+    nan that have squares in fp32. Its arguments.
+
+    Raises:
+        DataError: the source and the place of the first wrong label are named.
+    """
+    if task_of(labels.dtype) == "classes":
+        return check_classes(np.asarray(labels), num_classes, source, unit=unit, first=first)
+    if not labels.shape[1]:
+        raise DataError(f"'{source}' has labels of no column.", given=list(labels.shape), allowed="at least 1 column")
+    size = max(1, _CHUNK // labels.shape[1])
+    for start in range(0, len(labels), size):
+        piece = np.asarray(labels[start : start + size])
+        if piece.dtype.kind == "f":
+            wrong, allowed = ~((np.abs(piece) <= _LARGEST_VALUE) | np.isnan(piece)), "-1e15 to 1e15, or nan: unknown"
+        else:
+            wrong, allowed = (piece < UNLABELLED) | (piece > 1), "0, 1, or -1: unknown"
+        if wrong.any():
+            row, column = (int(one[0]) for one in np.nonzero(wrong))
+            raise DataError(
+                f"'{source}' holds a label that is none in {unit} {first + start + row}, column {first + column}.",
+                given=piece[row, column], allowed=allowed,
+            )  # fmt: skip
 
 
 def check_classes(labels: np.ndarray, num_classes: int, source: str, *, unit: str = "row", first: int = 1) -> None:
@@ -63,12 +92,14 @@ def check_classes(labels: np.ndarray, num_classes: int, source: str, *, unit: st
 
 
 def check_split(name: str, labels: np.ndarray, split: np.ndarray, schema: Schema) -> None:
-    """Labels int64 [N] and split uint8 [N] can be trained on. Raises ``DataError``."""
+    """Labels [N] or [N, C] and split uint8 [N] can be trained on. Raises ``DataError``."""
     if not (split == SPLITS["train"]).any():
         raise DataError(f"The dataset '{name}' has no training nodes.")
-    if (labels[split > 0] == UNLABELLED).any():
-        row = int(np.flatnonzero((split > 0) & (labels == UNLABELLED))[0])
-        raise DataError(f"Node {row} of '{name}' is in the split but has no label.")
+    for start in range(0, len(split), _CHUNK // 16):
+        piece = slice(start, start + _CHUNK // 16)
+        blank = (np.asarray(split[piece]) > 0) & ~has_label(np.asarray(labels[piece]))
+        if blank.any():
+            raise DataError(f"Node {start + int(np.argmax(blank))} of '{name}' is in the split but has no label.")
     if len(np.unique(schema.types_of(np.flatnonzero(split)))) > 1:
         raise DataError(f"The split of '{name}' holds nodes of more than one type.")
 
@@ -76,10 +107,16 @@ def check_split(name: str, labels: np.ndarray, split: np.ndarray, schema: Schema
 def check_form(dataset: Dataset) -> None:
     """Shapes and dtypes are those that ``Dataset`` promises. Raises ``DataError`` naming the array."""
     n, e = dataset.schema.num_nodes, len(dataset.indices)
+    if dataset.labels.dtype not in LABEL_DTYPES.values():
+        raise DataError(
+            f"The dataset '{dataset.name}' has labels of a dtype that says no task.",
+            given=dataset.labels.dtype.name,
+            allowed=[f"{dtype.name} ({task})" for task, dtype in LABEL_DTYPES.items()],
+        )
     if len(dataset.features) != len(dataset.schema.node_types):
         raise DataError(f"The dataset '{dataset.name}' must have a table of features for each of its node types.")
     wanted: list[tuple[str, np.ndarray, type | np.dtype, tuple[int, ...]]] = [
-        ("labels", dataset.labels, np.int64, (n,)),
+        ("labels", dataset.labels, dataset.labels.dtype, (n,) if dataset.task == "classes" else (n, dataset.num_classes)),
         ("split", dataset.split, np.uint8, (n,)),
         ("indptr", dataset.indptr, np.int64, (n + 1,)),
         ("indices", dataset.indices, index_dtype(n), (e,)),
@@ -110,9 +147,10 @@ def check_content(dataset: Dataset) -> None:
         raise DataError(f"{name} has an edge from a node that does not exist.", allowed=f"0 to {n - 1}")
     if dataset.relation is not None and not in_range(dataset.relation, 0, len(dataset.schema.relations)):
         raise DataError(f"{name} has an edge of a relation that does not exist.")
-    if not in_range(dataset.labels, UNLABELLED, 2**31) or not in_range(dataset.split, 0, max(SPLITS.values()) + 1):
+    numbers = dataset.task != "classes" or in_range(dataset.labels, UNLABELLED, 2**31)
+    if not numbers or not in_range(dataset.split, 0, max(SPLITS.values()) + 1):
         raise DataError(f"{name} has a label or a split that is none.")
-    check_classes(np.asarray(dataset.labels), dataset.num_classes, dataset.name, unit="node", first=0)
+    check_labels(dataset.labels, dataset.num_classes, dataset.name, unit="node", first=0)
 
 
 def check_features(dataset: Dataset) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from sargnn.config import Task
 from sargnn.data.check import check_content, check_features, check_form, check_split, index_dtype
-from sargnn.data.labels import task_of
+from sargnn.data.labels import LABEL_DTYPES, task_of
 from sargnn.data.manifest import blame_manifest
 from sargnn.data.schema import SPLITS as SPLITS
 from sargnn.data.schema import UNLABELLED as UNLABELLED
@@ -174,6 +174,13 @@ def write_dataset(path: Path, dataset: Dataset, made_by: dict[str, Any]) -> None
         describe(writer, dataset.name, dataset.num_classes, dataset.schema, made_by)
 
 
+def label_form(dtype: np.dtype, num_classes: int) -> tuple[np.dtype, tuple[int, ...]]:
+    """What labels that a store names with this dtype must be: a task's dtype (of no task: classes'), and a node's shape."""
+    if dtype not in LABEL_DTYPES.values() or task_of(dtype) == "classes":
+        return LABEL_DTYPES["classes"], ()
+    return dtype, (num_classes,)
+
+
 def features_name(node_type: int) -> str:
     """The name of a type's features in a store."""
     return f"features/{node_type:02d}"
@@ -212,6 +219,7 @@ def open_dataset(path: Path, *, verify: bool) -> Dataset:
         if type(name) is not str or type(num_classes) is not int:
             raise TypeError
     n = schema.num_nodes
+    form = label_form(store.dtype("labels"), num_classes)
     indices = store.array("indices", index_dtype(n), (None,))
     dataset = Dataset(
         name=name,
@@ -220,7 +228,7 @@ def open_dataset(path: Path, *, verify: bool) -> Dataset:
         features=tuple(
             store.array(features_name(t), np.float32, (schema.count(t), None)) for t in range(len(schema.node_types))
         ),
-        labels=store.array("labels", np.int64, (n,)),
+        labels=store.array("labels", form[0], (n, *form[1])),
         split=store.array("split", np.uint8, (n,)),
         indptr=store.array("indptr", np.int64, (n + 1,)),
         indices=indices,

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from sargnn.config import DatasetReader, DatasetSettings
-from sargnn.data.dataset import FORMAT_VERSION
+from sargnn.data.dataset import FORMAT_VERSION, open_dataset
+from sargnn.errors import ConfigError
 from sargnn.resolve import describe_source
 from sargnn.steps import step
 
@@ -24,8 +25,20 @@ def prepare_dataset(config: DatasetSettings, store_dir: str, buffer_bytes: int =
 
     Args:
         buffer_bytes: about how much memory making it may take, beside a few numbers per node.
+
+    Raises:
+        ConfigError: ``task=`` asks for another task than that of the dataset's labels.
     """
-    stores = Path(store_dir) / "datasets"
+    path = _find_or_make(config, Path(store_dir) / "datasets", buffer_bytes)
+    if config.task is not None and (task := open_dataset(path, verify=False).task) != config.task:
+        raise ConfigError(
+            f"The labels of '{config.name}' are of another task.", given=f"task={config.task}", allowed=f"task={task}",
+            hint="leave task out: the labels' type says what it is",
+        )  # fmt: skip
+    return path
+
+
+def _find_or_make(config: DatasetSettings, stores: Path, buffer_bytes: int) -> Path:
     if (path := config.find_store(stores)) is not None:
         return path
     reader = config.reader()

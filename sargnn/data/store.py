@@ -213,6 +213,10 @@ class Store:
             if sha256_of(self._file(name)) != wanted:
                 raise damage_error(self.path, self._file(name), "its content does not match its checksum")
 
+    def dtype(self, name: str) -> np.dtype:
+        """What the manifest says an array's dtype is. Raises ``StoreError`` where there is no such array."""
+        return self._entry(name).dtype
+
     def array(self, name: str, dtype: DTypeLike | None = None, shape: Sequence[int | None] | None = None) -> np.ndarray:
         """One array, memory-mapped; what is written to it stays in memory (copy on write).
 

@@ -1,7 +1,8 @@
 """Homogeneous graphs that are read piece by piece into a store: peak memory is a buffer, and a few numbers per node.
 
 Of the buffer a quarter goes to edges being sorted and a sixteenth to each piece that is read. Beside it 25 bytes a node:
-in-degrees and their sums (16), labels (8), split (1). On disk, while it is made: 8 bytes an edge more than the store itself.
+in-degrees and their sums (16), labels (8 where they are classes), split (1). On disk, while it is made: 8 bytes an edge more
+than the store itself.
 
 Letters: N nodes, E directed edges, F features.
 """
@@ -66,7 +67,7 @@ class StreamedReader(Reader):
 
     @abstractmethod
     def labels(self) -> np.ndarray:
-        """int64 [N], ``UNLABELLED`` where there is none."""
+        """Of any task (``data.labels``): of classes int64 [N], ``UNLABELLED`` where there is none."""
 
     @abstractmethod
     def labels_source(self) -> str:
@@ -77,6 +78,11 @@ class StreamedReader(Reader):
         """uint8 [N], 0 or a value of ``SPLITS``."""
 
     @property
+    def label_bytes(self) -> int:
+        """Of a node's labels."""
+        return 8
+
+    @property
     def num_edges(self) -> int:
         """E."""
         return self.num_rows * (2 if self.add_inverse_edges else 1)
@@ -85,7 +91,7 @@ class StreamedReader(Reader):
     def store_bytes(self) -> int:
         """Of the store."""
         index = 4 if self.num_nodes < 2**31 else 8
-        return self.num_edges * index + self.num_nodes * (8 + 8 + 1 + 4 * self.num_features)
+        return self.num_edges * index + self.num_nodes * (8 + self.label_bytes + 1 + 4 * self.num_features)
 
     def write(self, path: Path, buffer_bytes: int) -> None:
         """Make the store.

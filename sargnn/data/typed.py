@@ -12,6 +12,7 @@ import numpy as np
 from scipy import sparse
 
 from sargnn.data.dataset import Dataset, group_by
+from sargnn.data.labels import blank_labels
 from sargnn.data.schema import MAX_RELATIONS, Relation, Schema
 from sargnn.errors import DataError
 
@@ -49,7 +50,7 @@ def typed_dataset(
 
     Args:
         features: per type float32 [nodes of the type, F], F = 0 without features.
-        labelled: the type that has labels. labels: int64, split: uint8, of its nodes.
+        labelled: the type that has labels. labels: of any task (``data.labels``), split: uint8, of its nodes.
 
     Raises:
         DataError: more relations than can be numbered.
@@ -66,7 +67,8 @@ def typed_dataset(
     indptr, second = group_by(destination[order], n)
     order = order[second]
     index_type = np.int32 if n < 2**31 else np.int64
-    all_labels, all_split = np.full(n, -1, np.int64), np.zeros(n, np.uint8)
+    labels = labels.astype(np.int64) if labels.ndim == 1 else labels
+    all_labels, all_split = blank_labels(n, labels), np.zeros(n, np.uint8)
     own = slice(offsets[labelled], offsets[labelled + 1])
     all_labels[own], all_split[own] = labels, split
     return Dataset(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from sargnn.config import CommConfig, RunConfig
+from sargnn.config import CommConfig, RunConfig, Task
 from sargnn.errors import ConfigError, nearest
 
 
@@ -63,8 +63,26 @@ def check_network(comm: CommConfig) -> None:
                 ) from error
 
 
+def _check_task(config: RunConfig, task: Task) -> None:
+    """Metric, label smoothing and Correct & Smooth fit what is predicted. Raises ``ConfigError``."""
+    from sargnn.data.labels import choose_metric
+
+    choose_metric(task, config.metric)
+    given = f"labels of the task {task}"
+    if task == "regression" and config.optim.label_smoothing:
+        raise ConfigError(
+            "Numbers have no label smoothing: it mixes a label with the other classes.",
+            given=f"optim.label_smoothing={config.optim.label_smoothing}, {given}", allowed="optim.label_smoothing=0",
+        )  # fmt: skip
+    if task != "classes" and config.smooth.name != "none":
+        raise ConfigError(
+            "Correct & Smooth spreads the shares of classes, which add up to one.",
+            given=f"smooth={config.smooth.name}, {given}", allowed="smooth=none",
+        )  # fmt: skip
+
+
 def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) -> None:
-    """The model, early stopping and Correct & Smooth can work on the graph; called before it is partitioned.
+    """The model, the metric, early stopping and Correct & Smooth can work on the graph; called before it is partitioned.
 
     Args:
         begins: the run has no checkpoint of its own; then the parameters that ``init_from`` names fit, too.
@@ -81,8 +99,10 @@ def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) 
 
     dataset = open_dataset(dataset_path, verify=False)
     schema = dataset.schema
+    _check_task(config, dataset.task)
     columns = label_columns(config, dataset.num_classes)
-    model = make_model(config, GraphShape(schema, dataset.feature_widths, dataset.num_classes, columns))
+    shape = GraphShape(schema, dataset.feature_widths, dataset.num_classes, columns, dataset.task)
+    model = make_model(config, shape)
     if begins and config.init_from is not None:
         check_start(config, model, schema)
     if config.early_stopping is not None and not (np.asarray(dataset.split) == SPLITS["valid"]).any():

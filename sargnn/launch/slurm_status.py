@@ -12,6 +12,7 @@ from sargnn.config import load
 from sargnn.errors import ConfigError
 from sargnn.launch.job_files import read_job
 from sargnn.tracking import files
+from sargnn.tracking.scores import show_score
 from sargnn.tracking.summary import FINISHED, read_summary
 
 _PATIENCE_S = 20
@@ -125,8 +126,9 @@ def _epochs(run_dir: Path) -> list[str]:
     if rows:
         last = rows[-1]
         text = f"epoch {last['epoch'] + 1} of {config.epochs}, loss {last['loss']:.4f}"
-        scored = next((row["val_acc"] for row in reversed(rows) if row.get("val_acc") is not None), None)
-        text += f", validation accuracy {scored:.4f}" if scored is not None else ""
+        scored = next((row for row in reversed(rows) if row.get("val_metric") is not None), None)
+        if scored is not None:
+            text += f", validation {scored['metric']} {show_score(scored['val_metric'], scored['metric'])}"
         usual = statistics.median(row["epoch_time_s"] for row in rows[-_RECENT:])
         lines.append(f"{text}, {usual:.3g} s an epoch, {(config.epochs - last['epoch'] - 1) * usual / 60:.1f} min left")
     else:

@@ -47,7 +47,7 @@ def prepare_stores(wanted: PartitionConfig, check_graph: Callable[[Path], None])
         check_graph(dataset_path)
         info = prepare_partition(wanted, dataset_path)
     stats = dataclasses.asdict(info.stats)
-    for line in graph_lines(info.num_edges, info.schema, info.feature_widths, info.num_classes):
+    for line in graph_lines(info.num_edges, info.schema, info.feature_widths, info.num_classes, info.task):
         say(f"  {line}")
     say(f"partition by {wanted.partitioner.name} into {wanted.world}")
     for line in partition_lines(stats):

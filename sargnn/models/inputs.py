@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sargnn.config import Task
 from sargnn.data.schema import Schema
 from sargnn.errors import ConfigError
 from sargnn.partition.cut import Part
@@ -24,14 +25,15 @@ class GraphShape:
     """What a model must know of a graph to be built.
 
     Attributes:
-        schema: node types and relations. feature_widths: F of each node type. num_classes: C.
-        label_columns: columns of labels beside the features: 0 or C.
+        schema: node types and relations. feature_widths: F of each node type. num_classes: C, outputs.
+        label_columns: columns of labels beside the features: 0 or C. task: what is predicted.
     """
 
     schema: Schema
     feature_widths: tuple[int, ...]
     num_classes: int
     label_columns: int = 0
+    task: Task = "classes"
 
 
 class Inputs(nn.Module, ABC):

@@ -27,7 +27,7 @@ class Part:
         schema: node types and relations of the whole graph.
         features: per node type float32 [own nodes of the type, F].
         node_ids: int64 [N], original ids of the own nodes in local order: type by type.
-        labels: int64 [N]. split: uint8 [N].
+        labels: int64 [N], or of another task than classes [N, C] (``data.labels``). split: uint8 [N].
         in_degrees, out_degrees: int64 [N], in the whole graph, self-loops and parallel edges counted.
         edge_src: int32 [E], row in the halo of the source part (own row for the own part).
         edge_dst: int32 [E], own row. Edges are sorted by (source part, relation, destination, source).

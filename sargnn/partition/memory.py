@@ -87,7 +87,8 @@ def check(dataset: Dataset, partitioner: str, order: str, world: int, limit_byte
             allowed="partitioner=random or partitioner=range with partitioner.order=original; or a larger machine for "
             "sargnn partition",
         )
-    cutting = dataset.num_edges * _CUT_EDGE_BYTES / world + dataset.num_nodes * _CUT_NODE_BYTES
+    labels = dataset.labels.nbytes if dataset.labels.ndim > 1 else 0  # one class a node is in the number of bytes above
+    cutting = (dataset.num_edges * _CUT_EDGE_BYTES + labels) / world + dataset.num_nodes * _CUT_NODE_BYTES
     if cutting > limit_bytes:
         raise ConfigError(
             "The edges of a part do not fit the memory that there is.", given=f"about {cutting / 1e9:.1f} GB for {size}",

@@ -61,6 +61,7 @@ def prepare_partition(config: RunConfig | PartitionConfig, dataset_path: Path) -
                 "schema": dataset.schema.to_json(),
                 "feature_widths": dataset.feature_widths,
                 "num_classes": dataset.num_classes,
+                "task": dataset.task,
                 "dataset_name": dataset.name,
                 "dataset_hash": dataset.content_hash,
                 "partition_time_s": time.perf_counter() - started,

@@ -11,7 +11,8 @@ from typing import Any, get_args, get_type_hints
 import numpy as np
 
 from sargnn.data.check import in_range
-from sargnn.data.dataset import Dataset
+from sargnn.data.dataset import Dataset, label_form
+from sargnn.data.labels import LABEL_DTYPES
 from sargnn.data.manifest import blame_manifest, damage_error
 from sargnn.data.schema import Schema
 from sargnn.data.store import Store, StoreWriter
@@ -34,6 +35,7 @@ class PartitionInfo:
         dataset_name, dataset_hash, partition_hash: provenance.
         partition_time_s: seconds that making the store took.
         stats: quality of the partition.
+        task: of the labels; a store without the entry has classes.
     """
 
     path: Path
@@ -48,6 +50,7 @@ class PartitionInfo:
     partition_hash: str
     partition_time_s: float
     stats: PartitionStats
+    task: str = "classes"
 
 
 def partition_info(path: Path) -> PartitionInfo:
@@ -69,6 +72,8 @@ def partition_info(path: Path) -> PartitionInfo:
         _check_types(info.stats)
         if info.num_nodes != info.schema.num_nodes or len(info.feature_widths) != len(info.schema.node_types):
             raise ValueError("the schema is another graph's")
+        if info.task not in LABEL_DTYPES:
+            raise ValueError("there is no such task")
     return info
 
 
@@ -126,11 +131,13 @@ def open_part(path: Path, rank: int) -> Part:
     """
     store = _open(path)
     with blame_manifest(path, "of the partition"):
-        schema = Schema.from_json(store.meta["schema"])
+        schema, num_classes = Schema.from_json(store.meta["schema"]), int(store.meta["num_classes"])
     names = {array: _name(rank, array) for array in PART_ARRAYS}
     features = [_name(rank, features_name(node_type)) for node_type in range(len(schema.node_types))]
     store.verify([*names.values(), *features])
-    arrays = {array: store.array(name, *_FORMS[array]) for array, name in names.items()}
+    label_dtype, outputs = label_form(store.dtype(names["labels"]), num_classes)
+    forms = _FORMS | {"labels": (label_dtype, (None, *outputs))}
+    arrays = {array: store.array(name, *forms[array]) for array, name in names.items()}
     part = Part(schema=schema, features=tuple(store.array(name, np.float32, (None, None)) for name in features), **arrays)
     problem = _find_problem(part, rank)
     if problem:
@@ -138,13 +145,13 @@ def open_part(path: Path, rank: int) -> Part:
     return part
 
 
-_FORMS: dict[str, tuple[type, tuple[None]]] = {
+_FORMS: dict[str, tuple[type | np.dtype, tuple[int | None, ...]]] = {
     "split": (np.uint8, (None,)),
     **{name: (np.int32, (None,)) for name in ("edge_src", "edge_dst", "send_rows")},
-    **{name: (np.int64, (None,)) for name in ("node_ids", "labels", "in_degrees", "out_degrees", "halo_ids")},
+    **{name: (np.int64, (None,)) for name in ("node_ids", "in_degrees", "out_degrees", "halo_ids")},
     **{name: (np.int64, (None,)) for name in ("edge_offsets", "halo_offsets", "send_offsets")},
 }
-"""Of the arrays of a part, which are all flat: dtype and shape."""
+"""Of the arrays of a part but labels and features, which are all flat: dtype and shape."""
 
 
 def _find_problem(part: Part, rank: int) -> str | None:

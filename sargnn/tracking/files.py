@@ -18,9 +18,11 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from sargnn.config import Metric, Task
 from sargnn.errors import SargnnError
+from sargnn.tracking.scores import add_metric
 
 METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
@@ -128,7 +130,7 @@ class MetricsTail:
 
 
 def _read_row(path: Path, line: bytes) -> dict[str, Any]:
-    """One epoch's figures: numbers or null, but for ``ranks``, which has lists of numbers."""
+    """One epoch's figures: numbers or null, but for ``task``, ``metric`` and ``ranks``, which has lists of numbers."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -140,15 +142,18 @@ def _read_row(path: Path, line: bytes) -> dict[str, Any]:
             fits = isinstance(value, dict) and all(
                 isinstance(one, list) and all(map(_is_number, one)) for one in value.values()
             )
+        elif key in _TEXTS:
+            fits = value in _TEXTS[key]
         else:
             fits = _is_number(value) or (value is None and key not in _ALWAYS)
         if not fits:
             raise unreadable(path, f"'{key}' of epoch {row['epoch']} is {str(value)[:60]!r}")
     if missing := [key for key in _ALWAYS if key not in row]:
         raise unreadable(path, f"epoch {row['epoch']} has no '{missing[0]}'")
-    return row
+    return add_metric(row)
 
 
+_TEXTS = {"task": get_args(Task), "metric": get_args(Metric)}
 _ALWAYS = ("epoch", "loss", "epoch_time_s")
 
 

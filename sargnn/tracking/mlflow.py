@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,18 +19,16 @@ from sargnn.errors import ConfigError, SargnnError
 from sargnn.tracking.files import CONFIG, INPUTS, METRICS, MLFLOW, SUMMARY, MetricsTail, log_path, read_json, write_json
 from sargnn.tracking.inputs import read_inputs
 from sargnn.tracking.locks import file_lock
+from sargnn.tracking.scores import SCORE_KEYS, column_of
 from sargnn.tracking.summary import FINISHED, INTERRUPTED, Summary, read_summary
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
-_EPOCH_METRICS = (
-    "loss", "lr", "train_acc", "val_acc", "test_acc", "epoch_time_s", "compute_time_s", "comm_wait_time_s", "comm_bytes",
-)  # fmt: skip
+_EPOCH_METRICS = ("loss", "lr", "epoch_time_s", "compute_time_s", "comm_wait_time_s", "comm_bytes")
 _SUMMARY_METRICS = (
-    "test_acc", "val_acc", "best_val_acc", "test_acc_at_best_val", "epoch_time_s", "evaluate_time_s", "startup_time_s",
-    "partition_time_s", "compute_time_s", "comm_wait_time_s", "comm_bytes_per_epoch", "edge_cut", "test_acc_smoothed",
-    "val_acc_smoothed", "smooth_time_s",
+    "epoch_time_s", "evaluate_time_s", "startup_time_s", "partition_time_s", "compute_time_s", "comm_wait_time_s",
+    "comm_bytes_per_epoch", "edge_cut", "test_acc_smoothed", "val_acc_smoothed", "smooth_time_s",
 )  # fmt: skip
 
 
@@ -144,10 +142,10 @@ class MlflowRun:
 
         now = int(time.time() * 1000)
         metrics = [
-            Metric(name, float(row[name]), now, row["epoch"])
+            Metric(name, float(value), now, row["epoch"])
             for row in rows
-            for name in _EPOCH_METRICS
-            if row.get(name) is not None
+            for name, value in [*((name, row.get(name)) for name in _EPOCH_METRICS), *_named_scores(row, "")]
+            if value is not None
         ]
         metrics += [
             Metric(f"rank_{rank:02d}/{name}", float(value), now, row["epoch"])
@@ -163,11 +161,9 @@ class MlflowRun:
         from mlflow.entities import Metric
 
         now, last = int(time.time() * 1000), max(len(summary.losses) - 1, 0)
-        metrics = [
-            Metric(f"final/{name}", float(value), now, last)
-            for name in _SUMMARY_METRICS
-            if (value := getattr(summary, name)) is not None
-        ]
+        figures = [(name, getattr(summary, name)) for name in _SUMMARY_METRICS]
+        figures += _named_scores(vars(summary), "val_", "test_", "best_")
+        metrics = [Metric(f"final/{name}", float(value), now, last) for name, value in figures if value is not None]
         if summary.peak_train_bytes:  # one number, for columns and axes
             metrics.append(Metric("final/peak_train_bytes_max", float(max(summary.peak_train_bytes)), now, last))
         for name in ("peak_rss_bytes", "peak_train_bytes", "peak_evaluate_bytes", "peak_smooth_bytes"):
@@ -188,6 +184,14 @@ class MlflowRun:
         status = {FINISHED: "FINISHED", INTERRUPTED: "KILLED"}.get(summary.status, "FAILED")
         self._client.set_terminated(self.run_id, status)
         self._note(sent=True)
+
+
+def _named_scores(figures: Mapping[str, Any], *starts: str) -> list[tuple[str, float | None]]:
+    """Values of the run's metric under its name, ``val_acc`` or ``val_rocauc``: those whose keys start so."""
+    if figures.get("metric") is None:
+        return []
+    name = column_of(figures["metric"])
+    return [(key.replace("metric", name), figures.get(key)) for key in SCORE_KEYS if key.startswith(starts)]
 
 
 def send_again(run_dir: Path, uri: str | None) -> tuple[str, str]:

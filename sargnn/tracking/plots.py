@@ -10,12 +10,16 @@ Run = dict[str, Any]
 
 
 def write_plots(runs: Sequence[Run], folder: Path) -> list[Path]:
-    """``memory.png``, ``epoch_time.png``, ``loss.png``, ``accuracy.png``; those for which there is something to draw."""
+    """``memory.png``, ``epoch_time.png``, ``loss.png``, and ``METRIC.png`` of each metric that runs were evaluated by.
+
+    Only those for which there is something to draw are written, and returned.
+    """
+    metrics = dict.fromkeys(row["metric"] for run in runs for row in run["epochs"] if "metric" in row)
     written = [
         _against_workers(runs, folder / "memory.png", "peak training memory of a worker, MB", peak_mb),
         _against_workers(runs, folder / "epoch_time.png", "median epoch time, s", lambda run: float(run["epoch_time_s"])),
         _over_epochs(runs, folder / "loss.png", "training loss", "loss"),
-        _over_epochs(runs, folder / "accuracy.png", "validation accuracy", "val_acc"),
+        *(_over_epochs(runs, folder / f"{one}.png", f"validation {one}", "val_metric", one) for one in metrics),
     ]
     return [path for path in written if path is not None]
 
@@ -57,11 +61,13 @@ def _against_workers(runs: Sequence[Run], path: Path, label: str, value: Callabl
     return path
 
 
-def _over_epochs(runs: Sequence[Run], path: Path, label: str, key: str) -> Path | None:
-    """A curve per run."""
-    curves = [
-        (run["name"], [(row["epoch"] + 1, row[key]) for row in run["epochs"] if row.get(key) is not None]) for run in runs
-    ]
+def _has(row: Run, key: str, metric: str | None) -> bool:
+    return row.get(key) is not None and metric in (None, row.get("metric"))
+
+
+def _over_epochs(runs: Sequence[Run], path: Path, label: str, key: str, metric: str | None = None) -> Path | None:
+    """A curve per run; with ``metric`` of the epochs that were evaluated by it."""
+    curves = [(run["name"], [(row["epoch"] + 1, row[key]) for row in run["epochs"] if _has(row, key, metric)]) for run in runs]
     if not any(points for _, points in curves):
         return None
     figure, axes = _figure()

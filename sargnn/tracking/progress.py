@@ -20,6 +20,7 @@ from rich.progress import (
 
 from sargnn import steps
 from sargnn.data.schema import Schema
+from sargnn.tracking.scores import show_score
 
 
 class EpochProgress:
@@ -44,8 +45,9 @@ class EpochProgress:
     def update(self, row: dict[str, Any]) -> None:
         """Show one epoch."""
         figures = f"loss {row['loss']:.4f}"
-        if row.get("val_acc") is not None:
-            figures += f"  val {row['val_acc']:.4f}"
+        if row.get("val_metric") is not None:
+            name = "" if row["metric"] == "accuracy" else f" {row['metric']}"
+            figures += f"  val{name} {show_score(row['val_metric'], row['metric'])}"
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=row["epoch"] + 1, figures=figures)
         else:
@@ -85,12 +87,18 @@ def say(text: str) -> None:
     Console(stderr=True, soft_wrap=True).print(text, highlight=False, markup=False)
 
 
-def graph_lines(num_edges: int, schema: Schema, feature_widths: Sequence[int], num_classes: int) -> list[str]:
+_OUTPUTS = {"classes": ("class", "classes"), "multilabel": ("label", "labels"), "regression": ("value", "values")}
+
+
+def graph_lines(
+    num_edges: int, schema: Schema, feature_widths: Sequence[int], num_classes: int, task: str = "classes"
+) -> list[str]:  # fmt: skip
     """A graph's size, in one line; of a typed graph with its types and relations."""
+    outputs = f"{num_classes} {_OUTPUTS[task][num_classes != 1]}"
     total = f"{schema.num_nodes} nodes, {num_edges} directed edges, "
     if not schema.typed:
-        return [f"{total}{feature_widths[0]} features, {num_classes} classes"]
-    lines = [f"{total}{len(schema.relations)} relations, {num_classes} classes"]
+        return [f"{total}{feature_widths[0]} features, {outputs}"]
+    lines = [f"{total}{len(schema.relations)} relations, {outputs}"]
     for node_type, name in enumerate(schema.node_types):
         width = feature_widths[node_type]
         lines.append(f"  {name}: {schema.count(node_type)} nodes, {f'{width} features' if width else 'no features'}")

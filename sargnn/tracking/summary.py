@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from sargnn.config import Metric, Task
 from sargnn.errors import SargnnError
 from sargnn.fields import build
 from sargnn.tracking.files import SUMMARY, read_json, unreadable, write_json
+from sargnn.tracking.scores import add_metric
 
 FINISHED, FAILED, INTERRUPTED = "finished", "failed", "interrupted"
 
@@ -23,8 +25,10 @@ class Summary:
     Attributes:
         status: ``finished``, ``failed`` or ``interrupted``. error: why it is not finished.
         losses: per epoch, sum over ranks / global count; the whole curve also after a resume.
-        train_acc, val_acc, test_acc: of the last evaluation, in [0, 1].
-        best_val_acc, test_acc_at_best_val: the last of tied best epochs counts.
+        task, metric: what was predicted, and what evaluations measured.
+        train_metric, val_metric, test_metric: of the last evaluation.
+        best_val_metric, test_metric_at_best_val: the last of tied best epochs counts.
+        train_acc, val_acc, test_acc, best_val_acc, test_acc_at_best_val: the same where the metric is the accuracy, in [0, 1].
         val_acc_smoothed, test_acc_smoothed, smooth_time_s: of Correct & Smooth.
         epoch_time_s: median over epochs after the first, slowest rank, without evaluation.
         evaluate_time_s, startup_time_s, partition_time_s: seconds. compute_time_s, comm_wait_time_s: per epoch, medians.
@@ -41,6 +45,13 @@ class Summary:
     status: str
     error: str | None = None
     losses: list[float] = field(default_factory=list)
+    task: Task | None = None
+    metric: Metric | None = None
+    train_metric: float | None = None
+    val_metric: float | None = None
+    test_metric: float | None = None
+    best_val_metric: float | None = None
+    test_metric_at_best_val: float | None = None
     train_acc: float | None = None
     val_acc: float | None = None
     test_acc: float | None = None
@@ -105,7 +116,7 @@ def read_summary(run_dir: Path) -> Summary | None:
     path = run_dir / SUMMARY
     if not path.exists():
         return None
-    content = read_json(path)
+    content = add_metric(read_json(path))
     known = {one.name for one in dataclasses.fields(Summary)} - {"extra"}
     extra = {key: value for key, value in content.items() if key not in known}
     summary = read_record(Summary, {key: value for key, value in content.items() if key in known}, path)

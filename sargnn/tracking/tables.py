@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from rich.console import Console
 from rich.table import Table
 
+from sargnn.data.labels import SMALLER_IS_BETTER
 from sargnn.tracking.memory import human_bytes
 from sargnn.tracking.progress import say
+from sargnn.tracking.scores import column_of, show_score
 from sargnn.tracking.summary import Summary
 
 
@@ -19,10 +22,11 @@ def result_table(summary: Summary) -> None:
     peaks = summary.peak_train_bytes or [0]
     smoothed = []
     if summary.test_acc_smoothed is not None:
-        smoothed = [("test accuracy after Correct & Smooth", _accuracy(summary.test_acc_smoothed))]
+        smoothed = [("test accuracy after Correct & Smooth", show_score(summary.test_acc_smoothed, "accuracy"))]
+    metric = summary.metric or "accuracy"
     rows = [
-        ("test accuracy at best validation", _accuracy(summary.test_acc_at_best_val)),
-        ("best validation accuracy", _accuracy(summary.best_val_acc)),
+        (f"test {metric} at best validation", show_score(summary.test_metric_at_best_val, metric)),
+        (f"best validation {metric}", show_score(summary.best_val_metric, metric)),
         *smoothed,
         ("median epoch time", f"{summary.epoch_time_s or 0:.3f} s"),
         ("of that waiting for peers", f"{summary.comm_wait_time_s or 0:.3f} s"),
@@ -70,13 +74,13 @@ def info_table(rows: Sequence[tuple[str, str]]) -> None:
     Console().print(table, highlight=False)
 
 
-def accuracy_table(found: dict[str, dict[str, float | None]], counts: dict[str, int]) -> None:
-    """Print accuracies: a row per split, a column per kind of prediction."""
-    table = Table(title="accuracy, by OGB's evaluator")
+def score_table(metric: str, judge: str, found: dict[str, dict[str, float | None]], counts: dict[str, int]) -> None:
+    """Print a metric's values: a row per split, a column per kind of prediction. ``judge``: who has computed them."""
+    table = Table(title=f"{metric}, by {judge}")
     for name in ("split", "nodes", *found):
         table.add_column(name, justify="left" if name == "split" else "right")
     for split, nodes in counts.items():
-        table.add_row(split, str(nodes), *(_accuracy(each[split]) for each in found.values()))
+        table.add_row(split, str(nodes), *(show_score(each[split], metric) for each in found.values()))
     Console().print(table)
 
 
@@ -92,26 +96,26 @@ class SweepPoint(Protocol):
 def sweep_table(points: Sequence[SweepPoint]) -> None:
     """Print a sweep's points and what each came to."""
     table = Table(title="the sweep")
-    for name in ("point", "status", "test acc", "epoch s", "peak", "folder"):
+    metrics = {point.summary.metric for point in points if point.summary is not None and point.summary.metric is not None}
+    test = f"test {column_of(next(iter(metrics), 'accuracy'))}" if len(metrics) <= 1 else "test"
+    for name in ("point", "status", test, "epoch s", "peak", "folder"):
         table.add_column(name, justify="left" if name in ("point", "status", "folder") else "right", overflow="fold")
     for point in points:
-        figures = _figures(point.summary if point.status in ("finished", "skipped") else None)
+        figures = _figures(point.summary if point.status in ("finished", "skipped") else None, named=len(metrics) > 1)
         table.add_row(point.label, point.status, *figures, point.run_dir.name)
     Console().print(table)
 
 
-def _figures(summary: Summary | None) -> list[str]:
+def _figures(summary: Summary | None, *, named: bool) -> list[str]:
+    """``named``: the metric's name stands beside its value."""
     if summary is None or summary.epoch_time_s is None or not summary.peak_train_bytes:
         return ["-"] * 3
+    score = show_score(summary.test_metric_at_best_val, summary.metric)
     return [
-        _accuracy(summary.test_acc_at_best_val),
+        f"{column_of(summary.metric)} {score}" if named and summary.metric else score,
         f"{summary.epoch_time_s:.3f}",
         human_bytes(max(summary.peak_train_bytes)),
     ]
-
-
-def _accuracy(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
 
 
 def compare_table(runs: Sequence[dict[str, Any]]) -> None:
@@ -119,15 +123,20 @@ def compare_table(runs: Sequence[dict[str, Any]]) -> None:
     table = Table(title="runs; * is the best of its column")
     table.add_column("run", overflow="fold")
     table.add_column("world", justify="right", no_wrap=True)
+    metrics = list(dict.fromkeys(run.get("metric") or "accuracy" for run in runs))
+    runs = [run | {run.get("metric") or "accuracy": run.get("test_metric_at_best_val")} for run in runs]
     columns: list[tuple[str, str, Any, Any, Any]] = [
-        ("test acc", "test_acc_at_best_val", lambda v: v, max, lambda v: f"{v:.4f}"),
+        (f"test {column_of(one)}", one, lambda v: v, min if one in SMALLER_IS_BETTER else max, partial(show_score, metric=one))
+        for one in metrics
+    ]
+    columns += [
         ("epoch s", "epoch_time_s", lambda v: v, min, lambda v: f"{v:.3f}"),
         ("wait s", "comm_wait_time_s", lambda v: v, min, lambda v: f"{v:.3f}"),
         ("sent/epoch", "comm_bytes_per_epoch", lambda v: v, min, human_bytes),
         ("peak/worker", "peak_train_bytes", max, min, human_bytes),
     ]
     if any(run.get("test_acc_smoothed") is not None for run in runs):
-        columns.insert(1, ("smoothed", "test_acc_smoothed", lambda v: v, max, lambda v: f"{v:.4f}"))
+        columns.insert(len(metrics), ("smoothed", "test_acc_smoothed", lambda v: v, max, lambda v: f"{v:.4f}"))
     for title, *_ in columns:
         table.add_column(title, justify="right", no_wrap=True)
     values = [[None if run.get(key) is None else read(run[key]) for run in runs] for _, key, read, _, _ in columns]

@@ -6,6 +6,7 @@ import torch
 
 from sargnn.comm.group import Group
 from sargnn.config import RunConfig
+from sargnn.data.labels import task_of
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import ConfigError
 from sargnn.models.inputs import GraphShape
@@ -38,7 +39,8 @@ def make_trainer(config: RunConfig, part: Part, num_classes: int, group: Group) 
             "Dropout, embeddings and carried labels are drawn by node id, and this graph has ids of 2**32 and more.",
             hint="set dropout to 0",
         )
-    model = make_model(config, GraphShape(part.schema, widths, num_classes, label_columns(config, num_classes)))
+    columns = label_columns(config, num_classes)
+    model = make_model(config, GraphShape(part.schema, widths, num_classes, columns, task_of(part.labels.dtype)))
     graph = WorkerGraph(
         part, engine.exchange, engine.mode.layout, add_self_loops=config.add_self_loops, device=device,
         message_rows=config.comm.message_rows,

@@ -14,7 +14,9 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,8 +24,10 @@ from torch import Tensor
 
 from sargnn.comm.tables import gather_table
 from sargnn.config import RunConfig
+from sargnn.data.labels import is_better
 from sargnn.data.store import Store, StoreWriter
 from sargnn.errors import StoreError
+from sargnn.training.history import Scores
 from sargnn.training.loop import Trainer
 
 FORMAT_VERSION = 1
@@ -94,29 +98,62 @@ def save(trainer: Trainer, config: RunConfig, dataset_hash: str, run_dir: Path, 
             "schema": trainer.graph.part.schema.to_json(),
             "adam_step": epoch,
             "series": {name: getattr(history, name) for name in _SERIES},
-            "accuracies": history.accuracies,
+            "task": history.task,
+            "metric": history.metric,
+            "scores": history.scores,
             "evaluated": trainer.evaluated == epoch,
-            "best_val_acc": history.best_val_acc,
+            "best_val_metric": history.best_val,
             "stale": history.stale,
             "counted_best": history.counted_best,
-            "test_acc_at_best_val": history.test_acc_at_best_val,
+            "test_metric_at_best_val": history.test_at_best_val,
             "made_by": {"world": config.world, "mode": config.mode.name, "threads": config.threads},
         }
     _remove_old(run_dir, config.checkpoint.keep)
 
 
 def best(run_dir: Path) -> Path | None:
-    """Of the checkpoints whose epoch was evaluated, the one with the best validation accuracy, the last of tied ones."""
+    """Of the checkpoints whose epoch was evaluated, the one with the best validation metric, the last of tied ones.
+
+    Where a run went on with another metric, that of its newest one.
+    """
     found: tuple[float, Path] | None = None
-    for path in existing(run_dir):
+    metric: str | None = None
+    for path in reversed(existing(run_dir)):
         try:
-            meta = open_checkpoint(path, verify=False).meta
+            evaluated = _evaluated(open_checkpoint(path, verify=False).meta)
         except StoreError:
             continue
-        accuracy = meta["accuracies"].get("valid")
-        if meta["evaluated"] and accuracy is not None and (found is None or accuracy >= found[0]):
-            found = accuracy, path
+        value = evaluated.scores.get("valid")
+        if not evaluated.here or value is None or metric not in (None, evaluated.metric):
+            continue
+        metric = evaluated.metric
+        if found is None or is_better(metric, value, found[0]):
+            found = value, path
     return found[1] if found else None
+
+
+@dataclass(frozen=True)
+class _Evaluated:
+    """What a checkpoint says of evaluations; those of before there were tasks say it of accuracies.
+
+    Attributes:
+        here: whether its own epoch was evaluated. scores: the last evaluation's.
+    """
+
+    here: bool
+    metric: str
+    scores: Scores
+    best_val: float | None
+    test_at_best_val: float | None
+    stale: int
+
+
+def _evaluated(meta: dict[str, Any]) -> _Evaluated:
+    end = "metric" if "metric" in meta else "acc"
+    return _Evaluated(
+        meta["evaluated"], meta.get("metric", "accuracy"), dict(meta["scores" if end == "metric" else "accuracies"]),
+        meta[f"best_val_{end}"], meta[f"test_{end}_at_best_val"], meta.get("stale", 0),
+    )  # fmt: skip
 
 
 def load(trainer: Trainer, path: Path, *, moments: bool = True) -> int:
@@ -133,10 +170,11 @@ def load(trainer: Trainer, path: Path, *, moments: bool = True) -> int:
     history = trainer.history
     for name in _SERIES:
         setattr(history, name, list(meta["series"][name]))
-    history.accuracies = dict(meta["accuracies"])
-    history.stale = meta.get("stale", 0)
-    history.best_val_acc, history.test_acc_at_best_val = meta["best_val_acc"], meta["test_acc_at_best_val"]
-    history.counted_best = meta.get("counted_best", history.best_val_acc)
+    evaluated = _evaluated(meta)
+    if evaluated.metric == history.metric:  # else what was best before cannot be compared
+        history.scores, history.stale = evaluated.scores, evaluated.stale
+        history.best_val, history.test_at_best_val = evaluated.best_val, evaluated.test_at_best_val
+        history.counted_best = meta.get("counted_best", evaluated.best_val)
     return int(meta["epoch"])
 
 
@@ -201,7 +239,7 @@ def _gather_rows(trainer: Trainer, writer: StoreWriter | None, name: str, own: T
 
 
 def _remove_old(run_dir: Path, keep: int) -> None:
-    """All but the last ``keep`` and, of those evaluated, the one with the best validation accuracy (the last of tied ones)."""
+    """All but the last ``keep`` and, of those evaluated, the one with the best validation metric (the last of tied ones)."""
     kept = best(run_dir)
     for path in existing(run_dir)[:-keep]:
         if path != kept:

@@ -7,8 +7,11 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-Accuracies = dict[str, float | None]
-"""By split; None for an empty one."""
+from sargnn.config import Metric, Task
+from sargnn.data.labels import is_better
+
+Scores = dict[str, float | None]
+"""A metric's values by split; None for an empty one."""
 
 
 @dataclass
@@ -69,15 +72,21 @@ class EvaluationResult:
     """One evaluation, the same on every rank.
 
     Attributes:
-        accuracies: by split. peak_evaluate_bytes: of each rank.
+        task, metric: what was measured. scores: by split. peak_evaluate_bytes: of each rank.
     """
 
-    accuracies: Accuracies
+    task: Task
+    metric: Metric
+    scores: Scores
     peak_evaluate_bytes: list[int]
 
 
+SPLIT_KEYS = {"train": "train", "val": "valid", "test": "test"}
+"""A split as keys of files name it, and as ``SPLITS`` does."""
+
+
 def metrics_row(result: EpochResult, evaluation: EvaluationResult | None) -> dict[str, Any]:
-    """The line of ``metrics.jsonl``."""
+    """The line of ``metrics.jsonl``; what was evaluated under the metric's name beside it, and accuracies under their own."""
     row: dict[str, Any] = {
         "epoch": result.epoch,
         "loss": result.loss,
@@ -90,8 +99,10 @@ def metrics_row(result: EpochResult, evaluation: EvaluationResult | None) -> dic
     }
     if evaluation is not None:
         row["ranks"]["peak_evaluate_bytes"] = evaluation.peak_evaluate_bytes
-        names = {"train_acc": "train", "val_acc": "valid", "test_acc": "test"}
-        row |= {key: evaluation.accuracies[split] for key, split in names.items()}
+        right = evaluation.scores if evaluation.metric == "accuracy" else {}
+        row |= {f"{key}_acc": right.get(split) for key, split in SPLIT_KEYS.items()}
+        row |= {"task": evaluation.task, "metric": evaluation.metric}
+        row |= {f"{key}_metric": evaluation.scores[split] for key, split in SPLIT_KEYS.items()}
     return row
 
 
@@ -100,34 +111,37 @@ class History:
     """Figures of a run so far, the same on every rank but for the memory peaks.
 
     Attributes:
+        task: what is predicted. metric: what evaluations measure.
         losses: per epoch, sum over ranks / global count.
         epoch_times_s, compute_times_s, wait_times_s: per epoch, slowest rank.
         epoch_bytes: per epoch, rows and gradients sent by all ranks.
         evaluate_times_s: per evaluation.
-        accuracies: the last evaluation's, by split.
-        best_val_acc, test_acc_at_best_val: the last of tied best epochs counts.
-        stale: evaluations that count for early stopping since the validation accuracy was better than in all of them before.
-        counted_best: the best validation accuracy of those evaluations.
+        scores: the last evaluation's, by split.
+        best_val, test_at_best_val: of the metric; the last of tied best epochs counts.
+        stale: evaluations that count for early stopping since the validation metric was better than in all of them before.
+        counted_best: the best validation metric of those evaluations.
         peak_train_bytes, peak_evaluate_bytes, peak_smooth_bytes: this rank's, above its baseline.
         smoothed: accuracies after Correct & Smooth, by split; empty without it. smooth_time_s: how long it took.
         profile_s: this rank's seconds per epoch by category of ``profile.CATEGORIES``, first epoch left out; empty unless
             profiling. cpu_s: likewise, of all its threads. work: likewise, floating-point operations or bytes.
     """
 
+    task: Task = "classes"
+    metric: Metric = "accuracy"
     losses: list[float] = field(default_factory=list)
     epoch_times_s: list[float] = field(default_factory=list)
     compute_times_s: list[float] = field(default_factory=list)
     wait_times_s: list[float] = field(default_factory=list)
     epoch_bytes: list[int] = field(default_factory=list)
     evaluate_times_s: list[float] = field(default_factory=list)
-    accuracies: Accuracies = field(default_factory=dict)
-    best_val_acc: float | None = None
-    test_acc_at_best_val: float | None = None
+    scores: Scores = field(default_factory=dict)
+    best_val: float | None = None
+    test_at_best_val: float | None = None
     stale: int = 0
     counted_best: float | None = None
     peak_train_bytes: int = 0
     peak_evaluate_bytes: int = 0
-    smoothed: Accuracies = field(default_factory=dict)
+    smoothed: Scores = field(default_factory=dict)
     smooth_time_s: float | None = None
     peak_smooth_bytes: int = 0
     profile_s: dict[str, float] = field(default_factory=dict)
@@ -143,7 +157,7 @@ class History:
         self.wait_times_s.append(result.comm_wait_time_s)
         self.epoch_bytes.append(result.comm_bytes)
 
-    def add_evaluation(self, accuracies: Accuracies, time_s: float, peak_bytes: int, *, counts: bool = True) -> None:
+    def add_evaluation(self, scores: Scores, time_s: float, peak_bytes: int, *, counts: bool = True) -> None:
         """Append an evaluation.
 
         Args:
@@ -152,16 +166,16 @@ class History:
         """
         self.evaluate_times_s.append(time_s)
         self.peak_evaluate_bytes = max(self.peak_evaluate_bytes, peak_bytes)
-        self.accuracies = accuracies
-        val = accuracies["valid"]
+        self.scores = scores
+        val = scores["valid"]
         if val is None:
             return
         if counts:
-            better = self.counted_best is None or val > self.counted_best
+            better = self.counted_best is None or is_better(self.metric, val, self.counted_best)
             self.stale = 0 if better else self.stale + 1
             self.counted_best = val if better else self.counted_best
-        if self.best_val_acc is None or val >= self.best_val_acc:
-            self.best_val_acc, self.test_acc_at_best_val = val, accuracies["test"]
+        if self.best_val is None or not is_better(self.metric, self.best_val, val):
+            self.best_val, self.test_at_best_val = val, scores["test"]
 
 
 def steady(values: Sequence[float]) -> float:

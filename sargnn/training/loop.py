@@ -1,6 +1,6 @@
 """The training loop of one worker.
 
-Letters: N own rows, F features, C classes, P workers.
+Letters: N own rows, F features, C outputs, P workers.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor
 from sargnn.comm.group import sum_flat
 from sargnn.config import RunConfig
 from sargnn.data.dataset import SPLITS
+from sargnn.data.labels import choose_metric
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import TrainingError
 from sargnn.models.stack import LayerInput, Stack
@@ -28,8 +29,10 @@ from sargnn.training.correct_smooth import correct_and_smooth
 from sargnn.training.flops import count_products
 from sargnn.training.history import EpochResult, EvaluationResult, History, RankFigures, Requests, metrics_row
 from sargnn.training.labels import LabelInputs
-from sargnn.training.loss import accuracies, training_loss
+from sargnn.training.loss import training_loss
+from sargnn.training.metrics import measure
 from sargnn.training.optim import clip_gradients, learning_rate, make_optimizer
+from sargnn.training.tasks import task_for
 from sargnn.training.views import View, ViewBuilder
 
 
@@ -44,6 +47,7 @@ class Trainer:
         num_classes: C.
 
     Attributes:
+        task: what is predicted. metric: what evaluations measure.
         training: the view that epochs train on: all rows, or with ``mfg`` those that reach a training node.
         evaluation: the view that evaluations read: all rows, or with ``mfg`` those that reach a node of a split.
         whole: the view of all rows; None until ``build_whole`` where nothing needs it before.
@@ -60,10 +64,14 @@ class Trainer:
         self.ids = torch.from_numpy(np.array(part.node_ids)).to(device)
         labels = torch.from_numpy(np.array(part.labels)).to(device)
         split = torch.from_numpy(np.array(part.split)).to(device)
+        self.task = task_for(part.labels)
+        self.metric = choose_metric(self.task.name, config.metric)
         self.labels: LabelInputs | None = None
         if config.labels.name != "none" or model.reads_labels:
-            self.labels = LabelInputs(config.labels, labels, split, self.ids, num_classes, config.seed, engine.dtype)
-        self._builder = ViewBuilder(model, engine, graph, rows, labels, split)
+            self.labels = LabelInputs(
+                config.labels, self.task, labels, split, self.ids, num_classes, config.seed, engine.dtype
+            )  # fmt: skip
+        self._builder = ViewBuilder(model, engine, graph, rows, labels, split, self.task)
         self.whole: View | None = None
         self.training, self.evaluation = self._build_views(split)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
@@ -71,7 +79,7 @@ class Trainer:
         own = {id(p) for p in self.sharded}
         self.replicated = [p for p in self.parameters if id(p) not in own]
         self.optimizer = make_optimizer(config.optim, self.parameters)
-        self.history = History()
+        self.history = History(self.task.name, self.metric)
         self.first_epoch = self.evaluated = 0
         self.requests = Requests()
         self.stopped = False
@@ -249,7 +257,8 @@ class Trainer:
         if self.labels is not None and self.labels.masked:
             rows = view.targets.rows["train"]
             rows = rows[~view.flow.own_outputs(self.labels.carried(epoch))[rows]]
-            predicted = rows, int(self.engine.group.sum_(torch.tensor(len(rows), dtype=torch.int64)))
+            known = self.task.count(view.targets.labels[rows])
+            predicted = rows, int(self.engine.group.sum_(torch.tensor(known, dtype=torch.int64)))
         share = training_loss(
             logits, view.targets, predicted=predicted, label_smoothing=self.config.optim.label_smoothing
         )  # fmt: skip
@@ -266,20 +275,22 @@ class Trainer:
         return loss
 
     def evaluate(self, *, counts: bool = True) -> EvaluationResult:
-        """Accuracies on all splits, in the same mode without autograd; ``counts``: for early stopping."""
+        """The metric on all splits, in the same mode without autograd; ``counts``: for early stopping."""
         pool = self.engine.pool
         pool.reset()  # training's tables are of no use to an evaluation, nor the other way round
         self.meter.begin()
         started = time.perf_counter()
         self.model.eval()
         with torch.no_grad(), self.engine.profile.span(EVALUATION):
-            found = accuracies(self.logits(self.evaluation), self.evaluation.targets, self.engine.group)
+            logits = self.logits(self.evaluation)
+            found = measure(self.metric, logits, self.evaluation.targets, self.engine.group)
+            del logits
         time_s = time.perf_counter() - started
         peak = self.meter.end()
         pool.reset()
         self.history.add_evaluation(found, time_s, peak, counts=counts)
         peaks = self.engine.group.gather(torch.tensor(peak, dtype=torch.int64))
-        return EvaluationResult(found, [int(one) for one in peaks])
+        return EvaluationResult(self.task.name, self.metric, found, [int(one) for one in peaks])
 
     def predictions(self, *, hidden: bool = False) -> Tensor:
         """Logits [N, C] of all own rows of the labelled type, or the last layer's input; evaluation mode, without gradients."""
@@ -308,6 +319,6 @@ class Trainer:
         started = time.perf_counter()
         self.meter.begin()
         scores = self.smoothed(logits)
-        self.history.smoothed = accuracies(scores, targets, self.engine.group)
+        self.history.smoothed = measure("accuracy", scores, targets, self.engine.group)
         self.history.peak_smooth_bytes = self.meter.end()
         self.history.smooth_time_s = time.perf_counter() - started

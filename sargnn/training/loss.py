@@ -1,6 +1,6 @@
-"""The training loss and the counts behind the accuracies.
+"""What output rows should be, and a worker's share of the training loss.
 
-Letters: N own rows, M output rows, C classes.
+Letters: M output rows, C outputs.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional
 from torch import Tensor
 
 from sargnn.comm.group import Group
 from sargnn.data.dataset import SPLITS
+from sargnn.training.tasks import TASKS, NodeTask
 
 
 @dataclass(frozen=True)
@@ -20,46 +20,37 @@ class Targets:
     """What an output row should be.
 
     Attributes:
-        labels: int64 [M].
+        labels: int64 [M], or of another task than classes [M, C] (``data.labels``).
         rows: split name -> int64, the output rows in it.
-        global_counts: split name -> rows in it over all workers.
+        global_counts: split name -> known labels in it over all workers; of classes the rows.
+        task: what the labels are.
     """
 
     labels: Tensor
     rows: dict[str, Tensor]
     global_counts: dict[str, int]
+    task: NodeTask = TASKS["classes"]
 
     @classmethod
-    def gather(cls, labels: Tensor, split: Tensor, group: Group) -> Targets:
-        """From the output rows' labels int64 [M] and split uint8 [M]; counts are summed over the group."""
+    def gather(cls, labels: Tensor, split: Tensor, group: Group, task: NodeTask = TASKS["classes"]) -> Targets:
+        """From the output rows' labels [M] or [M, C] and split uint8 [M]; counts are summed over the group."""
         rows = {name: torch.nonzero(split == value)[:, 0] for name, value in SPLITS.items()}
-        counts = group.sum_(torch.tensor([len(r) for r in rows.values()], dtype=torch.int64))
-        return cls(labels, rows, dict(zip(rows, counts.tolist(), strict=True)))
+        counts = group.sum_(torch.tensor([task.count(labels[r]) for r in rows.values()], dtype=torch.int64))
+        return cls(labels, rows, dict(zip(rows, counts.tolist(), strict=True)), task)
 
 
 def training_loss(
     logits: Tensor, targets: Targets, *, predicted: tuple[Tensor, int] | None = None, label_smoothing: float = 0.0
 ) -> Tensor:  # fmt: skip
-    """This worker's share of the loss: cross entropy summed over its training rows / their number over all workers.
+    """This worker's share of the loss: summed over its known labels of training rows / their number over all workers.
 
-    The shares add up to the mean over all training rows; a worker without any gives a zero that is still differentiable.
+    The shares add up to the mean over all of them (``training.tasks`` has the equations); a worker without any gives a zero
+    that is still differentiable.
 
     Args:
-        predicted: the output rows that count, int64, and their number over all workers; all training rows if not given.
-        label_smoothing: how much of the label's weight is spread over all classes.
+        predicted: the output rows that count, int64, and the number of their known labels over all workers; all training rows
+            if not given.
+        label_smoothing: how much of a label's weight is spread over all classes, or over true and false.
     """
     rows, count = predicted or (targets.rows["train"], targets.global_counts["train"])
-    total = torch.nn.functional.cross_entropy(
-        logits[rows], targets.labels[rows], reduction="sum", label_smoothing=label_smoothing
-    )  # fmt: skip
-    return total / max(count, 1)
-
-
-def accuracies(scores: Tensor, targets: Targets, group: Group) -> dict[str, float | None]:
-    """Fraction of right rows per split over all workers, from scores or logits [M, C]; None for an empty split."""
-    right = scores.argmax(1) == targets.labels
-    counts = group.sum_(torch.stack([right[rows].sum() for rows in targets.rows.values()]))
-    return {
-        name: count / targets.global_counts[name] if targets.global_counts[name] else None
-        for name, count in zip(targets.rows, counts.tolist(), strict=True)
-    }
+    return targets.task.loss_sum(logits[rows], targets.labels[rows], label_smoothing) / max(count, 1)

@@ -1,6 +1,6 @@
 """Predictions for all nodes, written in the order of original ids.
 
-Letters: N own rows of the labelled type, C classes, F features.
+Letters: N own rows of the labelled type, C outputs, F features.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sargnn.comm.tables import gather_table
 from sargnn.training.loop import Trainer
 
 MANIFEST = "predictions.json"
-CLASSES, LOGITS, SMOOTHED, EMBEDDINGS = (f"{name}.npy" for name in ("predictions", "logits", "smoothed", "embeddings"))
+PREDICTIONS, LOGITS, SMOOTHED, EMBEDDINGS = (f"{name}.npy" for name in ("predictions", "logits", "smoothed", "embeddings"))
 
 
 def write_predictions(trainer: Trainer, folder: Path, *, embeddings: bool) -> dict[str, Any]:
@@ -23,7 +23,8 @@ def write_predictions(trainer: Trainer, folder: Path, *, embeddings: bool) -> di
 
     | file | |
     |---|---|
-    | ``predictions.npy`` | int64 [nodes], the classes; after Correct & Smooth where that is configured |
+    | ``predictions.npy`` | classes: int64 [nodes], after Correct & Smooth where that is configured |
+    | | multilabel: uint8 [nodes, C], 1 where the logit is above 0; regression: [nodes, C], the values, equal to the logits |
     | ``logits.npy`` | [nodes, C], as the model gives them |
     | ``smoothed.npy`` | [nodes, C], scores after Correct & Smooth, where that is configured |
     | ``embeddings.npy`` | [nodes, F], what the last layer reads, if asked for |
@@ -52,7 +53,7 @@ def write_predictions(trainer: Trainer, folder: Path, *, embeddings: bool) -> di
     if trainer.config.smooth.name != "none":
         logits = trainer.smoothed(logits)
         write(SMOOTHED, logits)
-    write(CLASSES, logits.argmax(1))
+    write(PREDICTIONS, trainer.task.predictions(logits))
     del logits
     if embeddings:
         write(EMBEDDINGS, trainer.predictions(hidden=True))

@@ -11,7 +11,7 @@ from sargnn.config import RunConfig
 from sargnn.models.stack import GraphLayer
 from sargnn.partition.store import PartitionInfo
 from sargnn.tracking.provenance import versions
-from sargnn.training.history import History, steady
+from sargnn.training.history import SPLIT_KEYS, History, steady
 from sargnn.training.loop import Trainer
 
 
@@ -56,6 +56,17 @@ def flow_lines(flows: dict[str, list[dict[str, int]]] | None) -> list[str]:
     ]
 
 
+def _evaluated(history: History) -> dict[str, Any]:
+    """The metric of the last and of the best evaluation; the same again as accuracies where it is the accuracy."""
+    values = {f"{key}_{{}}": history.scores.get(split) for key, split in SPLIT_KEYS.items()}
+    values |= {"best_val_{}": history.best_val, "test_{}_at_best_val": history.test_at_best_val}
+    found: dict[str, Any] = {"task": history.task, "metric": history.metric}
+    for name, value in values.items():
+        found[name.format("metric")] = value
+        found[name.format("acc")] = value if history.metric == "accuracy" else None
+    return found
+
+
 def measure_results(trainer: Trainer, group: Group) -> dict[str, Any]:
     """The part that was measured; every rank must call it."""
     history: History = trainer.history
@@ -81,11 +92,7 @@ def measure_results(trainer: Trainer, group: Group) -> dict[str, Any]:
     kernels = {trainer.engine.kernel(layer.reducer.operation).name for layer in layers if layer.uses_edges}
     return {
         "losses": history.losses,
-        "train_acc": history.accuracies.get("train"),
-        "val_acc": history.accuracies.get("valid"),
-        "test_acc": history.accuracies.get("test"),
-        "best_val_acc": history.best_val_acc,
-        "test_acc_at_best_val": history.test_acc_at_best_val,
+        **_evaluated(history),
         "val_acc_smoothed": history.smoothed.get("valid"),
         "test_acc_smoothed": history.smoothed.get("test"),
         "smooth_time_s": history.smooth_time_s,

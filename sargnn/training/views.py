@@ -2,7 +2,7 @@
 
 Building a view communicates, so all workers build the same views in the same order.
 
-Letters: N own rows, D width of the first layer's input, L layers.
+Letters: N own rows, D width of the first layer's input, C outputs, L layers.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from sargnn.models.stack import GraphLayer, Stack
 from sargnn.shards.graph import WorkerGraph
 from sargnn.shards.mfg import MessageFlow
 from sargnn.training.loss import Targets
+from sargnn.training.tasks import NodeTask
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,13 @@ class ViewBuilder:
     """Builds a worker's views.
 
     Args:
-        rows: [N, D], what the model's inputs loaded. labels: int64 [N]. split: uint8 [N].
+        rows: [N, D], what the model's inputs loaded. labels: [N] or [N, C], of ``task``. split: uint8 [N].
     """
 
     def __init__(
-        self, model: Stack, engine: Engine, graph: WorkerGraph, rows: Tensor, labels: Tensor, split: Tensor
+        self, model: Stack, engine: Engine, graph: WorkerGraph, rows: Tensor, labels: Tensor, split: Tensor, task: NodeTask
     ) -> None:  # fmt: skip
-        self._model, self._engine, self._graph = model, engine, graph
+        self._model, self._engine, self._graph, self._task = model, engine, graph, task
         self._rows, self._labels, self._split = rows, labels, split
 
     def whole(self, *, recurring: bool) -> View:
@@ -62,4 +63,4 @@ class ViewBuilder:
     def _view(self, flow: MessageFlow, recurring: bool, inputs: Tensor | None = None) -> View:
         self._model.prepare(self._engine, flow.plans)
         labels, split = flow.own_outputs(self._labels), flow.own_outputs(self._split)
-        return View(flow, Targets.gather(labels, split, self._engine.group), recurring, inputs)
+        return View(flow, Targets.gather(labels, split, self._engine.group, self._task), recurring, inputs)

@@ -38,7 +38,7 @@ def run_in_turn(group: Group, configs: Sequence[RunConfig], recording: Sequence[
         for found, trainer in zip(losses, trainers, strict=True):
             found.append(trainer.train_epoch(epoch).loss)
     pooled = [trainer.engine.pool.most_used for trainer in trainers]  # an evaluation begins with a reset
-    accuracies = [trainer.evaluate().accuracies for trainer in reversed(trainers)][::-1]
+    accuracies = [trainer.evaluate().scores for trainer in reversed(trainers)][::-1]
     pools = [trainer.engine.pool for trainer in trainers]
     assert len({id(one) for one in pools}) == len(pools)
     return [

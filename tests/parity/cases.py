@@ -288,13 +288,13 @@ def initial_parameters(group: Group, config: RunConfig, dataset: Dataset) -> dic
 
 
 def curve(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
-    """A whole training: losses, the last accuracies and a digest of the final parameters."""
+    """A whole training: losses, the last metric and a digest of the final parameters."""
     trainer = trainer_of(group, config, dataset)
     history = trainer.run()
     parameters = [p.detach().numpy().tobytes() for p in trainer.replicated]
     return {
         "losses": history.losses,
-        "accuracies": history.accuracies,
+        "scores": history.scores,
         "parameters": b"".join(parameters),
         "epoch_bytes": history.epoch_bytes,
     }

@@ -87,12 +87,17 @@ def carried_labels(config: RunConfig, dataset: Dataset, epoch: int) -> Tensor:
 def label_columns(definition: Definition, config: RunConfig, dataset: Dataset, params: Params, epoch: int) -> Tensor:
     """[N, C]: labels that are carried; with reuse the others' soft predictions."""
     carried, labels = carried_labels(config, dataset, epoch), torch.from_numpy(np.asarray(dataset.labels))
-    known = F.one_hot(labels.clamp(min=0), dataset.num_classes).double()
+    if dataset.task == "classes":
+        known = F.one_hot(labels.clamp(min=0), dataset.num_classes).double()
+    else:
+        known = torch.where(_known_entries(labels), labels.double(), 0.0)
     columns = known * carried[:, None]
+    soften: dict[str, Callable[[Tensor], Tensor]] = {"multilabel": torch.sigmoid, "regression": torch.clone}
     kind = dataset.schema.types_of(np.arange(dataset.num_nodes))
     labelled = torch.from_numpy(kind == kind[np.flatnonzero(dataset.split)[0]])
     for _ in range(config.labels.reuse):
-        soft = forward(definition, config, dataset, params, epoch, columns=columns, training=False).detach().softmax(1)
+        logits = forward(definition, config, dataset, params, epoch, columns=columns, training=False).detach()
+        soft = soften.get(dataset.task, lambda z: z.softmax(1))(logits)
         columns = torch.where((labelled & ~carried)[:, None], soft, columns)
     return columns
 
@@ -298,7 +303,17 @@ def _loss(
         columns = label_columns(definition, config, dataset, leaves, epoch)
         counted = counted & ~carried_labels(config, dataset, epoch)
     logits = forward(definition, config, dataset, leaves, epoch, columns=columns)
-    return F.cross_entropy(logits[counted], torch.from_numpy(np.asarray(dataset.labels))[counted]), logits
+    labels = torch.from_numpy(np.asarray(dataset.labels))[counted]
+    if dataset.task == "classes":
+        return F.cross_entropy(logits[counted], labels), logits
+    known = _known_entries(labels)
+    criterion = F.binary_cross_entropy_with_logits if dataset.task == "multilabel" else F.mse_loss
+    return criterion(logits[counted][known], labels[known].double()), logits
+
+
+def _known_entries(labels: Tensor) -> Tensor:
+    """Of several labels or numbers: not -1, not nan."""
+    return ~labels.isnan() if labels.is_floating_point() else labels != -1
 
 
 def first_step(definition: Definition, config: RunConfig, dataset: Dataset, params: Params) -> dict[str, Any]:

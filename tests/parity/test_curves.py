@@ -106,7 +106,7 @@ def test_curve(name: str) -> None:
         assert_same_curve(answer["losses"], want["losses"], precision)
         assert answer["parameters"] == ranks[0]["parameters"]
     if precision == "fp64":
-        assert ranks[0]["accuracies"] == want["accuracies"]
+        assert ranks[0]["scores"] == want["scores"]
 
 
 @pytest.mark.parametrize("mode", ["sar", "one_shot", "domain_parallel"])

@@ -115,7 +115,7 @@ def test_curve(case: str) -> None:
     want = single(name, labels, mfg)
     for answer in pool(world)(cases.curve, config, graph(name)):
         assert_same_curve(answer["losses"], want["losses"], "fp64")
-        assert answer["accuracies"] == want["accuracies"]
+        assert answer["scores"] == want["scores"]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_without_batch_norm_message_flow_changes_nothing(name: str, mode: str, r
         config = cases.run_config(model, mode=mode, world=2, epochs=8, labels=labels, mfg=mfg)
         runs.append(pool(2)(cases.curve, config, GRAPHS[f"few {name}"])[0])
     np.testing.assert_allclose(runs[1]["losses"], runs[0]["losses"], rtol=1e-10)
-    assert runs[1]["accuracies"] == runs[0]["accuracies"]
+    assert runs[1]["scores"] == runs[0]["scores"]
     assert runs[1]["epoch_bytes"][1] < runs[0]["epoch_bytes"][1]
 
 

@@ -40,7 +40,7 @@ def trained(group: Group, config: RunConfig, dataset: Dataset, run_dir: str, sta
     buffers = b"".join(b.numpy().tobytes() for b in trainer.model.buffers())
     history = trainer.history
     return {
-        "losses": history.losses, "state": parameters + buffers, "best": (history.best_val_acc, history.test_acc_at_best_val),
+        "losses": history.losses, "state": parameters + buffers, "best": (history.best_val, history.test_at_best_val),
         "bytes": history.epoch_bytes,
     }  # fmt: skip
 
@@ -132,8 +132,8 @@ def test_the_best_is_kept(tmp_path: Path) -> None:
     trained(Group.single(), config, GRAPHS["sage"], str(tmp_path), None)
     paths = checkpoint.existing(tmp_path)
     assert [path.name for path in paths[-2:]] == ["epoch_000009", "epoch_000010"] and len(paths) <= 3
-    best = max(checkpoint.open_checkpoint(path, verify=False).meta["accuracies"].get("valid") or 0 for path in paths)
-    top = checkpoint.open_checkpoint(paths[-1], verify=False).meta["best_val_acc"]
+    best = max(checkpoint.open_checkpoint(path, verify=False).meta["scores"].get("valid") or 0 for path in paths)
+    top = checkpoint.open_checkpoint(paths[-1], verify=False).meta["best_val_metric"]
     assert best == top
 
 

@@ -16,13 +16,14 @@ from torch import Tensor, nn
 
 from sargnn.config import RunConfig
 from sargnn.data.dataset import SPLITS, Dataset
+from sargnn.errors import ConfigError
 
 PLAIN: dict[str, Any] = {"norm": "batch", "activation": "relu", "residual": False, "input_dropout": 0}
 """The settings that every stock network is built with."""
 
 
 class StockNetwork(nn.Module, ABC):
-    """A network on its graph. ``forward()`` gives logits [N, C].
+    """A network on its graph. ``forward()`` gives logits [N, C]. Raises ``ConfigError`` for labels that are no classes.
 
     Attributes:
         builds: settings of the model and the values with which this network is the same model.
@@ -37,6 +38,10 @@ class StockNetwork(nn.Module, ABC):
 
     def __init__(self, config: RunConfig, dataset: Dataset, dgl: Any) -> None:
         super().__init__()
+        if dataset.task != "classes":
+            raise ConfigError(
+                "Stock DGL is measured with classes only.", given=f"labels of the task {dataset.task}", hint="stock=false"
+            )
 
     @abstractmethod
     def forward(self) -> Tensor:

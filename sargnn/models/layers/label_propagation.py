@@ -60,6 +60,11 @@ class PropagationLayer(GraphLayer):
 
 def build(config: LabelPropagation, shape: GraphShape) -> Stack:
     """The model that ``config`` describes."""
+    if shape.task != "classes":
+        raise ConfigError(
+            f"The model '{config.name}' spreads the shares of classes, which are positive and add up to one.",
+            given=f"labels of the task {shape.task}", allowed="labels that are classes", hint="model=linear is as plain",
+        )  # fmt: skip
     if shape.schema.typed:
         raise ConfigError(
             f"The model '{config.name}' knows neither node types nor relations.", hint="dataset.homogenize=true drops them"

@@ -1,0 +1,32 @@
+"""The metric that a run is judged by, as tables, lines, plots and MLflow name and show it.
+
+Figures of before there were tasks have accuracies alone: they are given the metric's keys when they are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+SCORE_KEYS = ("train_metric", "val_metric", "test_metric", "best_val_metric", "test_metric_at_best_val")
+"""Of ``summary.json``; the first three also of a line of ``metrics.jsonl``."""
+
+
+def add_metric(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Figures with ``task``, ``metric`` and the metric's values; from accuracies, where they know nothing of metrics."""
+    accuracies = {key: content[old] for key in SCORE_KEYS if (old := key.replace("metric", "acc")) in content}
+    if "metric" in content or not accuracies:
+        return dict(content)
+    return {**content, "task": "classes", "metric": "accuracy", **accuracies}
+
+
+def column_of(metric: str) -> str:
+    """The metric's name in a narrow column and in MLflow's keys."""
+    return "acc" if metric == "accuracy" else metric
+
+
+def show_score(value: float | None, metric: str | None) -> str:
+    """Fractions with four digits behind the point; errors, which may be of any size, with four in all."""
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if metric in ("mse", "mae") else f"{value:.4f}"

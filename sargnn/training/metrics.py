@@ -1,0 +1,128 @@
+"""How good predictions are, over all workers: from counts and sums, ROC-AUC from scores that are gathered label by label.
+
+Only known labels count. A value is the same on every rank, and for the same logits on any number of workers: exactly where it
+is made of counts, but for the rounding of fp64 sums where it is a mean.
+
+    accuracy   right rows / rows                             classes
+    rocauc     the mean over labels that have both a true and a false known entry of the probability that a true one has a
+               larger logit than a false one, ties counted half, as OGB's evaluator for ogbn-proteins has it
+    f1         2 TP / (2 TP + FP + FN) over all labels, a label being predicted where its logit is above 0; 0 if there is none
+    mse, mae   mean squared and mean absolute error
+
+Letters: M output rows, n rows of a split, C outputs.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from sargnn.comm.group import Group
+from sargnn.config import Metric
+from sargnn.training.history import Scores
+from sargnn.training.loss import Targets
+
+_GATHERED_BYTES = 1 << 24
+"""Of scores and labels that a rank has from all ranks at once; one label's in any case."""
+
+
+def measure(metric: Metric, scores: Tensor, targets: Targets, group: Group) -> Scores:
+    """The metric per split; None for an empty one, and where it is not defined or not finite. All workers must call it.
+
+    Args:
+        scores: logits or scores [M, C].
+    """
+    if metric == "rocauc":
+        return {name: mean_roc_auc(scores[rows], targets.labels[rows], group) for name, rows in targets.rows.items()}
+    if metric == "accuracy":
+        right = scores.argmax(1) == targets.labels
+        counts = group.sum_(torch.stack([right[rows].sum() for rows in targets.rows.values()]))
+        return {
+            name: count / targets.global_counts[name] if targets.global_counts[name] else None
+            for name, count in zip(targets.rows, counts.tolist(), strict=True)
+        }
+    own = [(scores[rows], targets.labels[rows]) for rows in targets.rows.values()]
+    if metric == "f1":
+        hits = group.sum_(torch.stack([_hits(*one) for one in own])).tolist()
+        return {
+            name: 2 * right / max(2 * right + wrong, 1) if targets.global_counts[name] else None
+            for name, (right, wrong) in zip(targets.rows, hits, strict=True)
+        }
+    sums = group.sum_(torch.stack([_error_sum(*one, squared=metric == "mse") for one in own])).tolist()
+    return {
+        name: total / targets.global_counts[name] if targets.global_counts[name] and math.isfinite(total) else None
+        for name, total in zip(targets.rows, sums, strict=True)
+    }
+
+
+def _hits(scores: Tensor, labels: Tensor) -> Tensor:
+    """int64 [2]: true positives; false positives and false negatives together."""
+    predicted, known = scores > 0, labels >= 0
+    return torch.stack([(predicted & (labels == 1)).sum(), (known & (predicted != (labels == 1))).sum()])
+
+
+def _error_sum(scores: Tensor, labels: Tensor, *, squared: bool) -> Tensor:
+    """fp64, over known entries."""
+    errors = (scores.double() - labels.double())[labels.isfinite()]
+    return errors.square().sum() if squared else errors.abs().sum()
+
+
+def mean_roc_auc(scores: Tensor, labels: Tensor, group: Group) -> float | None:
+    """The mean area under the ROC curve over labels of which both values are known; None if there is no such label.
+
+    A few labels at a time, everybody gets the scores of all ranks, and each rank sorts those of its own share of the labels.
+
+    Args:
+        scores: [n, C]. labels: int8 [n, C], -1 where not known. n may differ from rank to rank.
+    """
+    counts = [int(one) for one in group.gather(torch.tensor(len(scores), dtype=torch.int64))]
+    most, outputs = max(counts), scores.shape[1]
+    found = torch.zeros(2, outputs, dtype=torch.float64)  # areas, and whether there is one
+    size = max(1, _GATHERED_BYTES // max(1, group.world * most * (scores.element_size() + 1)))
+    for first in range(0, outputs if most else 0, size):
+        chunk = slice(first, min(first + size, outputs))
+        pieces = group.gather(_padded(scores[:, chunk], most))
+        marks = group.gather(_padded(labels[:, chunk], most))
+        for label in range(chunk.start, chunk.stop):
+            if label % group.world != group.rank:
+                continue
+            column = torch.cat([piece[label - first, :count] for piece, count in zip(pieces, counts, strict=True)])
+            marked = torch.cat([mark[label - first, :count] for mark, count in zip(marks, counts, strict=True)])
+            known = marked >= 0
+            area = roc_auc(column[known], marked[known] == 1)
+            if area is not None:
+                found[0, label], found[1, label] = area, 1.0
+    areas, defined = group.sum_(found)
+    number = int(defined.sum())
+    return float(areas.sum()) / number if number else None
+
+
+def _padded(rows: Tensor, length: int) -> Tensor:
+    """[n, k] as [k, length]: what stands behind n is of no meaning."""
+    padded = rows.new_zeros(rows.shape[1], length)
+    padded[:, : len(rows)] = rows.T
+    return padded
+
+
+def roc_auc(scores: Tensor, positive: Tensor) -> float | None:
+    """(number of pairs of a positive and a smaller negative + half the ties) / pairs; None without a pair.
+
+    In whole numbers, so that the order of the rows decides nothing.
+
+    Args:
+        scores: [n]. positive: bool [n].
+    """
+    positives = int(positive.sum())
+    negatives = len(positive) - positives
+    if not positives or not negatives:
+        return None
+    ordered, order = scores.sort()
+    starts = torch.ones(len(ordered), dtype=torch.bool)
+    starts[1:] = ordered[1:] != ordered[:-1]
+    tie = starts.cumsum(0) - 1  # which run of equal scores each row belongs to
+    true = torch.zeros(int(tie[-1]) + 1, dtype=torch.int64).index_add_(0, tie, positive[order].long())
+    false = torch.bincount(tie) - true
+    below = false.cumsum(0) - false
+    return int((true * (2 * below + false)).sum()) / (2 * positives * negatives)

@@ -1,0 +1,128 @@
+"""Metrics against scikit-learn's and OGB's, on one worker and spread over several."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from sargnn.comm.group import Group
+from sargnn.config import Metric
+from sargnn.data.dataset import SPLITS
+from sargnn.interop.ogb import rocauc
+from sargnn.training import metrics
+from sargnn.training.history import Scores
+from sargnn.training.loss import Targets
+from sargnn.training.tasks import task_for
+from tests.pool import pool
+
+
+def several_labels(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Scores [200, 6] with many ties, labels with unknown entries, split. One label is never false, one never known, and one
+    is true and false outside the training nodes only."""
+    rng = np.random.default_rng(seed)
+    labels = rng.choice([-1, 0, 1], size=(200, 6), p=[0.2, 0.5, 0.3]).astype(np.int8)
+    scores = np.round(rng.normal(0, 1, (200, 6)) + 0.8 * (labels == 1), 1).astype(np.float32)
+    split = rng.choice([0, 1, 2, 3], size=200).astype(np.uint8)
+    labels[:, 1] = np.where(labels[:, 1] >= 0, 1, -1)
+    labels[:, 2] = -1
+    labels[split == SPLITS["train"], 3] = 0
+    return scores, labels, split
+
+
+def measured(
+    group: Group, metric: Metric, scores: np.ndarray, labels: np.ndarray, split: np.ndarray, owner: np.ndarray, most_bytes: int
+) -> Scores:  # fmt: skip
+    """By all ranks, each with the rows of ``owner``."""
+    own = owner == group.rank
+    before, metrics._GATHERED_BYTES = metrics._GATHERED_BYTES, most_bytes
+    try:
+        targets = Targets.gather(torch.from_numpy(labels[own]), torch.from_numpy(split[own]), group, task_for(labels))
+        return metrics.measure(metric, torch.from_numpy(scores[own]), targets, group)
+    finally:
+        metrics._GATHERED_BYTES = before
+
+
+def alone(metric: Metric, scores: np.ndarray, labels: np.ndarray, split: np.ndarray) -> Scores:
+    return measured(Group.single(), metric, scores, labels, split, np.zeros(len(split), int), 1 << 24)
+
+
+def test_rocauc_is_scikit_learns_and_ogbs() -> None:
+    from sklearn.metrics import roc_auc_score
+
+    scores, labels, split = several_labels()
+    found = alone("rocauc", scores, labels, split)
+    for name, value in SPLITS.items():
+        own = split == value
+        areas = [
+            roc_auc_score(column[known], row[known])
+            for column, row in zip(labels[own].T, scores[own].T, strict=True)
+            if len(set(column[known := column >= 0])) == 2
+        ]
+        assert len(areas) == (3 if name == "train" else 4)
+        assert found[name] == pytest.approx(np.mean(areas), abs=1e-12)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of its imports
+            assert found[name] == pytest.approx(rocauc(labels[own], scores[own]), abs=1e-12)
+
+
+def test_rocauc_without_a_pair_is_none() -> None:
+    scores, labels, split = several_labels()
+    only = labels[:, 1:3]
+    assert alone("rocauc", scores[:, 1:3], only, split) == {"train": None, "valid": None, "test": None}
+    assert rocauc(only, scores[:, 1:3]) is None
+    assert metrics.roc_auc(torch.zeros(0), torch.zeros(0, dtype=torch.bool)) is None
+
+
+def test_ties_count_half() -> None:
+    assert metrics.roc_auc(torch.tensor([1.0, 1.0, 0.0, 2.0]), torch.tensor([True, False, False, False])) == 0.5
+    assert metrics.roc_auc(torch.ones(5), torch.tensor([True, False, False, True, True])) == 0.5
+    assert metrics.roc_auc(torch.tensor([0.0, 1.0]), torch.tensor([False, True])) == 1.0
+
+
+@pytest.mark.parametrize("most_bytes", [1, 1500, 1 << 24])
+def test_rocauc_over_ranks_is_the_same_number(most_bytes: int) -> None:
+    """Ties across ranks, a rank without rows, labels one at a time, a few and all at once."""
+    scores, labels, split = several_labels()
+    want = alone("rocauc", scores, labels, split)
+    owner = np.random.default_rng(1).choice([0, 1, 3], p=[0.7, 0.2, 0.1], size=len(split))
+    assert len({*scores[owner == 0, 0]} & {*scores[owner == 1, 0]}) > 5
+    for found in pool(4)(measured, "rocauc", scores, labels, split, owner, most_bytes):
+        assert found == want
+
+
+def test_f1_is_scikit_learns() -> None:
+    from sklearn.metrics import f1_score
+
+    scores, labels, split = several_labels()
+    found = alone("f1", scores, labels, split)
+    for name, value in SPLITS.items():
+        known = labels[split == value] >= 0
+        want = f1_score(labels[split == value][known], scores[split == value][known] > 0)
+        assert found[name] == pytest.approx(want, abs=1e-12)
+    owner = np.arange(len(split)) % 2
+    assert pool(2)(measured, "f1", scores, labels, split, owner, 1)[0] == found
+    assert alone("f1", -np.abs(scores), np.minimum(labels, 0), split)["test"] == 0  # nothing true, nothing predicted
+
+
+@pytest.mark.parametrize("metric", ["mse", "mae"])
+def test_errors_are_scikit_learns(metric: Metric) -> None:
+    from sklearn.metrics import mean_absolute_error, mean_squared_error
+
+    rng = np.random.default_rng(0)
+    scores, labels = (rng.normal(0, 3, (150, 3)).astype(np.float32) for _ in range(2))
+    labels[rng.random(labels.shape) < 0.3] = np.nan
+    split = rng.choice([0, 1, 3], size=150).astype(np.uint8)
+    found = alone(metric, scores, labels, split)
+    judge = {"mse": mean_squared_error, "mae": mean_absolute_error}[metric]
+    for name in ("train", "test"):
+        own = split == SPLITS[name]
+        known = ~np.isnan(labels[own])
+        assert found[name] == pytest.approx(judge(labels[own][known].astype(float), scores[own][known].astype(float)), rel=1e-9)
+    assert found["valid"] is None
+    spread = pool(2)(measured, metric, scores, labels, split, np.zeros(150, int), 1)  # all rows on one rank
+    assert spread[1] == found
+    scores[split == SPLITS["test"]] = np.inf
+    assert alone(metric, scores, labels, split)["test"] is None
