@@ -28,7 +28,13 @@ def config(*overrides: str) -> RunConfig:
     return parse(composed(*overrides))
 
 
-NEEDED = {"ogb_dir": ["dataset.root=x"], "stored": ["dataset.root=x"], "given": ["partitioner.file=x.npy"]}
+NEEDED = {
+    "arrays": ["dataset.root=x"],
+    "given": ["partitioner.file=x.npy"],
+    "ogb_dir": ["dataset.root=x"],
+    "python": ["dataset.target=package.module:graph"],
+    "stored": ["dataset.root=x"],
+}
 """Of an option, the settings that have no default."""
 
 

@@ -33,7 +33,8 @@ def compare(runs: Iterable[Run | str | os.PathLike[str]]) -> pd.DataFrame:
     for run in found:
         summary, losses = run.summary, run.losses
         named = ("dataset", "model", "mode", "kernel", "world", "status")
-        figures = ("val_acc", "test_acc", "test_acc_at_best_val", "epoch_time_s", "comm_wait_time_s", "comm_bytes_per_epoch")
+        scores = ("metric", "val_metric", "test_metric", "test_metric_at_best_val")
+        figures = (*scores, "epoch_time_s", "comm_wait_time_s", "comm_bytes_per_epoch")
         rows.append(
             {"run": run.name} | {key: summary.get(key) for key in named} | {"epochs": len(losses)}
             | {"loss": losses[-1] if losses else None} | {key: summary.get(key) for key in figures}

@@ -155,8 +155,8 @@ class Run:
         status = summary.get("status", "under way")
         losses = self.losses
         figures = [f"{len(losses)} epochs", *([f"loss {losses[-1]:.4f}"] if losses else [])]
-        if summary.get("test_acc") is not None:
-            figures.append(f"test accuracy {summary['test_acc']:.4f}")
+        if summary.get("test_metric") is not None:
+            figures.append(f"test {summary['metric']} {summary['test_metric']:.4f}")
         return f"<Run '{self.name}': {status}, {', '.join(figures)}, {self.folder}>"
 
 

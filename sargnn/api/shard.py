@@ -21,6 +21,7 @@ from sargnn.api.overrides import as_words
 from sargnn.api.stores import store_of_graph
 from sargnn.comm.group import Group, sum_flat
 from sargnn.config import RunConfig, parse
+from sargnn.data.labels import task_of
 from sargnn.data.schema import SPLITS
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import ConfigError, SargnnError
@@ -201,7 +202,9 @@ class GraphShard:
 
         config = parse(compose_verb("train", as_words(overrides, settings)))
         widths = tuple(rows.shape[1] for rows in self.part.features)
-        stack = make_model(config, GraphShape(self.schema, widths, self.num_classes)).to(self.engine.dtype)
+        stack = make_model(config, GraphShape(self.schema, widths, self.num_classes, task=task_of(self.part.labels.dtype))).to(
+            self.engine.dtype
+        )
         return ShardModel(self, stack)
 
     def total(self, value: Tensor | float) -> float:

@@ -107,11 +107,11 @@ class BinaryOgbDir(OgbFolder):
 
     def labels(self) -> np.ndarray:
         with self._member(self.label, "node_label", (self.num_nodes, None), "fiu") as member:
-            expect_one_column(self.label, member.shape[1], self.task)
-        with self._member(self.label, "node_label", (self.num_nodes, 1), "fiu") as member:
-            raw = member.read(self.num_nodes)
+            columns = member.shape[1]
+            expect_one_column(self.label, columns, self.task)
+            raw = member.read(self.num_nodes * columns)
             member.finish()
-        return labels_from(self.label, raw.reshape(-1, 1), self.num_nodes)
+        return labels_from(self.label, raw.reshape(self.num_nodes, columns), self.num_nodes, self.task)
 
     def labels_source(self) -> str:
         return str(self.label)

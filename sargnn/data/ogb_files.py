@@ -14,6 +14,8 @@ import pandas as pd
 
 from sargnn.config import Task
 from sargnn.data.features import FeatureCheck
+from sargnn.data.own.given import PlainArray
+from sargnn.data.own.targets import read_labels as labels_of_task
 from sargnn.data.schema import SPLITS, UNLABELLED
 from sargnn.data.store import sha256_of
 from sargnn.errors import DataError
@@ -80,10 +82,10 @@ def read_features(path: Path, num_nodes: int, normalize: bool) -> np.ndarray:
 
 
 def read_labels(path: Path, num_nodes: int, task: Task | None) -> np.ndarray:
-    """int64 [num_nodes], ``UNLABELLED`` where there is none; the errors of ``expect_one_column``."""
+    """Labels of a task (``sargnn.data.labels``), of classes int64 [num_nodes]; the errors of ``expect_one_column``."""
     raw = read_table(path, np.float64)
     expect_one_column(path, raw.shape[1], task)
-    return labels_from(path, raw, num_nodes)
+    return labels_from(path, raw, num_nodes, task)
 
 
 def expect_one_column(path: Path, columns: int, task: Task | None) -> None:
@@ -97,8 +99,11 @@ def expect_one_column(path: Path, columns: int, task: Task | None) -> None:
         )
 
 
-def labels_from(path: Path, raw: np.ndarray, num_nodes: int) -> np.ndarray:
-    """int64 [num_nodes] from numbers [num_nodes, 1], nan where there is none."""
+def labels_from(path: Path, raw: np.ndarray, num_nodes: int, task: Task | None = None) -> np.ndarray:
+    """Labels of a task from numbers [num_nodes, 1], nan where there is none; of another task than classes [num_nodes, any]."""
+    if task not in (None, "classes"):
+        expect_shape(path, raw, (num_nodes, raw.shape[1]))
+        return labels_of_task(PlainArray(f"'{path}'", raw), task)
     expect_shape(path, raw, (num_nodes, 1))
     missing = np.isnan(raw)
     known = np.where(missing, UNLABELLED, raw)

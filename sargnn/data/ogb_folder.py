@@ -46,6 +46,7 @@ class OgbFolder(StreamedReader):
             "files": identity_of([*self.raw.values(), *self._split.values()]),
             "add_inverse_edges": self.add_inverse_edges,
             "normalize_features": self.normalize_features,
+            **({"task": self.task} if self.task is not None else {}),
         }
 
     def split(self) -> np.ndarray:

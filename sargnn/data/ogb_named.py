@@ -68,7 +68,8 @@ def made_before(config: OgbConfig, stores: Path) -> Path | None:
             here = all(Path(file).is_relative_to(folder) for file in made_by["files"])
         except (StoreError, KeyError, TypeError, AttributeError):
             continue
-        if same and here and made_by.get("homogenize", False) == config.homogenize:
+        same &= made_by.get("homogenize", False) == config.homogenize and made_by.get("task") == config.task
+        if same and here:
             found.append((path.stat().st_mtime, path))
     if not found:
         return None

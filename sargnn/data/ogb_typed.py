@@ -59,6 +59,7 @@ class TypedOgbDir(InMemoryReader):
             "add_inverse_edges": self.config.add_inverse_edges,
             "normalize_features": self.config.normalize_features,
             "homogenize": self.config.homogenize,
+            **({"task": self.config.task} if self.config.task is not None else {}),
         }
 
     def read(self) -> Dataset:

@@ -95,11 +95,11 @@ def plot_run(rows: Sequence[Run], title: str) -> Any:
     pyplot.close(figure)  # else it would be shown twice, and kept for good
     left.plot([row["epoch"] + 1 for row in rows], [row["loss"] for row in rows])
     left.set_ylabel("training loss")
-    for key in ("train_acc", "val_acc", "test_acc"):
+    for key in ("train_metric", "val_metric", "test_metric"):
         points = [(row["epoch"] + 1, row[key]) for row in rows if row.get(key) is not None]
         if points:
             right.plot(*zip(*points, strict=True), label=key.partition("_")[0], marker="." if len(points) < 20 else "")
-    right.set_ylabel("accuracy")
+    right.set_ylabel(next((row["metric"] for row in reversed(rows) if row.get("metric")), "metric"))
     if right.lines:
         right.legend(frameon=False)
     for axes in (left, right):

@@ -16,7 +16,7 @@ import numpy as np
 from sargnn.data.check import count_classes
 from sargnn.data.dataset import Dataset, InMemoryReader, Reader
 from sargnn.data.features import FeatureCheck
-from sargnn.data.labels import has_label, task_of
+from sargnn.data.labels import LABEL_DTYPES, has_label
 from sargnn.data.ogb_layouts import MAX_NODES
 from sargnn.data.own.given import GivenArray
 from sargnn.data.own.graph import EdgeList, Nodes, OwnGraph, Triplet
@@ -150,6 +150,11 @@ class _Homogeneous(StreamedReader):
         for piece in self._features.pieces(rows):
             yield piece.reshape(len(piece), -1)
 
+    @property
+    def label_bytes(self) -> int:
+        width = int(np.prod(self._targets.given.shape[1:], dtype=np.int64))
+        return width * LABEL_DTYPES[self._targets.config.task or "classes"].itemsize
+
     def features_source(self) -> str:
         return _bare(self._features.name) if self._features is not None else "features"
 
@@ -187,10 +192,9 @@ class _Typed(InMemoryReader):
         relations = [self._relation(triplet, edges, node_types) for triplet, edges in self.graph.edges.items()]
         if self.config.add_inverse_edges:
             relations += [edges.inverse() for edges in relations]
-        task = task_of(labels.dtype)
         dataset = typed_dataset(
             name=self.graph.name,
-            num_classes=count_classes(labels, _bare(self._targets.given.name)) if task == "classes" else labels.shape[1],
+            num_classes=count_classes(labels, _bare(self._targets.given.name)),
             node_types=node_types,
             features=[self._table(nodes) for nodes in self.graph.nodes.values()],
             relations=relations,
