@@ -23,10 +23,10 @@ test-full: .venv/.dev  ## run all tests, also the long ones (tests/README.md)
 	$(BIN)/pytest -m alone; test "$$spread $$?" = "0 0"
 
 check: .venv/.dev  ## lint, types, import contract
-	$(BIN)/ruff check sargnn tests scripts
-	$(BIN)/ruff format --check sargnn tests scripts
+	$(BIN)/ruff check sargnn tests scripts examples
+	$(BIN)/ruff format --check sargnn tests scripts examples
 	$(BIN)/mypy
-	$(BIN)/mypy scripts/*.py
+	$(BIN)/mypy scripts/*.py examples/*.py
 	$(BIN)/lint-imports
 
 clean:  ## remove the environment; stores and runs stay

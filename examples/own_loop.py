@@ -2,11 +2,12 @@
 
     torchrun --nproc-per-node 4 examples/own_loop.py
 
-Each process has a part of the graph. Sums over neighbours reach into the other parts; everything else is plain PyTorch. The losses
-are the same on one process, python examples/own_loop.py, and on many.
+Each process has a part of the graph. Sums over neighbours reach into the other parts; everything else is plain PyTorch. The
+losses are the same on one process, python examples/own_loop.py, and on many.
 """
 
 import os
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -20,11 +21,11 @@ class Sage(nn.Module):
 
     def __init__(self, widths: list[int]) -> None:
         super().__init__()
-        self.own = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths, widths[1:]))
-        self.neigh = nn.ModuleList(nn.Linear(a, b, bias=False) for a, b in zip(widths, widths[1:]))
+        self.own = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
+        self.neigh = nn.ModuleList(nn.Linear(a, b, bias=False) for a, b in pairwise(widths))
 
     def forward(self, part: sargnn.GraphShard, x: Tensor) -> Tensor:
-        for layer, (own, neigh) in enumerate(zip(self.own, self.neigh)):
+        for layer, (own, neigh) in enumerate(zip(self.own, self.neigh, strict=True)):
             x = own(x) + neigh(part.mean(x))
             if layer < len(self.own) - 1:
                 x = part.dropout(x.relu(), 0.5 if self.training else 0.0, layer)

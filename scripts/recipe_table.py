@@ -38,7 +38,7 @@ def trained(config: RunConfig, dataset: Dataset, part: Part) -> tuple[float, flo
     trainer = make_trainer(config, part, dataset.num_classes, Group.single())
     history = trainer.run()
     trainer.smooth()
-    found = history.accuracies["test"], history.test_acc_at_best_val, history.smoothed["test"]
+    found = history.scores["test"], history.test_at_best_val, history.smoothed["test"]
     times = sorted(history.epoch_times_s)
     return (*(one or 0.0 for one in found), times[len(times) // 2])  # type: ignore[return-value]
 
