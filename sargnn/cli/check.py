@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from sargnn.cli.command_line import CommandLine
 
 if TYPE_CHECKING:
-    from sargnn.data.examine import Findings
-    from sargnn.data.examine_labels import LabelFindings
-    from sargnn.data.remarks import Remark
+    from sargnn.data.examine.dataset import Findings
+    from sargnn.data.examine.labels import LabelFindings
+    from sargnn.data.examine.remarks import Remark
 
 _WIDTH = 80
 _SHOWN = 10
@@ -28,9 +28,9 @@ def main(line: CommandLine) -> int:
     config = parse_check(compose_verb("check", line.overrides, folders=line.folders))
     config.dataset.check_files()
     from sargnn.data.dataset import open_dataset
-    from sargnn.data.examine import examine
+    from sargnn.data.examine.dataset import examine
+    from sargnn.data.examine.remarks import make_remarks
     from sargnn.data.prepare import prepare_dataset
-    from sargnn.data.remarks import make_remarks
     from sargnn.decides import as_mapping
     from sargnn.tracking.progress import Steps
     from sargnn.tracking.tables import info_table
@@ -60,7 +60,7 @@ def _advice(remarks: list[Remark]) -> Iterator[str]:
 
 def figures(found: Findings) -> Iterator[Row]:
     """The table's rows."""
-    from sargnn.data.examine import HIDDEN
+    from sargnn.data.examine.dataset import HIDDEN
     from sargnn.tracking.memory import human_bytes
 
     nodes, edges = (sum(one.count for one in of) for of in (found.nodes.values(), found.edges))

@@ -19,7 +19,7 @@ def main(line: CommandLine) -> int:
     from pathlib import Path
 
     from sargnn.data.dataset import open_dataset
-    from sargnn.data.ogb_export import export
+    from sargnn.data.ogb.export import export
     from sargnn.data.prepare import prepare_dataset
     from sargnn.tracking.progress import Steps
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from sargnn.config import PartitionConfig
-    from sargnn.data.dgl_import import DglPartition
+    from sargnn.data.dgl_partition.reader import DglPartition
 
 
 def main(line: CommandLine) -> int:
@@ -28,8 +28,8 @@ def main(line: CommandLine) -> int:
             allowed="the NAME.json that dgl.distributed.partition_graph wrote",
         )  # fmt: skip
     from sargnn.config import BufferConfig
-    from sargnn.data.dgl_import import dgl_partition
-    from sargnn.data.dgl_nodes import Names
+    from sargnn.data.dgl_partition.nodes import Names
+    from sargnn.data.dgl_partition.reader import dgl_partition
     from sargnn.data.prepare import make_store
     from sargnn.partition.prepare import prepare_partition
     from sargnn.tracking.progress import Steps, graph_lines, partition_lines, say

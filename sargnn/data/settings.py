@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SyntheticConfig(DatasetSettings):
-    """The embedded graph: a degree-corrected stochastic block model (``data/synthetic.py`` gives the distribution)."""
+    """The embedded graph: a degree-corrected stochastic block model (``data/generated/synthetic.py`` has it)."""
 
     num_nodes: int = field(metadata=AT_LEAST_ONE)
     mean_degree: float = field(metadata=POSITIVE)
@@ -35,28 +35,28 @@ class SyntheticConfig(DatasetSettings):
     normalize_features: bool
 
     def reader(self) -> DatasetReader:
-        from sargnn.data.synthetic import Synthetic
+        from sargnn.data.generated.synthetic import Synthetic
 
         return Synthetic(self)
 
 
 @dataclass(frozen=True)
 class LookalikeConfig(DatasetSettings):
-    """A stand-in for a real graph (``data/lookalike.py``); scale 1.0 has the real graph's nodes and edges."""
+    """A stand-in for a real graph (``data/generated/lookalike.py``); scale 1.0 has the real graph's nodes and edges."""
 
     scale: float = field(metadata=number(low=0, high=10, open_low=True))
     seed: int = field(metadata=number(low=0, high=2**32 - 1))
     normalize_features: bool
 
     def reader(self) -> DatasetReader:
-        from sargnn.data.lookalike import Lookalike
+        from sargnn.data.generated.lookalike import Lookalike
 
         return Lookalike(self)
 
 
 @dataclass(frozen=True)
 class MagLikeConfig(DatasetSettings):
-    """A stand-in for ogbn-mag, a typed graph (``data/mag_like.py``); scale 1.0 has the real graph's nodes and edges.
+    """A stand-in for ogbn-mag, a typed graph (``data/generated/mag_like.py``); scale 1.0 has the real graph's nodes and edges.
 
     Attributes:
         add_inverse_edges: give every relation its inverse, as a relation of its own.
@@ -70,7 +70,7 @@ class MagLikeConfig(DatasetSettings):
     normalize_features: bool
 
     def reader(self) -> DatasetReader:
-        from sargnn.data.mag_like import MagLike
+        from sargnn.data.generated.mag_like import MagLike
 
         return MagLike(self)
 
@@ -90,12 +90,12 @@ class OgbDirConfig(DatasetSettings):
     homogenize: bool = field(default=False, metadata=ALWAYS_HASHED)
 
     def reader(self) -> DatasetReader:
-        from sargnn.data.ogb import ogb_dir
+        from sargnn.data.ogb.csv_tables import ogb_dir
 
         return ogb_dir(self)
 
     def check_files(self) -> None:
-        from sargnn.data.ogb_layouts import check_folder, folder_at, layout_at
+        from sargnn.data.ogb.layouts import check_folder, folder_at, layout_at
 
         root = folder_at(self.root)
         check_folder(root, layout_at(root))
@@ -121,19 +121,19 @@ class OgbConfig(DatasetSettings):
     homogenize: bool = field(default=False, metadata=ALWAYS_HASHED)
 
     def reader(self) -> DatasetReader:
-        from sargnn.data.ogb_named import ogb_named
+        from sargnn.data.ogb.named import ogb_named
 
         return ogb_named(self)
 
     def check_files(self) -> None:
-        from sargnn.data.ogb_layouts import NAMED, check_folder, named_folder
+        from sargnn.data.ogb.layouts import NAMED, check_folder, named_folder
 
         folder = named_folder(self.name, self.root)
         if (folder / "raw").is_dir():  # else they are fetched, or a store serves
             check_folder(folder, NAMED[self.name])
 
     def find_store(self, stores: Path) -> Path | None:
-        from sargnn.data.ogb_named import made_before
+        from sargnn.data.ogb.named import made_before
 
         return made_before(self, stores)
 

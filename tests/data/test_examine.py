@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sargnn.data import examine_edges as edges_module
 from sargnn.data.dataset import Dataset, by_destination
-from sargnn.data.examine import Findings, examine, examine_features
-from sargnn.data.ogb_export import export
-from sargnn.data.remarks import Remark, make_remarks
+from sargnn.data.examine import edges as edges_module
+from sargnn.data.examine.dataset import Findings, examine, examine_features
+from sargnn.data.examine.remarks import Remark, make_remarks
+from sargnn.data.ogb.export import export
 from sargnn.data.schema import Relation
 from sargnn.data.typed import Edges, typed_dataset
 from tests.graphs import nasty_graph, typed_graph

@@ -15,8 +15,8 @@ import torch
 
 from sargnn.cli.completion import candidates
 from sargnn.data.dataset import Dataset, open_dataset, write_dataset
-from sargnn.data.dgl_import import dgl_partition
-from sargnn.data.dgl_nodes import Names
+from sargnn.data.dgl_partition.nodes import Names
+from sargnn.data.dgl_partition.reader import dgl_partition
 from sargnn.data.typed import Edges, typed_dataset
 from sargnn.errors import DataError
 from sargnn.interop.dgl import import_dgl

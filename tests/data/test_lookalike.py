@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from sargnn.config import PartitionerConfig
-from sargnn.data import lookalike
 from sargnn.data.dataset import SPLITS, UNLABELLED, Dataset, open_dataset
-from sargnn.data.lookalike import SHAPES, Lookalike
+from sargnn.data.generated import lookalike
+from sargnn.data.generated.lookalike import SHAPES, Lookalike
 from sargnn.data.settings import LookalikeConfig
 from sargnn.errors import DataError
 from sargnn.partition.cut import parts_of

@@ -9,7 +9,7 @@ import pytest
 
 from sargnn.config import PartitionerConfig
 from sargnn.data.dataset import SPLITS, Dataset
-from sargnn.data.mag_like import NODES, NUM_CLASSES, RELATIONS, SPLIT, MagLike
+from sargnn.data.generated.mag_like import NODES, NUM_CLASSES, RELATIONS, SPLIT, MagLike
 from sargnn.data.settings import MagLikeConfig
 from sargnn.errors import DataError
 from sargnn.partition.cut import cut

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from sargnn.data.dataset import Dataset, Reader
-from sargnn.data.ogb import ogb_dir
+from sargnn.data.ogb.csv_tables import ogb_dir
 from sargnn.data.prepare import key_of
 from sargnn.data.settings import OgbDirConfig
 from sargnn.errors import DataError
@@ -198,7 +198,7 @@ def test_many_classes_that_occur_are_let_in(tmp_path: Path) -> None:
 def test_a_replaced_file_is_another(folder: Path, monkeypatch: pytest.MonkeyPatch, large: bool) -> None:
     """Of the same size, with the same modification time: small files are known by content, large ones by inode and ctime."""
     if large:
-        monkeypatch.setattr("sargnn.data.ogb_files._HASHED_BYTES", 10)
+        monkeypatch.setattr("sargnn.data.ogb.tables._HASHED_BYTES", 10)
     path = folder / "raw/edge.csv.gz"
     status = path.stat()
     content = path.read_bytes()

@@ -12,10 +12,10 @@ import pytest
 
 from sargnn.config import Task
 from sargnn.data.dataset import Dataset
-from sargnn.data.ogb import ogb_dir
-from sargnn.data.ogb_export import export
-from sargnn.data.ogb_files import count_rows, read_table
-from sargnn.data.ogb_named import ogb_named
+from sargnn.data.ogb.csv_tables import ogb_dir
+from sargnn.data.ogb.export import export
+from sargnn.data.ogb.named import ogb_named
+from sargnn.data.ogb.tables import count_rows, read_table
 from sargnn.data.prepare import key_of
 from sargnn.data.settings import OgbConfig, OgbDirConfig
 from sargnn.errors import DataError
@@ -127,7 +127,7 @@ def test_training_says_it_before_anything_else(tmp_path: Path) -> None:
     done = sargnn_here(tmp_path, "train", "dataset=ogb_dir", f"dataset.root={tmp_path}")
     assert done.returncode == 1 and "no dataset in one of OGB's layouts" in done.stderr and not list(tmp_path.iterdir())
     script = (
-        "import sys; from sargnn.data.ogb_layouts import check_folder; from sargnn.data.ogb_typed_files import find_typed; "
+        "import sys; from sargnn.data.ogb.layouts import check_folder; from sargnn.data.ogb.typed_files import find_typed; "
         "print([m for m in ('torch', 'numba', 'pandas') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "[]\n"
@@ -177,7 +177,7 @@ def test_rows_are_counted_as_they_are_read(tmp_path: Path, monkeypatch: pytest.M
         with gzip.open(path, "wb") as file:
             file.write(text.encode())
         for size in (1, 2, 5, 1000):
-            monkeypatch.setattr("sargnn.data.ogb_files._COUNTED_BYTES", size)
+            monkeypatch.setattr("sargnn.data.ogb.tables._COUNTED_BYTES", size)
             assert count_rows(path, 0, 10) == 3 == len(read_table(path, np.int64)), (text, size)
     with pytest.raises(DataError, match="more rows than can be"):
         count_rows(path, 0, 2)

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sargnn.data import download
 from sargnn.data.dataset import SPLITS, Dataset
 from sargnn.data.edge_buckets import EdgeBuckets
-from sargnn.data.ogb_binary import BinaryOgbDir
-from sargnn.data.ogb_export import export
-from sargnn.data.ogb_named import ogb_named
+from sargnn.data.ogb import download
+from sargnn.data.ogb.binary import BinaryOgbDir
+from sargnn.data.ogb.export import export
+from sargnn.data.ogb.named import ogb_named
 from sargnn.data.prepare import prepare_dataset
 from sargnn.data.schema import Relation
 from sargnn.data.settings import OgbConfig
@@ -69,7 +69,7 @@ def folder_of(name: str, root: Path) -> tuple[Dataset, Path]:
     if name == "ogbn-arxiv":
         (folder / "split" / "sales_ranking").rename(folder / "split" / "time")
         years = np.full(graph.num_nodes, 2000)
-        from sargnn.data.ogb_export import _table
+        from sargnn.data.ogb.export import _table
 
         _table(folder / "raw" / "node_year.csv.gz", [years])
     return graph, folder
@@ -244,7 +244,7 @@ def test_a_truncated_gzip(tmp_path: Path) -> None:
 
 
 def test_relations_that_point_outside_their_types(tmp_path: Path) -> None:
-    from sargnn.data.ogb_export import _table
+    from sargnn.data.ogb.export import _table
 
     _, folder = folder_of("ogbn-mag", tmp_path)
     edge = folder / "raw/relations/author___affiliated_with___institution/edge.csv.gz"
@@ -307,7 +307,7 @@ def archive(tmp_path: Path) -> bytes:
 
 def test_download_resumes_and_unpacks(tmp_path: Path, archive: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     server = _Server(archive)
-    monkeypatch.setattr("sargnn.data.ogb_named.address_of", lambda name: server.address)
+    monkeypatch.setattr("sargnn.data.ogb.named.address_of", lambda name: server.address)
     settings = config("ogbn-products", tmp_path / "data", download=True)
     server.limits = [len(archive) // 3, 0]  # it breaks off, and then nothing comes
     with pytest.raises(DataError, match="(?s)could not be fetched.*started again it goes on"):
@@ -327,7 +327,7 @@ def test_download_resumes_and_unpacks(tmp_path: Path, archive: bytes, monkeypatc
 def test_what_had_come_whole_is_used(tmp_path: Path, archive: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that died between the last byte and the rename; and a part of another file."""
     server = _Server(archive)
-    monkeypatch.setattr("sargnn.data.ogb_named.address_of", lambda name: server.address)
+    monkeypatch.setattr("sargnn.data.ogb.named.address_of", lambda name: server.address)
     for content in (archive, archive + b"more"):
         (tmp_path / "data").mkdir(exist_ok=True)
         (tmp_path / "data" / "products.zip.part").write_bytes(content)
@@ -353,7 +353,7 @@ def test_answers_of_no_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answ
 
         threading.Thread(target=serve, daemon=True).start()
         address = f"http://127.0.0.1:{listening.getsockname()[1]}/products.zip"
-        monkeypatch.setattr("sargnn.data.ogb_named.address_of", lambda name: address)
+        monkeypatch.setattr("sargnn.data.ogb.named.address_of", lambda name: address)
         with pytest.raises(DataError, match="could not be fetched"):
             ogb_named(config("ogbn-products", tmp_path, download=True))
 
@@ -401,7 +401,7 @@ def test_a_damaged_archive_is_named(tmp_path: Path, archive: bytes, how: str) ->
 def test_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer within seconds, that says what to fetch and where to put it."""
     for address in ("http://127.0.0.1:9/products.zip", "http://nowhere.invalid/products.zip"):
-        monkeypatch.setattr("sargnn.data.ogb_named.address_of", lambda name, address=address: address)
+        monkeypatch.setattr("sargnn.data.ogb.named.address_of", lambda name, address=address: address)
         started = time.monotonic()
         with pytest.raises(DataError) as caught:
             ogb_named(config("ogbn-products", tmp_path, download=True))
@@ -413,7 +413,7 @@ def test_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         address = f"http://127.0.0.1:{silent.getsockname()[1]}/products.zip"
-        monkeypatch.setattr("sargnn.data.ogb_named.address_of", lambda name: address)
+        monkeypatch.setattr("sargnn.data.ogb.named.address_of", lambda name: address)
         with pytest.raises(DataError, match="could not be fetched"):
             ogb_named(config("ogbn-products", tmp_path, download=True))
     with pytest.raises(DataError, match="dataset.download=true"):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from sargnn.data.dataset import SPLITS, Dataset, open_dataset
-from sargnn.data.ogb import ogb_dir
+from sargnn.data.ogb.csv_tables import ogb_dir
 from sargnn.data.settings import OgbDirConfig
 from sargnn.errors import DataError
 from tests.data.stores import write_and_read

@@ -6,8 +6,8 @@ import dataclasses
 
 import numpy as np
 
+from sargnn.data.generated.synthetic import Synthetic
 from sargnn.data.settings import SyntheticConfig
-from sargnn.data.synthetic import Synthetic
 from tests.test_config import config
 
 

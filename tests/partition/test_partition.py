@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sargnn.data.dataset import Dataset, group_by, open_dataset
-from sargnn.data.lookalike import Lookalike
+from sargnn.data.generated.lookalike import Lookalike
 from sargnn.data.prepare import prepare_dataset
 from sargnn.data.schema import Relation
 from sargnn.data.settings import LookalikeConfig

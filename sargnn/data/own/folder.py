@@ -22,7 +22,7 @@ import numpy as np
 
 from sargnn.data.dataset import Reader
 from sargnn.data.npz import ARCHIVE_ERRORS
-from sargnn.data.ogb_files import identity_of
+from sargnn.data.ogb.tables import identity_of
 from sargnn.data.own.edge_files import SUFFIXES, CsvEdges, ParquetEdges
 from sargnn.data.own.given import GivenArray, PlainArray, member_of
 from sargnn.data.own.graph import COUNT, EDGES, FEATURES, LABELS, MASKS, NUMBERS, EdgeArrays, EdgeList, build_graph, known_names

@@ -17,7 +17,7 @@ from sargnn.data.check import count_classes
 from sargnn.data.dataset import Dataset, InMemoryReader, Reader
 from sargnn.data.features import FeatureCheck
 from sargnn.data.labels import LABEL_DTYPES, has_label
-from sargnn.data.ogb_layouts import MAX_NODES
+from sargnn.data.ogb.layouts import MAX_NODES
 from sargnn.data.own.given import GivenArray
 from sargnn.data.own.graph import EdgeList, Nodes, OwnGraph, Triplet
 from sargnn.data.own.targets import check_fractions, draw_split, labelled_type, read_labels, read_split

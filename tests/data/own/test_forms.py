@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sargnn.data.dataset import Dataset, open_dataset, write_dataset
-from sargnn.data.ogb import ogb_dir
+from sargnn.data.ogb.csv_tables import ogb_dir
 from sargnn.data.own.folder import arrays_reader
 from sargnn.data.own.function import object_reader
 from sargnn.data.settings import ArraysConfig, OgbDirConfig, PythonConfig
@@ -100,7 +100,7 @@ def test_an_object(form: str, graph: Dataset, wanted: str, tmp_path: Path) -> No
 
 
 def test_ogbs_layout(graph: Dataset, wanted: str, tmp_path: Path) -> None:
-    from sargnn.data.ogb_export import export
+    from sargnn.data.ogb.export import export
 
     export(graph, tmp_path / "ogb", "csv", symmetric=False)
     config = OgbDirConfig("ogb_dir", str(tmp_path / "ogb"), add_inverse_edges=False, normalize_features=False)

@@ -22,7 +22,8 @@ import numpy as np
 
 from sargnn.data.check import count_classes
 from sargnn.data.dataset import Dataset, InMemoryReader
-from sargnn.data.ogb_files import (
+from sargnn.data.ogb.layouts import MAX_EDGES, MAX_NODES
+from sargnn.data.ogb.tables import (
     count_rows,
     expect_range,
     expect_shape,
@@ -33,8 +34,7 @@ from sargnn.data.ogb_files import (
     read_split,
     read_table,
 )
-from sargnn.data.ogb_layouts import MAX_EDGES, MAX_NODES
-from sargnn.data.ogb_typed_files import Triplet, find_typed
+from sargnn.data.ogb.typed_files import Triplet, find_typed
 from sargnn.data.schema import Relation
 from sargnn.data.settings import OgbConfig, OgbDirConfig
 from sargnn.data.typed import Edges, homogenize, typed_dataset

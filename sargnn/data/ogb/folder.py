@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from sargnn.data.ogb_files import identity_of, read_split
-from sargnn.data.ogb_layouts import FlatFiles
+from sargnn.data.ogb.layouts import FlatFiles
+from sargnn.data.ogb.tables import identity_of, read_split
 from sargnn.data.settings import OgbConfig, OgbDirConfig
 from sargnn.data.streamed import StreamedReader
 

@@ -21,9 +21,9 @@ from pathlib import Path
 import numpy as np
 
 from sargnn.data.npz import Member, blame_archive
-from sargnn.data.ogb_files import expect_one_column, expect_range, labels_from
-from sargnn.data.ogb_folder import OgbFolder
-from sargnn.data.ogb_layouts import MAX_EDGES, MAX_NODES, find_binary
+from sargnn.data.ogb.folder import OgbFolder
+from sargnn.data.ogb.layouts import MAX_EDGES, MAX_NODES, find_binary
+from sargnn.data.ogb.tables import expect_one_column, expect_range, labels_from
 from sargnn.data.settings import OgbConfig, OgbDirConfig
 from sargnn.errors import DataError
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from sargnn.data.dataset import Dataset
-from sargnn.data.examine_edges import EdgeFindings, Homophily, NodeFindings, examine_edges
-from sargnn.data.examine_labels import LabelFindings, examine_labels
+from sargnn.data.examine.edges import EdgeFindings, Homophily, NodeFindings, examine_edges
+from sargnn.data.examine.labels import LabelFindings, examine_labels
 from sargnn.steps import step
 
 HIDDEN = 256

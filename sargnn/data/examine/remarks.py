@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sargnn.data.examine import FeatureFindings, Findings
-from sargnn.data.examine_edges import NodeFindings
-from sargnn.data.examine_labels import ClassFindings, LabelFindings
+from sargnn.data.examine.dataset import FeatureFindings, Findings
+from sargnn.data.examine.edges import NodeFindings
+from sargnn.data.examine.labels import ClassFindings, LabelFindings
 
 _NAMED = 10
 _INVERSE, _NORMALIZE = "add_inverse_edges", "normalize_features"

@@ -6,7 +6,7 @@ gzip CSV without header (ogbn-products, ogbn-arxiv):
     raw/num-node-list.csv.gz [1]   raw/num-edge-list.csv.gz [1]: where they are missing, rows are counted
     split/NAME/{train,valid,test}.csv.gz: node numbers
 
-The other layouts: ``ogb_binary`` (ogbn-papers100M) and ``ogb_typed`` (ogbn-mag).
+The other layouts: ``binary`` (ogbn-papers100M) and ``typed`` (ogbn-mag).
 
 Letters: N nodes, E rows of the edge file, F features.
 """
@@ -20,17 +20,17 @@ from pathlib import Path
 import numpy as np
 
 from sargnn.data.dataset import Reader
-from sargnn.data.ogb_files import count_rows, expect_range, read_count, read_labels, table_pieces, width_of
-from sargnn.data.ogb_folder import OgbFolder
-from sargnn.data.ogb_layouts import BINARY, MAX_EDGES, MAX_NODES, TYPED, find_csv, folder_at, layout_at
+from sargnn.data.ogb.folder import OgbFolder
+from sargnn.data.ogb.layouts import BINARY, MAX_EDGES, MAX_NODES, TYPED, find_csv, folder_at, layout_at
+from sargnn.data.ogb.tables import count_rows, expect_range, read_count, read_labels, table_pieces, width_of
 from sargnn.data.settings import OgbConfig, OgbDirConfig
 from sargnn.steps import step
 
 
 def ogb_dir(config: OgbDirConfig) -> Reader:
     """The reader of the layout that the folder ``config.root`` has. Raises ``DataError`` with all files that are missing."""
-    from sargnn.data.ogb_binary import BinaryOgbDir
-    from sargnn.data.ogb_typed import TypedOgbDir
+    from sargnn.data.ogb.binary import BinaryOgbDir
+    from sargnn.data.ogb.typed import TypedOgbDir
 
     root = folder_at(config.root)
     layout = layout_at(root)

@@ -15,10 +15,10 @@ import numpy as np
 
 from sargnn.data.check import count_classes
 from sargnn.data.dataset import Dataset, InMemoryReader, Reader, features_name
-from sargnn.data.dgl_nodes import ORIGINAL_IDS, DglNodes, Names, read_nodes, rows_of
-from sargnn.data.dgl_parts import DglParts, Triplet, read_parts
+from sargnn.data.dgl_partition.nodes import ORIGINAL_IDS, DglNodes, Names, read_nodes, rows_of
+from sargnn.data.dgl_partition.parts import DglParts, Triplet, read_parts
 from sargnn.data.features import FeatureCheck
-from sargnn.data.ogb_files import identity_of
+from sargnn.data.ogb.tables import identity_of
 from sargnn.data.schema import Relation
 from sargnn.data.store import StoreWriter
 from sargnn.data.streamed import StreamedReader

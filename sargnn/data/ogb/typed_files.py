@@ -17,7 +17,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from sargnn.data.ogb_layouts import MAX_NODES, TYPED, RawFiles
+from sargnn.data.ogb.layouts import MAX_NODES, TYPED, RawFiles
 from sargnn.errors import DataError
 
 Triplet = tuple[str, str, str]

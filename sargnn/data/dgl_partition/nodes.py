@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sargnn.data.dgl_parts import DglParts, in_bounds
-from sargnn.data.ogb_files import labels_from
+from sargnn.data.dgl_partition.parts import DglParts, in_bounds
+from sargnn.data.ogb.tables import labels_from
 from sargnn.data.schema import SPLITS, UNLABELLED
 from sargnn.errors import DataError
 from sargnn.interop.dgl_files import PartGraph, load_mapping, load_part, load_tensors

@@ -9,11 +9,11 @@ from typing import NamedTuple
 from filelock import FileLock
 
 from sargnn.data.dataset import FORMAT_VERSION, Reader
-from sargnn.data.download import address_of, fetch, unpack
-from sargnn.data.ogb import OgbDir
-from sargnn.data.ogb_binary import BinaryOgbDir
-from sargnn.data.ogb_layouts import named_folder
-from sargnn.data.ogb_typed import TypedOgbDir
+from sargnn.data.ogb.binary import BinaryOgbDir
+from sargnn.data.ogb.csv_tables import OgbDir
+from sargnn.data.ogb.download import address_of, fetch, unpack
+from sargnn.data.ogb.layouts import named_folder
+from sargnn.data.ogb.typed import TypedOgbDir
 from sargnn.data.settings import OGB_NAMES, OgbConfig
 from sargnn.data.store import Store
 from sargnn.errors import DataError, StoreError

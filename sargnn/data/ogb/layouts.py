@@ -214,7 +214,7 @@ def find_binary(root: Path) -> FlatFiles:
 
 def check_folder(root: Path, layout: Layout) -> None:
     """Everything that a folder must hold is there. Raises ``DataError`` with all that is missing."""
-    from sargnn.data.ogb_typed_files import find_typed
+    from sargnn.data.ogb.typed_files import find_typed
 
     finders: dict[str, Callable[[Path], object]] = {CSV.title: find_csv, BINARY.title: find_binary, TYPED.title: find_typed}
     finders[layout.title](root)

@@ -1,0 +1,1 @@
+"""A dataset looked over before training."""

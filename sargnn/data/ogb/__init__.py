@@ -1,0 +1,1 @@
+"""OGB's raw layouts: which files, read piece by piece, fetched, written."""
