@@ -40,8 +40,7 @@ def ask(request: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
         asked, answered = Path(scratch) / "request.json", Path(scratch) / "answer.json"
         asked.write_text(json.dumps(request))
         command = [sys.executable, "-m", "sargnn.launch.child", str(asked), str(answered)]
-        shown = None if quiet else sys.stdout if _in_notebook() else sys.stderr
-        code = _run(command, shown)
+        code = _run(command, None if quiet else sys.stdout if in_notebook() else sys.stderr)
         if not answered.exists():
             raise SargnnError("The process that launches the run ended without an answer.", given=f"exit code {code}")
         answer: dict[str, Any] = json.loads(answered.read_text())
@@ -63,13 +62,13 @@ def _run(command: list[str], shown: IO[str] | None) -> int:
         command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=None if directly else subprocess.PIPE,
         start_new_session=True, env=_environment(), text=True, errors="replace",
     )  # fmt: skip
-    interrupted = False
+    interrupted = over = False
     try:
         while True:
             try:
                 for line in process.stderr or ():
                     if shown is not None:
-                        print(line, end="", file=shown, flush=True)
+                        over = show_line(line, shown, over)
                 return process.wait()
             except KeyboardInterrupt:
                 if interrupted:
@@ -83,6 +82,18 @@ def _run(command: list[str], shown: IO[str] | None) -> int:
         for pipe in (process.stdin, process.stderr):
             if pipe is not None:
                 pipe.close()
+
+
+def show_line(line: str, shown: IO[str], over: bool) -> bool:
+    """Print a line; in a notebook an epoch's line takes the place of the epoch before. Whether the next one may do so.
+
+    Args:
+        over: the line before is an epoch's, and not ended.
+    """
+    epoch = in_notebook() and line.startswith("epoch ")
+    begin = ("\r" if epoch else "\n") if over else ""
+    print(f"{begin}{line.rstrip() if epoch else line}", end="", file=shown, flush=True)
+    return epoch
 
 
 def _environment() -> dict[str, str]:
@@ -100,7 +111,7 @@ def _has_terminal(stream: IO[str]) -> bool:
         return False
 
 
-def _in_notebook() -> bool:
+def in_notebook() -> bool:
     """Whether a cell of a notebook shows what is printed."""
     shell = sys.modules.get("IPython")
     found = shell.get_ipython() if shell is not None else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -102,6 +103,16 @@ def test_what_went_wrong_there_is_raised_here(monkeypatch: pytest.MonkeyPatch) -
     answering(monkeypatch, None, code=-9)
     with pytest.raises(sargnn.SargnnError, match="without an answer"):
         process.ask({}, quiet=True)
+
+
+def test_an_epoch_takes_the_place_of_the_one_before_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["training\n", "epoch 1/2  loss 3\n", "epoch 2/2  loss 2\n", "done\n"]
+    for notebook, wanted in ((False, "".join(lines)), (True, "training\nepoch 1/2  loss 3\repoch 2/2  loss 2\ndone\n")):
+        monkeypatch.setattr(process, "in_notebook", lambda notebook=notebook: notebook)
+        shown, over = io.StringIO(), False
+        for line in lines:
+            over = process.show_line(line, shown, over)
+        assert shown.getvalue() == wanted
 
 
 def test_importing_loads_nothing_heavy() -> None:
