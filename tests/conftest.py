@@ -30,6 +30,7 @@ for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
 _FIRST = (
     "tests/cli/test_readme.py",
     "tests/cli/test_verbs.py",
+    "tests/docs/test_own_data.py",
     "tests/parity/test_first_step.py",
     "tests/launch/test_train.py",
     "tests/bench/test_table.py",

@@ -16,7 +16,7 @@ from tests.cli.every_verb import EVERY_VERB
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-OF_OWN_FILES = ("gin", "grid", "refetch", "scatter", "sage_squares", "mine")  # EXTENDING.md has a test of its own
+OF_OWN_FILES = ("gin", "grid", "refetch", "scatter", "sage_squares", "mine", "load.py", "toxic.py")  # tested by their pages
 NOT_OF_A_RUN = ("resume", "run", "slurm.", "bench_dir", "+slurm")
 
 

@@ -34,7 +34,7 @@ def test_pieces_of_any_size_give_the_same(
     monkeypatch.setattr(cutting, "_PIECE_BYTES", chunk)
     with StoreWriter(tmp_path / "store", "partition", FORMAT_VERSION) as writer:
         stats = write_parts(writer, graph, *ends)
-        writer.meta = {"schema": graph.schema.to_json()}
+        writer.meta = {"schema": graph.schema.to_json(), "num_classes": graph.num_classes}
     assert sum(stats.edges) == graph.num_edges and stats.halo_rows == [len(part.halo_ids) for part in whole]
     for rank, want in enumerate(whole):
         part = open_part(tmp_path / "store", rank)

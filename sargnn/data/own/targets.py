@@ -16,7 +16,6 @@ from sargnn.data.own.given import GivenArray
 from sargnn.data.own.graph import Nodes
 from sargnn.data.schema import SPLITS, UNLABELLED
 from sargnn.errors import DataError
-from sargnn.rng import MAX_ID, Purpose, draw_words
 
 _LARGEST_CLASS = 2**31 - 1
 
@@ -168,6 +167,8 @@ def draw_split(labelled: np.ndarray, fractions: Sequence[float], seed: int) -> n
     Raises:
         DataError: too many nodes to be drawn for.
     """
+    from sargnn.rng import MAX_ID, Purpose, draw_words  # which loads torch
+
     check_fractions(fractions)
     if len(labelled) > MAX_ID:
         raise DataError("A split cannot be drawn for so many nodes.", given=len(labelled), allowed=f"at most {MAX_ID}")
