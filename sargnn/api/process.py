@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,6 +21,8 @@ from sargnn import errors
 from sargnn.errors import SargnnError
 
 _OF_A_LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+_OF_A_TERMINAL = ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+"""A notebook's process has some of them; a bar that is drawn over and over would be a line of the cell each time."""
 
 
 def ask(request: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
@@ -60,7 +63,7 @@ def _run(command: list[str], shown: IO[str] | None) -> int:
     # Its own session: Ctrl-C reaches it through this process only. Its standard input closes with this process.
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=None if directly else subprocess.PIPE,
-        start_new_session=True, env=_environment(), text=True, errors="replace",
+        start_new_session=True, env=environment(os.environ, directly=directly), text=True, errors="replace",
     )  # fmt: skip
     interrupted = over = False
     try:
@@ -69,6 +72,8 @@ def _run(command: list[str], shown: IO[str] | None) -> int:
                 for line in process.stderr or ():
                     if shown is not None:
                         over = show_line(line, shown, over)
+                if over:
+                    print(file=shown)
                 return process.wait()
             except KeyboardInterrupt:
                 if interrupted:
@@ -96,9 +101,14 @@ def show_line(line: str, shown: IO[str], over: bool) -> bool:
     return epoch
 
 
-def _environment() -> dict[str, str]:
-    """This process's, with the modules that it finds, and without what says that it is a worker of something."""
-    kept = {name: value for name, value in os.environ.items() if name not in _OF_A_LAUNCHER}
+def environment(given: Mapping[str, str], *, directly: bool) -> dict[str, str]:
+    """This process's, with the modules that it finds, and without what says that it is a worker of something.
+
+    Args:
+        directly: what is said goes to a terminal; else nothing says that it does.
+    """
+    left_out = (*_OF_A_LAUNCHER, *(() if directly else _OF_A_TERMINAL))
+    kept = {name: value for name, value in given.items() if name not in left_out}
     places = [os.path.abspath(one) for one in sys.path if one and os.path.isdir(one)]
     return kept | {"PYTHONPATH": os.pathsep.join(places), "PYTHONUNBUFFERED": "1"}
 

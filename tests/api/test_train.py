@@ -115,6 +115,13 @@ def test_an_epoch_takes_the_place_of_the_one_before_in_a_notebook(monkeypatch: p
         assert shown.getvalue() == wanted
 
 
+def test_a_notebooks_process_is_no_terminal() -> None:
+    """Although its environment says so."""
+    given = {"FORCE_COLOR": "1", "CLICOLOR_FORCE": "1", "RANK": "3", "HOME": "/home"}
+    assert set(process.environment(given, directly=False)) == {"HOME", "PYTHONPATH", "PYTHONUNBUFFERED"}
+    assert "FORCE_COLOR" in process.environment(given, directly=True)
+
+
 def test_importing_loads_nothing_heavy() -> None:
     """Also not what the first look at a name loads."""
     heavy = ("torch", "pandas", "numba", "hydra", "numpy")
