@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from sargnn.launch.env import numba_cache_dir
 from tests import leftovers
+from tests.compile import compile_once, set_up_environment
 
-# Before numba is imported, so that every process of the tests shares one cache of compiled kernels.
-os.environ["NUMBA_CACHE_DIR"] = str(numba_cache_dir())
+set_up_environment()
 os.environ.setdefault("DGLBACKEND", "pytorch")
-for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):  # several processes share few cores
-    os.environ[name] = "1"
 
 # A shell's background jobs and nohup ignore these, and so would all that the tests start. What is handled here instead, by
 # nothing, is back at its default in every program that is started.
@@ -50,17 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Mark what this session starts, and compile the kernels; for workers of pytest-xdist their parent has done both."""
     if not hasattr(config, "workerinput"):
         config.stash[_mark] = leftovers.mark_session()
-        _compile_once()
-
-
-def _compile_once() -> None:
-    """Fill the kernels' cache where it is new: else every process of the tests would compile, within some test's time limit."""
-    done = Path(os.environ["NUMBA_CACHE_DIR"]) / "compiled_for_tests"
-    if not done.exists():
-        print("compiling the kernels, a minute or two", file=sys.stderr, flush=True)
-        code = "from sargnn.launch.compile import warm_up; warm_up()"
-        subprocess.run([sys.executable, "-c", code], env=os.environ | {"NUMBA_THREADING_LAYER": "workqueue"}, check=True)
-        done.touch()
+        compile_once()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -42,7 +42,7 @@ def test_every_command(page: str, tmp_path: Path) -> None:
             done = run_command([sys.executable, "-m", "torch.distributed.run", *words], tmp_path, timeout_s=300)
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     if page == "OWN_DATA.md":
-        runs = [read_summary(tmp_path / "runs" / name) for name in ("sage-sar-w4-s0-2", "sage-sar-w4-s0-3", "sage-sar-w4-s0-4")]
+        runs = [read_summary(tmp_path / "runs" / name) for name in ("sage-sar-w2-s0", "sage-sar-w2-s0-2", "sage-sar-w2-s0-3")]
         assert all(run is not None for run in runs)
         found = {(run.dataset_hash, *run.losses) for run in runs if run is not None}
         assert len(found) == 1, "a mapping, a DGLGraph and a Data of one graph differ"

@@ -25,7 +25,11 @@ def peak(mode: str, edges: int, operation: str = "gat") -> int:
 
 @pytest.mark.parametrize(
     ("mode", "operation"),
-    [("sar", "gat"), ("sar", "gatv2"), ("no_remat", "gat"), ("one_shot", "gat"), ("domain_parallel", "gat")],
+    [
+        ("sar", "gat"),
+        ("domain_parallel", "gat"),
+        *(pytest.param(*case, marks=pytest.mark.long) for case in (("sar", "gatv2"), ("no_remat", "gat"), ("one_shot", "gat"))),
+    ],
 )
 def test_doubling_the_edges(mode: str, operation: str) -> None:
     """At most a tenth of one number per added edge and head; autograd on DGL's operators keeps several."""

@@ -136,6 +136,7 @@ def test_a_profile_accounts_for_the_time(tmp_path: Path) -> None:
         assert trained <= 1.01 * sum(row["epoch_time_s"] for row in rows[1:]) / 3
 
 
+@pytest.mark.long
 def test_thirty_two_workers(tmp_path: Path) -> None:
     """More workers than cores by far: they start, agree with one process, and share what they start with."""
     done = run(tmp_path, "train", "world=32", "tracking=none", *SMALL, "epochs=2")
@@ -310,10 +311,11 @@ def _typed_run(folder: Path, mode: str) -> dict[str, Any]:
     return summary
 
 
-def test_the_typed_experiment_trains_in_every_mode(tmp_path: Path) -> None:
+@pytest.mark.parametrize("modes", [["sar"], pytest.param(["sar", "no_remat", "one_shot"], marks=pytest.mark.long)])
+def test_the_typed_experiment_trains_in_every_mode(tmp_path: Path, modes: list[str]) -> None:
     """On four workers; the same curve in each mode."""
     wanted = _typed_run(tmp_path, "domain_parallel")["losses"]
-    for mode in ("sar", "no_remat", "one_shot"):
+    for mode in modes:
         losses = _typed_run(tmp_path, mode)["losses"]
         assert max(abs(a - b) for a, b in zip(losses, wanted, strict=True)) <= 1e-4 * wanted[0], mode
 

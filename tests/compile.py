@@ -1,0 +1,35 @@
+"""The kernels, compiled once for all processes of the tests.
+
+python -m tests.compile        # CI does it beside `make check`, which takes one core
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from sargnn.launch.env import numba_cache_dir
+
+
+def set_up_environment() -> None:
+    """Before numba is imported, so that every process of the tests shares one cache of compiled kernels."""
+    os.environ["NUMBA_CACHE_DIR"] = str(numba_cache_dir())
+    for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):  # several processes share few cores
+        os.environ[name] = "1"
+
+
+def compile_once() -> None:
+    """Fill the kernels' cache where it is new: else every process of the tests would compile, within some test's time limit."""
+    done = Path(os.environ["NUMBA_CACHE_DIR"]) / "compiled_for_tests"
+    if not done.exists():
+        print("compiling the kernels, a minute or two", file=sys.stderr, flush=True)
+        code = "from sargnn.launch.compile import warm_up; warm_up()"
+        subprocess.run([sys.executable, "-c", code], env=os.environ | {"NUMBA_THREADING_LAYER": "workqueue"}, check=True)
+        done.touch()
+
+
+if __name__ == "__main__":
+    set_up_environment()
+    compile_once()
