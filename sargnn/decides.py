@@ -52,7 +52,10 @@ def find_deciding(settings: Any, run: Any, kind: str = "") -> dict[str, Any]:
             found[one.name] = find_deciding(value, run, LOSSES[DECIDES])
         elif says.get("always") or value != one.default:
             outside = says.get("target") and is_target(str(value))
-            found[one.name] = describe_source(value) if outside else value
+            if outside and getattr(settings, "reads_target", False):  # what it makes is compared, not how it is written
+                found[one.name] = str(value).rpartition(":")[2]
+            else:
+                found[one.name] = describe_source(value) if outside else value
     return found
 
 

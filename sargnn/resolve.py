@@ -111,8 +111,11 @@ def _read_source(place: str) -> bytes:
 
 def describe_file(path: str) -> str:
     """16 hex digits of a file's content, read in chunks. Raises ``OSError``."""
+    digest = hashlib.sha256()
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+        while chunk := file.read(1 << 22):
+            digest.update(chunk)
+    return digest.hexdigest()[:16]
 
 
 def _hash_of(source: bytes) -> str:

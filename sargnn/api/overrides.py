@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from sargnn.errors import ConfigError
+
+_WORDS_OF_YAML = ("null", "true", "false", "nan", "inf", "yes", "no", "on", "off")
 
 
 def as_words(overrides: tuple[str, ...], settings: Mapping[str, Any]) -> list[str]:
@@ -32,6 +36,8 @@ def _words(key: str, value: Any) -> list[str]:
 
 
 def _text(key: str, value: Any) -> str:
+    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # a number of NumPy or torch
+        value = value.item()
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -40,11 +46,14 @@ def _text(key: str, value: Any) -> str:
         return repr(value)
     if isinstance(value, list | tuple):
         return f"[{','.join(_text(key, one) for one in value)}]"
-    if isinstance(value, str) or hasattr(value, "__fspath__"):
-        text = str(value)
-        plain = text and all(character.isalnum() or character in "_-./:" for character in text)
-        escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-        return text if plain else f"'{escaped}'"
-    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # a number of NumPy or torch
-        return _text(key, value.item())
+    if isinstance(value, str | os.PathLike):
+        return _quoted(os.fspath(value))
     raise ConfigError(f"'{key}' has a value that no setting can have.", given=f"a {type(value).__name__}")
+
+
+def _quoted(text: str) -> str:
+    """A text that stays one: in quotes unless it is a plain word that means nothing else."""
+    if re.fullmatch(r"[A-Za-z_][\w./-]*", text, flags=re.ASCII) and text.lower() not in _WORDS_OF_YAML:
+        return text
+    escaped = text.replace("${", "\\${")  # or it would be looked up
+    return "'" + re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), escaped) + "'"

@@ -43,8 +43,10 @@ def ask(request: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
         asked, answered = Path(scratch) / "request.json", Path(scratch) / "answer.json"
         asked.write_text(json.dumps(request))
         command = [sys.executable, "-m", "sargnn.launch.child", str(asked), str(answered)]
-        code = _run(command, None if quiet else sys.stdout if in_notebook() else sys.stderr)
+        code, interrupted = _run(command, None if quiet else sys.stdout if in_notebook() else sys.stderr)
         if not answered.exists():
+            if interrupted:
+                raise KeyboardInterrupt("Interrupted before the run had begun.")
             raise SargnnError("The process that launches the run ended without an answer.", given=f"exit code {code}")
         answer: dict[str, Any] = json.loads(answered.read_text())
     if "error" not in answer:
@@ -57,8 +59,12 @@ def ask(request: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
     raise error
 
 
-def _run(command: list[str], shown: IO[str] | None) -> int:
-    """Run it to its end, showing what it says; at an interrupt it gets the signal and is waited for, at the second killed."""
+def _run(command: list[str], shown: IO[str] | None) -> tuple[int, bool]:
+    """Run it to its end, showing what it says; at an interrupt it gets the signal and is waited for, at the second killed.
+
+    Returns:
+        Its exit code, and whether there was an interrupt.
+    """
     directly = shown is not None and _has_terminal(shown)
     # Its own session: Ctrl-C reaches it through this process only. Its standard input closes with this process.
     process = subprocess.Popen(
@@ -74,7 +80,7 @@ def _run(command: list[str], shown: IO[str] | None) -> int:
                         over = show_line(line, shown, over)
                 if over:
                     print(file=shown)
-                return process.wait()
+                return process.wait(), interrupted
             except KeyboardInterrupt:
                 if interrupted:
                     raise

@@ -119,8 +119,9 @@ class Run:
         try:
             manifest = read_json(folder / "predictions.json")
             newest, _ = checkpoint.newest(self.folder)
-            epoch = None if newest is None else checkpoint.open_checkpoint(newest, verify=False).meta["epoch"]
-            same = manifest["epoch"] == epoch and manifest["run"] == str(self.folder)
+            if newest is None:
+                return False
+            same = manifest["checkpoint"] == checkpoint.open_checkpoint(newest, verify=False).content_hash
             plain = (folder / CONFIG).is_file() and manifest.get("which", "newest") == "newest" and manifest.get("plain", False)
             return bool(same and plain and file in manifest["files"] and (folder / file).is_file())
         except (SargnnError, KeyError, OSError):

@@ -64,15 +64,15 @@ def shard(
     if rank == 0:
         try:
             made = [_make_stores(graph_or_dataset, words, world)]
-        except SargnnError as error:
-            made = [error]
+        except Exception as error:  # the others would wait for ever
+            made = [error if isinstance(error, SargnnError) else SargnnError(f"Rank 0: {type(error).__name__}: {error}")]
     if world > 1:
         dist.broadcast_object_list(made, src=dist.get_global_rank(_group(group), 0), group=group)
     if isinstance(made[0], SargnnError):
         raise made[0]
-    config, partition = made[0]
+    words, partition = made[0]
     _limit_threads()
-    return GraphShard(config, partition, Group(rank, world, _group(group) if world > 1 else None))
+    return GraphShard(words, partition, Group(rank, world, _group(group) if world > 1 else None))
 
 
 def _group(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
@@ -94,8 +94,13 @@ def _place(group: dist.ProcessGroup | None) -> tuple[int, int]:
     return dist.get_rank(group), dist.get_world_size(group)
 
 
-def _make_stores(graph: Any, words: list[str], world: int) -> tuple[RunConfig, Path]:
+def _config_of(words: list[str]) -> RunConfig:
     from sargnn.cli.compose import compose_verb
+
+    return parse(compose_verb("train", words))
+
+
+def _make_stores(graph: Any, words: list[str], world: int) -> tuple[list[str], Path]:
     from sargnn.config import PartitionConfig
     from sargnn.data.prepare import prepare_dataset
     from sargnn.launch.compile import warm_up
@@ -103,12 +108,13 @@ def _make_stores(graph: Any, words: list[str], world: int) -> tuple[RunConfig, P
 
     if graph is not None:
         words = store_of_graph(graph, words)
-    config = parse(compose_verb("train", [*words, f"world={world}"]))
+    words = [*words, f"world={world}"]
+    config = _config_of(words)
     wanted = PartitionConfig(config.dataset, config.partitioner, world, config.store_dir, config.prepare)
     info = prepare_partition(wanted, prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes))
     if config.kernel.name != "reference":
         warm_up()  # else every rank would compile
-    return config, info.path.resolve()
+    return words, info.path.resolve()
 
 
 def _limit_threads() -> None:
@@ -131,10 +137,11 @@ class GraphShard:
         plan: the edges that end in own rows, for ``engine.aggregate``.
     """
 
-    def __init__(self, config: RunConfig, partition: Path, group: Group) -> None:
+    def __init__(self, words: list[str], partition: Path, group: Group) -> None:
         from sargnn.training.build import DTYPES
 
-        self.config, self.group = config, group
+        config = _config_of(words)
+        self.config, self.group, self._words = config, group, words
         self.rank, self.world = group.rank, group.world
         device, dtype = torch.device(config.device), DTYPES[config.precision]
         self.engine = Engine(
@@ -150,16 +157,22 @@ class GraphShard:
         self.train_mask, self.val_mask, self.test_mask = (split == SPLITS[name] for name in ("train", "valid", "test"))
         rows = self.part.features[0] if not info.schema.typed else np.zeros((len(self.ids), 0), np.float32)
         self.features = torch.from_numpy(np.array(rows)).to(dtype)
-        self._graph = WorkerGraph(
-            self.part, self.engine.exchange, self.engine.mode.layout, add_self_loops=config.add_self_loops, device=device,
-            message_rows=config.comm.message_rows,
-        )  # fmt: skip
+        self._graphs: dict[bool, WorkerGraph] = {}
         self._models: set[nn.Module] = set()
+
+    def graph(self, *, add_self_loops: bool) -> WorkerGraph:
+        """The part as the engine has it, made the first time; all ranks must call it together."""
+        if add_self_loops not in self._graphs:
+            self._graphs[add_self_loops] = WorkerGraph(
+                self.part, self.engine.exchange, self.engine.mode.layout, add_self_loops=add_self_loops,
+                device=self.engine.device, message_rows=self.config.comm.message_rows,
+            )  # fmt: skip
+        return self._graphs[add_self_loops]
 
     @property
     def plan(self) -> LayerPlan:
-        """All edges that end in own rows."""
-        return self._graph.whole(1).plans[0]
+        """All edges that end in own rows; with a self-loop at every node where ``dataset.add_self_loops=true`` says so."""
+        return self.graph(add_self_loops=bool(self.config.dataset.add_self_loops)).whole(1).plans[0]
 
     def sum(self, x: Tensor) -> Tensor:
         """Over the sources j of each own node's in-edges the sum of their rows: [N, F] from [N, F], differentiable."""
@@ -196,16 +209,19 @@ class GraphShard:
         return self.engine.operators.dropout(x, self.ids, self.engine.draw(Purpose.DROPOUT, layer, p))
 
     def build_model(self, *overrides: str, **settings: Any) -> ShardModel:
-        """A model of the package, the same parameters on every rank: ``build_model("model=gat", "model.hidden=32")``."""
-        from sargnn.cli.compose import compose_verb
+        """A model of the package, the same parameters on every rank: ``build_model("model=gat", "model.hidden=32")``.
+
+        Other settings, such as the seed, are those that the shard was made with; self-loops as the model's definition has them.
+        """
         from sargnn.training.build import make_model
 
-        config = parse(compose_verb("train", as_words(overrides, settings)))
+        words = as_words(overrides, settings)
+        keys = {word.partition("=")[0] for word in words}
+        config = _config_of([*(word for word in self._words if word.partition("=")[0] not in keys), *words])
         widths = tuple(rows.shape[1] for rows in self.part.features)
-        stack = make_model(config, GraphShape(self.schema, widths, self.num_classes, task=task_of(self.part.labels.dtype))).to(
-            self.engine.dtype
-        )
-        return ShardModel(self, stack)
+        shape = GraphShape(self.schema, widths, self.num_classes, task=task_of(self.part.labels.dtype))
+        stack = make_model(config, shape).to(self.engine.dtype)
+        return ShardModel(self, stack, self.graph(add_self_loops=config.add_self_loops), config.seed)
 
     def total(self, value: Tensor | float) -> float:
         """The sum of a number over all ranks."""
@@ -228,13 +244,13 @@ class GraphShard:
 class ShardModel(nn.Module):
     """A model of the package on one rank's part. Calling it gives [N, C] for the own rows of the type that has labels."""
 
-    def __init__(self, owner: GraphShard, stack: Stack) -> None:
+    def __init__(self, owner: GraphShard, stack: Stack, graph: WorkerGraph, seed: int) -> None:
         super().__init__()
         self.stack = stack
         self._owner = [owner]  # in a list, so that it is no part of the module
-        rows = stack.inputs.load(owner.part, owner.config.seed, owner.engine.device, owner.engine.dtype)
+        rows = stack.inputs.load(owner.part, seed, owner.engine.device, owner.engine.dtype)
         self._rows = [rows]
-        self._flow = owner._graph.whole(len(stack.layers))
+        self._flow = graph.whole(len(stack.layers))
         stack.prepare(owner.engine, self._flow.plans)
         owner._models.add(self)
 

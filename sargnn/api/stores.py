@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sargnn.api.overrides import as_words
 from sargnn.errors import ConfigError
 
 GRAPH = "the graph"
@@ -38,7 +39,8 @@ def store_of_graph(graph: Any, words: Sequence[str]) -> list[str]:
     reader = object_reader(graph, config.dataset, "graph", GRAPH, None)
     path = make_store(reader, "graph", Path(config.store_dir) / "datasets", config.prepare.bytes)
     kept = [word for word in own if word.startswith("dataset.add_self_loops=")]
-    return [*(word for word in words if word not in own), *kept, "dataset=stored", f"dataset.root='{path.resolve()}'"]
+    stored = as_words((), {"dataset": "stored", "dataset.root": path.resolve()})
+    return [*(word for word in words if word not in own), *kept, *stored]
 
 
 def _of_stores(words: Sequence[str]) -> list[str]:

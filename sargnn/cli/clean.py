@@ -32,7 +32,7 @@ def main(line: CommandLine) -> int:
             return 1
     for path, _ in found:
         try:
-            shutil.rmtree(path)
+            path.unlink() if path.is_file() else shutil.rmtree(path)
         except OSError as error:
             raise ConfigError(f"A store cannot be removed: {error.strerror or error}.", given=str(path)) from error
     say(f"removed {len(found)} stores")

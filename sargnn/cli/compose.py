@@ -23,7 +23,7 @@ from sargnn.cli.conf_files import broken_yaml, show_path
 from sargnn.cli.conf_folders import OVERRIDING, ConfFolders, find_folders
 from sargnn.errors import ConfigError, nearest
 
-_FREE_KEYS = ("dataset.args.",)
+_FREE_KEYS = ("dataset.args.", "dataset.args=")
 NOT_OF_A_RUN = ("experiment", "debug", "skip_finished", "resume", "slurm", "bench_dir")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sargnn.cli.command_line import CommandLine
 
-KINDS = ("datasets", "partitions")
+KINDS = ("datasets", "partitions", "assignments")
 
 
 def main(line: CommandLine) -> int:
@@ -56,4 +56,6 @@ def stores(folder: Path, kinds: Sequence[str]) -> list[tuple[Path, int]]:
             # Only what is a store, or what a broken-off writer left: the folder may hold someone's own things.
             if path.is_dir() and not path.is_symlink() and ((path / "manifest.json").is_file() or path.name.endswith(".tmp")):
                 found.append((path, sum(file.stat().st_size for file in path.rglob("*") if file.is_file())))
+            elif kind == "assignments" and path.suffix == ".npy" and path.is_file():
+                found.append((path, path.stat().st_size))
     return found

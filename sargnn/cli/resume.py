@@ -79,6 +79,7 @@ def _apply(mapping: dict[str, Any], changes: Sequence[str], folders: ConfFolders
 
     if not changes:
         return
+    changes = [f"dataset.{one}" if one.startswith("task=") else one for one in changes]  # as where a run is composed
     parsed = read_overrides(changes)
     chosen = {one.get_key_element() for one in parsed} & folders.groups("train").keys()
     composed = [str(one.input_line) for one in parsed if one.get_key_element().partition(".")[0] in chosen]

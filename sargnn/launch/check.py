@@ -25,7 +25,7 @@ def check_strategies(config: RunConfig) -> None:
     from sargnn.training.build import DTYPES
 
     resolve("partitioner", PARTITIONERS, config.partitioner.choice)
-    if config.partitioner.file is not None:
+    if config.partitioner.file is not None and config.partitioner.target is None:
         check_file(config.partitioner.file)
     engine = Engine(
         Group.single(),

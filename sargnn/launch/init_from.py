@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 from pathlib import Path
 
 from sargnn.config import RunConfig
 from sargnn.data.manifest import MANIFEST
 from sargnn.errors import ConfigError
-from sargnn.tracking.files import CONFIG
+from sargnn.tracking.files import CONFIG, START
 from sargnn.tracking.progress import say
 
 
@@ -50,3 +51,30 @@ def find_start(config: RunConfig) -> RunConfig:
         )  # fmt: skip
     store = checkpoint.open_checkpoint(path, verify=False)
     return dataclasses.replace(config, init_from=str(path.resolve()), init_digest=digest_of(store))
+
+
+def keep_start(config: RunConfig, run_dir: Path) -> None:
+    """A copy of the checkpoint that the run starts from in its own folder, by links where that can be.
+
+    The source may go on training, and remove its older checkpoints, before this run has one of its own.
+    """
+    if config.init_from is None or (run_dir / START).exists():
+        return
+    temporary = run_dir / f".{START}.{os.getpid()}.tmp"
+    try:
+        shutil.copytree(config.init_from, temporary, copy_function=_link)
+        temporary.rename(run_dir / START)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise ConfigError(
+            f"The checkpoint to start from cannot be copied: {error}",
+            given=config.init_from,
+            hint="is it there, and is there room?",
+        ) from error
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another disk
+        shutil.copy2(source, target)

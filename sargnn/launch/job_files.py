@@ -109,6 +109,10 @@ def write(slurm: SlurmConfig, job: Job, configs: Sequence[RunConfig], template: 
         for index, (config, run_dir) in enumerate(zip(configs, job.run_dirs, strict=True)):
             run_dir.mkdir(parents=True, exist_ok=True)
             hold_run_dir(run_dir).release()  # nothing works in it now
+            if config.init_from is not None:
+                from sargnn.launch.init_from import keep_start
+
+                keep_start(config, run_dir)
             save(dataclasses.replace(config, run_dir=str(run_dir)), run_dir / files.CONFIG)
             note_job(run_dir, script=str(script), index=index if job.is_array else None)
         script.parent.mkdir(parents=True, exist_ok=True)

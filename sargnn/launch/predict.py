@@ -55,10 +55,11 @@ def predict(
 
     if embeddings and not config.model.has_embeddings:
         raise ConfigError("A model of one layer has no embeddings.", given="embeddings=true", allowed="embeddings=false")
-    path, meta = None, None
+    path, meta, content = None, None, None
     if config.model.trains:  # else there is nothing to remember
         path = _choose_checkpoint(run_dir, which)
-        meta = checkpoint.open_checkpoint(path, verify=which == "best").meta
+        store = checkpoint.open_checkpoint(path, verify=which == "best")
+        meta, content = store.meta, store.content_hash
         check_made_for(meta, trained, meta["dataset_hash"], path)
     stores = prepare_stores(partition_of(config), partial(check_graph, config))
     if path is not None and meta is not None:
@@ -75,7 +76,7 @@ def predict(
         say(f"predicting with {config.name}{after}: {config.world} workers with {config.threads} threads each")
         run_workers(folder, worker_settings(config), hint="the same command again starts anew")
         manifest = files.read_json(folder / MANIFEST)
-        manifest |= {"run": str(run_dir), "epoch": epoch, "time_s": time.time() - started_at}
+        manifest |= {"run": str(run_dir), "checkpoint": content, "epoch": epoch, "time_s": time.time() - started_at}
         files.write_json(folder / MANIFEST, manifest)
     return manifest
 

@@ -11,6 +11,7 @@ from filelock import BaseFileLock, Timeout
 
 from sargnn.config import RunConfig, save
 from sargnn.errors import ConfigError
+from sargnn.launch.init_from import keep_start
 from sargnn.launch.more_epochs import check_epochs_left, has_settings_of
 from sargnn.launch.stores import Stores
 from sargnn.tracking import files
@@ -43,6 +44,8 @@ def begin_run(config: RunConfig, run_dir: Path, stores: Stores, *, started_at: f
                 "The run holds no checkpoint to go on from.", given=str(run_dir), hint="train anew, without resume="
             )
         files.keep_metrics(run_dir, inputs.first_epoch)
+    if inputs.checkpoint is None:
+        keep_start(config, run_dir)
     save(config, run_dir / files.CONFIG)
     write_inputs(run_dir, inputs)
     if going_on is not False:

@@ -134,7 +134,10 @@ def _epochs(run_dir: Path) -> list[str]:
     else:
         lines.append(f"no epoch of {config.epochs} yet")
     summary = read_summary(run_dir)
-    if summary is not None and summary.status == FINISHED:
+    finished = summary is not None and summary.status == FINISHED
+    if finished and config.early_stopping is None and rows and rows[-1]["epoch"] + 1 < config.epochs:
+        lines.append("waits to be gone on with: it has more epochs now")
+    elif finished:
         lines[-1] = lines[-1].rpartition(", ")[0]
         lines.append("finished")
     elif summary is not None:

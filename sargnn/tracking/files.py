@@ -30,6 +30,7 @@ CONFIG = "config.yaml"
 INPUTS = "inputs.json"
 TOKEN = ".token"
 MLFLOW = "mlflow.json"
+START = "start"
 
 
 def log_path(run_dir: Path, rank: int) -> Path:

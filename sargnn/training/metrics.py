@@ -34,8 +34,11 @@ def measure(metric: Metric, scores: Tensor, targets: Targets, group: Group) -> S
     Args:
         scores: logits or scores [M, C].
     """
+    if metric in ("rocauc", "f1"):
+        finite = _finite_splits(scores, targets, group)
     if metric == "rocauc":
-        return {name: mean_roc_auc(scores[rows], targets.labels[rows], group) for name, rows in targets.rows.items()}
+        found = {name: mean_roc_auc(scores[rows], targets.labels[rows], group) for name, rows in targets.rows.items()}
+        return {name: value if finite[name] else None for name, value in found.items()}
     if metric == "accuracy":
         right = scores.argmax(1) == targets.labels
         counts = group.sum_(torch.stack([right[rows].sum() for rows in targets.rows.values()]))
@@ -47,7 +50,7 @@ def measure(metric: Metric, scores: Tensor, targets: Targets, group: Group) -> S
     if metric == "f1":
         hits = group.sum_(torch.stack([_hits(*one) for one in own])).tolist()
         return {
-            name: 2 * right / max(2 * right + wrong, 1) if targets.global_counts[name] else None
+            name: 2 * right / max(2 * right + wrong, 1) if targets.global_counts[name] and finite[name] else None
             for name, (right, wrong) in zip(targets.rows, hits, strict=True)
         }
     sums = group.sum_(torch.stack([_error_sum(*one, squared=metric == "mse") for one in own])).tolist()
@@ -55,6 +58,12 @@ def measure(metric: Metric, scores: Tensor, targets: Targets, group: Group) -> S
         name: total / targets.global_counts[name] if targets.global_counts[name] and math.isfinite(total) else None
         for name, total in zip(targets.rows, sums, strict=True)
     }
+
+
+def _finite_splits(scores: Tensor, targets: Targets, group: Group) -> dict[str, bool]:
+    """By split, whether all ranks' scores of its rows are finite. Others have no order."""
+    wrong = group.sum_(torch.stack([(~scores[rows].isfinite()).sum() for rows in targets.rows.values()]))
+    return {name: count == 0 for name, count in zip(targets.rows, wrong.tolist(), strict=True)}
 
 
 def _hits(scores: Tensor, labels: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from sargnn.data.schema import Schema
 from sargnn.data.store import Store
 from sargnn.errors import ConfigError
 from sargnn.models.stack import Stack
+from sargnn.tracking.files import START
 from sargnn.training import checkpoint
 
 _KINDS = ("param/", "buffer/")
@@ -23,8 +24,13 @@ _SHOWN = 5
 
 
 def open_start(config: RunConfig) -> Store:
-    """The checkpoint that the launching process has found. Raises ``ConfigError`` where it is gone or has changed."""
-    path = Path(str(config.init_from))
+    """The checkpoint that the launching process has found, the run's own copy where there is one.
+
+    Raises:
+        ConfigError: it is gone, or has changed.
+    """
+    own = Path(config.run_dir) / START if config.run_dir is not None else None
+    path = own if own is not None and own.is_dir() else Path(str(config.init_from))
     if not (path / MANIFEST).is_file():
         raise ConfigError("The checkpoint that the run starts from is gone.", given=str(path), hint="start a new run")
     store = checkpoint.open_checkpoint(path, verify=False)

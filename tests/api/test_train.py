@@ -85,10 +85,10 @@ def test_runs_that_are_not_there(tmp_path: Path) -> None:
 def answering(monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any] | None, code: int = 0) -> None:
     """The launching process is played: it gives this answer."""
 
-    def run(command: list[str], shown: Any) -> int:
+    def run(command: list[str], shown: Any) -> tuple[int, bool]:
         if answer is not None:
             Path(command[-1]).write_text(json.dumps(answer))
-        return code
+        return code, code == -2
 
     monkeypatch.setattr(process, "_run", run)
 
@@ -102,6 +102,9 @@ def test_what_went_wrong_there_is_raised_here(monkeypatch: pytest.MonkeyPatch) -
         process.ask({}, quiet=True)
     answering(monkeypatch, None, code=-9)
     with pytest.raises(sargnn.SargnnError, match="without an answer"):
+        process.ask({}, quiet=True)
+    answering(monkeypatch, None, code=-2)
+    with pytest.raises(KeyboardInterrupt, match="before the run had begun"):
         process.ask({}, quiet=True)
 
 

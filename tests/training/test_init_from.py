@@ -152,7 +152,7 @@ def test_a_damaged_source_is_named(folder: Path, tmp_path: Path) -> None:
 
 
 def test_under_slurm(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The path is made absolute; the same words find the same run; a source that has changed meanwhile is refused."""
+    """The path is made absolute; the same words find the same run, which has a copy of its source."""
     monkeypatch.chdir(folder)
     copied(folder, "source2", folder / "moved")
     words = ["slurm", *TINY, "world=2", "epochs=2", "init_from=moved/checkpoints/epoch_000003"]
@@ -167,6 +167,8 @@ def test_under_slurm(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert begin(run_dir, {}) == 0
         assert read_inputs(run_dir).checkpoint is None
         shutil.rmtree(folder / "moved" / "checkpoints" / "epoch_000003")
+        assert begin(run_dir, {}) == 0, "the run has a copy of its own"
+        shutil.rmtree(run_dir / "start")
         with pytest.raises(ConfigError, match="is gone"):
             begin(run_dir, {})
         shutil.copytree(folder / "source1" / "checkpoints" / "epoch_000003", folder / "moved" / "checkpoints" / "epoch_000003")

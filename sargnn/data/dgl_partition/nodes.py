@@ -97,6 +97,7 @@ def read_nodes(parts: DglParts, names: Names, mapping: Path | None = None) -> Dg
             ours[ids] = original.astype(np.int64) + parts.offsets[name]
             assignment[ours[ids]] = p
         chosen.read(p, data, ours[own_ids[chosen.labelled]] - parts.offsets[chosen.labelled])
+        del graph, data, saved  # before the next part is loaded
     assert chosen is not None
     counts = np.bincount(ours, minlength=parts.num_nodes)
     for name, found in known_from.items():
@@ -144,7 +145,7 @@ class _Chosen:
             if self.labelled not in found:
                 raise _no_such_data(self.place, f"{self.labelled}/{name.rpartition('/')[2]}", data)
             self.masks[split] = found[self.labelled]
-        self.features = self._find(names.features, data) if names.features or not parts.typed else {}
+        self.features = self._find(names.features, data) if names.features else {}
         self.widths = {name: _width_of(self.place, key, data[key]) for name, key in self.features.items()}
         n = parts.counts[self.labelled]
         self.labels, self.split = np.full(n, UNLABELLED, np.int64), np.zeros(n, np.uint8)

@@ -60,22 +60,26 @@ class DglPartition:
         Raises:
             DataError: features of another shape than the first part's; the file is named.
         """
-        parts, nodes = self.parts, self.nodes
-        for p, place in enumerate(parts.node_data):
-            step("reading features", p, parts.num_parts)
-            data, own = load_tensors(place), parts.own_nodes(p, load_part(parts.graphs[p]))
-            for node_type, key in nodes.features.items():
-                if not len(own[node_type]):
-                    continue
-                rows = rows_of(parts, p, data, key)
-                table = rows.reshape(-1, 1) if rows.ndim == 1 else rows
-                if table.ndim != 2 or table.shape[1] != nodes.widths[node_type]:
-                    raise DataError(
-                        f"'{place}' holds '{key}' of another shape than the first part.", given=list(rows.shape),
-                        allowed=f"{nodes.widths[node_type]} columns",
-                    )  # fmt: skip
-                table = table if table.dtype.kind == "f" else table.astype(np.float64)
-                yield node_type, nodes.ours[own[node_type]], table, str(place)
+        for p in range(self.parts.num_parts):
+            step("reading features", p, self.parts.num_parts)
+            yield from self._features_of(p)
+
+    def _features_of(self, p: int) -> Iterator[tuple[str, np.ndarray, np.ndarray, str]]:
+        """One part's: nothing of it is held when the next one is loaded."""
+        parts, nodes, place = self.parts, self.nodes, self.parts.node_data[p]
+        data, own = load_tensors(place), parts.own_nodes(p, load_part(parts.graphs[p]))
+        for node_type, key in nodes.features.items():
+            if not len(own[node_type]):
+                continue
+            rows = rows_of(parts, p, data, key)
+            table = rows.reshape(-1, 1) if rows.ndim == 1 else rows
+            if table.ndim != 2 or table.shape[1] != nodes.widths[node_type]:
+                raise DataError(
+                    f"'{place}' holds '{key}' of another shape than the first part.", given=list(rows.shape),
+                    allowed=f"{nodes.widths[node_type]} columns",
+                )  # fmt: skip
+            table = table if table.dtype.kind == "f" else table.astype(np.float64)
+            yield node_type, nodes.ours[own[node_type]], table, str(place)
 
 
 def dgl_partition(
@@ -124,7 +128,7 @@ class HomogeneousDgl(StreamedReader):
 
     @property
     def num_features(self) -> int:
-        return self.nodes.widths[self.nodes.labelled]
+        return self.nodes.widths.get(self.nodes.labelled, 0)
 
     def features(self, rows: int) -> Iterator[np.ndarray]:
         """Part by part, and not in the nodes' order: only ``_write_features`` reads them."""

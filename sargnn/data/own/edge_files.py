@@ -1,6 +1,7 @@
 """Edges in files: ``.npy``, ``.csv`` (also ``.csv.gz``) and ``.parquet``, read piece by piece.
 
-A table's first two columns are sources and destinations, or those whose names say so. A CSV file may have a header.
+A CSV file may have a header: its first line, where no field of it is a number. The columns called source and destination (or the
+like) count; without names the first two.
 
 Letters: E edges.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import re
 import zlib
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -37,7 +39,7 @@ class EdgeTable(EdgeList):
 
     def _columns(self, names: list[str]) -> tuple[int, int]:
         """Which columns hold sources and destinations, by their names. Raises ``DataError`` where they cannot be told."""
-        lower = [name.strip().lower() for name in names]
+        lower = [name.strip().strip("\"'").lower() for name in names]
         found = [next((k for k, name in enumerate(lower) if name in words), None) for words in (_SOURCE, _DESTINATION)]
         if found[0] is not None and found[1] is not None:
             return found[0], found[1]
@@ -68,22 +70,33 @@ class CsvEdges(EdgeTable):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        first = next((line for line in self._lines() if line), "")
-        self.separator = next((one for one in ",;\t " if one in first), ",")
-        names = first.split(self.separator)
-        self.header = bool(first) and not all(_is_number(name) for name in names)
-        if first and len(names) < 2:
-            raise DataError(f"{self.name} has one column; an edge has two nodes.", given=f"line 1: {first[:60]}")
-        self.columns = self._columns(names if self.header else [str(k) for k in range(len(names))]) if first else (0, 1)
+        number, first = next(((number, line) for number, line in enumerate(self._lines(), start=1) if line), (0, ""))
+        self.separator = next((one for one in ",;\t" if one in first), r"\s+")
+        fields = self._fields(first)
+        # A line without any number names the columns; one with a number that is broken is an edge that is.
+        self.header = number if fields and not any(one == "" or _is_number(one) for one in fields) else 0
+        if len(fields) == 1:
+            raise DataError(f"{self.name} has one column; an edge has two nodes.", given=f"line {number}: {first[:60]}")
+        self.columns = self._columns(fields) if self.header else (0, 1)
 
     @cached_property
     def count(self) -> int:  # type: ignore[override]
-        return sum(1 for line in self._lines() if line) - self.header
+        return sum(1 for line in self._lines() if line) - bool(self.header)
+
+    def _fields(self, line: str) -> list[str]:
+        return [one.strip().strip("\"'") for one in re.split(self.separator, line)] if line else []
 
     def pieces(self, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         if not self.count:
             return
-        options: dict[str, Any] = {"header": None, "skiprows": int(self.header), "chunksize": rows, "dtype": np.int64}
+        options: dict[str, Any] = {
+            "header": None,
+            "encoding": "utf-8-sig",
+            "skipinitialspace": True,
+            "skiprows": self.header,
+            "chunksize": rows,
+            "dtype": np.int64,
+        }
         try:
             with pd.read_csv(self.path, sep=self.separator, usecols=sorted(self.columns), **options) as reader:
                 for frame in reader:
@@ -96,30 +109,31 @@ class CsvEdges(EdgeTable):
 
     def place(self, position: int) -> str:
         numbers = (number for number, line in enumerate(self._lines(), start=1) if line)
-        return f"line {next(islice(numbers, position + self.header, None))}"
+        return f"line {next(islice(numbers, position + bool(self.header), None))}"
 
     def _wrong_line(self) -> DataError | None:
         """What is wrong with the first line that holds no edge, found by reading the file again, slowly."""
-        seen_header = not self.header
         for number, line in enumerate(self._lines(), start=1):
-            if not line or not seen_header:
-                seen_header |= bool(line)
+            if not line or number == self.header:
                 continue
-            fields = line.split(self.separator)
+            fields = self._fields(line)
             if len(fields) <= max(self.columns) or not all(_is_number(fields[k], whole=True) for k in self.columns):
                 return DataError(f"{self.name} holds no edge in line {number}.", given=line[:60], allowed="two whole numbers")
         return None
 
     def _lines(self) -> Iterator[str]:
-        """The lines as they stand in the file, without what ends them."""
+        """The lines as they stand in the file, without blanks around them."""
         try:
             with self._open() as file:
-                yield from (line.strip("\r\n") for line in file)
+                yield from (line.strip() for line in file)
         except _BROKEN as error:
             raise DataError(f"{self.name} cannot be read: {error}") from error
 
     def _open(self) -> IO[str]:
-        return gzip.open(self.path, "rt") if self.path.name.endswith(".gz") else self.path.open()
+        # A byte-order mark, as spreadsheets write it, is no part of the first number.
+        if self.path.name.endswith(".gz"):
+            return gzip.open(self.path, "rt", encoding="utf-8-sig")
+        return self.path.open(encoding="utf-8-sig")
 
 
 class ParquetEdges(EdgeTable):
@@ -128,7 +142,7 @@ class ParquetEdges(EdgeTable):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         try:
-            from pyarrow import ArrowException, parquet
+            from pyarrow import ArrowException, parquet, types
         except ImportError as error:
             raise DataError(f"{self.name} cannot be read: pyarrow is not installed.", hint="pip install pyarrow") from error
         try:
@@ -138,7 +152,7 @@ class ParquetEdges(EdgeTable):
         schema = self._file.schema_arrow
         self.columns = [schema.names[k] for k in self._columns(schema.names)]
         for name in self.columns:
-            if np.dtype(schema.field(name).type.to_pandas_dtype()).kind not in "iu":
+            if not types.is_integer(schema.field(name).type):
                 given = f"column '{name}': {schema.field(name).type}"
                 raise DataError(f"{self.name} does not hold whole numbers, which an edge's two nodes are.", given=given)
         self.count = self._file.metadata.num_rows

@@ -25,7 +25,19 @@ from sargnn.data.npz import ARCHIVE_ERRORS
 from sargnn.data.ogb.tables import identity_of
 from sargnn.data.own.edge_files import SUFFIXES, CsvEdges, ParquetEdges
 from sargnn.data.own.given import GivenArray, PlainArray, member_of
-from sargnn.data.own.graph import COUNT, EDGES, FEATURES, LABELS, MASKS, NUMBERS, EdgeArrays, EdgeList, build_graph, known_names
+from sargnn.data.own.graph import (
+    COUNT,
+    EDGES,
+    FEATURES,
+    LABELS,
+    MASKS,
+    NAMES,
+    NUMBERS,
+    EdgeArrays,
+    EdgeList,
+    build_graph,
+    known_names,
+)
 from sargnn.data.own.reader import own_reader
 from sargnn.errors import DataError
 
@@ -51,10 +63,8 @@ def arrays_reader(config: ArraysConfig) -> Reader:
     root = Path(os.path.expanduser(config.root)).resolve()
     if root.suffix == ".npz" and root.is_file():
         leaves: Mapping[str, Path | str] = {name: name for name in _members(root)}
-        files = [root]
     elif root.is_dir():
-        found = _files(root)
-        leaves, files = found, list(found.values())
+        leaves = _files(root)
     else:
         what = "is no .npz file" if root.is_file() else "does not exist"
         raise DataError(
@@ -63,7 +73,8 @@ def arrays_reader(config: ArraysConfig) -> Reader:
     tree = _tree(root, leaves)
     _refuse_missing(root, tree, list(leaves), drawn=config.split is not None)
     graph = build_graph(root.stem if root.is_file() else root.name, f"'{root}'", tree)
-    return own_reader(graph, config, identity_of(sorted(files)))
+    read = [leaf for name, leaf in leaves.items() if isinstance(leaf, Path) and name.partition("/")[0] in NAMES]
+    return own_reader(graph, config, identity_of(sorted(read) or [root]))
 
 
 def _members(path: Path) -> list[str]:
@@ -127,6 +138,8 @@ def _leaf(root: Path, used: str, leaf: Path | str) -> GivenArray | EdgeList | in
         raise DataError(f"{array.name} holds no numbers.", given=array.dtype.name, hint=hint)
     if used == EDGES:
         return EdgeArrays.of_index(array)
+    if used != COUNT and not array.shape:
+        raise DataError(f"{array.name} is a single number.", allowed="an array with an entry for each node")
     if used == COUNT:
         number = array.whole().reshape(-1)
         if number.size != 1 or number.dtype.kind not in "iu":
@@ -144,6 +157,8 @@ def _mapped(path: Path) -> np.ndarray:
         else:
             what = "it is empty" if isinstance(error, ValueError | EOFError) and not path.stat().st_size else str(error)
         raise DataError(f"'{path}' cannot be read: {what}") from error
+    if not isinstance(array, np.ndarray):
+        raise DataError(f"'{path}' cannot be read: it is no .npy file, but an archive.", hint="dataset.root=FILE.npz reads one")
     return array
 
 

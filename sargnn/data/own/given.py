@@ -150,6 +150,8 @@ def given(name: str, value: Any) -> GivenArray:
         if array is not None and array.dtype.kind in "USO":
             hint = "number texts first: np.unique(texts, return_inverse=True)[1]; give every row the same length"
         raise DataError(f"{name} holds no numbers.", given=kind, allowed="an array, a tensor or a list of numbers", hint=hint)
+    if not array.shape:
+        raise DataError(f"{name} is a single number.", given=array, allowed="an array with an entry for each node")
     return PlainArray(name, array)
 
 
@@ -159,7 +161,7 @@ def as_array(value: Any) -> np.ndarray | None:
         return value
     if hasattr(value, "detach") and hasattr(value, "numpy"):  # a tensor of PyTorch
         tensor = value.detach().cpu()
-        if getattr(tensor, "is_sparse", False):
+        if str(getattr(tensor, "layout", "torch.strided")) != "torch.strided":  # sparse
             return None
         if not hasattr(np, str(tensor.dtype).removeprefix("torch.").replace("bool", "bool_")):  # bfloat16 and the like
             tensor = tensor.float()

@@ -228,6 +228,12 @@ def build_graph(name: str, whole: str, tree: Tree) -> OwnGraph:
 
 def _nodes(node_type: str, found: Mapping[str, Any], edges: Mapping[Triplet, EdgeList], whole: str) -> Nodes:
     """One type's nodes; their number is what the arrays say, or else the largest one in an edge and one more."""
+    for table in (MASKS, NUMBERS):
+        keys = [key for key in found if key in table]
+        twice = [key for key in keys if [table[one] for one in keys].count(table[key]) > 1]
+        if twice:
+            same = ", ".join(found[key].name for key in twice if table[key] == table[twice[0]])
+            raise DataError(f"{whole} says twice which nodes are in a split.", given=same, hint="leave one out")
     masks = {MASKS[key]: value for key, value in found.items() if key in MASKS}
     numbers = {NUMBERS[key]: value for key, value in found.items() if key in NUMBERS}
     both = sorted(masks.keys() & numbers.keys())

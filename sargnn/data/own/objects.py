@@ -256,9 +256,10 @@ def _attribute(graph: Any, used: str, name: str, called: str) -> np.ndarray | li
     found = [data.get(name) for _, data in graph.nodes(data=True)]
     if used in MASKS or used in NUMBERS:
         return np.array([bool(value) for value in found])
-    first = as_array(next(value for value in found if value is not None))
+    example = next((value for value in found if value is not None), None)
+    first = None if example is None else as_array(example)
     if first is None or first.dtype.kind not in "fiub":
-        raise DataError(f"{called} holds no numbers.", given=repr(next(value for value in found if value is not None))[:60])
+        raise DataError(f"{called} holds no numbers.", given=repr(example)[:60])
     if used == LABELS:
         blank = np.full(first.shape, np.nan) if first.shape or first.dtype.kind == "f" else -1
         found = [blank if value is None else value for value in found]

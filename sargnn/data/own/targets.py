@@ -18,10 +18,11 @@ from sargnn.data.schema import SPLITS, UNLABELLED
 from sargnn.errors import DataError
 
 _LARGEST_CLASS = 2**31 - 1
+_PIECE_NUMBERS = 1 << 20
 
 
 def read_labels(given: GivenArray, task: Task | None) -> np.ndarray:
-    """Labels as ``sargnn.data.labels`` has them.
+    """Labels as ``sargnn.data.labels`` has them, read piece by piece.
 
     Args:
         given: numbers [N] or [N, C].
@@ -34,49 +35,53 @@ def read_labels(given: GivenArray, task: Task | None) -> np.ndarray:
         raise DataError(
             f"{given.name} must have a row for each node.", given=f"shape {list(given.shape)}", allowed="[N] or [N, C]"
         )
-    raw = given.whole()
-    table = raw.reshape(len(raw), -1)
-    if task == "multilabel":
-        return _multilabel(given.name, table)
-    if task == "regression":
-        wrong = np.isinf(table.astype(np.float64)).any(1)
-        _refuse_row(wrong, table, f"{given.name} holds a value that is not finite", "numbers; nan where one is not known")
-        return table.astype(LABEL_DTYPES[task])
-    if table.shape[1] > 1:
+    columns = given.shape[1] if len(given.shape) == 2 else 1
+    if task in (None, "classes") and columns > 1:
         raise DataError(
             f"{given.name} holds several numbers for each node, and nothing says what they are.",
-            given=f"shape {list(raw.shape)}",
+            given=f"shape {list(given.shape)}",
             hint="task=multilabel for labels 0 and 1, task=regression for values; y.argmax(1) where they are one-hot",
         )  # fmt: skip
-    return _classes(given.name, table[:, 0], guessed=task is None)
+    convert = {"multilabel": _multilabel, "regression": _values}.get(task or "", _classes)
+    labels = np.empty((given.shape[0], columns), LABEL_DTYPES[task or "classes"])
+    first = 0
+    for piece in given.pieces(max(1, _PIECE_NUMBERS // columns)):
+        labels[first : first + len(piece)] = convert(given.name, piece.reshape(len(piece), -1), first, task is None)
+        first += len(piece)
+    return labels if task in ("multilabel", "regression") else labels[:, 0]
 
 
-def _classes(name: str, raw: np.ndarray, *, guessed: bool) -> np.ndarray:
-    missing = np.isnan(raw) if raw.dtype.kind == "f" else np.zeros(len(raw), bool)
-    known = np.where(missing, UNLABELLED, raw)
-    whole = known == np.floor(known) if raw.dtype.kind == "f" else np.ones(len(raw), bool)
+def _values(name: str, table: np.ndarray, first: int, guessed: bool) -> np.ndarray:
+    wrong = np.isinf(table).any(1) if table.dtype.kind == "f" else np.zeros(len(table), bool)
+    _refuse_row(wrong, table, first, f"{name} holds a value that is not finite", "numbers; nan where one is not known")
+    return table.astype(LABEL_DTYPES["regression"])
+
+
+def _classes(name: str, table: np.ndarray, first: int, guessed: bool) -> np.ndarray:
+    missing = np.isnan(table) if table.dtype.kind == "f" else np.zeros(table.shape, bool)
+    known = np.where(missing, UNLABELLED, table)
+    whole = known == np.floor(known) if table.dtype.kind == "f" else np.ones(table.shape, bool)
     hint = "task=regression, if these are values" if guessed and not whole.all() else None
     allowed = f"whole numbers from 0 to {_LARGEST_CLASS}; {UNLABELLED} or nan for a node without a label"
-    wrong = ~whole | (known < UNLABELLED) | (known > _LARGEST_CLASS)
-    _refuse_row(wrong, raw[:, None], f"{name} holds a label that is not a class", allowed, hint)
+    wrong = (~whole | (known < UNLABELLED) | (known > _LARGEST_CLASS))[:, 0]
+    _refuse_row(wrong, table, first, f"{name} holds a label that is not a class", allowed, hint)
     return known.astype(LABEL_DTYPES["classes"])
 
 
-def _multilabel(name: str, table: np.ndarray) -> np.ndarray:
+def _multilabel(name: str, table: np.ndarray, first: int, guessed: bool) -> np.ndarray:
     unknown = np.isnan(table) if table.dtype.kind == "f" else np.zeros(table.shape, bool)
     known = np.where(unknown, UNLABELLED, table)
     wrong = ~np.isin(known, (UNLABELLED, 0, 1)).all(1)
-    _refuse_row(
-        wrong, table, f"{name} holds a label that is neither 0 nor 1", f"0, 1; {UNLABELLED} or nan where one is not known"
-    )
+    allowed = f"0, 1; {UNLABELLED} or nan where one is not known"
+    _refuse_row(wrong, table, first, f"{name} holds a label that is neither 0 nor 1", allowed)
     return known.astype(LABEL_DTYPES["multilabel"])
 
 
-def _refuse_row(wrong: Any, table: np.ndarray, what: str, allowed: str, hint: str | None = None) -> None:
+def _refuse_row(wrong: Any, table: np.ndarray, first: int, what: str, allowed: str, hint: str | None = None) -> None:
     if wrong.any():
         row = int(wrong.argmax())
         shown = ", ".join(str(one) for one in table[row][:5]) + (", ..." if table.shape[1] > 5 else "")
-        raise DataError(f"{what}, at node {row} (counted from 0).", given=shown, allowed=allowed, hint=hint)
+        raise DataError(f"{what}, at node {first + row} (counted from 0).", given=shown, allowed=allowed, hint=hint)
 
 
 def read_split(nodes: Nodes, whole: str) -> np.ndarray:

@@ -63,10 +63,12 @@ def save_arrays(folder: Path, arrays: Arrays) -> Path:
     return folder
 
 
-def write_csv(folder: Path, arrays: Arrays, *, header: str = "", separator: str = ",") -> Path:
+def write_csv(
+    folder: Path, arrays: Arrays, *, header: str = "", separator: str = ",", quote: str = "", more: str = ""
+) -> Path:  # fmt: skip
     save_arrays(folder, {name: value for name, value in arrays.items() if name != "edge_index"})
-    rows = "".join(f"{a}{separator}{b}\n" for a, b in arrays["edge_index"].T.tolist())
-    (folder / "edges.csv").write_text(header + rows)
+    rows = "".join(f"{quote}{a}{separator}{b}{quote}{more}\n" for a, b in arrays["edge_index"].T.tolist())
+    (folder / "edges.csv").write_text(header + rows, encoding="utf-8")
     return folder
 
 

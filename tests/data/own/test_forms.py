@@ -64,6 +64,9 @@ FOLDERS: dict[str, Callable[[Path, Any], Path]] = {
         folder, arrays | {"y": np.where(arrays["y"] < 0, np.nan, arrays["y"])[:, None]}
     ),
     "csv": given.write_csv,
+    "csv of a spreadsheet": lambda folder, arrays: given.write_csv(folder, arrays, header="\ufeff", separator='","', quote='"'),
+    "csv with blanks": lambda folder, arrays: given.write_csv(folder, arrays, header="\n", separator="  "),
+    "csv with weights": lambda folder, arrays: given.write_csv(folder, arrays, more=",0.5"),
     "csv with a header": lambda folder, arrays: given.write_csv(folder, arrays, header="source;target\n", separator=";"),
     "parquet": given.write_parquet,
     "npz": lambda folder, arrays: given.write_npz(folder, arrays, np.savez),

@@ -72,6 +72,8 @@ FOLDERS: dict[str, tuple[Arrays, tuple[str, ...]]] = {
     "nobody to train on": (changed(train_mask=np.zeros(N, bool)), ("no training nodes",)),
     "nothing at all": (changed(x=None, y=None, train_mask=None), ("x.npy, y.npy, train_mask.npy", "edge_index.npy   whole")),
     "a name misspelt": (changed(train_mask=None, train_maks=GRAPH["train_mask"]), ("'train_maks'", "train_mask")),
+    "two masks": (changed(valid_mask=GRAPH["val_mask"]), ("val_mask.npy", "valid_mask.npy", "twice")),
+    "a number alone": (changed(train_mask=None, train_idx=np.array(0)), ("train_idx.npy", "single number")),
     "two names": (changed(label=GRAPH["y"]), ("'y'", "'label'", "mean the same")),
 }  # fmt: skip
 
@@ -103,7 +105,8 @@ FILES: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
     "a word in a CSV": (lambda folder: broken_csv(folder, "0,1\n1,x\n"), ("edges.csv", "line 2", "1,x")),
     "a word below a header": (lambda folder: broken_csv(folder, "src,dst\n0,1\n\n,2\n"), ("edges.csv", "line 4")),
     "one column": (lambda folder: broken_csv(folder, "0\n1\n"), ("edges.csv", "one column")),
-    "three columns": (lambda folder: broken_csv(folder, "0,1,2\n"), ("edges.csv", "source and destination")),
+    "three columns": (lambda folder: broken_csv(folder, "a,b,c\n0,1,2\n"), ("edges.csv", "source and destination")),
+    "a first line that is broken": (lambda folder: broken_csv(folder, "NA,1\n0,1\n"), ("edges.csv", "line 1", "NA,1")),
     "a node too many in a CSV": (lambda folder: broken_csv(folder, "src,dst\n0,1\n3,6\n"), ("edges.csv", "line 3", "6")),
     "half an array": (
         lambda folder: save_arrays(folder, GRAPH) and (folder / "x.npy").write_bytes((folder / "x.npy").read_bytes()[:140]),
