@@ -21,7 +21,7 @@ class Run:
     """A run that has ended, or is under way elsewhere; figures are read from its folder when they are asked for.
 
     Args:
-        folder: the run folder.
+        folder: the run folder. quiet: show nothing while it predicts.
 
     Attributes:
         folder: the same, absolute.
@@ -30,9 +30,12 @@ class Run:
         ConfigError: there is no run in it.
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: str | os.PathLike[str], *, quiet: bool = False) -> None:
         from sargnn.tracking.files import CONFIG
 
+        if not isinstance(folder, str | os.PathLike):
+            raise ConfigError("A run is named by its folder.", given=repr(folder)[:60], allowed="a text or a path")
+        self._quiet = quiet
         self.folder = Path(folder).expanduser().resolve()
         if not (self.folder / CONFIG).is_file():
             raise ConfigError("There is no run in this folder.", given=str(self.folder), hint="a run folder holds config.yaml")
@@ -102,7 +105,7 @@ class Run:
         from sargnn.launch.predict import FOLDER
 
         given = dict(settings)
-        quiet = bool(given.pop("quiet", False))
+        quiet = bool(given.pop("quiet", self._quiet))
         which = str(given.pop("checkpoint", "newest"))
         folder = Path(given.pop("out", self.folder / FOLDER)).expanduser().resolve()
         if given or which != "newest" or not self._is_current(folder, file):

@@ -29,7 +29,9 @@ def store_of_graph(graph: Any, words: Sequence[str]) -> list[str]:
     from sargnn.data.settings import PythonConfig
     from sargnn.fields import build
 
-    named = [word for word in words if word.startswith(("dataset=", "resume=", "dataset.root=", "dataset.target="))]
+    if any(word.startswith("resume=") for word in words):
+        raise ConfigError("A run that is gone on with has its graph.", given="graph= and resume=", hint="leave graph= out")
+    named = [word for word in words if word.startswith(("dataset=", "dataset.root=", "dataset.target="))]
     if named:
         raise ConfigError("A graph is given, and a dataset is named, too.", given=named[0], hint="leave one out")
     own = [word for word in words if word.startswith(("dataset.", "task="))]

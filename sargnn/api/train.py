@@ -14,8 +14,10 @@ from sargnn.config import parse
 from sargnn.decides import as_mapping
 from sargnn.errors import ConfigError
 
+NOT_GIVEN = object()
 
-def train(*overrides: str, graph: Any = None, quiet: bool = False, **settings: Any) -> Run:
+
+def train(*overrides: str, graph: Any = NOT_GIVEN, quiet: bool = False, **settings: Any) -> Run:
     """Train a model on local workers and return the run.
 
         run = sargnn.train("model=gat", world=4, epochs=100, graph=g)
@@ -44,7 +46,9 @@ def train(*overrides: str, graph: Any = None, quiet: bool = False, **settings: A
         if isinstance(settings.get(key), Run):
             settings[key] = settings[key].folder
     words = as_words(overrides, settings)
-    if graph is not None:
+    if graph is None:
+        raise ConfigError("graph= is None.", hint="does the function that made it end with 'return graph'?")
+    if graph is not NOT_GIVEN:
         words = store_of_graph(graph, words)
     going_on = read_resumed(words)
     if going_on is None:
@@ -54,4 +58,4 @@ def train(*overrides: str, graph: Any = None, quiet: bool = False, **settings: A
     else:
         config, resume = going_on
     request = {"verb": "train", "config": as_mapping(config), "resume": str(resume.resolve()) if resume else None}
-    return Run(Path(ask(request, quiet=quiet)["run_dir"]))
+    return Run(Path(ask(request, quiet=quiet)["run_dir"]), quiet=quiet)

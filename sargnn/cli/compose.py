@@ -23,6 +23,7 @@ from sargnn.cli.conf_files import broken_yaml, show_path
 from sargnn.cli.conf_folders import OVERRIDING, ConfFolders, find_folders
 from sargnn.errors import ConfigError, nearest
 
+_MOST_SHOWN = 12
 _FREE_KEYS = ("dataset.args.", "dataset.args=")
 NOT_OF_A_RUN = ("experiment", "debug", "skip_finished", "resume", "slurm", "bench_dir")
 
@@ -102,7 +103,9 @@ def read_overrides(overrides: Sequence[str]) -> list[Override]:
     parsed = _parsed(overrides)
     if swept := [one for one in parsed if one.is_sweep_override()]:
         raise ConfigError(
-            "An override has several values.", given=swept[0].input_line, hint="add -m to run them all, or quote a text"
+            "An override has several values.",
+            given=swept[0].input_line,
+            hint="add -m to run them all; write a list as [a,b], and quote a text",
         )
     return parsed
 
@@ -201,7 +204,16 @@ def _explained(error: Exception, verb: str, overrides: Sequence[str], folders: C
         if name.startswith("slurm.additional_parameters"):
             example = "+slurm.additional_parameters.mail-type=END"
             return ConfigError("Other options of sbatch are added one by one.", given=name, allowed=f"such as {example}")
-        return ConfigError(f"There is no setting '{name}'.", allowed=nearest(name, known_keys(verb, folders)))
+        keys = known_keys(verb, folders)
+        if name in keys:
+            group = name.partition(".")[0]
+            hint = f"choose the option of '{group}' that has it: {group}=OPTION {name}=...; sargnn {verb} --help lists them"
+            return ConfigError(f"The option of '{group}' that is chosen has no setting '{name}'.", hint=hint)
+        same = [one for one in keys if one.rpartition(".")[2] == name]
+        return ConfigError(f"There is no setting '{name}'.", allowed=same or nearest(name, keys)[:_MOST_SHOWN])
+    if "Ambiguous value" in text:
+        given = text.partition("'")[2].partition("'")[0]
+        return ConfigError("An override has several values.", given=given, hint="write a list as [a,b,c], and quote a text")
     return ConfigError(text.splitlines()[0] if text else type(error).__name__)
 
 

@@ -41,6 +41,10 @@ def main(line: CommandLine) -> int:
     except (SargnnError, KeyError) as error:
         raise _damaged(folder / MANIFEST, run_dir) from error
     config = load(folder / files.CONFIG)  # the run's, with what predict was told to change
+    trained = load(run_dir / files.CONFIG)
+    if any(getattr(config, one) != getattr(trained, one) for one in ("dataset", "model", "optim", "labels", "seed")):
+        hint = f"sargnn predict run={run_dir} out=FOLDER"
+        raise ConfigError("The predictions are of another run.", given=str(folder), hint=hint)
     with Steps():
         dataset = open_dataset(prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes), verify=False)
     if dataset.content_hash != made_of:

@@ -66,7 +66,7 @@ def _check_losses(before: RunConfig, config: RunConfig, run_dir: Path, trains: b
             f"With optim.schedule={config.optim.schedule} every epoch's learning rate depends on the number of epochs, so the "
             "run cannot have another.",
             given=f"epochs={config.epochs} instead of {before.epochs}",
-            hint=f"a new run from its parameters: init_from={run_dir} in place of resume",
+            hint=f"a new run from its parameters: init_from={run_dir}, with the dataset and the model named as for this one",
         )
 
 

@@ -51,6 +51,11 @@ def numba_cache_dir() -> Path:
     return Path(tempfile.mkdtemp(prefix="sargnn-numba-"))
 
 
+def kernels_are_compiled() -> bool:
+    """Whether the place for compiled kernels, once it is in the environment, holds any."""
+    return any(Path(os.environ["NUMBA_CACHE_DIR"]).rglob("*.nbi"))
+
+
 def worker_environment(threads: int) -> dict[str, str]:
     """Variables that workers need."""
     return {

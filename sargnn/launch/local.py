@@ -15,12 +15,12 @@ from pathlib import Path
 from sargnn.config import RunConfig
 from sargnn.errors import SargnnError
 from sargnn.launch.check import check_graph, check_network, check_strategies
-from sargnn.launch.env import prepare_process
+from sargnn.launch.env import kernels_are_compiled, prepare_process
 from sargnn.launch.init_from import find_start
 from sargnn.launch.more_epochs import check_epochs_left
 from sargnn.launch.processes import WorkerSettings, start_fork_server
 from sargnn.launch.report import describe_identity, report_end, report_failure
-from sargnn.launch.run_folder import begin_run, choose_checkpoint, hold_run_dir, make_run_dir
+from sargnn.launch.run_folder import begin_run, check_checkpoint, choose_checkpoint, hold_run_dir, make_run_dir
 from sargnn.launch.start import Interrupted, run_and_restart
 from sargnn.launch.stores import Stores, partition_of, prepare_stores
 from sargnn.tracking.follow import Follower
@@ -48,10 +48,13 @@ def train(config: RunConfig, *, resume: Path | None = None) -> tuple[Summary, Pa
     config = prepare_process(config)
     check_network(config.comm)
     config.dataset.check_files()
+    if not kernels_are_compiled():
+        say("compiling the kernels, once for this version: a minute or two, beside what follows")
     start_fork_server()
     check_strategies(config)
     if resume is not None:
         check_epochs_left(config, resume)
+        check_checkpoint(resume)
     else:
         config = find_start(config)
 

@@ -48,7 +48,7 @@ def check_epochs_left(config: RunConfig, run_dir: Path) -> None:
     finished = summary is not None and summary.status == FINISHED
     meta = _newest_meta(run_dir)
     trained = len(summary.losses) if summary is not None and finished else int(meta["epoch"]) if meta else 0
-    anew = f"a new run from its parameters: sargnn train init_from={run_dir}"
+    anew = f"a new run from its parameters: init_from={run_dir}, with the dataset and the model named as for this one"
     if finished and _stopped_early(config, meta, trained):
         raise ConfigError("Early stopping has ended the run.", given=f"{run_dir}, {trained} epochs", hint=anew)
     if finished and (trained == config.epochs or not config.model.trains):

@@ -55,6 +55,14 @@ def begin_run(config: RunConfig, run_dir: Path, stores: Stores, *, started_at: f
     return inputs
 
 
+def check_checkpoint(run_dir: Path) -> None:
+    """A run that is gone on with has a checkpoint. Raises ``ConfigError`` before anything is loaded."""
+    if not any((run_dir / "checkpoints").glob("epoch_*")):
+        raise ConfigError(
+            "The run holds no checkpoint to go on from.", given=str(run_dir), hint="train anew, without resume="
+        )  # fmt: skip
+
+
 def make_run_dir(given: str | None, name: str) -> Path:
     """A new folder: as given, or ``runs/NAME``, with a number behind it if that exists."""
     if given is not None:

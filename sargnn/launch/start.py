@@ -22,9 +22,11 @@ class Interrupted(SargnnError):
     """
 
     def __init__(self, signal_number: int, run_dir: Path, hint: str | None = None) -> None:
+        if hint is None and any((run_dir / "checkpoints").glob("epoch_*")):
+            hint = f"sargnn train resume={run_dir} goes on from the newest checkpoint"
         super().__init__(
             f"Interrupted by {signal.Signals(signal_number).name}; figures so far are in '{run_dir}'.",
-            hint=hint or f"sargnn train resume={run_dir} goes on from the newest checkpoint",
+            hint=hint or "no checkpoint was written yet: the same command again starts anew",
         )
         self.signal_number = signal_number
 

@@ -24,9 +24,14 @@ def result_table(summary: Summary) -> None:
     if summary.test_acc_smoothed is not None:
         smoothed = [("test accuracy after Correct & Smooth", show_score(summary.test_acc_smoothed, "accuracy"))]
     metric = summary.metric or "accuracy"
-    rows = [
+    scores = [
         (f"test {metric} at best validation", show_score(summary.test_metric_at_best_val, metric)),
         (f"best validation {metric}", show_score(summary.best_val_metric, metric)),
+    ]
+    if summary.best_val_metric is None:  # no validation nodes
+        scores = [(f"test {metric}, last epoch", show_score(summary.test_metric, metric))]
+    rows = [
+        *scores,
         *smoothed,
         ("median epoch time", f"{summary.epoch_time_s or 0:.3f} s"),
         ("of that waiting for peers", f"{summary.comm_wait_time_s or 0:.3f} s"),
@@ -121,7 +126,7 @@ def _figures(summary: Summary | None, *, named: bool) -> list[str]:
 def compare_table(runs: Sequence[dict[str, Any]]) -> None:
     """Print runs side by side; the best of each column is marked with *."""
     table = Table(title="runs; * is the best of its column")
-    table.add_column("run", overflow="fold")
+    table.add_column("run", overflow="fold", min_width=12)
     table.add_column("world", justify="right", no_wrap=True)
     metrics = list(dict.fromkeys(run.get("metric") or "accuracy" for run in runs))
     runs = [run | {run.get("metric") or "accuracy": run.get("test_metric_at_best_val")} for run in runs]

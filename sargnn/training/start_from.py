@@ -63,7 +63,7 @@ def check_start(config: RunConfig, model: Stack, schema: Schema) -> None:
         lines = "".join(f"\n    {line}" for line in wrong[:_SHOWN] + more)
         raise ConfigError(
             f"The parameters to start from do not fit this run's model.{lines}", given=f"init_from={config.init_from}",
-            hint="the model's settings, the widths of features and the classes must be those of the run to start from",
+            hint="dataset and model are those of this command, and must have the widths, classes and settings of that run",
         )  # fmt: skip
     theirs = store.meta.get("schema")  # older checkpoints do not say
     if schema.typed and theirs is not None and _types(theirs) != _types(schema.to_json()):

@@ -54,6 +54,10 @@ WRONG: dict[str, tuple[tuple[Any, ...], dict[str, Any], tuple[str, ...]]] = {
     "an experiment that is one": (("experiment=modes_sweep",), {}, ("is a sweep", "loop")),
     "no graph": ((), {"graph": 7}, ("the graph is no graph", "int", "DGLGraph")),
     "a graph that is wrong": ((), {"graph": {**GRAPH, "y": None}}, ("the graph has no labels",)),
+    "a graph that was not returned": ((), {"graph": None}, ("graph= is None", "return graph")),
+    "a folder": ((), {"graph": "here"}, ("the graph is no graph", "dataset=arrays")),
+    "a function": ((), {"graph": as_words}, ("the graph is no graph", "call it: as_words()")),
+    "a graph for a run that is there": ((), {"graph": GRAPH, "resume": "x"}, ("has its graph", "leave graph= out")),
     "no run": ((), {"resume": "nowhere"}, ("no run in this folder", "nowhere")),
 }
 

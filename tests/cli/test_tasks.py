@@ -135,7 +135,7 @@ def test_summaries_of_before_there_were_tasks(folder: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["metric=mse"], "The metric is none for this dataset's task, multilabel.*metric=mse.*rocauc, f1"),
+        (["metric=mse"], "'mse' is no metric of this dataset's task, multilabel.*metric=mse.*rocauc, f1"),
         (["dataset.kind=classes", "metric=f1"], "task, classes.*metric=f1.*accuracy"),
         (["metric=auc"], "'metric' has a value that is not known.*rocauc"),
         (["smooth=cs"], "Correct & Smooth spreads the shares of classes.*multilabel.*smooth=none"),

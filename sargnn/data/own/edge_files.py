@@ -1,7 +1,7 @@
 """Edges in files: ``.npy``, ``.csv`` (also ``.csv.gz``) and ``.parquet``, read piece by piece.
 
-A CSV file may have a header: its first line, where no field of it is a number. The columns called source and destination (or the
-like) count; without names the first two.
+A CSV file may have a header: its first line, where no field of it is a number. The columns called source and destination, or
+the like, count; without names the first two.
 
 Letters: E edges.
 """
@@ -72,6 +72,8 @@ class CsvEdges(EdgeTable):
         super().__init__(path)
         number, first = next(((number, line) for number, line in enumerate(self._lines(), start=1) if line), (0, ""))
         self.separator = next((one for one in ",;\t" if one in first), r"\s+")
+        if not first:
+            raise DataError(f"{self.name} is empty.")
         fields = self._fields(first)
         # A line without any number names the columns; one with a number that is broken is an edge that is.
         self.header = number if fields and not any(one == "" or _is_number(one) for one in fields) else 0

@@ -66,10 +66,11 @@ def arrays_reader(config: ArraysConfig) -> Reader:
     elif root.is_dir():
         leaves = _files(root)
     else:
-        what = "is no .npz file" if root.is_file() else "does not exist"
-        raise DataError(
-            f"The dataset folder {what}.", given=str(root), hint=f"dataset.root=FOLDER names one that holds\n{LAYOUT}"
-        )
+        if root.is_file():
+            hint = f"name the folder: dataset.root={root.parent}"
+            raise DataError("This is neither a folder of arrays nor an .npz file.", given=str(root), hint=hint)
+        hint = f"dataset.root=FOLDER names one that holds\n{LAYOUT}"
+        raise DataError("The dataset folder does not exist.", given=str(root), hint=hint)
     tree = _tree(root, leaves)
     _refuse_missing(root, tree, list(leaves), drawn=config.split is not None)
     graph = build_graph(root.stem if root.is_file() else root.name, f"'{root}'", tree)

@@ -124,6 +124,9 @@ def member_of(path: Path, member: str) -> GivenArray:
     try:
         return MemberArray(path, member)
     except DataError as error:
+        if "array of object" in str(error):
+            what = f"'{path}': '{member}' holds Python objects, which are not read"
+            raise DataError(f"{what}.", hint="save numbers, in rows of one length") from error
         if "Fortran order: True" not in str(error):
             raise
     with np.load(path, allow_pickle=False) as archive:
@@ -145,8 +148,8 @@ def given(name: str, value: Any) -> GivenArray:
         return SparseRows(name, value)
     array = as_array(value)
     if array is None or array.dtype.kind not in "fiub":
-        kind = type(value).__name__ if array is None else f"{type(value).__name__} of {array.dtype.name}"
-        hint = None
+        kind = type(value).__name__ if array is None else f"{type(value).__name__} of {array.dtype}"
+        hint = "rows of one length" if isinstance(value, list) else None
         if array is not None and array.dtype.kind in "USO":
             hint = "number texts first: np.unique(texts, return_inverse=True)[1]; give every row the same length"
         raise DataError(f"{name} holds no numbers.", given=kind, allowed="an array, a tensor or a list of numbers", hint=hint)

@@ -99,6 +99,8 @@ class EdgeArrays(EdgeList):
         """From an array [2, E]. Raises ``DataError`` for one of another shape."""
         if len(given.shape) != 2 or given.shape[0] != 2:
             hint = "edge_index.T" if len(given.shape) == 2 and given.shape[1] == 2 else None
+            if len(given.shape) == 2 and given.shape[0] == given.shape[1]:
+                hint = "of an adjacency matrix: np.stack(np.nonzero(matrix))"
             raise DataError(f"{given.name} must have two rows, sources and destinations.", given=f"shape {list(given.shape)}",
                             allowed="[2, number of edges]", hint=hint)  # fmt: skip
         return cls(given.name, given.row(0), given.row(1))
@@ -214,13 +216,18 @@ def build_graph(name: str, whole: str, tree: Tree) -> OwnGraph:
         by_type: dict[str, dict[str, Any]] = {"node": {key: value for key, value in tree.items() if key != EDGES}}
     else:
         edges = dict(sorted(tree[EDGES].items()))
-        by_type = {end: {} for triplet in edges for end in (triplet[0], triplet[2])}
+        joined = {end for triplet in edges for end in (triplet[0], triplet[2])}
+        by_type = {end: {} for end in joined}
         for key, values in tree.items():
             if key == EDGES:
                 continue
             if not isinstance(values, Mapping):
                 raise DataError(f"{whole} has types, but '{key}' does not say of which.", hint=f"'{key}' by node type")
             for node_type, value in values.items():
+                if node_type not in joined:
+                    alike = difflib.get_close_matches(node_type, sorted(joined), n=1, cutoff=_ALIKE)
+                    if alike:
+                        raise DataError(f"{whole} has a type in '{key}' that no edge joins.", given=node_type, allowed=alike)
                 by_type.setdefault(node_type, {})[key] = value
     nodes = {one: _nodes(one, by_type[one], edges, whole) for one in sorted(by_type)}
     return OwnGraph(name, whole, nodes, edges)
@@ -253,7 +260,10 @@ def _nodes(node_type: str, found: Mapping[str, Any], edges: Mapping[Triplet, Edg
         says = f"'{COUNT}' says {count}" if count is not None else f"{sized[0].name} has {first}"
         for one in sized:
             if one.shape[0] != first:
-                raise DataError(f"{one.name} has {one.shape[0]} rows, and {says}.", allowed="one row for each node")
+                features = found.get(FEATURES)
+                turned = features is sized[0] and len(features.shape) == 2 and features.shape[1] == one.shape[0]
+                hint = f"{features.name} lies on its side: x.T" if turned and features is not None else None
+                raise DataError(f"{one.name} has {one.shape[0]} rows, and {says}.", allowed="one row for each node", hint=hint)
         count = first
     if count is None:
         count = max((_largest(triplet, one, node_type) for triplet, one in edges.items()), default=-1) + 1

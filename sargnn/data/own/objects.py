@@ -7,6 +7,7 @@ Letters: N nodes, E edges.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -61,6 +62,10 @@ def _tree(value: Any, whole: str) -> Tree:
     hint = None
     if value is None:
         hint = "does the function end with 'return graph'?"
+    elif isinstance(value, str):
+        hint = "a folder is named by dataset=arrays dataset.root=FOLDER"
+    elif callable(value) and hasattr(value, "__name__"):
+        hint = f"call it: {value.__name__}()"
     elif hasattr(value, "__getitem__") and hasattr(value, "__len__") and not _is_array(value):
         hint = "a library's dataset is a list of graphs: return dataset[0]"
     raise DataError(f"{whole} is no graph that can be read.", given=_kind(value), allowed=FORMS, hint=hint)
@@ -121,7 +126,13 @@ def _from_matrix(called: str, matrix: Any) -> EdgeArrays:
         raise DataError(f"{called} is no adjacency matrix: it is not square.", given=f"shape {list(matrix.shape)}")
     entries = sparse.coo_array(matrix)
     stored = entries.data != 0
+    if (entries.data[stored] != 1).any():
+        _leave_out(f"the values of {called}: edges have no weights")
     return EdgeArrays(called, PlainArray(called, entries.row[stored]), PlainArray(called, entries.col[stored]))
+
+
+def _leave_out(what: str) -> None:
+    logging.getLogger(__name__).warning(f"not read: {what}")
 
 
 def _from_scipy(matrix: Any, whole: str) -> Tree:
@@ -185,6 +196,8 @@ def _from_dgl(graph: Any, whole: str) -> Tree:
     tree: dict[str, Any] = {EDGES: {}, COUNT: {one: int(graph.num_nodes(one)) for one in graph.ntypes}}
     single = len(graph.ntypes) == 1
     for triplet in graph.canonical_etypes:
+        if len(graph.edges[triplet].data):
+            _leave_out(f"data of the edges {triplet}: {', '.join(graph.edges[triplet].data)}")
         called = "the graph's edges" if len(graph.canonical_etypes) == 1 else f"the edges {triplet}"
         sources, destinations = graph.edges(etype=triplet)
         tree[EDGES][tuple(triplet)] = EdgeArrays(called, given(called, sources), given(called, destinations))
@@ -240,6 +253,8 @@ def _from_networkx(graph: Any, whole: str) -> Tree:
     if not graph.is_directed():  # an edge goes both ways; a loop once
         pairs = np.concatenate([pairs, pairs[pairs[:, 0] != pairs[:, 1]][:, ::-1]])
     called = "the graph's edges"
+    if any(data for _, _, data in graph.edges(data=True)):
+        _leave_out("data of the graph's edges")
     tree: dict[str, Any] = {
         COUNT: len(numbers),
         EDGES: EdgeArrays(called, PlainArray(called, pairs[:, 0]), PlainArray(called, pairs[:, 1])),
@@ -259,7 +274,8 @@ def _attribute(graph: Any, used: str, name: str, called: str) -> np.ndarray | li
     example = next((value for value in found if value is not None), None)
     first = None if example is None else as_array(example)
     if first is None or first.dtype.kind not in "fiub":
-        raise DataError(f"{called} holds no numbers.", given=repr(example)[:60])
+        hint = "number texts first: np.unique(texts, return_inverse=True)[1]" if isinstance(example, str) else None
+        raise DataError(f"{called} holds no numbers.", given=repr(example)[:60], hint=hint)
     if used == LABELS:
         blank = np.full(first.shape, np.nan) if first.shape or first.dtype.kind == "f" else -1
         found = [blank if value is None else value for value in found]

@@ -5,6 +5,7 @@ Letters: N nodes, E edges, F features.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -21,7 +22,7 @@ from sargnn.data.ogb.layouts import MAX_NODES
 from sargnn.data.own.given import GivenArray
 from sargnn.data.own.graph import EdgeList, Nodes, OwnGraph, Triplet
 from sargnn.data.own.targets import check_fractions, draw_split, labelled_type, read_labels, read_split
-from sargnn.data.schema import Relation
+from sargnn.data.schema import SPLITS, Relation
 from sargnn.data.streamed import StreamedReader
 from sargnn.data.typed import Edges, homogenize, typed_dataset
 from sargnn.errors import DataError
@@ -104,8 +105,14 @@ class _Targets:
         """uint8 [N]. Raises ``DataError``, also for a node that is in a split and has no label."""
         labelled = has_label(labels)
         if self.config.split is not None:
+            given = [one.name for one in (*self.nodes.masks.values(), *self.nodes.numbers.values())]
+            if given:
+                logging.getLogger(__name__).warning(f"dataset.split draws the split; not read: {', '.join(given)}")
             return draw_split(labelled, self.config.split, self.config.split_seed)
         split = read_split(self.nodes, self.whole)
+        if not (split == SPLITS["train"]).any():
+            mask = self.nodes.masks.get("train") or self.nodes.numbers["train"]
+            raise DataError(f"{mask.name} names no node to train on.", hint="dataset.split=[0.6,0.2,0.2] draws a split")
         wrong = (split > 0) & ~labelled
         if wrong.any():
             raise DataError(
@@ -247,9 +254,10 @@ def checked_edges(edges: EdgeList, rows: int, sources: int, destinations: int) -
             if not len(column) or (column.min() >= 0 and column.max() < count):
                 continue
             row = int(((column < 0) | (column >= count)).argmax())
+            hint = "nodes are counted from 0; are these counted from 1?" if column[row] == count else None
             raise DataError(
                 f"{edges.name} names a {what} that does not exist, in {edges.place(first + row)}.", given=column[row],
-                allowed=f"0 to {count - 1}; there are {count} nodes",
+                allowed=f"0 to {count - 1}; there are {count} nodes", hint=hint,
             )  # fmt: skip
         yield pair
         first += len(pair[0])

@@ -69,7 +69,10 @@ FOLDERS: dict[str, tuple[Arrays, tuple[str, ...]]] = {
     "a huge feature": (at("x", (0, 0), 1e30), ("x.npy", "node 0, column 1", "too large")),
     "features of a cube": (changed(x=np.zeros((N, 2, 2))), ("x.npy", "[6, 2, 2]", "[N, F]")),
     "fewer features than labels": (changed(x=GRAPH["x"][:4]), ("y.npy", "6 rows", "x.npy", "has 4")),
-    "nobody to train on": (changed(train_mask=np.zeros(N, bool)), ("no training nodes",)),
+    "nobody to train on": (changed(train_mask=np.zeros(N, bool)), ("train_mask.npy", "no node to train on")),
+    "features on their side": (changed(x=np.ones((2, N))), ("y.npy", "x.npy", "lies on its side", "x.T")),
+    "an adjacency matrix": (changed(edge_index=np.eye(N, dtype=int)), ("edge_index.npy", "np.nonzero")),
+    "counted from 1": (at("edge_index", (1, 4), N), ("counted from 1",)),
     "nothing at all": (changed(x=None, y=None, train_mask=None), ("x.npy, y.npy, train_mask.npy", "edge_index.npy   whole")),
     "a name misspelt": (changed(train_mask=None, train_maks=GRAPH["train_mask"]), ("'train_maks'", "train_mask")),
     "two masks": (changed(valid_mask=GRAPH["val_mask"]), ("val_mask.npy", "valid_mask.npy", "twice")),
@@ -83,7 +86,7 @@ def test_a_folder_of_arrays(case: str, tmp_path: Path) -> None:
     arrays, wanted = FOLDERS[case]
     save_arrays(tmp_path / "mine", arrays)
     said = refused(tmp_path, "dataset=arrays", "dataset.root=mine")
-    assert all(text in said for text in (str(tmp_path / "mine") if case != "nobody to train on" else "mine", *wanted)), said
+    assert all(text in said for text in (str(tmp_path / "mine"), *wanted)), said
 
 
 def broken_csv(folder: Path, text: str) -> None:
@@ -113,6 +116,7 @@ FILES: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
         ("x.npy", "cannot be read"),
     ),
     "no archive": (broken_archive, ("graph.npz", "cannot be read")),
+    "an empty CSV": (lambda folder: broken_csv(folder, "\n"), ("edges.csv", "empty")),
     "an edge's type": (
         lambda folder: save_arrays(folder, changed(edge_index={"author_paper": GRAPH["edge_index"]})),
         ("author_paper", "SOURCE___RELATION___DESTINATION"),
@@ -188,6 +192,11 @@ FUNCTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
         "def graph():\n    e = {('a', 'to', 'b'): G['edge_index']}\n"
         "    return {'edge_index': e, 'y': {'a': G['y']}, 'num_nodes': {'a': 3, 'b': 3}, 'train_mask': {'b': G['train_mask']}}",
         ("train_mask", "'b'", "'a' has the labels", "line 5, graph"),
+    ),
+    "a type misspelt": (
+        "def graph():\n    e = {('author', 'to', 'b'): G['edge_index']}\n"
+        "    return {'edge_index': e, 'x': {'autor': G['x']}, 'y': {'b': G['y']}, 'train_mask': {'b': G['train_mask']}}",
+        ("'x'", "autor", "author", "line 5, graph"),
     ),
     "a relation of two": (
         "def graph():\n    return {**G, 'edge_index': {('a', 'b'): G['edge_index']}}", ("edge_index", "('a', 'b')", "'writes'")
