@@ -26,7 +26,7 @@ examples:
   sargnn train                          the embedded graph, 4 workers
   sargnn train model=gat mode=domain_parallel world=2
   sargnn train -m mode=sar,one_shot     a sweep
-  sargnn train dataset=ogb_dir dataset.root=FOLDER
+  sargnn train dataset=arrays dataset.root=FOLDER
   sargnn compare                        the runs of this folder
   sargnn train --help                   groups, options and settings
   sargnn train --help model=gat         the settings of one option

@@ -92,6 +92,7 @@ _TRAIN = Verb(
         ("train model=gat mode=sar world=8", ""),
         ("train dataset=products_like dataset.scale=0.02 epochs=10", ""),
         ("train experiment=laptop_tour", "a graph that takes a minute"),
+        ("train dataset=arrays dataset.root=FOLDER", "a graph of your own"),
         ("train -m model=sage,gat mode=sar,domain_parallel", "a sweep: all four"),
         ("train --help model=gat", "the settings of that model"),
     ),
