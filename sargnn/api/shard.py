@@ -25,7 +25,7 @@ from sargnn.data.labels import task_of
 from sargnn.data.schema import SPLITS
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import ConfigError, SargnnError
-from sargnn.launch.env import numba_cache_dir
+from sargnn.launch.env import kernels_are_compiled, numba_cache_dir
 from sargnn.models.inputs import GraphShape
 from sargnn.models.stack import LayerInput, Stack
 from sargnn.partition.store import open_part, partition_info
@@ -105,6 +105,7 @@ def _make_stores(graph: Any, words: list[str], world: int) -> tuple[list[str], P
     from sargnn.data.prepare import prepare_dataset
     from sargnn.launch.compile import warm_up
     from sargnn.partition.prepare import prepare_partition
+    from sargnn.tracking.progress import say
 
     if graph is not None:
         words = store_of_graph(graph, words)
@@ -113,6 +114,8 @@ def _make_stores(graph: Any, words: list[str], world: int) -> tuple[list[str], P
     wanted = PartitionConfig(config.dataset, config.partitioner, world, config.store_dir, config.prepare)
     info = prepare_partition(wanted, prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes))
     if config.kernel.name != "reference":
+        if not kernels_are_compiled():
+            say("compiling the kernels, once for this version: a minute or two")
         warm_up()  # else every rank would compile
     return words, info.path.resolve()
 
