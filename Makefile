@@ -27,7 +27,7 @@ check: .venv/.dev  ## lint, types, import contract
 	$(BIN)/ruff format --check sargnn tests scripts examples
 	$(BIN)/mypy
 	$(BIN)/mypy scripts/*.py examples/*.py
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 
 clean:  ## remove the environment; stores and runs stay
 	rm -rf .venv

@@ -6,18 +6,9 @@
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sargnn.interop import dgl_finder
-
-if TYPE_CHECKING:
-    from sargnn.api.compare import compare as compare
-    from sargnn.api.run import Run as Run
-    from sargnn.api.run import load as load
-    from sargnn.api.shard import GraphShard as GraphShard
-    from sargnn.api.shard import shard as shard
-    from sargnn.api.train import train as train
-    from sargnn.errors import SargnnError as SargnnError
 
 __version__ = "0.1.0"
 
@@ -30,7 +21,7 @@ PUBLIC = {
     "GraphShard": "sargnn.api.shard",
     "SargnnError": "sargnn.errors",
 }
-"""Name -> module."""
+"""Name -> module. ``__init__.pyi`` has their types."""
 
 dgl_finder.install()
 
