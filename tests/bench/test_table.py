@@ -51,6 +51,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_rows_and_ratios(made: Path) -> None:
     rows = rows_of(made, "sage")
     assert list(rows) == [
@@ -70,6 +71,7 @@ def test_rows_and_ratios(made: Path) -> None:
     assert stock["waiting"] is None and stock["epoch_to_stock"] == 1
 
 
+@pytest.mark.long
 def test_a_row_says_what_its_run_says(made: Path) -> None:
     run_dir = made / "bench" / "runs" / "sage" / "sar-world-2-1"
     summary = json.loads((run_dir / "summary.json").read_text())
@@ -79,12 +81,14 @@ def test_a_row_says_what_its_run_says(made: Path) -> None:
     assert row["peaks_bytes"] == summary["peak_train_bytes"] and row["epoch_s"][0] == summary["epoch_time_s"]
 
 
+@pytest.mark.long
 def test_the_profiled_run_stands_below(made: Path) -> None:
     text = (made / "bench" / "table.md").read_text()
     assert "waiting for the exchange alone" in text and "GFLOP/s" in text and "| linear maps |" in text
     assert text.count("| sage |") == 6
 
 
+@pytest.mark.long
 def test_what_is_measured_is_kept(made: Path, tmp_path: Path) -> None:
     """A missing measurement is made anew, the others are kept; those of other settings are refused."""
     shutil.copytree(made, tmp_path / "copy")
@@ -170,6 +174,7 @@ def test_mistakes_are_answered(tmp_path: Path) -> None:
     assert done.returncode == 0 and "rounds" in done.stdout and max(len(x) for x in done.stdout.splitlines()) <= 80
 
 
+@pytest.mark.long
 def test_a_row_that_fails_is_named(made: Path, tmp_path: Path) -> None:
     shutil.copytree(made, tmp_path / "copy")  # of which all else is measured
     for other, what in (

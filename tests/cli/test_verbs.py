@@ -72,6 +72,7 @@ def test_track_sends_once(sargnn: Sargnn, runs: Path, tmp_path: Path) -> None:
     assert done.returncode == 1 and "no run folder" in done.stderr
 
 
+@pytest.mark.long
 def test_training_does_not_wait_for_a_dead_server(tmp_path: Path) -> None:
     with socket.socket() as dead:
         dead.bind(("127.0.0.1", 0))  # bound, but nobody listens
@@ -128,6 +129,7 @@ def test_a_sweep(tmp_path: Path) -> None:
     assert (folder / "001").is_dir() and not (folder / "001-2").exists()
 
 
+@pytest.mark.long
 def test_an_experiment_may_be_a_sweep(tmp_path: Path) -> None:
     from sargnn.cli.compose import sweep_points
 

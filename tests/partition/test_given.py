@@ -104,6 +104,7 @@ def test_a_worker_without_nodes_is_warned_of(tmp_path: Path, caplog: pytest.LogC
     assert "no node to 2 of 5 workers" in caplog.text and "mine.npy" in caplog.text
 
 
+@pytest.mark.long
 def test_the_losses_are_those_of_another_partition(tmp_path: Path) -> None:
     np.save(tmp_path / "mine.npy", np.random.default_rng(0).integers(2, size=300))
     small = ["dataset.num_nodes=300", "model.hidden=8", "epochs=3", "world=2", "precision=fp64", "tracking=none"]

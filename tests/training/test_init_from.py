@@ -83,6 +83,7 @@ def test_the_newest_checkpoint_on_other_workers_in_another_precision(folder: Pat
     assert losses(folder, "elsewhere")[0] == pytest.approx(losses(folder, "source1")[3], rel=1e-5)
 
 
+@pytest.mark.long
 def test_another_graph_of_the_same_widths(folder: Path) -> None:
     """It starts where the source stands, which is better than at nothing; and evaluates with its batch norm's statistics."""
     other = [*TINY, "dataset.seed=4", "dataset.num_nodes=350", "world=2", "optim.lr=1e-9", "epochs=2", "model.dropout=0.1"]
