@@ -166,7 +166,9 @@ class ArraysConfig(OwnGraphConfig):
         return arrays_reader(self)
 
     def check_files(self) -> None:
-        self.reader()
+        from sargnn.data.own.folder import find_arrays
+
+        find_arrays(self)
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,12 @@ def check_epochs_left(config: RunConfig, run_dir: Path) -> None:
             f"The run has trained {trained} epochs already.", given=f"epochs={config.epochs}", allowed=f"more than {trained}"
         )
     if finished and meta is None:
-        raise ConfigError("The run holds no checkpoint to go on from.", given=str(run_dir), hint="train anew, without resume=")
+        raise no_checkpoint(run_dir)
+
+
+def no_checkpoint(run_dir: Path) -> ConfigError:
+    """The error for a run that nothing can go on from."""
+    return ConfigError("The run holds no checkpoint to go on from.", given=str(run_dir), hint="train anew, without resume=")
 
 
 def _newest_meta(run_dir: Path) -> dict[str, Any] | None:

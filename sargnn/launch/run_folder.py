@@ -12,7 +12,7 @@ from filelock import BaseFileLock, Timeout
 from sargnn.config import RunConfig, save
 from sargnn.errors import ConfigError
 from sargnn.launch.init_from import keep_start
-from sargnn.launch.more_epochs import check_epochs_left, has_settings_of
+from sargnn.launch.more_epochs import check_epochs_left, has_settings_of, no_checkpoint
 from sargnn.launch.stores import Stores
 from sargnn.tracking import files
 from sargnn.tracking.inputs import Inputs, write_inputs
@@ -40,9 +40,7 @@ def begin_run(config: RunConfig, run_dir: Path, stores: Stores, *, started_at: f
         check_epochs_left(config, run_dir)
         inputs = choose_checkpoint(config, run_dir, inputs, stores.dataset_hash)
         if going_on and inputs.checkpoint is None:
-            raise ConfigError(
-                "The run holds no checkpoint to go on from.", given=str(run_dir), hint="train anew, without resume="
-            )
+            raise no_checkpoint(run_dir)
         files.keep_metrics(run_dir, inputs.first_epoch)
     if inputs.checkpoint is None:
         keep_start(config, run_dir)
@@ -57,10 +55,10 @@ def begin_run(config: RunConfig, run_dir: Path, stores: Stores, *, started_at: f
 
 def check_checkpoint(run_dir: Path) -> None:
     """A run that is gone on with has a checkpoint. Raises ``ConfigError`` before anything is loaded."""
-    if not any((run_dir / "checkpoints").glob("epoch_*")):
-        raise ConfigError(
-            "The run holds no checkpoint to go on from.", given=str(run_dir), hint="train anew, without resume="
-        )  # fmt: skip
+    from sargnn.training import checkpoint
+
+    if not checkpoint.existing(run_dir):
+        raise no_checkpoint(run_dir)
 
 
 def make_run_dir(given: str | None, name: str) -> Path:

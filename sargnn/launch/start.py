@@ -22,7 +22,9 @@ class Interrupted(SargnnError):
     """
 
     def __init__(self, signal_number: int, run_dir: Path, hint: str | None = None) -> None:
-        if hint is None and any((run_dir / "checkpoints").glob("epoch_*")):
+        from sargnn.training import checkpoint
+
+        if hint is None and checkpoint.existing(run_dir):
             hint = f"sargnn train resume={run_dir} goes on from the newest checkpoint"
         super().__init__(
             f"Interrupted by {signal.Signals(signal_number).name}; figures so far are in '{run_dir}'.",

@@ -55,7 +55,15 @@ _KINDS = (".npy", *SUFFIXES)
 
 
 def arrays_reader(config: ArraysConfig) -> Reader:
-    """The reader of the folder or file ``config.root``.
+    """The reader of the folder or file ``config.root``; the errors of ``find_arrays``, and of arrays that disagree."""
+    root, leaves, tree = find_arrays(config)
+    graph = build_graph(root.stem if root.is_file() else root.name, f"'{root}'", tree)
+    read = [leaf for name, leaf in leaves.items() if isinstance(leaf, Path) and name.partition("/")[0] in NAMES]
+    return own_reader(graph, config, identity_of(sorted(read) or [root]))
+
+
+def find_arrays(config: ArraysConfig) -> tuple[Path, Mapping[str, Path | str], dict[str, Any]]:
+    """The folder or file, what lies in it by name, and the tree of its arrays, of which only headers are read.
 
     Raises:
         DataError: something is missing (all of it is named, with the whole layout), or an array has another form.
@@ -73,9 +81,7 @@ def arrays_reader(config: ArraysConfig) -> Reader:
         raise DataError("The dataset folder does not exist.", given=str(root), hint=hint)
     tree = _tree(root, leaves)
     _refuse_missing(root, tree, list(leaves), drawn=config.split is not None)
-    graph = build_graph(root.stem if root.is_file() else root.name, f"'{root}'", tree)
-    read = [leaf for name, leaf in leaves.items() if isinstance(leaf, Path) and name.partition("/")[0] in NAMES]
-    return own_reader(graph, config, identity_of(sorted(read) or [root]))
+    return root, leaves, tree
 
 
 def _members(path: Path) -> list[str]:
