@@ -1,0 +1,81 @@
+"""What a person calls a run: its folder, its name in ``runs/``, a sweep, a pattern."""
+
+from __future__ import annotations
+
+import glob
+import os
+from pathlib import Path
+
+from sargnn.errors import ConfigError, nearest
+from sargnn.tracking.files import CONFIG
+
+RUNS, SWEEPS = Path("runs"), Path("sweeps")
+"""Where runs and sweeps go if no folder is named; in the working folder."""
+_MOST_NAMED = 8
+
+
+def is_run(folder: Path) -> bool:
+    """Whether the folder holds a run."""
+    return (folder / CONFIG).is_file()
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """The run folders right below a folder, in the order of their names."""
+    try:
+        return sorted(path for path in folder.iterdir() if is_run(path))
+    except OSError:
+        return []
+
+
+def find_runs(word: str) -> list[Path]:
+    """The runs that a word names: a run folder, a folder of runs such as a sweep's, the name of either, or a pattern of these.
+
+    A name without a folder is looked for here, then in ``runs/``, then in ``sweeps/``; so is a pattern (``*``, ``?``, ``[]``).
+
+    Raises:
+        ConfigError: there is none; the message has the names that are most like the word.
+    """
+    given = os.path.expanduser(word)
+    for start in (Path(), RUNS, SWEEPS):
+        named = start / given
+        if glob.has_magic(given):
+            matched = [Path(path) for path in sorted(glob.glob(str(named)))]
+            found = [run for path in matched for run in ([path] if is_run(path) else runs_in(path))]
+        else:
+            found = [named] if is_run(named) else runs_in(named)
+        if found:
+            return found
+    hint = None
+    if Path(given).is_dir() and word not in ("", "."):
+        hint = "a run folder holds config.yaml"
+    names = run_names()
+    close = nearest(word, names) if names else []
+    raise ConfigError(
+        "There is no such run.", given=word or "nothing", allowed=close[:_MOST_NAMED] or None,
+        hint=hint or (None if names else "sargnn train makes one in runs/"),
+    )  # fmt: skip
+
+
+def find_run(word: str) -> Path:
+    """The one run that a word names: its folder, or its name.
+
+    Raises:
+        ConfigError: there is none, or the word names several.
+    """
+    found = find_runs(word)
+    if len(found) > 1:
+        raise ConfigError(
+            "One run must be named; these are several.", given=word,
+            allowed=[str(path) for path in found[:_MOST_NAMED]] + (["..."] if len(found) > _MOST_NAMED else []),
+        )  # fmt: skip
+    return found[0]
+
+
+def run_names() -> list[str]:
+    """What runs can be called here: the names of those in ``runs/``, newest first, then the points of sweeps."""
+    own = sorted(runs_in(RUNS), key=lambda path: (path / CONFIG).stat().st_mtime, reverse=True)
+    try:
+        sweeps = sorted(SWEEPS.iterdir())
+    except OSError:
+        sweeps = []
+    return [path.name for path in own] + [f"{sweep.name}/{path.name}" for sweep in sweeps for path in runs_in(sweep)]
