@@ -19,6 +19,7 @@ from typing import IO, Any
 
 from sargnn import errors
 from sargnn.errors import SargnnError
+from sargnn.tracking.progress import EVERY_S
 
 _OF_A_LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 _OF_A_TERMINAL = ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
@@ -116,7 +117,8 @@ def environment(given: Mapping[str, str], *, directly: bool) -> dict[str, str]:
     left_out = (*_OF_A_LAUNCHER, *(() if directly else _OF_A_TERMINAL))
     kept = {name: value for name, value in given.items() if name not in left_out}
     places = [os.path.abspath(one) for one in sys.path if one and os.path.isdir(one)]
-    return kept | {"PYTHONPATH": os.pathsep.join(places), "PYTHONUNBUFFERED": "1"}
+    often = {EVERY_S: "0.5"} if in_notebook() else {}
+    return kept | {"PYTHONPATH": os.pathsep.join(places), "PYTHONUNBUFFERED": "1"} | often
 
 
 def _has_terminal(stream: IO[str]) -> bool:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
-import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sargnn.cli.command_line import CommandLine
-from sargnn.cli.conf_files import show_path
 
 if TYPE_CHECKING:
     from sargnn.config import RunConfig
@@ -52,26 +48,8 @@ def _train(config: RunConfig, overrides: Sequence[str], resume: Path | None = No
     say(f"figures, logs and configuration: {run_dir}")
     if resume:
         return
+    from sargnn.cli.next_commands import next_commands, show_commands
+
     say("worth trying next:")
-    for command in next_commands(config, overrides):
-        say(f"  {command}")
-
-
-def next_commands(config: RunConfig, overrides: Sequence[str]) -> list[str]:
-    """Three commands that show something beside the run that just ended: the same one with one thing changed."""
-    other_mode = "sar" if config.mode.name == "domain_parallel" else "domain_parallel"
-    folder = "" if shutil.which("sargnn") else f"{show_path(Path(sys.executable).parent)}/"
-
-    def again(change: str) -> str:
-        key = change.partition("=")[0]
-        kept = [shlex.quote(o) for o in overrides if o.partition("=")[0] not in (key, "run_dir", "run_name")]
-        return " ".join([f"{folder}sargnn train", *kept, change])
-
-    commands = [
-        f"{again(f'world={2 * config.world}')}  # less memory each, same losses",
-        f"{again(f'mode={other_mode}')}  # same losses, another mode",
-    ]
-    if not config.tracking.enabled:
-        return [*commands, f"{folder}sargnn compare  # runs side by side"]
-    uri = f" tracking.uri={shlex.quote(config.tracking.uri)}" if config.tracking.uri else ""
-    return [*commands, f"{folder}sargnn ui{uri}  # compare runs in the browser"]
+    for text in show_commands(next_commands(config, overrides, run_dir)):
+        say(text)

@@ -67,7 +67,7 @@ def train(config: RunConfig, *, resume: Path | None = None) -> tuple[Summary, Pa
         inputs = begin_run(config, run_dir, stores, started_at=started_at, going_on=resume is not None)
         start = f", from the parameters in '{config.init_from}'" if config.init_from and resume is None else ""
         many = f"{config.world} workers with {config.threads} threads each, {config.epochs} epochs"
-        say(f"training {config.name}: {many}{start}")
+        say(f"training {run_dir.name}: {many}{start}")
         summary, error = _run_tracked(config, run_dir, inputs, stores, same_run=resume is not None)
     finally:
         lock.release()

@@ -26,9 +26,11 @@ class Interrupted(SargnnError):
 
         if hint is None and checkpoint.existing(run_dir):
             hint = f"sargnn train resume={run_dir} goes on from the newest checkpoint"
+        begun = (run_dir / files.METRICS).exists()
+        so_far = f"figures so far are in '{run_dir}'" if begun else f"no epoch was over; its folder is '{run_dir}'"
         super().__init__(
-            f"Interrupted by {signal.Signals(signal_number).name}; figures so far are in '{run_dir}'.",
-            hint=hint or "no checkpoint was written yet: the same command again starts anew",
+            f"Interrupted by {signal.Signals(signal_number).name}; {so_far}.",
+            hint=hint or "no checkpoint was written yet: start it anew, and in another folder if run_dir is given",
         )
         self.signal_number = signal_number
 

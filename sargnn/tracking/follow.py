@@ -24,8 +24,8 @@ class Follower(threading.Thread):
 
     def __init__(self, run_dir: Path, epochs: int, first_epoch: int, sender: Sender) -> None:
         super().__init__(name="follower", daemon=True)
-        self._epochs, self._sender = epochs, sender
-        self._tail = files.MetricsTail(run_dir, first_epoch)
+        self._epochs, self._sender, self._first_epoch = epochs, sender, first_epoch
+        self._before, self._tail = files.MetricsTail(run_dir), files.MetricsTail(run_dir, first_epoch)
         self._ended = threading.Event()
 
     def run(self) -> None:
@@ -36,6 +36,9 @@ class Follower(threading.Thread):
                 say(f"warning: {error}")
 
     def _follow(self, progress: EpochProgress) -> None:
+        for row in self._before.new_rows() if self._first_epoch else ():
+            if row["epoch"] < self._first_epoch:
+                progress.begin_after(row)
         while True:
             ended = self._ended.is_set()
             for row in self._tail.new_rows():
@@ -43,6 +46,7 @@ class Follower(threading.Thread):
                 self._sender.put(row)
             if ended:
                 break
+            progress.tick()
             self._ended.wait(0.1)
 
     def stop(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
@@ -11,53 +13,97 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
+    Task,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
-    TimeRemainingColumn,
 )
+from rich.table import Column
+from rich.text import Text
 
 from sargnn import steps
 from sargnn.data.schema import Schema
-from sargnn.tracking.scores import show_score
+from sargnn.tracking.epochs import EpochFigures, human_seconds
+
+EVERY_S = "SARGNN_PROGRESS_S"
+"""The environment variable with the seconds between plain lines; fewer in a notebook, where one takes the other's place."""
+_EVERY_S, _SILENCE_S, _WIDTH = 5.0, 30.0, 80
 
 
 class EpochProgress:
-    """A progress bar on a terminal; a plain line per epoch where stderr is none. Use as a context manager."""
+    """A progress bar on a terminal; elsewhere a plain line every few seconds. Use as a context manager.
 
-    def __init__(self, epochs: int) -> None:
-        self.epochs = epochs
+    Args:
+        epochs: how many there will be. every_s: seconds between plain lines; the first epoch and the last always have one.
+    """
+
+    def __init__(self, epochs: int, every_s: float | None = None) -> None:
         self.console = Console(stderr=True, soft_wrap=True)
+        self._figures = EpochFigures(epochs)
+        self._every_s = float(os.environ.get(EVERY_S, _EVERY_S)) if every_s is None else every_s
         self._bar: Progress | None = None
         self._task: TaskID | None = None
+        self._said_at = time.monotonic()
+        self._said = 0
+        self._patience_s = _SILENCE_S
 
     def __enter__(self) -> EpochProgress:
         if self.console.is_terminal:
             self._bar = Progress(
-                TextColumn("training"), BarColumn(bar_width=20), MofNCompleteColumn(), TextColumn("{task.fields[figures]}"),
-                TimeRemainingColumn(compact=True), console=self.console,
-            )  # fmt: skip
+                BarColumn(bar_width=8), MofNCompleteColumn(), _FiguresColumn(self._figures, self.console), console=self.console
+            )
             self._bar.start()
-            self._task = self._bar.add_task("training", total=self.epochs, figures="starting workers")
+            self._task = self._bar.add_task("training", total=self._figures.epochs)
         return self
+
+    def begin_after(self, row: dict[str, Any]) -> None:
+        """Note an epoch that was over before the run was gone on with."""
+        self._figures.take(row, before=True)
 
     def update(self, row: dict[str, Any]) -> None:
         """Show one epoch."""
-        figures = f"loss {row['loss']:.4f}"
-        if row.get("val_metric") is not None:
-            name = "" if row["metric"] == "accuracy" else f" {row['metric']}"
-            figures += f"  val{name} {show_score(row['val_metric'], row['metric'])}"
+        first = not self._figures.row
+        self._figures.take(row)
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=row["epoch"] + 1, figures=figures)
-        else:
-            self.console.print(
-                f"epoch {row['epoch'] + 1}/{self.epochs}  {figures}  {row['epoch_time_s']:.3f} s", highlight=False
-            )
+            self._bar.update(self._task, completed=self._figures.done)
+        elif first or self._figures.done == self._figures.epochs or time.monotonic() - self._said_at >= self._every_s:
+            self._say()
+
+    def tick(self) -> None:
+        """Called every moment: says that an epoch is under way where that takes long and nothing else can be said."""
+        silent_s = time.monotonic() - self._said_at
+        if self._bar is None and silent_s >= self._patience_s:
+            self._patience_s *= 2
+            what = f"epoch {self._figures.done + 1}/{self._figures.epochs}"
+            self.console.print(f"{what} is under way, {human_seconds(silent_s)} since the line before", highlight=False)
+
+    def _say(self) -> None:
+        figures = self._figures
+        head = f"epoch {figures.done}/{figures.epochs}  "
+        self.console.print(head + figures.line(_WIDTH - len(head)), highlight=False)
+        self._said_at, self._said, self._patience_s = time.monotonic(), figures.done, _SILENCE_S
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._bar is not None:
             self._bar.stop()
+        elif self._said < self._figures.done:
+            self._say()
+
+
+class _FiguresColumn(ProgressColumn):
+    """What ``EpochFigures`` says, as long as the terminal is wide; its time left counts down between epochs."""
+
+    def __init__(self, figures: EpochFigures, console: Console) -> None:
+        super().__init__(Column(no_wrap=True))
+        self._figures, self._console = figures, console
+
+    def render(self, task: Task) -> Text:
+        if not self._figures.row:
+            return Text("starting workers, then the first epoch")
+        taken = 8 + 2 * len(str(self._figures.epochs)) + 4
+        return Text(self._figures.line(self._console.width - taken))
 
 
 class Steps:

@@ -1,0 +1,82 @@
+"""What is worth trying after a run: commands that this machine can run, with one thing changed."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from sargnn.cli.command_line import read_command_line
+from sargnn.cli.conf_files import show_path
+from sargnn.cli.verbs import VERBS
+from sargnn.config import RunConfig, parse
+from sargnn.errors import SargnnError
+
+_WIDTH = 80
+_MOST = 2
+
+
+def next_commands(config: RunConfig, overrides: Sequence[str], run_dir: Path) -> list[tuple[str, str]]:
+    """At most four commands, each with what it is for: the same run changed, predictions, runs side by side.
+
+    Args:
+        overrides: of the run that just ended, with its ``--config-dir``. run_dir: its folder.
+    """
+    from sargnn.training import checkpoint
+
+    program = ("" if shutil.which("sargnn") else f"{show_path(Path(sys.executable).parent)}/") + "sargnn"
+    found: list[tuple[str, str]] = []
+    for change, purpose in _changes(config):
+        words = _changed(overrides, change)
+        if len(found) < _MOST and _can_run(words):
+            found.append((" ".join([f"{program} train", *map(shlex.quote, words)]), purpose))
+    if checkpoint.existing(run_dir):
+        found.append((f"{program} predict run={shlex.quote(show_path(run_dir))}", "its predictions for all nodes"))
+    if not config.tracking.enabled:
+        return [*found, (f"{program} compare", "runs side by side")]
+    uri = f" tracking.uri={shlex.quote(config.tracking.uri)}" if config.tracking.uri else ""
+    return [*found, (f"{program} ui{uri}", "runs side by side, in the browser")]
+
+
+def show_commands(commands: Sequence[tuple[str, str]]) -> list[str]:
+    """Lines to print: each purpose behind its command where all have room, else before it."""
+    behind = [f"  {command}  # {purpose}" for command, purpose in commands]
+    if all(len(text) <= _WIDTH for text in behind):
+        return behind
+    return [text for command, purpose in commands for text in (f"  # {purpose}", f"  {command}")]
+
+
+def _changes(config: RunConfig) -> Iterator[tuple[str, str]]:
+    """Settings to change, the most telling first."""
+    if 2 * config.world <= len(os.sched_getaffinity(0)) and config.partitioner.file is None:
+        yield f"world={2 * config.world}", "less memory each, the same losses"
+    if config.world > 1 and config.mode.name != "domain_parallel":
+        yield "mode=domain_parallel", "the same losses, in the usual way: more memory"
+    if config.world > 1 and config.mode.name != "sar":
+        yield "mode=sar", "the same losses in less memory"
+    if config.model.name == "sage":
+        yield "model=gat", "attention instead of means"
+    yield f"seed={config.seed + 1}", "how much is chance?"
+
+
+def _changed(overrides: Sequence[str], change: str) -> list[str]:
+    """The run's words with one thing changed: without what was said of that, and of the options of a group that changes."""
+    key = change.partition("=")[0]
+    dropped = (key, "run_dir", "run_name", "init_from")
+    kept = [one for one in overrides if one.lstrip("+").partition("=")[0] not in dropped]
+    return [*(one for one in kept if not one.startswith(f"{key}.")), change]
+
+
+def _can_run(words: Sequence[str]) -> bool:
+    from sargnn.cli.compose import compose_verb
+    from sargnn.launch.check import check_strategies
+
+    try:
+        line = read_command_line(VERBS["train"], words)
+        check_strategies(parse(compose_verb("train", line.overrides, folders=line.folders)))
+    except SargnnError:
+        return False
+    return True
