@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,34 @@ def test_a_command_can_be_composed(command: str, page: str, monkeypatch: pytest.
         mapping = compose_verb(verb.config, point)
         if verb.config == "train":
             parse(mapping)
+
+
+OF_A_USER = ("load.py", "make_graph.py", "five_lines.py", "look.py", "mine/", "FOLDER", "elsewhere/", "smoothed", "~")
+"""Files and folders that the documents' readers make themselves, or name themselves."""
+
+
+def written() -> set[str]:
+    """What the documents' commands write where they are given, by default or as they say."""
+    found = {"stores/", "runs/x/", "sweeps/x/", "mlflow.db", "mlartifacts/", ".mlflow.db.lock", "compare/", "bench/", "data/"}
+    for page in PAGES:
+        for line in re.findall(r"^ {4}(\S.+)$", page.read_text(), flags=re.M):
+            command = line.split(" #")[0].split("  ")[0].strip()
+            if command.startswith("cp "):
+                found.add(command.split()[-1])
+            if command.startswith("sargnn "):
+                found |= set(re.findall(r" (?:out|run_dir|bench_dir|store_dir)=(\S+)", command))
+                found |= {f"slurm/{name}.sbatch" for name in re.findall(r"^sargnn slurm .*run_name=(\S+)", command)}
+                found |= set(re.findall(r" > (\S+)", command))
+    return {one for one in found if not one.startswith(OF_A_USER)}
+
+
+def test_the_documents_commands_leave_nothing_untracked() -> None:
+    places = sorted(written())
+    assert {"conf/slurm/mine.yaml", "slurm/first.sbatch", "data/ogbn_products"} <= set(places)
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is no clone, and git says nothing of it")
+    done = subprocess.run(["git", "check-ignore", *places], cwd=ROOT, capture_output=True, text=True)
+    assert set(places) == set(done.stdout.split()), done.stderr
 
 
 def test_links_lead_somewhere() -> None:
