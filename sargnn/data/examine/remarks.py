@@ -51,7 +51,7 @@ def _of_nodes(nodes: NodeFindings, of_type: str, width: int, settings: Mapping[s
     silent = nodes.without_in_edges - nodes.without_edges
     if silent:
         scored = nodes.split_without_in_edges
-        split = f" {scored:,} of the nodes without in-edges are in the split." if scored else ""
+        split = f" {scored:,} of the nodes without in-edges {'is' if scored == 1 else 'are'} in the split." if scored else ""
         nodes_of = f"{_count(silent, 'node')}{of_type}{_share(silent, nodes.count)} {_have(silent)}"
         yield Remark(
             f"{nodes_of} out-edges but no in-edges: messages travel from source to destination, so "
