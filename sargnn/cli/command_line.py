@@ -64,6 +64,8 @@ def read_command_line(verb: Verb, arguments: Sequence[str]) -> CommandLine:
             show = _shows(text or next(rest, ""))
         elif word == "--resolve" and verb.config:
             continue  # what is shown is resolved anyhow
+        elif word.startswith("--") and (flagged := own.get(word[2:])) is not None and flagged.flag:
+            settings[flagged.name] = True
         elif word.startswith("-") and (not equals or not verb.config):
             raise ConfigError(f"There is no flag '{word}'.", allowed=nearest(word, verb.flags))
         elif word.startswith("--"):

@@ -1,77 +1,123 @@
-"""``sargnn compare``: runs side by side, as a table and as plots."""
+"""``sargnn compare``: runs side by side, as a table and pictures, one page, JSON or CSV."""
 
 from __future__ import annotations
 
-import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from sargnn.cli.command_line import CommandLine
 from sargnn.errors import ConfigError
 
+if TYPE_CHECKING:
+    from sargnn.comparison.charts import Picture
+    from sargnn.comparison.groups import Group
+    from sargnn.comparison.runs import LeftOut, Run
+
+FOLDER = "compare"
+
 
 def main(line: CommandLine) -> int:
-    """Print the table, write the plots."""
-    runs = read_runs([Path(folder) for folder in line.words] or sorted(p for p in Path("runs").glob("*") if p.is_dir()))
-    if not runs:
-        raise ConfigError("There is no finished run to compare.", hint="sargnn train makes one in runs/; or name run folders")
-    from sargnn.cli.compare_curves import losses_equal, over_seeds, seeds_table
-    from sargnn.tracking.plots import write_plots
+    """Print the table, or JSON or CSV; write the pictures, or the page."""
+    from sargnn.comparison.charts import make_pictures
+    from sargnn.comparison.export import as_csv, as_json
+    from sargnn.comparison.groups import make_groups
+    from sargnn.comparison.losses import losses_equal
+    from sargnn.comparison.runs import find_folders, no_run_left, read_runs
+    from sargnn.tracking.find_runs import find_run
     from sargnn.tracking.progress import say
-    from sargnn.tracking.tables import compare_table
 
-    compare_table(runs)
-    if line.settings["seeds"]:
-        seeds_table(over_seeds(runs))
-    equal = losses_equal(runs) if line.settings["losses"] == "equal" else True
-    out = Path(str(line.settings["out"]))
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        written = write_plots(runs, out)
-    except OSError as error:
-        raise ConfigError(f"The folder cannot be written: {error.strerror}.", given=str(out)) from error
-    say(f"plots: {', '.join(str(path) for path in written)}")
+    asked = line.settings
+    out, is_page = _place(str(asked["out"]))
+    if asked["json"] and asked["csv"]:
+        raise ConfigError("One form is printed at a time.", given="--json --csv", allowed="--json or --csv")
+    folders, no_runs = find_folders(line.words)
+    baseline = find_run(str(asked["baseline"])) if asked["baseline"] else None
+    if baseline is not None and baseline.resolve() not in [one.resolve() for one in folders]:
+        folders.append(baseline)
+    runs, damaged = read_runs(folders)
+    left_out = [*no_runs, *damaged]
+    for one in left_out:
+        say(f"left out: {one.folder} ({one.reason})")
+    if not runs:
+        raise no_run_left(left_out)
+    groups = make_groups(runs)
+    pictures = make_pictures(groups, _group_of(baseline, groups))
+    if asked["seeds"]:
+        _refuse_repeats(groups)
+    equal, said = losses_equal(runs) if asked["losses"] == "equal" else (True, [])
+    if asked["json"]:
+        print(as_json(runs, groups, pictures, left_out))
+    elif asked["csv"]:
+        print(as_csv(runs, groups), end="")
+    else:
+        _print_tables(runs, groups, seeds=bool(asked["seeds"]))
+    for text in said:
+        say(text)
+    if asked["out"] or not (asked["json"] or asked["csv"]):
+        _write(out, is_page, runs, groups, pictures, left_out)
     return int(not equal)
 
 
-def read_runs(folders: Sequence[Path]) -> list[dict[str, Any]]:
-    """Summaries of finished runs, each with ``name``, ``run_dir`` and ``epochs`` (its lines of ``metrics.jsonl``).
-
-    Raises:
-        ConfigError: a folder that is no run folder.
-        SargnnError: a file of a run that is damaged, named.
-    """
-    from sargnn.config import load
-    from sargnn.tracking.files import CONFIG, MetricsTail
+def _write(
+    out: Path, is_page: bool, runs: Sequence[Run], groups: Sequence[Group], pictures: Sequence[Picture],
+    left_out: Sequence[LeftOut],
+) -> None:  # fmt: skip
     from sargnn.tracking.progress import say
-    from sargnn.tracking.summary import read_summary
 
-    runs = []
-    for folder in folders:
-        if not (folder / CONFIG).is_file():
-            if folder.parent == Path("runs"):
-                continue
-            points = [path for path in sorted(folder.glob("*")) if (path / CONFIG).is_file()]
-            hint = f"a sweep's points: sargnn compare {folder}/*/" if points else "a run folder holds config.yaml"
-            raise ConfigError("This is no run folder.", given=str(folder), hint=hint)
-        name = load(folder / CONFIG).name
-        summary, epochs = read_summary(folder), list(MetricsTail(folder).new_rows())
-        status = summary.status if summary is not None and epochs else "not over"
-        if summary is not None and status == "finished":
-            runs.append(summary.as_dict() | {"name": name, "run_dir": str(folder), "epochs": epochs})
-        else:
-            say(f"left out: {folder} ({status})")
-    names = [run["name"] for run in runs]
-    for run, name in zip(runs, names, strict=True):
-        if names.count(name) > 1:
-            run["name"] = _label(Path(run["run_dir"])) or run["run_dir"]
-    return runs
-
-
-def _label(folder: Path) -> str | None:
-    """What a sweep calls its point."""
     try:
-        return str(json.loads((folder.parent / "sweep.json").read_text())["labels"][int(folder.name[:3])])
-    except (OSError, ValueError, KeyError, IndexError, TypeError, RecursionError):
+        if is_page:
+            from sargnn.cli.repeat import command_of
+            from sargnn.comparison.page import write_page
+
+            write_page(out, runs, groups, pictures, {run.name: command_of(run.settings) for run in runs}, left_out)
+            say(f"report: {out}")
+        else:
+            from sargnn.comparison.draw import write_pngs
+
+            out.mkdir(parents=True, exist_ok=True)
+            say(f"plots: {', '.join(str(path) for path in write_pngs(pictures, out))}")
+    except OSError as error:
+        what = "The report" if is_page else "The folder"
+        raise ConfigError(f"{what} cannot be written: {error.strerror}.", given=str(out)) from error
+
+
+def _place(text: str) -> tuple[Path, bool]:
+    """Where the pictures go, and whether that is a page. Raises ``ConfigError`` for another file's name."""
+    out = Path(text or FOLDER).expanduser()
+    if out.is_dir() or not out.suffix:
+        return out, False
+    if out.suffix != ".html":
+        raise ConfigError("Pictures go into a folder, or into one page.", given=text, allowed="out=FOLDER, out=REPORT.html")
+    return out, True
+
+
+def _group_of(folder: Path | None, groups: Sequence[Group]) -> Group | None:
+    """The group of a run. Raises ``ConfigError`` for a run that cannot be compared."""
+    if folder is None:
         return None
+    for group in groups:
+        if any(run.folder.resolve() == folder.resolve() for run in group.members):
+            return group
+    raise ConfigError("The run to compare with has not finished.", given=f"baseline={folder}", hint="name another one")
+
+
+def _refuse_repeats(groups: Sequence[Group]) -> None:
+    again = [group for group in groups if group.repeat > 1]
+    if again:
+        twins = [run for group in groups for run in group.members if run.telling == again[0].first.telling]
+        same = ", ".join(str(run.folder) for run in twins if run.seed == again[0].first.seed)
+        raise ConfigError("Two runs have the same settings and the same seed.", given=same, hint="name one of them")
+
+
+def _print_tables(runs: Sequence[Run], groups: Sequence[Group], *, seeds: bool) -> None:
+    from rich.console import Console
+
+    from sargnn.comparison.table import groups_lines, runs_lines
+
+    width = max(80, Console(file=sys.stdout).width)
+    lines = runs_lines(runs, width)
+    if seeds:
+        lines += ["", *groups_lines(groups, width)]
+    print("\n".join(lines))

@@ -23,6 +23,7 @@ class Setting:
         allowed: the only values; none: all.
         low, high: bounds of a whole number, themselves allowed.
         names: what the value is a path of, for completion.
+        flag: ``--NAME`` says true.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Setting:
     low: int | None = None
     high: int | None = None
     names: Literal["text", "run", "folder"] = "text"
+    flag: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,8 @@ class Verb:
     def flags(self) -> tuple[str, ...]:
         """All that it knows."""
         composing = ("--config-dir",) + (() if self.changes_a_run else ("--cfg",)) if self.config else ()
-        return ("--help", *composing, *(("-m",) if self.sweeps else ()), *self.instead)
+        own = (f"--{setting.name}" for setting in self.settings if setting.flag)
+        return ("--help", *composing, *(("-m",) if self.sweeps else ()), *own, *self.instead)
 
 
 STORE_DIR = Setting("store_dir", "stores", "where stores are kept", names="folder")
@@ -232,24 +235,28 @@ _EVALUATE = Verb(
 )
 _COMPARE = Verb(
     "compare",
-    "runs side by side: a table and plots",
-    usage="[RUN_DIR ...] [out=FOLDER] [seeds=true] [losses=equal]",
-    text="A table of runs with the best of each column marked, and plots of memory and epoch time against workers by mode, of "
-    "loss and of the validation metric over epochs, in FOLDER. Without run folders: all of runs/. seeds=true: also a row of "
-    "mean and standard deviation for runs that differ in the seed only. losses=equal: also how far each run's losses are "
-    "from the first one's, in each epoch that both have; exit code 1 beyond 1e-4 of the first loss in fp32, or 1e-8 of each in "
-    "fp64.",
+    "runs side by side: a table, plots, a report",
+    usage="[RUN ...] [out=FOLDER] [baseline=RUN] [--json|--csv]",
+    text="A table of runs with the settings in which they differ, and plots in FOLDER, or all of it in one page that needs "
+    "nothing else. A RUN is a name, a run folder, a sweep or a pattern; without one all of runs/. Runs that differ in the seed "
+    "alone are drawn as their mean with its spread; a mean is taken over nothing else. seeds=true: these means as a table. "
+    "losses=equal: also how far each run's losses are from the first one's, in each epoch that both have; exit code 1 beyond "
+    "1e-4 of the first loss in fp32, or 1e-8 of each in fp64.",
     entry="sargnn.cli.compare:main",
     examples=(
         ("compare", "everything in runs/"),
-        ("compare runs/sage-sar-w4-s0 runs/gat-sar-w4-s0", ""),
-        ("compare sweeps/KEY/*/ seeds=true", "a sweep over seed=range(5)"),
+        ("compare sage-sar-w4-s0 'gat-*' out=report.html", ""),
+        ("compare KEY seeds=true", "a sweep over seed=range(5)"),
+        ("compare 'w*' baseline=w1", "also bars of ratios"),
         ("compare before after losses=equal", "does a change keep every loss?"),
     ),
     settings=(
-        Setting("out", "compare", "the folder of the plots", names="folder"),
-        Setting("seeds", False, "a row for runs that differ in the seed only"),
+        Setting("out", "", "folder of the plots, or a page .html; else compare", names="folder"),
+        Setting("baseline", "", "a run that the others are set against", names="run"),
+        Setting("seeds", False, "also a table of means over seeds"),
         Setting("losses", "any", "equal: compare every loss with the first run's", allowed=("any", "equal")),
+        Setting("json", False, "or --json: print runs, groups, all that is drawn", flag=True),
+        Setting("csv", False, "or --csv: print a row per run", flag=True),
     ),
     takes="run folders",
 )

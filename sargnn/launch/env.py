@@ -12,11 +12,12 @@ from pathlib import Path
 from platformdirs import user_cache_path
 
 from sargnn.config import RunConfig
+from sargnn.tracking.provenance import usable_cores
 
 
 def default_threads(world: int) -> int:
     """Threads per worker: the cores this process may use, shared out, at least one."""
-    return max(1, len(os.sched_getaffinity(0)) // world)
+    return max(1, usable_cores() // world)
 
 
 def compiled_sources() -> list[Path]:

@@ -23,14 +23,14 @@ from sargnn.partition.store import PartitionInfo, open_part, partition_info
 from sargnn.profile import Profile
 from sargnn.tracking import files
 from sargnn.tracking.inputs import Inputs, read_inputs
-from sargnn.tracking.memory import private_bytes
+from sargnn.tracking.memory import private_bytes, resident_bytes
 from sargnn.tracking.summary import FINISHED, INTERRUPTED, Summary, write_summary
 from sargnn.training import checkpoint
 from sargnn.training.build import make_trainer
 from sargnn.training.loop import Trainer
 from sargnn.training.predict import MANIFEST, write_predictions
 from sargnn.training.start_from import open_start
-from sargnn.training.summary import describe_run, flow_lines, flow_rows, measure_results
+from sargnn.training.summary import describe_run, flow_lines, flow_rows, measure_results, memory_parts
 
 
 def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Callable[[Heartbeat], None]) -> None:
@@ -52,7 +52,7 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Ca
         on_joining(heartbeat)
         heartbeat.start()
     group = Group.from_environment(config.comm.backend, config.comm.timeout_s, rank, world, traffic, Profile(config.profile))
-    before_loading = private_bytes()
+    before_loading, base = private_bytes(), resident_bytes()
     trainer = make_trainer(config, open_part(info.path, rank), info.num_classes, group)
     if inputs.checkpoint:
         trainer.first_epoch = checkpoint.load(trainer, Path(inputs.checkpoint), moments=inputs.predict is None)
@@ -70,6 +70,7 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Ca
             print(line, flush=True)
         _train(trainer, config, run_dir, info.dataset_hash)
         figures = measure_results(trainer, group) | {"mfg": flows, "startup_time_s": startup_time_s}
+        figures["memory_bytes"] = memory_parts(trainer, base)
         private = group.gather(torch.tensor(before_loading, dtype=torch.int64))
         figures["private_bytes_before_loading"] = [int(one) for one in private]
         if rank == 0:

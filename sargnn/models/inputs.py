@@ -59,6 +59,10 @@ class Inputs(nn.Module, ABC):
         """Parameters of which every worker has its own rows only; their gradients are complete without a sum."""
         return []
 
+    def held(self) -> list[Tensor]:
+        """Tables beside the rows of ``load`` that it keeps, other than parameters."""
+        return []
+
     def whole_tables(self) -> dict[str, tuple[int, int]]:
         """Name in this module -> shape over all workers, of the parameters that ``load`` shards."""
         return {}
@@ -160,6 +164,9 @@ class TypedRows(Inputs):
 
     def sharded(self) -> list[nn.Parameter]:
         return list(self.embeddings.values())
+
+    def held(self) -> list[Tensor]:
+        return list(self._features.values())
 
     def whole_tables(self) -> dict[str, tuple[int, int]]:
         return {f"embeddings.{name}": (self.schema.count(t), self.width) for t, name in self._embedded.items()}

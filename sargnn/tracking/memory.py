@@ -54,15 +54,18 @@ class PeakMeter:
     Attributes:
         baseline_bytes: resident memory once graph, features and parameters were read in and nothing else was.
         process_peak_bytes: the largest resident set seen so far.
+        training_bytes: the largest peak of this process's epochs above the baseline.
     """
 
     baseline_bytes: int
     process_peak_bytes: int = 0
+    training_bytes: int = 0
 
     @classmethod
     def here(cls) -> PeakMeter:
         """With the present resident set as the baseline."""
-        return cls(resident_bytes(), peak_bytes())
+        baseline = resident_bytes()
+        return cls(baseline, max(baseline, peak_bytes()))
 
     def begin(self) -> None:
         """Start a phase."""
@@ -74,6 +77,33 @@ class PeakMeter:
         peak = peak_bytes()
         self.process_peak_bytes = max(self.process_peak_bytes, peak)
         return max(0, peak - self.baseline_bytes)
+
+
+PARTS = ("base", "graph", "features", "parameters", "training", "other")
+"""What a worker's largest resident set is made of, in the order in which it comes to be (``split_peak``)."""
+
+
+def split_peak(base_bytes: int, features_bytes: int, parameters_bytes: int, meter: PeakMeter) -> dict[str, int]:
+    """A worker's largest resident set, by ``PARTS``; they add up to ``meter.process_peak_bytes`` exactly.
+
+        base        resident before the worker opened its part: the interpreter and libraries, also what processes share
+        graph       the rest of the baseline: edges in blocks, lists of halo rows, ids, degrees, labels, split
+        features    what the first layer reads, counted: tables mapped from the store and copies of them
+        parameters  of the model, with embeddings, counted; their optimizer's state belongs to training
+        training    the largest epoch's peak above the baseline
+        other       what loading, an evaluation, a checkpoint or Correct & Smooth took beyond that
+
+    Args:
+        base_bytes: measured. features_bytes, parameters_bytes: counted, at most the growth since then.
+    """
+    base = min(base_bytes, meter.baseline_bytes)
+    loaded = meter.baseline_bytes - base
+    parameters = min(parameters_bytes, loaded)
+    features = min(features_bytes, loaded - parameters)
+    training = min(meter.training_bytes, meter.process_peak_bytes - meter.baseline_bytes)
+    other = meter.process_peak_bytes - meter.baseline_bytes - training
+    graph = loaded - features - parameters
+    return dict(zip(PARTS, (base, graph, features, parameters, training, other), strict=True))
 
 
 def _field(name: str) -> int:

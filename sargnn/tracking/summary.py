@@ -35,9 +35,13 @@ class Summary:
         comm_bytes_per_epoch: payload of row exchange by all ranks; collectives are not counted.
         peak_rss_bytes, peak_train_bytes, peak_evaluate_bytes, peak_smooth_bytes: one per rank.
         private_bytes_before_loading: one per rank, what a worker had for itself before it opened its part.
+        memory_bytes: one per rank, the parts that add up to ``peak_rss_bytes``: base, graph, features, parameters, training,
+            other (``tracking.memory.split_peak``). Of a resumed run, and so is ``peak_rss_bytes``: of the process that ended
+            it, while ``peak_train_bytes`` is of all its epochs.
         profile_s, profile_cpu_s, profile_work: by category, one per rank; with ``profile=true``.
         mfg: rows, halo rows and edges by view and layer; with ``mfg=true``.
         world, mode, model, kernel, dataset, num_params, edge_cut, halo_rows, cache_static, sharded_params: what ran.
+        cpu, cores: of rank 0's machine: the processor's model, and how many of its cores the process may use.
         config_hash: of what decides the losses. dataset_hash, partition_hash, git_sha, versions: provenance.
         extra: keys that this version does not know, as they stand in the file.
     """
@@ -72,6 +76,7 @@ class Summary:
     peak_evaluate_bytes: list[int] | None = None
     peak_smooth_bytes: list[int] | None = None
     private_bytes_before_loading: list[int] | None = None
+    memory_bytes: dict[str, list[int]] | None = None
     profile_s: dict[str, list[float]] | None = None
     profile_cpu_s: dict[str, list[float]] | None = None
     profile_work: dict[str, list[float]] | None = None
@@ -91,6 +96,8 @@ class Summary:
     partition_hash: str | None = None
     git_sha: str | None = None
     versions: dict[str, str] | None = None
+    cpu: str | None = None
+    cores: int | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from rich.console import Console
 from rich.table import Table
 
-from sargnn.data.labels import SMALLER_IS_BETTER
 from sargnn.tracking.memory import human_bytes
 from sargnn.tracking.progress import say
 from sargnn.tracking.scores import column_of, show_score
@@ -121,42 +119,6 @@ def _figures(summary: Summary | None, *, named: bool) -> list[str]:
         f"{summary.epoch_time_s:.3f}",
         human_bytes(max(summary.peak_train_bytes)),
     ]
-
-
-def compare_table(runs: Sequence[dict[str, Any]]) -> None:
-    """Print runs side by side; the best of each column is marked with *."""
-    table = Table(title="runs; * is the best of its column")
-    table.add_column("run", overflow="fold", min_width=12)
-    table.add_column("world", justify="right", no_wrap=True)
-    metrics = list(dict.fromkeys(run.get("metric") or "accuracy" for run in runs))
-    runs = [run | {run.get("metric") or "accuracy": run.get("test_metric_at_best_val")} for run in runs]
-    columns: list[tuple[str, str, Any, Any, Any]] = [
-        (f"test {column_of(one)}", one, lambda v: v, min if one in SMALLER_IS_BETTER else max, partial(show_score, metric=one))
-        for one in metrics
-    ]
-    columns += [
-        ("epoch s", "epoch_time_s", lambda v: v, min, lambda v: f"{v:.3f}"),
-        ("wait s", "comm_wait_time_s", lambda v: v, min, lambda v: f"{v:.3f}"),
-        ("sent/epoch", "comm_bytes_per_epoch", lambda v: v, min, human_bytes),
-        ("peak/worker", "peak_train_bytes", max, min, human_bytes),
-    ]
-    if any(run.get("test_acc_smoothed") is not None for run in runs):
-        columns.insert(len(metrics), ("smoothed", "test_acc_smoothed", lambda v: v, max, lambda v: f"{v:.4f}"))
-    for title, *_ in columns:
-        table.add_column(title, justify="right", no_wrap=True)
-    values = [[None if run.get(key) is None else read(run[key]) for run in runs] for _, key, read, _, _ in columns]
-    best = [
-        pick([v for v in column if v is not None], default=None)
-        for column, (_, _, _, pick, _) in zip(values, columns, strict=True)
-    ]
-    for number, run in enumerate(runs):
-        cells = []
-        for column, top, (_, _, _, _, show) in zip(values, best, columns, strict=True):
-            value = column[number]
-            cells.append("-" if value is None else show(value) + ("*" if value == top and len(runs) > 1 else " "))
-        name = run["name"] if run["mode"] in run["name"] else f"{run['name']} ({run['mode']})"
-        table.add_row(name, str(run["world"]), *cells)
-    Console().print(table)
 
 
 def attention_table(rows: Sequence[dict[str, Any]]) -> None:

@@ -228,6 +228,7 @@ class Trainer:
         elapsed = time.perf_counter() - started
         wait, sent = traffic.wait_s, traffic.sent_bytes
         peak = self.meter.end()
+        self.meter.training_bytes = max(self.meter.training_bytes, peak)
 
         asked = self.requests.take()
         figures = [elapsed, elapsed - wait, wait, sent, peak, asked.checkpoint, asked.stop]

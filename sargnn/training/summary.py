@@ -10,7 +10,8 @@ from sargnn.comm.group import Group
 from sargnn.config import RunConfig
 from sargnn.models.stack import GraphLayer
 from sargnn.partition.store import PartitionInfo
-from sargnn.tracking.provenance import versions
+from sargnn.tracking.memory import split_peak
+from sargnn.tracking.provenance import cpu_model, usable_cores, versions
 from sargnn.training.history import SPLIT_KEYS, History, steady
 from sargnn.training.loop import Trainer
 
@@ -30,6 +31,8 @@ def describe_run(config: RunConfig, info: PartitionInfo, git_sha: str | None) ->
         "partition_hash": info.partition_hash,
         "git_sha": git_sha,
         "versions": versions(),
+        "cpu": cpu_model(),
+        "cores": usable_cores(),
     }
 
 
@@ -65,6 +68,24 @@ def _evaluated(history: History) -> dict[str, Any]:
         found[name.format("metric")] = value
         found[name.format("acc")] = value if history.metric == "accuracy" else None
     return found
+
+
+def memory_parts(trainer: Trainer, base_bytes: int) -> dict[str, list[int]]:
+    """Every rank's largest resident set by its parts (``tracking.memory.split_peak``); every rank must call it.
+
+    Args:
+        base_bytes: this rank's resident set before it opened its part.
+    """
+    views = (trainer.training, trainer.evaluation, trainer.whole)
+    gathered = [view.inputs for view in views if view is not None and view.inputs is not None]
+    tables = [trainer.rows, *trainer.model.inputs.held(), *gathered]
+    bytes_at = {table.ctypes.data: table.nbytes for table in trainer.graph.part.features}
+    bytes_at |= {storage.data_ptr(): storage.nbytes() for storage in (table.untyped_storage() for table in tables)}
+    embeddings = sum(table.nbytes for table in trainer.sharded)  # runs of the rows
+    parameters = sum(one.nbytes for one in trainer.model.parameters())
+    found = split_peak(base_bytes, sum(bytes_at.values()) - embeddings, parameters, trainer.meter)
+    every = torch.stack(trainer.engine.group.gather(torch.tensor(list(found.values()), dtype=torch.int64)))
+    return dict(zip(found, every.T.tolist(), strict=True))
 
 
 def measure_results(trainer: Trainer, group: Group) -> dict[str, Any]:

@@ -1,33 +1,32 @@
-"""``sargnn compare``: means over seeds, and equality of losses."""
+"""``sargnn compare``: what it prints and writes, what it leaves out, means over seeds, and equality of losses."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import shutil
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 import pytest
 
-from sargnn.cli.compare import _label, read_runs
-from sargnn.cli.compare_curves import over_seeds
+import sargnn
+from sargnn.comparison.figures import over_seeds
+from sargnn.comparison.losses import deviation
 from sargnn.errors import ConfigError
-from sargnn.tracking.curves import deviation, mean_and_deviation
+from tests.comparison.folders import write_run, write_twelve
 from tests.in_process import sargnn_here as run
 
-TINY = ["debug=tiny", "tracking=none"]
 
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
     """Two seeds, and one of them in another mode on another world."""
-    folder = tmp_path_factory.mktemp("runs")
-    for words in (["seed=0"], ["seed=1"], ["seed=0", "mode=one_shot", "world=1"]):
-        done = run(folder, "train", *TINY, *words)
-        assert done.returncode == 0, done.stderr
-    return folder
+    write_run(tmp_path / "runs" / "s0", 0)
+    write_run(tmp_path / "runs" / "s1", 1, "seed=1")
+    write_run(tmp_path / "runs" / "other", 2, "mode=one_shot", "world=1")
+    return tmp_path
 
 
 def changed(folder: Path, name: str, key: str, value: Any) -> None:
@@ -35,51 +34,127 @@ def changed(folder: Path, name: str, key: str, value: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
 
 
-def test_means_over_seeds(runs: Path, tmp_path: Path) -> None:
-    folders = sorted((runs / "runs").iterdir())
-    summaries = {path.name: json.loads((path / "summary.json").read_text()) for path in folders}
-    rows = over_seeds(read_runs(folders))
-    assert sorted(row["seeds"] for row in rows) == [[0], [0, 1]]
-    (both,) = (row for row in rows if len(row["seeds"]) == 2)
-    pair = [one for name, one in summaries.items() if "one_shot" not in name]
-    assert both["test_acc"] == (mean(o["test_acc"] for o in pair), stdev(o["test_acc"] for o in pair))
-    assert both["last_loss"] == (mean(o["losses"][-1] for o in pair), stdev(o["losses"][-1] for o in pair))
-    assert both["test_acc_smoothed"] is None and "-s0" not in both["name"]
-    done = run(runs, "compare", "seeds=true", f"out={tmp_path}")
-    assert done.returncode == 0 and "over seeds" in done.stdout and f"{both['last_loss'][0]:.4f}" in done.stdout
+def test_names_folders_and_patterns(place: Path) -> None:
+    done = run(place, "compare")
+    assert done.returncode == 0 and done.stdout.startswith("3 runs on synthetic"), done.stderr
+    names = {path.name for path in (place / "compare").iterdir()}
+    wanted = {"loss", "loss_seconds", "accuracy", "memory", "epoch_time", "figures", "memory_parts"}
+    assert names == {f"{name}.png" for name in wanted}
+    assert all((place / "compare" / name).read_bytes().startswith(b"\x89PNG") for name in names)
+    done = run(place, "compare", "s*", "runs/other", "out=plots", "baseline=s1")
+    assert done.returncode == 0 and "3 runs" in done.stdout and (place / "plots" / "baseline.png").exists(), done.stderr
+    done = run(place, "compare", "s0", "--json", "baseline=other")
+    assert done.returncode == 0 and not (place / "compare.html").exists()
+    assert [one["name"] for one in json.loads(done.stdout)["runs"]] == ["s0", "other"]  # the baseline is compared, too
+
+
+def test_means_over_seeds(place: Path) -> None:
+    done = run(place, "compare", "seeds=true", "out=plots")
+    assert done.returncode == 0 and "over seeds" in done.stdout, done.stderr
+    both = over_seeds([2.0 / 4, 2.25 / 4])
+    assert both is not None and f"{both.mean:.4f}" in done.stdout and f"±{both.std:.4f}" in done.stdout
+    assert "(2 seeds)" in done.stdout and "other (1 seed)" in done.stdout
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
+    shutil.copytree(place / "runs" / "s1", place / "again")
+    done = run(place, "compare", "s0", "s1", "again", "seeds=true")
+    assert done.returncode == 1 and "same seed" in done.stderr and "again" in done.stderr
 
 
-def test_the_same_seed_twice_is_no_mean(runs: Path, tmp_path: Path) -> None:
-    first = sorted((runs / "runs").iterdir())[0]
-    for name in ("a", "b"):
-        shutil.copytree(first, tmp_path / name)
-    with pytest.raises(ConfigError, match="same seed"):
-        over_seeds(read_runs([tmp_path / "a", tmp_path / "b"]))
+def test_json_and_csv_are_all_that_is_printed(place: Path) -> None:
+    done = run(place, "compare", "--json")
+    document = json.loads(done.stdout)
+    assert done.returncode == 0 and not (place / "compare").exists()
+    assert [one["members"] for one in document["groups"]] == [["other"], ["s0", "s1"]]
+    assert document["groups"][0]["differs"] == {"mode": "one_shot", "world": 1}
+    assert document["pictures"]["loss"]["charts"][0]["series"][1]["ys"][0] == 2.125
+    for word in ("--csv", "csv=true"):
+        rows = list(csv.DictReader(io.StringIO(run(place, "compare", word).stdout)))
+        assert [(row["run"], row["group"], row["mode"]) for row in rows] == [
+            ("other", "0", "one_shot"), ("s0", "1", "sar"), ("s1", "1", "sar")
+        ]  # fmt: skip
+    done = run(place, "compare", "--csv", "out=plots")
+    assert done.returncode == 0 and (place / "plots" / "loss.png").exists() and done.stdout.startswith("run,folder,")
 
 
-def test_equal_losses(runs: Path, tmp_path: Path) -> None:
-    shutil.copytree(runs / "runs", tmp_path / "runs")
-    names = {("one_shot" in path.name, path.name[-1]): path.name for path in (tmp_path / "runs").iterdir()}
-    first, other, seed = (names[key] for key in ((False, "0"), (True, "0"), (False, "1")))
-    both = [f"runs/{first}", f"runs/{other}", "losses=equal"]
-    done = run(tmp_path, "compare", *both)
-    assert done.returncode == 0 and "within 1e-04" in done.stderr and ": equal" in done.stderr, done.stderr
-    losses = json.loads((tmp_path / "runs" / other / "summary.json").read_text())["losses"]
-    changed(tmp_path, other, "losses", [*losses[:-1], losses[-1] + 3e-4 * losses[0]])
-    done = run(tmp_path, "compare", *both)
-    assert done.returncode == 1 and "BEYOND" in done.stderr and f"epoch {len(losses)}" in done.stderr, done.stderr
-    shutil.copytree(tmp_path / "runs" / first, tmp_path / "again")
-    done = run(tmp_path, "compare", f"runs/{first}", "again", "losses=equal")
-    assert done.returncode == 0 and "the same to the last bit" in done.stderr, done.stderr
-    for words, what in (
-        ([f"runs/{first}", f"runs/{seed}", "losses=equal"], "seed: 1 instead of 0"),
-        ([f"runs/{first}", "losses=equal"], "at least 2"),
+def test_one_page(tmp_path: Path) -> None:
+    write_twelve(tmp_path / "runs")
+    harmful = tmp_path / "runs" / "<b>x"
+    (tmp_path / "runs" / "base").rename(harmful)
+    done = run(tmp_path, "compare", "out=deep/report.html", "baseline=<b>x")
+    assert done.returncode == 0 and "report: deep/report.html" in done.stderr, done.stderr
+    text = (tmp_path / "deep" / "report.html").read_text()
+    assert "<b>" not in text and "&lt;b&gt;x" in text and "http" not in text.replace("http-equiv", "")
+    assert text.count("data:image/svg+xml") == 8
+    assert "sargnn train tracking=none model.hidden=32 epochs=4 world=2 threads=1</code>" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["out=report.pdf"], "out=FOLDER, out=REPORT.html"),
+        (["--json", "--csv"], "--json or --csv"),
+        (["baseline=nobody"], "no such run"),
+        (["s00"], "s0"),
+        (["--jsn"], "--json"),
         (["losses=same"], "any, equal"),
         (["seeds=perhaps"], "true or false"),
+        (["s0", "losses=equal"], "at least 2"),
+        (["s0", "s1", "losses=equal"], "seed: 1 instead of 0"),
+        (["out=runs/s0/config.yaml/x"], "cannot be written"),
+    ],
+)
+def test_mistakes(place: Path, words: list[str], what: str) -> None:
+    done = run(place, "compare", *words)
+    assert done.returncode == 1 and what in done.stderr and "Traceback" not in done.stderr, (words, done.stderr)
+
+
+def test_broken_folders_are_named_and_the_rest_goes_on(place: Path) -> None:
+    (place / "runs" / "other" / "summary.json").write_text("{")
+    (place / "runs" / "empty").mkdir()
+    write_run(place / "runs" / "unfinished", 3)
+    (place / "runs" / "unfinished" / "summary.json").unlink()
+    done = run(place, "compare", "out=plots")
+    assert done.returncode == 0 and "2 runs" in done.stdout
+    for line in (
+        "left out: runs/empty (there is no config.yaml)",
+        "left out: runs/unfinished (not over)",
+        "left out: runs/other",
     ):
-        done = run(tmp_path, "compare", *words)
-        assert done.returncode == 1 and what in done.stderr and "Traceback" not in done.stderr, (words, done.stderr)
+        assert line in done.stderr
+    assert "summary.json" in done.stderr
+    done = run(place, "compare", "other", "runs/empty", "baseline=s0", "--json")
+    assert done.returncode == 0 and len(json.loads(done.stdout)["left_out"]) == 2
+    done = run(place, "compare", "baseline=unfinished")
+    assert done.returncode == 1 and "baseline=runs/unfinished" in done.stderr
+    done = run(place, "compare", "runs/empty")
+    assert done.returncode == 1 and "no finished run" in done.stderr and "runs/empty" in done.stderr
+
+
+def test_equal_losses(place: Path) -> None:
+    both = ["s0", "other", "losses=equal", "out=plots"]
+    losses = json.loads((place / "runs" / "s0" / "summary.json").read_text())["losses"]
+    changed(place, "other", "losses", [*losses[:-1], losses[-1] + 0.9e-4 * losses[0]])
+    done = run(place, "compare", *both)
+    assert done.returncode == 0 and "within 1e-04" in done.stderr and ": equal" in done.stderr, done.stderr
+    changed(place, "other", "losses", [*losses[:-1], losses[-1] + 3e-4 * losses[0]])
+    done = run(place, "compare", *both)
+    assert done.returncode == 1 and "BEYOND" in done.stderr and f"epoch {len(losses)}" in done.stderr, done.stderr
+    shutil.copytree(place / "runs" / "s0", place / "again")
+    done = run(place, "compare", "s0", "again", "losses=equal", "--csv")
+    assert done.returncode == 0 and "the same to the last bit" in done.stderr, done.stderr
+
+
+def test_from_python(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    (place / "runs" / "other" / "summary.json").unlink()
+    table = sargnn.compare(["s*", sargnn.load("runs/other")])
+    assert list(table.index) == ["s0", "s1", "other"] and list(table["seed"])[:2] == [0, 1]
+    assert table.loc["s1", "loss"] == 2.25 / 4 and table.loc["s0", "peak_rss_bytes"] == 210_000_000 + 6000
+    assert (
+        list(table["status"])[:2] == ["finished"] * 2 and table["status"].isna()["other"] and table.loc["other", "epochs"] == 4
+    )
+    with pytest.raises(ConfigError, match="no such run"):
+        sargnn.compare("nobody")
 
 
 def test_the_contracts_tolerance() -> None:
@@ -100,12 +175,7 @@ def test_the_contracts_tolerance() -> None:
 
 
 def test_mean_and_deviation() -> None:
-    assert mean_and_deviation([1.0, 2.0, 3.0]) == (2.0, 1.0)
-    assert mean_and_deviation([1.0]) == (1.0, 0.0)
-    assert mean_and_deviation([1.0, None]) is None and mean_and_deviation([]) is None
-
-
-@pytest.mark.parametrize("content", ["[]", '{"labels": 3}', "[" * 100_000, '{"labels": ["a"]}'])
-def test_a_damaged_list_of_a_sweeps_points_gives_no_label(content: str, tmp_path: Path) -> None:
-    (tmp_path / "sweep.json").write_text(content)
-    assert _label(tmp_path / "001") is None
+    found = over_seeds([1.0, 2.0, 3.0])
+    assert found is not None and (found.mean, found.std, found.n) == (2.0, 1.0, 3)
+    assert (one := over_seeds([1.0])) is not None and (one.mean, one.std, one.n) == (1.0, 0.0, 1)
+    assert over_seeds([1.0, None]) is None and over_seeds([]) is None

@@ -174,6 +174,8 @@ def test_the_configuration_is_shown_and_nothing_runs(sargnn: Sargnn, tmp_path: P
         (["compare", "runs/"], ["runs/one", "runs/two"]),
         (["compare", "o"], ["out="]),
         (["compare", "out=r"], ["out=runs"]),
+        (["compare", "baseline=runs/o"], ["baseline=runs/one"]),
+        (["compare", "--"], ["--help", "--json", "--csv"]),
         (["track", "--follow", ""], ["runs/one", "runs/two"]),
         (["slurm", "--status", ""], ["runs/one", "runs/two"]),
         (["slurm", "slurm.no"], ["slurm.nodes="]),

@@ -79,7 +79,7 @@ def test_a_worker_imports_neither_mlflow_nor_pandas_nor_dgl() -> None:
         (["prepare", "dataset=ogb_dri"], ["'dataset' has no option", "ogb_dir"]),
         (["partition", "partitioner=metsi"], ["'partitioner' has no option", "metis"]),
         (["partition", "dataset.num_nodes=5", "world=6"], ["more workers than nodes"]),
-        (["compare", "nowhere"], ["no run folder", "nowhere"]),
+        (["compare", "nowhere"], ["no such run", "nowhere"]),
         (["compare"], ["no finished run"]),
         (["compare", "otu=x"], ["no setting 'otu'", "out"]),
         (["track"], ["run folder must be named"]),

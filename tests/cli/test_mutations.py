@@ -25,7 +25,7 @@ VALID = [
     ["check", "dataset=synthetic", "dataset.num_nodes=50", "json=true"],
     ["partition", "dataset.num_nodes=50", "world=2", "partitioner=range"],
     ["bench", "kernels", "widths=[8,16]", "operations=[sum]"],
-    ["compare", "runs/a", "out=x"],
+    ["compare", "runs/a", "out=x", "--json", "baseline=b"],
     ["track", "runs/a"],
     ["clean", "what=all", "yes=false"],
     ["info", "store_dir=stores"],

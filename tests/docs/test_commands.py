@@ -44,7 +44,7 @@ def test_a_command_can_be_composed(command: str, page: str, monkeypatch: pytest.
     verb = verb_of(words)
     given = words[2 if words[0] == "bench" else 1 :]
     flags = [word for word in given if word.startswith("-")]
-    assert set(flags) <= {"-m", "--cfg", "--follow", "--status", "--help"}, page
+    assert set(flags) <= {"-m", "--cfg", "--follow", "--status", "--help", *verb.flags}, page
     if verb.config is None or "--status" in flags:
         known = {setting.name for setting in verb.settings}
         assert {word.partition("=")[0] for word in given if "=" in word} <= known, f"{page}: {command}"

@@ -26,7 +26,7 @@ CONTRACT = (
     "status losses test_acc val_acc best_val_acc test_acc_at_best_val test_acc_smoothed val_acc_smoothed epoch_time_s "
     "evaluate_time_s startup_time_s partition_time_s compute_time_s comm_wait_time_s comm_bytes_per_epoch peak_rss_bytes "
     "peak_train_bytes peak_evaluate_bytes world mode model kernel dataset num_params edge_cut halo_rows config_hash "
-    "dataset_hash partition_hash git_sha versions"
+    "dataset_hash partition_hash git_sha versions memory_bytes cpu cores"
 ).split()
 
 
@@ -87,6 +87,10 @@ def test_the_summary_keeps_the_contract(finished: tuple[Path, subprocess.Complet
     assert summary["comm_bytes_per_epoch"] == sum(summary["halo_rows"]) * 4 * (2 * 16 + 2 * 10)
     assert summary["cache_static"] is True and summary["kernel"] == "fused" and summary["profile_s"] is None
     assert all(private < 60e6 for private in summary["private_bytes_before_loading"])
+    parts = summary["memory_bytes"]
+    assert [sum(column) for column in zip(*parts.values(), strict=True)] == summary["peak_rss_bytes"]
+    assert parts["training"] == summary["peak_train_bytes"] and sum(parts["features"]) == 600 * 64 * 4
+    assert parts["parameters"] == [4 * summary["num_params"]] * 2 and min(parts["base"] + parts["graph"]) > 0
 
 
 def test_the_run_folder_is_whole(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from sargnn.comm.group import Group
+from sargnn.comparison.losses import deviation
 from sargnn.config import RunConfig
 from sargnn.data.dataset import Dataset
 from sargnn.engine.modes import MODES
 from sargnn.errors import ConfigError, KernelError
 from sargnn.kernels import KERNELS
 from sargnn.partition import PARTITIONERS
-from sargnn.tracking.curves import deviation
 from tests.graphs import nasty_graph
 from tests.parity import cases
 from tests.pool import pool

@@ -1,13 +1,15 @@
-"""Loss curves set against each other, and figures over seeds."""
+"""Loss curves set against each other."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import mean, stdev
 
+from sargnn.comparison.runs import Run
+from sargnn.config import differing, load
 from sargnn.errors import ConfigError
+from sargnn.tracking.files import CONFIG
 
 TOLERANCES = {"fp64": 1e-8, "fp32": 1e-4}
 """The exactness contract, by precision: fp64 relative to each epoch's loss, fp32 to the first epoch's."""
@@ -61,9 +63,38 @@ def _relative(one: float, want: float, scale: float) -> float:
     return 0.0 if one == want else abs(one - want) / scale if scale else math.inf
 
 
-def mean_and_deviation(values: Sequence[float | None]) -> tuple[float, float] | None:
-    """Mean and sample standard deviation (0 of a single value); None where a value is missing."""
-    found = [value for value in values if value is not None]
-    if len(found) < len(values) or not found:
-        return None
-    return mean(found), stdev(found) if len(found) > 1 else 0.0
+DECIDES_NO_CURVE = ("epochs:", "model.order:")
+
+
+def losses_equal(runs: Sequence[Run]) -> tuple[bool, list[str]]:
+    """Whether each run's losses are within the exactness contract of the first one's, and what to say of each.
+
+    Raises:
+        ConfigError: fewer than two runs, or runs whose settings that decide losses differ.
+    """
+    if len(runs) < 2:
+        raise ConfigError("Losses are compared between finished runs.", given=f"{len(runs)}", allowed="at least 2")
+    wanted = runs[0]
+    first = load(wanted.folder / CONFIG)
+    fine, lines = True, []
+    for run in runs[1:]:
+        changed = [one for one in differing(first, load(run.folder / CONFIG)) if not one.startswith(DECIDES_NO_CURVE)]
+        if changed:
+            raise ConfigError(
+                "Runs differ in what decides their losses.", given=f"{run.folder}: {'; '.join(changed)}",
+                hint=f"compare it with runs of the settings of {wanted.folder}",
+            )  # fmt: skip
+        found = deviation(run.result.losses, wanted.result.losses, first.precision)
+        fine &= found.within
+        same = "the same to the last bit" if found.bits_equal else f"largest difference {found.relative:.2e}"
+        where = "" if found.bits_equal else (
+            f" of {'its' if first.precision == 'fp64' else 'the first'} loss, in epoch {found.epoch}, "
+            f"{'within' if found.within else 'BEYOND'} {found.tolerance:.0e}"
+        )  # fmt: skip
+        lines.append(f"{_named(run)}: {found.epochs} epochs, {same}{where}")
+    lines.append(f"losses set against {_named(wanted)}: {'equal' if fine else 'NOT equal'}")
+    return fine, lines
+
+
+def _named(run: Run) -> str:
+    return f"{run.name} ({run.settings['mode.name']}, world {run.world})"

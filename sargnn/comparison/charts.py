@@ -1,0 +1,255 @@
+"""What the pictures show, as numbers: series with names, points and spreads. Drawing (``draw``) adds nothing to them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from statistics import mean
+from typing import Any, Literal
+
+from sargnn.comparison.figures import over_seeds, parts_of
+from sargnn.comparison.groups import Group
+from sargnn.comparison.runs import Run
+from sargnn.tracking.memory import PARTS
+
+MB = 1e6
+MOST_WORKERS_SHOWN = 32
+"""Beyond so many bars the picture of memory shows only the largest worker of each group."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """A curve, a point, a bar, or a part of all bars.
+
+    Attributes:
+        xs, ys: where; ys are means over seeds. spread: sample standard deviation of each, 0 of one seed.
+        members: the runs that it is made of. points: of each x the values of single seeds.
+    """
+
+    name: str
+    xs: list[float]
+    ys: list[float]
+    spread: list[float]
+    members: list[str]
+    points: list[list[float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One pair of axes.
+
+    Attributes:
+        kind: ``curves`` over epochs or seconds; ``workers``: against their number; ``bars``: a row per group, or ``dots`` where
+            0 is of no meaning; ``stack``: a row per worker, a series per part.
+        title: what is drawn, with its unit. x_label: below the axis. rows: names of the rows of bars; a series' xs count them.
+        line: a value that is marked.
+    """
+
+    kind: Literal["curves", "workers", "bars", "dots", "stack"]
+    title: str
+    x_label: str
+    series: list[Series]
+    rows: list[str] = field(default_factory=list)
+    line: float | None = None
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One file, with one chart or several side by side. ``key``: the file's name; ``title``: what it shows, in words."""
+
+    key: str
+    title: str
+    charts: list[Chart]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For scripts."""
+        return dataclasses.asdict(self)
+
+
+def make_pictures(groups: Sequence[Group], baseline: Group | None = None) -> list[Picture]:
+    """All pictures for which there is something to draw."""
+    metrics = dict.fromkeys(row["metric"] for group in groups for run in group.members for row in run.epochs if "metric" in row)
+    losses, seconds = curves(groups, "loss", None), curves(groups, "loss", None, seconds=True)
+    found = [
+        Picture("loss", "training loss over epochs", [Chart("curves", "training loss", "epoch", losses)]),
+        Picture("loss_seconds", "training loss over time", [Chart("curves", "training loss", "seconds of training", seconds)]),
+        *(
+            Picture(one, f"validation {one} over epochs", [Chart("curves", f"validation {one}", "epoch", values)])
+            for one in metrics
+            for values in [curves(groups, "val_metric", one)]
+        ),
+        _against_workers(groups, "memory", "peak_train_bytes", MB, "peak training memory of a worker, MB"),
+        _against_workers(groups, "epoch_time", "epoch_time_s", 1.0, "median epoch time, s"),
+        Picture("figures", "time, memory, traffic and score; a dot per seed", _bars(groups)),
+        Picture("memory_parts", "resident memory of workers", [memory_stack(groups)]),
+    ]
+    if baseline is not None:
+        found.append(Picture("baseline", f"times that of {baseline.name}", ratios(groups, baseline)))
+    return [one for one in found if any(chart.series for chart in one.charts)]
+
+
+def curves(groups: Sequence[Group], key: str, metric: str | None, *, seconds: bool = False) -> list[Series]:
+    """A curve per group: the mean over its seeds, at the epochs that all of them have.
+
+    Args:
+        key: of a line of ``metrics.jsonl``. metric: only epochs that were evaluated by it; None: all.
+        seconds: against the training time up to the end of the epoch (mean over the seeds) instead of the epoch's number.
+    """
+    found = []
+    for group in groups:
+        each = [_points(run, key, metric) for run in group.members]
+        epochs = [epoch for epoch in each[0] if all(epoch in one for one in each)]
+        if not epochs:
+            continue
+        values = [[one[epoch][1] for one in each] for epoch in epochs]
+        spreads = [spread for one in values if (spread := over_seeds(one)) is not None]
+        xs = [mean(one[epoch][0] for one in each) if seconds else float(epoch) for epoch in epochs]
+        names = [run.name for run in group.members]
+        found.append(Series(group.name, xs, [one.mean for one in spreads], [one.std for one in spreads], names, values))
+    return found
+
+
+def _points(run: Run, key: str, metric: str | None) -> dict[int, tuple[float, float]]:
+    """Epoch, from 1 -> (seconds of training until its end, value)."""
+    until = accumulate(float(row["epoch_time_s"]) for row in run.epochs)
+    return {
+        row["epoch"] + 1: (time_s, float(row[key]))
+        for row, time_s in zip(run.epochs, until, strict=True)
+        if row.get(key) is not None and math.isfinite(row[key]) and metric in (None, row.get("metric"))
+    }
+
+
+def _against_workers(groups: Sequence[Group], name: str, key: str, unit: float, title: str) -> Picture:
+    series = []
+    for line in scaling_lines(groups):
+        spreads = [(group, spread) for group in line if (spread := group.figures[key]) is not None]
+        if spreads:
+            series.append(
+                Series(
+                    _line_name([group for group, _ in spreads]),
+                    [float(group.first.world) for group, _ in spreads],
+                    [spread.mean / unit for _, spread in spreads],
+                    [spread.std / unit for _, spread in spreads],
+                    [run.name for group, _ in spreads for run in group.members],
+                    [[value / unit for value in group.values[key] if value is not None] for group, _ in spreads],
+                )
+            )
+    words = title.partition(",")[0]
+    return Picture(name, f"{words} against the number of workers", [Chart("workers", title, "workers", series)])
+
+
+def scaling_lines(groups: Sequence[Group]) -> list[list[Group]]:
+    """Groups that differ in the number of workers alone, in its order; a group that differs otherwise is a line by itself.
+
+    Where the machine's cores are known, groups whose workers have the threads that sargnn shares out by itself are a line too:
+    nobody has set threads there. No line is a part of another one.
+    """
+    lines: dict[str, list[Group]] = {}
+    for group in groups:
+        alone = {key: value for key, value in group.first.telling.items() if key != "world"}
+        threads, cores, world = alone.get("threads"), alone.get("cores"), group.first.world
+        kinds = [alone]
+        if isinstance(cores, int) and threads == max(1, cores // world):
+            kinds.append(alone | {"threads": "shared out"})
+        for kind in kinds:
+            key = json.dumps([kind, group.repeat], sort_keys=True, default=str)
+            lines.setdefault(key, []).append(group)
+    found: list[list[Group]] = []
+    for line in sorted(lines.values(), key=len, reverse=True):
+        if not any(all(any(one is other for other in longer) for one in line) for longer in found):
+            found.append(line)
+    places = {id(group): number for number, group in enumerate(groups)}
+    found.sort(key=lambda line: min(places[id(group)] for group in line))
+    return [sorted(line, key=lambda group: group.first.world) for line in found]
+
+
+def _line_name(line: Sequence[Group]) -> str:
+    """What the names have in common but for the world, else all names."""
+    if len(line) == 1:
+        return line[0].name
+    rests = {re.sub(r"-w\d+(?=-|$)|\s*\bworld=\d+", "", group.name).strip() for group in line}
+    if len(rests) == 1 and (rest := next(iter(rests))):
+        return rest
+    names = [group.name for group in line]
+    return ", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} more to {names[-1]}"
+
+
+def _bars(groups: Sequence[Group]) -> list[Chart]:
+    charts = [
+        _figure_bars(groups, "epoch_time_s", 1.0, "median epoch time, s"),
+        _figure_bars(groups, "peak_train_bytes", MB, "peak training memory, MB"),
+        _figure_bars(groups, "peak_rss_bytes", MB, "resident memory, MB"),
+        _figure_bars(groups, "comm_bytes_per_epoch", MB, "sent in an epoch, MB"),
+    ]
+    for metric in dict.fromkeys(group.first.metric for group in groups):
+        charts.append(_figure_bars(groups, "test_score", 1.0, f"test {metric}", metric))
+    return [chart for chart in charts if chart.series]
+
+
+def _figure_bars(groups: Sequence[Group], key: str, unit: float, title: str, metric: str | None = None) -> Chart:
+    """A row per group; ``metric``: only of those judged by it, as dots."""
+    series = []
+    for row, group in enumerate(groups):
+        spread = group.figures[key]
+        if spread is not None and metric in (None, group.first.metric):
+            series.append(_bar(group, row, [value / unit for value in group.values[key] if value is not None]))
+    return Chart("bars" if metric is None else "dots", title, "", series, [group.name for group in groups])
+
+
+def _bar(group: Group, row: int, values: list[float]) -> Series:
+    spread = over_seeds(values)
+    assert spread is not None
+    return Series(group.name, [float(row)], [spread.mean], [spread.std], [run.name for run in group.members], [values])
+
+
+def ratios(groups: Sequence[Group], baseline: Group) -> list[Chart]:
+    """Every group's figures over the baseline's mean; none where that is 0 or missing."""
+    charts = []
+    for key, title in (
+        ("epoch_time_s", "epoch time"), ("peak_train_bytes", "peak training memory"), ("peak_rss_bytes", "resident memory"),
+        ("comm_bytes_per_epoch", "sent in an epoch"),
+    ):  # fmt: skip
+        unit = baseline.figures[key]
+        if unit is not None and unit.mean > 0:
+            charts.append(dataclasses.replace(_figure_bars(groups, key, unit.mean, f"{title}, ratio"), line=1.0))
+    return charts
+
+
+def memory_stack(groups: Sequence[Group]) -> Chart:
+    """A row per worker and group, its parts on each other, MB, means over seeds; of many workers only each group's largest."""
+    every = sum(group.first.world for group in groups) <= MOST_WORKERS_SHOWN
+    rows: list[str] = []
+    parts: list[tuple[Group, list[dict[str, int]]]] = []
+    for group in groups:
+        of_seeds = [parts_of(run) for run in group.members]
+        if not all(of_seeds):
+            continue
+        if every:
+            ranks = range(min(map(len, of_seeds)))
+            names = [group.name if len(ranks) == 1 else f"{group.name}, rank {rank}" for rank in ranks]
+            found = [[one[rank] for one in of_seeds] for rank in ranks]
+        else:
+            names, found = [group.name], [[max(one, key=lambda each: sum(each.values())) for one in of_seeds]]
+        for name, seeds in zip(names, found, strict=True):
+            if len({tuple(one) for one in seeds}) > 1:  # some of before the parts were measured
+                seeds = [{"total": sum(one.values())} for one in seeds]
+            rows.append(name)
+            parts.append((group, seeds))
+    series = [one for name in (*PARTS, "total") if (one := _part(name, parts)).xs]
+    title = "resident memory of a worker, MB" if every else "resident memory of the largest worker, MB"
+    return Chart("stack", title, "", series, rows)
+
+
+def _part(name: str, rows: Iterable[tuple[Group, list[dict[str, int]]]]) -> Series:
+    found = [(row, group, [one[name] / MB for one in seeds]) for row, (group, seeds) in enumerate(rows) if name in seeds[0]]
+    spreads = [spread for *_, values in found if (spread := over_seeds(values)) is not None]
+    members = list(dict.fromkeys(run.name for _, group, _ in found for run in group.members))
+    return Series(
+        name, [float(row) for row, *_ in found], [one.mean for one in spreads], [one.std for one in spreads], members,
+        [values for *_, values in found],
+    )  # fmt: skip
