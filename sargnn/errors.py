@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import textwrap
 from collections.abc import Iterable
+
+MOST_SHOWN = 8
+"""Names that a message lists."""
 
 
 class SargnnError(Exception):
@@ -12,7 +16,7 @@ class SargnnError(Exception):
     Args:
         what: what is wrong, one sentence.
         given: what was given, if that helps.
-        allowed: the allowed values, nearest first, or a description of them.
+        allowed: the allowed values, nearest first, or a description of them. Of many the first eight are shown; none, no line.
         hint: what to do next.
     """
 
@@ -27,8 +31,8 @@ class SargnnError(Exception):
         lines = [what]
         if given is not None:
             lines.append(f"  given:   {given}")
-        if allowed is not None:
-            lines.append(f"  allowed: {allowed if isinstance(allowed, str) else ', '.join(allowed)}")
+        if allowed and (text := _listed(allowed)):
+            lines.append(f"  allowed: {text}")
         if hint is not None:
             lines.append(f"  next:    {hint}")
         super().__init__("\n".join(lines))
@@ -62,8 +66,23 @@ class TrainingError(SargnnError):
     """Training that cannot go on, such as a loss that is not finite."""
 
 
+def _listed(allowed: Iterable[str] | str) -> str:
+    if isinstance(allowed, str):
+        return allowed
+    names = list(allowed)
+    text = ", ".join(names if len(names) <= MOST_SHOWN else [*names[:MOST_SHOWN], "..."])
+    return textwrap.fill(text, 69, subsequent_indent=" " * 11, break_long_words=False, break_on_hyphens=False)
+
+
 def nearest(word: str, known: Iterable[str], most: int = 4) -> list[str]:
-    """The ``known`` names, those most like ``word`` first, at most ``most`` of them (all, if none is alike)."""
-    names = list(known)
-    close = difflib.get_close_matches(word, names, n=most, cutoff=0.5)
-    return close or names
+    """The ``known`` names, those most like ``word`` first, at most ``most`` of them, in whatever case; never ``word`` itself.
+
+    If none is alike: all where they are few enough to be read, else none.
+    """
+    names = [name for name in dict.fromkeys(known) if name != word]
+    folded: dict[str, list[str]] = {}
+    for name in names:
+        folded.setdefault(name.casefold(), []).append(name)
+    close = difflib.get_close_matches(word.casefold(), folded, n=most, cutoff=0.5)
+    found = [name for one in close for name in folded[one]][:most]
+    return found or (names if len(names) <= MOST_SHOWN else [])

@@ -99,6 +99,8 @@ def _convert(hint: Any, value: Any, key: str, metadata: Metadata) -> Any:
     if origin in (Union, types.UnionType):
         if value is None and type(None) in options:
             return None
+        if value == "None" and type(None) in options:
+            raise ConfigError(f"'{key}' would be a text.", given=brief(value), hint=f"{key}=null")
         hint = next(option for option in options if option is not type(None))
         return _convert(hint, value, key, metadata)
     if dataclasses.is_dataclass(hint):
@@ -111,10 +113,13 @@ def _convert(hint: Any, value: Any, key: str, metadata: Metadata) -> Any:
         if not isinstance(value, dict) or not all(isinstance(one, str) for one in value):
             raise ConfigError(f"'{key}' must be a mapping.", given=brief(value), allowed="{name: value}")
         return {name: _convert(options[1], one, f"{key}.{name}", metadata) for name, one in value.items()}
+    if hint is not Any and isinstance(value, list | dict):
+        raise ConfigError(
+            f"'{key}' takes one value.", given=brief(value), allowed=_describe(hint), hint=_for_several(key, value)
+        )
     if origin is Literal:
         if value not in options:
-            allowed = [str(o).lower() if isinstance(o, bool) else str(o) for o in options]
-            raise ConfigError(f"'{key}' has a value that is not known.", given=brief(value), allowed=allowed)
+            raise ConfigError(f"'{key}' has a value that is not known.", given=brief(value), allowed=_describe(hint))
         return value
     if hint is Any:
         return value
@@ -123,13 +128,41 @@ def _convert(hint: Any, value: Any, key: str, metadata: Metadata) -> Any:
     if hint is str and isinstance(value, int | float) and not isinstance(value, bool):
         value = brief(value)  # a name such as 2024 reaches us as a number
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
-        raise ConfigError(f"'{key}' has the wrong type.", given=brief(value), allowed=_TYPE_NAMES.get(hint, str(hint)))
+        meant = _as_meant(value, hint)
+        hint_for = f"{key}={meant}" if meant is not None else None
+        raise ConfigError(f"'{key}' has the wrong type.", given=brief(value), allowed=_describe(hint), hint=hint_for)
     if hint in (int, float):
         _check_bounds(value, key, metadata)
     return _check_text(value, key, metadata) if hint is str else value
 
 
 _TYPE_NAMES: dict[type, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+
+
+def _describe(hint: Any) -> str | list[str]:
+    """What a value of the type looks like."""
+    if get_origin(hint) is Literal:
+        return [str(one).lower() if isinstance(one, bool) else str(one) for one in get_args(hint)]
+    return _TYPE_NAMES.get(hint, str(hint))
+
+
+def _for_several(key: str, value: Any) -> str | None:
+    """What to write where a list stands for one value."""
+    values = [str(one) for one in value] if isinstance(value, list) else []
+    if not values or not all(re.fullmatch(r"[\w.+-]{1,40}", one) for one in values):
+        return None
+    return f"{key}={values[0]}" if len(values) == 1 else f"-m {key}={','.join(values)} runs them all"
+
+
+def _as_meant(value: Any, hint: Any) -> str | None:
+    """The value of this type that another one stands for, such as 10 for 10.0 or "10"."""
+    try:
+        number = float(value) if isinstance(value, str | float) and hint in (int, float) else math.nan
+    except ValueError:
+        return None
+    if not math.isfinite(number) or (hint is int and not number.is_integer()):
+        return None
+    return str(int(number)) if hint is int else repr(number)
 
 
 def _as_float(value: int) -> float:

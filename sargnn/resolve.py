@@ -65,7 +65,9 @@ def absolute_target(kind: str, target: str) -> str:
     """
     place, _, name = target.rpartition(":")
     if not place or not name.isidentifier():
-        raise ConfigError(f"The target of the {kind} cannot be understood.", given=target, allowed=_FORMS)
+        called = name.partition("(")[0]
+        hint = f"without parentheses: {place}:{called}" if place and called != name and called.isidentifier() else None
+        raise ConfigError(f"The target of the {kind} cannot be understood.", given=target, allowed=_FORMS, hint=hint)
     if not place.endswith(".py"):
         if not all(part.isidentifier() for part in place.split(".")):
             raise ConfigError(f"The target of the {kind} cannot be understood.", given=target, allowed=_FORMS)

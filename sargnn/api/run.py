@@ -21,24 +21,22 @@ class Run:
     """A run that has ended, or is under way elsewhere; figures are read from its folder when they are asked for.
 
     Args:
-        folder: the run folder. quiet: show nothing while it predicts.
+        folder: the run folder, or the run's name in ``runs/``. quiet: show nothing while it predicts.
 
     Attributes:
-        folder: the same, absolute.
+        folder: its folder, absolute.
 
     Raises:
-        ConfigError: there is no run in it.
+        ConfigError: there is no such run.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, quiet: bool = False) -> None:
-        from sargnn.tracking.files import CONFIG
+        from sargnn.tracking.find_runs import find_run
 
         if not isinstance(folder, str | os.PathLike):
             raise ConfigError("A run is named by its folder.", given=repr(folder)[:60], allowed="a text or a path")
         self._quiet = quiet
-        self.folder = Path(folder).expanduser().resolve()
-        if not (self.folder / CONFIG).is_file():
-            raise ConfigError("There is no run in this folder.", given=str(self.folder), hint="a run folder holds config.yaml")
+        self.folder = find_run(os.fspath(folder)).resolve()
 
     @property
     def config(self) -> RunConfig:
@@ -165,5 +163,5 @@ class Run:
 
 
 def load(folder: str | os.PathLike[str]) -> Run:
-    """The run in a folder. Raises ``ConfigError`` where there is none."""
+    """The run in a folder, or of a name in ``runs/``. Raises ``ConfigError`` where there is none."""
     return Run(folder)

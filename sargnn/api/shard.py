@@ -101,11 +101,11 @@ def _config_of(words: list[str]) -> RunConfig:
 
 
 def _make_stores(graph: Any, words: list[str], world: int) -> tuple[list[str], Path]:
-    from sargnn.config import PartitionConfig
     from sargnn.data.prepare import prepare_dataset
     from sargnn.launch.compile import warm_up
     from sargnn.partition.prepare import prepare_partition
     from sargnn.tracking.progress import say
+    from sargnn.verb_config import PartitionConfig
 
     if graph is not None:
         words = store_of_graph(graph, words)

@@ -23,7 +23,7 @@ Row = tuple[str, str]
 def main(line: CommandLine) -> int:
     """Make the dataset store where it is missing; print figures and advice."""
     from sargnn.cli.compose import compose_verb
-    from sargnn.config import parse_check
+    from sargnn.verb_config import parse_check
 
     config = parse_check(compose_verb("check", line.overrides, folders=line.folders))
     config.dataset.check_files()

@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 
 from sargnn.cli.conf_folders import ConfFolders, built_in_folder, find_folders
 from sargnn.cli.settings import convert
+from sargnn.cli.typed import bare_word, chosen_by_name, dashed_word
+from sargnn.cli.unknown import unknown_own_setting, unknown_setting
 from sargnn.cli.verbs import Setting, Value, Verb
-from sargnn.errors import ConfigError, nearest
+from sargnn.errors import ConfigError
 
 SWEEP = ("-m", "--multirun")
 SHOW = ("--cfg", "-c")
 CONFIG_DIR = "--config-dir"
+DRY_RUN = "--dry-run"
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,7 @@ class CommandLine:
         overrides: what is handed to Hydra.
         multirun: ``-m`` was given.
         show: ``--cfg job``: print the configuration and run nothing.
+        dry_run: say what would be done, and do nothing.
         folders: where configuration is looked for.
         instead: the flag that asks for another function of the verb.
     """
@@ -34,6 +38,7 @@ class CommandLine:
     overrides: tuple[str, ...] = ()
     multirun: bool = False
     show: bool = False
+    dry_run: bool = False
     folders: ConfFolders = field(default_factory=built_in_folder)
     instead: str | None = None
 
@@ -54,28 +59,34 @@ def read_command_line(verb: Verb, arguments: Sequence[str]) -> CommandLine:
     settings: dict[str, Value] = {name: setting.default for name, setting in own.items()}
     words: list[str] = []
     overrides: list[str] = []
-    multirun = show = False
-    rest = iter(arguments)
-    for word in rest:
+    multirun = show = dry_run = False
+    rest = iter(enumerate(arguments))
+    for place, word in rest:
         key, equals, text = word.partition("=")
         if word in SWEEP and verb.config:
             multirun = True
+        elif word == DRY_RUN and DRY_RUN in verb.flags:
+            dry_run = True
         elif key in SHOW and verb.config:
-            show = _shows(text or next(rest, ""))
+            show = _shows(text or next(rest, (0, ""))[1])
         elif word == "--resolve" and verb.config:
             continue  # what is shown is resolved anyhow
         elif word.startswith("--") and (flagged := own.get(word[2:])) is not None and flagged.flag:
             settings[flagged.name] = True
-        elif word.startswith("-") and (not equals or not verb.config):
-            raise ConfigError(f"There is no flag '{word}'.", allowed=nearest(word, verb.flags))
-        elif word.startswith("--"):
-            raise ConfigError("A setting is written without dashes.", given=word, hint=f"write {word.lstrip('-')}")
+        elif word.startswith(("-", "–", "—")):
+            raise dashed_word(verb, arguments, place, folders)
         elif equals and key in own:
             settings[key] = convert(own[key], text)
+        elif verb.takes == "one run" and not equals and not settings["run"]:
+            settings["run"] = word
         elif verb.config:
+            if not equals or not key or (not text and _is_bare(arguments[place + 1 : place + 2])):
+                raise bare_word(verb, arguments, place, folders)
+            if (error := chosen_by_name(verb, key, text, folders)) is not None:
+                raise error
             overrides.append(word)
         elif equals:
-            raise _unknown(key, own)
+            raise unknown_own_setting(verb, key, text)
         else:
             words.append(word)
     if multirun and not verb.sweeps:
@@ -86,9 +97,9 @@ def read_command_line(verb: Verb, arguments: Sequence[str]) -> CommandLine:
         _check_changes(verb, own, overrides, folders)
         if show:
             raise ConfigError("A run's configuration is in its folder.", given="--cfg", hint="config.yaml in the run folder")
-    if words and verb.takes == "nothing":
+    if words and verb.takes in ("nothing", "one run"):
         raise ConfigError("This verb takes no such word.", given=words[0], allowed=[f"{name}=..." for name in own])
-    return CommandLine(tuple(words), settings, tuple(overrides), multirun, show, folders)
+    return CommandLine(tuple(words), settings, tuple(overrides), multirun, show, dry_run, folders)
 
 
 def take_folders(verb: Verb, arguments: Sequence[str]) -> tuple[list[str], ConfFolders]:
@@ -108,14 +119,14 @@ def take_folders(verb: Verb, arguments: Sequence[str]) -> tuple[list[str], ConfF
     return others, find_folders(given)
 
 
+def _is_bare(words: Sequence[str]) -> bool:
+    return any("=" not in word and not word.startswith("-") for word in words)
+
+
 def _shows(what: str) -> bool:
     if what not in ("job", "all"):
         raise ConfigError("--cfg shows the configuration.", given=what or "nothing", allowed="--cfg job")
     return True
-
-
-def _unknown(key: str, known: Iterable[str]) -> ConfigError:
-    return ConfigError(f"There is no setting '{key}'.", allowed=nearest(key, known) or "none")
 
 
 def _check_changes(verb: Verb, own: dict[str, Setting], overrides: Sequence[str], folders: ConfFolders) -> None:
@@ -127,4 +138,4 @@ def _check_changes(verb: Verb, own: dict[str, Setting], overrides: Sequence[str]
     for override in overrides:
         key = override.lstrip("+~").partition("=")[0]
         if key.partition(".")[0] not in firsts:
-            raise _unknown(key, known)
+            raise unknown_setting(verb.config, key, overrides, folders, own)

@@ -1,4 +1,4 @@
-"""Shell completion: verbs, groups with their options, settings, run folders.
+"""Shell completion: verbs, groups with their options, settings with their values, names of runs.
 
 ``sargnn completion bash`` prints a script that asks ``sargnn completion --candidates WORD ...`` for what may follow.
 """
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from sargnn.cli.command_line import CONFIG_DIR, CommandLine, take_folders
+from sargnn.cli.conf_files import FileSetting
 from sargnn.cli.conf_folders import ConfFolders
 from sargnn.cli.verbs import VERBS, Setting, Verb
 from sargnn.errors import ConfigError, nearest
@@ -79,7 +80,7 @@ def candidates(words: Sequence[str]) -> list[str]:
 def _of_verb(verb: Verb, before: Sequence[str], last: str) -> list[str]:
     """What may follow a verb, some of it not yet what ``last`` begins."""
     if before and before[-1] in (*verb.instead, CONFIG_DIR):
-        return _run_folders("") if before[-1] in verb.instead else _folders(last)
+        return _run_folders(last) if before[-1] in verb.instead else _folders(last)
     if last.startswith("-"):
         return list(verb.flags)
     key, equals, start = last.partition("=")
@@ -88,7 +89,9 @@ def _of_verb(verb: Verb, before: Sequence[str], last: str) -> list[str]:
         return [f"{key}={value}" for value in _values(settings[key], start)]
     found = [f"{name}=" for name in settings]
     if verb.takes == "run folders":
-        found = [*_run_folders(""), *found]
+        found = [*_run_folders(last), *found]
+    elif verb.takes == "one run" and not any("=" not in word for word in before):
+        found = [*_run_folders(last), *found]
     elif verb.takes == "one of a few":
         found = [*verb.choices, *found]
     elif verb.takes == "one file":
@@ -99,22 +102,36 @@ def _of_verb(verb: Verb, before: Sequence[str], last: str) -> list[str]:
         others, folders = take_folders(verb, before)
     except ConfigError:  # the folder does not exist
         others, folders = take_folders(verb, ())
-    return found + _composed(folders, verb.config, others, last)
+    try:
+        return found + _composed(folders, verb.config, others, last)
+    except ConfigError:  # one of the user's files cannot be read
+        return found
+
+
+_RUNS = ("resume", "init_from")
+"""Settings of a run that name another one."""
 
 
 def _composed(folders: ConfFolders, config: str, before: Sequence[str], last: str) -> list[str]:
     groups, settings = folders.groups(config), folders.settings(config)
-    key, equals, _ = last.partition("=")
+    key, equals, value = last.partition("=")
+    earlier, comma, _ = value.rpartition(",")  # of a sweep: a,b
     if equals and key in groups:
-        return [f"{key}={option}" for option in folders.options(key)]
-    choice = folders.choice(config, before)
-    nested = {}
-    if "." in last:
-        named = {group: choice.options[group] for group in choice.named if "," not in choice.options[group]}
-        nested = folders.nested(groups, named)
+        given = earlier.split(",") if comma else []
+        return [f"{key}={earlier}{comma}{option}" for option in folders.options(key) if option not in given]
+    if equals and key in _RUNS:
+        return [f"{key}={run}" for run in _run_folders(value)]
     if equals:
-        known = settings | nested
-        return [f"{key}=true", f"{key}=false"] if key in known and known[key].value in ("true", "false") else []
+        from sargnn.cli.allowed_values import allowed_values
+
+        return [f"{key}={earlier}{comma}{one}" for one in allowed_values(config, key, before, folders)]
+    nested: dict[str, FileSetting] = {}
+    if "." in last:
+        choice = folders.choice(config, before)
+        for group in groups:
+            options = folders.named_options(group, choice.options[group]) if group in choice.named else folders.options(group)
+            for option in options:
+                nested |= folders.nested([group], {group: option})
     return [f"{name}=" for name in (*groups, *settings, *sorted(nested))]
 
 
@@ -129,8 +146,17 @@ def _values(setting: Setting, start: str) -> list[str]:
 
 
 def _run_folders(start: str) -> list[str]:
-    """The run folders of the working directory, or what a path leads to."""
-    return _folders(start) if "/" in start.removeprefix("runs/") else [str(path) for path in sorted(Path("runs").glob("*"))]
+    """The names of the runs here, or what a path leads to."""
+    from sargnn.tracking.find_runs import SWEEPS, run_names, runs_in
+
+    names = run_names()
+    if "/" in start and not any(name.startswith(start) for name in names):
+        return _folders(start)
+    try:
+        sweeps = [path.name for path in sorted(SWEEPS.iterdir()) if runs_in(path)]
+    except OSError:
+        sweeps = []
+    return [*names, *sweeps]
 
 
 def _files(start: str) -> list[str]:

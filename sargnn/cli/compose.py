@@ -13,18 +13,18 @@ from typing import Any
 
 import yaml
 from hydra import compose, initialize_config_dir
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, Quote, QuotedString
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from sargnn.cli.allowed_values import settings_class
 from sargnn.cli.conf_files import broken_yaml, show_path
 from sargnn.cli.conf_folders import OVERRIDING, ConfFolders, find_folders
+from sargnn.cli.overrides import list_values, parse_overrides, quoted, read_overrides, readable, unreadable
+from sargnn.cli.unknown import unknown_option, unknown_setting
 from sargnn.errors import ConfigError, nearest
 
-_MOST_SHOWN = 12
-_FREE_KEYS = ("dataset.args.", "dataset.args=")
 NOT_OF_A_RUN = ("experiment", "debug", "skip_finished", "resume", "slurm", "bench_dir")
 
 
@@ -79,87 +79,44 @@ def sweep_points(
     Raises:
         ConfigError: several values without ``-m``, or an override that cannot be read.
     """
-    parsed = _parsed(overrides) if multirun else read_overrides(overrides)
+    folders = folders or find_folders()
+    parsed = parse_overrides(overrides) if multirun else read_overrides(overrides)
     swept = [one for one in parsed if one.is_sweep_override()]
     single = [str(one.input_line) for one in parsed if not one.is_sweep_override()]
-    config = _composed(verb, single, folders or find_folders(), with_hydra=True)
+    config = _composed(verb, single, folders, with_hydra=True)
     mode = OmegaConf.select(config, "hydra.mode")
     if not multirun and "MULTIRUN" not in str(mode):
         return None
     params: dict[str, Any] = dict(OmegaConf.select(config, "hydra.sweeper.params") or {})
     given = {one.get_key_element() for one in parsed}
-    lists = [[f"{key}={value}" for value in _values(key, values)] for key, values in params.items() if key not in given]
+    lists = [
+        [f"{key}={value}" for value in _values(key, values, folders)] for key, values in params.items() if key not in given
+    ]
     for one in swept:
         key = one.get_key_element()
-        lists.append([f"{key}={value}" for value in _swept(one)])
+        lists.append([f"{key}={value}" for value in list_values(one, folders)])
     points = [(*single, *point) for point in itertools.product(*lists)]
     if not points:
         raise ConfigError("A sweep has no point.", given=" ".join(overrides), hint="name values: key=a,b,c or key=range(1,5)")
     return points
 
 
-def read_overrides(overrides: Sequence[str]) -> list[Override]:
-    """Overrides with one value each. Raises ``ConfigError`` for one that cannot be read or has several."""
-    parsed = _parsed(overrides)
-    if swept := [one for one in parsed if one.is_sweep_override()]:
-        raise ConfigError(
-            "An override has several values.",
-            given=swept[0].input_line,
-            hint="add -m to run them all; write a list as [a,b], and quote a text",
-        )
-    return parsed
-
-
-def _with_free_keys(overrides: Sequence[str]) -> list[str]:
-    """The same, with a ``++`` before what a file of options cannot name, such as ``dataset.args.KEY``: Hydra wants it so."""
-    return [f"++{one}" if one.startswith(_FREE_KEYS) else one for one in overrides]
-
-
-def _values(key: str, values: Any) -> list[str]:
-    (parsed,) = _parsed([f"{key}={values}"])
-    return _swept(parsed) if parsed.is_sweep_override() else [str(values)]
-
-
-def _swept(override: Override) -> list[str]:
-    try:
-        return list(override.sweep_string_iterator())
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise ConfigError(
-            "A sweep's values cannot be listed.", given=override.input_line, hint="name them: key=a,b,c or key=range(1,5)"
-        ) from error
-
-
-def _parsed(overrides: Sequence[str]) -> list[Override]:
-    overrides = _with_free_keys(overrides)
-    for override in overrides:
-        if override.startswith("~"):
-            raise ConfigError("'~' cannot be used: every setting is needed.", given=override, hint="write key=value")
-        if "=" not in override.lstrip("~"):
-            raise ConfigError("An override cannot be read.", given=override, hint="write key=value or group=option")
-    try:
-        return list(OverridesParser.create().parse_overrides(list(overrides)))
-    except (HydraException, OmegaConfBaseException) as error:
-        raise _unreadable(error) from error
-
-
-def _unreadable(error: Exception) -> ConfigError:
-    override = getattr(error, "override", None)
-    if override is None:
-        return ConfigError(str(error).splitlines()[0] if str(error) else type(error).__name__)
-    return ConfigError("An override cannot be read.", given=override, hint="write key=value, and quote special characters")
+def _values(key: str, values: Any, folders: ConfFolders) -> list[str]:
+    (parsed,) = parse_overrides([f"{key}={values}"])
+    return list_values(parsed, folders) if parsed.is_sweep_override() else [str(values)]
 
 
 def _composed(verb: str, overrides: Sequence[str], folders: ConfFolders, *, with_hydra: bool = False) -> DictConfig:
-    overrides = _with_free_keys(overrides)
-    _parsed(overrides)
+    overrides = readable(overrides)
     groups = folders.groups(verb)
+    _check_keys(verb, parse_overrides(overrides), groups, folders)
     folders.refuse_taken_names(groups)
     searched = []
     if folders.own is not None:
         if (fault := folders.chosen_fault(verb, overrides)) is not None:
             raise fault
-        place = QuotedString(text=f"file://{folders.own.absolute()}", quote=Quote.single).with_quotes()
-        searched = [f"hydra.searchpath=[{place}]"]
+        place = f"file://{folders.own.absolute()}"
+        searched = [f"hydra.searchpath=[{quoted(place)}]"]
     try:
         with initialize_config_dir(config_dir=str(folders.built_in), version_base="1.3"):
             return compose(verb, overrides=[*searched, *overrides], return_hydra_config=with_hydra)
@@ -173,11 +130,35 @@ def _composed(verb: str, overrides: Sequence[str], folders: ConfFolders, *, with
         raise ConfigError("The configuration cannot be composed.", given=text) from error
 
 
+def _check_keys(verb: str, parsed: Sequence[Override], groups: dict[str, str], folders: ConfFolders) -> None:
+    """What Hydra would take and should not: several options of a group at once, and with a ``+`` a setting of another option.
+
+    Raises:
+        ConfigError: it is there.
+    """
+    words = [str(one.input_line) for one in parsed]
+    for one in parsed:
+        key = one.key_or_group
+        if key in groups and (isinstance(one.value(), list | dict) or one.value() == ""):
+            values = one.value()
+            names = [str(name) for name in values] if isinstance(values, list) else []
+            hint = f"-m {key}={','.join(names)} runs them all" if len(names) > 1 else f"write {key}={(names or ['OPTION'])[0]}"
+            raise ConfigError(f"'{key}' takes one option.", given=one.input_line, hint=hint)
+        if not (one.is_add() or one.is_force_add()) or key in groups or key.startswith(("hydra", "slurm")):
+            continue
+        group, _, rest = key.partition(".")
+        known = settings_class(verb, group if rest else None, words, folders)
+        if known is not None and (rest or group).partition(".")[0] not in known.__dataclass_fields__ and "@" not in key:
+            if not rest and group in folders.settings(verb):
+                continue
+            raise unknown_setting(verb, key, words, folders)
+
+
 def _explained(error: Exception, verb: str, overrides: Sequence[str], folders: ConfFolders) -> ConfigError:
     """Hydra's complaint in this project's words."""
     text = str(error)
     if getattr(error, "override", None) is not None:
-        return _unreadable(error)
+        return unreadable(error)
     if "Could not append to config" in text and (known := re.search(r"already at '([\w.]+)'", text)):
         return ConfigError(f"'{known.group(1)}' is a setting already.", hint=f"write {known.group(1)}=... without the +")
     if again := re.search(r"Multiple values for ([\w/]+)", text):
@@ -196,28 +177,15 @@ def _explained(error: Exception, verb: str, overrides: Sequence[str], folders: C
             hint = f"name the file {name}.yaml"
         namers = folders.files_that_choose(verb, overrides, group, name)
         place = f"{group}={name} in {', '.join(map(show_path, namers))}" if namers else None
-        allowed = nearest(name, folders.options(group))
-        return ConfigError(f"'{group}' has no option '{name}'.", given=place, allowed=allowed, hint=hint)
-    key = re.search(r"(?:Could not override|Key|Could not delete from config\. The value of) '([\w./@]+)'", text)
+        return unknown_option(verb, group, name, folders, given=place, hint=hint)
+    key = re.search(r"(?:Could not override|Key|Could not delete from config\. The value of) '([\w./@-]+)'", text)
     if key is not None:
         name = key.group(1)
         if name.startswith("slurm.additional_parameters"):
             example = "+slurm.additional_parameters.mail-type=END"
             return ConfigError("Other options of sbatch are added one by one.", given=name, allowed=f"such as {example}")
-        keys = known_keys(verb, folders)
-        if name in keys:
-            group = name.partition(".")[0]
-            hint = f"choose the option of '{group}' that has it: {group}=OPTION {name}=...; sargnn {verb} --help lists them"
-            return ConfigError(f"The option of '{group}' that is chosen has no setting '{name}'.", hint=hint)
-        same = [one for one in keys if one.rpartition(".")[2] == name]
-        return ConfigError(f"There is no setting '{name}'.", allowed=same or nearest(name, keys)[:_MOST_SHOWN])
+        return unknown_setting(verb, name, overrides, folders)
     if "Ambiguous value" in text:
         given = text.partition("'")[2].partition("'")[0]
         return ConfigError("An override has several values.", given=given, hint="write a list as [a,b,c], and quote a text")
     return ConfigError(text.splitlines()[0] if text else type(error).__name__)
-
-
-def known_keys(verb: str, folders: ConfFolders) -> list[str]:
-    """Every group, every setting of the primary file, and every ``group.key`` of the groups' options."""
-    groups = folders.groups(verb)
-    return sorted({*groups, *folders.settings(verb), *folders.nested(groups)})

@@ -5,6 +5,7 @@ Hydra composes; this reads the same files for help, completion and messages, wit
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -68,6 +69,15 @@ class ConfFile:
 
 def read_file(path: Path) -> ConfFile:
     """Raises ``ConfigError`` with the line for what is no YAML, and for what is no mapping."""
+    try:
+        state = path.stat()
+    except (OSError, ValueError):
+        return _read(path, 0, 0)  # which says why
+    return _read(path, state.st_mtime_ns, state.st_size)
+
+
+@functools.lru_cache(maxsize=1024)
+def _read(path: Path, _changed_ns: int, _size: int) -> ConfFile:
     try:
         text = path.read_text()
         root = yaml.compose(text, yaml.SafeLoader)

@@ -10,9 +10,11 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from fnmatch import fnmatch
 from pathlib import Path
 
 from sargnn.cli.conf_files import ConfFile, FileSetting, read_file, show_path
+from sargnn.cli.hydra_settings import refuse_hydra
 from sargnn.errors import ConfigError, SargnnError
 
 
@@ -183,7 +185,7 @@ class ConfFolders:
         if key in choice.given:
             return None
         for group in dict.fromkeys([*choice.named, key.partition(".")[0]]):
-            for name in choice.options.get(group, "").split(","):
+            for name in self.named_options(group, choice.options.get(group, "")):
                 path = self.own / group / f"{name}.yaml"
                 if not _is_file(path):
                     continue
@@ -197,6 +199,16 @@ class ConfFolders:
                 if key.partition(".")[0] == group:
                     return show_path(path)
         return None
+
+    def named_options(self, group: str, value: str) -> list[str]:
+        """The options that a value names: one, or those of a sweep (``a,b``, ``choice(a,b)``, ``glob(a*,exclude=ab*)``)."""
+        call = re.fullmatch(r"(glob|choice|shuffle|sort)\((.*)\)", value)
+        if call is None or call.group(1) != "glob":
+            return [one.strip() for one in (call.group(2) if call else value).split(",")]
+        include, _, exclude = call.group(2).partition("exclude=")
+        taken, left = (re.findall(r"[^\s,\[\]]+", text.removeprefix("include=")) for text in (include, exclude))
+        options = self.options(group)
+        return [one for one in options if any(fnmatch(one, p) for p in taken) and not any(fnmatch(one, p) for p in left)]
 
     def files_that_choose(self, config: str, words: Iterable[str], group: str, option: str) -> list[Path]:
         """Files of the experiments that ``words`` name which choose this option."""
@@ -214,10 +226,18 @@ class ConfFolders:
         try:
             choice = self.choice(config, words)
             for group in choice.named:
-                self.settings_of(group, choice.options[group])
+                for option in self.named_options(group, choice.options[group]):
+                    self.settings_of(group, option)
+                    self._refuse_hydra(group, option)
         except ConfigError as error:
             return error
         return None
+
+    def _refuse_hydra(self, group: str, option: str) -> None:
+        """Raises ``ConfigError`` where a file sets what is Hydra's own and does nothing here."""
+        for file, package in self._walk(f"{group}/{option}", group.replace("/", "."), ()):
+            for one in file.settings if not package else ():
+                refuse_hydra(one.key, one.value, f"{one.key} in {show_path(one.path)}, line {one.line}")
 
     def _primaries(self, config: str) -> Iterator[ConfFile]:
         """A primary file, behind those that it builds on."""

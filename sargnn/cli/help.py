@@ -6,11 +6,12 @@ Where the command line chooses options, their settings are shown instead of the 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from sargnn.cli.conf_folders import OVERRIDING, Choice, ConfFolders, Option
+from sargnn.cli.unknown import Known, read_known, unknown_option
 from sargnn.cli.verbs import VERBS, Setting, Verb
-from sargnn.errors import ConfigError, nearest
+from sargnn.errors import ConfigError
 
 WIDTH = 80
 _OVERVIEW = """\
@@ -29,7 +30,7 @@ examples:
   sargnn train dataset=arrays dataset.root=FOLDER
   sargnn compare                        the runs of this folder
   sargnn train --help                   groups, options and settings
-  sargnn train --help model=gat         the settings of one option
+  sargnn train model=gat --help         the settings of one option
 
 SARGNN_FULL_ERROR=1 shows tracebacks."""
 
@@ -43,7 +44,8 @@ def help_text(verb: Verb, words: Sequence[str] = (), folders: ConfFolders | None
     """The whole text about a verb.
 
     Args:
-        words: the others of the command line, which may choose options. folders: of a verb that composes.
+        words: the others of the command line: what they choose is shown, and what a group, an option or a setting alone names.
+        folders: of a verb that composes.
 
     Raises:
         ConfigError: a word chooses an option that does not exist, or a file cannot be read.
@@ -54,9 +56,16 @@ def help_text(verb: Verb, words: Sequence[str] = (), folders: ConfFolders | None
     if verb.settings:
         lines += ["", "settings (key=value):", *(_line(*_own(setting)) for setting in verb.settings)]
     if verb.config and folders is not None:
+        known = read_known(verb.config, words, folders)
+        groups, keys, words = _asked(known, words)
         choice = folders.choice(verb.config, words)
-        if choice.named:
-            lines += _chosen(folders, choice)
+        if choice.named or groups or keys:
+            defaults = folders.groups(verb.config)
+            for group in groups:
+                lines += ["", f"options of {group} (the first is the default):", *_options(folders, group, defaults[group])]
+            if keys:
+                lines += ["", "settings (key=value):", *(_line(*_setting(known, key)) for key in keys)]
+            lines += _chosen(folders, choice, verb.config)
             return "\n".join([*lines, "", *_wrap(f"sargnn {verb.name} --help lists all groups and settings.")])
         if not verb.changes_a_run:
             lines += _groups(folders, verb.config, verb)
@@ -68,16 +77,18 @@ def help_text(verb: Verb, words: Sequence[str] = (), folders: ConfFolders | None
         lines += ["", "--cfg job prints the composed configuration and runs nothing."]
     if verb.changes_a_run:
         lines += ["", *_wrap(f"Settings and groups of a run: sargnn {verb.config} --help")]
+    if verb.previews:
+        lines += _wrap("--dry-run says what would be done, with -m for each point, and does nothing.")
     if verb.config:
-        lines += _wrap("--config-dir FOLDER adds a folder's options; without it, those of conf/ here.")
+        lines += _wrap("Options of your own: conf/GROUP/NAME.yaml here, or in the folder that --config-dir FOLDER names.")
     return "\n".join(lines)
 
 
-def check_option(group: str, name: str, options: Iterable[str]) -> None:
+def check_option(config: str, group: str, name: str, folders: ConfFolders) -> None:
     """Raises ``ConfigError`` for an option that a group does not have."""
-    names = list(options)
+    names = list(folders.options(group))
     if name not in names:
-        raise ConfigError(f"'{group}' has no option '{name}'.", allowed=nearest(name, names))
+        raise unknown_option(config, group, name, folders)
 
 
 def _own(setting: Setting) -> tuple[str, str]:
@@ -92,26 +103,59 @@ def _groups(folders: ConfFolders, config: str, verb: Verb) -> list[str]:
     if groups:
         lines += ["", "groups (group=option; the first line of each is the default):"]
     for group, default in groups.items():
-        options = folders.options(group)
-        if default in options:
-            options = {default: options[default]} | options
-        lines += [_line(f"{group}={name}", _about(option)) for name, option in options.items()]
+        lines += _options(folders, group, default)
     example = next((f"{group}={default}" for group, default in groups.items() if default != "null"), "GROUP=OPTION")
     lines += ["", "settings (key=value):"]
     lines += [_line(f"{one.key}={one.value}", one.comment) for one in folders.settings(config).values()]
-    return [*lines, "", *_wrap(f"Settings of a group's option: sargnn {verb.name} --help {example}")]
+    more = f"Settings of an option: sargnn {verb.name} {example} --help"
+    return [*lines, "", *_wrap(more)]
 
 
-def _chosen(folders: ConfFolders, choice: Choice) -> list[str]:
+def _options(folders: ConfFolders, group: str, default: str) -> list[str]:
+    options = folders.options(group)
+    if default in options:
+        options = {default: options[default]} | options
+    return [_line(f"{group}={name}", _about(option)) for name, option in options.items()]
+
+
+def _asked(known: Known, words: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+    """The groups and the settings that words alone name, and the others, an option alone with its group."""
+    groups: list[str] = []
+    keys: list[str] = []
+    others: list[str] = []
+    for word in words:
+        if "=" in word or word.startswith("-"):
+            others.append(word)
+        elif word in known.options:
+            groups.append(word)
+        elif options := known.options_called(word):
+            others += options
+        else:
+            keys += [key for key in known.called(word) if key not in known.options]
+    return groups, keys, others
+
+
+def _setting(known: Known, key: str) -> tuple[str, str]:
+    """A setting with its default, and what it is."""
+    group = key.partition(".")[0]
+    if key not in known.owners:
+        one = known.folders.settings(known.config)[key]
+        return f"{key}={one.value}", one.comment
+    option = known.chosen[group] if known.is_here(key) else known.owner(key)
+    one = known.folders.settings_of(group, option)[key]
+    return f"{key}={one.value}", one.comment if known.is_here(key) else f"with {group}={option}: {one.comment}"
+
+
+def _chosen(folders: ConfFolders, choice: Choice, config: str) -> list[str]:
     """The options that the command line names, each with its settings as they would be."""
     lines: list[str] = []
     given = choice.theirs | choice.given
     for group in choice.named:
-        for name in choice.options[group].split(","):  # a sweep's values
+        for name in folders.named_options(group, choice.options[group]):
             if name == "null":
                 continue
             options = folders.options(group)
-            check_option(group, name, options)
+            check_option(config, group, name, folders)
             if options[name].fault:
                 raise ConfigError(options[name].fault)
             lines += ["", *_wrap(f"{group}={name}: {_about(options[name])}")]

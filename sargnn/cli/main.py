@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 
@@ -46,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
+    if len(arguments) > 1 and arguments[0] == "help" and arguments[1] in VERBS:
+        arguments = [*arguments[1:], "--help"]
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         from sargnn.cli.help import overview
 
@@ -85,8 +88,7 @@ def find_verb(arguments: Sequence[str]) -> tuple[Verb, list[str]]:
     """The verb that the first words name, and the others. Raises ``ConfigError`` where there is none."""
     name, *words = arguments
     if name not in VERBS:
-        hint = f"sargnn train {name} ..." if "=" in name else "sargnn --help"
-        raise ConfigError(f"There is no verb '{name}'.", allowed=nearest(name, VERBS), hint=hint)
+        raise _no_verb(name, words)
     verb = VERBS[name]
     if not verb.verbs or not words or asks_for_help(words[:1]):
         return verb, words
@@ -95,6 +97,33 @@ def find_verb(arguments: Sequence[str]) -> tuple[Verb, list[str]]:
         allowed = [f"{name} {one}" for one in nearest(words[0], below)]
         raise ConfigError(f"There is no verb '{name} {words[0]}'.", allowed=allowed, hint=f"sargnn {name} --help")
     return below[words[0]], words[1:]
+
+
+_ALSO_CALLED = {
+    "run": "train", "fit": "train", "start": "train", "sweep": "train -m", "resume": "train resume=RUN",
+    "test": "evaluate RUN", "eval": "evaluate RUN", "infer": "predict RUN", "inference": "predict RUN",
+    "list": "compare", "ls": "compare", "show": "compare", "plot": "compare", "results": "compare", "runs": "compare",
+    "submit": "slurm", "sbatch": "slurm", "download": "prepare", "datasets": "train dataset --help",
+    "models": "train model --help", "mlflow": "ui", "dashboard": "ui", "version": "--version", "benchmark": "bench",
+    "remove": "clean", "delete": "clean", "stats": "check", "inspect": "check",
+}  # fmt: skip
+"""What others call a verb -> the command here."""
+
+
+def _no_verb(name: str, words: Sequence[str]) -> ConfigError:
+    """The answer to a first word that is no verb."""
+    if "=" in name or name in ("-m", "--multirun"):
+        hint = " ".join(["sargnn train", *map(shlex.quote, (name, *words))])
+        return ConfigError(f"There is no verb '{name}'.", hint=hint)
+    if name in _ALSO_CALLED:
+        return ConfigError(f"There is no verb '{name}'.", hint=f"sargnn {_ALSO_CALLED[name]}")
+    from sargnn.cli.conf_folders import find_folders
+    from sargnn.cli.unknown import read_known
+
+    options = read_known("train", (), find_folders()).options_called(name)
+    if options:
+        return ConfigError(f"There is no verb '{name}'.", hint=f"sargnn train {options[0]}")
+    return ConfigError(f"There is no verb '{name}'.", allowed=nearest(name, VERBS), hint="sargnn --help lists them")
 
 
 def _entry(verb: Verb, line: CommandLine) -> Callable[[CommandLine], int]:

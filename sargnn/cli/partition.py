@@ -8,7 +8,7 @@ from sargnn.cli.command_line import CommandLine
 def main(line: CommandLine) -> int:
     """Make the dataset store and the partition store."""
     from sargnn.cli.compose import compose_verb
-    from sargnn.config import parse_partition
+    from sargnn.verb_config import parse_partition
 
     config = parse_partition(compose_verb("partition", line.overrides, folders=line.folders))
     import dataclasses

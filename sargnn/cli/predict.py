@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sargnn.cli.command_line import CommandLine
 from sargnn.errors import ConfigError
-from sargnn.tracking.files import CONFIG
+from sargnn.tracking.find_runs import find_run, run_names
 
 
 def main(line: CommandLine) -> int:
@@ -33,8 +33,9 @@ def main(line: CommandLine) -> int:
 
 
 def run_folder(given: object) -> Path:
-    """The run that ``run=`` names. Raises ``ConfigError`` where there is none."""
-    run_dir = Path(os.path.expanduser(str(given)))
-    if not given or not (run_dir / CONFIG).is_file():
-        raise ConfigError("A run folder must be named.", given=str(given) or None, hint="run=RUN_DIR, as a run prints it")
-    return run_dir
+    """The run that is named. Raises ``ConfigError`` where there is none."""
+    if not given:
+        names = run_names()
+        hint = "its name or its folder: run=NAME" if names else "sargnn train makes one in runs/"
+        raise ConfigError("A run must be named.", allowed=names, hint=hint)
+    return find_run(str(given))

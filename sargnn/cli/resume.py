@@ -1,18 +1,18 @@
-"""``sargnn train resume=RUN_DIR``: the run's own configuration, with what was given on the command line changed."""
+"""``sargnn train resume=RUN``: the run's own configuration, with what was given on the command line changed."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from sargnn.cli.conf_folders import ConfFolders, find_folders
 from sargnn.config import RunConfig, differing, load, parse
-from sargnn.errors import ConfigError, nearest
+from sargnn.errors import ConfigError
 from sargnn.plain_yaml import read_yaml
 from sargnn.tracking.files import CONFIG
+from sargnn.tracking.find_runs import find_run
 
 _REFUSED = ("experiment", "debug", "run_dir", "run_name")
 
@@ -32,9 +32,7 @@ def read_resumed(
     named = [one.partition("=")[2].strip("'\"") for one in overrides if one.startswith("resume=")]
     if not named or named[-1] in ("", "null"):
         return None
-    run_dir = Path(os.path.expanduser(named[-1]))
-    if not (run_dir / CONFIG).is_file():
-        raise ConfigError("There is no run in this folder.", given=str(run_dir), hint="resume=RUN_DIR, as a run prints it")
+    run_dir = find_run(named[-1])
     before = load(run_dir / CONFIG)
     mapping = read_yaml(run_dir / CONFIG, "A run's configuration")
     changes = [one for one in overrides if not one.startswith("resume=")]
@@ -75,13 +73,17 @@ def _apply(mapping: dict[str, Any], changes: Sequence[str], folders: ConfFolders
 
     What is not changed stays as the run has it, also where its options come from files that are not here now.
     """
-    from sargnn.cli.compose import NOT_OF_A_RUN, compose_verb, known_keys, read_overrides
-
     if not changes:
         return
+    from sargnn.cli.compose import NOT_OF_A_RUN, compose_verb
+    from sargnn.cli.overrides import read_overrides
+    from sargnn.cli.unknown import read_known, unknown_setting
+
     changes = [f"dataset.{one}" if one.startswith("task=") else one for one in changes]  # as where a run is composed
     parsed = read_overrides(changes)
-    chosen = {one.get_key_element() for one in parsed} & folders.groups("train").keys()
+    groups_of_run = folders.groups("train")
+    chosen = {one.get_key_element() for one in parsed} & groups_of_run.keys()
+    keys: list[str] | None = None
     composed = [str(one.input_line) for one in parsed if one.get_key_element().partition(".")[0] in chosen]
     if composed:
         fresh = compose_verb("train", composed, folders=folders)
@@ -95,9 +97,12 @@ def _apply(mapping: dict[str, Any], changes: Sequence[str], folders: ConfFolders
         for group in groups:
             place = place.get(group) if isinstance(place, dict) else None
         known = isinstance(place, dict) and (leaf in place or one.is_force_add() or one.is_add())
-        if not known and (key in NOT_OF_A_RUN or key not in known_keys("train", folders)):
-            allowed = nearest(key, dict.fromkeys([*mapping, *known_keys("train", folders)]))
-            raise ConfigError(f"There is no setting '{key}'.", allowed=allowed)
+        if not known:
+            keys = keys or read_known("train", (), folders).keys
+            if key in NOT_OF_A_RUN or key not in keys:
+                settings = {group: mapping[group] for group in groups_of_run if isinstance(mapping.get(group), dict)}
+                as_it_is = [f"{group}={one['name']}" for group, one in settings.items() if "name" in one]
+                raise unknown_setting("train", key, [*as_it_is, *changes], folders)
         place = mapping
         for group in groups:
             place = place.setdefault(group, {})

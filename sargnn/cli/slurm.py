@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def main(line: CommandLine) -> int:
     """Write the script."""
     from sargnn.cli.compose import sweep_points
-    from sargnn.launch.job_files import write
+    from sargnn.launch.job_files import script_text, write
     from sargnn.launch.slurm import submit
 
     labels: list[str] = []
@@ -47,6 +47,9 @@ def main(line: CommandLine) -> int:
 
     cpus = shape(slurm, job).cpus
     configs = [dataclasses.replace(one, threads=one.threads or cpus) for one in configs]
+    if line.dry_run:
+        print(script_text(slurm, job, _template(slurm)), end="")
+        return 0
     script = write(slurm, job, configs, _template(slurm), Path("slurm"))
     path = show_path(script)
     if not slurm.submit:
@@ -180,12 +183,17 @@ def _template(slurm: SlurmConfig) -> Path:
 
 def status(line: CommandLine) -> int:
     """Show a job's state."""
-    folders = line.words
-    if len(folders) != 1 or not folders[0] or folders[0].startswith("-"):
-        given = " ".join(folders) or "nothing"
-        raise ConfigError("--status takes one run folder.", given=given, hint="sargnn slurm --status runs/NAME")
+    named = line.words
+    if len(named) != 1 or not named[0] or named[0].startswith("-"):
+        given = " ".join(named) or "nothing"
+        raise ConfigError("--status takes one run, or one sweep.", given=given, hint="sargnn slurm --status NAME")
     from sargnn.launch.slurm_status import status_lines
+    from sargnn.tracking.find_runs import find_runs
 
-    for text in status_lines(Path(os.path.expanduser(folders[0]))):
+    runs = find_runs(named[0])
+    folders = {run.parent for run in runs} if len(runs) > 1 else set(runs)
+    if len(folders) > 1:
+        raise ConfigError("--status takes one run, or one sweep.", given=named[0], allowed=[str(run) for run in runs])
+    for text in status_lines(folders.pop()):
         print(text)
     return 0

@@ -42,12 +42,29 @@ class Outcome:
     error: str = ""
 
 
-def run_sweep(points: Sequence[Point], folders: ConfFolders) -> int:
-    """Run all points; prints a table at the end. Exit code 1 if one failed, 130 if it was interrupted."""
-    from sargnn.cli.compose import compose_verb
-    from sargnn.tracking.progress import say
-    from sargnn.tracking.tables import sweep_table
+@dataclass(frozen=True)
+class Plan:
+    """A sweep that has not begun, or has partly run.
 
+    Attributes:
+        points: the overrides of each. labels: those in which it differs. folder: of the sweep.
+        done: point's number -> its folder, of those that are finished.
+        skip: ``ask``, ``true`` or ``false``, for these.
+    """
+
+    points: list[Point]
+    labels: list[str]
+    folder: Path
+    done: dict[int, Path]
+    skip: str
+
+
+def plan_sweep(points: Sequence[Point], folders: ConfFolders) -> Plan:
+    """What would be run, every configuration checked; nothing is made.
+
+    Raises:
+        ConfigError: a point that cannot run, named, or a setting that a sweep cannot have.
+    """
     if any(word.startswith("run_dir=") for point in points for word in point):
         raise ConfigError("A sweep chooses its run folders itself.", hint="leave run_dir out")
     skip = _choice("skip_finished", points)
@@ -57,6 +74,17 @@ def run_sweep(points: Sequence[Point], folders: ConfFolders) -> int:
     labels = labels_of(points)
     _check(points, labels, folders)
     done = {number: found for number in range(len(points)) if (found := _finished(folder, number)) is not None}
+    return Plan(points, labels, folder, done, skip)
+
+
+def run_sweep(points: Sequence[Point], folders: ConfFolders) -> int:
+    """Run all points; prints a table at the end. Exit code 1 if one failed, 130 if it was interrupted."""
+    from sargnn.cli.compose import compose_verb
+    from sargnn.tracking.progress import say
+    from sargnn.tracking.tables import sweep_table
+
+    plan = plan_sweep(points, folders)
+    points, labels, folder, done, skip = plan.points, plan.labels, plan.folder, plan.done, plan.skip
     skipped = set(done) if done and _skips(skip, len(done), len(points)) else set()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -82,7 +110,7 @@ def run_sweep(points: Sequence[Point], folders: ConfFolders) -> int:
         if number in skipped:
             outcomes.append(Outcome(labels[number], done[number], "skipped", _summary(done[number])))
             continue
-        run_dir = _free(folder, number)
+        run_dir = free_folder(folder, number)
         if interrupted:
             outcomes.append(Outcome(labels[number], run_dir, "not run", None))
             continue
@@ -168,7 +196,7 @@ def _finished(folder: Path, number: int) -> Path | None:
     return None
 
 
-def _free(folder: Path, number: int) -> Path:
+def free_folder(folder: Path, number: int) -> Path:
     taken = len(_folders(folder, number))
     return folder / (f"{number:03d}" if not taken else f"{number:03d}-{taken + 1}")
 

@@ -5,23 +5,24 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from pathlib import Path
 
 from sargnn.cli.command_line import CommandLine
 from sargnn.errors import ConfigError, SargnnError
+from sargnn.tracking.find_runs import find_run, find_runs, run_names
 
 
 def main(line: CommandLine) -> int:
     """Send runs."""
-    folders, uri_given = line.words, line.settings["tracking.uri"]
-    if not folders:
-        raise ConfigError("A run folder must be named.", hint="sargnn track runs/NAME")
+    uri_given = line.settings["tracking.uri"]
+    if not line.words:
+        raise ConfigError("A run must be named.", allowed=run_names(), hint="sargnn track NAME")
+    folders = list(dict.fromkeys(run for word in line.words for run in find_runs(word)))
     from sargnn.tracking.mlflow import send_again
 
     failed = False
     for folder in folders:
         try:
-            uri, run_id = send_again(Path(folder), None if uri_given is None else str(uri_given))
+            uri, run_id = send_again(folder, None if uri_given is None else str(uri_given))
         except SargnnError as error:
             if len(folders) == 1:
                 raise
@@ -42,5 +43,5 @@ def follow(line: CommandLine) -> int:
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: ended.set())
-    summary = send_while_it_trains(Path(folders[0]).resolve(), ended)
+    summary = send_while_it_trains(find_run(folders[0]).resolve(), ended)
     return int(summary is None or summary.status != "finished")

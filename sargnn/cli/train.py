@@ -24,14 +24,27 @@ def main(line: CommandLine) -> int:
     going_on = read_resumed(line.overrides, line.folders)
     if going_on is not None:
         config, run_dir = going_on
+        if line.dry_run:
+            from sargnn.cli.dry_run import show_run
+
+            return show_run(config, line.overrides, line.folders, resume=run_dir)
         _train(config, [f"resume={run_dir}"], run_dir)
         return 0
     points = sweep_points("train", line.overrides, multirun=line.multirun, folders=line.folders)
     if points is not None:
+        if line.dry_run:
+            from sargnn.cli.dry_run import show_sweep
+
+            return show_sweep(points, line.folders)
         from sargnn.cli.sweep import run_sweep
 
         return run_sweep(points, line.folders)
-    _train(parse(compose_verb("train", line.overrides, folders=line.folders)), [*line.folders.arguments, *line.overrides])
+    config = parse(compose_verb("train", line.overrides, folders=line.folders))
+    if line.dry_run:
+        from sargnn.cli.dry_run import show_run
+
+        return show_run(config, line.overrides, line.folders)
+    _train(config, [*line.folders.arguments, *line.overrides])
     return 0
 
 

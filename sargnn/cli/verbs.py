@@ -49,7 +49,7 @@ class Verb:
         examples: (command without ``sargnn``, remark).
         config: its primary file in ``conf/``, without suffix, where it composes a configuration.
         changes_a_run: its overrides change the configuration of a run that is there.
-        sweeps: takes ``-m``.
+        sweeps: takes ``-m``. previews: takes ``--dry-run``.
         settings: those that it reads itself.
         takes: what its other words are. choices: those words, where they are few.
         instead: flag -> entry of another function, which gets the words beside the flag as they are.
@@ -65,8 +65,9 @@ class Verb:
     config: str | None = None
     changes_a_run: bool = False
     sweeps: bool = False
+    previews: bool = False
     settings: tuple[Setting, ...] = ()
-    takes: Literal["nothing", "run folders", "one of a few", "one file"] = "nothing"
+    takes: Literal["nothing", "run folders", "one run", "one of a few", "one file"] = "nothing"
     choices: tuple[str, ...] = ()
     instead: Mapping[str, str] = field(default_factory=dict)
     verbs: tuple[Verb, ...] = ()
@@ -76,19 +77,26 @@ class Verb:
         """All that it knows."""
         composing = ("--config-dir",) + (() if self.changes_a_run else ("--cfg",)) if self.config else ()
         own = (f"--{setting.name}" for setting in self.settings if setting.flag)
-        return ("--help", *composing, *(("-m",) if self.sweeps else ()), *own, *self.instead)
+        return (
+            "--help",
+            *composing,
+            *(("-m",) if self.sweeps else ()),
+            *(("--dry-run",) if self.previews else ()),
+            *own,
+            *self.instead,
+        )
 
 
 STORE_DIR = Setting("store_dir", "stores", "where stores are kept", names="folder")
 TRACKING_URI = Setting("tracking.uri", None, "MLflow's store; without it that of the working folder")
-RUN = Setting("run", "", "the run's folder", names="run")
+RUN = Setting("run", "", "the run: its name in runs/, or its folder", names="run")
 
 _TRAIN = Verb(
     "train",
     "train a model on local workers; with -m a sweep",
-    usage="[key=value ...] [group=option ...] [-m]",
+    usage="[key=value ...] [group=option ...] [-m] [--dry-run]",
     text="Train a model on local worker processes: prepare the stores where they are missing, start one process per worker, "
-    "follow their figures, end with a table. With -m every list of values is a sweep.",
+    "follow their figures, end with a table. With -m every list of values is a sweep; --dry-run says what would be done.",
     entry="sargnn.cli.train:main",
     examples=(
         ("train", "the embedded graph, 4 workers"),
@@ -97,28 +105,32 @@ _TRAIN = Verb(
         ("train experiment=laptop_tour", "a graph that takes a minute"),
         ("train dataset=arrays dataset.root=FOLDER", "a graph of your own"),
         ("train -m model=sage,gat mode=sar,domain_parallel", "a sweep: all four"),
-        ("train --help model=gat", "the settings of that model"),
+        ("train -m 'model=glob(g*)' seed=0,1 --dry-run", "the points of a sweep; nothing runs"),
+        ("train model=gat --help", "the settings of that model"),
     ),
     config="train",
     sweeps=True,
+    previews=True,
 )
 _SLURM = Verb(
     "slurm",
     "the run as a SLURM job: writes an sbatch script",
-    usage="[key=value ...] [group=option ...] [-m] | --status RUN_DIR",
+    usage="[key=value ...] [group=option ...] [-m] | --status RUN",
     text="Write an sbatch script for a training run into slurm/: one task per worker, stores prepared once, a checkpoint and a "
     "new start at the time limit. Takes what train takes, and slurm.*; conf/slurm/ holds the defaults of a site. With -m "
-    "every list of values is a sweep, in one job array. --status shows a job's state and its last epoch.",
+    "every list of values is a sweep, in one job array; --dry-run prints the script. --status shows a job's state and its last "
+    "epoch.",
     entry="sargnn.cli.slurm:main",
     examples=(
         ("slurm model=gat world=32 slurm.nodes=8", ""),
         ("slurm world=8 slurm.time=120 slurm.submit=true", "write it and submit it"),
         ("slurm -m model=sage,gat seed=0,1", "an array of four"),
-        ("slurm resume=runs/sage-sar-w4-s0", "go on with a run that was begun"),
-        ("slurm --status runs/sage-sar-w4-s0", "its job, its last epoch"),
+        ("slurm resume=sage-sar-w4-s0", "go on with a run that was begun"),
+        ("slurm --status sage-sar-w4-s0", "its job, its last epoch"),
     ),
     config="slurm",
     sweeps=True,
+    previews=True,
     instead={"--status": "sargnn.cli.slurm:status"},
 )
 _PREPARE = Verb(
@@ -203,14 +215,14 @@ _IMPORT_DGL = Verb(
 _PREDICT = Verb(
     "predict",
     "a run's predictions for all nodes, as .npy",
-    usage="run=RUN_DIR [world=N] [mode=MODE] [key=value ...]",
+    usage="RUN [world=N] [mode=MODE] [key=value ...]",
     text="Predict all nodes with a run's model, in the order of original ids: predictions.npy (classes, 0/1 labels or "
     "values), logits.npy, with "
     "smooth=cs also smoothed.npy. They go to RUN_DIR/predictions or out=FOLDER. world, mode, kernel, partitioner and smooth "
     "may differ from the training's.",
     entry="sargnn.cli.predict:main",
     examples=(
-        ("predict run=runs/sage-sar-w4-s0", ""),
+        ("predict sage-sar-w4-s0", "its name in runs/, or its folder; run=... is the same"),
         ("predict run=runs/sage-sar-w4-s0 world=8 mode=one_shot embeddings=true", ""),
         ("predict run=runs/sage-sar-w4-s0 smooth=cs out=smoothed", "Correct & Smooth afterwards"),
     ),
@@ -222,16 +234,21 @@ _PREDICT = Verb(
         Setting("checkpoint", "newest", "newest, or best: that validates best", allowed=("newest", "best")),
         Setting("embeddings", False, "also write what the last layer reads"),
     ),
+    takes="one run",
 )
 _EVALUATE = Verb(
     "evaluate",
     "score predictions, with OGB's evaluator where it has the metric",
-    usage="run=RUN_DIR [predictions=FOLDER]",
+    usage="RUN [predictions=FOLDER]",
     text="Score the predictions of a run by its metric, split by split, and write evaluation.json beside them. Accuracy and "
     "rocauc come from OGB's evaluator.",
     entry="sargnn.cli.evaluate:main",
-    examples=(("evaluate run=runs/sage-sar-w4-s0", ""), ("evaluate run=runs/sage-sar-w4-s0 predictions=smoothed", "")),
+    examples=(
+        ("evaluate sage-sar-w4-s0", "its name in runs/, or its folder"),
+        ("evaluate run=runs/sage-sar-w4-s0 predictions=smoothed", ""),
+    ),
     settings=(RUN, Setting("predictions", "", "where predict wrote; without it RUN_DIR/predictions", names="folder")),
+    takes="one run",
 )
 _COMPARE = Verb(
     "compare",
@@ -272,13 +289,13 @@ _UI = Verb(
 _TRACK = Verb(
     "track",
     "send runs to MLflow later, or elsewhere",
-    usage="RUN_DIR [RUN_DIR ...] [tracking.uri=URI] | --follow RUN_DIR",
+    usage="RUN [RUN ...] [tracking.uri=URI] | --follow RUN",
     text="Send the figures of runs that are over to MLflow: those that could not be sent while they ran, or to another store. "
     "A run is sent to a store once. --follow sends one run's figures while workers that sargnn train has not started, such as "
     "those of a SLURM job, train it, and ends with it.",
     entry="sargnn.cli.track:main",
     examples=(
-        ("track runs/sage-sar-w4-s0", ""),
+        ("track sage-sar-w4-s0", ""),
         ("track runs/* tracking.uri=sqlite:///other.db", ""),
         ("track --follow runs/sage-sar-w4-s0", "what the script of sargnn slurm calls"),
     ),

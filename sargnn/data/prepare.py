@@ -38,12 +38,24 @@ def prepare_dataset(config: DatasetSettings, store_dir: str, buffer_bytes: int =
     return path
 
 
+def dataset_path(config: DatasetSettings, store_dir: str) -> Path:
+    """The folder of the dataset's store, which may not be there yet; nothing is made."""
+    stores = Path(store_dir) / "datasets"
+    return config.find_store(stores) or _path_of(config.reader(), config.name, stores, _more(config))
+
+
 def _find_or_make(config: DatasetSettings, stores: Path, buffer_bytes: int) -> Path:
     if (path := config.find_store(stores)) is not None:
         return path
-    reader = config.reader()
-    more = {"target": describe_source(config.target)} if config.target is not None and not config.reads_target else {}
-    return make_store(reader, config.name, stores, buffer_bytes, more)
+    return make_store(config.reader(), config.name, stores, buffer_bytes, _more(config))
+
+
+def _more(config: DatasetSettings) -> dict[str, Any]:
+    return {"target": describe_source(config.target)} if config.target is not None and not config.reads_target else {}
+
+
+def _path_of(reader: DatasetReader, name: str, stores: Path, more: Mapping[str, Any] | None) -> Path:
+    return stores / f"{name}-{key_of({'format': FORMAT_VERSION, **reader.identity(), **(more or {})})}"
 
 
 def make_store(
@@ -54,7 +66,7 @@ def make_store(
     Args:
         more: what else decides the content, JSON-able.
     """
-    path = stores / f"{name}-{key_of({'format': FORMAT_VERSION, **reader.identity(), **(more or {})})}"
+    path = _path_of(reader, name, stores, more)
     if not path.exists():
         step(f"making the store of {name}")
         reader.write(path, buffer_bytes)

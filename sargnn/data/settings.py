@@ -120,6 +120,8 @@ class OgbConfig(DatasetSettings):
     normalize_features: bool
     homogenize: bool = field(default=False, metadata=ALWAYS_HASHED)
 
+    fetches: ClassVar[bool] = True
+
     def reader(self) -> DatasetReader:
         from sargnn.data.ogb.named import ogb_named
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from sargnn.config import RunConfig
 from sargnn.data.manifest import MANIFEST
 from sargnn.errors import ConfigError
-from sargnn.tracking.files import CONFIG, START
+from sargnn.tracking.files import START
+from sargnn.tracking.find_runs import RUNS, SWEEPS, find_run
 from sargnn.tracking.progress import say
 
 
@@ -31,19 +32,16 @@ def find_start(config: RunConfig) -> RunConfig:
     from sargnn.training import checkpoint
     from sargnn.training.start_from import digest_of
 
-    folder = Path(os.path.expanduser(config.init_from))
-    path: Path | None = folder
-    if (folder / MANIFEST).is_file():
+    given = os.path.expanduser(config.init_from)
+    folder = next((one for one in (Path(given), RUNS / given, SWEEPS / given) if (one / MANIFEST).is_file()), None)
+    path = folder
+    if folder is not None:
         checkpoint.open_checkpoint(folder, verify=True)
-    elif (folder / CONFIG).is_file():
+    else:
+        folder = find_run(config.init_from)
         path, problems = checkpoint.newest(folder)
         for _, problem in problems:
             say(f"warning: {str(problem).splitlines()[0]} The checkpoint before is used.")
-    else:
-        raise ConfigError(
-            "There is no run and no checkpoint to start from in this folder.", given=str(folder),
-            hint=f"init_from=RUN_DIR, as a run prints it, or init_from=RUN_DIR/{checkpoint.FOLDER}/NAME",
-        )  # fmt: skip
     if path is None:
         raise ConfigError(
             "The run to start from holds no whole checkpoint.", given=str(folder),

@@ -99,11 +99,7 @@ def write(slurm: SlurmConfig, job: Job, configs: Sequence[RunConfig], template: 
         ConfigError: what ``render`` refuses, a template that cannot be read, a run that is under way, or a folder that
             cannot be written.
     """
-    try:
-        text = render(slurm, job, template.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError("The template cannot be read.", given=str(template), hint=str(error).splitlines()[0]) from error
-    check_syntax(text)
+    text = script_text(slurm, job, template)
     script = _script_path(scripts.resolve(), job)
     try:
         for index, (config, run_dir) in enumerate(zip(configs, job.run_dirs, strict=True)):
@@ -121,6 +117,16 @@ def write(slurm: SlurmConfig, job: Job, configs: Sequence[RunConfig], template: 
     except OSError as error:
         raise ConfigError(f"The script cannot be written: {error.strerror}.", given=error.filename) from error
     return script
+
+
+def script_text(slurm: SlurmConfig, job: Job, template: Path) -> str:
+    """The script. Raises ``ConfigError``: what ``render`` refuses, or a template that cannot be read."""
+    try:
+        text = render(slurm, job, template.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("The template cannot be read.", given=str(template), hint=str(error).splitlines()[0]) from error
+    check_syntax(text)
+    return text
 
 
 def _script_path(scripts: Path, job: Job) -> Path:

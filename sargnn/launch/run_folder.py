@@ -61,8 +61,8 @@ def check_checkpoint(run_dir: Path) -> None:
         raise no_checkpoint(run_dir)
 
 
-def make_run_dir(given: str | None, name: str) -> Path:
-    """A new folder: as given, or ``runs/NAME``, with a number behind it if that exists."""
+def choose_run_dir(given: str | None, name: str) -> Path:
+    """The folder that ``make_run_dir`` would make now, or raise for; nothing is made."""
     if given is not None:
         run_dir = Path(given).resolve()
         if (run_dir / files.CONFIG).exists():
@@ -71,19 +71,26 @@ def make_run_dir(given: str | None, name: str) -> Path:
             )
         if run_dir.exists() and not run_dir.is_dir():
             raise ConfigError("The run folder is a file.", given=str(run_dir), hint="choose another run_dir")
-        _mkdir(run_dir, exist_ok=True)
         return run_dir
     base = Path("runs").resolve() / name
     if base.parent.exists() and not base.parent.is_dir():
         raise ConfigError("'runs' is a file, where run folders should go.", given=str(base.parent), hint="choose a run_dir")
     candidate, number = base, 1
+    while candidate.exists():
+        number += 1
+        candidate = base.with_name(f"{base.name}-{number}")
+    return candidate
+
+
+def make_run_dir(given: str | None, name: str) -> Path:
+    """A new folder: as given, or ``runs/NAME``, with a number behind it if that exists."""
     while True:
+        run_dir = choose_run_dir(given, name)
         try:
-            _mkdir(candidate, exist_ok=False)
-            return candidate
-        except FileExistsError:
-            number += 1
-            candidate = base.with_name(f"{base.name}-{number}")
+            _mkdir(run_dir, exist_ok=given is not None)
+            return run_dir
+        except FileExistsError:  # another run has just taken the name
+            continue
 
 
 def _mkdir(path: Path, *, exist_ok: bool) -> None:

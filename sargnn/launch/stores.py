@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sargnn.config import PartitionConfig, RunConfig
+from sargnn.config import RunConfig
 from sargnn.launch.compile import warm_up
 from sargnn.tracking.progress import Steps, graph_lines, partition_lines, say
+from sargnn.verb_config import PartitionConfig
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import time
 from pathlib import Path
+from typing import Any
 
-from sargnn.config import PartitionConfig, RunConfig
-from sargnn.data.dataset import open_dataset
+from sargnn.config import RunConfig
+from sargnn.data.dataset import Dataset, open_dataset
 from sargnn.data.prepare import key_of
 from sargnn.data.store import StoreWriter
 from sargnn.errors import ConfigError
@@ -18,6 +19,7 @@ from sargnn.partition.order import order_nodes
 from sargnn.partition.store import FORMAT_VERSION, PartitionInfo, partition_info, write_parts
 from sargnn.resolve import resolve
 from sargnn.steps import step
+from sargnn.verb_config import PartitionConfig
 
 
 def prepare_partition(config: RunConfig | PartitionConfig, dataset_path: Path) -> PartitionInfo:
@@ -28,22 +30,8 @@ def prepare_partition(config: RunConfig | PartitionConfig, dataset_path: Path) -
         StoreError: a damaged store.
     """
     dataset = open_dataset(dataset_path, verify=False)
-    if config.world > dataset.num_nodes:
-        raise ConfigError(
-            "There are more workers than nodes in the graph.",
-            given=f"world={config.world}",
-            allowed=f"at most {dataset.num_nodes}",
-        )
+    path, identity = partition_path(config, dataset, dataset_path.name)
     assign = resolve("partitioner", PARTITIONERS, config.partitioner.choice)
-    identity = {
-        "version": FORMAT_VERSION,
-        "order_version": ORDER_VERSION,
-        "dataset": dataset.content_hash,
-        "partitioner": config.partitioner.identity,
-        "world": config.world,
-    }
-    name = f"{dataset_path.name}-{config.partitioner.name}-w{config.world}-{key_of(identity)}"
-    path = Path(config.store_dir) / "partitions" / name
     if not path.exists():
         check(dataset, config.partitioner.name, config.partitioner.order, config.world, available_bytes())
         started = time.perf_counter()
@@ -69,3 +57,29 @@ def prepare_partition(config: RunConfig | PartitionConfig, dataset_path: Path) -
                 "made_by": identity,
             }
     return partition_info(path)
+
+
+def partition_path(config: RunConfig | PartitionConfig, dataset: Dataset, name: str) -> tuple[Path, dict[str, Any]]:
+    """The folder of the partition store, which may not be there yet, and what decides its content, JSON-able.
+
+    Args:
+        name: of the dataset store's folder.
+
+    Raises:
+        ConfigError: more workers than nodes, or a partitioner's file that cannot be read.
+    """
+    if config.world > dataset.num_nodes:
+        raise ConfigError(
+            "There are more workers than nodes in the graph.",
+            given=f"world={config.world}",
+            allowed=f"at most {dataset.num_nodes}",
+        )
+    identity = {
+        "version": FORMAT_VERSION,
+        "order_version": ORDER_VERSION,
+        "dataset": dataset.content_hash,
+        "partitioner": config.partitioner.identity,
+        "world": config.world,
+    }
+    key = f"{name}-{config.partitioner.name}-w{config.world}-{key_of(identity)}"
+    return Path(config.store_dir) / "partitions" / key, identity

@@ -38,11 +38,13 @@ def find_runs(word: str) -> list[Path]:
     given = os.path.expanduser(word)
     for start in (Path(), RUNS, SWEEPS):
         named = start / given
-        if glob.has_magic(given):
+        if is_run(named):
+            found = [named]
+        elif glob.has_magic(given):
             matched = [Path(path) for path in sorted(glob.glob(str(named)))]
             found = [run for path in matched for run in ([path] if is_run(path) else runs_in(path))]
         else:
-            found = [named] if is_run(named) else runs_in(named)
+            found = runs_in(named)
         if found:
             return found
     hint = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +12,7 @@ import pytest
 
 from sargnn.cli.command_line import read_command_line
 from sargnn.cli.completion import SCRIPTS, candidates
-from sargnn.cli.conf_folders import built_in_folder
+from sargnn.cli.conf_folders import OVERRIDING, built_in_folder
 from sargnn.cli.verbs import VERBS, Verb
 from sargnn.errors import ConfigError
 from sargnn.resolve import resolve
@@ -166,18 +168,38 @@ def test_the_configuration_is_shown_and_nothing_runs(sargnn: Sargnn, tmp_path: P
         (["partition", "partitioner=r"], ["partitioner=random", "partitioner=range"]),
         (["export-ogb", "o"], ["out="]),
         (["predict", "checkpoint="], ["checkpoint=newest", "checkpoint=best"]),
-        (["predict", "run="], ["run=runs/one", "run=runs/two"]),
+        (["predict", "run="], ["run=one", "run=two", "run=abc/000", "run=abc"]),
+        (["predict", "o"], ["one", "out=", "optim="]),
+        (["predict", "one", "o"], ["out=", "optim="]),
+        (["train", "resume=t"], ["resume=two"]),
+        (["train", "init_from=runs/o"], ["init_from=runs/one"]),
+        (["train", "model=gat", "model.h"], ["model.heads=", "model.hidden="]),
+        (["train", "-m", "model=sage,label_propagation", "model.al"], ["model.alpha="]),
+        (["train", "-m", "model=glob(g*)", "model.ag"], []),
+        (["train", "-m", "model=glob(*)", "model.ag"], ["model.aggregator="]),
+        (["train", "-m", "model=sage,g"], ["model=sage,gat", "model=sage,gcn"]),
+        (["train", "precision="], ["precision=fp32", "precision=fp64"]),
+        (["train", "model=rgcn", "model.order=t"], ["model.order=transform_first"]),
+        (["train", "-m", "optim.schedule=step,c"], ["optim.schedule=step,constant", "optim.schedule=step,cosine"]),
+        (["train", "dataset.add_self_loops="], [f"dataset.add_self_loops={one}" for one in ("true", "false", "null")]),
+        (["train", "metric=r"], ["metric=rocauc"]),
+        (["export-ogb", "layout=b"], ["layout=binary"]),
+        (["bench", "kernels", "order="], ["order=locality", "order=original"]),
+        (["train", "--d"], ["--dry-run"]),
         (["predict", "em"], ["embeddings="]),
         (["predict", "embeddings=t"], ["embeddings=true"]),
         (["predict", "kernel=d"], ["kernel=dgl"]),
         (["evaluate", "run=runs/t"], ["run=runs/two"]),
+        (["evaluate", "t"], ["two"]),
         (["compare", "runs/"], ["runs/one", "runs/two"]),
-        (["compare", "o"], ["out="]),
+        (["compare", "t"], ["two"]),
+        (["track", "ab"], ["abc/000", "abc"]),
+        (["compare", "o"], ["one", "out="]),
         (["compare", "out=r"], ["out=runs"]),
         (["compare", "baseline=runs/o"], ["baseline=runs/one"]),
         (["compare", "--"], ["--help", "--json", "--csv"]),
-        (["track", "--follow", ""], ["runs/one", "runs/two"]),
-        (["slurm", "--status", ""], ["runs/one", "runs/two"]),
+        (["track", "--follow", ""], ["one", "two", "abc/000", "abc"]),
+        (["slurm", "--status", ""], ["one", "two", "abc/000", "abc"]),
         (["slurm", "slurm.no"], ["slurm.nodes="]),
         (["clean", "what="], ["what=all", "what=datasets", "what=partitions"]),
         (["bench", "k"], ["kernels"]),
@@ -189,8 +211,10 @@ def test_the_configuration_is_shown_and_nothing_runs(sargnn: Sargnn, tmp_path: P
     ],
 )
 def test_candidates(words: list[str], found: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("one", "two"):
-        (tmp_path / "runs" / name).mkdir(parents=True)
+    for number, name in enumerate(("sweeps/abc/000", "runs/two", "runs/one")):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "config.yaml").write_text("")
+        os.utime(tmp_path / name / "config.yaml", (number, number))
     monkeypatch.chdir(tmp_path)
     assert candidates(words) == found
 
@@ -207,11 +231,18 @@ complete_it sargnn clean w
 complete_it sargnn tr
 complete_it sargnn train mode = s
 complete_it sargnn train kernel =
+complete_it sargnn train model = gat model.h
+complete_it sargnn train precision = f
+complete_it sargnn train resume =
+complete_it sargnn train -m seed = 1 model = sage,g
 """
+    (tmp_path / "runs" / "tour").mkdir(parents=True)
+    (tmp_path / "runs" / "tour" / "config.yaml").write_text("")
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=tmp_path)
     benchmarks = " ".join(below.name.split()[-1] for below in VERBS["bench"].verbs)
     assert done.stdout.splitlines() == [
         " ".join(VERBS), benchmarks, "what=", "train track", "sar", "auto dgl fused reference",
+        "model.heads= model.hidden=", "fp32 fp64", "tour", "sage,gat sage,gcn",
     ], done.stdout + done.stderr  # fmt: skip
 
 
@@ -220,3 +251,48 @@ def test_every_shell_has_a_script(sargnn: Sargnn) -> None:
     for shell in SCRIPTS:
         done = sargnn("completion", shell)
         assert done.returncode == 0 and "sargnn completion --candidates" in done.stdout
+
+
+COMMENTS_OF_THEIR_OWN = ("cases.",)
+"""Mappings whose comment stands at their head."""
+
+
+def test_every_setting_has_a_comment() -> None:
+    """So that help says something about each."""
+    folders = built_in_folder()
+    found = [one for verb in EVERY_VERB if verb.config for one in folders.settings(verb.config).values()]
+    for group in folders.groups("slurm"):
+        for option in folders.options(group) if group not in OVERRIDING else ():
+            found += [one for one in folders.settings_of(group, option).values() if one.key != f"{group}.name"]
+    bare = {f"{one.path.name}: {one.key}" for one in found if not one.comment and not one.key.startswith(COMMENTS_OF_THEIR_OWN)}
+    assert not bare and len(found) > 300
+
+
+def test_help_of_a_word_alone(sargnn: Sargnn) -> None:
+    """A group has its options listed, an option and a setting are shown, in whatever order."""
+    options = sargnn("train", "dataset", "--help").stdout
+    assert "dataset=ogbn-arxiv" in options and "options of dataset" in options and "model=" not in options
+    assert "  model.heads=4             concatenated" in sargnn("train", "gat", "--help").stdout
+    for words in (["lr", "--help"], ["--help", "lr"], ["optim.lr", "help"]):
+        assert "  optim.lr=0.01             learning rate" in sargnn("train", *words).stdout
+    assert "with model=gat: concatenated" in sargnn("train", "--help", "heads").stdout
+    both = sargnn("train", "-m", "model=glob(g*)", "--help").stdout
+    assert "model=gat: " in both and "model=gcn: " in both and "model=sage" not in both
+    assert sargnn("help", "clean").stdout == sargnn("clean", "--help").stdout
+
+
+@pytest.mark.parametrize(("shell", "command"), [("zsh", ["-fc"]), ("fish", ["--no-config", "-c"])])
+def test_other_shells_complete(shell: str, command: list[str], tmp_path: Path) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    folder = Path(sys.executable).parent
+    (tmp_path / "script").write_text(SCRIPTS[shell])
+    if shell == "fish":
+        script = f"source {tmp_path}/script; complete -C 'sargnn train model=gat model.he'"
+    else:  # as the line editor calls it
+        script = f"""
+compdef() {{ :; }}; compadd() {{ shift 3; print -l -- "$@"; }}
+source {tmp_path}/script; words=(sargnn train model=gat model.he); CURRENT=4; _sargnn"""
+    environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    done = subprocess.run([shell, *command, script], capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert done.stdout.split() == ["model.heads="], done.stdout + done.stderr

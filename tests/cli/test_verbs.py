@@ -69,7 +69,7 @@ def test_track_sends_once(sargnn: Sargnn, runs: Path, tmp_path: Path) -> None:
     done = sargnn_here(tmp_path, "track", "one", f"tracking.uri={uri}")
     assert done.returncode == 1 and "sent already" in done.stderr
     done = sargnn("track", ".")
-    assert done.returncode == 1 and "no run folder" in done.stderr
+    assert done.returncode == 1 and "no such run" in done.stderr
 
 
 @pytest.mark.long

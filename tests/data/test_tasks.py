@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sargnn.config import PartitionConfig, PartitionerConfig, Task
+from sargnn.config import PartitionerConfig, Task
 from sargnn.data.check import count_classes
 from sargnn.data.dataset import Dataset, open_dataset, write_dataset
 from sargnn.data.labels import has_label
@@ -19,6 +19,7 @@ from sargnn.data.typed import Edges, homogenize, typed_dataset
 from sargnn.errors import DataError, StoreError
 from sargnn.partition.prepare import prepare_partition
 from sargnn.partition.store import open_part
+from sargnn.verb_config import PartitionConfig
 from tests.graphs import nasty_graph, typed_graph, with_task
 from tests.parity.cases import model_config, run_config
 

@@ -1,0 +1,150 @@
+"""``key=value`` words as Hydra's grammar reads them; what it cannot read is answered with how to write it."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shlex
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, Quote, QuotedString, RangeSweep
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from sargnn.cli.conf_folders import ConfFolders
+from sargnn.cli.hydra_settings import refuse_hydra
+from sargnn.errors import ConfigError, nearest
+
+_FREE_KEYS = ("dataset.args.", "dataset.args=")
+_MOST_VALUES = 10_000
+
+
+def readable(overrides: Sequence[str]) -> list[str]:
+    """The same as Hydra reads them: ``++`` before what a file of options cannot name, such as ``dataset.args.KEY``, and a
+    path that begins with ``~`` as it is meant."""
+    return [_with_home(f"++{one}" if one.startswith(_FREE_KEYS) else one) for one in overrides]
+
+
+def _with_home(override: str) -> str:
+    key, equals, value = override.partition("=")
+    if not equals or not value.startswith("~") or "," in value or (path := os.path.expanduser(value)) == value:
+        return override
+    return f"{key}={quoted(path)}"
+
+
+def quoted(text: str) -> str:
+    """A text that stays one, whatever it holds."""
+    return QuotedString(text=text, quote=Quote.single).with_quotes()
+
+
+def parse_overrides(overrides: Sequence[str]) -> list[Override]:
+    """Raises ``ConfigError`` for one that cannot be read, and for settings of Hydra that do nothing here."""
+    overrides = readable(overrides)
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if override.startswith("~"):
+            raise ConfigError("'~' cannot be used: every setting is needed.", given=override, hint="write key=value")
+        refuse_hydra(key, value, override)
+        if not equals:
+            raise ConfigError("An override cannot be read.", given=override, hint="write key=value or group=option")
+    try:
+        return list(OverridesParser.create().parse_overrides(list(overrides)))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise unreadable(error) from error
+
+
+def read_overrides(overrides: Sequence[str]) -> list[Override]:
+    """Overrides with one value each. Raises ``ConfigError`` for one that cannot be read or has several."""
+    parsed = parse_overrides(overrides)
+    for one in parsed:
+        if one.is_interval_sweep():
+            raise _interval(one)
+        if one.is_sweep_override():
+            raise ConfigError(
+                "An override has several values.",
+                given=one.input_line,
+                hint=f"-m {shlex.quote(str(one.input_line))} runs them all; a list is written [a,b], a text in quotes",
+            )
+    return parsed
+
+
+def unreadable(error: Exception) -> ConfigError:
+    """The answer to what Hydra's grammar does not take, with how to write it where that can be known."""
+    override = getattr(error, "override", None)
+    if override is None:
+        return ConfigError(str(error).splitlines()[0] if str(error) else type(error).__name__)
+    what = "An override cannot be read."
+    key, equals, value = str(override).partition("=")
+    if equals and (call := re.fullmatch(r"(.+:\w+)\(.*\)", value)):
+        what = "A function is named without parentheses."
+        return ConfigError(what, given=override, hint=shlex.quote(f"{key}={call.group(1)}"))
+    options = [value.rstrip(",; "), f"[{value[1:-1]}]" if re.fullmatch(r"\(.*\)", value) else value]
+    if not re.search(r"['\"\\]", value):
+        options.append(quoted(value))
+    for text in options if equals and value else ():
+        if text not in ("", value) and _can_be_read(f"{key}={text}"):
+            return ConfigError(what, given=override, hint=shlex.quote(f"{key}={text}"))
+    return ConfigError(what, given=override, hint="write key=value, and quote special characters")
+
+
+def _can_be_read(override: str) -> bool:
+    try:
+        return not OverridesParser.create().parse_override(override).is_sweep_override()
+    except (HydraException, OmegaConfBaseException, ValueError):
+        return False
+
+
+def list_values(override: Override, folders: ConfFolders) -> list[str]:
+    """The values of an override that has several: a list, ``choice``, ``range`` or ``glob`` over the options of a group.
+
+    ``shuffle`` gives the same order each time: a sweep that is started again is the same.
+
+    Raises:
+        ConfigError: they cannot be listed, or are too many.
+    """
+    found: Any = override._value
+    if override.is_interval_sweep():
+        raise _interval(override)
+    if isinstance(found, Glob):
+        return _matching(override, found, folders)
+    shuffles = isinstance(found, ChoiceSweep | RangeSweep) and found.shuffle
+    if shuffles:
+        found.shuffle = False
+    try:
+        values = list(islice(override.sweep_string_iterator(), _MOST_VALUES + 1))
+    except (HydraException, OmegaConfBaseException, ValueError, ArithmeticError) as error:
+        raise ConfigError(
+            "A sweep's values cannot be listed.", given=override.input_line, hint="name them: key=a,b,c or key=range(1,5)"
+        ) from error
+    if len(values) > _MOST_VALUES:
+        raise ConfigError("A sweep has too many values.", given=override.input_line, allowed=f"at most {_MOST_VALUES:,}")
+    if shuffles:
+        random.Random(override.input_line).shuffle(values)
+    return values
+
+
+def _matching(override: Override, pattern: Glob, folders: ConfFolders) -> list[str]:
+    group = override.get_key_element()
+    options = list(folders.options(group)) if re.fullmatch(r"\w+", group) else []
+    if not options:
+        raise ConfigError(
+            "glob() is for the options of a group.", given=override.input_line, hint="name values: key=a,b,c or key=range(1,5)"
+        )
+    found: list[str] = pattern.filter(options)
+    if not found:
+        allowed = nearest(" ".join(pattern.include).strip("*"), options)
+        hint = None if allowed else f"sargnn train {group} --help lists its options"
+        raise ConfigError(f"No option of '{group}' is like this.", given=override.input_line, allowed=allowed, hint=hint)
+    return found
+
+
+def _interval(override: Override) -> ConfigError:
+    key = override.get_key_element()
+    return ConfigError(
+        "An interval has no end of values, and a sweep runs them all.", given=override.input_line,
+        hint=f"name them: -m {key}=a,b,c or '{key}=range(START,STOP,STEP)'",
+    )  # fmt: skip

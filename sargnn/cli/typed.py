@@ -1,0 +1,196 @@
+"""What is said to words that are no ``key=value``: an option alone, a setting with dashes or spaces, a folder, another verb."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from sargnn.cli.conf_folders import ConfFolders
+from sargnn.cli.unknown import Known, read_known
+from sargnn.cli.verbs import VERBS, Verb
+from sargnn.errors import MOST_SHOWN, ConfigError, nearest
+
+_ONE_WORD = "A setting and its value are one word, with = between them."
+_NO_DASHES = "A setting is written without dashes."
+_OF_HYDRA = {
+    "--config-path": "--config-dir FOLDER adds a folder's options",
+    "-cp": "--config-dir FOLDER adds a folder's options",
+    "-cd": "--config-dir FOLDER adds a folder's options",
+    "--config-name": "experiment=NAME; conf/experiment/NAME.yaml can be one of your own",
+    "-cn": "experiment=NAME; conf/experiment/NAME.yaml can be one of your own",
+    "--package": "--cfg job shows the whole configuration",
+    "-p": "--cfg job shows the whole configuration",
+    "--info": "--cfg job shows the configuration, --dry-run what would be done",
+    "-i": "--cfg job shows the configuration, --dry-run what would be done",
+    "--hydra-help": "--help lists all groups and settings",
+    "--shell-completion": "sargnn completion bash",
+    "-sc": "sargnn completion bash",
+    "--experimental-rerun": "resume=RUN goes on with a run",
+    "--version": "sargnn --version",
+    "-V": "sargnn --version",
+}
+"""Flags that Hydra's programs or others have -> what there is here."""
+
+
+def bare_word(verb: Verb, words: Sequence[str], place: int, folders: ConfFolders) -> ConfigError:
+    """The answer to ``words[place]`` of a composing verb, which has no ``=``."""
+    assert verb.config is not None
+    word = words[place]
+    before = words[place - 1] if place else ""
+    after = words[place + 1] if place + 1 < len(words) else ""
+    known = read_known(verb.config, [one for one in words if "=" in one], folders)
+    if after.startswith("=") or word.endswith("=") or (before.endswith("=") and before.strip("=")):
+        return _parted(known, words, place)
+    if before.endswith(","):
+        more = "-m " if verb.sweeps else ""
+        return ConfigError("A list is one word.", given=f"{before} {word}", hint=f"{more}{before}{word}")
+    if word not in known.keys and (command := _of_a_place(verb, word)) is not None:
+        return ConfigError("A word alone says nothing here.", given=word, hint=command)
+    keys = known.called(word)
+    if len(keys) == 1 and after and "=" not in after and not after.startswith("-") and not known.called(after):
+        return ConfigError(_ONE_WORD, given=f"{word} {after}", hint=known.words(keys[0], after))
+    if found := known.options_called(word):
+        groups = " and of ".join(f"'{one.partition('=')[0]}'" for one in found)
+        return ConfigError(f"'{word}' is an option of {groups}.", hint=" or ".join(found))
+    if keys:
+        return _without_value(known, verb, word, keys)
+    if (key_and_value := _other_sign(known, word)) is not None:
+        return ConfigError(_ONE_WORD, given=word, hint=key_and_value)
+    if word in VERBS:
+        return ConfigError("One verb at a time.", given=f"{verb.name} ... {word}", hint=f"sargnn {word}")
+    every = [f"{group}={name}" for group, names in known.options.items() for name in names]
+    close = nearest(word, [one.partition("=")[2] for one in every])
+    allowed = [one for name in close for one in every if one.endswith(f"={name}")]
+    return ConfigError(
+        "A word cannot be read.", given=word, allowed=allowed,
+        hint=f"write key=value or group=option; sargnn {verb.name} --help lists them",
+    )  # fmt: skip
+
+
+def _parted(known: Known, words: Sequence[str], place: int) -> ConfigError:
+    """``world = 4``, ``world =4`` or ``world= 4``."""
+    start = place - 1 if place and words[place - 1].endswith("=") else place
+    parts = [words[start]]
+    for word in words[start + 1 : start + 3]:
+        joined = "".join(parts)
+        if "=" in joined and not joined.endswith("="):
+            break
+        parts.append(word)
+    key, _, value = "".join(parts).partition("=")
+    keys = known.called(key)
+    return ConfigError(_ONE_WORD, given=" ".join(parts), hint=known.words(keys[0] if len(keys) == 1 else key, value or "VALUE"))
+
+
+def _without_value(known: Known, verb: Verb, word: str, keys: Sequence[str]) -> ConfigError:
+    if len(keys) > 1:
+        return ConfigError(f"'{word}' needs a value.", allowed=[f"{key}=..." for key in keys])
+    (key,) = keys
+    if key not in known.options:
+        return ConfigError(f"'{word}' needs a value.", hint=known.words(key, _default(known, key)))
+    options = [f"{key}={one}" for one in known.options[key]]
+    hint = f"write {key}=OPTION; sargnn {verb.name} {key} --help lists them"
+    return ConfigError(f"'{word}' needs one of its options.", allowed=options if len(options) <= MOST_SHOWN else (), hint=hint)
+
+
+def _default(known: Known, key: str) -> str:
+    """What is written in its file, as an example; else ``VALUE``."""
+    settings = known.folders.settings(known.config)
+    if key in known.owners:
+        settings = known.folders.settings_of(key.partition(".")[0], known.owner(key))
+    value = settings[key].value
+    return value if value not in ("null", "???", "{}", "[]") else "VALUE"
+
+
+def _other_sign(known: Known, word: str) -> str | None:
+    """``model:gat``, ``model/gat`` or ``model.gat`` as it is written here."""
+    for sign in ":/.":
+        head, found, value = word.partition(sign)
+        key = "".join(known.called(head)[:1]) if head else ""
+        if not found or not key or not value:
+            continue
+        if key in known.options:
+            same = [one for one in known.options[key] if one.casefold() == value.casefold()]
+            return f"{key}={same[0]}" if same else None
+        if sign == ":":
+            return known.words(key, value)
+    return None
+
+
+def _of_a_place(verb: Verb, word: str) -> str | None:
+    """The command for a run, or for a path that is a graph or a configuration."""
+    path = Path(os.path.expanduser(word))
+    try:
+        exists = path.exists()
+    except (OSError, ValueError):
+        return None
+    from sargnn.tracking.find_runs import RUNS, is_run
+
+    if verb.config in ("train", "slurm") and (is_run(path) or is_run(RUNS / word)):
+        return f"sargnn {verb.name} resume={shlex.quote(word)}"
+    if path.suffix in (".yaml", ".yml"):
+        return "experiment=NAME for a file conf/experiment/NAME.yaml here, or in --config-dir FOLDER"
+    if path.suffix == ".py":
+        return f"sargnn {verb.name} dataset=python dataset.target={shlex.quote(word)}:FUNCTION"
+    if not exists or "dataset" not in _groups_of(verb):
+        return None
+    option = "stored" if (path / "manifest.json").is_file() else "ogb_dir" if (path / "raw").is_dir() else "arrays"
+    return f"sargnn {verb.name} dataset={option} dataset.root={shlex.quote(word)}"
+
+
+def _groups_of(verb: Verb) -> set[str]:
+    from sargnn.cli.conf_folders import built_in_folder
+
+    return set(built_in_folder().groups(verb.config)) if verb.config else set()
+
+
+def dashed_word(verb: Verb, words: Sequence[str], place: int, folders: ConfFolders) -> ConfigError:
+    """The answer to ``words[place]``, which begins with a dash and is no flag of the verb."""
+    word = words[place]
+    flag, equals, value = word.partition("=")
+    if flag.startswith(("–", "—")):  # as an editor makes them
+        plain = flag.lstrip("–—")
+        return ConfigError("This is a long dash.", given=word, hint=f"{'-' if len(plain) == 1 else '--'}{word.lstrip('–—')}")
+    if verb.config and flag in _OF_HYDRA:
+        return ConfigError(f"There is no flag '{flag}'.", hint=_OF_HYDRA[flag])
+    name = flag.lstrip("-")
+    after = words[place + 1] if place + 1 < len(words) else ""
+    follows = not equals and after and "=" not in after and not after.startswith("-")
+    given = f"{word} {after}" if follows else word
+    value = value or (after if follows else "")
+    own = [setting.name for setting in verb.settings]
+    if name in own:
+        return ConfigError(_NO_DASHES, given=given, hint=f"{name}={shlex.quote(value or 'VALUE')}")
+    if verb.config and len(name) > 1:
+        known = read_known(verb.config, [one for one in words if "=" in one], folders)
+        keys = known.called(name) or known.called(name.replace("-", "_"))
+        if keys:
+            shown = known.words(keys[0], value or _of_flag(known, keys[0]))
+            return ConfigError(_NO_DASHES, given=given, hint=shown)
+        if options := known.options_called(name):
+            return ConfigError(_NO_DASHES, given=word, hint=" or ".join(options))
+        if equals:
+            return ConfigError(
+                _NO_DASHES, given=word, hint=f"write {word.lstrip('-')}; sargnn {verb.name} --help lists settings"
+            )
+    allowed = nearest(flag, verb.flags) if re.match(r"--?\w{2}", flag) else verb.flags
+    return ConfigError(f"There is no flag '{word}'.", allowed=allowed)
+
+
+def chosen_by_name(verb: Verb, key: str, value: str, folders: ConfFolders) -> ConfigError | None:
+    """The answer to ``model.name=gat``, which would give one option's settings the name of another; None for anything else."""
+    group, _, last = key.rpartition(".")
+    if last != "name" or verb.config is None or group not in folders.groups(verb.config):
+        return None
+    if value not in folders.options(group):
+        return None
+    return ConfigError(f"'{key}' does not choose an option.", given=f"{key}={value}", hint=f"{group}={value}")
+
+
+def _of_flag(known: Known, key: str) -> str:
+    if key in known.options:
+        return "OPTION"
+    default = _default(known, key)
+    return "true" if default in ("true", "false") else default

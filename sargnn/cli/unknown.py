@@ -1,0 +1,271 @@
+"""What is said to a setting or an option that does not exist: where it does, what it is called here, what is most like it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+from sargnn.cli.conf_folders import OVERRIDING, ConfFolders
+from sargnn.cli.verbs import VERBS, Verb
+from sargnn.errors import MOST_SHOWN, ConfigError, nearest
+
+_ALIKE, _PART_OF, _MISSPELT = 0.6, 0.8, 0.9
+"""How like a key a word is, from 0 to 1: at all; it is a part of the key's name; it is the key but for a letter."""
+_NOT_HERE = {
+    **dict.fromkeys(
+        ("batch", "batch_size", "batchsize", "fanout", "fanouts", "num_neighbors", "num_neighbours"),
+        ("training is full-batch", "more workers need less memory each: world=8"),
+    ),
+    **dict.fromkeys(("gpu", "gpus", "cuda", "num_gpus"), ("workers run on CPUs", "world=N for so many workers")),
+}
+"""What others have and this has not -> why, and what there is."""
+_EVERY_VERB = [one for verb in VERBS.values() for one in (verb, *verb.verbs)]
+_ALSO_CALLED = {
+    "learning_rate": "optim.lr",
+    "wd": "optim.weight_decay",
+    "l2": "optim.weight_decay",
+    "optimizer": "optim",
+    "optimiser": "optim",
+    "scheduler": "optim.schedule",
+    "lr_scheduler": "optim.schedule",
+    "grad_clip": "optim.clip",
+    "hidden_size": "model.hidden",
+    "hidden_dim": "model.hidden",
+    "hidden_channels": "model.hidden",
+    "hid": "model.hidden",
+    "layers": "model.num_layers",
+    "n_layers": "model.num_layers",
+    "depth": "model.num_layers",
+    "num_heads": "model.heads",
+    "aggr": "model.aggregator",
+    "arch": "model",
+    "data": "dataset",
+    "graph": "dataset",
+    "workers": "world",
+    "num_workers": "world",
+    "world_size": "world",
+    "nproc": "world",
+    "num_parts": "world",
+    "parts": "world",
+    "dtype": "precision",
+    "n_epochs": "epochs",
+    "max_epochs": "epochs",
+    "patience": "early_stopping",
+    "random_seed": "seed",
+    "num_threads": "threads",
+    "name": "run_name",
+    "output_dir": "run_dir",
+    "out_dir": "run_dir",
+    "save_dir": "run_dir",
+    "log_dir": "run_dir",
+    "checkpoint_dir": "run_dir",
+}
+"""What others call it -> what it is called here."""
+
+
+def verb_of(config: str) -> Verb:
+    """The verb that composes a primary file."""
+    return next(one for one in _EVERY_VERB if one.config == config and not one.changes_a_run)
+
+
+@dataclass(frozen=True)
+class Known:
+    """The settings of a verb, and what the command line chooses.
+
+    Attributes:
+        options: group -> its options, in order. chosen: group -> option.
+        top: the settings that stand in no group.
+        owners: key of a group's setting -> the options that have it.
+    """
+
+    config: str
+    folders: ConfFolders
+    options: dict[str, list[str]]
+    chosen: dict[str, str]
+    top: list[str]
+    owners: dict[str, list[str]]
+
+    @property
+    def keys(self) -> list[str]:
+        """Groups, settings, and settings in groups; those that the chosen options have first."""
+        here = [key for key in self.owners if self.is_here(key)]
+        return list(dict.fromkeys([*self.options, *self.top, *here, *self.owners]))
+
+    def is_here(self, key: str) -> bool:
+        """Whether it can be set as things are chosen."""
+        return key not in self.owners or self.chosen.get(key.partition(".")[0]) in self.owners[key]
+
+    def owner(self, key: str) -> str:
+        """The option to choose for a setting: one that needs no further one, the most like the chosen one."""
+        group = key.partition(".")[0]
+        chosen = self.chosen.get(group, "")
+
+        def rank(option: str) -> tuple[bool, float]:
+            return bool(self._needed(group, option, key)), -SequenceMatcher(None, chosen, option).ratio()
+
+        return min(self.owners[key], key=rank)
+
+    def _needed(self, group: str, option: str, key: str) -> list[str]:
+        settings = self.folders.settings_of(group, option).values()
+        return [one.key for one in settings if one.value == "???" and one.key != key]
+
+    def words(self, key: str, value: str) -> str:
+        """The words that set it, with the option that has it where another one is chosen."""
+        words = [f"{key}={value}"]
+        if not self.is_here(key):
+            group, option = key.partition(".")[0], self.owner(key)
+            needed = (f"{one}={'FOLDER' if one.endswith('.root') else 'VALUE'}" for one in self._needed(group, option, key))
+            words = [f"{group}={option}", *needed, *words]
+        return " ".join(map(shlex.quote, words))
+
+    def called(self, name: str) -> list[str]:
+        """The keys that a name means: itself, those whose last part it is, or what others call so."""
+        if name in self.keys:
+            return [name]
+        last = name.rpartition(".")[2].casefold().replace("-", "_")
+        whole = [key for key in self.keys if key.casefold() == name.casefold()]
+        same = [key for key in self.keys if key.rpartition(".")[2].casefold() == last]
+        also = [key for key in [_ALSO_CALLED.get(last, "")] if key in self.keys]
+        return whole or same or also
+
+    def options_called(self, word: str) -> list[str]:
+        """``group=option`` for every option of this name."""
+        return [f"{group}={one}" for group, names in self.options.items() for one in names if one.casefold() == word.casefold()]
+
+
+def read_known(config: str, overrides: Iterable[str], folders: ConfFolders, own: Iterable[str] = ()) -> Known:
+    """What can be set, and what ``overrides`` choose. Files that cannot be read are left out.
+
+    Args:
+        own: settings that the verb reads itself.
+    """
+    groups = folders.groups(config)
+    try:
+        chosen = folders.choice(config, overrides).options
+    except ConfigError:
+        chosen = groups
+    owners: dict[str, list[str]] = {}
+    options = {group: list(folders.options(group)) for group in groups}
+    for group, names in options.items():
+        for name in names if group not in OVERRIDING else ():
+            try:
+                settings = folders.settings_of(group, name)
+            except ConfigError:
+                continue
+            for key in settings:
+                if key != f"{group}.name":
+                    owners.setdefault(key, []).append(name)
+    return Known(config, folders, options, chosen, [*own, *folders.settings(config)], owners)
+
+
+def unknown_setting(
+    config: str, name: str, overrides: Sequence[str], folders: ConfFolders, own: Iterable[str] = ()
+) -> ConfigError:  # fmt: skip
+    """The answer to a setting that the verb's configuration does not have as it is chosen; ``own`` as of ``read_known``."""
+    known = read_known(config, overrides, folders, own)
+    value = next((one.partition("=")[2] for one in overrides if one.lstrip("+").partition("=")[0] == name), "") or "VALUE"
+    what = f"There is no setting '{name}'."
+    if name in known.owners and not known.is_here(name):
+        group = name.partition(".")[0]
+        having = known.owners[name]
+        listed = ", ".join(having[:MOST_SHOWN]) + (", ..." if len(having) > MOST_SHOWN else "")
+        what = f"'{name}' belongs to {group}={listed}; chosen is {group}={known.chosen.get(group)}."
+        return ConfigError(what, hint=known.words(name, value))
+    last = name.rpartition(".")[2].casefold()
+    if last in _NOT_HERE and not known.called(name):
+        why, instead = _NOT_HERE[last]
+        return ConfigError(f"There is no setting '{name}': {why}.", hint=instead if "world" in known.top else None)
+    found = [key for key in known.called(name) if key != name] or _near(name, known, _MISSPELT)
+    if not found and (others := _verbs_with(name, config, folders)):
+        return _of_another_verb(name, value, others, _near(name, known, _PART_OF))
+    found = found or _near(name, known, _ALIKE)
+    if not found:
+        return ConfigError(what, hint=f"sargnn {verb_of(config).name} --help lists all groups and settings")
+    shown = [key if known.is_here(key) else f"{key} (with {key.partition('.')[0]}={known.owner(key)})" for key in found]
+    return ConfigError(what, allowed=shown[:MOST_SHOWN], hint=_next(known, found, value))
+
+
+def _of_another_verb(name: str, value: str, verbs: Sequence[str], near: Sequence[str]) -> ConfigError:
+    names = ", ".join([f"sargnn {one}" for one in verbs[:2]] + ["..."] * (len(verbs) > 2))
+    what = f"There is no setting '{name}' here: it belongs to {names}."
+    return ConfigError(what, allowed=near, hint=f"sargnn {verbs[0]} {shlex.quote(f'{name}={value}')}")
+
+
+def _next(known: Known, found: Sequence[str], value: str) -> str | None:
+    """The words to write where only one thing can be meant."""
+    if len(found) > 1:
+        return None
+    if (options := known.options.get(found[0])) is None:
+        return known.words(found[0], value)
+    same = [one for one in options if one.casefold() == value.casefold()]
+    return f"{found[0]}={same[0]}" if same else f"{found[0]}=OPTION"
+
+
+def _near(name: str, known: Known, cutoff: float) -> list[str]:
+    """Keys that look like it, as a whole or in their last part, in its own group if it names one; the best ones only."""
+    group, _, last = name.casefold().rpartition(".")
+
+    def likeness(key: str) -> float:
+        head, _, tail = key.rpartition(".")
+        whole = SequenceMatcher(None, name.casefold(), key).ratio()
+        if group not in ("", head):
+            return whole
+        part = _PART_OF if len(last) > 2 and last in tail.split("_") else 0.0
+        return max(whole, part, SequenceMatcher(None, last, tail).ratio())
+
+    scores = {key: likeness(key) for key in known.keys if key != name}
+    best = max(scores.values(), default=0.0)
+    close = [key for key, score in scores.items() if score >= max(cutoff, best - 0.12)]
+    return sorted(close, key=lambda key: -scores[key])[:4]
+
+
+def _verbs_with(name: str, config: str, folders: ConfFolders) -> list[str]:
+    """Other verbs that have a setting of this name."""
+    found = []
+    for verb in _EVERY_VERB:
+        own = [setting.name for setting in verb.settings]
+        if verb.config is not None and verb.config != config and not verb.changes_a_run:
+            own += folders.settings(verb.config)
+        if name in own:
+            found.append(verb.name)
+    return found
+
+
+def unknown_own_setting(verb: Verb, name: str, text: str = "") -> ConfigError:
+    """The answer of a verb that composes nothing."""
+    own = [setting.name for setting in verb.settings]
+    what = f"There is no setting '{name}'."
+    near = nearest(name, own)
+    others = [one.name for one in VERBS.values() if name in [setting.name for setting in one.settings]]
+    if others and len(near) == len(own):  # none is alike
+        return _of_another_verb(name, text or "VALUE", others, ())
+    return ConfigError(what, allowed=near, hint=None if near else f"sargnn {verb.name} --help")
+
+
+def unknown_option(
+    config: str | None, group: str, name: str, folders: ConfFolders, *, given: str | None = None, hint: str | None = None
+) -> ConfigError:
+    """The answer to an option that a group does not have.
+
+    Args:
+        config: the verb's primary file; None: it is not known.
+        given: where it is named, if not on the command line. hint: what to do, if that is known.
+    """
+    options = list(folders.options(group))
+    what = f"'{group}' has no option '{name}'."
+    if hint is not None:
+        return ConfigError(what, given=given, hint=hint)
+    groups = folders.groups(config) if config else {}
+    elsewhere = [one for one in groups if one != group and name in folders.options(one)]
+    if elsewhere:
+        named = " and of ".join(f"'{one}'" for one in elsewhere)
+        what = f"'{group}' has no option '{name}': it is one of {named}."
+        return ConfigError(what, given=given, hint=" or ".join(f"{one}={name}" for one in elsewhere))
+    near = nearest(name, options)
+    if config is not None and (not near or len(near) == len(options)) and re.fullmatch(r"[\w-]{1,24}", name):
+        listed = "" if near else f"sargnn {verb_of(config).name} {group} --help lists them; "
+        hint = f"{listed}conf/{group}/{name}.yaml would be one of your own"
+    return ConfigError(what, given=given, allowed=near, hint=hint)

@@ -1,0 +1,67 @@
+"""The settings of verbs that make stores and train nothing: prepare, check, partition, export-ogb."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sargnn.config import DATASETS, BufferConfig, DatasetSettings, PartitionerConfig
+from sargnn.fields import AT_LEAST_ONE, build
+
+
+@dataclass(frozen=True)
+class PrepareConfig:
+    """``sargnn prepare``."""
+
+    dataset: DatasetSettings = field(metadata=DATASETS)
+    store_dir: str
+    prepare: BufferConfig = BufferConfig()
+
+
+@dataclass(frozen=True)
+class CheckConfig(PrepareConfig):
+    """``sargnn check``. ``json``: print for scripts."""
+
+    json: bool = False
+
+
+@dataclass(frozen=True)
+class PartitionConfig:
+    """``sargnn partition``."""
+
+    dataset: DatasetSettings = field(metadata=DATASETS)
+    partitioner: PartitionerConfig
+    world: int = field(metadata=AT_LEAST_ONE)
+    store_dir: str
+    prepare: BufferConfig = BufferConfig()
+
+
+@dataclass(frozen=True)
+class ExportConfig:
+    """``sargnn export-ogb``. ``layout``: csv, binary, typed, or auto: that of the dataset which this one stands in for."""
+
+    dataset: DatasetSettings = field(metadata=DATASETS)
+    out: str
+    layout: Literal["auto", "csv", "binary", "typed"]
+    store_dir: str
+    prepare: BufferConfig = BufferConfig()
+
+
+def parse_export(mapping: dict[str, Any]) -> ExportConfig:
+    """Check a resolved mapping, as ``parse`` does."""
+    return build(ExportConfig, mapping, "")
+
+
+def parse_prepare(mapping: dict[str, Any]) -> PrepareConfig:
+    """Check a resolved mapping, as ``parse`` does."""
+    return build(PrepareConfig, mapping, "")
+
+
+def parse_check(mapping: dict[str, Any]) -> CheckConfig:
+    """Check a resolved mapping, as ``parse`` does."""
+    return build(CheckConfig, mapping, "")
+
+
+def parse_partition(mapping: dict[str, Any]) -> PartitionConfig:
+    """Check a resolved mapping, as ``parse`` does."""
+    return build(PartitionConfig, mapping, "")
