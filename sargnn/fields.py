@@ -77,7 +77,8 @@ def build(cls: type[T], mapping: Any, prefix: str) -> T:
     """
     if not isinstance(mapping, dict):
         what = f"'{prefix.rstrip('.')}' must be a group of settings." if prefix else "A configuration is a mapping of settings."
-        raise ConfigError(what, given=brief(mapping))
+        names = [f"{prefix}{one.name}" for one in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        raise ConfigError(what, given=brief(mapping), allowed=names if prefix else ())
     hints = get_type_hints(cls)
     known = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for key in mapping:

@@ -44,7 +44,10 @@ def compose_verb(
     config = _composed(verb, overrides, folders)
     missing = sorted(OmegaConf.missing_keys(config))
     if missing:
-        raise ConfigError(f"The setting '{missing[0]}' must be given.", hint=f"add {missing[0]}=VALUE")
+        raise ConfigError(
+            f"The setting '{missing[0]}' must be given.",
+            hint=f"add {missing[0]}={'FOLDER' if missing[0].endswith('.root') else 'VALUE'}",
+        )
     try:
         mapping = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:

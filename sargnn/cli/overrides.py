@@ -82,12 +82,16 @@ def unreadable(error: Exception) -> ConfigError:
     if equals and (call := re.fullmatch(r"(.+:\w+)\(.*\)", value)):
         what = "A function is named without parentheses."
         return ConfigError(what, given=override, hint=shlex.quote(f"{key}={call.group(1)}"))
-    options = [value.rstrip(",; "), f"[{value[1:-1]}]" if re.fullmatch(r"\(.*\)", value) else value]
-    if not re.search(r"['\"\\]", value):
+    key = key.strip()
+    options = [value.strip("=,; "), f"[{value[1:-1]}]" if re.fullmatch(r"\(.*\)", value) else value]
+    if re.search(r"[/() ]", value) and not re.search(r"['\"\\$`!;]", value):
         options.append(quoted(value))
     for text in options if equals and value else ():
-        if text not in ("", value) and _can_be_read(f"{key}={text}"):
-            return ConfigError(what, given=override, hint=shlex.quote(f"{key}={text}"))
+        if text and f"{key}={text}" != override and _can_be_read(f"{key}={text}"):
+            word = f"{key}={text}"
+            return ConfigError(what, given=override, hint=f'"{word}"' if text[0] == "'" else shlex.quote(word))
+    if (several := [one.strip() for one in str(override).split(";")])[1:] and all(map(_can_be_read, several)):
+        return ConfigError(what, given=override, hint=" ".join(several))
     return ConfigError(what, given=override, hint="write key=value, and quote special characters")
 
 

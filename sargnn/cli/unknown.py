@@ -14,6 +14,8 @@ from sargnn.errors import MOST_SHOWN, ConfigError, nearest
 
 _ALIKE, _PART_OF, _MISSPELT = 0.6, 0.8, 0.9
 """How like a key a word is, from 0 to 1: at all; it is a part of the key's name; it is the key but for a letter."""
+_MOST_USED = ("arrays", "products_like")
+"""Options to offer where several would do."""
 _NOT_HERE = {
     **dict.fromkeys(
         ("batch", "batch_size", "batchsize", "fanout", "fanouts", "num_neighbors", "num_neighbours"),
@@ -104,7 +106,8 @@ class Known:
         chosen = self.chosen.get(group, "")
 
         def rank(option: str) -> tuple[bool, float]:
-            return bool(self._needed(group, option, key)), -SequenceMatcher(None, chosen, option).ratio()
+            like = SequenceMatcher(None, chosen, option).ratio()
+            return bool(self._needed(group, option, key)), -like if like >= _ALIKE else -float(option in _MOST_USED)
 
         return min(self.owners[key], key=rank)
 
@@ -265,6 +268,8 @@ def unknown_option(
         what = f"'{group}' has no option '{name}': it is one of {named}."
         return ConfigError(what, given=given, hint=" or ".join(f"{one}={name}" for one in elsewhere))
     near = nearest(name, options)
+    if config is not None and group == "dataset" and re.match(r"[.~]*/|.*/", name):
+        return ConfigError(what, given=given, hint=f"dataset=arrays dataset.root={shlex.quote(name)}")
     if config is not None and (not near or len(near) == len(options)) and re.fullmatch(r"[\w-]{1,24}", name):
         listed = "" if near else f"sargnn {verb_of(config).name} {group} --help lists them; "
         hint = f"{listed}conf/{group}/{name}.yaml would be one of your own"

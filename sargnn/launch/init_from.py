@@ -9,9 +9,9 @@ from pathlib import Path
 
 from sargnn.config import RunConfig
 from sargnn.data.manifest import MANIFEST
-from sargnn.errors import ConfigError
+from sargnn.errors import ConfigError, nearest
 from sargnn.tracking.files import START
-from sargnn.tracking.find_runs import RUNS, SWEEPS, find_run
+from sargnn.tracking.find_runs import RUNS, SWEEPS, find_run, run_names
 from sargnn.tracking.progress import say
 
 
@@ -38,7 +38,7 @@ def find_start(config: RunConfig) -> RunConfig:
     if folder is not None:
         checkpoint.open_checkpoint(folder, verify=True)
     else:
-        folder = find_run(config.init_from)
+        folder = _run_of(config.init_from)
         path, problems = checkpoint.newest(folder)
         for _, problem in problems:
             say(f"warning: {str(problem).splitlines()[0]} The checkpoint before is used.")
@@ -49,6 +49,16 @@ def find_start(config: RunConfig) -> RunConfig:
         )  # fmt: skip
     store = checkpoint.open_checkpoint(path, verify=False)
     return dataclasses.replace(config, init_from=str(path.resolve()), init_digest=digest_of(store))
+
+
+def _run_of(word: str) -> Path:
+    try:
+        return find_run(word)
+    except ConfigError as error:
+        raise ConfigError(
+            "There is no run and no checkpoint of this name to start from.", given=word, allowed=nearest(word, run_names()),
+            hint="init_from=RUN, its name or folder, or init_from=RUN/checkpoints/NAME",
+        ) from error  # fmt: skip
 
 
 def keep_start(config: RunConfig, run_dir: Path) -> None:

@@ -58,7 +58,7 @@ WRONG: dict[str, tuple[tuple[Any, ...], dict[str, Any], tuple[str, ...]]] = {
     "a folder": ((), {"graph": "here"}, ("the graph is no graph", "dataset=arrays")),
     "a function": ((), {"graph": as_words}, ("the graph is no graph", "call it: as_words()")),
     "a graph for a run that is there": ((), {"graph": GRAPH, "resume": "x"}, ("has its graph", "leave graph= out")),
-    "no run": ((), {"resume": "nowhere"}, ("no run in this folder", "nowhere")),
+    "no run": ((), {"resume": "nowhere"}, ("no such run", "nowhere")),
 }
 
 
@@ -80,7 +80,7 @@ def test_one_of_several_ranks_trains_nothing(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_runs_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no run in this folder"):
+    with pytest.raises(ConfigError, match="no such run"):
         sargnn.load(tmp_path)
     with pytest.raises(ConfigError, match="no run to compare"):
         sargnn.compare([])

@@ -40,7 +40,7 @@ ANSWERS: dict[str, tuple[str, str | None, str | None, str | None]] = {
     "train zzz=1": (NO_SETTING.format("zzz"), None, None, "sargnn train --help lists all groups and settings"),
     "train scale=2": (
         NO_SETTING.format("scale"), None,
-        "dataset.scale (with dataset=papers_like), smooth.scale (with smooth=cs)", None,
+        "dataset.scale (with dataset=products_like), smooth.scale (with smooth=cs)", None,
     ),
     # of another option, another verb
     "train model=sage model.heads=4": (
@@ -73,6 +73,7 @@ ANSWERS: dict[str, tuple[str, str | None, str | None, str | None]] = {
         "'dataset' has no option 'cora'.", None, None,
         "sargnn train dataset --help lists them; conf/dataset/cora.yaml would be one of your own",
     ),
+    "train dataset=./data": ("'dataset' has no option './data'.", None, None, "dataset=arrays dataset.root=./data"),
     "train optim=sgd": (
         "'optim' has no option 'sgd'.", None, "adam, adamw", "conf/optim/sgd.yaml would be one of your own",
     ),
@@ -94,6 +95,10 @@ ANSWERS: dict[str, tuple[str, str | None, str | None, str | None]] = {
     "train model:gat": (ONE_WORD, "model:gat", None, "model=gat"),
     "train model=sage, gat": ("A list is one word.", "model=sage, gat", None, "-m model=sage,gat"),
     "train epochs": ("'epochs' needs a value.", None, None, "epochs=60"),
+    "train 'model = gat'": ("An override cannot be read.", "model = gat", None, "model=gat"),
+    "train model==gat": ("An override cannot be read.", "model==gat", None, "model=gat"),
+    "train 'model=gat;world=2'": ("An override cannot be read.", "model=gat;world=2", None, "model=gat world=2"),
+    "train 'run_dir=a (1)'": ("An override cannot be read.", "run_dir=a (1)", None, "\"run_dir='a (1)'\""),
     "train optim.lr=1e-3,": ("An override cannot be read.", "optim.lr=1e-3,", None, "optim.lr=1e-3"),
     "train –m model=sage,gat": ("This is a long dash.", "–m", None, "-m"),
     "train --config-name=x": ("There is no flag '--config-name'.", None, None, "..."),
@@ -105,6 +110,9 @@ ANSWERS: dict[str, tuple[str, str | None, str | None, str | None]] = {
     "train epochs={a:1}": ("'epochs' takes one value.", "{'a': 1}", "a whole number", None),
     "train precision=[fp32]": ("'precision' takes one value.", "['fp32']", "fp32, fp64", "precision=fp32"),
     "train epochs=10.0": ("'epochs' has the wrong type.", "10.0", "a whole number", "epochs=10"),
+    "train checkpoint=5": (
+        "'checkpoint' must be a group of settings.", "5", "checkpoint.every, checkpoint.keep", None,
+    ),
     "train \"epochs='5'\"": ("'epochs' has the wrong type.", "'5'", "a whole number", "epochs=5"),
     "train threads=None": ("'threads' would be a text.", "'None'", None, "threads=null"),
     "train world=2,4": ("An override has several values.", "world=2,4", None, "..."),

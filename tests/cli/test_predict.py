@@ -55,7 +55,7 @@ def test_predict_and_evaluate(sargnn: Sargnn, folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     first, second = (np.load(path / "logits.npy") for path in (folder / "one" / "predictions", folder / "elsewhere"))
     np.testing.assert_allclose(first, second, atol=1e-4)
-    done = run(folder, "predict", "run=one", "checkpoint=best", "smooth=none", "out=best")
+    done = run(folder, "predict", "one", "checkpoint=best", "smooth=none", "out=best")
     assert done.returncode == 0 and not (folder / "best" / "smoothed.npy").exists(), done.stderr
 
 
@@ -65,8 +65,8 @@ def test_what_predict_refuses(sargnn: Sargnn, folder: Path, tmp_path: Path) -> N
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("")
     for words, message in (
-        (["run=nowhere"], "run folder must be named"),
-        ([], "run folder must be named"),
+        (["run=nowhere"], "no such run"),
+        ([], "run must be named"),
         ([f"run={folder / 'one'}", "model.hidden=3"], "model.hidden"),
         ([f"run={folder / 'one'}", "checkpoint=last"], "newest, best"),
         ([f"run={folder / 'one'}", "embeddings=yes"], "true or false"),

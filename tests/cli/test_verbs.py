@@ -68,7 +68,7 @@ def test_track_sends_once(sargnn: Sargnn, runs: Path, tmp_path: Path) -> None:
     assert params["mode.name"] == "sar" and "partition.edge_cut" in params
     done = sargnn_here(tmp_path, "track", "one", f"tracking.uri={uri}")
     assert done.returncode == 1 and "sent already" in done.stderr
-    done = sargnn("track", ".")
+    done = sargnn("track", "nowhere")
     assert done.returncode == 1 and "no such run" in done.stderr
 
 
