@@ -323,11 +323,12 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class TrackingConfig:
-    """Where figures are sent. ``uri`` null: an sqlite store in the working folder."""
+    """Where figures are sent. ``uri`` null: an sqlite store in the working folder. ``ranks``: also the figures of each rank."""
 
     enabled: bool
     uri: str | None
     experiment: str
+    ranks: bool = False
 
 
 @dataclass(frozen=True)

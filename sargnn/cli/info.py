@@ -21,7 +21,7 @@ def main(line: CommandLine) -> int:
     from sargnn.kernels import KERNELS
     from sargnn.resolve import resolve
     from sargnn.tracking.memory import human_bytes
-    from sargnn.tracking.mlflow import database_of, default_uri
+    from sargnn.tracking.mlflow.store import database_of, default_uri
     from sargnn.tracking.provenance import versions
     from sargnn.tracking.tables import info_table
 

@@ -21,6 +21,7 @@ from sargnn.cli.signals import as_interrupts
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.launch.ending import end_process
 from sargnn.tracking.summary import Summary, read_summary
+from sargnn.tracking.sweep_points import write_points
 
 Point = tuple[str, ...]
 
@@ -87,8 +88,7 @@ def run_sweep(points: Sequence[Point], folders: ConfFolders) -> int:
     points, labels, folder, done, skip = plan.points, plan.labels, plan.folder, plan.done, plan.skip
     skipped = set(done) if done and _skips(skip, len(done), len(points)) else set()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "sweep.json").write_text(json.dumps({"points": points, "labels": labels}, indent=1) + "\n")
+        write_points(folder, labels, points)
     except OSError as error:
         raise ConfigError(f"The sweep's folder cannot be written: {error.strerror}.", given=str(folder)) from error
     say(f"sweep of {len(points)} points, in {folder}")
@@ -100,7 +100,7 @@ def run_sweep(points: Sequence[Point], folders: ConfFolders) -> int:
             say(f"warning: the sweep has no run of its own in MLflow: {error}")
     environment = dict(os.environ)
     if parent is not None:
-        from sargnn.tracking.mlflow import PARENT
+        from sargnn.tracking.mlflow.run import PARENT
 
         environment[PARENT] = parent.run_id
     outcomes: list[Outcome] = []
@@ -234,9 +234,10 @@ def _parent(mapping: dict[str, Any], name: str, points: int) -> Any:
     tracking = mapping["tracking"]
     if not tracking["enabled"]:
         return None
-    from sargnn.tracking.mlflow import Parent
+    from sargnn.tracking.mlflow.run import Parent
+    from sargnn.tracking.mlflow.store import absolute
 
-    return Parent(tracking["uri"], tracking["experiment"], f"sweep-{name}", {"sweep": name, "points": str(points)})
+    return Parent(absolute(tracking["uri"]), tracking["experiment"], f"sweep-{name}", {"sweep": name, "points": str(points)})
 
 
 def _end(parent: Any, outcomes: Sequence[Outcome], *, failed: bool) -> None:

@@ -17,7 +17,7 @@ def main(line: CommandLine) -> int:
     if not line.words:
         raise ConfigError("A run must be named.", allowed=run_names(), hint="sargnn track NAME")
     folders = list(dict.fromkeys(run for word in line.words for run in find_runs(word)))
-    from sargnn.tracking.mlflow import send_again
+    from sargnn.tracking.mlflow.late import send_again
 
     failed = False
     for folder in folders:

@@ -281,7 +281,9 @@ _UI = Verb(
     "ui",
     "MLflow's pages in the browser",
     usage="[port=5000] [tracking.uri=URI]",
-    text="MLflow's pages on 127.0.0.1, for this machine only, on the store of the working folder. Ctrl-C ends it.",
+    text="MLflow's pages on 127.0.0.1, for this machine only, on the store of the working folder. Prints the address of the "
+    "runs of the experiment that has the newest one: a table with loss, accuracy, epoch, peak, mode and world, and charts "
+    "that begin with these. Ctrl-C ends it.",
     entry="sargnn.cli.ui:main",
     examples=(("ui", ""), ("ui port=8080 tracking.uri=sqlite:///other.db", "")),
     settings=(Setting("port", 5000, "of the pages", low=1, high=65535), TRACKING_URI),
@@ -291,8 +293,8 @@ _TRACK = Verb(
     "send runs to MLflow later, or elsewhere",
     usage="RUN [RUN ...] [tracking.uri=URI] | --follow RUN",
     text="Send the figures of runs that are over to MLflow: those that could not be sent while they ran, or to another store. "
-    "A run is sent to a store once. --follow sends one run's figures while workers that sargnn train has not started, such as "
-    "those of a SLURM job, train it, and ends with it.",
+    "A run is sent to a store once; what was begun there is completed. --follow sends one run's figures while workers that "
+    "sargnn train has not started, such as those of a SLURM job, train it, and ends with it.",
     entry="sargnn.cli.track:main",
     examples=(
         ("track sage-sar-w4-s0", ""),

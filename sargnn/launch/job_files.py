@@ -13,6 +13,7 @@ from sargnn.launch.run_folder import hold_run_dir
 from sargnn.launch.slurm import Job, SlurmConfig, check_syntax, render, run_dir_line
 from sargnn.tracking import files
 from sargnn.tracking.summary import FINISHED, read_summary
+from sargnn.tracking.sweep_points import write_points
 
 JOB = "job.json"
 
@@ -111,6 +112,8 @@ def write(slurm: SlurmConfig, job: Job, configs: Sequence[RunConfig], template: 
                 keep_start(config, run_dir)
             save(dataclasses.replace(config, run_dir=str(run_dir)), run_dir / files.CONFIG)
             note_job(run_dir, script=str(script), index=index if job.is_array else None)
+        if job.is_array:
+            write_points(job.folder_of_all, job.labels)
         script.parent.mkdir(parents=True, exist_ok=True)
         script.write_text(text, encoding="utf-8")
         script.chmod(0o755)

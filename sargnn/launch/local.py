@@ -25,7 +25,7 @@ from sargnn.launch.start import Interrupted, run_and_restart
 from sargnn.launch.stores import Stores, partition_of, prepare_stores
 from sargnn.tracking.follow import Follower
 from sargnn.tracking.inputs import Inputs, write_inputs
-from sargnn.tracking.mlflow import target_of
+from sargnn.tracking.mlflow.target import target_of
 from sargnn.tracking.progress import say
 from sargnn.tracking.sender import Sender
 from sargnn.tracking.summary import FAILED, Summary
@@ -98,7 +98,7 @@ def _run_tracked(
     error: SargnnError | None = None
     try:
         try:
-            target = target_of(config, run_dir, inputs.partition_stats, same_run=same_run)
+            target = target_of(config, run_dir, inputs, same_run=same_run)
             sender = Sender(target if config.tracking.enabled else None)
             follower = Follower(run_dir, config.epochs, inputs.first_epoch, sender)
             follower.start()

@@ -10,7 +10,8 @@ from sargnn.config import load
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.tracking import files
 from sargnn.tracking.inputs import read_inputs
-from sargnn.tracking.mlflow import is_known, target_of
+from sargnn.tracking.mlflow.store import is_known
+from sargnn.tracking.mlflow.target import target_of
 from sargnn.tracking.progress import EpochProgress, say
 from sargnn.tracking.sender import Sender
 from sargnn.tracking.summary import INTERRUPTED, Summary, read_summary
@@ -71,7 +72,7 @@ def follow(run_dir: Path, ended: threading.Event) -> Summary | None:
         raise ConfigError(
             "The run's figures do not go to MLflow.", given="tracking.enabled=false", hint="sargnn track sends them later"
         )
-    target = target_of(config, run_dir, inputs.partition_stats, same_run=True)
+    target = target_of(config, run_dir, inputs, same_run=True)
     first_epoch = inputs.first_epoch if is_known(run_dir, target.uri) else 0
     sender = Sender(target)
     follower = Follower(run_dir, config.epochs, first_epoch, sender)

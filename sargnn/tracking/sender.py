@@ -14,7 +14,7 @@ from sargnn.tracking.progress import say
 from sargnn.tracking.summary import Summary
 
 if TYPE_CHECKING:
-    from sargnn.tracking.mlflow import Target
+    from sargnn.tracking.mlflow.target import Target
 
 _GATHER_S = 1.0
 _LAST_S = 20.0
@@ -50,7 +50,7 @@ class Sender(threading.Thread):
                 say(f"warning: MLflow is slow; to send what is missing there: sargnn track {self._target.run_dir}")
 
     def run(self) -> None:
-        from sargnn.tracking.mlflow import MlflowRun
+        from sargnn.tracking.mlflow.run import MlflowRun
 
         assert self._target is not None
         try:

@@ -121,9 +121,10 @@ def test_a_sweep(tmp_path: Path) -> None:
     (folder,) = (tmp_path / "sweeps").iterdir()
     assert yaml.safe_load((folder / "001" / "config.yaml").read_text())["mode"]["name"] == "sar"
     with sqlite3.connect(tmp_path / "mlflow.db") as database:
-        parents = database.execute("select run_uuid from tags where key = 'sweep'").fetchall()
+        parents = database.execute("select run_uuid from tags where key = 'points'").fetchall()
         children = database.execute("select value from tags where key = 'mlflow.parentRunId'").fetchall()
-    assert len(parents) == 1 and children == parents
+        names = database.execute("select name from runs where name not like 'sweep-%'").fetchall()
+    assert len(parents) == 1 and children == parents and names == [("mode=sar",)]
     done = sargnn_here(tmp_path, "train", *arguments)
     assert done.stdout.count("skipped") == 1 and done.stdout.count("failed") == 1 and "skip_finished=false" in done.stderr
     assert (folder / "001").is_dir() and not (folder / "001-2").exists()
@@ -157,7 +158,7 @@ def test_ui(sargnn: Sargnn, tmp_path: Path) -> None:
     with started(tmp_path, "ui", f"port={port}") as process:
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(2)]
-        assert f"http://127.0.0.1:{port}" in lines[1]
+        assert f"http://127.0.0.1:{port}/#/experiments/1/runs?viewStateShareKey=sargnn" in lines[1]
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10) as answer:
             assert answer.status == 200
         process.send_signal(signal.SIGINT)

@@ -164,7 +164,7 @@ def test_a_run_lets_go_of_everything(
     def fail(*arguments: Any, **more: Any) -> None:
         raise error
 
-    monkeypatch.setattr("sargnn.tracking.mlflow.MlflowRun", Recorded)
+    monkeypatch.setattr("sargnn.tracking.mlflow.run.MlflowRun", Recorded)
     monkeypatch.setattr(local, where, fail)
     interrupted = isinstance(error, KeyboardInterrupt) and where != "report_end"
     with pytest.raises(Interrupted if interrupted else type(error)), patch.dict(os.environ):

@@ -15,7 +15,7 @@ from sargnn.errors import ConfigError, SargnnError
 from sargnn.launch.run_folder import hold_run_dir
 from sargnn.tracking import files
 from sargnn.tracking.inputs import Inputs, read_inputs, write_inputs
-from sargnn.tracking.mlflow import database_of, default_uri
+from sargnn.tracking.mlflow.store import database_of, default_uri
 from sargnn.tracking.summary import Summary, read_summary, write_summary
 
 FINISHED: dict[str, Any] = {
@@ -137,4 +137,4 @@ def test_the_store_of_mlflow_is_spelled_once(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     assert database_of(default_uri()) == tmp_path / "mlflow.db" and database_of("http://somewhere") is None
     package = Path(files.__file__).parent.parent
-    assert [path.name for path in package.rglob("*.py") if "mlflow.db" in path.read_text()] == ["mlflow.py"]
+    assert [path.name for path in package.rglob("*.py") if "mlflow.db" in path.read_text()] == ["store.py"]

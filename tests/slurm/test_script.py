@@ -19,6 +19,7 @@ from sargnn.errors import ConfigError
 from sargnn.launch.job_files import read_job
 from sargnn.launch.slurm import Job, SlurmConfig, directive, render, seconds
 from sargnn.tracking.summary import Summary, write_summary
+from sargnn.tracking.sweep_points import label_of
 
 GOLDEN = Path(__file__).parent / "golden"
 TEMPLATE = (conf_dir().parent / "slurm" / "job.sbatch").read_text()
@@ -64,6 +65,13 @@ def test_the_script_is_the_pinned_one(name: str, folder: Path, capsys: pytest.Ca
     assert _pinned(script, folder) == pinned.read_text()
     assert f"sbatch slurm/{script.name}" in capsys.readouterr().out.replace("'", "")
     _read_by_bash(script)
+
+
+def test_points_of_an_array_are_called_as_what_they_override(folder: Path) -> None:
+    assert sargnn(["slurm", *CASES["sweep"]]) == 0
+    (sweep,) = (folder / "sweeps").iterdir()
+    labels = [label_of(sweep / f"{number:03d}") for number in range(4)]
+    assert labels == ["model=sage seed=0", "model=sage seed=1", "model=gat seed=0", "model=gat seed=1"]
 
 
 def test_shellcheck_looks_at_all_pinned_scripts() -> None:

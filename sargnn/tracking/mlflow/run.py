@@ -1,0 +1,173 @@
+"""A run in MLflow, fed by the launching process in batches."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sargnn.tracking.files import CONFIG, METRICS, SUMMARY, MetricsTail, log_path
+from sargnn.tracking.mlflow.figures import EpochFigures, settled_figures, single_figures
+from sargnn.tracking.mlflow.store import known_stores, note_store, open_store
+from sargnn.tracking.mlflow.target import Target
+from sargnn.tracking.summary import FINISHED, INTERRUPTED, Summary
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+
+PARENT = "SARGNN_MLFLOW_PARENT"
+"""The environment variable that tells a sweep's point its parent run."""
+CHANGED = "resumed_with"
+"""The tag of a resumed run that names the settings which are others than its parameters say."""
+_AT_ONCE = 1000  # MLflow takes no more metrics in one batch
+
+
+class MlflowRun:
+    """One MLflow run. ``mlflow.json`` in the run folder says where it is and whether all of it was sent.
+
+    Each epoch is sent once: a run that goes on where it was interrupted, on whatever world, fills in the epochs that MLflow
+    lacks, and leaves those that it has.
+
+    Raises:
+        SargnnError: the tracking store cannot be used, or ``metrics.jsonl`` is damaged.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self.run_id: str
+        self.run_dir, self.uri, self._target = target.run_dir, target.uri, target
+        self._client, experiment = open_store(target.uri, target.experiment)
+        self._figures = EpochFigures(ranks=target.ranks)
+        self._seen: set[int] = set()
+        self._sent: set[int] = set()
+        self._last: dict[str, float] = {}
+        if not self._goes_on():
+            self._create(experiment)
+        self.log_epochs(list(MetricsTail(self.run_dir).new_rows()))
+
+    def _goes_on(self) -> bool:
+        """Take up the run that the folder was sent to, if that is wanted and it is still there."""
+        from mlflow.exceptions import MlflowException
+
+        known = known_stores(self.run_dir).get(self.uri) if self._target.same_run else None
+        if not known:
+            return False
+        try:
+            run = self._client.get_run(str(known["run_id"]))
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            return False
+        if run.info.lifecycle_stage != "active":  # somebody removed it
+            return False
+        self.run_id = run.info.run_id
+        self._sent = {one.step for one in self._client.get_metric_history(self.run_id, "loss")}
+        self._last = dict(run.data.metrics)
+        self._client.update_run(self.run_id, status="RUNNING", name=self._target.name)
+        for key, value in self._tags().items():
+            self._client.set_tag(self.run_id, key, value)
+        self._tell_changes(run)
+        note_store(self.run_dir, self.uri, self.run_id, sent=False)
+        return True
+
+    def _tell_changes(self, run: Run) -> None:
+        """Parameters cannot be changed in MLflow: a tag has what is another setting now."""
+        before, now = run.data.params, self._target.settings
+        changed = [f"{key}={value}" for key, value in now.items() if before.get(key, value) != value and key != "run_dir"]
+        if changed:
+            self._client.set_tag(self.run_id, CHANGED, " ".join(changed)[:5000])
+        elif CHANGED in run.data.tags:
+            self._client.delete_tag(self.run_id, CHANGED)
+
+    def _create(self, experiment: str) -> None:
+        from mlflow.entities import Param
+
+        target = self._target
+        started_ms = None if target.started_at is None else int(target.started_at * 1000)
+        run = self._client.create_run(experiment, start_time=started_ms, run_name=target.name, tags=self._tags())
+        self.run_id = run.info.run_id
+        note_store(self.run_dir, self.uri, self.run_id, sent=False)
+        params = [Param(key, value) for key, value in target.params.items()]
+        for start in range(0, len(params), 100):  # MLflow takes no more at once
+            self._client.log_batch(self.run_id, params=params[start : start + 100])
+        if target.graph is not None:
+            self._client.log_inputs(self.run_id, datasets=[target.graph.as_input()])
+
+    def _tags(self) -> dict[str, str]:
+        tags = self._target.tags | {"mlflow.source.name": "sargnn train", "mlflow.source.type": "LOCAL"}
+        if parent := os.environ.get(PARENT):
+            tags["mlflow.parentRunId"] = parent
+        return tags
+
+    def log_epochs(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Send the figures of some epochs, those that MLflow lacks; rows come in the order of the epochs."""
+        batch: list[tuple[str, float, int]] = []
+        for row in rows:
+            epoch = int(row["epoch"])
+            if epoch in self._seen:
+                continue
+            self._seen.add(epoch)
+            found = self._figures.add(row)
+            if epoch not in self._sent:
+                self._last |= found
+                batch += [(name, value, epoch) for name, value in found.items()]
+        self._log(batch)
+
+    def finish(self, summary: Summary) -> None:
+        """Send the summary and the run's files, and end the run."""
+        last = max(len(summary.losses) - 1, 0)
+        settled = settled_figures(summary)
+        unsettled = [name for name in settled if not math.isclose(self._last.get(name, math.nan), settled[name], rel_tol=1e-6)]
+        batch = [(name, settled[name], last) for name in unsettled]
+        single = single_figures(summary, ranks=self._target.ranks)
+        # Step 0: MLflow draws what has no later step as a bar.
+        self._log(batch + [(name, value, 0) for name, value in single.items()])
+        self._send_files()
+        for name in ("dataset_hash", "partition_hash", "git_sha", "kernel"):
+            if value := getattr(summary, name):
+                self._client.set_tag(self.run_id, name, value)
+        status = {FINISHED: "FINISHED", INTERRUPTED: "KILLED"}.get(summary.status, "FAILED")
+        self._client.set_terminated(self.run_id, status, end_time=self._ended_ms())
+        note_store(self.run_dir, self.uri, self.run_id, sent=True)
+
+    def _log(self, figures: Sequence[tuple[str, float, int]]) -> None:
+        """Send (name, value, step)."""
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        metrics = [Metric(name, value, now, step) for name, value, step in figures]
+        for start in range(0, len(metrics), _AT_ONCE):
+            self._client.log_batch(self.run_id, metrics=metrics[start : start + _AT_ONCE])
+
+    def _send_files(self) -> None:
+        for file in (CONFIG, SUMMARY, METRICS):
+            if (self.run_dir / file).exists():
+                self._client.log_artifact(self.run_id, str(self.run_dir / file))
+        for folder in (log_path(self.run_dir, 0).parent, self.run_dir / "plots"):
+            if folder.is_dir():
+                self._client.log_artifacts(self.run_id, str(folder), folder.name)
+
+    def _ended_ms(self) -> int | None:
+        """When a run ended that is sent later; None: now."""
+        if self._target.started_at is None or not (self.run_dir / SUMMARY).exists():
+            return None
+        return int((self.run_dir / SUMMARY).stat().st_mtime * 1000)
+
+
+class Parent:
+    """A sweep's own run, under which its points appear.
+
+    Args:
+        name: the sweep's. tags: beside that.
+    """
+
+    def __init__(self, uri: str, experiment: str, name: str, tags: dict[str, str]) -> None:
+        self._client, where = open_store(uri, experiment)
+        self.run_id: str = self._client.create_run(where, run_name=name, tags=tags).info.run_id
+
+    def finish(self, tags: dict[str, str], *, failed: bool) -> None:
+        """How it came out, and its end."""
+        for name, value in tags.items():
+            self._client.set_tag(self.run_id, name, value)
+        self._client.set_terminated(self.run_id, "FAILED" if failed else "FINISHED")
