@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from sargnn.errors import ConfigError, SargnnError
 from sargnn.tracking.files import CONFIG, MetricsTail
 from sargnn.tracking.find_runs import RUNS, SWEEPS, find_runs, is_run, runs_in
 from sargnn.tracking.summary import FINISHED, Summary, read_summary
+from sargnn.tracking.sweep_points import label_of
 
 NO_RUN = "there is no config.yaml"
 
@@ -168,15 +168,6 @@ def name_runs(runs: Sequence[Run]) -> list[Run]:
 
 def _own_name(folder: Path) -> str:
     return folder.name or folder.resolve().name
-
-
-def label_of(folder: Path) -> str | None:
-    """What a sweep calls its point; None for what is none."""
-    try:
-        labels = json.loads((folder.parent / "sweep.json").read_text())["labels"]
-        return str(labels[int(folder.name[:3])])
-    except (OSError, ValueError, KeyError, IndexError, TypeError, RecursionError):
-        return None
 
 
 def differences(runs: Sequence[Run], *, seed: bool = True) -> list[Settings]:
