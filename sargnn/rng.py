@@ -42,6 +42,7 @@ class Purpose(IntEnum):
     EMBEDDING = 5
     LABELS = 6
     SPLIT = 7
+    CONTENT = 8
 
 
 @dataclass(frozen=True)

@@ -43,9 +43,21 @@ def main(line: CommandLine) -> int:
     folder = Path(str(settings["store_dir"]))
     found = stores(folder, KINDS)
     rows.append(("stores", f"{folder.resolve()}: {len(found)}, {human_bytes(sum(size for _, size in found))}"))
-    rows += [("", f"{path.parent.name}/{path.name}: {human_bytes(size)}") for path, size in found]
+    rows += [("", f"{path.parent.name}/{path.name}: {human_bytes(size)}{_drawn_as(path)}") for path, size in found]
     info_table(rows)
     return 0
+
+
+def _drawn_as(path: Path) -> str:
+    """Version, scale and seed of a graph that was drawn; empty for another store, or one that cannot be read."""
+    import json
+
+    try:
+        made_by = json.loads((path / "manifest.json").read_text())["meta"]["made_by"]
+        known = {key: made_by[key] for key in ("version", "scale", "seed") if key in made_by} if "generator" in made_by else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return "".join(f", {key} {value}" for key, value in known.items())
 
 
 def stores(folder: Path, kinds: Sequence[str]) -> list[tuple[Path, int]]:

@@ -40,13 +40,31 @@ class SyntheticConfig(DatasetSettings):
         return Synthetic(self)
 
 
+NEWEST_CONTENT = 2
+"""Of the stand-ins' labels, features and split."""
+
+
+def titled(name: str, version: int) -> str:
+    """What a stand-in is called: its name, with the version unless that is the newest."""
+    return name if version == NEWEST_CONTENT else f"{name}-v{version}"
+
+
 @dataclass(frozen=True)
 class LookalikeConfig(DatasetSettings):
-    """A stand-in for a real graph (``data/generated/lookalike.py``); scale 1.0 has the real graph's nodes and edges."""
+    """A stand-in for a real graph (``data/generated/lookalike.py``); scale 1.0 has the real graph's nodes and edges.
+
+    Attributes:
+        version: 1 or 2, of labels, features and split. Runs from before there was a choice have the first, the default here.
+    """
 
     scale: float = field(metadata=number(low=0, high=10, open_low=True))
     seed: int = field(metadata=number(low=0, high=2**32 - 1))
     normalize_features: bool
+    version: int = field(default=1, metadata=number(low=1, high=NEWEST_CONTENT))
+
+    @property
+    def title(self) -> str:
+        return titled(self.name, self.version)
 
     def reader(self) -> DatasetReader:
         from sargnn.data.generated.lookalike import Lookalike
@@ -61,6 +79,7 @@ class MagLikeConfig(DatasetSettings):
     Attributes:
         add_inverse_edges: give every relation its inverse, as a relation of its own.
         homogenize: drop the types; types without features get their neighbours' mean.
+        version: as in ``LookalikeConfig``.
     """
 
     scale: float = field(metadata=number(low=0, high=10, open_low=True))
@@ -68,6 +87,11 @@ class MagLikeConfig(DatasetSettings):
     add_inverse_edges: bool
     homogenize: bool
     normalize_features: bool
+    version: int = field(default=1, metadata=number(low=1, high=NEWEST_CONTENT))
+
+    @property
+    def title(self) -> str:
+        return titled(self.name, self.version)
 
     def reader(self) -> DatasetReader:
         from sargnn.data.generated.mag_like import MagLike

@@ -20,7 +20,7 @@ from sargnn.partition.metis import assign
 
 def make(folder: Path, name: str, scale: float) -> Dataset:
     path = folder / f"{name}-{scale}"
-    config: Any = LookalikeConfig(name=name, scale=scale, seed=0, normalize_features=False, add_self_loops=None)
+    config: Any = LookalikeConfig(name=name, scale=scale, seed=0, normalize_features=False, version=2)
     Lookalike(config).write(path)
     return open_dataset(path, verify=True)
 

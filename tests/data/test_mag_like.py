@@ -19,7 +19,7 @@ from sargnn.partition.stats import StatsCollector
 from tests.data.test_ogb_typed import edges_of
 
 CONFIG = MagLikeConfig("mag_like", 0.01, 0, add_inverse_edges=True, homogenize=False, normalize_features=False,
-                       add_self_loops=None)  # fmt: skip
+                       version=2)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

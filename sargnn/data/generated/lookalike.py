@@ -1,11 +1,14 @@
 """Stand-ins for ogbn-products and ogbn-papers100M: their nodes, edges, features, classes and label rates, made at any scale.
 
-Nodes have a latent order. Runs of ``COMMUNITY`` nodes are communities, and nearby communities lie in the same class. An
-edge picks its first end in a random community. Its second end lies in the same community (``INSIDE``), in one whose
+Nodes have a latent order. Runs of ``COMMUNITY`` nodes are communities, and nearby communities are of like classes. An edge
+picks its first end in a random community. Its second end lies in the same community (``INSIDE``), in one whose
 distance is drawn log-uniformly (``NEAR``), or in any. Inside a community the end is ``floor(size * u ** skew)`` for a uniform
 u: a power law of popularity. Edges between communities are skewed more, so that a few hubs carry them. Original ids are
-a random permutation of the latent order. Features are the class's direction, weakly, under Gaussian noise of unit variance; a
-fraction of the labels is replaced by random ones, so nothing reaches accuracy 1.
+a random permutation of the latent order.
+
+The versions have the same edges. Version 2 has labels, features and training nodes of ``generated.communities``. Version 1
+is easier: ``COMMUNITIES_PER_RUN`` communities are of one class, features are the class's direction, weakly, under Gaussian noise of
+unit variance, training nodes lie anywhere, and ``LABEL_NOISE`` of the labels are random, which alone bounds the accuracy.
 
 Every edge is a pure function of (seed, its number), drawn by Philox; edges are sorted bucket by bucket on disk. So memory
 is bounded by a few integers per node and the result depends on neither chunk sizes nor threads.
@@ -16,6 +19,7 @@ Letters: N nodes, E directed edges, F features, C classes.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +29,7 @@ import numpy as np
 
 from sargnn.data.dataset import FORMAT_VERSION, SPLITS, UNLABELLED, Reader, describe, features_name
 from sargnn.data.edge_buckets import EdgeBuckets
+from sargnn.data.generated.communities import SCALE, Communities, class_signals, training_first
 from sargnn.data.schema import Schema
 from sargnn.data.settings import LookalikeConfig
 from sargnn.data.store import StoreWriter
@@ -32,7 +37,6 @@ from sargnn.errors import DataError
 from sargnn.rng import Purpose, philox_words
 from sargnn.steps import step
 
-_VERSION = 1
 COMMUNITY = 600
 INSIDE, NEAR = 0.72, 0.18
 INSIDE_SKEW, OUTSIDE_SKEW = 1.5, 8.0
@@ -85,7 +89,7 @@ class Lookalike(Reader):
         """What decides the content, for the store's key."""
         c = self.config
         flags = {"scale": c.scale, "seed": c.seed, "normalize_features": c.normalize_features}
-        return {"generator": c.name, "version": _VERSION, **flags}
+        return {"generator": c.name, "version": c.version, **flags}
 
     def write(self, path: Path, buffer_bytes: int = 0) -> None:
         """Make the graph straight into the store at ``path``."""
@@ -103,7 +107,7 @@ class Lookalike(Reader):
                 del id_of
                 self._thin(buckets, writer)
             self._nodes(writer, rank_of)
-            describe(writer, self.config.name, shape.num_classes, Schema.homogeneous(n), self.identity())
+            describe(writer, self.config.title, shape.num_classes, Schema.homogeneous(n), self.identity())
 
     def _rng(self, purpose: str, chunk: int = 0) -> np.random.Generator:
         return np.random.default_rng([self.config.seed, *purpose.encode(), chunk])
@@ -143,6 +147,11 @@ class Lookalike(Reader):
 
     def _nodes(self, writer: StoreWriter, rank_of: np.ndarray) -> None:
         """Labels, split and features."""
+        draw = self._easy_nodes if self.config.version == 1 else self._hard_nodes
+        draw(writer, np.minimum(rank_of // COMMUNITY, self.num_nodes // COMMUNITY - 1))
+
+    def _easy_nodes(self, writer: StoreWriter, community: np.ndarray) -> None:
+        """Version 1. Args: community: int32 [N]."""
         n, shape, rng = self.num_nodes, self.shape, self._rng("classes")
         # Classes of unequal size: the share of the k-th goes with 1 / (k + 4).
         weights = 1.0 / (np.arange(shape.num_classes) + 4.0)
@@ -150,35 +159,73 @@ class Lookalike(Reader):
         class_of_run = rng.choice(shape.num_classes, size=runs, p=weights / weights.sum())
         each_once = rng.permutation(runs)[: shape.num_classes]
         class_of_run[each_once] = np.arange(len(each_once))
-        classes = class_of_run[np.minimum(rank_of // COMMUNITY, n // COMMUNITY - 1) // COMMUNITIES_PER_RUN]
+        classes = class_of_run[community // COMMUNITIES_PER_RUN]
 
         labels = classes.astype(np.int64)
         noisy = np.flatnonzero(rng.random(n, dtype=np.float32) < LABEL_NOISE)
         labels[noisy] = rng.choice(shape.num_classes, size=len(noisy), p=weights / weights.sum())
         order = np.arange(n, dtype=np.int32)
         rng.shuffle(order)
-        split = np.zeros(n, np.uint8)
-        start = 0
-        for name, size in shape.split.items():
-            end = min(n, start + max(1, round(size * self.config.scale)))
-            split[order[start:end]] = SPLITS[name]
-            start = end
+        split = self._split(order)
         labels[split == 0] = UNLABELLED
         writer.put("labels", labels)
         writer.put("split", split)
 
         directions = rng.standard_normal((shape.num_classes, shape.num_features)) / np.sqrt(shape.num_features)
         signal = (FEATURE_SIGNAL * directions).astype(np.float32)
-        features = writer.create(features_name(0), (n, shape.num_features), np.float32)
-        for number, start in enumerate(range(0, n, _FEATURE_ROWS)):
-            step("drawing features", start, n)
-            rows = slice(start, min(n, start + _FEATURE_ROWS))
-            chunk = self._rng("features", number).standard_normal((rows.stop - start, shape.num_features), dtype=np.float32)
-            chunk += signal[classes[rows]]
-            if self.config.normalize_features:
-                chunk /= np.maximum(np.abs(chunk).sum(1, keepdims=True), 1e-12)
-            features[rows] = chunk
+        features = self._create_features(writer)
+        for number, rows in enumerate(self._chunks()):
+            self._draw_features(features, number, rows, signal[classes[rows]])
         features.flush()
+
+    def _hard_nodes(self, writer: StoreWriter, community: np.ndarray) -> None:
+        """Version 2. Args: community: int32 [N]."""
+        n, classes, rng = self.num_nodes, self.shape.num_classes, self._rng("communities")
+        drawn = Communities.draw(rng, n // COMMUNITY, COMMUNITIES_PER_RUN, classes)
+        signal = class_signals(rng, classes, self.shape.num_features)
+        order = np.arange(n, dtype=np.int32)
+        self._rng("split").shuffle(order)
+        split = self._split(training_first(order, drawn.known[community], self._split_sizes()[0]))
+        writer.put("split", split)
+
+        labels, features = writer.create("labels", (n,), np.int64), self._create_features(writer)
+        for number, rows in enumerate(self._chunks()):
+            ids = np.arange(rows.start, rows.stop)
+            drawn_labels, shown = drawn.nodes(ids, community[rows], self.config.seed)
+            labels[rows] = np.where(split[rows] == 0, UNLABELLED, drawn_labels)
+            self._draw_features(features, number, rows, signal[shown])
+        labels.flush()
+        features.flush()
+
+    def _split_sizes(self) -> list[int]:
+        return [max(1, round(size * self.config.scale)) for size in self.shape.split.values()]
+
+    def _split(self, order: np.ndarray) -> np.ndarray:
+        """uint8 [N], parts in the order of ``order`` [N]."""
+        split, start = np.zeros(self.num_nodes, np.uint8), 0
+        for name, size in zip(self.shape.split, self._split_sizes(), strict=True):
+            end = min(self.num_nodes, start + size)
+            split[order[start:end]] = SPLITS[name]
+            start = end
+        return split
+
+    def _chunks(self) -> Iterator[slice]:
+        for start in range(0, self.num_nodes, _FEATURE_ROWS):
+            step("drawing features", start, self.num_nodes)
+            yield slice(start, min(self.num_nodes, start + _FEATURE_ROWS))
+
+    def _create_features(self, writer: StoreWriter) -> np.memmap:
+        return writer.create(features_name(0), (self.num_nodes, self.shape.num_features), np.float32)
+
+    def _draw_features(self, features: np.ndarray, number: int, rows: slice, signal: np.ndarray) -> None:
+        """Chunk ``number`` of the features: noise and ``signal`` [its rows, F]."""
+        chunk = self._rng("features", number).standard_normal(signal.shape, dtype=np.float32)
+        chunk += signal
+        if self.config.version > 1:
+            chunk *= np.float32(SCALE)
+        if self.config.normalize_features:
+            chunk /= np.maximum(np.abs(chunk).sum(1, keepdims=True), 1e-12)
+        features[rows] = chunk
 
 
 def _pair_uniform(a: np.ndarray, b: np.ndarray, num_nodes: int) -> np.ndarray:

@@ -3,8 +3,11 @@
 As in ``lookalike``, nodes have a latent order, here one per type, and communities are intervals of it, the same ones for all
 types. An edge picks a community for its source; its destination lies in the same community, in one whose distance is drawn
 log-uniformly, or anywhere. Inside a community, and in the whole of a type, ends follow a power law of popularity. Only papers
-have features, the class's direction under Gaussian noise, and labels, a fraction of them random: so authors, institutions and
-fields of study tell about a paper only by how they link it to others.
+have features and labels, so authors, institutions and fields of study tell about a paper only by how they link it to others.
+
+The versions have the same edges. Version 2 has labels and features of ``generated.communities``; training nodes lie anywhere,
+for they are six of seven papers. Version 1 is easier: features are the class's direction under Gaussian noise, and
+``LABEL_NOISE`` of the labels are random.
 
 Letters: N nodes of a type, E edges of a relation.
 """
@@ -17,13 +20,13 @@ from typing import Any
 import numpy as np
 
 from sargnn.data.dataset import SPLITS, UNLABELLED, Dataset, InMemoryReader
+from sargnn.data.generated.communities import SCALE, Communities, class_signals
 from sargnn.data.schema import Relation
 from sargnn.data.settings import MagLikeConfig
 from sargnn.data.typed import Edges, homogenize, typed_dataset
 from sargnn.errors import DataError
 from sargnn.steps import step
 
-_VERSION = 1
 NODES = {"author": 1_134_649, "field_of_study": 59_965, "institution": 8_740, "paper": 736_389}
 NUM_FEATURES, NUM_CLASSES = 128, 349
 SPLIT = {"train": 629_571, "valid": 64_879, "test": 41_939}
@@ -79,7 +82,7 @@ class MagLike(InMemoryReader):
         c = self.config
         flags: dict[str, Any] = {"add_inverse_edges": c.add_inverse_edges, "homogenize": c.homogenize}
         flags |= {"scale": c.scale, "seed": c.seed, "normalize_features": c.normalize_features}
-        return {"generator": c.name, "version": _VERSION, **flags}
+        return {"generator": c.name, "version": c.version, **flags}
 
     def read(self) -> Dataset:
         """Make the graph."""
@@ -92,7 +95,7 @@ class MagLike(InMemoryReader):
             relations += [edges.inverse() for edges in relations]
         features, labels, split = self._papers(places[_PAPER])
         every = [features if t == _PAPER else np.zeros((n, 0), np.float32) for t, n in enumerate(self.counts)]
-        dataset = typed_dataset(self.config.name, NUM_CLASSES, list(NODES), every, relations, _PAPER, labels, split)
+        dataset = typed_dataset(self.config.title, NUM_CLASSES, list(NODES), every, relations, _PAPER, labels, split)
         return homogenize(dataset) if self.config.homogenize else dataset
 
     def _rng(self, purpose: str) -> np.random.Generator:
@@ -126,30 +129,53 @@ class MagLike(InMemoryReader):
 
     def _papers(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Features float32 [N, F], labels int64 [N] and split uint8 [N] of the papers."""
-        n, rng = self.counts[_PAPER], self._rng("papers")
-        rank = np.empty(n, np.int64)
-        rank[places] = np.arange(n)
+        rank = np.empty(self.counts[_PAPER], np.int64)
+        rank[places] = np.arange(len(rank))
+        community = rank * self.communities // len(rank)
+        features, labels, split = (self._easy_papers if self.config.version == 1 else self._hard_papers)(community)
+        labels[split == 0] = UNLABELLED
+        if self.config.normalize_features:
+            features /= np.maximum(np.abs(features).sum(1, keepdims=True), 1e-12)
+        return features, labels, split
+
+    def _easy_papers(self, community: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Version 1. Args: community: int64 [N]."""
+        n, rng = len(community), self._rng("papers")
         weights = 1.0 / (np.arange(NUM_CLASSES) + 4.0)
         weights /= weights.sum()
         runs = -(-self.communities // COMMUNITIES_PER_RUN)
         class_of_run = rng.choice(NUM_CLASSES, size=runs, p=weights)
         each_once = rng.permutation(runs)[:NUM_CLASSES]
         class_of_run[each_once] = np.arange(len(each_once))
-        classes = class_of_run[rank * self.communities // n // COMMUNITIES_PER_RUN]
+        classes = class_of_run[community // COMMUNITIES_PER_RUN]
         noisy = rng.random(n) < LABEL_NOISE
         labels = np.where(noisy, rng.choice(NUM_CLASSES, size=n, p=weights), classes).astype(np.int64)
+        split = self._split(rng)
+        directions = rng.standard_normal((NUM_CLASSES, NUM_FEATURES)) / np.sqrt(NUM_FEATURES)
+        features = rng.standard_normal((n, NUM_FEATURES), dtype=np.float32)
+        features += (FEATURE_SIGNAL * directions).astype(np.float32)[classes]
+        return features, labels, split
+
+    def _hard_papers(self, community: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Version 2. Args: community: int64 [N]."""
+        n, rng = len(community), self._rng("communities")
+        drawn = Communities.draw(rng, self.communities, COMMUNITIES_PER_RUN, NUM_CLASSES)
+        signal = class_signals(rng, NUM_CLASSES, NUM_FEATURES)
+        labels, shown = drawn.nodes(np.arange(n), community, self.config.seed)
+        features = rng.standard_normal((n, NUM_FEATURES), dtype=np.float32)
+        features += signal[shown]
+        features *= np.float32(SCALE)
+        return features, labels, self._split(rng)
+
+    def _split(self, rng: np.random.Generator) -> np.ndarray:
+        """uint8 [N] of the papers, drawn uniformly."""
+        n = self.counts[_PAPER]
         order, split, start = rng.permutation(n), np.zeros(n, np.uint8), 0
         for name, size in SPLIT.items():
             end = min(n, start + max(1, round(size * self.config.scale)))
             split[order[start:end]] = SPLITS[name]
             start = end
-        labels[split == 0] = UNLABELLED
-        directions = rng.standard_normal((NUM_CLASSES, NUM_FEATURES)) / np.sqrt(NUM_FEATURES)
-        features = rng.standard_normal((n, NUM_FEATURES), dtype=np.float32)
-        features += (FEATURE_SIGNAL * directions).astype(np.float32)[classes]
-        if self.config.normalize_features:
-            features /= np.maximum(np.abs(features).sum(1, keepdims=True), 1e-12)
-        return features, labels, split
+        return split
 
 
 def _member(community: np.ndarray, u: np.ndarray, communities: int, size: int) -> np.ndarray:
