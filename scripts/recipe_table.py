@@ -4,8 +4,8 @@
     python scripts/recipe_table.py 5 'cases=mlp;sage;sage, labels' dataset=papers_like
 
 The first argument is the number of seeds, the others are overrides of ``sargnn train``; ``cases`` chooses rows of ``CASES``.
-GAT has four heads that are together as wide as the other models. Prints a Markdown table of test accuracies after the last epoch,
-and after Correct & Smooth on the same outputs.
+GAT has four heads that are together as wide as the other models. Prints a Markdown table of test accuracies after the last
+epoch, and after Correct & Smooth on the same outputs.
 """
 
 from __future__ import annotations

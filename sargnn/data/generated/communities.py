@@ -1,8 +1,8 @@
 """Labels and features on which methods differ: version 2 of the stand-ins' content, on the edges of version 1.
 
 A graph's nodes lie in communities, most edges inside one, and nodes of a community are exchangeable: a neighbourhood tells
-about its community, and about nothing finer. Classes k belong to groups g(k) of alike classes. Every second group is open, the others
-are closed. A community c has
+about its community, and about nothing finer. Classes k belong to groups g(k) of alike classes. Every second group is open, the
+others are closed. A community c has
 
     main_c      its class; communities of one run are of one group, each with a class of its own
     minor_c     a class of the same group, that of a share s_c of its nodes
@@ -23,8 +23,8 @@ So each method has what the one before lacks:
 - in communities without training nodes only features tell: label propagation stays behind.
 
 ``known_c`` is true for the first community of each class, so that every class has training nodes where there are enough. A
-network can learn communities by heart, from the noise of their nodes, the better the fewer they are: so accuracies depend on the
-scale.
+network can learn communities by heart, from the noise of their nodes, the better the fewer they are: so accuracies depend on
+the scale.
 
 Draws of a node are Philox words of (seed, its original id), those of a community come from one generator over all of them. So
 the content depends on neither chunks nor threads.

@@ -6,9 +6,9 @@ distance is drawn log-uniformly (``NEAR``), or in any. Inside a community the en
 u: a power law of popularity. Edges between communities are skewed more, so that a few hubs carry them. Original ids are
 a random permutation of the latent order.
 
-The versions have the same edges. Version 2 has labels, features and training nodes of ``generated.communities``. Version 1
-is easier: ``COMMUNITIES_PER_RUN`` communities are of one class, features are the class's direction, weakly, under Gaussian noise of
-unit variance, training nodes lie anywhere, and ``LABEL_NOISE`` of the labels are random, which alone bounds the accuracy.
+The versions have the same edges. Version 2 has labels, features and training nodes of ``generated.communities``. Version 1 is
+easier: ``COMMUNITIES_PER_RUN`` communities are of one class, features are the class's direction, weakly, under Gaussian noise
+of unit variance, training nodes lie anywhere, and ``LABEL_NOISE`` of the labels are random, which alone bounds the accuracy.
 
 Every edge is a pure function of (seed, its number), drawn by Philox; edges are sorted bucket by bucket on disk. So memory
 is bounded by a few integers per node and the result depends on neither chunk sizes nor threads.
