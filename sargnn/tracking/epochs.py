@@ -17,7 +17,7 @@ _NEEDED_LEAST = ("time", "peak", "best")
 """What is left out first where a line has no room."""
 
 
-class EpochFigures:
+class ProgressFigures:
     """The state of a run, epoch by epoch.
 
     Args:

@@ -25,7 +25,7 @@ from rich.text import Text
 
 from sargnn import steps
 from sargnn.data.schema import Schema
-from sargnn.tracking.epochs import EpochFigures, human_seconds
+from sargnn.tracking.epochs import ProgressFigures, human_seconds
 
 EVERY_S = "SARGNN_PROGRESS_S"
 """The environment variable with the seconds between plain lines; fewer in a notebook, where one takes the other's place."""
@@ -41,7 +41,7 @@ class EpochProgress:
 
     def __init__(self, epochs: int, every_s: float | None = None) -> None:
         self.console = Console(stderr=True, soft_wrap=True)
-        self._figures = EpochFigures(epochs)
+        self._figures = ProgressFigures(epochs)
         self._every_s = float(os.environ.get(EVERY_S, _EVERY_S)) if every_s is None else every_s
         self._bar: Progress | None = None
         self._task: TaskID | None = None
@@ -93,9 +93,9 @@ class EpochProgress:
 
 
 class _FiguresColumn(ProgressColumn):
-    """What ``EpochFigures`` says, as long as the terminal is wide; its time left counts down between epochs."""
+    """What ``ProgressFigures`` says, as long as the terminal is wide; its time left counts down between epochs."""
 
-    def __init__(self, figures: EpochFigures, console: Console) -> None:
+    def __init__(self, figures: ProgressFigures, console: Console) -> None:
         super().__init__(Column(no_wrap=True))
         self._figures, self._console = figures, console
 

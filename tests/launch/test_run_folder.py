@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import signal
 import stat
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ import pytest
 from sargnn.cli.main import main as sargnn
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.launch.run_folder import hold_run_dir
+from sargnn.launch.start import Interrupted
 from sargnn.tracking import files
 from sargnn.tracking.inputs import Inputs, read_inputs, write_inputs
 from sargnn.tracking.mlflow.store import database_of, default_uri
 from sargnn.tracking.summary import Summary, read_summary, write_summary
+from sargnn.training import checkpoint
 
 FINISHED: dict[str, Any] = {
     "status": "finished", "losses": [2.0, 1.5], "model": "sage", "dataset": "synthetic", "mode": "sar", "world": 2,
@@ -138,3 +141,14 @@ def test_the_store_of_mlflow_is_spelled_once(tmp_path: Path, monkeypatch: pytest
     assert database_of(default_uri()) == tmp_path / "mlflow.db" and database_of("http://somewhere") is None
     package = Path(files.__file__).parent.parent
     assert [path.name for path in package.rglob("*.py") if "mlflow.db" in path.read_text()] == ["store.py"]
+
+
+def test_what_an_interrupted_run_is_offered(tmp_path: Path) -> None:
+    def said() -> str:
+        return str(Interrupted(signal.SIGINT, tmp_path))
+
+    assert "no epoch was over" in said() and "no checkpoint was written yet" in said() and "resume" not in said()
+    (tmp_path / files.METRICS).touch()
+    assert "figures so far" in said() and "resume" not in said()
+    (tmp_path / checkpoint.FOLDER / "epoch_000002").mkdir(parents=True)
+    assert f"resume={tmp_path}" in said() and "no checkpoint" not in said()

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from sargnn.tracking import progress as shown
-from sargnn.tracking.epochs import EpochFigures, human_seconds
+from sargnn.tracking.epochs import ProgressFigures, human_seconds
 from sargnn.tracking.progress import EpochProgress
 
 
@@ -36,7 +36,7 @@ def val(score: float, metric: str = "accuracy") -> dict[str, Any]:
 
 
 def test_the_last_and_the_best_validation_stay() -> None:
-    figures = EpochFigures(100, clock := Clock())
+    figures = ProgressFigures(100, clock := Clock())
     figures.take(row(0))
     assert figures.line(80) == "loss 2.0000  1.000 s  peak 40.2 MB  99 s left"
     figures.take(row(1, **val(0.7)))
@@ -47,14 +47,14 @@ def test_the_last_and_the_best_validation_stay() -> None:
 
 
 def test_of_errors_the_smallest_is_the_best() -> None:
-    figures = EpochFigures(100, Clock())
+    figures = ProgressFigures(100, Clock())
     figures.take(row(1, **val(0.7, "mse")), before=True)
     figures.take(row(2, **val(0.9, "mse")))
     assert "val mse 0.9 best 0.7 " in figures.line(80)
 
 
 def test_what_is_left_comes_true() -> None:
-    figures = EpochFigures(10, clock := Clock())
+    figures = ProgressFigures(10, clock := Clock())
     for epoch in range(5):
         clock.now += 2.0 if epoch else 9.0  # an epoch of 1 s with its evaluation; workers start before the first
         figures.take(row(epoch))
@@ -69,14 +69,14 @@ def test_what_is_left_comes_true() -> None:
 
 
 def test_lines_that_are_read_at_once_say_nothing_of_the_pace() -> None:
-    figures = EpochFigures(10, Clock())
+    figures = ProgressFigures(10, Clock())
     for epoch in range(4):
         figures.take(row(epoch))
     assert figures.seconds_left() == 6.0
 
 
 def test_what_matters_least_is_left_out_where_there_is_no_room() -> None:
-    figures = EpochFigures(10, Clock())
+    figures = ProgressFigures(10, Clock())
     figures.take(row(0, **val(0.7)))
     assert figures.line(80) == "loss 2.0000  val 0.7000 best 0.7000  1.000 s  peak 40.2 MB  9 s left"
     assert figures.line(62) == "loss 2.0000  val 0.7000 best 0.7000  peak 40.2 MB  9 s left"
