@@ -147,16 +147,12 @@ def _values(setting: Setting, start: str) -> list[str]:
 
 def _run_folders(start: str) -> list[str]:
     """The names of the runs here, or what a path leads to."""
-    from sargnn.tracking.find_runs import SWEEPS, run_names, runs_in
+    from sargnn.tracking.find_runs import run_names, sweeps_here
 
     names = run_names()
     if "/" in start and not any(name.startswith(start) for name in names):
         return _folders(start)
-    try:
-        sweeps = [path.name for path in sorted(SWEEPS.iterdir()) if runs_in(path)]
-    except OSError:
-        sweeps = []
-    return [*names, *sweeps]
+    return [*names, *(sweep.name for sweep in sweeps_here())]
 
 
 def _files(start: str) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 from sargnn.comparison.settings import SEED, Settings, find_differing, read_settings, telling
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.tracking.files import CONFIG, MetricsTail
-from sargnn.tracking.find_runs import RUNS, SWEEPS, find_runs, is_run, runs_in
+from sargnn.tracking.find_runs import RUNS, find_runs, is_run, runs_in, sweeps_here
 from sargnn.tracking.summary import FINISHED, Summary, read_summary
 from sargnn.tracking.sweep_points import label_of
 
@@ -139,8 +139,8 @@ def read_runs(folders: Iterable[Path]) -> tuple[list[Run], list[LeftOut]]:
 
 def no_run_left(out: Sequence[LeftOut]) -> ConfigError:
     """The error where there is nothing to compare."""
-    sweeps = sorted(path.name for path in SWEEPS.iterdir() if runs_in(path)) if SWEEPS.is_dir() else []
-    hint = f"sargnn compare {SWEEPS / sweeps[-1]}" if sweeps else "sargnn train makes one in runs/; or name run folders"
+    sweeps = sweeps_here()
+    hint = f"sargnn compare {sweeps[-1]}" if sweeps else "sargnn train makes one in runs/; or name run folders"
     given = "; ".join(f"{one.folder} ({one.reason})" for one in out[:3]) + ("; ..." if len(out) > 3 else "") if out else None
     return ConfigError("There is no finished run to compare.", given=given, hint=hint)
 

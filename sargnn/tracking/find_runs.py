@@ -11,7 +11,6 @@ from sargnn.tracking.files import CONFIG
 
 RUNS, SWEEPS = Path("runs"), Path("sweeps")
 """Where runs and sweeps go if no folder is named; in the working folder."""
-_MOST_NAMED = 8
 
 
 def is_run(folder: Path) -> bool:
@@ -51,9 +50,8 @@ def find_runs(word: str) -> list[Path]:
     if Path(given).is_dir() and word not in ("", "."):
         hint = "a run folder holds config.yaml"
     names = run_names()
-    close = nearest(word, names) if names else []
     raise ConfigError(
-        "There is no such run.", given=word or "nothing", allowed=close[:_MOST_NAMED] or None,
+        "There is no such run.", given=word or "nothing", allowed=nearest(word, names),
         hint=hint or (None if names else "sargnn train makes one in runs/"),
     )  # fmt: skip
 
@@ -66,18 +64,19 @@ def find_run(word: str) -> Path:
     """
     found = find_runs(word)
     if len(found) > 1:
-        raise ConfigError(
-            "One run must be named; these are several.", given=word,
-            allowed=[str(path) for path in found[:_MOST_NAMED]] + (["..."] if len(found) > _MOST_NAMED else []),
-        )  # fmt: skip
+        raise ConfigError("One run must be named; these are several.", given=word, allowed=map(str, found))
     return found[0]
+
+
+def sweeps_here() -> list[Path]:
+    """The folders in ``sweeps/`` that hold runs."""
+    try:
+        return [path for path in sorted(SWEEPS.iterdir()) if runs_in(path)]
+    except OSError:
+        return []
 
 
 def run_names() -> list[str]:
     """What runs can be called here: the names of those in ``runs/``, newest first, then the points of sweeps."""
     own = sorted(runs_in(RUNS), key=lambda path: (path / CONFIG).stat().st_mtime, reverse=True)
-    try:
-        sweeps = sorted(SWEEPS.iterdir())
-    except OSError:
-        sweeps = []
-    return [path.name for path in own] + [f"{sweep.name}/{path.name}" for sweep in sweeps for path in runs_in(sweep)]
+    return [path.name for path in own] + [f"{sweep.name}/{path.name}" for sweep in sweeps_here() for path in runs_in(sweep)]

@@ -26,7 +26,7 @@ class Follower(threading.Thread):
     def __init__(self, run_dir: Path, epochs: int, first_epoch: int, sender: Sender) -> None:
         super().__init__(name="follower", daemon=True)
         self._epochs, self._sender, self._first_epoch = epochs, sender, first_epoch
-        self._before, self._tail = files.MetricsTail(run_dir), files.MetricsTail(run_dir, first_epoch)
+        self._tail = files.MetricsTail(run_dir)
         self._ended = threading.Event()
 
     def run(self) -> None:
@@ -37,12 +37,12 @@ class Follower(threading.Thread):
                 say(f"warning: {error}")
 
     def _follow(self, progress: EpochProgress) -> None:
-        for row in self._before.new_rows() if self._first_epoch else ():
-            if row["epoch"] < self._first_epoch:
-                progress.begin_after(row)
         while True:
             ended = self._ended.is_set()
             for row in self._tail.new_rows():
+                if row["epoch"] < self._first_epoch:
+                    progress.begin_after(row)
+                    continue
                 progress.update(row)
                 self._sender.put(row)
             if ended:

@@ -12,10 +12,8 @@ from sargnn.errors import ConfigError
 from sargnn.models.inputs import GraphShape
 from sargnn.models.stack import Stack
 from sargnn.partition.cut import Part
-from sargnn.partition.store import release
 from sargnn.rng import MAX_ID
 from sargnn.shards.graph import WorkerGraph
-from sargnn.tracking.memory import PeakMeter
 from sargnn.training.loop import Trainer
 
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
@@ -48,10 +46,7 @@ def make_trainer(config: RunConfig, part: Part, num_classes: int, group: Group) 
     )  # fmt: skip
     model = model.to(device, dtype)
     rows = model.inputs.load(part, config.seed, device, dtype)
-    trainer = Trainer(config, model, engine, graph, rows, num_classes)
-    release(part)
-    trainer.meter = PeakMeter.here()  # what was given back is no part of what training starts from
-    return trainer
+    return Trainer(config, model, engine, graph, rows, num_classes)
 
 
 def label_columns(config: RunConfig, num_classes: int) -> int:

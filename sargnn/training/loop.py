@@ -21,6 +21,7 @@ from sargnn.data.labels import choose_metric
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import TrainingError
 from sargnn.models.stack import LayerInput, Stack
+from sargnn.partition.store import release
 from sargnn.profile import EVALUATION, OPTIMIZER, REST
 from sargnn.shards.graph import WorkerGraph
 from sargnn.shards.plan import LayerPlan
@@ -84,6 +85,7 @@ class Trainer:
         self.requests = Requests()
         self.stopped = False
         self._not_finite: list[int] = []
+        release(part)  # what is given back is no part of what training starts from
         self.meter = PeakMeter.here()
 
     def _build_views(self, split: Tensor) -> tuple[View, View]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sargnn.config import load
 from sargnn.errors import ConfigError, SargnnError
-from sargnn.tracking.files import CONFIG, INPUTS, MetricsTail
+from sargnn.tracking.files import CONFIG, INPUTS
 from sargnn.tracking.inputs import read_inputs
 from sargnn.tracking.mlflow.run import MlflowRun
 from sargnn.tracking.mlflow.store import known_stores
@@ -31,8 +31,6 @@ def send_again(run_dir: Path, uri: str | None) -> tuple[str, str]:
     config, summary = load(run_dir / CONFIG), read_summary(run_dir)
     if summary is None:
         raise ConfigError("This run is not over: it has no summary.json.", given=str(run_dir))
-    for _ in MetricsTail(run_dir).new_rows():
-        pass  # a damaged line is named before anything is begun
     inputs = read_inputs(run_dir) if (run_dir / INPUTS).is_file() else None
     target = target_of(config, run_dir, inputs, uri=uri, same_run=True)
     known = known_stores(run_dir).get(target.uri)

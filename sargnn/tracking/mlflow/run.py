@@ -37,6 +37,7 @@ class MlflowRun:
     def __init__(self, target: Target) -> None:
         self.run_id: str
         self.run_dir, self.uri, self._target = target.run_dir, target.uri, target
+        rows = list(MetricsTail(target.run_dir).new_rows())  # a damaged line is named before anything is begun
         self._client, experiment = open_store(target.uri, target.experiment)
         self._figures = EpochFigures(ranks=target.ranks)
         self._seen: set[int] = set()
@@ -44,7 +45,7 @@ class MlflowRun:
         self._last: dict[str, float] = {}
         if not self._goes_on():
             self._create(experiment)
-        self.log_epochs(list(MetricsTail(self.run_dir).new_rows()))
+        self.log_epochs(rows)
 
     def _goes_on(self) -> bool:
         """Take up the run that the folder was sent to, if that is wanted and it is still there."""
