@@ -1,0 +1,77 @@
+"""What a tensor's first dimension runs over, noted on the tensor itself, and where in the user's file a call stands.
+
+A tensor without a note is the same on all workers: parameters, and what is made of them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+_ROWS, _SHARED = "_sargnn_rows", "_sargnn_shared"
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_LIBRARIES = (_OWN, os.path.dirname(os.path.abspath(torch.__file__)))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Which rows.
+
+    Attributes:
+        kind: of nodes, or of edges.
+        type: the node type, or the relation.
+        level: of nodes: the layer that reads them, with the last layer's outputs one further; of edges: their layer.
+    """
+
+    kind: Literal["nodes", "edges"]
+    type: int = 0
+    level: int = 0
+
+
+def tagged(tensor: Tensor, rows: Rows | None, *, shared: bool = False) -> Tensor:
+    """``tensor`` itself, with a note of what its rows are.
+
+    Args:
+        shared: others read the same memory, so that nobody may write to it.
+    """
+    if rows is not None:
+        setattr(tensor, _ROWS, rows)
+        setattr(tensor, _SHARED, shared)
+    return tensor
+
+
+def rows_of(tensor: Any) -> Rows | None:
+    """What the rows are; None where they are none of a graph's."""
+    return getattr(tensor, _ROWS, None)
+
+
+def is_shared(tensor: Any) -> bool:
+    """Whether nobody may write to it."""
+    return bool(getattr(tensor, _SHARED, False))
+
+
+def user_line(path: str | None = None) -> str:
+    """``FILE line N`` of the innermost call in the user's file.
+
+    Args:
+        path: that file; the innermost file that is neither of this package nor of PyTorch nor of DGL if not given, or not there.
+    """
+    found = None
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if path is not None and name == path:
+            return f"{name} line {frame.f_lineno}"
+        if found is None and not _is_library(name):
+            found = f"{name} line {frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return found or "unknown place"
+
+
+def _is_library(name: str) -> bool:
+    return name.startswith(("<", *_LIBRARIES)) or f"{os.sep}dgl{os.sep}" in name or "contextlib" in name
