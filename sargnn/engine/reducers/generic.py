@@ -29,7 +29,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sargnn.engine.reducers import folds
 from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
 from sargnn.engine.reducers.folds import MessageFold
 from sargnn.kernels.base import AutogradOperation, Operation
@@ -237,7 +236,7 @@ class Generic(Reducer[Operation, list[Any], _Backward]):
         block = shard.block
         if not block.num_edges:
             return
-        first, itemsize = folds.first_edge(plan, shard), 8
+        first, itemsize = plan.edge_run(shard).start, 8
         room = min(max(plan.num_out * self.messages.width * itemsize // 8, _LEAST_BYTES), _MOST_BYTES)
         size = max(room // (self.messages.width * itemsize * _COPIES), 256)
         dst = block.dst_per_edge().to(torch.int32)
