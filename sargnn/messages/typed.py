@@ -40,9 +40,10 @@ class TypedGraph:
         assert plan.relations is not None
         schema, self._blocks = plan.schema, blocks
         self.ntypes = list(schema.node_types)
-        self.canonical_etypes: list[Etype] = [
+        self._etypes: list[Etype] = [
             (schema.node_types[one.source], one.name, schema.node_types[one.destination]) for one in schema.relations
         ]
+        self.canonical_etypes = sorted(self._etypes)  # the order in which DGL has them
         self.is_block = session.totals(plan).is_block
         self._sources = [self._frame(t, outputs=False) for t in range(len(self.ntypes))]
         self._destinations = [self._frame(t, outputs=True) for t in range(len(self.ntypes))] if self.is_block else self._sources
@@ -52,7 +53,7 @@ class TypedGraph:
                 relation=number, level=level, is_block=self.is_block,
             )
             for number, (one, relation, etype) in enumerate(
-                zip(plan.relations, schema.relations, self.canonical_etypes, strict=True)
+                zip(plan.relations, schema.relations, self._etypes, strict=True)
             )
         ]  # fmt: skip
 
@@ -129,19 +130,18 @@ class TypedGraph:
         return self.relation_graphs[self.number_of(etype)]
 
     def number_of(self, etype: Any) -> int:
-        """A relation's number. Raises ``ConfigError`` where there is none, or several of that name."""
-        known = self.canonical_etypes if isinstance(etype, tuple) else self.etypes
-        found = [number for number, one in enumerate(known) if one == etype]
-        if etype is None and len(self.canonical_etypes) == 1:
+        """A relation's number in the schema. Raises ``ConfigError`` where there is none, or several of that name."""
+        if etype is None and len(self._etypes) == 1:
             return 0
+        found = [number for number, one in enumerate(self._etypes) if etype in (one, one[1])]
         if len(found) != 1:
             what = f"The graph has several relations '{etype}'." if found else f"The graph has no relation '{etype}'."
-            names = [str(self.canonical_etypes[number]) for number in found] or nearest(str(etype), self.etypes)
+            names = [str(self._etypes[number]) for number in found] or nearest(str(etype), self.etypes)
             raise self.session.wrong(what, allowed=names or [str(one) for one in self.canonical_etypes])
         return found[0]
 
     def to_canonical_etype(self, etype: Any) -> Etype:
-        return self.canonical_etypes[self.number_of(etype)]
+        return self._etypes[self.number_of(etype)]
 
     def type_number(self, ntype: str | None) -> int:
         """A node type's number. Raises ``ConfigError`` where there is none."""
@@ -185,8 +185,10 @@ class TypedGraph:
         return self
 
     def to_homogeneous(self) -> ShardedGraph:
-        """All nodes, type by type, and all edges as one relation's graph, with ``ndata['_TYPE']`` and ``edata['_TYPE']``, the
-        numbers of types and relations: what DGL's ``to_homogeneous`` gives. Rows are those of ``torch.cat`` over the types.
+        """All nodes, type by type, and all edges as one relation's graph: what DGL's ``to_homogeneous`` gives.
+
+        ``ndata['_TYPE']`` and ``edata['_TYPE']`` are the numbers of types in ``ntypes`` and of relations in
+        ``canonical_etypes``. Rows are those of ``torch.cat`` over the types.
 
         Raises:
             ConfigError: with a message flow.
@@ -202,8 +204,9 @@ class TypedGraph:
                       {NODE_ID: plan.node_ids.clone, TYPE: types.clone})  # fmt: skip
         edge_types = plan.edge_types
         assert edge_types is not None
+        places = torch.tensor([self.canonical_etypes.index(one) for one in self._etypes])
         frame = Frame("edges", Rows("edges", -1, self.level), lambda: plan.num_edges, self.session.place,
-                      {TYPE: edge_types.clone})  # fmt: skip
+                      {TYPE: lambda: places[edge_types]})  # fmt: skip
         return ShardedGraph(
             self.session, plan, ("_N", "_E", "_N"), nodes, nodes, relation=-1, level=self.level, edata=frame,
             totals=totals,
@@ -263,7 +266,7 @@ class TypedGraph:
             cross_reducer: ``sum``, ``mean``, ``max``, ``min``, ``stack``, or a function of a list of tensors.
         """
         found: dict[tuple[int, str], list[Tensor]] = {}
-        for etype in sorted(functions, key=self.number_of):
+        for etype in functions:
             message, reduce, *after = functions[etype]
             number = self.number_of(etype)
             graph, t = self.relation_graphs[number], self.plan.schema.relations[number].destination

@@ -174,7 +174,7 @@ class SoftmaxSum(MessageFold):
         return state.out, (total.log_().add_(state.largest), state.out)
 
     def _by_head(self, rows: Tensor) -> Tensor:
-        return rows.view(len(rows), self.heads, -1)
+        return rows.view(len(rows), self.heads, self.width // self.heads)
 
     def backward_init(self, plan: LayerPlan, kept: Tensors, grad: Tensor) -> _SoftmaxGradients:
         log_total, out = kept

@@ -22,6 +22,7 @@ Letters: N input rows, M output rows, E edges, S source rows of a shard, K heads
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -211,7 +212,7 @@ class Generic(Reducer[Operation, list[Any], _Backward]):
         """Each fold with its messages, as [E, W], and its state."""
         at = 0
         for one, state in zip(self.messages.folds, states, strict=True):
-            yield one, tuple(m.reshape(len(m), -1) for m in messages[at : at + one.takes]), state
+            yield one, tuple(_flat(m) for m in messages[at : at + one.takes]), state
             at += one.takes
 
     def _filled(self, run: EdgeRun, rows: Tensors, dest_local: Tensors, *, leaves: bool = False) -> EdgeRun:
@@ -250,3 +251,8 @@ class Generic(Reducer[Operation, list[Any], _Backward]):
             if one.is_floating_point():
                 return one
         return torch.empty(0, device=plan.node_ids.device)
+
+
+def _flat(messages: Tensor) -> Tensor:
+    """[E, W]."""
+    return messages.reshape(len(messages), math.prod(messages.shape[1:]))
