@@ -205,7 +205,7 @@ class ModelSettings(ABC):
 
     @abstractmethod
     def build(self, shape: Any) -> Any:
-        """The ``Stack`` for a graph of this ``GraphShape``, in fp32. Raises ``ConfigError`` for a graph it cannot work on."""
+        """The ``models.base.Model`` for a graph of this ``GraphShape``, in fp32. Raises ``ConfigError`` where it cannot work."""
 
     @property
     def draws_by_id(self) -> bool:

@@ -9,8 +9,8 @@ from sargnn.config import RunConfig
 from sargnn.data.labels import task_of
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import ConfigError
+from sargnn.models.base import Model
 from sargnn.models.inputs import GraphShape
-from sargnn.models.stack import Stack
 from sargnn.partition.cut import Part
 from sargnn.rng import MAX_ID
 from sargnn.shards.graph import WorkerGraph
@@ -54,14 +54,14 @@ def label_columns(config: RunConfig, num_classes: int) -> int:
     return num_classes if config.labels.name != "none" else 0
 
 
-def make_model(config: RunConfig, shape: GraphShape) -> Stack:
+def make_model(config: RunConfig, shape: GraphShape) -> Model:
     """The model in fp32, initialised from the seed: the same parameters on every rank and for every precision.
 
     Raises:
         ConfigError: the model cannot work on such a graph.
     """
     torch.manual_seed(config.seed)
-    model: Stack = config.model.build(shape)
+    model: Model = config.model.build(shape)
     if shape.schema.typed and config.add_self_loops:
         raise ConfigError(
             "A typed graph has no relation that self-loops could belong to.",
