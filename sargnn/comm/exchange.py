@@ -3,7 +3,8 @@
 In step k = 1 .. P - 1 of rank p rows go to rank p + k and come from p - k; their gradients later go to p - k and come from
 p + k. A long list travels in pieces, one a round, so that buffers stay small whatever the partition. Sends and receives
 are posted together and ``prefetch_depth`` rounds ahead, so the wire works while the kernel computes. Several tensors
-of one exchange (a row and its attention score, say) share one message.
+of one exchange (a row and its attention score, say) share one message. Rows without columns are not sent, but every piece
+comes in its turn.
 
 No deadlock: a rank takes part in every round (k, piece), also in those that bring it nothing; every transfer is posted
 without waiting, and a rank waits only for transfers of its current or earlier rounds. Whoever is in the lowest round
@@ -155,7 +156,7 @@ class Exchange:
             numel = now.receive_rows * width
             message = tensors[0].new_empty(numel) if keep else self._buffer("halo", slot, largest_in, numel, tensors[0])
             incoming[r] = (message, group.receive(message, now.piece.peer, ROWS_TAG) if numel else None)
-            if len(now.send):
+            if len(now.send) * width:
                 if slot in outgoing:
                     group.wait(*outgoing.pop(slot), "sending rows")
                 message = self._buffer("own", slot, largest_out, len(now.send) * width, tensors[0])
@@ -240,13 +241,13 @@ class Exchange:
         for k in range(1, group.world):
             to, source = (group.rank + k) % group.world, (group.rank - k) % group.world
             fill = to_fill[source]
-            if fill and fill[0].shape[0]:
+            if numel := sum(f.numel() for f in fill):
                 message = fill[0]
                 if len(fill) > 1 or not message.is_contiguous():
-                    message = fill[0].new_empty(sum(f.numel() for f in fill))
+                    message = fill[0].new_empty(numel)
                     arrivals.append((message, fill))
                 works.append((group.receive(message, source, tag), source))
-            if to_send[to]:
+            if any(part.numel() for part in to_send[to]):
                 parts = to_send[to]
                 message = parts[0].contiguous() if len(parts) == 1 else torch.cat([p.reshape(-1) for p in parts])
                 works.append((group.send(message, to, tag), to))

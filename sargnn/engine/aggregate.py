@@ -106,7 +106,7 @@ class Engine:
         Args:
             plan: the layer's graph.
             reducer: how messages are folded.
-            exchanged: [N, F_t] each; travel to the peers that need the rows.
+            exchanged: [N, F_t] each; travel to the peers that need the rows. Messages that read no row have F_t = 0.
             dest_local: [M, ...] each; stay with the destination.
             params: replicated; their gradients are this worker's sums, completed by the step's all-reduce.
 
@@ -117,7 +117,7 @@ class Engine:
             reducer=reducer,
             fold=Fold(plan, self.operation(reducer.operation), self.pool, self.profile),
             exchange=self.exchange,
-            exchanged_needs_grad=any(t.requires_grad for t in exchanged),
+            exchanged_needs_grad=any(t.requires_grad and t.shape[1] for t in exchanged),
             training=torch.is_grad_enabled() and any(t.requires_grad for t in (*exchanged, *dest_local, *params)),
         )
         with self.profile.span(AGGREGATION):

@@ -13,6 +13,7 @@ from sargnn.partition.cut import Part, one_type
 from sargnn.shards.load import Layout, load_plan, with_self_loops
 from sargnn.shards.mfg import MessageFlow, message_flow
 from sargnn.shards.plan import LayerPlan
+from sargnn.shards.relations import RelationSplitter
 
 _SMALLEST_MESSAGE_ROWS = 1024
 
@@ -26,6 +27,7 @@ class WorkerGraph:
         add_self_loops: whether the model adds one per node; the data's own stay in ``neighbourhood``.
         message_rows: no message holds more; None: an eighth of a worker's average rows, so that at prefetch depth 1 all buffers
             hold at most three quarters as many.
+        by_relation: give the plans of a typed graph ``relations``, one plan each, in place of shards with all of them.
 
     Attributes:
         labelled: the node type that has labels.
@@ -33,7 +35,7 @@ class WorkerGraph:
 
     def __init__(
         self, part: Part, exchange: Exchange, layout: Layout, *, add_self_loops: bool, device: torch.device,
-        message_rows: int | None = None,
+        message_rows: int | None = None, by_relation: bool = False,
     ) -> None:  # fmt: skip
         self.part, self.exchange, self.layout, self.device = part, exchange, layout, device
         self._add_self_loops = add_self_loops
@@ -45,6 +47,9 @@ class WorkerGraph:
         self._message_rows = message_rows
         counts = np.bincount(part.schema.types_of(part.node_ids[part.split > 0]), minlength=len(part.schema.node_types))
         self.labelled = int(group.sum_(torch.from_numpy(counts)).argmax())
+        self._splitter: RelationSplitter | None = None
+        if by_relation and part.schema.typed:
+            self._splitter = RelationSplitter(part, exchange, layout, device=device, message_rows=message_rows)
         self._whole: LayerPlan | None = None
         self._flows: dict[int, MessageFlow] = {}
 
@@ -60,7 +65,9 @@ class WorkerGraph:
         return slice(bounds[self.labelled], bounds[self.labelled + 1])
 
     def whole(self, num_layers: int) -> MessageFlow:
-        """Every layer computes all rows, the last one those of the labelled type."""
+        """Every layer computes all rows, the last one those of the labelled type, or all where relations are kept apart."""
+        if self._whole is None and self._splitter is not None:
+            self._whole = self._splitter.split(lambda: (self.part, self.part.row_bounds))
         if self._whole is None:
             self._whole = load_plan(
                 self.part, self.rank, self.layout, device=self.device, add_self_loops=self._add_self_loops,
@@ -72,7 +79,8 @@ class WorkerGraph:
                 flow = MessageFlow((plan,) * num_layers)
             else:
                 rows = torch.arange(self.labelled_rows.start, self.labelled_rows.stop, device=self.device)
-                flow = MessageFlow((*[plan] * (num_layers - 1), plan.only(self.labelled)), None, rows)
+                last = plan if self._splitter is not None else plan.only(self.labelled)
+                flow = MessageFlow((*[plan] * (num_layers - 1), last), None, rows)
             self._flows[num_layers] = flow
         return self._flows[num_layers]
 
@@ -87,7 +95,8 @@ class WorkerGraph:
             return self.whole(len(uses_edges))
         part = with_self_loops(self.part, self.rank) if self._add_self_loops else self.part
         return message_flow(
-            part, self.rank, self.layout, self.exchange, wanted, uses_edges, device=self.device, message_rows=self._message_rows
+            part, self.rank, self.layout, self.exchange, wanted, uses_edges, device=self.device,
+            message_rows=self._message_rows, splitter=self._splitter,
         )  # fmt: skip
 
     def neighbourhood(self) -> LayerPlan:

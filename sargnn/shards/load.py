@@ -6,6 +6,7 @@ Letters: N own rows, H halo rows, S source rows and A destination rows of a bloc
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -24,27 +25,73 @@ _COMPACT = 0.75
 """Where fewer of a run's rows have edges than this, a typed block lists those that do."""
 
 
+@dataclass(frozen=True)
+class OutputRows:
+    """Output rows of a homogeneous plan that are not simply the first of its own rows.
+
+    Attributes:
+        ids: int64 [M], original ids. in_degrees: int64 [M].
+        own: as ``LayerPlan.own``.
+    """
+
+    ids: np.ndarray
+    in_degrees: np.ndarray
+    own: tuple[tuple[int, int, int], ...] | None
+
+
 def load_plan(
-    part: Part, rank: int, layout: Layout, *, device: torch.device, add_self_loops: bool = False, message_rows: int = 2**31,
-    out_bounds: tuple[int, ...] | None = None,
+    part: Part, rank: int, layout: Layout | None, *, device: torch.device, add_self_loops: bool = False,
+    message_rows: int = 2**31, out_bounds: tuple[int, ...] | None = None, outputs: OutputRows | None = None,
 ) -> LayerPlan:  # fmt: skip
     """The plan of a layer on a part: the one that all layers share when every row is computed.
 
     Args:
         part: the worker's part.
-        layout: ``sharded`` makes one shard per peer, ``merged`` one for all.
+        layout: ``sharded`` makes one shard per peer, ``merged`` one for all, None none at all.
         message_rows: no message of the sharded layout holds more rows, nor does a block of a typed graph map more rows at once;
             the same on all ranks.
         add_self_loops: as ``with_self_loops``.
         out_bounds: T + 1, the output rows of each type: the first of its own rows. The part's edges end in these and number
             them so. All own rows if not given.
+        outputs: other output rows, which the edges number, of a part that is homogeneous; instead of ``out_bounds``.
 
     Raises:
         StoreError: a part with 2**31 or more edges: local indices are 32 bits wide.
     """
     if add_self_loops:
         part = with_self_loops(part, rank)
-    return _Loader(part, rank, device, message_rows, out_bounds or part.row_bounds).plan(layout)
+    return _Loader(part, rank, device, message_rows, out_bounds or part.row_bounds, outputs).plan(layout)
+
+
+def halo_lists(part: Part, device: torch.device, message_rows: int = 2**31) -> HaloLists:
+    """Which rows of a part travel."""
+    send, ends = np.asarray(part.send_rows), zip(part.send_offsets, part.send_offsets[1:], strict=False)
+    return HaloLists(
+        send_rows=tuple(_tensor(send[a:b], device) for a, b in ends),
+        receive_rows=tuple(int(size) for size in np.diff(part.halo_offsets)),
+        message_rows=message_rows,
+    )
+
+
+def edge_positions(part: Part, plan: LayerPlan) -> np.ndarray:
+    """Where the edges of a plan, as it numbers them, stand among those of the homogeneous part that it was loaded from.
+
+    Returns:
+        int64 [E].
+    """
+    assert not part.schema.typed
+    if plan.shards is None:
+        destinations = [part.edges(q, 0)[1] for q in range(plan.world)]
+        return np.argsort(np.concatenate(destinations), kind="stable")
+    positions = []
+    for peer, number in plan.shards:
+        src, _ = part.edges(peer, 0)
+        first, last = 0, len(part.node_ids)
+        if peer != plan.rank:
+            pieces = plan.lists.pieces(plan.lists.receive_rows[peer])
+            first, last = pieces[number] if number < len(pieces) else (0, 0)
+        positions.append(part.edge_offsets[peer] + np.flatnonzero((src >= first) & (src < last)))
+    return np.concatenate(positions)
 
 
 def with_self_loops(part: Part, rank: int) -> Part:
@@ -72,7 +119,8 @@ def with_self_loops(part: Part, rank: int) -> Part:
 
 class _Loader:
     def __init__(
-        self, part: Part, rank: int, device: torch.device, message_rows: int, out_bounds: tuple[int, ...]
+        self, part: Part, rank: int, device: torch.device, message_rows: int, out_bounds: tuple[int, ...],
+        outputs: OutputRows | None,
     ) -> None:  # fmt: skip
         self.part, self.rank, self.device, self.message_rows, self.out_bounds = part, rank, device, message_rows, out_bounds
         self.schema, self.num_rows = part.schema, len(part.node_ids)
@@ -90,20 +138,23 @@ class _Loader:
         ids = np.concatenate([part.node_ids, part.halo_ids])
         self.ids, self.id_ranks = _tensor(ids, device), _tensor(_id_ranks(ids), device)
         self.node_ids = self.ids[: self.num_rows]
-        ends = zip(self.row_bounds, out_bounds, out_bounds[1:], strict=False)
-        self.own = tuple((at, first, last - first) for at, first, last in ends)
-        self.out_ids = torch.cat([self.node_ids[at : at + n] for at, _, n in self.own])
-        self.in_degrees = np.concatenate([part.in_degrees[at : at + n] for at, _, n in self.own])
+        self.outputs = outputs
+        if outputs is not None:
+            assert not self.schema.typed
+            self.out_bounds = out_bounds = (0, len(outputs.ids))
+        if outputs is not None and outputs.own is not None:
+            self.own = outputs.own
+        else:
+            ends = zip(self.row_bounds, out_bounds, out_bounds[1:], strict=False)
+            self.own = tuple((at, first, last - first) for at, first, last in ends)
+        if outputs is not None:
+            self.out_ids, self.in_degrees = _tensor(outputs.ids, device), outputs.in_degrees
+        else:
+            self.out_ids = torch.cat([self.node_ids[at : at + n] for at, _, n in self.own])
+            self.in_degrees = np.concatenate([part.in_degrees[at : at + n] for at, _, n in self.own])
 
-    def plan(self, layout: Layout) -> LayerPlan:
-        part, send = self.part, np.asarray(self.part.send_rows)
-        lists = HaloLists(
-            send_rows=tuple(
-                _tensor(send[part.send_offsets[q] : part.send_offsets[q + 1]], self.device) for q in range(self.world)
-            ),
-            receive_rows=tuple(int(size) for size in np.diff(part.halo_offsets)),
-            message_rows=self.message_rows,
-        )
+    def plan(self, layout: Layout | None) -> LayerPlan:
+        part, lists = self.part, halo_lists(self.part, self.device, self.message_rows)
         merged_rows = MergedRows.lay_out(self.row_bounds, self.halo_bounds)
         return LayerPlan(
             rank=self.rank,
@@ -119,6 +170,7 @@ class _Loader:
             shards=self._shards(lists) if layout == "sharded" else None,
             merged=self._merged(merged_rows) if layout == "merged" else None,
             merged_rows=merged_rows,
+            own=None if self.outputs is None else self.outputs.own,
         )
 
     def _relation_degrees(self, relation: int) -> Tensor:
@@ -208,7 +260,9 @@ class _Loader:
             rows = slice(first, layout.bounds[relation.source + 1])
             edges = all_src[order], all_dst[order]
             blocks.append(self._block(r, *edges, first, d0, d1, ids[rows], id_ranks[rows], compact=False))
-        own = tuple((at, first, n) for (at, _, _), (_, first, n) in zip(layout.own, self.own, strict=True))
+        own = self.own  # of a homogeneous graph, whose own rows come first
+        if self.schema.typed:
+            own = tuple((at, first, n) for (at, _, _), (_, first, n) in zip(layout.own, self.own, strict=True))
         return Shard(-1, layout.bounds[-1], tuple(blocks), own)
 
     def _by_merged_row(self, values: Tensor, layout: MergedRows) -> Tensor:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -23,8 +24,9 @@ from torch import Tensor
 
 from sargnn.comm.exchange import Exchange, HaloLists
 from sargnn.partition.cut import Part
-from sargnn.shards.load import Layout, load_plan
+from sargnn.shards.load import Layout, halo_lists, load_plan
 from sargnn.shards.plan import LayerPlan
+from sargnn.shards.relations import RelationSplitter
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class _Marks:
 
 def message_flow(
     part: Part, rank: int, layout: Layout, exchange: Exchange, wanted: np.ndarray, uses_edges: Sequence[bool], *,
-    device: torch.device, message_rows: int,
+    device: torch.device, message_rows: int, splitter: RelationSplitter | None = None,
 ) -> MessageFlow:  # fmt: skip
     """Build the message-flow graph of some rows; all workers must call it.
 
@@ -75,14 +77,9 @@ def message_flow(
         wanted: bool [N], the own rows whose outputs are wanted.
         uses_edges: per layer, whether it aggregates; one that does not reads its output rows only.
         layout, device, message_rows: as ``load_plan``.
+        splitter: gives every layer a plan of each relation; None: does not.
     """
-    lists = HaloLists(
-        tuple(
-            torch.from_numpy(np.array(part.send_rows[a:b]))
-            for a, b in zip(part.send_offsets, part.send_offsets[1:], strict=False)
-        ),
-        tuple(int(n) for n in np.diff(part.halo_offsets)),
-    )
+    lists = halo_lists(part, torch.device("cpu"))
     num_layers = len(uses_edges)
     # The last layer that computes a row; 0: the first one reads it; -1: not even that.
     depth = np.where(wanted, num_layers, -1).astype(np.int16)
@@ -100,6 +97,9 @@ def message_flow(
     plans = []
     for layer, mark in enumerate(marks, start=1):
         inputs, outputs = (order[depth[order] >= least] for least in (layer - 1, layer))
+        if splitter is not None:
+            plans.append(splitter.split(partial(_restricted, part, rank, inputs, outputs, mark), inputs, outputs))
+            continue
         restricted, bounds = _restricted(part, rank, inputs, outputs, mark)
         plans.append(
             load_plan(restricted, rank, layout, device=device, message_rows=message_rows, out_bounds=bounds)

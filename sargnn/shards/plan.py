@@ -6,7 +6,9 @@ Letters: N input rows, M output rows, H halo rows, S source rows of a shard, T n
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -84,6 +86,9 @@ class Shard:
 class LayerPlan:
     """One layer's view of the graph on one worker. Passed with every call, so that layers may differ.
 
+    A plan of one relation (``schema`` is homogeneous then) numbers its worker's edges: shard after shard in the order of
+    ``shards``, in each the block's edges in their order. E of them.
+
     Attributes:
         rank, world: this worker and the number of workers.
         schema: node types and relations of the whole graph.
@@ -98,6 +103,13 @@ class LayerPlan:
             modes that work on one merged graph.
         merged: for modes that work on one merged graph; else None. merged_rows: where its source rows lie.
         out_type: the one type whose rows are computed; None: all.
+        own: (first input row, first output row, length) of rows that are both; None: each type's output rows are the first of
+            its input rows. () where the outputs are nodes of another type.
+        relations: for typed graphs, where asked for, a plan for every relation by itself: from the input rows of its source
+            type to the output rows of its destination type, with degrees of that relation in the whole graph and lists of
+            the rows that it reads. ``shards`` and ``merged`` are None then. See ``shards/relations.py``.
+        edge_types: int64 [E], the relation of each edge, of a plan that joins all relations; else None.
+        join: makes what ``joined`` gives.
     """
 
     rank: int
@@ -114,6 +126,10 @@ class LayerPlan:
     merged: Shard | None
     merged_rows: MergedRows
     out_type: int | None = None
+    own: tuple[tuple[int, int, int], ...] | None = None
+    relations: tuple[LayerPlan, ...] | None = None
+    edge_types: Tensor | None = None
+    join: Callable[[], LayerPlan] | None = None
 
     @property
     def num_rows(self) -> int:
@@ -127,13 +143,16 @@ class LayerPlan:
 
     def self_rows(self, h: Tensor) -> Tensor:
         """The rows of ``h`` [N, F] that the output rows are, [M, F]: ``h`` itself if all are, a view where they are one run."""
-        if self.out_bounds == self.row_bounds:
+        assert self.own != (), "output rows are nodes of another type"
+        if self.own is None and self.out_bounds == self.row_bounds:
             return h
         runs = [h[at : at + n] for at, _, n in self.own_runs() if n]
         return torch.cat(runs) if len(runs) > 1 else runs[0] if runs else h[:0]
 
     def own_runs(self) -> tuple[tuple[int, int, int], ...]:
         """Per type (first input row, first output row, length) of the rows that are both."""
+        if self.own is not None:
+            return self.own
         ends = zip(self.row_bounds, self.out_bounds, self.out_bounds[1:], strict=False)
         return tuple((at, first, last - first) for at, first, last in ends)
 
@@ -145,8 +164,47 @@ class LayerPlan:
     @property
     def num_edges(self) -> int:
         """Edges into this worker's output rows."""
-        shards = self.shards.values() if self.shards is not None else (self.merged,)
-        return sum(part.block.num_edges for shard in shards if shard is not None for part in shard.relations)
+        if self.relations is not None:
+            return sum(plan.num_edges for plan in self.relations)
+        return sum(part.block.num_edges for shard in self._all_shards().values() for part in shard.relations)
+
+    def _all_shards(self) -> dict[Piece, Shard]:
+        """The shards in their order; the merged one as piece 0 of peer -1."""
+        if self.shards is not None:
+            return self.shards
+        return {} if self.merged is None else {Piece(self.merged.peer, 0): self.merged}
+
+    def edge_runs(self) -> dict[Piece, slice]:
+        """Which of the worker's edges each shard holds; ``Piece(-1, 0)`` is the merged one. Plans of one relation only."""
+        runs, first = {}, 0
+        for piece, shard in self._all_shards().items():
+            runs[piece] = slice(first, first + shard.block.num_edges)
+            first = runs[piece].stop
+        return runs
+
+    @cached_property
+    def _runs_by_shard(self) -> dict[int, slice]:
+        return {id(shard): run for shard, run in zip(self._all_shards().values(), self.edge_runs().values(), strict=True)}
+
+    def edge_run(self, shard: Shard) -> slice:
+        """Which of the worker's edges one of the plan's shards holds; what a reducer's step asks for."""
+        return self._runs_by_shard[id(shard)]
+
+    def edge_ends(self) -> tuple[Tensor, Tensor]:
+        """The original ids of all edges' sources and destinations, int64 [E] each, computed on every call."""
+        blocks = [shard.block for shard in self._all_shards().values()]
+        sources = [block.src_ids.index_select(0, block.src) for block in blocks]
+        return torch.cat(sources), torch.cat([block.dst_ids[block.dst_per_edge()] for block in blocks])
+
+    @cached_property
+    def joined(self) -> LayerPlan:
+        """The same rows and all relations' edges as a homogeneous graph, with ``edge_types``; rows go type by type.
+
+        Built the first time it is asked for, from what this worker has: no rank waits for another. Only of plans with
+        ``relations``.
+        """
+        assert self.join is not None, "this plan has one relation, or was not asked to keep them apart"
+        return self.join()
 
     def out_of(self, relation: int) -> slice:
         """The output rows of a relation's destination type."""
@@ -157,7 +215,7 @@ class LayerPlan:
         """Output rows [M, F] type by type, without copies."""
         return list(out.split([b - a for a, b in zip(self.out_bounds, self.out_bounds[1:], strict=False)]))
 
-    def joined(self, tables: list[Tensor]) -> Tensor:
+    def in_one_table(self, tables: list[Tensor]) -> Tensor:
         """The inverse of ``by_type``. Types without rows here take part, so that no worker's graph of operations lacks them."""
         if self.out_type is not None:
             return tables[self.out_type]
@@ -169,7 +227,7 @@ class LayerPlan:
 
     def only(self, node_type: int) -> LayerPlan:
         """The plan that computes the rows of one type only. Shares all edges with this one, and exchanges the same rows."""
-        assert self.out_bounds == self.row_bounds
+        assert self.out_bounds == self.row_bounds and self.relations is None
         first, last = self.row_bounds[node_type], self.row_bounds[node_type + 1]
         bounds = tuple(0 if t <= node_type else last - first for t in range(len(self.row_bounds)))
         into = [r for r, relation in enumerate(self.schema.relations) if relation.destination == node_type]

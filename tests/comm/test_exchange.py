@@ -31,9 +31,9 @@ def lists_of(rank: int, message_rows: int) -> HaloLists:
     )
 
 
-def rows_of(rank: int, repeat: int) -> tuple[torch.Tensor, ...]:
+def rows_of(rank: int, repeat: int, widths: tuple[int, ...] = WIDTHS) -> tuple[torch.Tensor, ...]:
     generator = torch.Generator().manual_seed(100 * rank + repeat)
-    return tuple(torch.randn(ROWS, width, generator=generator) for width in WIDTHS)
+    return tuple(torch.randn(ROWS, width, generator=generator) for width in widths)
 
 
 def span_of(lists: HaloLists, peer: int, number: int) -> tuple[int, int]:
@@ -41,18 +41,18 @@ def span_of(lists: HaloLists, peer: int, number: int) -> tuple[int, int]:
     return spans[number] if number < len(spans) else (0, 0)
 
 
-def run(group: Group, depth: int, slow: int, message_rows: int) -> dict[str, Any]:
+def run(group: Group, depth: int, slow: int, message_rows: int, widths: tuple[int, ...] = WIDTHS) -> dict[str, Any]:
     exchange, lists = Exchange(group, depth), lists_of(group.rank, message_rows)
     group.traffic.reset()
     for repeat in range(3):
         if group.rank == slow:
             time.sleep(0.2)  # long enough for a fast peer to reuse a buffer that it must not touch yet
         seen: dict[int, int] = {}
-        for (peer, number), found in exchange.rows(lists, rows_of(group.rank, repeat)):
+        for (peer, number), found in exchange.rows(lists, rows_of(group.rank, repeat, widths)):
             seen[peer] = seen.get(peer, 0) + len(found[0])
             if peer != group.rank:
                 start, end = span_of(lists, peer, number)
-                for tensor, whole in zip(found, rows_of(peer, repeat), strict=True):
+                for tensor, whole in zip(found, rows_of(peer, repeat, widths), strict=True):
                     assert torch.equal(tensor, whole[needed(peer, group.rank).long()[start:end]])
         assert next(iter(seen)) == group.rank
         assert {q: n for q, n in seen.items() if n} == {
@@ -61,18 +61,18 @@ def run(group: Group, depth: int, slow: int, message_rows: int) -> dict[str, Any
         }
         if group.rank == slow:
             time.sleep(0.2)
-        targets = tuple(torch.zeros(ROWS, width) for width in WIDTHS)
+        targets = tuple(torch.zeros(ROWS, width) for width in widths)
         with exchange.gradients(lists, targets) as errors:
             for piece in errors.pieces:
                 start, end = span_of(lists, *piece)
-                for view, whole in zip(errors.buffer(piece), rows_of(piece.peer, repeat), strict=True):
+                for view, whole in zip(errors.buffer(piece), rows_of(piece.peer, repeat, widths), strict=True):
                     view.copy_(whole[needed(piece.peer, group.rank).long()[start:end]])
                 errors.send(piece)
         # every peer sent an own row's value back once
         times = torch.zeros(ROWS)
         for q in range(WORLD):
             times[needed(group.rank, q).long()] += 1
-        for target, own in zip(targets, rows_of(group.rank, repeat), strict=True):
+        for target, own in zip(targets, rows_of(group.rank, repeat, widths), strict=True):
             torch.testing.assert_close(target, own * times[:, None])
     return {"sent": group.traffic.sent_bytes, "held": exchange.held_bytes()}
 
@@ -87,3 +87,32 @@ def test_buffers_are_not_reused_while_they_travel(depth: int, slow: int, message
         assert answer["sent"] == 3 * (lists.sent_rows + lists.halo_rows) * sum(WIDTHS) * 4
         assert answer["held"] == lists.buffer_bytes(rank, sum(WIDTHS), 4, depth) > 0
         assert answer["held"] <= 2 * (1 + depth) * min(message_rows, ROWS) * sum(WIDTHS) * 4
+
+
+def all_at_once(group: Group, widths: tuple[int, ...]) -> int:
+    exchange, lists = Exchange(group, 1), lists_of(group.rank, 2**31)
+    group.traffic.reset()
+    own = rows_of(group.rank, 0, widths)
+    halos = tuple(torch.full((lists.halo_rows, width), torch.nan) for width in widths)
+    exchange.all_rows(lists, own, halos)
+    peers = [[one[needed(q, group.rank).long()] for one in rows_of(q, 0, widths)] for q in range(WORLD)]
+    for halo, whole in zip(halos, zip(*peers, strict=True), strict=True):
+        assert torch.equal(halo, torch.cat(whole))
+    targets = tuple(torch.zeros(ROWS, width) for width in widths)
+    exchange.all_gradients(lists, halos, targets)
+    times = sum(torch.zeros(ROWS).index_fill_(0, needed(group.rank, q).long(), 1) for q in range(WORLD))
+    assert isinstance(times, torch.Tensor)
+    for target, rows in zip(targets, own, strict=True):
+        torch.testing.assert_close(target, rows * times[:, None])
+    return group.traffic.sent_bytes
+
+
+@pytest.mark.parametrize("widths", [(0,), (0, 0), (5, 0), (0, 5)])
+def test_rows_without_columns_cost_nothing_and_every_piece_comes(widths: tuple[int, ...]) -> None:
+    lists = [lists_of(rank, 64) for rank in range(WORLD)]
+    expected = [(one.sent_rows + one.halo_rows) * sum(widths) * 4 for one in lists]
+    for depth in (0, 1):
+        answers = pool(WORLD)(run, depth, 1, 64, widths)
+        assert [answer["sent"] for answer in answers] == [3 * size for size in expected]
+        assert sum(widths) or not any(answer["held"] for answer in answers)
+    assert pool(WORLD)(all_at_once, widths) == expected

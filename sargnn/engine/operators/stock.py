@@ -62,7 +62,7 @@ class StockOperators(Operators):
             if plan.out_type in (None, destination):
                 mean = sums[r] * plan.relation_scale(r, own.dtype)[:, None]
                 by_type[destination] = by_type[destination] + mean @ weight
-        return plan.joined(by_type)
+        return plan.in_one_table(by_type)
 
     def sums_relations_first(
         self, plan: LayerPlan, mode: Mode, in_width: int, out_width: int, *, keeps_sums: bool

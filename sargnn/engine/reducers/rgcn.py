@@ -193,7 +193,7 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients]):
             scale = plan.relation_scale(part.relation, mapped.dtype)
             mean = operation(part.block, mapped) * scale[:, None]
             sums[relation.destination] = sums[relation.destination] + mean
-        return (plan.joined(sums),)
+        return (plan.in_one_table(sums),)
 
 
 def _gather_means(operation: SumOperation, part: RelationBlock, h: Tensor, scale: Tensor, scratch: _Scratch) -> Tensor:

@@ -1,0 +1,207 @@
+"""Plans of single relations, for models that call one relation after the other.
+
+A relation's plan looks homogeneous: one shard for each piece of a peer's rows, one block each, no types. Its input rows are
+the layer's input rows of the source type, its output rows the layer's output rows of the destination type. Only halo rows
+that the relation reads travel: whoever reads rows tells their owners how often, which also gives the owners the rows'
+out-degrees.
+
+Everything collective happens while plans are made. ``LayerPlan.joined`` needs no peer: a layer's lists serve all its relations.
+
+Letters: N own rows, H halo rows, E edges, M output rows, R relations.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from sargnn.comm.exchange import Exchange, HaloLists
+from sargnn.data.schema import Schema
+from sargnn.partition.cut import Part
+from sargnn.shards.load import Layout, OutputRows, edge_positions, halo_lists, load_plan
+from sargnn.shards.plan import LayerPlan
+
+Restricted = tuple[Part, tuple[int, ...]]
+"""A layer's part and the bounds of its output rows, as ``load_plan`` takes them."""
+
+
+@dataclass(frozen=True)
+class _Degrees:
+    """A relation's degrees in the whole graph: int64, ``inward`` of the own rows of its destination type, ``outward`` of those
+    of its source type."""
+
+    inward: np.ndarray
+    outward: np.ndarray
+
+
+@dataclass(frozen=True)
+class _Reads:
+    """How often one relation's edges read rows: int64, ``own`` per own row of the source type, ``halo`` [H] per halo row here,
+    ``peers`` per peer and row that is sent to it."""
+
+    own: np.ndarray
+    halo: np.ndarray
+    peers: tuple[np.ndarray, ...]
+
+
+class RelationSplitter:
+    """Makes the plans of single relations for any layer of one worker's typed graph. Collective: all ranks make one, and split
+    the same layers in the same order.
+
+    Args:
+        part: the worker's whole part.
+        layout, device, message_rows: as ``load_plan``.
+    """
+
+    def __init__(
+        self, part: Part, exchange: Exchange, layout: Layout, *, device: torch.device, message_rows: int
+    ) -> None:  # fmt: skip
+        self._exchange, self._layout, self._device, self._message_rows = exchange, layout, device, message_rows
+        self._rank = exchange.group.rank
+        self._row_bounds = part.row_bounds
+        lists = halo_lists(part, torch.device("cpu"))
+        self._degrees = [self._count(part, lists, r) for r in range(len(part.schema.relations))]
+
+    def split(
+        self, restrict: Callable[[], Restricted], inputs: np.ndarray | None = None, outputs: np.ndarray | None = None
+    ) -> LayerPlan:
+        """A layer's plan with ``relations``, and ``joined`` on demand.
+
+        Args:
+            restrict: gives the layer's part; called again when ``joined`` is asked for, so that nothing is held for it.
+            inputs, outputs: the own rows that are the layer's input and output rows, type by type; None: all.
+        """
+        part, bounds = restrict()
+        common = load_plan(
+            part, self._rank, None, device=self._device, message_rows=self._message_rows, out_bounds=bounds
+        )  # fmt: skip
+        plans = tuple(self._plan(part, bounds, r, inputs, outputs) for r in range(len(part.schema.relations)))
+        return dataclasses.replace(common, relations=plans, join=lambda: self._join(*restrict()))
+
+    def _count(self, part: Part, lists: HaloLists, relation: int) -> _Degrees:
+        reads = self._reads(part, lists, relation)
+        outward, first = reads.own, part.row_bounds[part.schema.relations[relation].source]
+        for rows, counts in zip(lists.send_rows, reads.peers, strict=True):
+            outward[rows.numpy()[counts > 0] - first] += counts[counts > 0]
+        a, b = self._ends(part.row_bounds, part.schema.relations[relation].destination)
+        inward = np.zeros(b - a, np.int64)
+        for q in range(len(lists.send_rows)):
+            inward += np.bincount(part.edges(q, relation)[1] - a, minlength=b - a)
+        return _Degrees(inward, outward)
+
+    def _reads(self, part: Part, lists: HaloLists, relation: int) -> _Reads:
+        a, b = self._ends(part.row_bounds, part.schema.relations[relation].source)
+        halo = np.zeros(len(part.halo_ids), np.int64)
+        for q in range(len(lists.send_rows)):
+            first, last = part.halo_offsets[q], part.halo_offsets[q + 1]
+            if q != self._rank:
+                halo[first:last] = np.bincount(part.edges(q, relation)[0], minlength=last - first)
+        own = np.bincount(part.edges(self._rank, relation)[0] - a, minlength=b - a)
+        told = self._exchange.to_owners(lists, (torch.from_numpy(halo[:, None]),))
+        return _Reads(own, halo, tuple(counts.numpy()[:, 0] for (counts,) in told))
+
+    def _plan(
+        self, part: Part, out_bounds: tuple[int, ...], number: int, inputs: np.ndarray | None, outputs: np.ndarray | None
+    ) -> LayerPlan:
+        relation = part.schema.relations[number]
+        lists = halo_lists(part, torch.device("cpu"))
+        reads = self._reads(part, lists, number)
+        (a, b), (c, d) = self._ends(part.row_bounds, relation.source), self._ends(out_bounds, relation.destination)
+
+        def chosen(values: np.ndarray, rows: np.ndarray | None, first: int, last: int, node_type: int) -> np.ndarray:
+            return values if rows is None else values[rows[first:last] - self._row_bounds[node_type]]
+
+        degrees = self._degrees[number]
+        first_own = part.row_bounds[relation.destination]  # a type's output rows are the first of its own rows
+        rows = OutputRows(
+            ids=np.asarray(part.node_ids[first_own : first_own + d - c]),
+            in_degrees=chosen(degrees.inward, outputs, c, d, relation.destination),
+            own=None if relation.source == relation.destination else (),
+        )
+        alone = _one_relation(part, self._rank, number, c, reads)
+        alone = dataclasses.replace(alone, out_degrees=chosen(degrees.outward, inputs, a, b, relation.source))
+        return load_plan(
+            alone, self._rank, self._layout, device=self._device, message_rows=self._message_rows, outputs=rows
+        )  # fmt: skip
+
+    def _join(self, part: Part, out_bounds: tuple[int, ...]) -> LayerPlan:
+        joined, types = _joined(part)
+        own = tuple(
+            (at, first, last - first) for at, first, last in zip(part.row_bounds, out_bounds, out_bounds[1:], strict=False)
+        )
+        rows = OutputRows(
+            ids=np.concatenate([part.node_ids[at : at + n] for at, _, n in own]),
+            in_degrees=np.concatenate([part.in_degrees[at : at + n] for at, _, n in own]),
+            own=None if out_bounds == part.row_bounds else own,
+        )
+        plan = load_plan(
+            joined, self._rank, self._layout, device=self._device, message_rows=self._message_rows, outputs=rows
+        )  # fmt: skip
+        edge_types = torch.from_numpy(types[edge_positions(joined, plan)].astype(np.int64)).to(self._device)
+        return dataclasses.replace(plan, edge_types=edge_types)
+
+    @staticmethod
+    def _ends(bounds: tuple[int, ...], node_type: int) -> tuple[int, int]:
+        return bounds[node_type], bounds[node_type + 1]
+
+
+def _one_relation(part: Part, rank: int, relation: int, first_out: int, reads: _Reads) -> Part:
+    """The part with one relation's edges, its sources' rows and the halo rows that it reads; without degrees."""
+    source = part.schema.relations[relation].source
+    first, last = part.row_bounds[source : source + 2]
+    read = reads.halo > 0
+    kept_before = np.concatenate([[0], np.cumsum(read)])
+    halo_offsets = kept_before[part.halo_offsets]
+    sources, destinations, send = [], [], []
+    for q, sent in enumerate(reads.peers):
+        src, dst = part.edges(q, relation)
+        local = src - first if q == rank else kept_before[part.halo_offsets[q] + src] - halo_offsets[q]
+        sources.append(local.astype(np.int32))
+        destinations.append(dst - np.int32(first_out))
+        rows = np.asarray(part.send_rows[part.send_offsets[q] : part.send_offsets[q + 1]])
+        send.append(rows[sent > 0] - np.int32(first))
+    nothing = np.zeros(0, np.int64)
+    return dataclasses.replace(
+        part,
+        schema=Schema.homogeneous(part.schema.num_nodes),
+        features=(),
+        node_ids=np.asarray(part.node_ids[first:last]),
+        labels=nothing,
+        split=nothing,
+        in_degrees=nothing,
+        out_degrees=nothing,
+        edge_src=np.concatenate(sources),
+        edge_dst=np.concatenate(destinations),
+        edge_offsets=_offsets(sources),
+        halo_ids=np.asarray(part.halo_ids)[read],
+        halo_offsets=halo_offsets,
+        send_rows=np.concatenate(send),
+        send_offsets=_offsets(send),
+    )
+
+
+def _joined(part: Part) -> tuple[Part, np.ndarray]:
+    """The part with all relations as one, and each edge's relation, uint8 [E]. Parallel edges go by relation."""
+    relations, world = len(part.schema.relations), len(part.halo_offsets) - 1
+    types = np.repeat(np.tile(np.arange(relations, dtype=np.uint8), world), np.diff(part.edge_offsets))
+    offsets = np.asarray(part.edge_offsets)[::relations]
+    order = np.concatenate(
+        [a + np.lexsort((part.edge_src[a:b], part.edge_dst[a:b])) for a, b in zip(offsets, offsets[1:], strict=False)]
+    )
+    joined = dataclasses.replace(
+        part,
+        schema=Schema.homogeneous(part.schema.num_nodes),
+        features=(),
+        edge_src=np.asarray(part.edge_src)[order],
+        edge_dst=np.asarray(part.edge_dst)[order],
+        edge_offsets=offsets,
+    )
+    return joined, types[order]
+
+
+def _offsets(lists: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum([len(one) for one in lists])]).astype(np.int64)
