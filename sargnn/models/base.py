@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from sargnn.config import RunConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.rebuild import self_rows
-from sargnn.models.inputs import Inputs
+from sargnn.models.inputs import GraphShape, Inputs
 from sargnn.shards.plan import LayerPlan
 
 
@@ -59,6 +60,8 @@ class Model(nn.Module, ABC):
 
     inputs: Inputs
     reads_labels: bool = False
+    by_relation: bool = False
+    """Its layers' plans of a typed graph are those of single relations (``shards.relations``)."""
 
     @property
     @abstractmethod
@@ -68,6 +71,13 @@ class Model(nn.Module, ABC):
     @abstractmethod
     def kernels(self, engine: Engine) -> set[str]:
         """The names of the kernels that its aggregations run on."""
+
+    def try_out(self, config: RunConfig, shape: GraphShape) -> None:  # noqa: B027 - what is written here is tested here
+        """Find out whether it works on such a graph, and how many layers it has, before anything long. Needs no worker.
+
+        Raises:
+            ConfigError: it does not.
+        """
 
     def prepare(self, engine: Engine, plans: Sequence[LayerPlan]) -> None:  # noqa: B027 - many decide nothing
         """Decide what depends on the plans, before they are first used; all workers must call it together."""

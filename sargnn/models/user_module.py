@@ -79,13 +79,13 @@ class UserModule:
         return line_of(module.forward) or self.place
 
     @contextmanager
-    def blame(self, what: str, module: nn.Module | None = None) -> Iterator[None]:
+    def blame(self, what: str, module: nn.Module | None = None, note: str | None = None) -> Iterator[None]:
         """Turn any exception out of the user's code into one ``ConfigError`` with the user's file and line.
 
         What this package raises goes through, and so does what tells that memory ran out.
 
         Args:
-            what: that fails, at the beginning of a sentence. module: whose forward it is.
+            what: that fails, at the beginning of a sentence. module: whose forward it is. note: where it was found.
         """
         try:
             yield
@@ -97,9 +97,8 @@ class UserModule:
             lines = str(error).strip().splitlines() or [""]
             text = f"{type(error).__name__}: {lines[0]}{' ...' if lines[1:] else ''}"
             otherwise = self.place if module is None else self.forward_place(module)
-            raise ConfigError(
-                f"{what} failed: {text}", given=self._line_in(error) or otherwise, hint=_FULL,
-            ) from error  # fmt: skip
+            hint = _FULL if note is None else f"{_FULL}; {note}"
+            raise ConfigError(f"{what} failed: {text}", given=self._line_in(error) or otherwise, hint=hint) from error
 
     def _line_in(self, error: BaseException) -> str | None:
         """The innermost line of the user's file in an exception's traceback."""

@@ -42,7 +42,7 @@ def make_trainer(config: RunConfig, part: Part, num_classes: int, group: Group) 
     model = make_model(config, GraphShape(part.schema, widths, num_classes, columns, task_of(part.labels.dtype)))
     graph = WorkerGraph(
         part, engine.exchange, engine.mode.layout, add_self_loops=config.add_self_loops, device=device,
-        message_rows=config.comm.message_rows,
+        message_rows=config.comm.message_rows, by_relation=model.by_relation,
     )  # fmt: skip
     model = model.to(device, dtype)
     rows = model.inputs.load(part, config.seed, device, dtype)
@@ -68,4 +68,5 @@ def make_model(config: RunConfig, shape: GraphShape) -> Model:
             given="dataset.add_self_loops=true",
             hint="model=rgcn has a weight of its own for each node's own row; or set dataset.homogenize=true",
         )
+    model.try_out(config, shape)
     return model
