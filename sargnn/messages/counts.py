@@ -1,0 +1,50 @@
+"""Numbers of rows and edges that lead all workers the same way."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+
+class Count(int):
+    """This worker's number of rows or edges. Whether it is zero is answered for all workers together, so that a layer that asks
+    takes the same branch on each of them.
+
+    Args:
+        own: this worker's. total: of all workers. kind: of what.
+    """
+
+    total: int
+    kind: Literal["nodes", "edges"]
+
+    def __new__(cls, own: int, total: int, kind: Literal["nodes", "edges"]) -> Count:
+        self = super().__new__(cls, own)
+        self.total, self.kind = total, kind
+        return self
+
+    def _for(self, other: object) -> int:
+        """The number to compare: with zero, that of all workers."""
+        return self.total if isinstance(other, int) and not isinstance(other, Count) and int(other) == 0 else int(self)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, (int, float)) and self._for(other) == other
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __lt__(self, other: float) -> bool:
+        return self._for(other) < other
+
+    def __le__(self, other: float) -> bool:
+        return self._for(other) <= other
+
+    def __gt__(self, other: float) -> bool:
+        return self._for(other) > other
+
+    def __ge__(self, other: float) -> bool:
+        return self._for(other) >= other
+
+    def __bool__(self) -> bool:
+        return self.total > 0
+
+    def __hash__(self) -> int:
+        return int.__hash__(self)

@@ -1,0 +1,165 @@
+"""Folding messages: a fused reducer where one computes it, else the generic one.
+
+Letters: M output rows, E edges, K heads.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from sargnn.engine.reducers import folds
+from sargnn.engine.reducers.folds import MessageFold
+from sargnn.engine.reducers.generic import Generic
+from sargnn.messages.expressions import Call, Dropped, Field, Item, Node, Program, Softmax, Written, decode, encode, map_values, size
+from sargnn.messages.patterns import Recognised, recognise
+
+if TYPE_CHECKING:
+    from sargnn.messages.graph import ShardedGraph
+
+
+def fold(graph: ShardedGraph, kind: str, node: Node, called: str) -> Tensor:
+    """Messages folded over each destination's edges, [M, ...].
+
+    Args:
+        kind: ``sum``, ``mean``, ``max``, ``min`` or ``logsumexp``. called: what the log calls it.
+    """
+    if kind == "min":
+        return -fold(graph, "max", Call(node.shape, node.dtype, torch.neg, (node,), {}), called)
+    found = recognise(kind, node)
+    if isinstance(found, Recognised):
+        kernel = graph.session.engine.kernel(found.reducer.operation).name
+        graph.note(f"{called}: {found.reducer.name}, kernel {kernel}")
+        (out,) = graph.aggregate(found.reducer, found.exchanged, found.dest_local, found.params)
+        return out.view(len(out), *found.shape)
+    graph.note(f"{called}: messages computed run by run, not by a fused kernel: {found}")
+    if kind == "sum" and (parts := _softmax_product(node)) is not None:
+        logits, values = parts
+        return _generic(graph, [logits, values], folds.SoftmaxSum(size(values), size(logits)), node.shape)
+    made: dict[str, MessageFold] = {
+        "sum": folds.Sum(size(node)), "mean": folds.Sum(size(node), mean=True), "max": folds.Max(size(node)),
+        "logsumexp": folds.LogSumExp(size(node)),
+    }  # fmt: skip
+    return _generic(graph, [node], made[kind], node.shape)
+
+
+def edge_table(graph: ShardedGraph, node: Node) -> Tensor:
+    """An expression's values for all edges of this worker, [E, ...]."""
+    if isinstance(node, Field) and node.where == "e":
+        return node.tensor
+    graph.note(f"a field of all edges is held: {graph.plan.num_edges} edges x {size(node)}")
+    if node.dtype.is_floating_point:
+        return _generic(graph, [node], folds.Edges(size(node)), node.shape)
+    columns = size(node) * torch.int64.itemsize // graph.dtype.itemsize
+    bits = Call((columns,), graph.dtype, encode, (node, graph.dtype), {})
+    return decode(_generic(graph, [bits], folds.Edges(columns), (columns,)), node.dtype, node.shape)
+
+
+def _generic(graph: ShardedGraph, nodes: list[Node], into: MessageFold, shape: tuple[int, ...]) -> Tensor:
+    program = Program([without_softmax(graph, node) for node in nodes], graph.dtype)
+    sources, local = program.sources, (*program.destinations, *program.edges)
+    if not sources:  # nothing travels
+        sources = (torch.zeros(graph.plan.num_rows, 0, dtype=graph.dtype, device=graph.device),)
+    messages = program.messages((into,))
+    if not messages.source_grads:
+        messages = dataclasses.replace(messages, source_grads=(False,))
+    (out,) = graph.aggregate(Generic(messages), sources, local, messages.params)
+    return out.view(len(out), *shape)
+
+
+def _softmax_product(node: Node) -> tuple[Node, Node] | None:
+    """Logits [E, K] and values [E, K, ...] of a product with one softmax in it, which weighs columns of the others."""
+    factors = _factors(node)
+    weights = [one for one in factors if isinstance(one, (Softmax, Dropped)) and _softmax_of(one) is not None]
+    if len(weights) != 1 or len(factors) < 2:
+        return None
+    (weight,) = weights
+    softmax = _softmax_of(weight)
+    assert softmax is not None
+    heads = math.prod(weight.shape)
+    rows = node.shape
+    if len(weight.shape) != len(rows) or any(w != r for w, r in zip(_without_ones(weight.shape), rows, strict=False)):
+        return None
+    values = [one for one in factors if one is not weight]
+    if isinstance(weight, Dropped):
+        values.append(Dropped(weight.shape, weight.dtype, _ones(softmax), weight.draw))
+    product = values[0]
+    for one in values[1:]:
+        shape = tuple(torch.broadcast_shapes(product.shape, one.shape))
+        product = Call(shape, node.dtype, torch.mul, (product, one), {})
+    if product.shape != rows:
+        product = Call(rows, node.dtype, _expanded, (product, rows), {})
+    return (softmax.logits, product) if heads else None
+
+
+def _ones(node: Node) -> Node:
+    return Call(node.shape, node.dtype, torch.ones_like, (node.logits if isinstance(node, Softmax) else node,), {})
+
+
+def _expanded(rows: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return rows.expand(len(rows), *shape)
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape without the 1s at its end."""
+    while shape and shape[-1] == 1:
+        shape = shape[:-1]
+    return shape
+
+
+def _softmax_of(node: Node) -> Softmax | None:
+    if isinstance(node, Dropped):
+        node = node.of
+    return node if isinstance(node, Softmax) else None
+
+
+def _factors(node: Node) -> list[Node]:
+    name = str(getattr(getattr(node, "func", None), "__name__", "")).strip("_")
+    if isinstance(node, Call) and name == "mul" and len(node.args) == 2 and all(isinstance(one, Node) for one in node.args):
+        if all(len(one.shape) == len(node.shape) for one in node.args):
+            return [factor for one in node.args for factor in _factors(one)]
+    return [node]
+
+
+def without_softmax(graph: ShardedGraph, node: Node) -> Node:
+    """The same values without ``Softmax``: exp(logit - log sum exp of the destination's), the latter folded first."""
+    memo: dict[int, Any] = {}
+
+    def changed(value: Any) -> Any:
+        if not isinstance(value, Node):
+            return value
+        if id(value) not in memo:
+            memo[id(value)] = _changed(value)
+        return memo[id(value)]
+
+    def _changed(node: Node) -> Node:
+        if isinstance(node, Softmax):
+            logits = changed(node.logits)
+            total = fold(graph, "logsumexp", logits, "edge softmax")
+            at_destination = graph.field("v", total)
+            difference = Call(node.shape, node.dtype, torch.sub, (logits, at_destination), {})
+            return Call(node.shape, node.dtype, torch.exp, (difference,), {})
+        if isinstance(node, Dropped):
+            return dataclasses.replace(node, of=changed(node.of))
+        if isinstance(node, Item):
+            return dataclasses.replace(node, of=changed(node.of))
+        if isinstance(node, Written):
+            return dataclasses.replace(node, fields=tuple((where, name, changed(of)) for where, name, of in node.fields))
+        if isinstance(node, Call):
+            args, kwargs = map_values((node.args, node.kwargs), changed)
+            same = all(a is b for a, b in zip(_flat((args, kwargs)), _flat((node.args, node.kwargs)), strict=True))
+            return node if same else dataclasses.replace(node, args=args, kwargs=kwargs)
+        return node
+
+    found: Node = changed(node)
+    return found
+
+
+def _flat(values: Any) -> list[Any]:
+    found: list[Any] = []
+    map_values(values, found.append)
+    return found

@@ -1,0 +1,103 @@
+"""Makes the graphs that a user's forward gets, over the layer plans of a view."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from sargnn.engine.aggregate import Engine
+from sargnn.messages import dgl_hook
+from sargnn.messages.frames import Frame
+from sargnn.messages.graph import NODE_ID, Blocks, ShardedGraph
+from sargnn.messages.rows import Rows
+from sargnn.messages.session import Report, Session, Totals
+from sargnn.shards.plan import LayerPlan
+
+
+class GraphMaker:
+    """Makes graphs for one engine.
+
+    Args:
+        path: the user's file, for errors.
+
+    Attributes:
+        report: what calls became, for the log.
+    """
+
+    def __init__(self, path: str | None = None) -> None:
+        self.path, self.report = path, Report()
+        self._totals: dict[int, Totals] = {}
+
+    def prepare(self, engine: Engine, plans: Sequence[LayerPlan]) -> None:
+        """Count what plans hold over all workers; all of them must call it together, before a plan is first used."""
+        for plan in plans:
+            for one in (plan, *(getattr(plan, "relations", None) or ())):
+                if id(one) not in self._totals:
+                    self._totals[id(one)] = _count(engine, one)
+                    weakref.finalize(one, self._totals.pop, id(one), None)
+
+    def session(self, engine: Engine, calls: Any = None) -> Session:
+        """For one forward pass."""
+        dgl_hook.install()
+        return Session(engine, lambda plan: self._totals[id(plan)], self.path, self.report, calls)
+
+    def graph(self, session: Session, plans: Sequence[LayerPlan]) -> Any:
+        """The graph that ``forward`` gets: a sharded graph, or for several different plans their blocks' first, with ``blocks``."""
+        if plans[0].schema.typed:
+            from sargnn.messages.typed import make_typed
+
+            return make_typed(session, plans)
+        first = _homogeneous(session, plans[0], 0)
+        if all(plan is plans[0] for plan in plans) and not first.is_block:
+            return first
+        return BlockGraph(session, plans, first)
+
+
+class BlockGraph:
+    """What ``forward`` gets with a message flow: blocks, one for each layer, and nothing else but what a single one has."""
+
+    def __init__(self, session: Session, plans: Sequence[LayerPlan], first: ShardedGraph) -> None:
+        self._session, self._plans, self._first = session, plans, first
+        made: dict[int, ShardedGraph] = {0: first}
+
+        def block(number: int) -> ShardedGraph:
+            if number not in made:
+                made[number] = _homogeneous(session, plans[number], number)
+            return made[number]
+
+        self.blocks = Blocks(session, block, len(plans))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if len(self._plans) == 1:
+            return getattr(self._first, name)
+        raise self._session.wrong(
+            "With mfg=true each layer has a block of its own.", given=f"graph.{name}",
+            hint="for layer, block in zip(self.layers, graph.blocks): h = layer(block, h); without mfg it works as well",
+        )  # fmt: skip
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.__getattr__("__getitem__" if len(self._plans) == 1 else "getitem")(key)
+
+
+def _homogeneous(session: Session, plan: LayerPlan, level: int) -> ShardedGraph:
+    place = session.place
+    rows, outputs = Rows("nodes", 0, level), Rows("nodes", 0, level + 1)
+    source = Frame("nodes", rows, lambda: plan.num_rows, place, {NODE_ID: lambda: plan.node_ids.clone()})
+    destination = source
+    if session.totals(plan).is_block:
+        source.kind = "source nodes"
+        ids = {NODE_ID: lambda: plan.self_rows(plan.node_ids).clone()}
+        destination = Frame("destination nodes", outputs, lambda: plan.num_out, place, ids)
+    return ShardedGraph(session, plan, ("_N", "_E", "_N"), source, destination, level=level)
+
+
+def _count(engine: Engine, plan: LayerPlan) -> Totals:
+    has_edges = plan.shards is not None or plan.merged is not None
+    own = [plan.num_rows, plan.num_out, plan.num_edges if has_edges else 0]
+    rows, outputs, edges = (int(one) for one in engine.group.sum_(torch.tensor(own, dtype=torch.int64)))
+    return Totals(rows, outputs, edges, is_block=rows != outputs)

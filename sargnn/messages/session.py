@@ -1,0 +1,109 @@
+"""What all graphs of one forward pass share: the engine, the user's place in the code, random draws, and what the log says."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from sargnn.engine.aggregate import Engine
+from sargnn.engine.reducers.generic import EdgeRun
+from sargnn.errors import ConfigError
+from sargnn.messages.rows import user_line
+from sargnn.messages.user_functions import EdgeCalls
+from sargnn.rng import Draw, Purpose
+from sargnn.shards.plan import LayerPlan
+
+_MOST_DRAWS = 256
+
+
+@dataclass
+class Report:
+    """What each call of a graph became, said once."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def add(self, line: str) -> None:
+        """Note a line that is not there yet."""
+        if line not in self.lines:
+            self.lines.append(line)
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Of a plan over all workers. Attributes: rows, outputs, edges: how many. is_block: some worker computes not all its rows."""
+
+    rows: int
+    outputs: int
+    edges: int
+    is_block: bool
+
+
+class Session:
+    """One forward pass.
+
+    Args:
+        engine: the worker's. totals: of a plan. path: the user's file, if there is one. report: gets lines for the log.
+        calls: the mode that watches the user's calls; it has an attribute ``is_paused``.
+    """
+
+    def __init__(
+        self, engine: Engine, totals: Callable[[LayerPlan], Totals], path: str | None, report: Report, calls: Any = None
+    ) -> None:  # fmt: skip
+        self.engine, self.totals, self.path, self.report, self._calls = engine, totals, path, report, calls
+        self._draws = 0
+        self.highest_block = -1
+
+    def edge_draw(self, p: float) -> Draw:
+        """The next draw for edges. Raises ``ConfigError`` where there are too many."""
+        if self._draws == _MOST_DRAWS:
+            raise self.wrong(f"A forward pass drops edge fields more than {_MOST_DRAWS} times.")
+        draw = self.engine.draw(Purpose.ATTENTION_DROPOUT, self._draws, p)
+        assert draw is not None
+        self._draws += 1
+        return draw
+
+    def calls_of_edges(self, draws: dict[int, Draw], run: EdgeRun | None) -> EdgeCalls:
+        """What a user's function of edges is called in.
+
+        Args:
+            draws: of this function so far, by the number of the call. run: the edges; None for made-up ones.
+        """
+
+        def draw(number: int, p: float) -> Draw:
+            if number not in draws:
+                draws[number] = self.edge_draw(p)
+            return draws[number]
+
+        return EdgeCalls(draw, run, self.wrong)
+
+    def paused(self) -> AbstractContextManager[None]:
+        """The user's calls are not watched meanwhile."""
+        return nullcontext() if self._calls is None else self._pausing()
+
+    @contextmanager
+    def _pausing(self) -> Iterator[None]:
+        before, self._calls.is_paused = self._calls.is_paused, True
+        try:
+            yield
+        finally:
+            self._calls.is_paused = before
+
+    def place(self) -> str:
+        """The user's file and line."""
+        return user_line(self.path)
+
+    def place_of_error(self, error: BaseException) -> str:
+        """The last line of the user's file in an error's trace."""
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [one for one in frames if one.filename == self.path]
+        return f"{own[-1].filename} line {own[-1].lineno}" if own else self.place()
+
+    def wrong(
+        self, what: str, *, given: object = None, place: str | None = None, allowed: Any = None, hint: str | None = None
+    ) -> ConfigError:  # fmt: skip
+        """An error about the user's code, with its place."""
+        where = place or self.place()
+        return ConfigError(what, given=where if given is None else f"{given}; {where}", allowed=allowed, hint=hint)

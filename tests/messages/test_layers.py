@@ -1,0 +1,90 @@
+"""Unmodified layers on a sharded graph against DGL on the whole graph: outputs and every gradient."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import dgl
+import numpy as np
+import pytest
+import torch
+
+from sargnn.comm.group import Group
+from sargnn.engine.aggregate import Engine
+from sargnn.engine.modes import MODES
+from sargnn.errors import ConfigError
+from sargnn.messages.make import GraphMaker
+from sargnn.messages.rows import Rows, tagged
+from sargnn.partition.cut import parts_of
+from sargnn.shards.load import load_plan
+from tests.graphs import assign, nasty_graph
+from tests.messages.dgl_layers import CASES, IN
+from tests.pool import pool
+
+GRAPH = nasty_graph(150, seed=3)
+TOLERANCE = 1e-9
+
+
+def rows(width: int = IN, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(GRAPH.num_nodes, width, generator=generator, dtype=torch.float64)
+
+
+def made(name: str) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return CASES[name].make().double()
+
+
+@cache
+def on_the_whole_graph(name: str) -> dict[str, Any]:
+    destination = np.repeat(np.arange(GRAPH.num_nodes), np.diff(GRAPH.indptr))
+    graph = dgl.graph((np.asarray(GRAPH.indices).astype(np.int64), destination), num_nodes=GRAPH.num_nodes)
+    layer, x = made(name), rows().requires_grad_()
+    out = CASES[name].call(layer, graph, x)
+    out.backward(rows(out.shape[1], seed=1))
+    assert x.grad is not None
+    grads = {key: p.grad.numpy() for key, p in layer.named_parameters() if p.grad is not None}
+    return {"out": out.detach().numpy(), "dx": x.grad.numpy(), "grads": grads}
+
+
+def on_a_part(group: Group, name: str, mode: str, kernel: str) -> dict[str, Any]:
+    part = list(parts_of(GRAPH, assign(GRAPH, "metis", group.world), group.world))[group.rank]
+    engine = Engine(group, mode=mode, kernel=kernel, dtype=torch.float64)
+    plan = load_plan(part, group.rank, engine.mode.layout, device=torch.device("cpu"), message_rows=17)
+    layer, own = made(name), plan.node_ids
+    maker = GraphMaker()
+    maker.prepare(engine, [plan])
+    graph = maker.graph(maker.session(engine), [plan])
+    x = tagged(rows()[own].requires_grad_(), Rows("nodes"))
+    out = CASES[name].call(layer, graph, x)
+    out.backward(rows(out.shape[1], seed=1)[own])
+    assert x.grad is not None
+    grads = {key: group.sum_(p.grad.clone()).numpy() for key, p in layer.named_parameters() if p.grad is not None}
+    with torch.no_grad():
+        again = CASES[name].call(layer, graph, x)
+    return {
+        "ids": own.numpy(), "out": out.detach().numpy(), "dx": x.grad.numpy(), "grads": grads, "notes": maker.report.lines,
+        "again": again.numpy(),
+    }  # fmt: skip
+
+
+def close(found: np.ndarray, wanted: np.ndarray) -> None:
+    assert found.shape == wanted.shape
+    assert np.linalg.norm(found - wanted) <= TOLERANCE * max(np.linalg.norm(wanted), 1e-3)
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", CASES)
+def test_layer(name: str, mode: str, world: int) -> None:
+    if not CASES[name].folds and mode in ("sar", "no_remat"):
+        pytest.skip("it needs all rows; test_refused has it")
+    wanted = on_the_whole_graph(name)
+    for answer in pool(world)(on_a_part, name, mode, "auto"):
+        close(answer["out"], wanted["out"][answer["ids"]])
+        close(answer["again"], wanted["out"][answer["ids"]])
+        close(answer["dx"], wanted["dx"][answer["ids"]])
+        assert answer["grads"].keys() == wanted["grads"].keys()
+        for key, grad in wanted["grads"].items():
+            close(answer["grads"][key], grad)
