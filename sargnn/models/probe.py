@@ -51,8 +51,7 @@ def try_module(model: CustomModel, make: Callable[[GraphShape], CustomModel], co
         torch.manual_seed(config.seed)
         tried = make(small)
         tried.note = f"found on a graph of {NODES} nodes{' of each type' if small.schema.typed else ''}, before the run"
-        # Alone it need not agree with others; what several workers would refuse is to be refused here.
-        tried.group = Group(0, config.world, None)
+        tried.group = _Alike(config.world)
         _check_same(model, tried)
         _Trial(tried, config, small, _DTYPES[config.precision]).run()
         model.num_layers, model.asks_for_blocks = tried.num_layers, tried.asks_for_blocks
@@ -60,6 +59,19 @@ def try_module(model: CustomModel, make: Callable[[GraphShape], CustomModel], co
             torch.manual_seed(config.seed)
             shaped = CustomModel(model.source, make(small).inputs, model.module, small)
             _Trial(shaped, config, small, torch.float32).give_shapes()
+
+
+class _Alike(Group):
+    """``world`` workers with the same rows: calls in forward that only one worker may do are refused, and need no other here."""
+
+    def __init__(self, world: int) -> None:
+        super().__init__(0, world, None)
+
+    def sum_(self, tensor: Tensor) -> Tensor:
+        return tensor.mul_(self.world)
+
+    def gather(self, tensor: Tensor) -> list[Tensor]:
+        return [tensor] * self.world
 
 
 class _Trial:
