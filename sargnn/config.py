@@ -157,8 +157,8 @@ class DatasetSettings(ABC):
     add_self_loops: bool | None = field(default=None, kw_only=True)
     task: Task | None = field(default=None, kw_only=True)
 
-    reads_target: ClassVar[bool] = False
-    """The target names what the dataset is made by, not a class of settings."""
+    reads_target: ClassVar[str] = ""
+    """What the target names where that is no class of settings: what the dataset is made by."""
     fetches: ClassVar[bool] = False
     """Raw files that are missing may be fetched."""
 
@@ -190,22 +190,35 @@ class ModelSettings(ABC):
         target: ``FILE.py:NAME`` of a class outside the package that extends this one.
         adds_self_loops: its definition has a self-loop at every node.
         trains: it has parameters to train.
+        reads_target: what the target names where that is no class of settings.
+        no_embeddings: why there are none, where there are none.
     """
 
     name: str = field(metadata=PLAIN_NAME)
     target: str | None = field(default=None, kw_only=True, metadata=TARGET)
 
+    reads_target: ClassVar[str] = ""
     adds_self_loops: ClassVar[bool] = False
     trains: ClassVar[bool] = True
+    no_embeddings: ClassVar[str] = "A model of one layer has no embeddings."
+
+    @property
+    def title(self) -> str:
+        """What runs are named after."""
+        return self.name
 
     @property
     @abstractmethod
     def operations(self) -> tuple[str, ...]:
         """Kernel operations that its layers need."""
 
+    def check_target(self) -> None:
+        """What the target names can be loaded, and takes what it is given. Raises ``ConfigError``. May import torch."""
+        return None
+
     @abstractmethod
     def build(self, shape: Any) -> Any:
-        """The ``Stack`` for a graph of this ``GraphShape``, in fp32. Raises ``ConfigError`` for a graph it cannot work on."""
+        """The ``models.base.Model`` for a graph of this ``GraphShape``, in fp32. Raises ``ConfigError`` where it cannot work."""
 
     @property
     def draws_by_id(self) -> bool:
@@ -375,8 +388,8 @@ class RunConfig:
 
     @property
     def name(self) -> str:
-        """The run's name: ``run_name``, or ``{model}-{mode}-w{world}-s{seed}``."""
-        return self.run_name or f"{self.model.name}-{self.mode.name}-w{self.world}-s{self.seed}"
+        """The run's name: ``run_name``, or ``{model}-{mode}-w{world}-s{seed}``, after the model its module where that is a user's."""
+        return self.run_name or f"{self.model.title}-{self.mode.name}-w{self.world}-s{self.seed}"
 
     @property
     def add_self_loops(self) -> bool:
@@ -460,13 +473,13 @@ def flatten(config: RunConfig) -> dict[str, Any]:
     return _flat(as_mapping(config))
 
 
-def _flat(mapping: dict[str, Any]) -> dict[str, Any]:
+def _flat(mapping: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in mapping.items():
-        if isinstance(value, dict):
-            flat.update({f"{key}.{inner}": v for inner, v in value.items()})
+        if isinstance(value, dict) and value:
+            flat |= _flat(value, f"{prefix}{key}.")
         else:
-            flat[key] = value
+            flat[f"{prefix}{key}"] = value
     return flat
 
 

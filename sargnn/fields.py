@@ -210,7 +210,7 @@ def _choose(base: Any, value: Any, key: str, metadata: Metadata) -> Any:
     table: dict[str, str] = load_attribute(metadata["table"])
     name, target = (value.get("name"), value.get("target")) if isinstance(value, dict) else (None, None)
     known = load_attribute(table[name]) if isinstance(name, str) and name in table else None
-    if target is None or getattr(known, "reads_target", False):
+    if target is None or getattr(known, "reads_target", None):
         if known is None:
             raise ConfigError(f"'{key}.name' is not known.", given=brief(name), allowed=nearest(str(name)[:200], table))
         return known
@@ -219,7 +219,8 @@ def _choose(base: Any, value: Any, key: str, metadata: Metadata) -> Any:
     found = resolve(metadata["kind"], table, str(name)[:200], target)
     if not (isinstance(found, type) and issubclass(found, base) and "__dataclass_fields__" in vars(found)):
         allowed = f"a dataclass that extends {base.__name__}"
-        raise ConfigError(f"'{key}.target' does not name a class of settings.", given=target, allowed=allowed)
+        hint = next((f"{key}={one} takes {text}" for one in table if (text := load_attribute(table[one]).reads_target)), None)
+        raise ConfigError(f"'{key}.target' does not name a class of settings.", given=target, allowed=allowed, hint=hint)
     if missing := sorted(getattr(found, "__abstractmethods__", ())):
         raise ConfigError(
             f"The class that '{key}.target' names is not complete.", given=target, hint=f"define {', '.join(missing)} in it"

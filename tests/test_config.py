@@ -30,6 +30,7 @@ def config(*overrides: str) -> RunConfig:
 
 NEEDED = {
     "arrays": ["dataset.root=x"],
+    "custom": ["model.target=package.module:Model"],
     "given": ["partitioner.file=x.npy"],
     "ogb_dir": ["dataset.root=x"],
     "python": ["dataset.target=package.module:graph"],
@@ -118,6 +119,8 @@ HASHES = {
     "optim.label_smoothing=0.1 optim.warmup=3": "cfd7609fdea0f409",
     "world=9 mode=one_shot kernel=dgl partitioner=range comm.timeout_s=5 device=cpu": "89c166dea9577d99",
     "partitioner=given partitioner.file=x.npy": "89c166dea9577d99",
+    "model=custom model.target=package.module:Model model.content=0123456789abcdef": "64e4c0ef9fc09472",
+    "model=custom model.target=module:Model model.content=0123456789abcdef model.args.hidden=2 model.embedding=3": "01c95d07f75a0025",
 }
 """Runs that exist carry these: a checkpoint is gone on from only where its hash is that of the run's settings."""
 
@@ -185,17 +188,18 @@ def test_every_entry_is_a_class_of_settings(table: dict[str, str]) -> None:
 
 def test_what_is_known_of_each_model() -> None:
     def model(*overrides: str) -> ModelSettings:
-        return config(*overrides).model
+        return config(*overrides, *(NEEDED["custom"] if "model=custom" in overrides else ())).model
 
     operations = {name: model(f"model={name}").operations for name in MODELS}
     assert operations == {
         "sage": ("sum",), "gcn": ("sum",), "gat": ("gat",), "rgcn": ("sum",), "mlp": (), "linear": (),
-        "label_propagation": ("sum",),
+        "label_propagation": ("sum",), "custom": ("sum",),
     }  # fmt: skip
     assert model("model.aggregator=max").operations == ("max",) and model("model=gat", "model.v2=true").operations == ("gatv2",)
     assert [name for name in MODELS if model(f"model={name}").adds_self_loops] == ["gat", "gcn"]
     assert [name for name in MODELS if not model(f"model={name}").trains] == ["label_propagation"]
-    assert [name for name in MODELS if not model(f"model={name}").has_embeddings] == ["linear", "label_propagation"]
+    assert [name for name in MODELS if not model(f"model={name}").has_embeddings] == ["linear", "label_propagation", "custom"]
+    assert model("model=custom").draws_by_id and model("model=custom").norms_over_rows
     assert not model("model.dropout=0").draws_by_id and model("model.dropout=0", "model.input_dropout=0.1").draws_by_id
     assert model("model=gat", "model.dropout=0", "model.attn_dropout=0.1").draws_by_id
     assert not model("model=gat", "model.dropout=0").draws_by_id

@@ -26,8 +26,8 @@ from sargnn.data.schema import SPLITS
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.launch.env import kernels_are_compiled, numba_cache_dir
+from sargnn.models.base import LayerInput, Model
 from sargnn.models.inputs import GraphShape
-from sargnn.models.stack import LayerInput, Stack
 from sargnn.partition.store import open_part, partition_info
 from sargnn.rng import Purpose
 from sargnn.shards.graph import WorkerGraph
@@ -223,8 +223,8 @@ class GraphShard:
         config = _config_of([*(word for word in self._words if word.partition("=")[0] not in keys), *words])
         widths = tuple(rows.shape[1] for rows in self.part.features)
         shape = GraphShape(self.schema, widths, self.num_classes, task=task_of(self.part.labels.dtype))
-        stack = make_model(config, shape).to(self.engine.dtype)
-        return ShardModel(self, stack, self.graph(add_self_loops=config.add_self_loops), config.seed)
+        model = make_model(config, shape).to(self.engine.dtype)
+        return ShardModel(self, model, self.graph(add_self_loops=config.add_self_loops), config.seed)
 
     def total(self, value: Tensor | float) -> float:
         """The sum of a number over all ranks."""
@@ -247,14 +247,14 @@ class GraphShard:
 class ShardModel(nn.Module):
     """A model of the package on one rank's part. Calling it gives [N, C] for the own rows of the type that has labels."""
 
-    def __init__(self, owner: GraphShard, stack: Stack, graph: WorkerGraph, seed: int) -> None:
+    def __init__(self, owner: GraphShard, model: Model, graph: WorkerGraph, seed: int) -> None:
         super().__init__()
-        self.stack = stack
+        self.stack = model
         self._owner = [owner]  # in a list, so that it is no part of the module
-        rows = stack.inputs.load(owner.part, seed, owner.engine.device, owner.engine.dtype)
+        rows = model.inputs.load(owner.part, seed, owner.engine.device, owner.engine.dtype)
         self._rows = [rows]
-        self._flow = graph.whole(len(stack.layers))
-        stack.prepare(owner.engine, self._flow.plans)
+        self._flow = graph.whole(len(model.uses_edges))
+        model.prepare(owner.engine, self._flow.plans)
         owner._models.add(self)
 
     @property

@@ -51,8 +51,9 @@ def settings_class(config: str, group: str | None, words: Iterable[str], folders
         return None
     name = settings[f"{group}.name"].value if f"{group}.name" in settings else ""
     table: dict[str, str] = load_attribute(field.metadata["table"])
-    own = f"{group}.target" in settings and name != "python"
-    return None if own or name not in table else load_attribute(table[name])
+    known = load_attribute(table[name]) if name in table else None
+    own = f"{group}.target" in settings and not getattr(known, "reads_target", None)
+    return None if own else known
 
 
 def allowed_values(config: str, key: str, words: Iterable[str], folders: ConfFolders) -> list[str]:

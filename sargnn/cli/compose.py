@@ -20,7 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from sargnn.cli.allowed_values import settings_class
 from sargnn.cli.conf_files import broken_yaml, show_path
-from sargnn.cli.conf_folders import OVERRIDING, ConfFolders, find_folders
+from sargnn.cli.conf_folders import EXAMPLES, OVERRIDING, ConfFolders, find_folders
 from sargnn.cli.overrides import list_values, parse_overrides, quoted, read_overrides, readable, unreadable
 from sargnn.cli.unknown import unknown_option, unknown_setting
 from sargnn.errors import ConfigError, nearest
@@ -44,10 +44,8 @@ def compose_verb(
     config = _composed(verb, overrides, folders)
     missing = sorted(OmegaConf.missing_keys(config))
     if missing:
-        raise ConfigError(
-            f"The setting '{missing[0]}' must be given.",
-            hint=f"add {missing[0]}={'FOLDER' if missing[0].endswith('.root') else 'VALUE'}",
-        )
+        value = EXAMPLES.get(missing[0].rpartition(".")[2], "VALUE")
+        raise ConfigError(f"The setting '{missing[0]}' must be given.", hint=f"add {missing[0]}={value}")
     try:
         mapping = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:

@@ -31,6 +31,12 @@ OVERRIDING = ("experiment", "debug")
 """Groups whose options choose options of other groups and set their settings."""
 
 
+WITH_ARGUMENTS = ("dataset", "model")
+"""Groups with a setting ``args``, whatever names it holds: arguments of what a target names."""
+EXAMPLES = {"root": "FOLDER", "target": "FILE.py:NAME"}
+"""What a setting without a default looks like, by the end of its key."""
+
+
 @dataclass(frozen=True)
 class Option:
     """One option of a group. ``origin``: the user's file, empty for one of the package. ``fault``: why it cannot be read."""
@@ -119,6 +125,10 @@ class ConfFolders:
             prefix = f"{package}." if package else ""
             _put(found, (replace(one, key=prefix + one.key) for one in file.settings if not one.key.startswith("hydra.")))
         return found
+
+    def needs(self, group: str, option: str) -> list[str]:
+        """The settings of an option that must be given, by dotted key. Raises ``ConfigError`` for a file that cannot be read."""
+        return [one.key for one in self.settings_of(group, option).values() if one.value == "???"]
 
     def nested(self, groups: Iterable[str], options: dict[str, str] | None = None) -> dict[str, FileSetting]:
         """``group.key`` of the groups: of the options given, or of all. Files that cannot be read are left out."""

@@ -148,13 +148,12 @@ def _differing(config: RunConfig, overrides: Sequence[str], folders: ConfFolders
     before = flatten(parse(plain))
     for key, value in flatten(config).items():
         if key != "run_dir" and value != before.get(key):
-            yield f"{key}={_written(value)}", _written(before.get(key))
+            yield f"{key}={_written(value)}", _written(before[key]) if key in before else "not given"
 
 
 def _needed(folders: ConfFolders, chosen: dict[str, str]) -> set[str]:
     """The settings without a default."""
-    settings = (one for group, option in chosen.items() for one in folders.settings_of(group, option).values())
-    return {one.key for one in settings if one.value == "???"}
+    return {key for group, option in chosen.items() for key in folders.needs(group, option)}
 
 
 def _written(value: Any) -> str:

@@ -15,16 +15,16 @@ from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, Quote,
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from sargnn.cli.conf_folders import ConfFolders
+from sargnn.cli.conf_folders import WITH_ARGUMENTS, ConfFolders
 from sargnn.cli.hydra_settings import refuse_hydra
 from sargnn.errors import ConfigError, nearest
 
-_FREE_KEYS = ("dataset.args.", "dataset.args=")
+_FREE_KEYS = tuple(f"{group}.args{end}" for group in WITH_ARGUMENTS for end in (".", "="))
 _MOST_VALUES = 10_000
 
 
 def readable(overrides: Sequence[str]) -> list[str]:
-    """The same as Hydra reads them: ``++`` before what a file of options cannot name, such as ``dataset.args.KEY``, and a
+    """The same as Hydra reads them: ``++`` before what a file of options cannot name, such as ``model.args.KEY``, and a
     path that begins with ``~`` as it is meant."""
     return [_with_home(f"++{one}" if one.startswith(_FREE_KEYS) else one) for one in overrides]
 
@@ -105,6 +105,7 @@ def _can_be_read(override: str) -> bool:
 def list_values(override: Override, folders: ConfFolders) -> list[str]:
     """The values of an override that has several: a list, ``choice``, ``range`` or ``glob`` over the options of a group.
 
+    ``glob`` leaves out options with a setting that must be given, unless it names them.
     ``shuffle`` gives the same order each time: a sweep that is started again is the same.
 
     Raises:
@@ -138,7 +139,7 @@ def _matching(override: Override, pattern: Glob, folders: ConfFolders) -> list[s
         raise ConfigError(
             "glob() is for the options of a group.", given=override.input_line, hint="name values: key=a,b,c or key=range(1,5)"
         )
-    found: list[str] = pattern.filter(options)
+    found: list[str] = [one for one in pattern.filter(options) if one in pattern.include or not folders.needs(group, one)]
     if not found:
         allowed = nearest(" ".join(pattern.include).strip("*"), options)
         hint = None if allowed else f"sargnn train {group} --help lists its options"

@@ -8,13 +8,14 @@ from typing import Any
 
 import yaml
 
-from sargnn.cli.conf_folders import OVERRIDING, ConfFolders, find_folders
+from sargnn.cli.conf_folders import OVERRIDING, WITH_ARGUMENTS, ConfFolders, find_folders
 from sargnn.cli.words import words_of
 from sargnn.comparison.settings import defaults_of
 
 _FILLED_IN = ("run_dir", "init_digest")
 """Settings that a new run chooses itself."""
 _VERB = "train"
+_ARGUMENTS = tuple(f"{group}.args." for group in WITH_ARGUMENTS)
 
 
 def command_of(settings: Mapping[str, Any], folders: ConfFolders | None = None) -> str | None:
@@ -44,7 +45,7 @@ def command_of(settings: Mapping[str, Any], folders: ConfFolders | None = None) 
             continue
         if key not in composed and (value in (None, {}) or (key in unnamed and unnamed[key] == value)):
             continue  # what an option's file does not name is at its default
-        prefix = "" if key in composed or key.startswith("dataset.args.") else "++"
+        prefix = "" if key in composed or key.startswith(_ARGUMENTS) else "++"
         words += [f"{prefix}{word}" for word in words_of(key, value)]
     return shlex.join(["sargnn", _VERB, *words])
 

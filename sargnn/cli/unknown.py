@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from sargnn.cli.conf_folders import OVERRIDING, ConfFolders
+from sargnn.cli.conf_folders import EXAMPLES, OVERRIDING, WITH_ARGUMENTS, ConfFolders
 from sargnn.cli.verbs import VERBS, Verb
 from sargnn.errors import MOST_SHOWN, ConfigError, nearest
 
@@ -112,15 +112,15 @@ class Known:
         return min(self.owners[key], key=rank)
 
     def _needed(self, group: str, option: str, key: str) -> list[str]:
-        settings = self.folders.settings_of(group, option).values()
-        return [one.key for one in settings if one.value == "???" and one.key != key]
+        return [one for one in self.folders.needs(group, option) if one != key]
 
     def words(self, key: str, value: str) -> str:
         """The words that set it, with the option that has it where another one is chosen."""
         words = [f"{key}={value}"]
+        key = _in_a_file(key)
         if not self.is_here(key):
             group, option = key.partition(".")[0], self.owner(key)
-            needed = (f"{one}={'FOLDER' if one.endswith('.root') else 'VALUE'}" for one in self._needed(group, option, key))
+            needed = (f"{one}={EXAMPLES.get(one.rpartition('.')[2], 'VALUE')}" for one in self._needed(group, option, key))
             words = [f"{group}={option}", *needed, *words]
         return " ".join(map(shlex.quote, words))
 
@@ -137,6 +137,11 @@ class Known:
     def options_called(self, word: str) -> list[str]:
         """``group=option`` for every option of this name."""
         return [f"{group}={one}" for group, names in self.options.items() for one in names if one.casefold() == word.casefold()]
+
+
+def _in_a_file(key: str) -> str:
+    """The key that files of options have for it: ``model.args`` for ``model.args.hidden``."""
+    return next((one for group in WITH_ARGUMENTS if key.startswith(f"{(one := f'{group}.args')}.")), key)
 
 
 def read_known(config: str, overrides: Iterable[str], folders: ConfFolders, own: Iterable[str] = ()) -> Known:
@@ -171,9 +176,9 @@ def unknown_setting(
     known = read_known(config, overrides, folders, own)
     value = next((one.partition("=")[2] for one in overrides if one.lstrip("+").partition("=")[0] == name), "") or "VALUE"
     what = f"There is no setting '{name}'."
-    if name in known.owners and not known.is_here(name):
+    if (owned := _in_a_file(name)) in known.owners and not known.is_here(owned):
         group = name.partition(".")[0]
-        having = known.owners[name]
+        having = known.owners[owned]
         listed = ", ".join(having[:MOST_SHOWN]) + (", ..." if len(having) > MOST_SHOWN else "")
         what = f"'{name}' belongs to {group}={listed}; chosen is {group}={known.chosen.get(group)}."
         return ConfigError(what, hint=known.words(name, value))

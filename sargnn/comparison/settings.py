@@ -89,7 +89,7 @@ def _class_of(hint: Any, says: Mapping[str, Any], group: Mapping[str, Any]) -> A
     table: dict[str, str] = load_attribute(says["table"])
     place = table.get(str(group.get("name")))
     cls: Any = load_attribute(place) if place is not None else None
-    return cls if cls is not None and (not group.get("target") or getattr(cls, "reads_target", False)) else None
+    return cls if cls is not None and (not group.get("target") or getattr(cls, "reads_target", None)) else None
 
 
 def telling(settings: Settings, summary: Summary | None) -> Settings:

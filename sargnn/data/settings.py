@@ -207,7 +207,7 @@ class PythonConfig(OwnGraphConfig):
 
     args: dict[str, Any]
 
-    reads_target: ClassVar[bool] = True
+    reads_target: ClassVar[str] = "a function that returns a graph"
 
     def reader(self) -> DatasetReader:
         from sargnn.data.own.function import function_reader

@@ -90,6 +90,11 @@ class Engine:
             )  # fmt: skip
         return self._kernels[operation]
 
+    @property
+    def kernels(self) -> set[str]:
+        """The names of the kernels that have served operations so far."""
+        return {one.name for one in self._kernels.values()}
+
     def operation(self, name: str) -> Any:
         """What runs an operation in this engine's mode; made once."""
         if name not in self._operations:

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from sargnn.comm.group import Group
 from sargnn.engine.nodewise import Norm, norm_act_drop
+from sargnn.engine.pool import Pool
 from sargnn.engine.workspace import Workspace
 from sargnn.profile import NODEWISE
 from sargnn.rng import Draw
@@ -85,25 +86,44 @@ def global_moments(
     return mean, squares / count.clamp(min=1), count[:, 0]
 
 
+def batch_statistics(
+    x: Tensor, group: Group, bounds: tuple[int, ...], eps: float, running: tuple[Tensor, Tensor] | None, momentum: float, *,
+    fused: bool = False,
+) -> Norm:  # fmt: skip
+    """What ``x`` [N, F] is normalised with in training; every rank must call it, also one without rows. Without autograd.
+
+    Args:
+        bounds: T + 1, the rows of each type.
+        running: mean and variance [T, F] that are moved by ``momentum`` towards these, in place.
+        fused: take the worker's own moments in one compiled pass (CPU, contiguous rows).
+    """
+    with torch.no_grad():
+        mean, variance, counts = global_moments(x.detach(), group, bounds, fused=fused)
+        if running is not None:
+            unbiased = variance * (counts / (counts - 1).clamp(min=1))[:, None]
+            # A type without rows in this layer says nothing about its statistics.
+            weight = ((counts > 0).to(running[0].dtype) * momentum)[:, None]
+            for moved, now in zip(running, (mean, unbiased), strict=True):
+                moved.lerp_(now.to(moved.dtype), weight)
+        inv_std = inverse_deviation(mean, variance, eps, x.dtype)
+        return Norm(mean.to(x.dtype), inv_std.to(x.dtype), counts, bounds)
+
+
 class _Normalise(torch.autograd.Function):
     """Training-time normalisation in PyTorch's own operators. Saves its input and two vectors per type."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, norm: Norm, group: Group) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, norm: Norm, group: Group, pool: Pool) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.norm, ctx.group = norm, group
-        slope, shift = _map(weight, bias, norm)
-        out = torch.empty_like(x)
-        for t, rows in norm.runs:
-            torch.addcmul(shift[t], x[rows], slope[t], out=out[rows])
-        return out
+        ctx.norm, ctx.group, ctx.pool = norm, group, pool
+        return apply_norm(x, weight, bias, norm, pool)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         norm: Norm = ctx.norm
         sums = x.new_zeros(2, *norm.mean.shape)
-        normalised = torch.empty_like(x)
+        normalised = ctx.pool.empty_like(x)
         with ctx.group.profile.span(NODEWISE):
             for t, rows in norm.runs:
                 torch.sub(x[rows], norm.mean[t], out=normalised[rows]).mul_(norm.inv_std[t])
@@ -111,11 +131,31 @@ class _Normalise(torch.autograd.Function):
         d_bias, d_weight = (total.clone().view_as(weight) for total in sums)
         means = (ctx.group.sum_(sums.double()) / norm.counts.clamp(min=1)[:, None]).to(x.dtype)
         with ctx.group.profile.span(NODEWISE):
-            d_x, slope = torch.empty_like(x), norm.inv_std * weight.view_as(norm.mean)
+            d_x, slope = ctx.pool.empty_like(x), norm.inv_std * weight.view_as(norm.mean)
             for t, rows in norm.runs:
                 correction = normalised[rows].mul_(means[1, t])
                 torch.sub(grad[rows], means[0, t], out=d_x[rows]).sub_(correction).mul_(slope[t])
-        return d_x, d_weight, d_bias, None, None
+        return d_x, d_weight, d_bias, None, None, None
+
+
+def apply_norm(x: Tensor, weight: Tensor, bias: Tensor, norm: Norm, pool: Pool) -> Tensor:
+    """``gamma (x - mu) / sqrt(var + eps) + beta`` [N, F], without autograd."""
+    slope, shift = _map(weight, bias, norm)
+    out = pool.empty_like(x)
+    for t, rows in norm.runs:
+        torch.addcmul(shift[t], x[rows], slope[t], out=out[rows])
+    return out
+
+
+def normalise(x: Tensor, weight: Tensor, bias: Tensor, norm: Norm, group: Group, pool: Pool | None = None) -> Tensor:
+    """``x`` [N, F] normalised with the statistics of its own batch; gradients pass through these too.
+
+    Args:
+        weight, bias: gamma, beta [F] or [T, F].
+        pool: where memory for tables is from; fresh if not given.
+    """
+    out: Tensor = _Normalise.apply(x, weight, bias, norm, group, pool or Pool(enabled=False))
+    return out
 
 
 def _map(weight: Tensor, bias: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
@@ -156,15 +196,8 @@ class DistributedBatchNorm(nn.Module):
         if not self.training:
             counts = torch.zeros(shape[0], dtype=torch.float64, device=x.device)
             return Norm(running_mean, (running_var + self.eps).rsqrt(), counts, bounds)
-        with torch.no_grad():
-            mean, variance, counts = global_moments(x.detach(), group, bounds, fused=fused)
-            unbiased = variance * (counts / (counts - 1).clamp(min=1))[:, None]
-            # A type without rows in this layer says nothing about its statistics.
-            weight = ((counts > 0).to(self.running_mean.dtype) * self.momentum)[:, None]
-            running_mean.lerp_(mean.to(self.running_mean.dtype), weight)
-            running_var.lerp_(unbiased.to(self.running_var.dtype), weight)
-            inv_std = inverse_deviation(mean, variance, self.eps, x.dtype)
-            return Norm(mean.to(x.dtype), inv_std.to(x.dtype), counts, bounds)
+        running = running_mean, running_var
+        return batch_statistics(x, group, bounds, self.eps, running, self.momentum, fused=fused)
 
     def forward(self, x: Tensor, group: Group, bounds: tuple[int, ...] | None = None) -> Tensor:
         """Normalise ``x`` [N, F] in PyTorch's own operators."""
@@ -172,7 +205,7 @@ class DistributedBatchNorm(nn.Module):
         if not self.training:
             slope, shift = _map(self.weight, self.bias, norm)
             return torch.cat([x[:0], *(torch.addcmul(shift[t], x[rows], slope[t]) for t, rows in norm.runs)])
-        return _Normalise.apply(x, self.weight, self.bias, norm, group)
+        return normalise(x, self.weight, self.bias, norm, group)
 
     def fused(
         self, work: Workspace, x: Tensor, group: Group, activation: str, ids: Tensor, draw: Draw | None,

@@ -26,14 +26,14 @@ def rebuilt_by(tensor: Tensor, rebuild: Rebuild) -> Tensor:
 
 def rebuilt_as(like: Tensor, tensor: Tensor) -> Tensor:
     """``tensor``, which holds the same as ``like``, rebuilt in the way that ``like`` is."""
-    rebuild = _rebuild_of(like)
+    rebuild = rebuild_of(like)
     return tensor if rebuild is None else rebuilt_by(tensor, rebuild)
 
 
 def self_rows(plan: LayerPlan, h: Tensor) -> Tensor:
     """``plan.self_rows(h)``, rebuilt in the way that ``h`` is."""
     rows = plan.self_rows(h)
-    rebuild = _rebuild_of(h)
+    rebuild = rebuild_of(h)
     if rows is h or rebuild is None:
         return rows
     return rebuilt_by(rows, lambda: plan.self_rows(rebuild()))
@@ -41,7 +41,7 @@ def self_rows(plan: LayerPlan, h: Tensor) -> Tensor:
 
 def keep(ctx: Any, tensor: Tensor, *others: Tensor) -> None:
     """Save tensors for backward; the first one only if it cannot be rebuilt, or was written to since."""
-    ctx.rebuild = _rebuild_of(tensor)
+    ctx.rebuild = rebuild_of(tensor)
     ctx.rebuilds = ctx.rebuild is not None
     ctx.save_for_backward(*(() if ctx.rebuilds else (tensor,)), *others)
 
@@ -57,7 +57,7 @@ def kept(ctx: Any) -> tuple[Tensor, ...]:
     return (rebuild(), *saved)
 
 
-def _rebuild_of(tensor: Tensor) -> Rebuild | None:
+def rebuild_of(tensor: Tensor) -> Rebuild | None:
     """None if it cannot be rebuilt, or was written to since."""
     rebuild, version = getattr(tensor, _NAME, (None, 0))
     return rebuild if version == tensor._version else None

@@ -10,7 +10,7 @@ from sargnn.errors import ConfigError, nearest
 
 
 def check_strategies(config: RunConfig) -> None:
-    """Mode, kernel and partitioner exist and go together, the partitioner's file too.
+    """Mode, kernel and partitioner exist and go together, the partitioner's file and a module of the user's too.
 
     Raises:
         ConfigError, KernelError: what is wrong.
@@ -38,6 +38,7 @@ def check_strategies(config: RunConfig) -> None:
         engine.kernel(operation)
     if config.smooth.name != "none":
         engine.kernel("sum")
+    config.model.check_target()
 
 
 def check_network(comm: CommConfig) -> None:

@@ -54,7 +54,7 @@ def predict(
     from sargnn.training.predict import MANIFEST
 
     if embeddings and not config.model.has_embeddings:
-        raise ConfigError("A model of one layer has no embeddings.", given="embeddings=true", allowed="embeddings=false")
+        raise ConfigError(config.model.no_embeddings, given="embeddings=true", allowed="embeddings=false")
     path, meta, content = None, None, None
     if config.model.trains:  # else there is nothing to remember
         path = _choose_checkpoint(run_dir, which)

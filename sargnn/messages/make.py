@@ -39,10 +39,10 @@ class GraphMaker:
                     self._totals[id(one)] = _count(engine, one)
                     weakref.finalize(one, self._totals.pop, id(one), None)
 
-    def session(self, engine: Engine, calls: Any = None) -> Session:
+    def session(self, engine: Engine) -> Session:
         """For one forward pass."""
         dgl_hook.install()
-        return Session(engine, lambda plan: self._totals[id(plan)], self.path, self.report, calls)
+        return Session(engine, lambda plan: self._totals[id(plan)], self.path, self.report)
 
     def graph(self, session: Session, plans: Sequence[LayerPlan]) -> Any:
         """The graph that ``forward`` gets: a sharded graph, or for several different plans their blocks' first, with ``blocks``."""

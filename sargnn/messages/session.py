@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.generic import EdgeRun
 from sargnn.errors import ConfigError
 from sargnn.messages.rows import user_line
+from sargnn.messages.stock_calls import paused
 from sargnn.messages.user_functions import EdgeCalls
 from sargnn.rng import Draw, Purpose
 from sargnn.shards.plan import LayerPlan
@@ -58,13 +59,12 @@ class Session:
 
     Args:
         engine: the worker's. totals: of a plan. path: the user's file, if there is one. report: gets lines for the log.
-        calls: the mode that watches the user's calls; it has an attribute ``is_paused``.
     """
 
     def __init__(
-        self, engine: Engine, totals: Callable[[LayerPlan], Totals], path: str | None, report: Report, calls: Any = None
+        self, engine: Engine, totals: Callable[[LayerPlan], Totals], path: str | None, report: Report
     ) -> None:  # fmt: skip
-        self.engine, self.totals, self.path, self.report, self._calls = engine, totals, path, report, calls
+        self.engine, self.totals, self.path, self.report = engine, totals, path, report
         self._draws = 0
         self.highest_block = -1
 
@@ -93,15 +93,7 @@ class Session:
 
     def paused(self) -> AbstractContextManager[None]:
         """The user's calls are not watched meanwhile."""
-        return nullcontext() if self._calls is None else self._pausing()
-
-    @contextmanager
-    def _pausing(self) -> Iterator[None]:
-        before, self._calls.is_paused = self._calls.is_paused, True
-        try:
-            yield
-        finally:
-            self._calls.is_paused = before
+        return paused()
 
     def place(self) -> str:
         """The user's file and line."""

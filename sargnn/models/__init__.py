@@ -8,5 +8,6 @@ MODELS = {
     "mlp": "sargnn.models.mlp:Mlp",
     "linear": "sargnn.models.mlp:Mlp",
     "label_propagation": "sargnn.models.label_propagation:LabelPropagation",
+    "custom": "sargnn.models.custom:Custom",
 }
 """Name -> settings class, a ``sargnn.config.ModelSettings``."""

@@ -18,43 +18,12 @@ from torch import Tensor, nn
 
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.norm import DistributedBatchNorm
-from sargnn.engine.rebuild import self_rows
 from sargnn.engine.reducers.base import Reducer
+from sargnn.models.base import LayerInput, Model
 from sargnn.models.inputs import GraphShape, Inputs
 from sargnn.models.settings import StackSettings
 from sargnn.rng import Purpose
 from sargnn.shards.plan import LayerPlan
-
-
-@dataclass(frozen=True)
-class LayerInput:
-    """What a layer reads: rows [N, F], and labels beside them where they are part of the input.
-
-    Attributes:
-        rows: [N, F].
-        labels: [N, C], further columns, without gradient. They change every epoch, also where ``rows`` are constant.
-    """
-
-    rows: Tensor
-    labels: Tensor | None = None
-
-    @property
-    def blocks(self) -> list[Tensor]:
-        """The blocks of columns, in order."""
-        return [self.rows] if self.labels is None else [self.rows, self.labels]
-
-    def joined(self) -> Tensor:
-        """All columns in one table, [N, F + C]."""
-        return self.rows if self.labels is None else torch.cat(self.blocks, 1)
-
-    def self_rows(self, plan: LayerPlan) -> list[Tensor]:
-        """The blocks of the rows that the output rows are, [M, ...] each."""
-        return [self_rows(plan, block) for block in self.blocks]
-
-    def fork(self, engine: Engine) -> tuple[LayerInput, LayerInput]:
-        """The same for each of two readers."""
-        one, other = engine.operators.fork(self.rows)
-        return LayerInput(one, self.labels), LayerInput(other, self.labels)
 
 
 @dataclass(frozen=True)
@@ -144,8 +113,8 @@ class GraphLayer(nn.Module, ABC):
         return [first] if x.labels is None else [first, aggregate(x.labels)]
 
 
-class Stack(nn.Module):
-    """The whole model; made by ``build_stack``.
+class Stack(Model):
+    """A model of graph layers; made by ``build_stack``.
 
     Args:
         inputs: what the first layer reads.
@@ -183,23 +152,25 @@ class Stack(nn.Module):
         self.activation = activation
         self.dropout, self.input_dropout = dropout, input_dropout
 
+    @property
+    def graph_layers(self) -> list[GraphLayer]:
+        """The layers, in order."""
+        return [layer for layer in self.layers if isinstance(layer, GraphLayer)]
+
+    @property
+    def uses_edges(self) -> list[bool]:
+        return [layer.uses_edges for layer in self.graph_layers]
+
+    def kernels(self, engine: Engine) -> set[str]:
+        return {engine.kernel(layer.reducer.operation).name for layer in self.graph_layers if layer.uses_edges}
+
     def prepare(self, engine: Engine, plans: Sequence[LayerPlan]) -> None:
-        """Let the layers decide what depends on the plans, before they are first used; all workers must call it together."""
-        for layer, plan in zip(self.layers, plans, strict=True):
-            assert isinstance(layer, GraphLayer)
+        for layer, plan in zip(self.graph_layers, plans, strict=True):
             layer.prepare(engine, plan)
 
     def forward(self, engine: Engine, plans: Sequence[LayerPlan], x: LayerInput, *, hidden: bool = False) -> Tensor:
-        """Logits [M, C] of the last layer's output rows.
-
-        Args:
-            plans: one per layer, prepared.
-            x: [N, D], the rows of ``inputs`` that the first layer reads, with labels where they are part of its input.
-            hidden: stop before the last layer and give its input, [M, hidden].
-        """
         p_in, p = (self.input_dropout, self.dropout) if self.training else (0.0, 0.0)
-        first = self.layers[0]
-        assert isinstance(first, GraphLayer)
+        first = self.graph_layers[0]
         if not (first.constant_input and engine.splits_columns):
             x = LayerInput(x.joined())
         if p_in:

@@ -9,8 +9,8 @@ from sargnn.config import RunConfig
 from sargnn.data.labels import task_of
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import ConfigError
+from sargnn.models.base import Model
 from sargnn.models.inputs import GraphShape
-from sargnn.models.stack import Stack
 from sargnn.partition.cut import Part
 from sargnn.rng import MAX_ID
 from sargnn.shards.graph import WorkerGraph
@@ -42,7 +42,7 @@ def make_trainer(config: RunConfig, part: Part, num_classes: int, group: Group) 
     model = make_model(config, GraphShape(part.schema, widths, num_classes, columns, task_of(part.labels.dtype)))
     graph = WorkerGraph(
         part, engine.exchange, engine.mode.layout, add_self_loops=config.add_self_loops, device=device,
-        message_rows=config.comm.message_rows,
+        message_rows=config.comm.message_rows, by_relation=model.by_relation,
     )  # fmt: skip
     model = model.to(device, dtype)
     rows = model.inputs.load(part, config.seed, device, dtype)
@@ -54,18 +54,19 @@ def label_columns(config: RunConfig, num_classes: int) -> int:
     return num_classes if config.labels.name != "none" else 0
 
 
-def make_model(config: RunConfig, shape: GraphShape) -> Stack:
+def make_model(config: RunConfig, shape: GraphShape) -> Model:
     """The model in fp32, initialised from the seed: the same parameters on every rank and for every precision.
 
     Raises:
         ConfigError: the model cannot work on such a graph.
     """
     torch.manual_seed(config.seed)
-    model: Stack = config.model.build(shape)
+    model: Model = config.model.build(shape)
     if shape.schema.typed and config.add_self_loops:
         raise ConfigError(
             "A typed graph has no relation that self-loops could belong to.",
             given="dataset.add_self_loops=true",
             hint="model=rgcn has a weight of its own for each node's own row; or set dataset.homogenize=true",
         )
+    model.try_out(config, shape)
     return model

@@ -20,7 +20,7 @@ from sargnn.data.dataset import SPLITS
 from sargnn.data.labels import choose_metric
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import TrainingError
-from sargnn.models.stack import LayerInput, Stack
+from sargnn.models.base import LayerInput, Model
 from sargnn.partition.store import release
 from sargnn.profile import EVALUATION, OPTIMIZER, REST
 from sargnn.shards.graph import WorkerGraph
@@ -57,7 +57,7 @@ class Trainer:
     """
 
     def __init__(
-        self, config: RunConfig, model: Stack, engine: Engine, graph: WorkerGraph, rows: Tensor, num_classes: int
+        self, config: RunConfig, model: Model, engine: Engine, graph: WorkerGraph, rows: Tensor, num_classes: int
     ) -> None:  # fmt: skip
         self.config, self.model, self.engine, self.graph = config, model, engine, graph
         self.rows = rows

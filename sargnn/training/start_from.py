@@ -15,7 +15,7 @@ from sargnn.data.manifest import MANIFEST
 from sargnn.data.schema import Schema
 from sargnn.data.store import Store
 from sargnn.errors import ConfigError
-from sargnn.models.stack import Stack
+from sargnn.models.base import Model
 from sargnn.tracking.files import START
 from sargnn.training import checkpoint
 
@@ -42,7 +42,7 @@ def open_start(config: RunConfig) -> Store:
     return store
 
 
-def check_start(config: RunConfig, model: Stack, schema: Schema) -> None:
+def check_start(config: RunConfig, model: Model, schema: Schema) -> None:
     """The parameters to start from fit a model, as it is before it has read its part of a graph of this schema.
 
     Raises:

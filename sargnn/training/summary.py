@@ -8,7 +8,6 @@ import torch
 
 from sargnn.comm.group import Group
 from sargnn.config import RunConfig
-from sargnn.models.stack import GraphLayer
 from sargnn.partition.store import PartitionInfo
 from sargnn.tracking.memory import split_peak
 from sargnn.tracking.provenance import cpu_model, usable_cores, versions
@@ -109,8 +108,6 @@ def measure_results(trainer: Trainer, group: Group) -> dict[str, Any]:
         else []
         for found in (history.profile_s, history.cpu_s, history.work)
     )
-    layers = [layer for layer in trainer.model.layers if isinstance(layer, GraphLayer)]
-    kernels = {trainer.engine.kernel(layer.reducer.operation).name for layer in layers if layer.uses_edges}
     return {
         "losses": history.losses,
         **_evaluated(history),
@@ -130,7 +127,7 @@ def measure_results(trainer: Trainer, group: Group) -> dict[str, Any]:
         "profile_cpu_s": dict(zip(categories, cpu, strict=True)) or None,
         "profile_work": dict(zip(categories, works, strict=True)) or None,
         "cache_static": trainer.engine.holds_constants,
-        "kernel": "+".join(sorted(kernels)),
+        "kernel": "+".join(sorted(trainer.model.kernels(trainer.engine))),
         "num_params": sum(p.numel() for p in trainer.replicated) + sum(sharded),
         "sharded_params": sharded,
     }

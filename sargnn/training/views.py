@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from sargnn.engine.aggregate import Engine
-from sargnn.models.stack import GraphLayer, Stack
+from sargnn.models.base import Model
 from sargnn.shards.graph import WorkerGraph
 from sargnn.shards.mfg import MessageFlow
 from sargnn.training.loss import Targets
@@ -44,19 +44,18 @@ class ViewBuilder:
     """
 
     def __init__(
-        self, model: Stack, engine: Engine, graph: WorkerGraph, rows: Tensor, labels: Tensor, split: Tensor, task: NodeTask
+        self, model: Model, engine: Engine, graph: WorkerGraph, rows: Tensor, labels: Tensor, split: Tensor, task: NodeTask
     ) -> None:  # fmt: skip
         self._model, self._engine, self._graph, self._task = model, engine, graph, task
         self._rows, self._labels, self._split = rows, labels, split
 
     def whole(self, *, recurring: bool) -> View:
         """Every row of every layer, the last layer's of the labelled type; all workers must call it."""
-        return self._view(self._graph.whole(len(self._model.layers)), recurring)
+        return self._view(self._graph.whole(len(self._model.uses_edges)), recurring)
 
     def reaching(self, wanted: Tensor, *, recurring: bool) -> View:
         """Only rows that reach a wanted one (bool [N]); all workers must call it."""
-        layers = [layer for layer in self._model.layers if isinstance(layer, GraphLayer)]
-        flow = self._graph.flow(wanted.numpy(), [layer.uses_edges for layer in layers])
+        flow = self._graph.flow(wanted.numpy(), self._model.uses_edges)
         inputs = flow.own_inputs(self._rows) if recurring and self._model.inputs.constant else None
         return self._view(flow, recurring, inputs)
 

@@ -1,0 +1,176 @@
+"""Which mark a result gets, by the function's name: reductions, transpositions, reshapes, joins, cuts, products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sargnn.messages.indexing import PART, indexed
+from sargnn.messages.marks import Mark, Marked, along, mark_of, unknown
+
+Rule = Callable[[str, Tensor, int, tuple[Any, ...], dict[str, Any], Marked], Mark | None]
+"""(name, a result, its number among the results, args, kwargs, marked arguments) to the result's mark."""
+
+
+def reduced_dims(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int] | None:
+    """The dimensions of ``args[0]`` that a reduction removes; None where it is no reduction, but compares two tensors."""
+    at = 2 if name in _DIM_COMES_SECOND else 1
+    dim = kwargs.get("dim", kwargs.get("axis", args[at] if len(args) > at else None))
+    if isinstance(dim, Tensor) or isinstance(kwargs.get("other"), Tensor):
+        return None
+    ndim = args[0].dim()
+    if dim is None or isinstance(dim, bool) or dim == ():
+        return list(range(ndim))
+    return [one % ndim for one in ([dim] if isinstance(dim, int) else dim)]
+
+
+def _reduced(name: str, out: Tensor, index: int, args: tuple[Any, ...], kwargs: dict[str, Any], marked: Marked) -> Mark | None:
+    dims = reduced_dims(name, args, kwargs) if args else None
+    mark = mark_of(args[0]) if args else None
+    if dims is None or mark is None:
+        return along(out, marked, name)
+    if mark.dim in dims:
+        return None
+    return mark if out.dim() == args[0].dim() else mark._replace(dim=mark.dim - sum(dim < mark.dim for dim in dims))
+
+
+def _transposed(name: str, out: Tensor, index: int, args: tuple[Any, ...], kwargs: dict[str, Any], marked: Marked) -> Mark | None:
+    """Told by a small tensor whose dimensions differ in length."""
+    tensor, mark = marked[0]
+    probe = torch.empty(tuple(range(2, tensor.dim() + 2)))
+    if name in ("T", "mT", "H", "mH"):
+        moved = getattr(probe, name)
+    else:
+        moved = getattr(probe, name)(*args[1:], **{key: value for key, value in kwargs.items() if key != "input"})
+    return mark._replace(dim=moved.shape.index(mark.dim + 2))
+
+
+def _squeezed(name: str, out: Tensor, index: int, args: tuple[Any, ...], kwargs: dict[str, Any], marked: Marked) -> Mark | None:
+    tensor, mark = marked[0]
+    dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+    if name == "unsqueeze":
+        return mark._replace(dim=mark.dim + (dim % (tensor.dim() + 1) <= mark.dim))
+    dims = range(tensor.dim()) if dim is None else [dim] if isinstance(dim, int) else dim
+    gone = [one % tensor.dim() for one in dims if tensor.shape[one] == 1]
+    return None if mark.dim in gone else mark._replace(dim=mark.dim - sum(one < mark.dim for one in gone))
+
+
+def _reshaped(name: str, out: Tensor, index: int, args: tuple[Any, ...], kwargs: dict[str, Any], marked: Marked) -> Mark | None:
+    """Rows stay rows where the dimensions up to theirs stay, or where the rows of a first dimension fall into k parts each."""
+    tensor, mark = marked[0]
+    before, after = tuple(tensor.shape[: mark.dim]), tuple(out.shape)
+    if after[: mark.dim] == before and len(after) > mark.dim:
+        length, count = after[mark.dim], mark.count
+        if length == count or (mark.dim == 0 and count and length and length % count == 0):
+            return mark
+    return unknown(out, "they were merged with another dimension")
+
+
+def _stacked(name: str, out: Tensor, index: int, args: tuple[Any, ...], kwargs: dict[str, Any], marked: Marked) -> Mark | None:
+    mark = _same_shape(marked)
+    if mark is None:
+        return along(out, marked, name)
+    at = kwargs.get("dim", args[1] if len(args) > 1 else 0) % out.dim()
+    return mark._replace(dim=mark.dim + (at <= mark.dim))
+
+
+def _same_shape(marked: Marked) -> Mark | None:
+    """The merged mark of tensors of one shape; None where they differ."""
+    tensor = marked[0][0]
+    if any(one.shape != tensor.shape for one, _ in marked):
+        return None
+    return along(tensor, marked, "stack")
+
+
+def _joined(name: str, out: Tensor, index: int, args: tuple[Any, ...], kwargs: dict[str, Any], marked: Marked) -> Mark | None:
+    tensors = args[0] if args else kwargs.get("tensors", ())
+    if name in ("hstack", "column_stack"):
+        at = 0 if name == "hstack" and marked[0][0].dim() == 1 else 1
+    elif name in ("vstack", "row_stack", "dstack"):
+        at = 0
+    else:
+        at = kwargs.get("dim", kwargs.get("axis", args[1] if len(args) > 1 else 0)) % out.dim()
+    if at != marked[0][1].dim or len(tensors) == 1:
+        return along(out, marked, name)
+    types = {mark.rows and (mark.rows.kind, mark.rows.type) for _, mark in marked}
+    what = "tables" if len(types) == 1 else "types"
+    return Mark(None, at, out.shape[at], f"rows of several {what} were joined with {name}")
+
+
+def _cut(name: str, out: Tensor, index: int, args: tuple[Any, ...], kwargs: dict[str, Any], marked: Marked) -> Mark | None:
+    tensor, mark = marked[0]
+    removes, starts = name in ("unbind", "select"), name in ("narrow", "select")
+    dim = kwargs.get("dim", args[1] if starts and len(args) > 1 else args[-1] if name == "unbind" and len(args) > 1 else None)
+    if dim is None:
+        dim = args[2] if len(args) > 2 and not starts else 0
+    dim %= tensor.dim()
+    if dim != mark.dim:
+        return mark._replace(dim=mark.dim - 1) if removes and dim < mark.dim else mark
+    if removes:
+        return None
+    first = (kwargs.get("start", args[2] if len(args) > 2 else None) == 0) if starts else index == 0
+    if out.shape[dim] == tensor.shape[dim]:
+        return mark
+    if first and mark.count == tensor.shape[dim]:
+        return mark._replace(count=out.shape[dim])
+    return Mark(None, dim, out.shape[dim], PART)
+
+
+def _multiplied(name: str, out: Tensor, index: int, args: tuple[Any, ...], kwargs: dict[str, Any], marked: Marked) -> Mark | None:
+    """Rows that are summed over are gone; the others stay where the product has them."""
+    one, other = args[-2:] if len(args) >= 2 else (args[0], next(iter(kwargs.values())))
+    if name == "__rmatmul__":
+        one, other = other, one
+    if (mark := mark_of(one)) is not None and mark.dim != one.dim() - 1:
+        return mark if other.dim() == 1 else mark._replace(dim=mark.dim + out.dim() - one.dim())
+    if (mark := mark_of(other)) is not None and other.dim() > 1 and mark.dim != other.dim() - 2:
+        from_last = other.dim() - 1 - mark.dim
+        return mark._replace(dim=out.dim() - 1 - max(from_last - (one.dim() == 1), 0))
+    return None
+
+
+def _einsum(name: str, out: Tensor, index: int, args: tuple[Any, ...], kwargs: dict[str, Any], marked: Marked) -> Mark | None:
+    tensors: Sequence[Any] = args[1] if isinstance(args[1], (list, tuple)) else args[1:]
+    equation = args[0].replace(" ", "") if isinstance(args[0], str) else "."
+    if "." in equation or "->" not in equation:
+        return along(out, marked, name)
+    terms, result = equation.split("->")
+    found: Marked = []
+    for term, tensor in zip(terms.split(","), tensors, strict=False):
+        if (mark := mark_of(tensor)) is not None and term[mark.dim] in result:
+            found.append((out, mark._replace(dim=result.index(term[mark.dim]))))
+    return along(out, found, name) if found else None
+
+
+def _none(name: str, out: Tensor, index: int, args: tuple[Any, ...], kwargs: dict[str, Any], marked: Marked) -> Mark | None:
+    return None
+
+
+def default(name: str, out: Tensor, index: int, args: tuple[Any, ...], kwargs: dict[str, Any], marked: Marked) -> Mark | None:
+    """Of functions that treat rows one by one."""
+    return along(out, marked, name)
+
+
+_DIM_COMES_SECOND = {"norm", "linalg_norm", "linalg_vector_norm", "quantile", "nanquantile", "kthvalue"}
+_NAMES: list[tuple[Rule, str]] = [
+    (
+        _reduced,
+        "sum nansum mean nanmean prod max min amax amin aminmax argmax argmin any all std var std_mean var_mean norm linalg_norm "
+        "linalg_vector_norm logsumexp median nanmedian mode quantile nanquantile kthvalue count_nonzero",
+    ),
+    (_transposed, "transpose swapaxes swapdims t T mT H mH adjoint permute movedim moveaxis"),
+    (_squeezed, "squeeze unsqueeze"),
+    (_reshaped, "view reshape flatten unflatten view_as reshape_as ravel"),
+    (_stacked, "stack"),
+    (_joined, "cat concat concatenate hstack vstack dstack column_stack row_stack"),
+    (_cut, "split chunk split_with_sizes tensor_split unsafe_split unsafe_chunk narrow unbind select"),
+    (_multiplied, "matmul mm bmm mv dot vdot __matmul__ __rmatmul__"),
+    (_einsum, "einsum"),
+    (indexed, "__getitem__ index_select"),
+    (_none, "new_zeros new_ones new_empty new_full new_tensor bincount histc unique cov corrcoef"),
+]
+RULES: dict[str, Rule] = {name: rule for rule, names in _NAMES for name in names.split()}
+"""Functions whose results are not simply rows along the same dimension."""

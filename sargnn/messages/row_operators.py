@@ -1,0 +1,211 @@
+"""A module's norms, activations, linear maps and sums over tables of rows, run by the engine's operators.
+
+PyTorch keeps a table for each of norm, activation, dropout and linear map. Here the result of a norm or an activation notes what it
+was made of, so that the next stage is made straight from the norm's input, in one pass (``engine.nodewise``): autograd then
+holds that input alone, and the results between die with their Python names. A linear map that reads the last result rebuilds
+it in backward (``engine.rebuild``). In a baseline mode only a norm's statistics are this project's.
+
+Letters: N rows, F features, C channels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sargnn.engine.aggregate import Engine
+from sargnn.engine.nodewise import Norm, norm_act_drop
+from sargnn.engine.norm import apply_norm, batch_statistics, normalise
+from sargnn.engine.operators.fused import FusedOperators
+from sargnn.engine.rebuild import rebuilt_by
+from sargnn.engine.workspace import Workspace
+from sargnn.messages.marks import Mark, is_plain, mark_of
+from sargnn.messages.readers import reader
+from sargnn.profile import NODEWISE
+from sargnn.rng import Draw
+
+_STAGE, _KEPT = "_sargnn_stage", "_sargnn_kept"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What a table was made of.
+
+    Attributes:
+        x: [N, F], the input. x_version: of its memory when it was read.
+        weight, bias, norm: of the batch norm; None without one.
+        activation: ``relu``, ``elu`` or, before one, None.
+        version: of the result's own memory.
+    """
+
+    x: Tensor
+    x_version: int
+    weight: Tensor | None
+    bias: Tensor | None
+    norm: Norm | None
+    activation: str | None
+    version: int
+
+
+def stage_of(tensor: Tensor) -> Stage | None:
+    """None where it is not known, or what it was made of or itself was written to since."""
+    stage: Stage | None = getattr(tensor, _STAGE, None)
+    if stage is None or stage.version != tensor._version or stage.x_version != stage.x._version:
+        return None
+    return stage
+
+
+def is_kept(tensor: Tensor) -> bool:
+    """Whether autograd holds these rows anyway."""
+    return getattr(tensor, _KEPT, -1) == tensor._version
+
+
+class RowOperators:
+    """The operators of one engine, for tables with marks.
+
+    Args:
+        engine: whose mode decides whether anything is fused.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._work = Workspace(engine.pool, engine.profile)
+        self.fuses = isinstance(engine.operators, FusedOperators)
+
+    def is_table(self, x: Any, mark: Mark | None) -> bool:
+        """Whether ``x`` is a table [N, F] of node rows that the fused operators serve."""
+        return self.fuses and mark is not None and _is_floats(x) and is_plain(x, mark) and mark.rows.kind == "nodes"  # type: ignore[union-attr]
+
+    def reads(self, x: Tensor) -> Tensor:
+        """``x`` for one more reader."""
+        return reader(self._engine.pool, x) if self.fuses else x
+
+    def batch_norm(
+        self, x: Tensor, running: tuple[Tensor, Tensor] | None, weight: Tensor | None, bias: Tensor | None, momentum: float,
+        eps: float,
+    ) -> Tensor:  # fmt: skip
+        """Training-time batch norm over the rows of all workers; every rank must call it.
+
+        Args:
+            x: [N, C] or [N, C, ...], rows along the first dimension.
+            running: mean and variance [C] to move, if there are any. weight, bias: [C] or None: 1 and 0.
+        """
+        if x.dim() > 2:
+            moved = x.movedim(1, -1)
+            table = moved.reshape(moved.numel() // max(x.shape[1], 1), x.shape[1])
+            return self.batch_norm(table, running, weight, bias, momentum, eps).view(moved.shape).movedim(-1, 1)
+        fused = self.fuses and _is_floats(x)
+        weight = x.new_ones(x.shape[1]) if weight is None else weight
+        bias = x.new_zeros(x.shape[1]) if bias is None else bias
+        x, bounds = self.reads(x if not fused else x.contiguous()), (0, len(x))
+        views = None if running is None else (running[0].view(1, -1), running[1].view(1, -1))
+        norm = batch_statistics(x, self._engine.group, bounds, eps, views, momentum, fused=fused)
+        with self._engine.profile.span(NODEWISE):
+            out = normalise(x, weight, bias, norm, self._engine.group, self._engine.pool)
+        if not (fused and out.requires_grad):
+            return out
+        held, scale, shift, pool = x.detach(), weight.detach(), bias.detach(), self._engine.pool
+        _note(out, x, weight, bias, norm, None)
+        return rebuilt_by(out, lambda: apply_norm(held, scale, shift, norm, pool))
+
+    def activate(self, name: str, x: Tensor, ids: Tensor) -> Tensor | None:
+        """``relu`` or ``elu`` straight from what ``x`` was made of; None where PyTorch's own keeps no more than this would.
+
+        Args:
+            ids: int64 [N], original ids.
+        """
+        stage = stage_of(x)
+        if stage is not None and stage.activation is None and torch.is_grad_enabled():
+            return self._from(stage, name, ids, None)
+        if name == "elu" and x.requires_grad and torch.is_grad_enabled() and x.is_contiguous():
+            read = self.reads(x)
+            return self._from(Stage(read, read._version, None, None, None, None, 0), name, ids, None)
+        return None
+
+    def activated(self, out: Tensor) -> Tensor:
+        """The result of PyTorch's own ReLU, which autograd keeps."""
+        if out.requires_grad:
+            setattr(out, _KEPT, out._version)
+        return out
+
+    def relu_(self, x: Tensor) -> Tensor | None:
+        """ReLU in place of a norm's result, which is rebuilt from the norm's input; None where ``x`` is no such result."""
+        stage = stage_of(x)
+        if stage is None or stage.norm is None or stage.activation is not None or not torch.is_grad_enabled():
+            return None
+        assert stage.weight is not None and stage.bias is not None
+        norm, scale, shift, pool = stage.norm, stage.weight.detach(), stage.bias.detach(), self._engine.pool
+        held = stage.x.detach()
+
+        def before() -> Tensor:
+            return apply_norm(held, scale, shift, norm, pool)
+
+        out: Tensor = _ReluInPlace.apply(x, stage.x.detach(), before)
+        _note(out, stage.x, stage.weight, stage.bias, norm, "relu")
+        return rebuilt_by(out, lambda: before().relu_())
+
+    def dropped(self, x: Tensor, ids: Tensor, draw: Draw) -> Tensor | None:
+        """Activated rows, dropped, straight from what they were made of; None where that is not known."""
+        stage = stage_of(x)
+        if stage is None or stage.activation is None or not torch.is_grad_enabled():
+            return None
+        return self._from(stage, stage.activation, ids, draw)
+
+    def _from(self, stage: Stage, activation: str, ids: Tensor, draw: Draw | None) -> Tensor:
+        out = norm_act_drop(
+            self._work, stage.x, stage.weight, stage.bias, stage.norm, activation, ids, draw, self._engine.group
+        )  # fmt: skip
+        if draw is None:
+            _note(out, stage.x, stage.weight, stage.bias, stage.norm, activation)
+        return out
+
+    def linear(self, x: Tensor, weight: Any, bias: Any = None) -> Tensor | None:
+        """``x W^T + b``; None where the arguments are not those of a map of rows, so that PyTorch says what is wrong.
+
+        Args:
+            x: [N, in], a table. weight: [out, in]. bias: [out].
+        """
+        fits = isinstance(weight, Tensor) and weight.dim() == 2 and weight.shape[1] == x.shape[1] and weight.dtype == x.dtype
+        if not fits or mark_of(weight) is not None or torch.is_autocast_enabled("cpu"):
+            return None
+        if bias is not None and (bias.shape != weight.shape[:1] or bias.dtype != x.dtype or mark_of(bias) is not None):
+            return None
+        return self._engine.operators.linear([self.reads(x)], weight, bias)
+
+    def add(self, one: Tensor, other: Any) -> Tensor | None:
+        """The sum of two tables; None where they are not of one shape and type."""
+        if not self.is_table(other, mark_of(other)) or one.shape != other.shape or one.dtype != other.dtype:
+            return None
+        if not (one.is_contiguous() and other.is_contiguous()):
+            return None
+        return self._engine.operators.add(self.reads(one), self.reads(other))
+
+
+class _ReluInPlace(torch.autograd.Function):
+    """``y = max(y, 0)`` in place. Saves x, of which ``before()`` gives y again."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, x: Tensor, before: Any) -> Tensor:
+        ctx.mark_dirty(y)
+        ctx.save_for_backward(x)
+        ctx.before = before
+        return y.relu_()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        _ = ctx.saved_tensors  # raises if it was written to since
+        return grad.masked_fill(ctx.before() <= 0, 0), None, None
+
+
+def _note(
+    out: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, norm: Norm | None, activation: str | None
+) -> None:  # fmt: skip
+    if out.requires_grad:
+        setattr(out, _STAGE, Stage(x, x._version, weight, bias, norm, activation, out._version))
+
+
+def _is_floats(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.dim() == 2 and x.dtype in (torch.float32, torch.float64) and x.device.type == "cpu"

@@ -1,0 +1,93 @@
+"""What everything around a model knows of it: a stack of this package's layers, or a module of the user's.
+
+Letters: N input rows, M output rows, F features, C outputs, D width of the first layer's input.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sargnn.config import RunConfig
+from sargnn.engine.aggregate import Engine
+from sargnn.engine.rebuild import self_rows
+from sargnn.models.inputs import GraphShape, Inputs
+from sargnn.shards.plan import LayerPlan
+
+
+@dataclass(frozen=True)
+class LayerInput:
+    """What a layer reads: rows [N, F], and labels beside them where they are part of the input.
+
+    Attributes:
+        rows: [N, F].
+        labels: [N, C], further columns, without gradient. They change every epoch, also where ``rows`` are constant.
+    """
+
+    rows: Tensor
+    labels: Tensor | None = None
+
+    @property
+    def blocks(self) -> list[Tensor]:
+        """The blocks of columns, in order."""
+        return [self.rows] if self.labels is None else [self.rows, self.labels]
+
+    def joined(self) -> Tensor:
+        """All columns in one table, [N, F + C]."""
+        return self.rows if self.labels is None else torch.cat(self.blocks, 1)
+
+    def self_rows(self, plan: LayerPlan) -> list[Tensor]:
+        """The blocks of the rows that the output rows are, [M, ...] each."""
+        return [self_rows(plan, block) for block in self.blocks]
+
+    def fork(self, engine: Engine) -> tuple[LayerInput, LayerInput]:
+        """The same for each of two readers."""
+        one, other = engine.operators.fork(self.rows)
+        return LayerInput(one, self.labels), LayerInput(other, self.labels)
+
+
+class Model(nn.Module, ABC):
+    """The whole model, from the rows of its ``inputs`` to outputs.
+
+    Attributes:
+        inputs: what the first layer reads.
+        reads_labels: it needs them, whatever is configured.
+    """
+
+    inputs: Inputs
+    reads_labels: bool = False
+    by_relation: bool = False
+    """Its layers' plans of a typed graph are those of single relations (``shards.relations``)."""
+
+    @property
+    @abstractmethod
+    def uses_edges(self) -> list[bool]:
+        """Per layer, whether it aggregates; as long as there are layers."""
+
+    @abstractmethod
+    def kernels(self, engine: Engine) -> set[str]:
+        """The names of the kernels that its aggregations run on."""
+
+    def try_out(self, config: RunConfig, shape: GraphShape) -> None:  # noqa: B027 - what is written here is tested here
+        """Find out whether it works on such a graph, and how many layers it has, before anything long. Needs no worker.
+
+        Raises:
+            ConfigError: it does not.
+        """
+
+    def prepare(self, engine: Engine, plans: Sequence[LayerPlan]) -> None:  # noqa: B027 - many decide nothing
+        """Decide what depends on the plans, before they are first used; all workers must call it together."""
+
+    @abstractmethod
+    def forward(self, engine: Engine, plans: Sequence[LayerPlan], x: LayerInput, *, hidden: bool = False) -> Tensor:
+        """Outputs [M, C] of the last layer's output rows.
+
+        Args:
+            plans: one per layer, prepared.
+            x: [N, D], the rows of ``inputs`` that the first layer reads, with labels where they are part of its input.
+            hidden: stop before the last layer and give its input, [M, hidden].
+        """

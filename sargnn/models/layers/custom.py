@@ -1,0 +1,171 @@
+"""A module of the user's as a model: it gets the graph and the rows, and what it gives back is checked.
+
+Letters: N input rows, M output rows of the labelled type, C outputs, L layers, T node types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sargnn.comm.group import Group
+from sargnn.config import RunConfig
+from sargnn.engine.aggregate import Engine
+from sargnn.errors import ConfigError, nearest
+from sargnn.messages.make import GraphMaker
+from sargnn.messages.plan_places import PlanPlaces
+from sargnn.messages.rows import Rows, rows_of, tagged
+from sargnn.messages.stock_calls import StockCalls
+from sargnn.models.base import LayerInput, Model
+from sargnn.models.custom import Custom
+from sargnn.models.inputs import Features, GraphShape, Inputs, TypedRows
+from sargnn.models.user_module import UserModule, find_module
+from sargnn.shards.plan import LayerPlan
+
+_EMBEDDING = 256
+_LOOP = "for layer, block in zip(self.layers, graph.blocks): h = layer(block, h)"
+
+
+class CustomModel(Model):
+    """Any module with ``forward(graph, x)``.
+
+    Args:
+        source: what made the module, for messages.
+        inputs: the rows of all node types.
+        module: the user's.
+        shape: of the graph.
+
+    Attributes:
+        num_layers: L: one more than the highest block that its forward asked for, 1 if it asked for none; set by ``try_out``.
+        asks_for_blocks: whether it asked for any.
+        note: what errors say of where they were found. group: the workers that calls in forward must suit; None: the engine's.
+    """
+
+    by_relation = True
+
+    def __init__(self, source: UserModule, inputs: Inputs, module: nn.Module, shape: GraphShape) -> None:
+        super().__init__()
+        self.source, self.inputs, self.module = source, inputs, module
+        self.num_outputs, self.labelled = shape.num_classes, shape.labelled
+        self.num_layers, self.asks_for_blocks = 1, False
+        self.note: str | None = None
+        self.group: Group | None = None
+        self._graphs = GraphMaker(source.file)
+
+    @property
+    def uses_edges(self) -> list[bool]:
+        return [True] * self.num_layers
+
+    def kernels(self, engine: Engine) -> set[str]:
+        return engine.kernels
+
+    def try_out(self, config: RunConfig, shape: GraphShape) -> None:
+        from sargnn.models.probe import try_module
+
+        settings = config.model
+        assert isinstance(settings, Custom)
+        try_module(self, lambda small: build(settings, small), config, shape)
+
+    def prepare(self, engine: Engine, plans: Sequence[LayerPlan]) -> None:
+        self._graphs.prepare(engine, plans)
+        if self.labelled is None:
+            rows = torch.tensor([b - a for a, b in zip(plans[-1].out_bounds, plans[-1].out_bounds[1:], strict=False)])
+            self.labelled = int(engine.group.sum_(rows).argmax())
+
+    def forward(self, engine: Engine, plans: Sequence[LayerPlan], x: LayerInput, *, hidden: bool = False) -> Tensor:
+        if hidden:
+            raise ConfigError(Custom.no_embeddings)
+        given = _by_type(plans[0], x.joined())
+        versions = [(one, one._version) for one in given.values()]
+        rows = given if plans[0].schema.typed else next(iter(given.values()))
+        session = self._graphs.session(engine)
+        graph = self._graphs.graph(session, plans)
+        calls = StockCalls(engine, PlanPlaces(self.group or engine.group, plans), path=self.source.file)
+        with self.source.blame("The model's forward", self.module, self.note), calls:
+            out = self.module(graph, rows)
+        if session.highest_block >= 0:
+            self.asks_for_blocks = True
+            self.num_layers = max(self.num_layers, session.highest_block + 1)
+        if any(one._version != version for one, version in versions):
+            raise self.wrong(
+                "The model's forward writes to its input rows, which the next epoch reads again.",
+                hint="x = x + ... in place of x += ..., relu(x) in place of relu_(x)",
+            )
+        return self._checked(out, engine, plans[-1])
+
+    def _checked(self, out: Any, engine: Engine, plan: LayerPlan) -> Tensor:
+        """The labelled type's rows [M, C] of what forward gave. Raises ``ConfigError`` for anything else."""
+        types, number = plan.schema.node_types, self.labelled or 0
+        if isinstance(out, Mapping) and plan.schema.typed:
+            if types[number] not in out:
+                names = [str(one) for one in out]
+                raise self.wrong(
+                    f"The model's forward returns no rows of the labelled node type '{types[number]}'.",
+                    given=f"rows of {', '.join(names) or 'no type'}", allowed=nearest(types[number], types) and [types[number]],
+                )  # fmt: skip
+            out = out[types[number]]
+        wanted = f"a tensor [nodes, {self.num_outputs}] of {engine.dtype}"
+        if plan.schema.typed:
+            wanted += f", or a mapping with one for '{types[number]}'"
+        if not isinstance(out, Tensor):
+            raise self.wrong("The model's forward returns no tensor.", given=_kind(out), allowed=wanted)
+        rows, shown = plan.out_bounds[number + 1] - plan.out_bounds[number], list(out.shape)
+        if out.dim() != 2 or out.shape[1] != self.num_outputs:
+            hint = "the rows' heads are joined by h.mean(1) or h.flatten(1)" if out.dim() == 3 else None
+            raise self.wrong(
+                "The model's output has another width than there are outputs.", given=f"shape {shown}", allowed=wanted, hint=hint
+            )
+        if out.shape[0] != rows:
+            raise self.wrong(
+                "The model's output has not one row for each node.", given=f"shape {shown} for {rows} nodes", allowed=wanted
+            )
+        if out.dtype != engine.dtype:
+            raise self.wrong("The model's output has another precision than the run.", given=out.dtype, allowed=wanted)
+        found = rows_of(out)
+        if found is not None and (found.kind, found.type) != ("nodes", number):
+            what = "edges" if found.kind == "edges" else f"nodes of type '{types[found.type]}'"
+            raise self.wrong("The model's output has rows of something else.", given=f"rows of {what}", allowed=wanted)
+        return out
+
+    def refuse_without_blocks(self) -> ConfigError:
+        """The error for ``mfg=true`` where nobody knows where one layer ends and the next begins."""
+        return self.wrong(
+            "With mfg=true each layer works on a graph of its own, and the model does not ask for them.",
+            given="mfg=true", allowed="mfg=false", hint=_LOOP,
+        )  # fmt: skip
+
+    def wrong(
+        self, what: str, *, given: object = None, allowed: Any = None, hint: str | None = None
+    ) -> ConfigError:  # fmt: skip
+        """An error about the module, with the place of its ``forward``."""
+        place = self.source.forward_place(self.module)
+        notes = "; ".join(one for one in (hint, self.note) if one)
+        return ConfigError(
+            what, given=place if given is None else f"{given}; {place}", allowed=allowed, hint=notes or None
+        )  # fmt: skip
+
+
+def _by_type(plan: LayerPlan, rows: Tensor) -> dict[str, Tensor]:
+    """Rows [N, F] by node type, views that nobody may write to."""
+    ends = zip(plan.schema.node_types, plan.row_bounds, plan.row_bounds[1:], strict=False)
+    return {name: tagged(rows[a:b], Rows("nodes", t), shared=True) for t, (name, a, b) in enumerate(ends)}
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "None"
+    if isinstance(value, Mapping):
+        return f"a mapping with {', '.join(str(one) for one in value)}"
+    return f"a {type(value).__name__}"
+
+
+def build(config: Custom, shape: GraphShape) -> CustomModel:
+    """The model that ``config`` describes."""
+    config.check_target()
+    source = find_module(config)
+    inputs = TypedRows(shape, config.embedding, _EMBEDDING) if shape.schema.typed else Features(shape, config.name)
+    module = source.build(inputs.width + shape.label_columns, shape.num_classes, config.args, shape.schema)
+    return CustomModel(source, inputs, module, shape)

@@ -1,0 +1,204 @@
+"""A module of the user's, tried out on a made-up graph before anything long begins.
+
+The graph has the run's node types, relations, widths and outputs, but a few nodes: every relation is a ring with a self-loop at
+each node, so every node has edges of every relation that ends in its type. Forward and backward run once, as in training and as
+in an evaluation, in the run's mode and precision: what is wrong with a module is said in the launching process. What is tried is
+a module of its own, so that what a module keeps from a forward pass is not kept from this one. On the way it is seen how many
+layers there are.
+
+Letters: T node types, R relations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.parameter import is_lazy
+
+from sargnn.comm.group import Group
+from sargnn.config import RunConfig
+from sargnn.data.labels import LABEL_DTYPES
+from sargnn.data.schema import SPLITS, Relation, Schema
+from sargnn.engine.aggregate import Engine
+from sargnn.models.base import LayerInput
+from sargnn.models.inputs import GraphShape
+from sargnn.models.layers.custom import CustomModel
+from sargnn.partition.cut import Part
+from sargnn.shards.graph import WorkerGraph
+from sargnn.shards.mfg import MessageFlow
+
+NODES = 6
+"""Of each type."""
+_DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
+
+
+def try_module(model: CustomModel, make: Callable[[GraphShape], CustomModel], config: RunConfig, shape: GraphShape) -> None:
+    """Try the module out, and let ``model`` know how many layers it has.
+
+    Args:
+        model: that will be trained; its parameters stay as they are, but for those without a shape, which get one.
+        make: makes another one.
+
+    Raises:
+        ConfigError: what the user's module does wrong, with its file and line.
+    """
+    small = replace(shape, schema=_small(shape.schema))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        tried = make(small)
+        tried.note = f"found on a graph of {NODES} nodes{' of each type' if small.schema.typed else ''}, before the run"
+        tried.group = _Alike(config.world)
+        _check_same(model, tried)
+        _Trial(tried, config, small, _DTYPES[config.precision]).run()
+        model.num_layers, model.asks_for_blocks = tried.num_layers, tried.asks_for_blocks
+        if any(is_lazy(one) for one in (*model.module.parameters(), *model.module.buffers())):
+            torch.manual_seed(config.seed)
+            shaped = CustomModel(model.source, make(small).inputs, model.module, small)
+            _Trial(shaped, config, small, torch.float32).give_shapes()
+
+
+class _Alike(Group):
+    """``world`` workers with the same rows: calls in forward that only one worker may do are refused, and need no other here."""
+
+    def __init__(self, world: int) -> None:
+        super().__init__(0, world, None)
+
+    def sum_(self, tensor: Tensor) -> Tensor:
+        return tensor.mul_(self.world)
+
+    def gather(self, tensor: Tensor) -> list[Tensor]:
+        return [tensor] * self.world
+
+
+class _Trial:
+    """One module on the made-up graph; ``dtype``: of its rows and parameters."""
+
+    def __init__(self, model: CustomModel, config: RunConfig, shape: GraphShape, dtype: torch.dtype) -> None:
+        device = torch.device(config.device)
+        self.model, self.mfg = model.to(device, dtype), config.mfg
+        self.engine = Engine(
+            Group.single(), mode=config.mode.choice, kernel="reference", seed=config.seed, device=device, dtype=dtype,
+            cache_static=False,
+        )  # fmt: skip
+        part = _part(shape, config.seed)
+        self.graph = WorkerGraph(
+            part, self.engine.exchange, self.engine.mode.layout, add_self_loops=config.add_self_loops, device=device,
+            by_relation=model.by_relation,
+        )  # fmt: skip
+        self.rows = model.inputs.load(part, config.seed, device, dtype)
+        self.labels = torch.zeros(len(self.rows), shape.label_columns, device=device, dtype=dtype) if shape.label_columns else None
+
+    def run(self) -> None:
+        """Both passes on the whole graph, and with message-flow graphs on those too."""
+        self._both(lambda: self.graph.whole(self.model.num_layers))
+        if not self.mfg:
+            return
+        if not self.model.asks_for_blocks and self._reaches_further():
+            raise self.model.refuse_without_blocks()
+        wanted = np.zeros(len(self.graph.part.node_ids), bool)
+        wanted[self.graph.labelled_rows.start] = True
+        flow = self.graph.flow(wanted, self.model.uses_edges)
+        self._both(lambda: flow)
+
+    def give_shapes(self) -> None:
+        """One forward pass, for parameters whose shapes come from their first input."""
+        self.model.eval()
+        with torch.no_grad():
+            self._forward(self.graph.whole(1))
+
+    def _both(self, flow: Callable[[], MessageFlow]) -> None:
+        """Forward and backward as in training, forward as in an evaluation."""
+        self.model.train()
+        out = self._forward(flow())
+        trained = [one for one in self.model.parameters() if one.requires_grad]
+        if trained and not out.requires_grad:
+            raise self.model.wrong(
+                "The model's output depends on none of its parameters: there is nothing to train.",
+                hint="detach(), .data and torch.no_grad() cut it off",
+            )
+        if out.requires_grad:
+            with self.model.source.blame("The model's backward", self.model.module, self.model.note):
+                torch.autograd.grad((out * torch.rand_like(out)).sum(), trained, allow_unused=True)
+        self.model.eval()
+        with torch.no_grad():
+            self._forward(flow())
+
+    def _forward(self, flow: MessageFlow, rows: Tensor | None = None) -> Tensor:
+        """``rows``: [N, D], other ones than those of the made-up graph."""
+        self.model.prepare(self.engine, flow.plans)
+        rows = flow.own_inputs(self.model.inputs(self.rows)) if rows is None else rows
+        labels = None if self.labels is None else flow.own_inputs(self.labels)
+        out: Tensor = self.model(self.engine, flow.plans, LayerInput(rows, labels))
+        return out
+
+    def _reaches_further(self) -> bool:
+        """Whether an output depends on rows that are more than one edge away."""
+        self.model.eval()
+        leaf = self.model.inputs(self.rows).detach().requires_grad_()
+        out = self._forward(self.graph.whole(1), leaf)
+        if not out.requires_grad:
+            return False
+        for number, row in enumerate(out):
+            (found,) = torch.autograd.grad((row * torch.rand_like(row)).sum(), leaf, retain_graph=True, allow_unused=True)
+            reached = set() if found is None else {int(one) % NODES for one in found.any(1).nonzero()[:, 0]}
+            if reached - {number, (number - 1) % NODES}:
+                return True
+        return False
+
+
+def _check_same(model: CustomModel, other: CustomModel) -> None:
+    """Two modules made with one seed are the same. Raises ``ConfigError`` with the first parameter that is not."""
+    others = dict(other.module.named_parameters())
+    for name, one in model.module.named_parameters():
+        found = others.get(name)
+        if is_lazy(one):
+            continue
+        if found is None or one.shape != found.shape or not torch.equal(one.detach(), found.detach()):
+            raise model.wrong(
+                "Made twice with the same seed, the model has other parameters: workers would not agree.", given=name,
+                hint="draw them with torch, whose generator is seeded before the model is made",
+            )  # fmt: skip
+
+
+def _small(schema: Schema) -> Schema:
+    return replace(schema, offsets=tuple(range(0, NODES * len(schema.node_types) + 1, NODES)))
+
+
+def _part(shape: GraphShape, seed: int) -> Part:
+    """The made-up graph as the one part of one worker. Edges from node i and node i - 1 of its source type into each node i."""
+    schema, types = shape.schema, len(shape.schema.node_types)
+    rng = np.random.default_rng(seed)
+    edges = [_ring(one) for one in schema.relations]
+    sources, destinations = (np.concatenate([one[end] for one in edges]).astype(np.int32) for end in (0, 1))
+    nodes = NODES * types
+    split = np.zeros(nodes, np.uint8)
+    first = NODES * (shape.labelled or 0)
+    split[first : first + NODES] = SPLITS["train"]
+    outputs = () if shape.task == "classes" else (shape.num_classes,)
+    return Part(
+        schema=schema,
+        features=tuple(rng.standard_normal((NODES, width)).astype(np.float32) for width in shape.feature_widths),
+        node_ids=np.arange(nodes),
+        labels=np.zeros((nodes, *outputs), LABEL_DTYPES[shape.task]),
+        split=split,
+        in_degrees=np.bincount(destinations, minlength=nodes),
+        out_degrees=np.bincount(sources, minlength=nodes),
+        edge_src=sources,
+        edge_dst=destinations,
+        edge_offsets=np.arange(0, 2 * NODES * len(edges) + 1, 2 * NODES),
+        halo_ids=np.zeros(0, np.int64),
+        halo_offsets=np.zeros(2, np.int64),
+        send_rows=np.zeros(0, np.int32),
+        send_offsets=np.zeros(2, np.int64),
+    )
+
+
+def _ring(relation: Relation) -> tuple[np.ndarray, np.ndarray]:
+    """Sources and destinations, sorted by destination, then source."""
+    destination = np.repeat(np.arange(NODES), 2)
+    source = np.sort((destination.reshape(-1, 2) - [0, 1]) % NODES, axis=1).reshape(-1)
+    return source + NODES * relation.source, destination + NODES * relation.destination

@@ -1,0 +1,186 @@
+"""What ``model.target`` names: found, checked, called; whatever it does wrong is one error with its file and line."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from sargnn.config import ModelSettings
+from sargnn.data.schema import Schema
+from sargnn.errors import ConfigError, SargnnError, nearest
+from sargnn.models.custom import Custom
+from sargnn.resolve import resolve
+
+_OF_TYPES = ("ntypes", "etypes")
+_FULL = "SARGNN_FULL_ERROR=1 shows the whole traceback"
+_OUT_OF_MEMORY = ("tried to allocate", "Unable to allocate")
+
+
+@dataclass(frozen=True)
+class UserModule:
+    """A class of modules, or a function that returns one.
+
+    Attributes:
+        make: it. name: what it is called. file: where it stands. line: where it begins, 0 where nobody knows.
+        takes: the names of its arguments behind the first two; None where they are not known.
+    """
+
+    make: Callable[..., Any]
+    name: str
+    file: str
+    line: int
+    takes: tuple[str, ...] | None
+
+    @property
+    def place(self) -> str:
+        """File, line and name, for messages."""
+        return f"{self.file} line {self.line}, {self.name}" if self.line else f"{self.file}, {self.name}"
+
+    def build(self, in_width: int, num_outputs: int, args: dict[str, Any], schema: Schema) -> nn.Module:
+        """The module. Arguments ``ntypes`` and ``etypes`` that ``args`` does not give get the names of the schema.
+
+        Raises:
+            ConfigError: it fails, or gives no module with a ``forward(graph, x)``.
+        """
+        types = schema.node_types
+        names = (list(types), [(types[one.source], one.name, types[one.destination]) for one in schema.relations])
+        given = {key: value for key, value in zip(_OF_TYPES, names, strict=True) if key in (self.takes or ())}
+        with self.blame("The model's constructor"):
+            module = self.make(in_width, num_outputs, **{**given, **args})
+        if not isinstance(module, nn.Module):
+            kind = type(module).__name__
+            raise ConfigError(f"'{self.name}' returns no torch.nn.Module.", given=f"a {kind}, from {self.place}")
+        self._check_forward(module)
+        return module
+
+    def _check_forward(self, module: nn.Module) -> None:
+        name, given = type(module).__name__, self.forward_place(module)
+        wanted = "def forward(self, graph, x)"
+        if getattr(module.forward, "__func__", module.forward) in (nn.Module.forward, None) or not callable(module.forward):
+            raise ConfigError(f"'{name}' has no forward.", given=self.place, allowed=wanted)
+        try:
+            inspect.signature(module.forward).bind(None, None)
+        except TypeError as error:
+            raise ConfigError(
+                f"The model's forward must take a graph and rows: {error}.",
+                given=f"{given}, forward{inspect.signature(module.forward)}", allowed=wanted,
+            ) from error  # fmt: skip
+        except ValueError:  # a function of C without a signature
+            pass
+
+    def forward_place(self, module: nn.Module) -> str:
+        """File and line of a module's ``forward``, or where the target stands."""
+        return line_of(module.forward) or self.place
+
+    @contextmanager
+    def blame(self, what: str, module: nn.Module | None = None, note: str | None = None) -> Iterator[None]:
+        """Turn any exception out of the user's code into one ``ConfigError`` with the user's file and line.
+
+        What this package raises goes through, and so does what tells that memory ran out.
+
+        Args:
+            what: that fails, at the beginning of a sentence. module: whose forward it is. note: where it was found.
+        """
+        try:
+            yield
+        except (SargnnError, MemoryError):
+            raise
+        except (Exception, SystemExit) as error:
+            if any(text in str(error) for text in _OUT_OF_MEMORY):
+                raise
+            lines = str(error).strip().splitlines() or [""]
+            text = f"{type(error).__name__}: {lines[0]}{' ...' if lines[1:] else ''}"
+            otherwise = self.place if module is None else self.forward_place(module)
+            hint = _FULL if note is None else f"{_FULL}; {note}"
+            raise ConfigError(f"{what} failed: {text}", given=self._line_in(error) or otherwise, hint=hint) from error
+
+    def _line_in(self, error: BaseException) -> str | None:
+        """The innermost line of the user's file in an exception's traceback."""
+        own = [one for one in traceback.extract_tb(error.__traceback__) if one.filename == self.file]
+        return f"{own[-1].filename} line {own[-1].lineno}" if own else None
+
+
+def find_module(settings: Custom) -> UserModule:
+    """What ``model.target`` names, once its arguments are known to be its own.
+
+    Raises:
+        ConfigError: it cannot be loaded, is no class of modules, or does not take ``model.args``.
+    """
+    target = str(settings.target)
+    found = resolve("model", {}, settings.name, target)
+    place, _, name = target.rpartition(":")
+    if isinstance(found, type) and issubclass(found, ModelSettings):
+        hint = "a class of settings is an option of its own: a file in conf/model with target: (docs/EXTENDING.md)"
+        raise ConfigError("'model.target' names a class of settings, not a torch.nn.Module.", given=target, hint=hint)
+    wrong = None
+    if isinstance(found, nn.Module):
+        wrong = f"a module that is made already, of class {type(found).__name__}"
+    elif isinstance(found, type) and not issubclass(found, nn.Module):
+        wrong = "a class that does not extend torch.nn.Module"
+    elif not callable(found):
+        wrong = f"a {type(found).__name__}"
+    if wrong is not None:
+        allowed = "a class that extends torch.nn.Module, or a function that returns one"
+        raise ConfigError("'model.target' names no class of modules.", given=f"{target}, {wrong}", allowed=allowed)
+    file, line = _where(found)
+    return _with_arguments(UserModule(found, name, file or place, line, None), settings.args)
+
+
+def _with_arguments(module: UserModule, args: dict[str, Any]) -> UserModule:
+    """The same with the names that it takes. Raises ``ConfigError`` where it does not take ``args``, or needs more."""
+    try:
+        signature = inspect.signature(module.make)
+    except ValueError:  # a function of C without a signature
+        return module
+    every = list(signature.parameters.values())
+    if any(one.kind is one.VAR_POSITIONAL for one in every):
+        first: list[inspect.Parameter] = []
+    else:
+        first = [one for one in every if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)][:2]
+        if len(first) < 2:
+            raise ConfigError(
+                f"'{module.name}' must take how wide its input rows are and how many outputs there are.",
+                given=f"{module.place}{signature}", allowed=f"{module.name}(in_width, num_outputs, ...)",
+            )  # fmt: skip
+    others = [one for one in every if one not in first and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    takes = tuple(one.name for one in others)
+    open_ended = any(one.kind is one.VAR_KEYWORD for one in every)
+    for name in args:
+        if name in [one.name for one in first]:
+            raise ConfigError(
+                f"'model.args.{name}' is given by the run.", given=f"{module.place}{signature}",
+                hint=f"leave model.args.{name} out: the data decide it",
+            )  # fmt: skip
+        if name not in takes and not open_ended:
+            raise ConfigError(
+                f"'{module.name}' takes no argument '{name}'.", given=f"model.args.{name}; {module.place}",
+                allowed=[f"model.args.{one}" for one in nearest(name, takes)] or "it takes none",
+            )  # fmt: skip
+    needed = [one.name for one in others if one.default is one.empty and one.name not in (*args, *_OF_TYPES)]
+    if needed:
+        raise ConfigError(
+            f"'{module.name}' needs the argument '{needed[0]}'.", given=f"{module.place}{signature}",
+            hint=f"add {' '.join(f'model.args.{one}=VALUE' for one in needed)}",
+        )  # fmt: skip
+    return UserModule(module.make, module.name, module.file, module.line, takes)
+
+
+def line_of(function: Any) -> str | None:
+    """``FILE line N`` where a function written in Python begins; None for others."""
+    code = getattr(inspect.unwrap(getattr(function, "__func__", function)), "__code__", None)
+    return None if code is None else f"{code.co_filename} line {code.co_firstlineno}"
+
+
+def _where(found: Any) -> tuple[str | None, int]:
+    """The file of a class or function, and the line where it begins; of a class whose text is not found, of ``__init__``."""
+    try:
+        return inspect.getsourcefile(inspect.unwrap(found)), inspect.getsourcelines(inspect.unwrap(found))[1]
+    except (OSError, TypeError):
+        code = getattr(inspect.unwrap(getattr(found, "__init__", found)), "__code__", None)
+        return (None, 0) if code is None else (code.co_filename, code.co_firstlineno)
