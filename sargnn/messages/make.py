@@ -14,6 +14,7 @@ from sargnn.messages.frames import Frame
 from sargnn.messages.graph import NODE_ID, Blocks, ShardedGraph
 from sargnn.messages.rows import Rows
 from sargnn.messages.session import Report, Session, Totals
+from sargnn.messages.stock_calls import StockCalls
 from sargnn.shards.plan import LayerPlan
 
 
@@ -39,10 +40,10 @@ class GraphMaker:
                     self._totals[id(one)] = _count(engine, one)
                     weakref.finalize(one, self._totals.pop, id(one), None)
 
-    def session(self, engine: Engine) -> Session:
-        """For one forward pass."""
+    def session(self, engine: Engine, calls: StockCalls) -> Session:
+        """For one forward pass, whose calls are watched."""
         dgl_hook.install()
-        return Session(engine, lambda plan: self._totals[id(plan)], self.path, self.report)
+        return Session(engine, lambda plan: self._totals[id(plan)], self.path, self.report, calls.edge_draw)
 
     def graph(self, session: Session, plans: Sequence[LayerPlan]) -> Any:
         """The graph that ``forward`` gets: a sharded graph, or for several different plans their blocks' first, with ``blocks``."""

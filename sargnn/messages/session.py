@@ -14,10 +14,8 @@ from sargnn.errors import ConfigError
 from sargnn.messages.rows import user_line
 from sargnn.messages.stock_calls import paused
 from sargnn.messages.user_functions import EdgeCalls
-from sargnn.rng import Draw, Purpose
+from sargnn.rng import Draw
 from sargnn.shards.plan import LayerPlan
-
-_MOST_DRAWS = 256
 
 
 @dataclass
@@ -59,23 +57,16 @@ class Session:
 
     Args:
         engine: the worker's. totals: of a plan. path: the user's file, if there is one. report: gets lines for the log.
+        edge_draw: the next draw for edges, of a probability.
     """
 
     def __init__(
-        self, engine: Engine, totals: Callable[[LayerPlan], Totals], path: str | None, report: Report
+        self, engine: Engine, totals: Callable[[LayerPlan], Totals], path: str | None, report: Report,
+        edge_draw: Callable[[float], Draw],
     ) -> None:  # fmt: skip
         self.engine, self.totals, self.path, self.report = engine, totals, path, report
-        self._draws = 0
+        self._edge_draw = edge_draw
         self.highest_block = -1
-
-    def edge_draw(self, p: float) -> Draw:
-        """The next draw for edges. Raises ``ConfigError`` where there are too many."""
-        if self._draws == _MOST_DRAWS:
-            raise self.wrong(f"A forward pass drops edge fields more than {_MOST_DRAWS} times.")
-        draw = self.engine.draw(Purpose.ATTENTION_DROPOUT, self._draws, p)
-        assert draw is not None
-        self._draws += 1
-        return draw
 
     def calls_of_edges(self, draws: dict[int, Draw], run: EdgeRun | None) -> EdgeCalls:
         """What a user's function of edges is called in.
@@ -86,7 +77,7 @@ class Session:
 
         def draw(number: int, p: float) -> Draw:
             if number not in draws:
-                draws[number] = self.edge_draw(p)
+                draws[number] = self._edge_draw(p)
             return draws[number]
 
         return EdgeCalls(draw, run, self.wrong)

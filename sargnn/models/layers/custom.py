@@ -81,9 +81,9 @@ class CustomModel(Model):
         given = _by_type(plans[0], x.joined())
         versions = [(one, one._version) for one in given.values()]
         rows = given if plans[0].schema.typed else next(iter(given.values()))
-        session = self._graphs.session(engine)
-        graph = self._graphs.graph(session, plans)
         calls = StockCalls(engine, PlanPlaces(self.group or engine.group, plans), path=self.source.file)
+        session = self._graphs.session(engine, calls)
+        graph = self._graphs.graph(session, plans)
         with self.source.blame("The model's forward", self.module, self.note), calls:
             out = self.module(graph, rows)
         if session.highest_block >= 0:
