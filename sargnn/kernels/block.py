@@ -5,6 +5,7 @@ Letters: S source rows, M destination rows, A destination rows with an edge in t
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ class EdgeBlock:
         dst_rows: int32 [A], ascending; None if every destination row is listed (A = M).
         indptr: int32 [A + 1] and src: int32 [E]: the sources of each listed destination row.
         t_indptr: int32 [S + 1] and t_dst: int32 [E]: the destination rows (not list positions) of each source row.
+        t_edge: int32 [E]: the position of each edge of ``t_dst`` in the order of ``src``; made the first time it is asked for.
         src_id_rank: int32 [S], the rank of each source row's original id among all that this worker sees: breaks ties.
         src_ids: int64 [S] and dst_ids: int64 [M], original ids: what is drawn for an edge depends on them.
         cache: what kernels keep with the block, by kernel name.
@@ -58,6 +60,10 @@ class EdgeBlock:
         self.t_dst = dst[order]
         self.t_indptr = _offsets(torch.bincount(src, minlength=num_src))
         self.cache: dict[str, Any] = {}
+
+    @cached_property
+    def t_edge(self) -> Tensor:
+        return torch.sort(self.src, stable=True).indices.to(torch.int32)
 
     @property
     def num_edges(self) -> int:

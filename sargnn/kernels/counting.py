@@ -32,6 +32,12 @@ class CountedOperation(Operation):
         self._count(self._operation.backward_rows, block, arguments, settings)
         self._operation.backward(block, *arguments, **settings)
 
+    def weight_gradient(self, block: EdgeBlock, *arguments: Any, **settings: Any) -> None:
+        """Of sums with weights; see ``WeightedSumOperation``."""
+        operation: Any = self._operation
+        self._count(operation.weight_gradient_rows, block, arguments, settings)
+        operation.weight_gradient(block, *arguments, **settings)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._operation, name)
 

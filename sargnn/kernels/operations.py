@@ -1,11 +1,13 @@
 """The operations that reducers are built from: what each takes and computes. A kernel has one file for each that it has.
 
-Letters: S source rows, M destination rows, F features, K heads, D head width. Sums and maxima run over a block's edges j -> i.
+Letters: S source rows, M destination rows, E edges, F features, K heads, D head width. Sums and maxima run over a block's edges
+j -> i.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -15,10 +17,15 @@ from sargnn.kernels.block import EdgeBlock
 
 
 class SumOperation(Operation):
-    """Weighted sums of source rows. For autograd: ``operation(block, src [S, F]) -> [M, F]``."""
+    """Sums of source rows. For autograd: ``operation(block, src [S, F]) -> [M, F]``.
+
+    Attributes:
+        takes_weights: whether it is a ``WeightedSumOperation``.
+    """
 
     forward_rows = MovedRows(per_edge=1, per_destination=2)
     backward_rows = MovedRows(per_edge=1, per_source=1)
+    takes_weights: ClassVar[bool] = False
 
     @abstractmethod
     def forward(self, block: EdgeBlock, src: Tensor, out: Tensor, scale: Tensor | None = None) -> None:
@@ -35,6 +42,38 @@ class SumOperation(Operation):
         Args:
             grad: [M, F]. out: [S, F], overwritten. scale: [M], 1 if not given.
             add: add to ``out`` instead; without scale.
+        """
+
+
+class WeightedSumOperation(SumOperation):
+    """Sums that may have a weight for each edge e from j to i; a kernel's ``sum`` need not be one.
+
+    ``weight`` is [E], in the order of ``block.src`` and of the rows' dtype. For autograd:
+    ``operation(block, src, weight=None)``, with gradients for both.
+    """
+
+    weight_gradient_rows = MovedRows(per_edge=1, per_destination=1)
+    takes_weights = True
+
+    @abstractmethod
+    def forward(
+        self, block: EdgeBlock, src: Tensor, out: Tensor, scale: Tensor | None = None, *, weight: Tensor | None = None
+    ) -> None:
+        """``out[i] += scale[i] * sum of weight[e] * src[j]``."""
+
+    @abstractmethod
+    def backward(
+        self, block: EdgeBlock, grad: Tensor, out: Tensor, scale: Tensor | None = None, *, add: bool = False,
+        weight: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        """``out[j] = sum of scale[i] * weight[e] * grad[i]``."""
+
+    @abstractmethod
+    def weight_gradient(self, block: EdgeBlock, src: Tensor, grad: Tensor, out: Tensor, scale: Tensor | None = None) -> None:
+        """``out[e] = scale[i] * <grad[i], src[j]>``.
+
+        Args:
+            src: [S, F]. grad: [M, F]. out: [E], overwritten. scale: [M], 1 if not given.
         """
 
 

@@ -72,7 +72,7 @@ def gather_and_reduce(graph: ShardedGraph, messages: dict[str, Node], func: Call
         batch = NodeBatch(data, dict(zip(message_names, rows, strict=True)), len(ids), ids)
         with graph.calls_of_edges(draws, None):
             given = func(batch)
-        return tuple(given[name].reshape(len(ids), -1) for name in names)
+        return tuple(given[name].flatten(1) if given[name].dim() > 1 else given[name][:, None] for name in names)
 
     reducer = Gathered(
         program.messages(()), call, tuple(one.requires_grad for one in nodes),

@@ -26,8 +26,8 @@ from sargnn.messages.fold import edge_table, fold
 from sargnn.messages.frames import Frame
 from sargnn.messages.functions import describe, message_nodes
 from sargnn.messages.reduce import NodeBatch, reduced
-from sargnn.messages.rows import Rows, rows_of, tagged
-from sargnn.messages.session import Session
+from sargnn.messages.rows import Rows, tagged
+from sargnn.messages.session import Session, Totals
 from sargnn.messages.user_functions import EdgeCalls
 from sargnn.rng import Draw
 from sargnn.shards.plan import LayerPlan
@@ -43,11 +43,10 @@ class ShardedGraph:
     Args:
         session: of this forward pass. plan: the layer's graph. etype: (source type, relation, destination type).
         srcdata, dstdata: frames of the nodes; the same one where the layer computes all of its rows of one type.
-        types: numbers of the source and the destination type. relation: its number. level: the layer's number.
-        edata: the edges' frame; an empty one if not given.
-
-    Attributes:
-        is_block: whether the layer computes fewer rows than it reads, as DGL's blocks do; the same on all workers.
+        relation: its number. level: the layer's number.
+        edata: the edges' frame; an empty one if not given. totals: of the plan, where the session does not know them.
+        is_block: whether the layer computes fewer rows than it reads, as DGL's blocks do; the same on all
+            workers. As the totals say if not given.
     """
 
     is_homogeneous = True
@@ -56,13 +55,14 @@ class ShardedGraph:
 
     def __init__(
         self, session: Session, plan: LayerPlan, etype: Etype, srcdata: Frame, dstdata: Frame, *,
-        relation: int = 0, level: int = 0, edata: Frame | None = None,
+        relation: int = 0, level: int = 0, edata: Frame | None = None, totals: Totals | None = None,
+        is_block: bool | None = None,
     ) -> None:  # fmt: skip
         self.session, self.plan = session, plan
         self.canonical_etypes, self._relation, self.level = [etype], relation, level
         self.srcdata, self.dstdata = srcdata, dstdata
-        self._totals = session.totals(plan)
-        self.is_block = self._totals.is_block
+        self._totals = totals or session.totals(plan)
+        self.is_block = self._totals.is_block if is_block is None else is_block
         if edata is None:
             edata = Frame("edges", Rows("edges", relation, level), self.num_edges, session.place)
         self.edata = edata
@@ -194,7 +194,7 @@ class ShardedGraph:
         destination = source if self.dstdata is self.srcdata else self.dstdata.copy()
         return ShardedGraph(
             self.session, self.plan, self.canonical_etypes[0], source, destination,
-            relation=self._relation, level=self.level, edata=self.edata.copy(),
+            relation=self._relation, level=self.level, edata=self.edata.copy(), totals=self._totals, is_block=self.is_block,
         )  # fmt: skip
 
     def apply_nodes(self, func: Callable[[Any], dict[str, Any]], v: Any = None, ntype: Any = None) -> None:
@@ -356,10 +356,3 @@ class Blocks:
                 "How many blocks there are is what the model decides.", hint="for layer, block in zip(self.layers, graph.blocks): ..."
             )
         return self._count
-
-
-def check_rows(graph: ShardedGraph, tensor: Tensor, wanted: Rows) -> None:
-    """Raise ``ConfigError`` where a tensor is noted to have rows of another kind."""
-    found = rows_of(tensor)
-    if found is not None and (found.kind, found.type) != (wanted.kind, wanted.type):
-        raise graph.wrong("A field is set to rows of other nodes or edges.", given=f"{found} for {wanted}")

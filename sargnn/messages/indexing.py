@@ -55,7 +55,9 @@ def is_prefix(item: Any) -> bool:
     if mark_of(item) is not None or not isinstance(item, (Tensor, list)):
         return False
     index = torch.as_tensor(item)
-    return index.dim() == 1 and torch.equal(index, torch.arange(len(index), device=index.device, dtype=index.dtype))
+    if index.dim() != 1 or index.dtype == torch.bool:
+        return False
+    return torch.equal(index, torch.arange(len(index), device=index.device, dtype=index.dtype))
 
 
 def indexed(name: str, out: Tensor, index: int, args: tuple[Any, ...], kwargs: dict[str, Any], marked: Marked) -> Mark | None:
@@ -72,6 +74,6 @@ def indexed(name: str, out: Tensor, index: int, args: tuple[Any, ...], kwargs: d
         return None
     if isinstance(item, slice) and out.shape[at] == tensor.shape[mark.dim] and item.step in (None, 1):
         return mark._replace(dim=at)
-    if is_prefix(item) and mark.count == tensor.shape[mark.dim]:
-        return mark._replace(dim=at, count=out.shape[at])
+    if is_prefix(item) and mark.number == tensor.shape[mark.dim]:
+        return mark._replace(dim=at, number=out.shape[at])
     return Mark(None, at, out.shape[at], PART)

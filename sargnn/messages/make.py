@@ -34,7 +34,7 @@ class GraphMaker:
     def prepare(self, engine: Engine, plans: Sequence[LayerPlan]) -> None:
         """Count what plans hold over all workers; all of them must call it together, before a plan is first used."""
         for plan in plans:
-            for one in (plan, *(getattr(plan, "relations", None) or ())):
+            for one in (plan, *(plan.relations or ())):
                 if id(one) not in self._totals:
                     self._totals[id(one)] = _count(engine, one)
                     weakref.finalize(one, self._totals.pop, id(one), None)
@@ -53,14 +53,6 @@ class GraphMaker:
         first = _homogeneous(session, plans[0], 0)
         if all(plan is plans[0] for plan in plans) and not first.is_block:
             return first
-        return BlockGraph(session, plans, first)
-
-
-class BlockGraph:
-    """What ``forward`` gets with a message flow: blocks, one for each layer, and nothing else but what a single one has."""
-
-    def __init__(self, session: Session, plans: Sequence[LayerPlan], first: ShardedGraph) -> None:
-        self._session, self._plans, self._first = session, plans, first
         made: dict[int, ShardedGraph] = {0: first}
 
         def block(number: int) -> ShardedGraph:
@@ -68,12 +60,19 @@ class BlockGraph:
                 made[number] = _homogeneous(session, plans[number], number)
             return made[number]
 
-        self.blocks = Blocks(session, block, len(plans))
+        return BlockGraph(session, len(plans), first, Blocks(session, block, len(plans)))
+
+
+class BlockGraph:
+    """What ``forward`` gets with a message flow: blocks, one for each layer, and nothing else but what a single one has."""
+
+    def __init__(self, session: Session, count: int, first: Any, blocks: Blocks) -> None:
+        self._session, self._count, self._first, self.blocks = session, count, first, blocks
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        if len(self._plans) == 1:
+        if self._count == 1 or name in _OF_ALL_LAYERS:
             return getattr(self._first, name)
         raise self._session.wrong(
             "With mfg=true each layer has a block of its own.", given=f"graph.{name}",
@@ -81,7 +80,10 @@ class BlockGraph:
         )  # fmt: skip
 
     def __getitem__(self, key: Any) -> Any:
-        return self.__getattr__("__getitem__" if len(self._plans) == 1 else "getitem")(key)
+        return self._first[key] if self._count == 1 else self.__getattr__("__getitem__(...)")
+
+
+_OF_ALL_LAYERS = ("ntypes", "etypes", "canonical_etypes", "device", "is_homogeneous", "idtype", "to")
 
 
 def _homogeneous(session: Session, plan: LayerPlan, level: int) -> ShardedGraph:
@@ -97,7 +99,7 @@ def _homogeneous(session: Session, plan: LayerPlan, level: int) -> ShardedGraph:
 
 
 def _count(engine: Engine, plan: LayerPlan) -> Totals:
-    has_edges = plan.shards is not None or plan.merged is not None
-    own = [plan.num_rows, plan.num_out, plan.num_edges if has_edges else 0]
-    rows, outputs, edges = (int(one) for one in engine.group.sum_(torch.tensor(own, dtype=torch.int64)))
-    return Totals(rows, outputs, edges, is_block=rows != outputs)
+    by_type = [b - a for bounds in (plan.row_bounds, plan.out_bounds) for a, b in zip(bounds, bounds[1:], strict=False)]
+    found = engine.group.sum_(torch.tensor([plan.num_edges, *by_type], dtype=torch.int64)).tolist()
+    types = len(plan.row_bounds) - 1
+    return Totals(tuple(found[1 : types + 1]), tuple(found[types + 1 :]), found[0])

@@ -37,7 +37,9 @@ def _reduced(name: str, out: Tensor, index: int, args: tuple[Any, ...], kwargs: 
     return mark if out.dim() == args[0].dim() else mark._replace(dim=mark.dim - sum(dim < mark.dim for dim in dims))
 
 
-def _transposed(name: str, out: Tensor, index: int, args: tuple[Any, ...], kwargs: dict[str, Any], marked: Marked) -> Mark | None:
+def _transposed(
+    name: str, out: Tensor, index: int, args: tuple[Any, ...], kwargs: dict[str, Any], marked: Marked
+) -> Mark | None:
     """Told by a small tensor whose dimensions differ in length."""
     tensor, mark = marked[0]
     probe = torch.empty(tuple(range(2, tensor.dim() + 2)))
@@ -53,7 +55,7 @@ def _squeezed(name: str, out: Tensor, index: int, args: tuple[Any, ...], kwargs:
     dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
     if name == "unsqueeze":
         return mark._replace(dim=mark.dim + (dim % (tensor.dim() + 1) <= mark.dim))
-    dims = range(tensor.dim()) if dim is None else [dim] if isinstance(dim, int) else dim
+    dims: Sequence[int] = range(tensor.dim()) if dim is None else [dim] if isinstance(dim, int) else dim
     gone = [one % tensor.dim() for one in dims if tensor.shape[one] == 1]
     return None if mark.dim in gone else mark._replace(dim=mark.dim - sum(one < mark.dim for one in gone))
 
@@ -63,7 +65,7 @@ def _reshaped(name: str, out: Tensor, index: int, args: tuple[Any, ...], kwargs:
     tensor, mark = marked[0]
     before, after = tuple(tensor.shape[: mark.dim]), tuple(out.shape)
     if after[: mark.dim] == before and len(after) > mark.dim:
-        length, count = after[mark.dim], mark.count
+        length, count = after[mark.dim], mark.number
         if length == count or (mark.dim == 0 and count and length and length % count == 0):
             return mark
     return unknown(out, "they were merged with another dimension")
@@ -103,23 +105,23 @@ def _joined(name: str, out: Tensor, index: int, args: tuple[Any, ...], kwargs: d
 def _cut(name: str, out: Tensor, index: int, args: tuple[Any, ...], kwargs: dict[str, Any], marked: Marked) -> Mark | None:
     tensor, mark = marked[0]
     removes, starts = name in ("unbind", "select"), name in ("narrow", "select")
-    dim = kwargs.get("dim", args[1] if starts and len(args) > 1 else args[-1] if name == "unbind" and len(args) > 1 else None)
-    if dim is None:
-        dim = args[2] if len(args) > 2 and not starts else 0
-    dim %= tensor.dim()
+    at = 1 if starts or name == "unbind" else 2  # of the dimension among the arguments
+    dim = kwargs.get("dim", args[at] if len(args) > at else 0) % tensor.dim()
     if dim != mark.dim:
         return mark._replace(dim=mark.dim - 1) if removes and dim < mark.dim else mark
     if removes:
         return None
-    first = (kwargs.get("start", args[2] if len(args) > 2 else None) == 0) if starts else index == 0
     if out.shape[dim] == tensor.shape[dim]:
         return mark
-    if first and mark.count == tensor.shape[dim]:
-        return mark._replace(count=out.shape[dim])
+    first = (kwargs.get("start", args[2] if len(args) > 2 else None) == 0) if starts else index == 0
+    if first and mark.number == tensor.shape[dim]:
+        return mark._replace(number=out.shape[dim])
     return Mark(None, dim, out.shape[dim], PART)
 
 
-def _multiplied(name: str, out: Tensor, index: int, args: tuple[Any, ...], kwargs: dict[str, Any], marked: Marked) -> Mark | None:
+def _multiplied(
+    name: str, out: Tensor, index: int, args: tuple[Any, ...], kwargs: dict[str, Any], marked: Marked
+) -> Mark | None:
     """Rows that are summed over are gone; the others stay where the product has them."""
     one, other = args[-2:] if len(args) >= 2 else (args[0], next(iter(kwargs.values())))
     if name == "__rmatmul__":
@@ -145,6 +147,24 @@ def _einsum(name: str, out: Tensor, index: int, args: tuple[Any, ...], kwargs: d
     return along(out, found, name) if found else None
 
 
+def _repeated(name: str, out: Tensor, index: int, args: tuple[Any, ...], kwargs: dict[str, Any], marked: Marked) -> Mark | None:
+    tensor, mark = marked[0]
+    if name == "repeat_interleave":
+        dim = kwargs.get("dim", args[2] if len(args) > 2 else None)
+        same = dim is not None and dim % tensor.dim() != mark.dim
+    else:
+        times = args[1] if len(args) == 2 and not isinstance(args[1], int) else args[1:]
+        from_last = tensor.dim() - mark.dim
+        same = len(times) < from_last or times[-from_last] == 1
+    return along(out, marked, name, broadcast=True) if same else unknown(out, "they were repeated")
+
+
+def _broadcast(
+    name: str, out: Tensor, index: int, args: tuple[Any, ...], kwargs: dict[str, Any], marked: Marked
+) -> Mark | None:
+    return along(out, marked, name, broadcast=True)
+
+
 def _none(name: str, out: Tensor, index: int, args: tuple[Any, ...], kwargs: dict[str, Any], marked: Marked) -> Mark | None:
     return None
 
@@ -158,8 +178,8 @@ _DIM_COMES_SECOND = {"norm", "linalg_norm", "linalg_vector_norm", "quantile", "n
 _NAMES: list[tuple[Rule, str]] = [
     (
         _reduced,
-        "sum nansum mean nanmean prod max min amax amin aminmax argmax argmin any all std var std_mean var_mean norm linalg_norm "
-        "linalg_vector_norm logsumexp median nanmedian mode quantile nanquantile kthvalue count_nonzero",
+        "sum nansum mean nanmean prod max min amax amin aminmax argmax argmin any all std var std_mean var_mean norm "
+        "linalg_norm linalg_vector_norm logsumexp median nanmedian mode quantile nanquantile kthvalue count_nonzero",
     ),
     (_transposed, "transpose swapaxes swapdims t T mT H mH adjoint permute movedim moveaxis"),
     (_squeezed, "squeeze unsqueeze"),
@@ -170,6 +190,14 @@ _NAMES: list[tuple[Rule, str]] = [
     (_multiplied, "matmul mm bmm mv dot vdot __matmul__ __rmatmul__"),
     (_einsum, "einsum"),
     (indexed, "__getitem__ index_select"),
+    (_repeated, "repeat tile repeat_interleave"),
+    (
+        _broadcast,
+        "add sub mul div rsub true_divide floor_divide divide multiply subtract pow maximum minimum where eq ne lt le gt ge "
+        "lerp addcmul addcdiv masked_fill __add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __rdiv__ "
+        "__pow__ __rpow__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __and__ __or__ logical_and logical_or remainder fmod "
+        "atan2 expand",
+    ),
     (_none, "new_zeros new_ones new_empty new_full new_tensor bincount histc unique cov corrcoef"),
 ]
 RULES: dict[str, Rule] = {name: rule for rule, names in _NAMES for name in names.split()}

@@ -1,8 +1,8 @@
 """Notes of rows for tensors whose rows do not simply run along the first dimension, and which note a result gets.
 
 ``rows.py`` notes a table [N, ...] of a graph's rows. On the way from one such table to the next a module stacks, transposes and
-reshapes: a mark says in which dimension the rows run, or why they are no longer a graph's rows. What has no mark is the same on all
-workers, so whether a tensor has one must not depend on how many rows a worker has.
+reshapes: a mark says in which dimension the rows run, or why they are no longer a graph's rows. What has no mark is the same on
+all workers, so whether a tensor has one must not depend on how many rows a worker has.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class Mark(NamedTuple):
     Attributes:
         rows: which; None where they are rows of this worker, but not those of one type in their order.
         dim: the dimension along which they run.
-        count: how many. That dimension is ``count`` long, or k ``count`` with k consecutive elements for each row.
+        number: how many. That dimension is ``number`` long, or k ``number`` with k consecutive elements for each row.
         why: what was done to them, where ``rows`` is None.
     """
 
     rows: Rows | None
     dim: int
-    count: int
+    number: int
     why: str = ""
 
 
@@ -49,7 +49,7 @@ def mark_of(tensor: Any) -> Mark | None:
 
 def set_mark(tensor: Tensor, mark: Mark) -> None:
     """Note it on the tensor; tables of rows get the note of ``rows.py``."""
-    if mark.rows is not None and mark.dim == 0 and tensor.shape[0] == mark.count:
+    if mark.rows is not None and mark.dim == 0 and tensor.shape[0] == mark.number:
         tagged(tensor, mark.rows)
     else:
         setattr(tensor, _MARK, mark)
@@ -73,7 +73,7 @@ def unknown(out: Tensor, why: str) -> Mark | None:
 
 def is_plain(tensor: Tensor, mark: Mark | None) -> bool:
     """Whether it is a table of a graph's rows."""
-    return mark is not None and mark.rows is not None and mark.dim == 0 and tensor.shape[0] == mark.count
+    return mark is not None and mark.rows is not None and mark.dim == 0 and tensor.shape[0] == mark.number
 
 
 def merged(marks: list[Mark]) -> Mark:
@@ -89,13 +89,17 @@ def merged(marks: list[Mark]) -> Mark:
     return first
 
 
-def along(out: Tensor, marked: Marked, name: str) -> Mark | None:
-    """The mark of a result whose dimensions are those of its arguments, or theirs aligned at the last one."""
+def along(out: Tensor, marked: Marked, name: str, *, broadcast: bool = False) -> Mark | None:
+    """The mark of a result whose dimensions are those of its arguments, or theirs aligned at the last one.
+
+    Args:
+        broadcast: they are aligned at the last one, whatever their lengths.
+    """
     shape, found = out.shape, []
     for tensor, mark in marked:
         at, length = mark.dim, tensor.shape[mark.dim]
         aligned = len(shape) - tensor.dim() + at
-        for position in (at, aligned):
+        for position in (aligned,) if broadcast else (at, aligned):
             if 0 <= position < len(shape) and shape[position] == length:
                 found.append(mark if position == at else mark._replace(dim=position))
                 break

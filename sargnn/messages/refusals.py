@@ -23,7 +23,15 @@ RANDOM_IN_TRAINING = frozenset(
 """Functions that do so in training, or with a probability."""
 PICKS = frozenset("__getitem__ index_select flip flipud roll rot90".split())
 """Functions that pick or move rows by their number."""
-_ONLY_NAMES = frozenset("requires_grad_ retain_grad rename_ pin_memory share_memory_".split())
+_ONLY_NAMES = frozenset("rename_ share_memory_".split())
+_NO_ASSIGNMENTS = frozenset("__invert__ __index__ __int__ __iter__ __init__".split())
+
+
+def writes_to_first(name: str) -> bool:
+    """Whether a function of this name writes to its first argument."""
+    if name.startswith("__"):
+        return name in ("__setitem__", "__set__") or (name.startswith("__i") and name not in _NO_ASSIGNMENTS)
+    return name.endswith("_") and name not in _ONLY_NAMES
 
 
 def check_writes(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], path: str | None) -> None:
@@ -33,7 +41,7 @@ def check_writes(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], path:
         name: of the function, as PyTorch calls it. path: the user's file.
     """
     written: tuple[Any, ...] = ()
-    if _writes_to_first(name) or kwargs.get("inplace"):
+    if writes_to_first(name) or kwargs.get("inplace"):
         written = args[:1] or tuple(kwargs.values())[:1]
     if "out" in kwargs:
         out = kwargs["out"]
@@ -47,14 +55,6 @@ def check_writes(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], path:
         )
 
 
-def _writes_to_first(name: str) -> bool:
-    if name in _ONLY_NAMES:
-        return False
-    if name.startswith("__"):
-        return name == "__setitem__" or (name.startswith("__i") and name not in ("__invert__", "__index__", "__int__", "__iter__"))
-    return name.endswith("_") or name == "__set__"
-
-
 def check_random(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], path: str | None) -> None:
     """Refuse random numbers for rows that are not drawn by original id."""
     if name in RANDOM_IN_TRAINING and not _draws(name, args, kwargs):
@@ -62,7 +62,7 @@ def check_random(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], path:
     raise ConfigError(
         f"{name} draws numbers for the rows of this worker, which differ with the number of workers",
         given=f"{user_line(path)}: {name} of rows of the graph",
-        allowed="torch.nn.functional.dropout and nn.Dropout, whose masks are drawn by original id; random numbers of a fixed shape",
+        allowed="F.dropout and nn.Dropout, whose masks are drawn by original id; random numbers of a fixed shape",
         hint="use nn.Dropout" + (", or set this call's dropout to 0" if name in RANDOM_IN_TRAINING else ""),
     )
 

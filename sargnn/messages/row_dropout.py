@@ -1,21 +1,23 @@
-"""Dropout in a user's module, drawn by what is dropped: nodes by original id, edges by their two ends', parameters by row number.
+"""Dropout in a user's module: nodes are drawn by original id, edges by their two ends' ids, parameters by row number.
 
 The calls of one forward pass are numbered, and the number takes the place of the layer in a draw. Nodes and parameters are
 numbered together, edges apart from them: a stack with one dropout after each layer draws the masks of the built-in stack, and
-attention dropout those of the built-in attention, whichever of both the module calls first. Calls that drop nothing do not count.
+attention dropout those of the built-in attention, whichever of both the module calls first. Calls that drop nothing do not
+count.
 
 Letters: N rows, E edges, W elements of a row.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from sargnn.engine.aggregate import Engine
-from sargnn.engine.rebuild import rebuilt_by
+from sargnn.engine.rebuild import rebuild_of, rebuilt_by
 from sargnn.errors import ConfigError
 from sargnn.messages.marks import Mark, is_plain, mark_of
 from sargnn.messages.places import Places, first_node_ids
@@ -71,7 +73,7 @@ class RowDropout:
     def ids(self, mark: Mark) -> Tensor:
         """int64 [count], original ids of marked node rows."""
         assert mark.rows is not None
-        return first_node_ids(self._places, mark.rows, mark.count)
+        return first_node_ids(self._places, mark.rows, mark.number)
 
     def _draw(self, p: float, *, of_edges: bool) -> Draw:
         if of_edges:
@@ -114,15 +116,21 @@ class RowDropout:
         if out is not None:
             return out
         out = self._engine.operators.dropout(self._operators.reads(x), ids, draw)
-        if out.requires_grad and (is_shared(x) or is_kept(x)) and x.is_contiguous():
-            held, version = x.detach(), x._version
+        source = self._source(x) if out.requires_grad else None
+        return out if source is None else rebuilt_by(out, lambda: dropout_rows(source(), ids, draw))
 
-            def rebuild() -> Tensor:
-                assert held._version == version, "what rows are rebuilt from was written to"
-                return dropout_rows(held, ids, draw)
+    @staticmethod
+    def _source(x: Tensor) -> Callable[[], Tensor] | None:
+        """What gives ``x`` again in backward, where that costs no table."""
+        if not (x.is_contiguous() and (is_shared(x) or is_kept(x))):
+            return rebuild_of(x)
+        held, version = x.detach(), x._version
 
-            return rebuilt_by(out, rebuild)
-        return out
+        def again() -> Tensor:
+            assert held._version == version, "what rows are rebuilt from was written to"
+            return held
+
+        return again
 
     def _times_factor(self, x: Tensor, mark: Mark | None, draw: Draw, inplace: bool) -> Tensor:
         """In place, and in number formats that no kernel is compiled for."""
@@ -137,8 +145,8 @@ class RowDropout:
 
 def _as_table(x: Tensor, mark: Mark | None) -> Tensor:
     """``x``, its rows along the first dimension, as [N, W]."""
-    if mark is not None and not is_plain(x, mark._replace(dim=0)) and mark.count:
-        return x.reshape(mark.count, -1)
+    if mark is not None and not is_plain(x, mark._replace(dim=0)) and mark.number:
+        return x.reshape(mark.number, -1)
     if x.dim() < 2:
         return x.reshape(-1, 1)
     return x.flatten(1)
@@ -155,8 +163,9 @@ class _EdgeDropout(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        source, destination = ctx.ids
         with ctx.profile.span(NODEWISE):
-            return _drop_edges(grad, *ctx.ids, ctx.draw), None, None, None, None
+            return _drop_edges(grad, source, destination, ctx.draw), None, None, None, None
 
 
 def _drop_edges(x: Tensor, source: Tensor, destination: Tensor, draw: Draw) -> Tensor:

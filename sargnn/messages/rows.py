@@ -55,11 +55,16 @@ def is_shared(tensor: Any) -> bool:
     return bool(getattr(tensor, _SHARED, False))
 
 
+def share(tensor: Tensor) -> None:
+    """Note that others read the same memory."""
+    setattr(tensor, _SHARED, True)
+
+
 def user_line(path: str | None = None) -> str:
     """``FILE line N`` of the innermost call in the user's file.
 
     Args:
-        path: that file; the innermost file that is neither of this package nor of PyTorch nor of DGL if not given, or not there.
+        path: that file; the innermost file that is not of this package, PyTorch or DGL if not given, or not there.
     """
     found = None
     frame = sys._getframe(1)

@@ -34,12 +34,24 @@ class Report:
 
 @dataclass(frozen=True)
 class Totals:
-    """Of a plan over all workers. Attributes: rows, outputs, edges: how many. is_block: some worker computes not all its rows."""
+    """Of a plan over all workers. Attributes: rows_by_type, outputs_by_type, edges: how many there are."""
 
-    rows: int
-    outputs: int
+    rows_by_type: tuple[int, ...]
+    outputs_by_type: tuple[int, ...]
     edges: int
-    is_block: bool
+
+    @property
+    def rows(self) -> int:
+        return sum(self.rows_by_type)
+
+    @property
+    def outputs(self) -> int:
+        return sum(self.outputs_by_type)
+
+    @property
+    def is_block(self) -> bool:
+        """Whether some worker computes not all rows of the layer."""
+        return self.rows_by_type != self.outputs_by_type
 
 
 class Session:

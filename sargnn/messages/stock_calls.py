@@ -29,15 +29,14 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from sargnn.engine.aggregate import Engine
-from sargnn.engine.rebuild import rebuild_of, rebuilt_by
 from sargnn.messages import mark_rules
-from sargnn.messages.combined import COMBINED, combine
-from sargnn.messages.marks import Marked, mark_of, marked_in, set_mark
+from sargnn.messages.marks import Marked, marked_in, set_mark
 from sargnn.messages.places import Places
-from sargnn.messages.refusals import PICKS, RANDOM, RANDOM_IN_TRAINING, check_picks, check_random, check_writes
+from sargnn.messages.refusals import PICKS, RANDOM, RANDOM_IN_TRAINING, check_picks, check_random, check_writes, writes_to_first
+from sargnn.messages.row_calls import ALWAYS, HANDLERS, Handler, RowCalls
 from sargnn.messages.row_dropout import RowDropout
 from sargnn.messages.row_operators import RowOperators
-from sargnn.messages.rows import Rows, is_shared, rows_of, tagged, user_line
+from sargnn.messages.rows import Rows, is_shared, rows_of, share, user_line
 
 Observe = Callable[[int, str, str, Tensor, "Rows | None"], None]
 """(number of the result in this forward pass, function, the user's line, the result, what its rows are)."""
@@ -66,14 +65,14 @@ class StockCalls(TorchFunctionMode):
     def __init__(self, engine: Engine, places: Places, *, path: str | None, observe: Observe | None = None) -> None:
         super().__init__()
         self.engine, self.group, self.path, self.observe = engine, places.group, path, observe
-        self.operators = RowOperators(engine)
-        self.dropout = RowDropout(engine, places, self.operators, path)
+        operators = RowOperators(engine)
+        self._rows = RowCalls(places.group, operators, RowDropout(engine, places, operators, path))
         self._results = 0
         self._states: list[Tensor] = []
 
     def begin(self) -> None:
         """A forward pass begins: number its calls anew, and seed PyTorch's generator from the run's seed and the epoch."""
-        self.dropout.begin()
+        self._rows.dropout.begin()
         self._results = 0
         if not self._states:
             self._states = [torch.get_rng_state()]
@@ -98,47 +97,47 @@ class StockCalls(TorchFunctionMode):
         super().__exit__(*error)
         self.end()
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         known = _KNOWN.get(func)
         if known is None:
             known = _KNOWN[func] = _Function.of(func)
         if known.passes:
             return func(*args, **kwargs)
+        if known.writes or (kwargs and ("inplace" in kwargs or "out" in kwargs)):
+            check_writes(known.name, args, kwargs, self.path)
         marked = marked_in(args, kwargs)
         if not marked and not known.always and self.observe is None:
             return func(*args, **kwargs)
         if marked:
-            shared = any(is_shared(tensor) for tensor, _ in marked)
-            if shared:
-                check_writes(known.name, args, kwargs, self.path)
             if known.is_random:
                 check_random(known.name, args, kwargs, self.path)
             if known.picks and self.group.world > 1:
                 check_picks(known.name, args, kwargs, self.path)
         out = NotImplemented
         if known.handler is not None and (marked or known.always):
-            out = known.handler(self, known.name, func, args, kwargs)
+            out = known.handler(self._rows, known.name, func, args, kwargs)
         if out is NotImplemented:
             out = func(*args, **kwargs)
         if marked:
-            self._carry(known, out, args, kwargs, marked, shared)
+            self._carry(known, out, args, kwargs, marked)
         if self.observe is not None:
             self._report(known.name, out)
         return out
 
-    def _carry(
-        self, known: _Function, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any], marked: Marked, shared: bool
-    ) -> None:  # fmt: skip
-        """Note on results what their rows are."""
+    def _carry(self, known: _Function, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any], marked: Marked) -> None:
+        """Note on results what their rows are, and whether others read their memory."""
+        shared = [tensor for tensor, _ in marked if is_shared(tensor)]
         for index, one in enumerate(out if isinstance(out, (tuple, list)) else (out,)):
             if not isinstance(one, Tensor) or any(one is tensor for tensor, _ in marked):
                 continue
             mark = known.rule(known.name, one, index, args, kwargs, marked)
             if mark is not None:
                 set_mark(one, mark)
-            if shared and any(is_shared(tensor) and _shares_memory(one, tensor) for tensor, _ in marked):
-                _share(one)
+            if shared and any(_have_one_memory(one, tensor) for tensor in shared):
+                share(one)
 
     def _report(self, name: str, out: Any) -> None:
         assert self.observe is not None
@@ -148,119 +147,14 @@ class StockCalls(TorchFunctionMode):
                 self._results += 1
 
 
-def _shares_memory(one: Tensor, other: Tensor) -> bool:
+def _have_one_memory(one: Tensor, other: Tensor) -> bool:
     return one.layout == other.layout == torch.strided and one.untyped_storage()._cdata == other.untyped_storage()._cdata
 
 
-def _share(tensor: Tensor) -> None:
-    rows = rows_of(tensor)
-    if rows is not None:
-        tagged(tensor, rows, shared=True)
-
-
-def _dropout(calls: StockCalls, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``F.dropout(input, p, training, inplace)`` and ``torch.dropout(input, p, train)``."""
-    x = kwargs.get("input", args[0] if args else None)
-    p = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
-    training = kwargs.get("training", kwargs.get("train", args[2] if len(args) > 2 else True))
-    inplace = bool(kwargs.get("inplace", name == "dropout_"))
-    if not 0 <= p <= 1:
-        return NotImplemented
-    if not training or p == 0:
-        return x
-    return calls.dropout(x, float(p), inplace=inplace)
-
-
-def _batch_norm(calls: StockCalls, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``F.batch_norm`` and ``torch.batch_norm``, which differ in the order of their arguments."""
-    given = {**dict(zip(_norm_arguments(func), args, strict=False)), **kwargs}
-    x, mark = given["input"], mark_of(given["input"])
-    if mark is None or mark.dim != 0 or not given.get("training", False) or x.dim() < 2:
-        return NotImplemented
-    mean, variance, weight, bias = (given.get(key) for key in ("running_mean", "running_var", "weight", "bias"))
-    if any(one is not None and one.shape != (x.shape[1],) for one in (mean, variance, weight, bias)):
-        return NotImplemented
-    running = None if mean is None or variance is None else (mean, variance)
-    return calls.operators.batch_norm(x, running, weight, bias, given.get("momentum", 0.1), given.get("eps", 1e-5))
-
-
-def _norm_arguments(func: Any) -> tuple[str, ...]:
-    if func is torch.batch_norm:
-        return ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps")
-    return ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
-
-
-def _activation(calls: StockCalls, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """ReLU and ELU (alpha 1)."""
-    x = args[0] if args else kwargs["input"]
-    operators, mark = calls.operators, mark_of(x)
-    if mark is None or not operators.is_table(x, mark):
-        return NotImplemented
-    if kwargs.get("inplace") or name.endswith("_"):
-        out = operators.relu_(x) if name.startswith("relu") else None
-        return NotImplemented if out is None else out
-    if name == "elu" and kwargs.get("alpha", args[1] if len(args) > 1 else 1.0) != 1:
-        return NotImplemented
-    out = operators.activate(name, x, calls.dropout.ids(mark))
-    if out is None and name == "relu":
-        return operators.activated(func(*args, **kwargs))
-    return NotImplemented if out is None else out
-
-
-def _linear(calls: StockCalls, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``F.linear(input, weight, bias)``."""
-    given = {**dict(zip(("input", "weight", "bias"), args, strict=False)), **kwargs}
-    x = given["input"]
-    if not calls.operators.is_table(x, mark_of(x)):
-        return NotImplemented
-    out = calls.operators.linear(x, given.get("weight"), given.get("bias"))
-    return NotImplemented if out is None else out
-
-
-def _product(calls: StockCalls, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``x @ W`` with a table and a matrix of parameters."""
-    if len(args) != 2 or kwargs or not calls.operators.is_table(args[0], mark_of(args[0])):
-        return NotImplemented
-    weight = args[1]
-    if not isinstance(weight, Tensor) or weight.dim() != 2:
-        return NotImplemented
-    out = calls.operators.linear(args[0], weight.t())
-    return NotImplemented if out is None else out
-
-
-def _sum_of_two(calls: StockCalls, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``a + b`` of two tables."""
-    if len(args) != 2 or kwargs or not calls.operators.is_table(args[0], mark_of(args[0])):
-        return NotImplemented
-    out = calls.operators.add(*args)
-    return NotImplemented if out is None else out
-
-
-def _first_rows(calls: StockCalls, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``x[:n]`` is rebuilt in the way that ``x`` is."""
-    x, key = args
-    if not (isinstance(key, slice) and calls.operators.is_table(x, mark_of(x))):
-        return NotImplemented
-    out = func(x, key)
-    rebuild = rebuild_of(x) if out.requires_grad else None
-    return out if rebuild is None else rebuilt_by(out, lambda: rebuild()[key])
-
-
-def _combined(calls: StockCalls, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return combine(calls.group, name, func, args, kwargs)
-
-
-_Handler = Callable[[StockCalls, str, Any, tuple[Any, ...], dict[str, Any]], Any]
-_HANDLERS: dict[str, _Handler] = {
-    "dropout": _dropout, "dropout_": _dropout, "batch_norm": _batch_norm, "linear": _linear,
-    "relu": _activation, "relu_": _activation, "elu": _activation,
-    "matmul": _product, "mm": _product, "__matmul__": _product, "add": _sum_of_two, "__add__": _sum_of_two,
-    "__getitem__": _first_rows, **dict.fromkeys(COMBINED, _combined),
-}  # fmt: skip
 _PASSING = frozenset(
     "size dim ndimension numel nelement stride element_size is_contiguous is_floating_point is_complex get_device __len__ item "
-    "tolist __bool__ __float__ __int__ __index__ __repr__ __format__ __hash__ numpy backward register_hook retain_grad data_ptr "
-    "_set_grad_enabled is_same_size storage_offset untyped_storage new_tensor __contains__".split()
+    "tolist __bool__ __float__ __int__ __index__ __repr__ __format__ __hash__ numpy backward register_hook retain_grad "
+    "data_ptr _set_grad_enabled is_same_size storage_offset untyped_storage new_tensor __contains__".split()
 )
 _TENSOR_PROPERTIES = frozenset("T mT H mH data real imag".split())
 
@@ -272,16 +166,17 @@ class _Function:
     Attributes:
         name: as PyTorch calls it; a property's own.
         passes: nothing, ever. always: something also where no argument has a mark.
-        is_random, picks: as ``refusals`` has them.
+        writes, is_random, picks: as ``refusals`` has them.
         handler: what is done instead, if it applies. rule: which mark a result gets.
     """
 
     name: str
     passes: bool
     always: bool
+    writes: bool
     is_random: bool
     picks: bool
-    handler: _Handler | None
+    handler: Handler | None
     rule: mark_rules.Rule
 
     @classmethod
@@ -292,10 +187,9 @@ class _Function:
         if name == "__get__":
             name = func.__self__.__name__
             passes = name not in _TENSOR_PROPERTIES
-        return cls(
-            name, passes, name in ("dropout", "dropout_"), name in RANDOM or name in RANDOM_IN_TRAINING, name in PICKS,
-            _HANDLERS.get(name), mark_rules.RULES.get(name, mark_rules.default),
-        )  # fmt: skip
+        is_random = name in RANDOM or name in RANDOM_IN_TRAINING
+        rule = mark_rules.RULES.get(name, mark_rules.default)
+        return cls(name, passes, name in ALWAYS, writes_to_first(name), is_random, name in PICKS, HANDLERS.get(name), rule)
 
 
 _KNOWN: dict[Any, _Function] = {}

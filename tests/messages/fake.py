@@ -30,7 +30,8 @@ class FakePlaces:
 
 
 def calls_on(
-    *ids: Tensor, mode: str = "sar", group: Group | None = None, edges: tuple[Tensor, Tensor] | None = None, path: str | None = None
+    *ids: Tensor, mode: str = "sar", group: Group | None = None, edges: tuple[Tensor, Tensor] | None = None,
+    path: str | None = None,
 ) -> StockCalls:  # fmt: skip
     """``StockCalls`` of an engine with seed 3, in epoch 5."""
     group = group or Group.single()

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sargnn.engine.reducers.base import Tensors
 from sargnn.kernels.fused.edge_loops import NOBODY, add_to_ends, fold_max, fold_softmax
-from sargnn.shards.plan import LayerPlan, Shard
+from sargnn.shards.plan import LayerPlan
 
 if TYPE_CHECKING:
     from sargnn.engine.reducers.generic import EdgeRun
@@ -174,7 +174,7 @@ class SoftmaxSum(MessageFold):
         return state.out, (total.log_().add_(state.largest), state.out)
 
     def _by_head(self, rows: Tensor) -> Tensor:
-        return rows.view(len(rows), self.heads, -1)
+        return rows.view(len(rows), self.heads, self.width // self.heads)
 
     def backward_init(self, plan: LayerPlan, kept: Tensors, grad: Tensor) -> _SoftmaxGradients:
         log_total, out = kept
@@ -241,17 +241,6 @@ class Edges(MessageFold):
 
     def plain(self, plan: LayerPlan, run: EdgeRun, messages: Tensors) -> Tensor:
         return messages[0]
-
-
-def first_edge(plan: LayerPlan, shard: Shard) -> int:
-    """The number of a shard's first edge among this worker's: shards go in the plan's order."""
-    at = 0
-    for one in (plan.merged,) if plan.shards is None else plan.shards.values():
-        if one is shard:
-            return at
-        assert one is not None
-        at += one.block.num_edges
-    raise AssertionError("the shard is not of this plan")
 
 
 def edge_ranks(plan: LayerPlan) -> Tensor:

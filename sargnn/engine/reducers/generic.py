@@ -22,6 +22,7 @@ Letters: N input rows, M output rows, E edges, S source rows of a shard, K heads
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +30,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sargnn.engine.reducers import folds
 from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
 from sargnn.engine.reducers.folds import MessageFold
 from sargnn.kernels.base import AutogradOperation, Operation
@@ -212,7 +212,7 @@ class Generic(Reducer[Operation, list[Any], _Backward]):
         """Each fold with its messages, as [E, W], and its state."""
         at = 0
         for one, state in zip(self.messages.folds, states, strict=True):
-            yield one, tuple(m.reshape(len(m), -1) for m in messages[at : at + one.takes]), state
+            yield one, tuple(_flat(m) for m in messages[at : at + one.takes]), state
             at += one.takes
 
     def _filled(self, run: EdgeRun, rows: Tensors, dest_local: Tensors, *, leaves: bool = False) -> EdgeRun:
@@ -237,7 +237,7 @@ class Generic(Reducer[Operation, list[Any], _Backward]):
         block = shard.block
         if not block.num_edges:
             return
-        first, itemsize = folds.first_edge(plan, shard), 8
+        first, itemsize = plan.edge_run(shard).start, 8
         room = min(max(plan.num_out * self.messages.width * itemsize // 8, _LEAST_BYTES), _MOST_BYTES)
         size = max(room // (self.messages.width * itemsize * _COPIES), 256)
         dst = block.dst_per_edge().to(torch.int32)
@@ -251,3 +251,8 @@ class Generic(Reducer[Operation, list[Any], _Backward]):
             if one.is_floating_point():
                 return one
         return torch.empty(0, device=plan.node_ids.device)
+
+
+def _flat(messages: Tensor) -> Tensor:
+    """[E, W]."""
+    return messages.reshape(len(messages), math.prod(messages.shape[1:]))

@@ -1,42 +1,77 @@
-"""Sums over edges by the compiled loops of ``sum_loops``."""
+"""Sums over edges by the compiled loops of ``sum_loops`` and, with weights, ``weighted_sum_loops``."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import torch
 from torch import Tensor
 
 from sargnn.kernels.block import EdgeBlock
-from sargnn.kernels.fused import sum_loops
+from sargnn.kernels.fused import sum_loops, weighted_sum_loops
 from sargnn.kernels.fused.block_arrays import ALL_ROWS, chunks_of_block, listed_rows, numpy_of
-from sargnn.kernels.operations import SumOperation
+from sargnn.kernels.operations import WeightedSumOperation
 
 
-class FusedSum(SumOperation):
-    """Needs no temporary."""
+class FusedSum(WeightedSumOperation):
+    """Needs no temporary. With weights, backward reads ``EdgeBlock.t_edge``, 4 bytes an edge, made the first time."""
 
-    samples = staticmethod(sum_loops.samples)
+    @staticmethod
+    def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
+        """The compiled functions with arguments of the types that they are called with."""
+        return sum_loops.samples(dtype) + weighted_sum_loops.samples(dtype)
 
-    def forward(self, block: EdgeBlock, src: Tensor, out: Tensor, scale: Tensor | None = None) -> None:
-        if block.num_edges:
-            sum_loops.add_sums(
-                chunks_of_block(block, "forward"), listed_rows(block), block.indptr.numpy(), block.src.numpy(),
-                numpy_of(src), _factors(scale, src), numpy_of(out),
+    def forward(
+        self, block: EdgeBlock, src: Tensor, out: Tensor, scale: Tensor | None = None, *, weight: Tensor | None = None
+    ) -> None:
+        if not block.num_edges:
+            return
+        edges = chunks_of_block(block, "forward"), listed_rows(block), block.indptr.numpy(), block.src.numpy()
+        if weight is None:
+            sum_loops.add_sums(*edges, numpy_of(src), _factors(scale, src), numpy_of(out))
+        else:
+            weights = _weights(weight, block, src)
+            weighted_sum_loops.add_weighted_sums(
+                *edges, numpy_of(src), _factors(scale, src), weights, ALL_ROWS, numpy_of(out)
             )  # fmt: skip
 
-    def backward(self, block: EdgeBlock, grad: Tensor, out: Tensor, scale: Tensor | None = None, *, add: bool = False) -> None:
+    def backward(
+        self, block: EdgeBlock, grad: Tensor, out: Tensor, scale: Tensor | None = None, *, add: bool = False,
+        weight: Tensor | None = None,
+    ) -> None:  # fmt: skip
         if not block.num_edges:
             if not add:
                 out.zero_()
             return
-        edges = chunks_of_block(block, "backward"), block.t_indptr.numpy(), block.t_dst.numpy()
-        if add:
-            assert scale is None
-            chunks, *ends = edges
-            sum_loops.add_sums(chunks, ALL_ROWS, *ends, numpy_of(grad), _factors(None, grad), numpy_of(out))
+        chunks, *ends = chunks_of_block(block, "backward"), block.t_indptr.numpy(), block.t_dst.numpy()
+        values, factors, target = numpy_of(grad), _factors(scale, grad), numpy_of(out)
+        assert not add or scale is None
+        if weight is not None:
+            weights = _weights(weight, block, grad), block.t_edge.numpy()
+            if add:
+                weighted_sum_loops.add_weighted_sums(chunks, ALL_ROWS, *ends, values, factors, *weights, target)
+            else:
+                weighted_sum_loops.write_weighted_sums(chunks, *ends, values, factors, *weights, target)
+        elif add:
+            sum_loops.add_sums(chunks, ALL_ROWS, *ends, values, factors, target)
         else:
-            sum_loops.write_sums(*edges, numpy_of(grad), _factors(scale, grad), numpy_of(out))
+            sum_loops.write_sums(chunks, *ends, values, factors, target)
+
+    def weight_gradient(self, block: EdgeBlock, src: Tensor, grad: Tensor, out: Tensor, scale: Tensor | None = None) -> None:
+        if block.num_edges:
+            weighted_sum_loops.write_weight_gradients(
+                chunks_of_block(block, "forward"), listed_rows(block), block.indptr.numpy(), block.src.numpy(),
+                numpy_of(src), numpy_of(grad), _factors(scale, src), numpy_of(out),
+            )  # fmt: skip
 
 
 def _factors(scale: Tensor | None, like: Tensor) -> np.ndarray:
     """``scale`` as the loops take it: empty for ones."""
     return np.empty(0, numpy_of(like).dtype) if scale is None else numpy_of(scale)
+
+
+def _weights(weight: Tensor, block: EdgeBlock, like: Tensor) -> np.ndarray:
+    """``weight`` as the loops take it, which check nothing."""
+    assert weight.shape == (block.num_edges,) and weight.dtype == like.dtype
+    return numpy_of(weight)

@@ -7,31 +7,50 @@ The accumulator stays in registers: a destination row is cut into tiles of up to
 edges once. A width that is no multiple of a vector ends in a vector that overlaps the one before: both hold the same sums, so
 it does not matter which is stored last. A row must be at least one vector wide.
 
-All three take ((out, src, stride, indices, start, end, limit, width, weight), scale): addresses, bytes, edge numbers.
+These take ((out, src, stride, indices, start, end, limit, width, weight), scale): addresses, bytes, edge numbers.
+
+Weights of edges: ``add_edge_weighted_row`` takes weight[e] in place of weight[indices[e]]. Where the edges go in another order
+than their weights, ``places`` says which is whose: weight[places[e]], for ``add_placed_row`` and ``write_placed_row``, and
+weight[places[e]] * scales[indices[e]] for ``write_scaled_placed_row``; the addresses of places and scales come after weight.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from sargnn.kernels.fused.vector_code import VECTOR_BYTES, VectorCode, const, vector_intrinsic
+from llvmlite import ir
+
+from sargnn.kernels.fused.vector_code import AHEAD, VECTOR_BYTES, VectorCode, const, vector_intrinsic
 
 TILE = 8
 """Vectors of an accumulator. Sixteen, which AVX-512's registers would hold too, were slower at 256 features in fp32."""
 
 
-def _row(v: VectorCode, integers: Any, scale: Any, *, accumulate: bool, weighted: bool) -> None:
-    """The loop over tiles, each a switch on the number of vectors that are left."""
-    width, b = integers[7], v.b
-    scales = v.splat(scale)
+Factor = Callable[[VectorCode, Any, Any], Any]
+"""(code, edge, index) -> the number that multiplies the edge's row."""
+
+
+def _each_tile(v: VectorCode, width: Any, emit: Callable[[int, Any, Any], None], *, overlaps: bool) -> None:
+    """The loop over a row's tiles, a switch on the number of vectors that are left.
+
+    Args:
+        width: bytes of a row.
+        emit: called once for each number of vectors, with it, where the tile begins, and where its last vector does if rows end
+            in a vector that overlaps the one before.
+        overlaps: whether they do.
+    """
+    b = v.b
     position = v.variable(const(0))
     head, last, done = (b.append_basic_block(name) for name in ("tile", "tile.next", "tile.done"))
     b.branch(head)
     b.position_at_end(head)
     base = position.get()
     needed = b.sdiv(b.add(b.sub(width, base), const(VECTOR_BYTES - 1)), const(VECTOR_BYTES))
-    # Never leaves a single vector to the last tile: it would overlap a tile that is stored already.
-    most = b.select(b.icmp_signed("==", needed, const(TILE + 1)), const(TILE - 1), const(TILE))
+    most: Any = const(TILE)
+    if overlaps:
+        # Never leaves a single vector to the last tile: it would overlap a tile that is stored already.
+        most = b.select(b.icmp_signed("==", needed, const(TILE + 1)), const(TILE - 1), const(TILE))
     vectors = v.smaller(needed, most)
     final = v.smaller(v.at(base, b.sub(vectors, const(1)), VECTOR_BYTES), b.sub(width, const(VECTOR_BYTES)))
     switch = b.switch(vectors, done)
@@ -39,8 +58,7 @@ def _row(v: VectorCode, integers: Any, scale: Any, *, accumulate: bool, weighted
         block = b.append_basic_block(f"tile.{count}")
         switch.add_case(const(count), block)
         b.position_at_end(block)
-        offsets = [b.add(base, const(VECTOR_BYTES * k)) for k in range(count - 1)] + [final]
-        _tile(v, integers, scales, offsets, accumulate=accumulate, weighted=weighted)
+        emit(count, base, final)
         b.branch(last)
     b.position_at_end(last)
     following = v.at(base, vectors, VECTOR_BYTES)
@@ -49,8 +67,23 @@ def _row(v: VectorCode, integers: Any, scale: Any, *, accumulate: bool, weighted
     b.position_at_end(done)
 
 
-def _tile(v: VectorCode, integers: Any, scales: Any, offsets: list[Any], *, accumulate: bool, weighted: bool) -> None:
-    out, src, stride, indices, start, end, limit, _, weight = integers
+def _row(
+    v: VectorCode, integers: Any, scale: Any, *, accumulate: bool, factor: Factor | None = None, fused: bool = True
+) -> None:  # fmt: skip
+    """A row's sums. ``fused``: products are rounded together with the sums that they are added to."""
+    scales = v.splat(scale)
+
+    def emit(count: int, base: Any, final: Any) -> None:
+        offsets = [v.b.add(base, const(VECTOR_BYTES * k)) for k in range(count - 1)] + [final]
+        _tile(v, integers, scales, offsets, accumulate=accumulate, factor=factor, fused=fused)
+
+    _each_tile(v, integers[7], emit, overlaps=True)
+
+
+def _tile(
+    v: VectorCode, integers: Any, scales: Any, offsets: list[Any], *, accumulate: bool, factor: Factor | None, fused: bool
+) -> None:  # fmt: skip
+    out, src, stride, indices, start, end, limit = integers[:7]
     b = v.b
     sums = [v.variable(v.constant(0.0)) for _ in offsets]
     with v.loop(start, end) as edge:
@@ -59,11 +92,14 @@ def _tile(v: VectorCode, integers: Any, scales: Any, offsets: list[Any], *, accu
         for offset in offsets:
             v.prefetch(b.add(ahead, offset))
         values = [v.load(b.add(row, offset)) for offset in offsets]
-        if weighted:
-            factor = v.splat(v.load_scalar(v.at(weight, index, v.item)))
-            values = [b.fmul(value, factor) for value in values]
+        factors = None if factor is None else v.splat(factor(v, edge, index))
         for total, value in zip(sums, values, strict=True):
-            total.set(b.fadd(total.get(), value))
+            if factors is None:
+                total.set(b.fadd(total.get(), value))
+            elif fused:
+                total.set(v.multiply_add(value, factors, total.get()))
+            else:
+                total.set(b.fadd(total.get(), b.fmul(value, factors)))
     results = [b.fmul(total.get(), scales) for total in sums]
     if accumulate:
         # All loads come before all stores: the last vector may overlap the one before.
@@ -72,16 +108,89 @@ def _tile(v: VectorCode, integers: Any, scales: Any, offsets: list[Any], *, accu
         v.store(result, b.add(out, offset))
 
 
+def _of_place(weight: Any, places: Any, limit: Any) -> Factor:
+    """weight[places[e]], fetched ahead: the edges of one row have their weights far apart."""
+
+    def factor(v: VectorCode, edge: Any, index: Any) -> Any:
+        ahead = v.smaller(v.b.add(edge, const(2 * AHEAD)), v.b.sub(limit, const(1)))
+        v.prefetch(v.at(weight, v.index(places, ahead), v.item))
+        return v.load_scalar(v.at(weight, v.index(places, edge), v.item))
+
+    return factor
+
+
 @vector_intrinsic
 def add_row(v: VectorCode, integers: Any, scale: Any) -> None:
-    _row(v, integers, scale, accumulate=True, weighted=False)
+    _row(v, integers, scale, accumulate=True)
 
 
 @vector_intrinsic
 def write_row(v: VectorCode, integers: Any, scale: Any) -> None:
-    _row(v, integers, scale, accumulate=False, weighted=False)
+    _row(v, integers, scale, accumulate=False)
 
 
 @vector_intrinsic
 def write_weighted_row(v: VectorCode, integers: Any, scale: Any) -> None:
-    _row(v, integers, scale, accumulate=False, weighted=True)
+    def factor(v: VectorCode, edge: Any, index: Any) -> Any:
+        return v.load_scalar(v.at(integers[8], index, v.item))
+
+    _row(v, integers, scale, accumulate=False, factor=factor, fused=False)
+
+
+@vector_intrinsic
+def add_edge_weighted_row(v: VectorCode, integers: Any, scale: Any) -> None:
+    def factor(v: VectorCode, edge: Any, index: Any) -> Any:
+        return v.load_scalar(v.at(integers[8], edge, v.item))
+
+    _row(v, integers, scale, accumulate=True, factor=factor)
+
+
+@vector_intrinsic
+def add_placed_row(v: VectorCode, integers: Any, scale: Any) -> None:
+    *_, limit, _, weight, places = integers
+    _row(v, integers, scale, accumulate=True, factor=_of_place(weight, places, limit))
+
+
+@vector_intrinsic
+def write_placed_row(v: VectorCode, integers: Any, scale: Any) -> None:
+    *_, limit, _, weight, places = integers
+    _row(v, integers, scale, accumulate=False, factor=_of_place(weight, places, limit))
+
+
+@vector_intrinsic
+def write_scaled_placed_row(v: VectorCode, integers: Any, scale: Any) -> None:
+    *_, limit, _, weight, places, of_rows = integers
+    placed = _of_place(weight, places, limit)
+
+    def factor(v: VectorCode, edge: Any, index: Any) -> Any:
+        return v.b.fmul(placed(v, edge, index), v.load_scalar(v.at(of_rows, index, v.item)))
+
+    _row(v, integers, scale, accumulate=False, factor=factor)
+
+
+@vector_intrinsic
+def write_edge_dots(v: VectorCode, integers: Any, scale: Any) -> None:
+    """``out[e] = scale * <own, src[indices[e], :]>`` for e in [start, end); rows of any width.
+
+    Arguments: out, own, src, stride, indices, start, end, limit, width.
+    """
+    out, own, src, stride, indices, start, end, limit, width = integers
+    b = v.b
+
+    def emit(count: int, base: Any, final: Any) -> None:
+        offsets = [b.add(base, const(VECTOR_BYTES * k)) for k in range(count)]
+        rest = v.lanes_below(b.sdiv(b.sub(width, offsets[-1]), const(v.item)))
+        masks = [None] * (count - 1) + [rest]
+        mine = [v.load(b.add(own, offset), mask) for offset, mask in zip(offsets, masks, strict=True)]
+        begins = b.icmp_signed("==", base, const(0))
+        with v.loop(start, end) as edge:
+            row, ahead = v.at(src, v.index(indices, edge), stride), v.row_ahead(src, stride, indices, edge, limit)
+            products = v.constant(0.0)
+            for offset, mask, one in zip(offsets, masks, mine, strict=True):
+                v.prefetch(b.add(ahead, offset))
+                products = v.multiply_add(v.load(b.add(row, offset), mask), one, products)
+            slot = v.at(out, edge, v.item)
+            before = b.select(begins, ir.Constant(v.scalar, 0.0), v.load_scalar(slot))
+            v.store_scalar(b.fadd(before, b.fmul(v.sum_lanes(products), scale)), slot)
+
+    _each_tile(v, width, emit, overlaps=False)

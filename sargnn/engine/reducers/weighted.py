@@ -1,0 +1,148 @@
+"""Sums and means over in-neighbours with a weight for each edge.
+
+Letters: N input rows, M output rows, E edges of the worker, F features.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
+from sargnn.errors import KernelError
+from sargnn.kernels.base import AutogradOperation, Operation
+from sargnn.kernels.operations import WeightedSumOperation
+from sargnn.shards.plan import LayerPlan, Shard
+
+
+@dataclass(frozen=True)
+class WeightedState:
+    """Forward and backward alike.
+
+    Attributes:
+        rows: [M, F], the sums so far; backward the output's gradient.
+        weight: w [E]. scale: c [M]; None for ones.
+        d_weight: [E], the weights' gradients so far; None forward, and where they are not wanted.
+    """
+
+    rows: Tensor
+    weight: Tensor
+    scale: Tensor | None
+    d_weight: Tensor | None = None
+
+
+class WeightedSum(Reducer[WeightedSumOperation, WeightedState, WeightedState]):
+    """``out_i = c_i * sum of w_e z_j over edges e from j to i``, c_i = 1; isolated destinations give zeros.
+
+    ``exchanged`` is (z [N, F],), ``dest_local`` is (w,): [E], of the rows' dtype, in the worker's numbering of edges
+    (``LayerPlan.edge_runs``).
+
+    Backward: ``d z_j = sum of c_i w_e g_i over edges j -> i``: without gradients of the weights no source row is needed (case
+    1). ``d w_e = c_i <g_i, z_j>`` needs them (case 2).
+    Saves the weights, which the caller has, and in case 2 what the mode says. Memory beside input and output: d w.
+
+    Args:
+        learned: whether the weights need a gradient, the same on all ranks.
+    """
+
+    name = "weighted_sum"
+    operation = "sum"
+    linear = True
+
+    def __init__(self, *, learned: bool) -> None:
+        self.needs_src_in_backward = learned
+
+    def scale(self, plan: LayerPlan, like: Tensor) -> Tensor | None:
+        """c [M] in the dtype of ``like``; None for ones."""
+        return None
+
+    def init(self, fold: Fold[WeightedSumOperation], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> WeightedState:
+        (weight,) = dest_local
+        assert len(weight) == fold.plan.num_edges and (self.needs_src_in_backward or not weight.requires_grad)
+        if not takes_weights(fold.operation):
+            raise _no_weights(type(fold.operation).__name__)
+        total = fold.pool.zeros(fold.plan.num_out, exchanged[0].shape[1], exchanged[0])
+        return WeightedState(total, weight.contiguous(), self.scale(fold.plan, total))
+
+    def step(
+        self,
+        fold: Fold[WeightedSumOperation],
+        shard: Shard,
+        rows: Tensors,
+        dest_local: Tensors,
+        params: Tensors,
+        state: WeightedState,
+    ) -> None:
+        weight = state.weight[fold.plan.edge_run(shard)]
+        fold.operation.forward(shard.block, rows[0], state.rows, state.scale, weight=weight)
+
+    def finish(
+        self, fold: Fold[WeightedSumOperation], dest_local: Tensors, params: Tensors, state: WeightedState
+    ) -> tuple[Tensors, Tensors]:
+        # Of case 1 nothing but statistics is saved.
+        return (state.rows,), () if self.needs_src_in_backward else (state.weight,)
+
+    def backward_init(self, fold: Fold[WeightedSumOperation], saved: Saved, grads: Tensors) -> WeightedState:
+        grad = grads[0].contiguous()
+        (weight,) = saved.dest_local if self.needs_src_in_backward else saved.stats
+        d_weight = weight.new_zeros(len(weight)) if self.needs_src_in_backward else None
+        return WeightedState(grad, weight.contiguous(), self.scale(fold.plan, grad), d_weight)
+
+    def backward_step(
+        self,
+        fold: Fold[WeightedSumOperation],
+        shard: Shard,
+        rows: Tensors | None,
+        saved: Saved,
+        state: WeightedState,
+        out: Tensors | None,
+    ) -> None:
+        run = fold.plan.edge_run(shard)
+        if out is not None:
+            fold.operation.backward(shard.block, state.rows, out[0], state.scale, weight=state.weight[run])
+        if state.d_weight is not None and rows is not None:
+            fold.operation.weight_gradient(shard.block, rows[0], state.rows, state.d_weight[run], state.scale)
+
+    def backward_finish(self, saved: Saved, state: WeightedState) -> tuple[Tensors, Tensors]:
+        return () if state.d_weight is None else (state.d_weight,), ()
+
+    def autograd_forward(
+        self,
+        plan: LayerPlan,
+        operation: AutogradOperation,
+        shard: Shard,
+        rows: Tensors,
+        dest_local: Tensors,
+        params: Tensors,
+    ) -> Tensors:
+        if not takes_weights(operation):
+            raise _no_weights(getattr(operation, "__name__", str(operation)))
+        total = operation(shard.block, rows[0], dest_local[0])
+        scale = self.scale(plan, total)
+        return (total if scale is None else total * scale[:, None],)
+
+
+class WeightedMean(WeightedSum):
+    """``out_i = (1 / |N(i)|) sum of w_e z_j``: divided by the in-degree in the whole graph, not by the sum of weights."""
+
+    name = "weighted_mean"
+
+    def scale(self, plan: LayerPlan, like: Tensor) -> Tensor:
+        return plan.in_degrees.clamp(min=1).to(like.dtype).reciprocal_()
+
+
+def takes_weights(operation: Operation | AutogradOperation) -> bool:
+    """Whether what a kernel runs for ``sum`` takes a weight for each edge; one from outside of the package need not."""
+    declared: bool | None = getattr(operation, "takes_weights", None)
+    return "weight" in inspect.signature(operation).parameters if callable(operation) and declared is None else bool(declared)
+
+
+def _no_weights(name: str) -> KernelError:
+    return KernelError(
+        "This kernel sums rows without weights.",
+        given=name,
+        allowed="operations that extend WeightedSumOperation; for domain_parallel a function (block, src, weight=None)",
+        hint="kernel=auto",
+    )

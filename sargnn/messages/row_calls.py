@@ -1,0 +1,140 @@
+"""What a user's module calls of PyTorch, done by the engine instead where it concerns rows; each with PyTorch's arguments.
+
+A handler answers ``NotImplemented`` where PyTorch's own function is to be called, also where the arguments are wrong, so that
+the message is PyTorch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sargnn.comm.group import Group
+from sargnn.engine.rebuild import rebuild_of, rebuilt_by
+from sargnn.messages.combined import COMBINED, combine
+from sargnn.messages.marks import mark_of
+from sargnn.messages.row_dropout import RowDropout
+from sargnn.messages.row_operators import RowOperators
+
+
+@dataclass(frozen=True)
+class RowCalls:
+    """What handlers work with.
+
+    Attributes:
+        group: the workers. operators: of tables of rows. dropout: of anything.
+    """
+
+    group: Group
+    operators: RowOperators
+    dropout: RowDropout
+
+
+Handler = Callable[[RowCalls, str, Any, tuple[Any, ...], dict[str, Any]], Any]
+"""(what to work with, the function's name, the function, args, kwargs) to its result."""
+
+
+def _dropout(rows: RowCalls, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``F.dropout(input, p, training, inplace)`` and ``torch.dropout(input, p, train)``."""
+    x = kwargs.get("input", args[0] if args else None)
+    p = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
+    training = kwargs.get("training", kwargs.get("train", args[2] if len(args) > 2 else True))
+    inplace = bool(kwargs.get("inplace", name == "dropout_"))
+    if not 0 <= p <= 1:
+        return NotImplemented
+    if not training or p == 0:
+        return x
+    return rows.dropout(x, float(p), inplace=inplace)
+
+
+def _batch_norm(rows: RowCalls, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``F.batch_norm`` and ``torch.batch_norm``, which differ in the order of their arguments."""
+    given = {**dict(zip(_norm_arguments(func), args, strict=False)), **kwargs}
+    x, mark = given["input"], mark_of(given["input"])
+    if mark is None or mark.dim != 0 or not given.get("training", False) or x.dim() < 2:
+        return NotImplemented
+    mean, variance, weight, bias = (given.get(key) for key in ("running_mean", "running_var", "weight", "bias"))
+    if any(one is not None and one.shape != (x.shape[1],) for one in (mean, variance, weight, bias)):
+        return NotImplemented
+    running = None if mean is None or variance is None else (mean, variance)
+    return rows.operators.batch_norm(x, running, weight, bias, given.get("momentum", 0.1), given.get("eps", 1e-5))
+
+
+def _norm_arguments(func: Any) -> tuple[str, ...]:
+    if func is torch.batch_norm:
+        return ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps")
+    return ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
+
+
+def _activation(rows: RowCalls, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """ReLU and ELU (alpha 1)."""
+    x = args[0] if args else kwargs["input"]
+    operators, mark = rows.operators, mark_of(x)
+    if mark is None or not operators.is_table(x, mark):
+        return NotImplemented
+    if kwargs.get("inplace") or name.endswith("_"):
+        out = operators.relu_(x) if name.startswith("relu") else None
+        return NotImplemented if out is None else out
+    if name == "elu" and kwargs.get("alpha", args[1] if len(args) > 1 else 1.0) != 1:
+        return NotImplemented
+    out = operators.activate(name, x, rows.dropout.ids(mark))
+    if out is None and name == "relu":
+        return operators.activated(func(*args, **kwargs))
+    return NotImplemented if out is None else out
+
+
+def _linear(rows: RowCalls, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``F.linear(input, weight, bias)``."""
+    given = {**dict(zip(("input", "weight", "bias"), args, strict=False)), **kwargs}
+    x = given["input"]
+    if not rows.operators.is_table(x, mark_of(x)):
+        return NotImplemented
+    out = rows.operators.linear(x, given.get("weight"), given.get("bias"))
+    return NotImplemented if out is None else out
+
+
+def _product(rows: RowCalls, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x @ W`` with a table and a matrix of parameters."""
+    if len(args) != 2 or kwargs or not rows.operators.is_table(args[0], mark_of(args[0])):
+        return NotImplemented
+    weight = args[1]
+    if not isinstance(weight, Tensor) or weight.dim() != 2:
+        return NotImplemented
+    out = rows.operators.linear(args[0], weight.t())
+    return NotImplemented if out is None else out
+
+
+def _sum_of_two(rows: RowCalls, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``a + b`` of two tables."""
+    if len(args) != 2 or kwargs or not rows.operators.is_table(args[0], mark_of(args[0])):
+        return NotImplemented
+    out = rows.operators.add(*args)
+    return NotImplemented if out is None else out
+
+
+def _first_rows(rows: RowCalls, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x[:n]`` is rebuilt in the way that ``x`` is."""
+    x, key = args
+    if not (isinstance(key, slice) and rows.operators.is_table(x, mark_of(x))):
+        return NotImplemented
+    out = func(x, key)
+    rebuild = rebuild_of(x) if out.requires_grad else None
+    return out if rebuild is None else rebuilt_by(out, lambda: rebuild()[key])
+
+
+def _combined(rows: RowCalls, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return combine(rows.group, name, func, args, kwargs)
+
+
+HANDLERS: dict[str, Handler] = {
+    "dropout": _dropout, "dropout_": _dropout, "batch_norm": _batch_norm, "linear": _linear,
+    "relu": _activation, "relu_": _activation, "elu": _activation,
+    "matmul": _product, "mm": _product, "__matmul__": _product, "add": _sum_of_two, "__add__": _sum_of_two,
+    "__getitem__": _first_rows, **dict.fromkeys(COMBINED, _combined),
+}  # fmt: skip
+ALWAYS = frozenset(("dropout", "dropout_"))
+"""Functions that are handled also where no argument has rows."""

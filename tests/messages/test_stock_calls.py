@@ -1,0 +1,109 @@
+"""What all of a module's calls have in common: one answer on all workers, one stream of random numbers, and who may watch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sargnn.comm.group import Group
+from sargnn.messages.replaced import describe_replaced
+from sargnn.messages.rows import Rows, rows_of, tagged
+from sargnn.messages.stock_calls import StockCalls, paused
+from tests.messages.fake import FakePlaces, calls_on, rows
+from tests.pool import pool
+
+VALUES = torch.tensor([3, 1, 4, 1, 5])
+CUTS = (0, 3, 3, 5)
+
+
+def ask(group: Group) -> list[Any]:
+    own = slice(*CUTS[group.rank : group.rank + 2]) if group.world > 1 else slice(None)
+    x = tagged(VALUES[own].clone(), Rows("nodes"))
+    table = tagged(torch.stack([VALUES, -VALUES], 1)[own].double(), Rows("nodes"))
+    with calls_on(torch.arange(5)[own], group=group):
+        found: list[Any] = [
+            bool((x == 5).any()), bool((x == 9).any()), bool(torch.all(x > 0)), bool((x > 1).all()), (x == 1).sum(), x.sum(),
+            x.max(), torch.min(x), torch.count_nonzero(x == 1), (table > 0).any(0), (table > 0).all(dim=0, keepdim=True),
+            table.amax(0), table.amin(dim=(0, 1)), table.min(), torch.equal(x, x), torch.allclose(table, table.abs()),
+            bool(table.isnan().any()), torch.any(table > 4.5), (table != 0).sum(0),
+        ]  # fmt: skip
+        assert rows_of((table > 0).any(1)) == Rows("nodes") and len((table > 0).any(1)) == len(x)
+        assert rows_of(table.max(1)[0]) == Rows("nodes")
+    return [one.tolist() if isinstance(one, Tensor) else one for one in found]
+
+
+def test_questions_about_all_rows_have_one_answer() -> None:
+    """Also where a worker has no rows."""
+    (one,) = pool(1)(ask)
+    assert one[:6] == [True, False, True, False, 2, 14] and one[6:9] == [5, 1, 2] and one[14:16] == [True, False]
+    for answer in pool(3)(ask):
+        assert answer == one
+
+
+def test_random_numbers_of_a_fixed_shape() -> None:
+    """The same in each forward pass of an epoch, others in the next one; the generator outside goes on where it was."""
+    calls = calls_on(torch.arange(3))
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    with calls:
+        first = torch.rand(8)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(2)
+    with calls:
+        assert torch.equal(torch.rand(8), first)
+    calls.engine.epoch += 1
+    with calls:
+        assert not torch.equal(torch.rand(8), first)
+    calls.engine.epoch, calls.engine.seed = 5, 4
+    with calls:
+        assert not torch.equal(torch.rand(8), first)
+
+
+def test_results_are_observed() -> None:
+    seen: list[tuple[int, str, str, Tensor, Rows | None]] = []
+    base = calls_on(torch.arange(3))
+    calls = StockCalls(base.engine, FakePlaces(torch.arange(3)), path=__file__, observe=lambda *one: seen.append(one))
+    x, weight = rows(3, 4), torch.ones(4, 2, dtype=torch.float64)
+    for _ in range(2):
+        seen.clear()
+        with calls:
+            h = x @ weight
+            h.size(0)
+            h.sum(0), weight.T
+    assert [(number, name) for number, name, *_ in seen] == [(0, "matmul"), (1, "sum"), (2, "T")]
+    assert seen[0][4] == Rows("nodes") and seen[1][4] is None and seen[0][3] is h
+    assert seen[0][2].startswith(f"{__file__} line ")
+
+
+def test_paused() -> None:
+    x = rows(300, 8)
+    with calls_on(torch.arange(300)):
+        with paused():
+            assert rows_of(x * 2) is None and rows_of(torch.rand_like(x)) is None
+        assert rows_of(x * 2) == Rows("nodes")
+    with paused():
+        assert rows_of(x * 2) is None
+
+
+def test_expressions_that_are_no_tensors_get_their_own_calls() -> None:
+    class Lazy:
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> str:
+            assert not torch._C._len_torch_function_stack()
+            return func.__name__
+
+    with calls_on(torch.arange(3)):
+        assert F.leaky_relu(Lazy(), 0.2) == "leaky_relu"  # type: ignore[arg-type]
+        assert F.batch_norm(Lazy(), None, None, training=True) == "batch_norm"  # type: ignore[arg-type]
+
+
+def test_what_is_replaced() -> None:
+    module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.ReLU(), nn.Dropout(0.25), nn.Sequential(nn.Dropout(0)))
+    assert describe_replaced(module) == [
+        "nn.Dropout 3 (p = 0.25), 4.0 (p = 0): masks are drawn by original id",
+        "nn.BatchNorm 1: statistics are over the rows of all workers",
+    ]
+    assert describe_replaced(nn.Linear(2, 2)) == []
