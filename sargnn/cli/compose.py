@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 from sargnn.cli.allowed_values import settings_class
 from sargnn.cli.conf_files import broken_yaml, show_path
 from sargnn.cli.conf_folders import EXAMPLES, OVERRIDING, ConfFolders, find_folders
-from sargnn.cli.overrides import list_values, parse_overrides, quoted, read_overrides, readable, unreadable
+from sargnn.cli.overrides import as_typed, list_values, parse_overrides, quoted, read_overrides, readable, unreadable
 from sargnn.cli.unknown import unknown_option, unknown_setting
 from sargnn.errors import ConfigError, nearest
 
@@ -83,18 +83,18 @@ def sweep_points(
     folders = folders or find_folders()
     parsed = parse_overrides(overrides) if multirun else read_overrides(overrides)
     swept = [one for one in parsed if one.is_sweep_override()]
-    single = [str(one.input_line) for one in parsed if not one.is_sweep_override()]
+    single = [as_typed(str(one.input_line)) for one in parsed if not one.is_sweep_override()]
     config = _composed(verb, single, folders, with_hydra=True)
     mode = OmegaConf.select(config, "hydra.mode")
     if not multirun and "MULTIRUN" not in str(mode):
         return None
     params: dict[str, Any] = dict(OmegaConf.select(config, "hydra.sweeper.params") or {})
-    given = {one.get_key_element() for one in parsed}
+    given = {as_typed(one.get_key_element()) for one in parsed}
     lists = [
         [f"{key}={value}" for value in _values(key, values, folders)] for key, values in params.items() if key not in given
     ]
     for one in swept:
-        key = one.get_key_element()
+        key = as_typed(one.get_key_element())
         lists.append([f"{key}={value}" for value in list_values(one, folders)])
     points = [(*single, *point) for point in itertools.product(*lists)]
     if not points:

@@ -29,6 +29,11 @@ def readable(overrides: Sequence[str]) -> list[str]:
     return [_with_home(f"++{one}" if one.startswith(_FREE_KEYS) else one) for one in overrides]
 
 
+def as_typed(word: str) -> str:
+    """An override, or its key, without the ``++`` that ``readable`` puts before it."""
+    return word[2:] if word.startswith("++") and word[2:].startswith(_FREE_KEYS) else word
+
+
 def _with_home(override: str) -> str:
     key, equals, value = override.partition("=")
     if not equals or not value.startswith("~") or "," in value or (path := os.path.expanduser(value)) == value:

@@ -76,7 +76,7 @@ def _apply(mapping: dict[str, Any], changes: Sequence[str], folders: ConfFolders
     if not changes:
         return
     from sargnn.cli.compose import NOT_OF_A_RUN, compose_verb
-    from sargnn.cli.overrides import read_overrides
+    from sargnn.cli.overrides import as_typed, read_overrides
     from sargnn.cli.unknown import read_known, unknown_setting
 
     changes = [f"dataset.{one}" if one.startswith("task=") else one for one in changes]  # as where a run is composed
@@ -84,12 +84,12 @@ def _apply(mapping: dict[str, Any], changes: Sequence[str], folders: ConfFolders
     groups_of_run = folders.groups("train")
     chosen = {one.get_key_element() for one in parsed} & groups_of_run.keys()
     keys: list[str] | None = None
-    composed = [str(one.input_line) for one in parsed if one.get_key_element().partition(".")[0] in chosen]
+    composed = [word for one in parsed if (word := as_typed(str(one.input_line))).partition("=")[0].partition(".")[0] in chosen]
     if composed:
         fresh = compose_verb("train", composed, folders=folders)
         mapping |= {group: fresh[group] for group in chosen}
     for one in parsed:
-        key = one.get_key_element()
+        key = as_typed(one.get_key_element())
         *groups, leaf = key.split(".")
         if key in chosen or (groups and groups[0] in chosen):
             continue

@@ -95,7 +95,7 @@ class StoreWriter:
     def put(self, name: str, array: np.ndarray) -> None:
         """Write one array under ``name`` (may contain one slash)."""
         target = self._target(name)
-        np.save(target, np.ascontiguousarray(array))
+        np.save(target, np.asarray(array, order="C"))
 
     def create(self, name: str, shape: tuple[int, ...], dtype: np.dtype | type) -> np.memmap:
         """A memory-mapped array to fill piece by piece, so that nothing of its size is ever held."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from sargnn.config import CommConfig, RunConfig, Task
 from sargnn.errors import ConfigError, nearest
+from sargnn.tracking.progress import say
 
 
 def check_strategies(config: RunConfig) -> None:
@@ -102,14 +103,16 @@ def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) 
     schema = dataset.schema
     _check_task(config, dataset.task)
     columns = label_columns(config, dataset.num_classes)
-    shape = GraphShape(schema, dataset.feature_widths, dataset.num_classes, columns, dataset.task)
+    labelled = int(schema.types_of(np.argmax(np.asarray(dataset.split) > 0, keepdims=True))[0]) if schema.typed else 0
+    shape = GraphShape(schema, dataset.feature_widths, dataset.num_classes, columns, dataset.task, labelled)
     model = make_model(config, shape)
+    for line in model.remarks():
+        say(f"model: {line}")
     if begins and config.init_from is not None:
         check_start(config, model, schema)
     if config.early_stopping is not None and not (np.asarray(dataset.split) == SPLITS["valid"]).any():
         raise ConfigError("Early stopping needs validation nodes, and the dataset has none.", hint="early_stopping=null")
     if config.smooth.name != "none" and schema.typed:
-        labelled = int(schema.types_of(np.argmax(np.asarray(dataset.split) > 0, keepdims=True))[0])
         if not any(one.source == one.destination == labelled for one in schema.relations):
             raise ConfigError(
                 "Correct & Smooth needs edges between nodes that have labels, and this graph's relations have none.",

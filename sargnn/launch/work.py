@@ -88,10 +88,14 @@ def _predict(trainer: Trainer, run_dir: Path, inputs: Inputs, choice: dict[str, 
 def _train(trainer: Trainer, config: RunConfig, run_dir: Path, dataset_hash: str) -> None:
     """All epochs, then Correct & Smooth unless a signal has ended the run; rows, checkpoints and traces are written."""
     rank = trainer.engine.group.rank
+    said: list[str] = []
 
     def on_epoch(row: dict[str, Any]) -> None:
         if rank == 0:
             files.append_metrics(run_dir, row)
+            for line in trainer.model.calls()[len(said) :]:
+                print(line, flush=True)
+                said.append(line)
 
     def on_checkpoint(epoch: int) -> None:
         checkpoint.save(trainer, config, dataset_hash, run_dir, epoch)

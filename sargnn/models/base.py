@@ -79,6 +79,14 @@ class Model(nn.Module, ABC):
             ConfigError: it does not.
         """
 
+    def remarks(self) -> list[str]:
+        """Lines for a person: what of the user's own code is computed otherwise than it says."""
+        return []
+
+    def calls(self) -> list[str]:
+        """Lines for the log: what each call in the user's own code has become so far."""
+        return []
+
     def prepare(self, engine: Engine, plans: Sequence[LayerPlan]) -> None:  # noqa: B027 - many decide nothing
         """Decide what depends on the plans, before they are first used; all workers must call it together."""
 

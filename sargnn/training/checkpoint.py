@@ -198,7 +198,7 @@ def _tables(trainer: Trainer, *, sharded: bool, make: bool = False, moments: boo
         if (id(parameter) in own) != sharded:
             continue
         yield f"param/{name}", parameter.data
-        if not moments:
+        if not moments or not parameter.requires_grad:
             continue
         assert trainer.optimizer is not None
         state = trainer.optimizer.state[parameter]

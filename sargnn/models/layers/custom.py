@@ -17,6 +17,7 @@ from sargnn.engine.aggregate import Engine
 from sargnn.errors import ConfigError, nearest
 from sargnn.messages.make import GraphMaker
 from sargnn.messages.plan_places import PlanPlaces
+from sargnn.messages.replaced import describe_replaced
 from sargnn.messages.rows import Rows, rows_of, tagged
 from sargnn.messages.stock_calls import StockCalls
 from sargnn.models.base import LayerInput, Model
@@ -68,6 +69,12 @@ class CustomModel(Model):
         settings = config.model
         assert isinstance(settings, Custom)
         try_module(self, lambda small: build(settings, small), config, shape)
+
+    def remarks(self) -> list[str]:
+        return describe_replaced(self.module)
+
+    def calls(self) -> list[str]:
+        return self._graphs.report.lines
 
     def prepare(self, engine: Engine, plans: Sequence[LayerPlan]) -> None:
         self._graphs.prepare(engine, plans)
