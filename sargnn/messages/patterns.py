@@ -68,7 +68,8 @@ def _copied(fold: str, node: Field) -> Recognised | str:
 
 
 def _flat(tensor: Tensor) -> Tensor:
-    return tensor.reshape(len(tensor), math.prod(tensor.shape[1:]))
+    """[N, F]: the tensor itself if it is that."""
+    return tensor if tensor.dim() == 2 else tensor.reshape(len(tensor), math.prod(tensor.shape[1:]))
 
 
 def _product(node: Node) -> tuple[Field, Node] | None:

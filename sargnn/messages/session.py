@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 from sargnn.engine.aggregate import Engine
+from sargnn.engine.reducers.base import Tensors
 from sargnn.engine.reducers.generic import EdgeRun
 from sargnn.errors import ConfigError
 from sargnn.messages.rows import user_line
@@ -57,16 +58,22 @@ class Session:
 
     Args:
         engine: the worker's. totals: of a plan. path: the user's file, if there is one. report: gets lines for the log.
-        edge_draw: the next draw for edges, of a probability.
+        edge_draw: the next draw for edges, of a probability. owner: who owns what is kept of constant rows, by its name.
+            training: whether this is a step of training, which decides what is kept.
     """
 
     def __init__(
         self, engine: Engine, totals: Callable[[LayerPlan], Totals], path: str | None, report: Report,
-        edge_draw: Callable[[float], Draw],
+        edge_draw: Callable[[float], Draw], owner: Callable[[Hashable, bool], object | None], *, training: bool,
     ) -> None:  # fmt: skip
         self.engine, self.totals, self.path, self.report = engine, totals, path, report
-        self._edge_draw = edge_draw
+        self._edge_draw, self._owner, self._training = edge_draw, owner, training
         self.highest_block = -1
+
+    def kept(self, name: Hashable, plan: LayerPlan, compute: Callable[[], Tensors]) -> Tensors:
+        """What ``compute()`` gives of constant rows. Training decides what is kept; an evaluation may read it."""
+        owner = self._owner(name, self._training)
+        return compute() if owner is None else self.engine.constant(owner, plan, compute)
 
     def calls_of_edges(self, draws: dict[int, Draw], run: EdgeRun | None) -> EdgeCalls:
         """What a user's function of edges is called in.
