@@ -13,10 +13,13 @@ import torch
 from torch import Tensor
 
 from sargnn.engine.reducers import folds
+from sargnn.engine.reducers.base import Tensors
 from sargnn.engine.reducers.folds import MessageFold
 from sargnn.engine.reducers.generic import Generic
 from sargnn.messages.expressions import Call, Dropped, Field, Item, Node, Program, Softmax, Written, decode, encode, map_values, size
 from sargnn.messages.patterns import Recognised, recognise
+from sargnn.messages.readers import reader
+from sargnn.messages.rows import is_constant
 
 if TYPE_CHECKING:
     from sargnn.messages.graph import ShardedGraph
@@ -34,7 +37,7 @@ def fold(graph: ShardedGraph, kind: str, node: Node, called: str) -> Tensor:
     if isinstance(found, Recognised):
         kernel = graph.session.engine.kernel(found.reducer.operation).name
         graph.note(f"{called}: {found.reducer.name}, kernel {kernel}")
-        (out,) = graph.aggregate(found.reducer, found.exchanged, found.dest_local, found.params)
+        (out,) = _recognised(graph, found, node)
         return out.view(len(out), *found.shape)
     graph.note(f"{called}: messages computed run by run, not by a fused kernel: {found}")
     if kind == "sum" and (parts := _softmax_product(node)) is not None:
@@ -45,6 +48,17 @@ def fold(graph: ShardedGraph, kind: str, node: Node, called: str) -> Tensor:
         "logsumexp": folds.LogSumExp(size(node)),
     }  # fmt: skip
     return _generic(graph, [node], made[kind], node.shape)
+
+
+def _recognised(graph: ShardedGraph, found: Recognised, node: Node) -> Tensors:
+    """A fused reducer's outputs; of rows that never change they are kept."""
+    if isinstance(node, Field) and is_constant(node.tensor):
+        return graph.kept(found.reducer.name, lambda: graph.aggregate(found.reducer, found.exchanged, (), ()))
+    pool = graph.session.engine.pool
+    exchanged = found.exchanged
+    if exchanged[0].requires_grad and isinstance(node, Field):  # the rows' memory may have other readers
+        exchanged = (reader(pool, exchanged[0]), *exchanged[1:])
+    return graph.aggregate(found.reducer, exchanged, found.dest_local, found.params)
 
 
 def edge_table(graph: ShardedGraph, node: Node) -> Tensor:

@@ -286,6 +286,14 @@ class ShardedGraph:
         with self.session.paused():
             return self.session.engine.aggregate(self.plan, reducer, exchanged, dest_local, params)
 
+    def kept(self, name: str, compute: Callable[[], Tensors]) -> Tensors:
+        """What ``compute()`` gives of the source type's constant rows: kept from epoch to epoch where that is allowed.
+
+        Args:
+            name: of the reducer.
+        """
+        return self.session.kept((name, self.srcdata.rows.type), self.plan, compute)
+
     def destination_ids(self) -> Tensor:
         """int64 [M], original ids of the output rows."""
         shards = [self.plan.merged] if self.plan.shards is None else list(self.plan.shards.values())

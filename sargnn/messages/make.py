@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from sargnn.messages.frames import Frame
 from sargnn.messages.graph import NODE_ID, Blocks, ShardedGraph
 from sargnn.messages.rows import Rows
 from sargnn.messages.session import Report, Session, Totals
+from sargnn.messages.stock_calls import StockCalls
 from sargnn.shards.plan import LayerPlan
 
 
@@ -30,6 +31,7 @@ class GraphMaker:
     def __init__(self, path: str | None = None) -> None:
         self.path, self.report = path, Report()
         self._totals: dict[int, Totals] = {}
+        self._owners: dict[Hashable, object] = {}
 
     def prepare(self, engine: Engine, plans: Sequence[LayerPlan]) -> None:
         """Count what plans hold over all workers; all of them must call it together, before a plan is first used."""
@@ -39,10 +41,18 @@ class GraphMaker:
                     self._totals[id(one)] = _count(engine, one)
                     weakref.finalize(one, self._totals.pop, id(one), None)
 
-    def session(self, engine: Engine) -> Session:
-        """For one forward pass."""
+    def session(self, engine: Engine, calls: StockCalls, *, training: bool = True) -> Session:
+        """For one forward pass, whose calls are watched."""
         dgl_hook.install()
-        return Session(engine, lambda plan: self._totals[id(plan)], self.path, self.report)
+        return Session(
+            engine, lambda plan: self._totals[id(plan)], self.path, self.report, calls.edge_draw, self._owner, training=training
+        )  # fmt: skip
+
+    def _owner(self, name: Hashable, training: bool) -> object | None:
+        """Who owns what is kept under a name; nobody, until training has asked."""
+        if training:
+            self._owners.setdefault(name, object())
+        return self._owners.get(name)
 
     def graph(self, session: Session, plans: Sequence[LayerPlan]) -> Any:
         """The graph that ``forward`` gets: a sharded graph, or for several different plans their blocks' first, with ``blocks``."""

@@ -52,10 +52,13 @@ def _transposed(
 
 def _squeezed(name: str, out: Tensor, index: int, args: tuple[Any, ...], kwargs: dict[str, Any], marked: Marked) -> Mark | None:
     tensor, mark = marked[0]
-    dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+    dim: Any = kwargs.get("dim", args[1] if len(args) > 1 else None)
     if name == "unsqueeze":
         return mark._replace(dim=mark.dim + (dim % (tensor.dim() + 1) <= mark.dim))
-    dims: Sequence[int] = range(tensor.dim()) if dim is None else [dim] if isinstance(dim, int) else dim
+    if dim is None:  # a worker's only row stays a row (``row_calls.py``)
+        gone = [one for one in range(tensor.dim()) if one != mark.dim and tensor.shape[one] == 1]
+        return mark._replace(dim=mark.dim - sum(one < mark.dim for one in gone))
+    dims = [dim] if isinstance(dim, int) else dim
     gone = [one % tensor.dim() for one in dims if tensor.shape[one] == 1]
     return None if mark.dim in gone else mark._replace(dim=mark.dim - sum(one < mark.dim for one in gone))
 

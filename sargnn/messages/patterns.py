@@ -17,7 +17,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from sargnn.engine.reducers.base import Reducer, Tensors
@@ -25,6 +24,7 @@ from sargnn.engine.reducers.gat import Gat, GatV2
 from sargnn.engine.reducers.max import Max
 from sargnn.engine.reducers.mean import Mean
 from sargnn.engine.reducers.sum import Sum
+from sargnn.engine.reducers.weighted import WeightedMean, WeightedSum
 from sargnn.messages.expressions import Call, Dropped, Field, Node, Softmax
 from sargnn.rng import Draw
 
@@ -68,7 +68,8 @@ def _copied(fold: str, node: Field) -> Recognised | str:
 
 
 def _flat(tensor: Tensor) -> Tensor:
-    return tensor.reshape(len(tensor), math.prod(tensor.shape[1:]))
+    """[N, F]: the tensor itself if it is that."""
+    return tensor if tensor.dim() == 2 else tensor.reshape(len(tensor), math.prod(tensor.shape[1:]))
 
 
 def _product(node: Node) -> tuple[Field, Node] | None:
@@ -90,10 +91,9 @@ def _weighted(fold: str, rows: Field, weight: Field) -> Recognised | str:
         return f"the kernel takes one number per edge, not {weight.shape}"
     if fold not in ("sum", "mean"):
         return f"no fused kernel folds weighted rows by '{fold}'"
-    from sargnn.engine.reducers.weighted import WeightedMean, WeightedSum
-
     number = weight.tensor.reshape(-1).to(rows.dtype)
-    return WeightedSum, WeightedMean, number, fold  # type: ignore[return-value]
+    made = (WeightedSum if fold == "sum" else WeightedMean)(learned=number.requires_grad)
+    return Recognised(made, (_flat(rows.tensor),), (number,), (), rows.shape)
 
 
 def _attention(rows: Field, logits: Node, draw: Draw | None) -> Recognised | str:
@@ -145,6 +145,3 @@ def _projected(node: Node, heads: int, width: int) -> tuple[Node, Tensor] | None
         if isinstance(inner, Node) and isinstance(vector, Tensor) and vector.numel() == heads * width:
             return inner, vector
     return None
-
-
-__all__ = ["Recognised", "recognise", "torch"]

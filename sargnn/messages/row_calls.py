@@ -126,6 +126,14 @@ def _first_rows(rows: RowCalls, name: str, func: Any, args: tuple[Any, ...], kwa
     return out if rebuild is None else rebuilt_by(out, lambda: rebuild()[key])
 
 
+def _squeeze(rows: RowCalls, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x.squeeze()`` leaves the rows' dimension, also on a worker that has one row."""
+    tensor, mark = args[0], mark_of(args[0])
+    if len(args) > 1 or kwargs or mark is None or tensor.shape[mark.dim] != 1:
+        return NotImplemented
+    return func(tensor, tuple(dim for dim in range(tensor.dim()) if dim != mark.dim))
+
+
 def _combined(rows: RowCalls, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return combine(rows.group, name, func, args, kwargs)
 
@@ -134,7 +142,7 @@ HANDLERS: dict[str, Handler] = {
     "dropout": _dropout, "dropout_": _dropout, "batch_norm": _batch_norm, "linear": _linear,
     "relu": _activation, "relu_": _activation, "elu": _activation,
     "matmul": _product, "mm": _product, "__matmul__": _product, "add": _sum_of_two, "__add__": _sum_of_two,
-    "__getitem__": _first_rows, **dict.fromkeys(COMBINED, _combined),
+    "__getitem__": _first_rows, "squeeze": _squeeze, **dict.fromkeys(COMBINED, _combined),
 }  # fmt: skip
 ALWAYS = frozenset(("dropout", "dropout_"))
 """Functions that are handled also where no argument has rows."""

@@ -54,7 +54,7 @@ class RowDropout:
             x: a tensor, or an expression per edge, which has a method ``dropped(draw)``.
         """
         if not isinstance(x, Tensor):
-            return x.dropped(self._draw(p, of_edges=True))
+            return x.dropped(self.draw(p, of_edges=True))
         mark = mark_of(x)
         if mark is not None and mark.rows is None:
             raise ConfigError(
@@ -63,7 +63,7 @@ class RowDropout:
                 allowed="rows of one node type or relation, also as [N, K, D], stacked or transposed",
                 hint="drop the rows before they are joined or picked",
             )
-        draw = self._draw(p, of_edges=mark is not None and mark.rows is not None and mark.rows.kind == "edges")
+        draw = self.draw(p, of_edges=mark is not None and mark.rows is not None and mark.rows.kind == "edges")
         if p >= 1:
             return x.mul_(0) if inplace else x * 0
         if inplace or x.dtype not in (torch.float32, torch.float64):
@@ -75,7 +75,8 @@ class RowDropout:
         assert mark.rows is not None
         return first_node_ids(self._places, mark.rows, mark.number)
 
-    def _draw(self, p: float, *, of_edges: bool) -> Draw:
+    def draw(self, p: float, *, of_edges: bool) -> Draw:
+        """The draw of the next call."""
         if of_edges:
             number, self._edge_calls = self._edge_calls, self._edge_calls + 1
         else:

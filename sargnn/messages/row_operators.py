@@ -2,8 +2,8 @@
 
 PyTorch keeps a table for each of norm, activation, dropout and linear map. Here the result of a norm or an activation notes
 what it was made of, so that the next stage is made straight from the norm's input, in one pass (``engine.nodewise``): autograd
-then holds that input alone, and the results between die with their Python names. A linear map that reads the last result rebuilds
-it in backward (``engine.rebuild``). In a baseline mode only a norm's statistics are this project's.
+then holds that input alone, and the results between die with their Python names. A linear map that reads the last result
+rebuilds it in backward (``engine.rebuild``). In a baseline mode only a norm's statistics are this project's.
 
 Letters: N rows, F features, C channels.
 """

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-_ROWS, _SHARED = "_sargnn_rows", "_sargnn_shared"
+_ROWS, _SHARED, _CONSTANT = "_sargnn_rows", "_sargnn_shared", "_sargnn_constant"
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _LIBRARIES = (_OWN, os.path.dirname(os.path.abspath(torch.__file__)))
 
@@ -58,6 +58,17 @@ def is_shared(tensor: Any) -> bool:
 def share(tensor: Tensor) -> None:
     """Note that others read the same memory."""
     setattr(tensor, _SHARED, True)
+
+
+def constant(tensor: Tensor) -> Tensor:
+    """``tensor`` itself, noted to hold the same values in every epoch."""
+    setattr(tensor, _CONSTANT, tensor._version)
+    return tensor
+
+
+def is_constant(tensor: Tensor) -> bool:
+    """Whether it holds the same values in every epoch."""
+    return getattr(tensor, _CONSTANT, None) == tensor._version
 
 
 def user_line(path: str | None = None) -> str:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 from sargnn.engine.aggregate import Engine
+from sargnn.engine.reducers.base import Tensors
 from sargnn.engine.reducers.generic import EdgeRun
 from sargnn.errors import ConfigError
 from sargnn.messages.rows import user_line
 from sargnn.messages.stock_calls import paused
 from sargnn.messages.user_functions import EdgeCalls
-from sargnn.rng import Draw, Purpose
+from sargnn.rng import Draw
 from sargnn.shards.plan import LayerPlan
-
-_MOST_DRAWS = 256
 
 
 @dataclass
@@ -59,23 +58,22 @@ class Session:
 
     Args:
         engine: the worker's. totals: of a plan. path: the user's file, if there is one. report: gets lines for the log.
+        edge_draw: the next draw for edges, of a probability. owner: who owns what is kept of constant rows, by its name.
+            training: whether this is a step of training, which decides what is kept.
     """
 
     def __init__(
-        self, engine: Engine, totals: Callable[[LayerPlan], Totals], path: str | None, report: Report
+        self, engine: Engine, totals: Callable[[LayerPlan], Totals], path: str | None, report: Report,
+        edge_draw: Callable[[float], Draw], owner: Callable[[Hashable, bool], object | None], *, training: bool,
     ) -> None:  # fmt: skip
         self.engine, self.totals, self.path, self.report = engine, totals, path, report
-        self._draws = 0
+        self._edge_draw, self._owner, self._training = edge_draw, owner, training
         self.highest_block = -1
 
-    def edge_draw(self, p: float) -> Draw:
-        """The next draw for edges. Raises ``ConfigError`` where there are too many."""
-        if self._draws == _MOST_DRAWS:
-            raise self.wrong(f"A forward pass drops edge fields more than {_MOST_DRAWS} times.")
-        draw = self.engine.draw(Purpose.ATTENTION_DROPOUT, self._draws, p)
-        assert draw is not None
-        self._draws += 1
-        return draw
+    def kept(self, name: Hashable, plan: LayerPlan, compute: Callable[[], Tensors]) -> Tensors:
+        """What ``compute()`` gives of constant rows. Training decides what is kept; an evaluation may read it."""
+        owner = self._owner(name, self._training)
+        return compute() if owner is None else self.engine.constant(owner, plan, compute)
 
     def calls_of_edges(self, draws: dict[int, Draw], run: EdgeRun | None) -> EdgeCalls:
         """What a user's function of edges is called in.
@@ -86,7 +84,7 @@ class Session:
 
         def draw(number: int, p: float) -> Draw:
             if number not in draws:
-                draws[number] = self.edge_draw(p)
+                draws[number] = self._edge_draw(p)
             return draws[number]
 
         return EdgeCalls(draw, run, self.wrong)

@@ -30,6 +30,7 @@ from torch.overrides import TorchFunctionMode
 
 from sargnn.engine.aggregate import Engine
 from sargnn.messages import mark_rules
+from sargnn.messages.edges import EdgeTensor, noted_call, values_of
 from sargnn.messages.marks import Marked, marked_in, set_mark
 from sargnn.messages.places import Places
 from sargnn.messages.refusals import PICKS, RANDOM, RANDOM_IN_TRAINING, check_picks, check_random, check_writes, writes_to_first
@@ -37,6 +38,7 @@ from sargnn.messages.row_calls import ALWAYS, HANDLERS, Handler, RowCalls
 from sargnn.messages.row_dropout import RowDropout
 from sargnn.messages.row_operators import RowOperators
 from sargnn.messages.rows import Rows, is_shared, rows_of, share, user_line
+from sargnn.rng import Draw
 
 Observe = Callable[[int, str, str, Tensor, "Rows | None"], None]
 """(number of the result in this forward pass, function, the user's line, the result, what its rows are)."""
@@ -69,6 +71,10 @@ class StockCalls(TorchFunctionMode):
         self._rows = RowCalls(places.group, operators, RowDropout(engine, places, operators, path))
         self._results = 0
         self._states: list[Tensor] = []
+
+    def edge_draw(self, p: float) -> Draw:
+        """The draw of this forward pass's next dropout of edges, for one that calls do not arrive of."""
+        return self._rows.dropout.draw(p, of_edges=True)
 
     def begin(self) -> None:
         """A forward pass begins: number its calls anew, and seed PyTorch's generator from the run's seed and the epoch."""
@@ -106,6 +112,10 @@ class StockCalls(TorchFunctionMode):
             known = _KNOWN[func] = _Function.of(func)
         if known.passes:
             return func(*args, **kwargs)
+        if EdgeTensor in types and not known.always:
+            if (noted := noted_call(func, args, kwargs)) is not NotImplemented:
+                return noted
+            args, kwargs = values_of((args, kwargs))
         if known.writes or (kwargs and ("inplace" in kwargs or "out" in kwargs)):
             check_writes(known.name, args, kwargs, self.path)
         marked = marked_in(args, kwargs)

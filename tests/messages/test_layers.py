@@ -15,7 +15,9 @@ from sargnn.engine.aggregate import Engine
 from sargnn.engine.modes import MODES
 from sargnn.errors import ConfigError
 from sargnn.messages.make import GraphMaker
+from sargnn.messages.plan_places import PlanPlaces
 from sargnn.messages.rows import Rows, tagged
+from sargnn.messages.stock_calls import StockCalls
 from sargnn.partition.cut import parts_of
 from sargnn.shards.load import load_plan
 from tests.graphs import assign, nasty_graph
@@ -55,13 +57,15 @@ def on_a_part(group: Group, name: str, mode: str, kernel: str) -> dict[str, Any]
     layer, own = made(name), plan.node_ids
     maker = GraphMaker()
     maker.prepare(engine, [plan])
-    graph = maker.graph(maker.session(engine), [plan])
+    calls = StockCalls(engine, PlanPlaces(group, [plan]), path=None)
+    graph = maker.graph(maker.session(engine, calls), [plan])
     x = tagged(rows()[own].requires_grad_(), Rows("nodes"))
-    out = CASES[name].call(layer, graph, x)
+    with calls:
+        out = CASES[name].call(layer, graph, x)
     out.backward(rows(out.shape[1], seed=1)[own])
     assert x.grad is not None
     grads = {key: group.sum_(p.grad.clone()).numpy() for key, p in layer.named_parameters() if p.grad is not None}
-    with torch.no_grad():
+    with torch.no_grad(), calls:
         again = CASES[name].call(layer, graph, x)
     return {
         "ids": own.numpy(), "out": out.detach().numpy(), "dx": x.grad.numpy(), "grads": grads, "notes": maker.report.lines,

@@ -47,6 +47,7 @@ CASES: dict[str, tuple[Callable[[Tensor], Tensor], int | str]] = {
     "unsqueezed": (lambda x: x.unsqueeze(0), 1),
     "indexed by None": (lambda x: x[None, ..., 0], 1),
     "squeezed": (lambda x: x.unsqueeze(0).squeeze(0), 0),
+    "squeezed altogether": (lambda x: x[:, :1].unsqueeze(0).squeeze(), 0),
     "column": (lambda x: x[:, 1], 0),
     "columns": (lambda x: x[..., 1:3], 0),
     "columns by list": (lambda x: x[:, [0, 1]], 0),

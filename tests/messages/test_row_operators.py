@@ -45,6 +45,8 @@ class Layers(nn.Module):
                 h = getattr(self, step)(h)
             elif step == "drop":
                 h = drop(h)
+            elif step == "write":
+                h = h.mul_(3)
             elif step == "matmul":
                 h = h @ self.map.weight.t()
             elif step == "residual":
@@ -66,7 +68,7 @@ CASES = [
     "norm relu_ drop map", "norm nn.ReLU_ map", "norm relu map", "norm map", "norm drop map", "norm tanh drop map",
     "norm elu2 drop map", "relu drop map", "relu map", "elu drop map", "elu map", "nn.ReLU_ drop map", "drop map", "map",
     "matmul", "plain norm relu drop map", "norm relu drop twice", "norm relu residual norm relu drop map", "norm relu drop",
-    "norm",
+    "norm", "norm write relu drop map", "elu write drop map", "norm relu drop write map", "norm write map",
 ]  # fmt: skip
 
 

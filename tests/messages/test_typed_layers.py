@@ -17,7 +17,9 @@ from sargnn.comm.group import Group
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.modes import MODES
 from sargnn.messages.make import GraphMaker
+from sargnn.messages.plan_places import PlanPlaces
 from sargnn.messages.rows import Rows, tagged
+from sargnn.messages.stock_calls import StockCalls
 from sargnn.partition.cut import parts_of
 from sargnn.shards.graph import WorkerGraph
 from tests.graphs import assign, typed_graph
@@ -143,11 +145,13 @@ def on_a_part(group: Group, name: str, mode: str) -> dict[str, Any]:
     plans = worker.whole(1).plans
     maker, layer = GraphMaker(), made(name)
     maker.prepare(engine, plans)
-    graph = maker.graph(maker.session(engine), plans)
+    calls = StockCalls(engine, PlanPlaces(group, plans), path=None)
+    graph = maker.graph(maker.session(engine, calls), plans)
     x = features()[plans[0].node_ids].requires_grad_()
     bounds = plans[0].row_bounds
     rows = {n: tagged(x[bounds[t] : bounds[t + 1]], Rows("nodes", t)) for t, n in enumerate(TYPES)}
-    found = layer(graph, rows)
+    with calls:
+        found = layer(graph, rows)
     ids = {n: plans[0].node_ids[bounds[t] : bounds[t + 1]] for t, n in enumerate(TYPES)}
     loss_of(found, ids).backward()
     assert x.grad is not None

@@ -94,6 +94,9 @@ class KernelCase:
     plain_autograd: bool
 
 
+WRITTEN_MODELS = {name: target for name, target in MODELS.items() if name != "custom"}
+"""All but the user's own, which is compared with those that it repeats: ``test_custom.py``."""
+
 # Every key of the package's tables has its case here, and here alone: ``test_table.py``.
 MODEL_CASES: dict[str, ModelCase] = {
     "sage": ModelCase({**_STACK, "aggregator": "mean"}, Definition(oracle.sage)),
@@ -128,7 +131,7 @@ KERNEL_CASES: dict[str, KernelCase] = {
 PARTITIONER_CASES: dict[str, int] = {"metis": 0, "random": 0, "range": 0, "given": 0}
 """The seed that it is tested with."""
 TABLES: dict[str, tuple[Mapping[str, str], Mapping[str, Any]]] = {
-    "model": (MODELS, MODEL_CASES),
+    "model": (WRITTEN_MODELS, MODEL_CASES),
     "reducer": (REDUCERS, REDUCER_CASES),
     "mode": (MODES, MODE_CASES),
     "kernel": (KERNELS, KERNEL_CASES),
@@ -146,7 +149,7 @@ def without_case() -> list[str]:
 if without_case():
     raise LookupError(f"No case in tests/parity/cases.py, or a case of nothing: {', '.join(without_case())}")
 
-NAMES = [name for name in MODELS if MODEL_CASES[name].definition.reads_edges and name != "label_propagation"] + ["gatv2"]
+NAMES = [name for name in WRITTEN_MODELS if MODEL_CASES[name].definition.reads_edges and name != "label_propagation"] + ["gatv2"]
 """Models that learn from edges, and the scorings of GAT."""
 PAIRS = [
     (mode, kernel)

@@ -17,7 +17,6 @@ from sargnn.engine.modes import MODES
 from sargnn.engine.reducers import REDUCERS
 from sargnn.errors import KernelError
 from sargnn.kernels import KERNELS
-from sargnn.models import MODELS
 from sargnn.partition import PARTITIONERS
 from sargnn.resolve import resolve
 from tests.graphs import assign, nasty_graph, small_typed_graph
@@ -28,7 +27,7 @@ from tests.parity.oracle import Definition
 from tests.pool import pool
 
 GRAPH = nasty_graph()
-GRAPHS = {name: cases.graph_for(name) for name in [*cases.NAMES, *MODELS]}
+GRAPHS = {name: cases.graph_for(name) for name in [*cases.NAMES, *cases.WRITTEN_MODELS]}
 GRAPHS |= {kind: small_typed_graph(kind) for kind in ("sink", "features", "one_type", "names")} | {"homogeneous": GRAPH}
 TOLERANCE = {"fp64": 1e-10, "fp32": 1e-4}
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -109,7 +108,7 @@ def test_every_reducer(reducer: str, mode: str, kernel: str) -> None:
 
 @pytest.mark.parametrize("world", [1, 4])
 @pytest.mark.parametrize(("mode", "kernel"), PAIRS)
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in cases.NAMES])
+@pytest.mark.parametrize("name", [name for name in cases.WRITTEN_MODELS if name not in cases.NAMES])
 def test_models_that_learn_nothing_from_edges(name: str, mode: str, kernel: str, world: int) -> None:
     check(cases.model_config(name), mode=mode, kernel=kernel, partitioner="empty", world=world)
 

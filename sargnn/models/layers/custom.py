@@ -18,7 +18,7 @@ from sargnn.errors import ConfigError, nearest
 from sargnn.messages.make import GraphMaker
 from sargnn.messages.plan_places import PlanPlaces
 from sargnn.messages.replaced import describe_replaced
-from sargnn.messages.rows import Rows, rows_of, tagged
+from sargnn.messages.rows import Rows, constant, rows_of, tagged
 from sargnn.messages.stock_calls import StockCalls
 from sargnn.models.base import LayerInput, Model
 from sargnn.models.custom import Custom
@@ -42,7 +42,8 @@ class CustomModel(Model):
     Attributes:
         num_layers: L: one more than the highest block that its forward asked for, 1 if it asked for none; set by ``try_out``.
         asks_for_blocks: whether it asked for any.
-        note: what errors say of where they were found; None in a run. group: the workers that calls in forward must suit; None: the engine's.
+        note: what errors say of where they were found; None in a run.
+        group: the workers that calls in forward must suit; None: the engine's.
     """
 
     by_relation = True
@@ -86,11 +87,13 @@ class CustomModel(Model):
         if hidden:
             raise ConfigError(Custom.no_embeddings)
         given = _by_type(plans[0], x.joined())
+        if self.inputs.constant and x.labels is None:
+            given = {name: constant(one) for name, one in given.items()}
         before = [(one, one._version, one.detach().clone() if self.note else None) for one in given.values()]
         rows = given if plans[0].schema.typed else next(iter(given.values()))
-        session = self._graphs.session(engine)
-        graph = self._graphs.graph(session, plans)
         calls = StockCalls(engine, PlanPlaces(self.group or engine.group, plans), path=self.source.file)
+        session = self._graphs.session(engine, calls, training=self.training)
+        graph = self._graphs.graph(session, plans)
         with self.source.blame("The model's forward", self.module, self.note), calls:
             out = self.module(graph, rows)
         if session.highest_block >= 0:
