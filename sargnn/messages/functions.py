@@ -164,7 +164,7 @@ def _written(graph: ShardedGraph, func: Callable[..., Any]) -> dict[str, Node]:
     batch = _Batch(example("u", graph.srcdata), example("v", graph.dstdata), example("e", graph.edata), _PROBE_EDGES, ids)
     with graph.paused():
         found, params = captured_tensors(lambda: func(batch), made.values(), graph.calls_of_edges(draws, None))
-    _check_messages(graph, func, found)
+    _check_messages(graph, func, found, _PROBE_EDGES)
     frames = {"u": graph.srcdata, "v": graph.dstdata, "e": graph.edata}
     fields = tuple((where, name, as_node(graph, where, frames[where][name])) for where, name in reads)
 
@@ -172,7 +172,9 @@ def _written(graph: ShardedGraph, func: Callable[..., Any]) -> dict[str, Node]:
         src, dst, data = ({name: t for (place, name), t in rows.items() if place == where} for where in "uve")
         batch = _Batch(src, dst, data, len(run), lambda: (run.src_ids, run.dst_ids))
         with graph.calls_of_edges(draws, run):
-            return func(batch)
+            found = func(batch)
+        _check_messages(graph, func, found, len(run))
+        return found
 
     whole = Written((), torch.float32, compute, fields, params)
     return {
@@ -180,7 +182,7 @@ def _written(graph: ShardedGraph, func: Callable[..., Any]) -> dict[str, Node]:
     }
 
 
-def _check_messages(graph: ShardedGraph, func: Callable[..., Any], found: Any) -> None:
+def _check_messages(graph: ShardedGraph, func: Callable[..., Any], found: Any, edges: int) -> None:
     """Raise ``ConfigError`` unless a message function gave a mapping of tensors with a row per edge."""
     place = graph.place_of(func)
     if not isinstance(found, Mapping) or not found:
@@ -191,8 +193,8 @@ def _check_messages(graph: ShardedGraph, func: Callable[..., Any], found: Any) -
     for name, value in found.items():
         if not isinstance(value, Tensor):
             raise graph.wrong(f"The message '{name}' is no tensor.", given=f"a {type(value).__name__}", place=place)
-        if not value.dim() or len(value) != _PROBE_EDGES:
+        if not value.dim() or len(value) != edges:
             raise graph.wrong(
                 f"The message '{name}' has not one row per edge.", place=place,
-                given=f"shape {tuple(value.shape)} for {_PROBE_EDGES} edges", hint="messages are [edges, ...], computed edge by edge",
+                given=f"shape {tuple(value.shape)} for {edges} edges", hint="messages are [edges, ...], computed edge by edge",
             )  # fmt: skip

@@ -42,7 +42,8 @@ class CustomModel(Model):
     Attributes:
         num_layers: L: one more than the highest block that its forward asked for, 1 if it asked for none; set by ``try_out``.
         asks_for_blocks: whether it asked for any.
-        note: what errors say of where they were found. group: the workers that calls in forward must suit; None: the engine's.
+        note: what errors say of where they were found; None in a run.
+        group: the workers that calls in forward must suit; None: the engine's.
     """
 
     by_relation = True
@@ -88,7 +89,7 @@ class CustomModel(Model):
         given = _by_type(plans[0], x.joined())
         if self.inputs.constant and x.labels is None:
             given = {name: constant(one) for name, one in given.items()}
-        versions = [(one, one._version) for one in given.values()]
+        before = [(one, one._version, one.detach().clone() if self.note else None) for one in given.values()]
         rows = given if plans[0].schema.typed else next(iter(given.values()))
         calls = StockCalls(engine, PlanPlaces(self.group or engine.group, plans), path=self.source.file)
         session = self._graphs.session(engine, calls, training=self.training)
@@ -98,7 +99,7 @@ class CustomModel(Model):
         if session.highest_block >= 0:
             self.asks_for_blocks = True
             self.num_layers = max(self.num_layers, session.highest_block + 1)
-        if any(one._version != version for one, version in versions):
+        if any(one._version != version or not (old is None or torch.equal(one, old)) for one, version, old in before):
             raise self.wrong(
                 "The model's forward writes to its input rows, which the next epoch reads again.",
                 hint="x = x + ... in place of x += ..., relu(x) in place of relu_(x)",

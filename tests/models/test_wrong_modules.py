@@ -1,0 +1,224 @@
+"""What is wrong with a user's module is said in one message with the user's file and line, before any worker starts."""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from sargnn.cli.compose import compose_verb
+from sargnn.config import RunConfig, parse
+from sargnn.data.schema import Relation, Schema
+from sargnn.errors import ConfigError
+from sargnn.launch.check import check_strategies
+from sargnn.models.inputs import GraphShape
+from sargnn.training.build import make_model
+from tests.in_process import sargnn_here
+
+PLAIN = GraphShape(Schema.homogeneous(100), (5,), 3, labelled=0)
+TYPED = GraphShape(
+    Schema(("author", "paper"), (0, 40, 100), (Relation(0, "writes", 1), Relation(1, "cites", 1), Relation(1, "by", 0))),
+    (0, 5), 3, labelled=1,
+)  # fmt: skip
+MODULE = '''import torch
+from torch import nn
+
+
+def copy(edges):
+    return {{"m": edges.src["h"]}}
+
+
+def add(nodes):
+    return {{"s": nodes.mailbox["m"].sum(1)}}
+
+
+class Net(nn.Module):
+    def __init__(self, in_width, num_outputs, hidden=8, depth=2):
+        super().__init__()
+        self.linear = nn.Linear(in_width, num_outputs)
+
+    def forward(self, graph, x):{head}
+{body}
+'''
+GOOD = 'graph.ndata["h"] = x\ngraph.update_all(copy, add)\nreturn self.linear(graph.ndata["s"])'
+
+
+def module(body: str) -> str:
+    """A module whose forward is this; where the message must point, ``# here`` stands, or nowhere: at ``def forward``."""
+    lines = "\n".join(f"        {line}" for line in body.splitlines())
+    return MODULE.format(body=lines, head="" if "# here" in body else "  # here")
+
+
+def whole(text: str) -> str:
+    return f"from torch import nn\n\n\n{text}\n"
+
+
+WRONG: dict[str, tuple[str, str]] = {
+    "no forward": (
+        whole("class Net(nn.Module):  # here\n    def __init__(self, a, b):\n        super().__init__()"),
+        "'Net' has no forward.",
+    ),
+    "another class": (whole("class Nets(nn.Module):\n    pass"), "names nothing in"),
+    "a class that is no module": (
+        whole("class Net:\n    def __init__(self, a, b):\n        pass"), "names no class of modules",
+    ),
+    "a module that is made": (whole("Net = nn.Linear(2, 3)"), "names no class of modules"),
+    "a number": (whole("Net = 3"), "names no class of modules"),
+    "a function that returns none": (whole("def Net(a, b):  # here\n    return None"), "'Net' returns no torch.nn.Module."),
+    "a syntax error": ("class Net(:  # here\n    pass\n", "cannot be loaded: SyntaxError"),
+    "an error on loading": ("import torch\ntorch.nothing  # here\n", "cannot be loaded: AttributeError"),
+    "a constructor that fails": (
+        whole("class Net(nn.Module):\n    def __init__(self, a, b):\n        super().__init__()\n        self.x = 1 / 0  # here"),
+        "The model's constructor failed: ZeroDivisionError: division by zero",
+    ),
+    "a constructor that takes one": (
+        whole("class Net(nn.Module):  # here\n    def __init__(self, in_width):\n        super().__init__()"),
+        "'Net' must take how wide its input rows are and how many outputs there are.",
+    ),
+    "a constructor that needs more": (
+        whole("class Net(nn.Module):  # here\n    def __init__(self, a, b, heads):\n        super().__init__()"),
+        "'Net' needs the argument 'heads'.",
+    ),
+    "parameters that differ": (
+        "import itertools\n" + MODULE.format(head="  # here", body="        return self.linear(x)").replace(
+            "def copy", "count = itertools.count()\n\n\ndef copy"
+        ).replace("num_outputs)\n\n", "num_outputs)\n        nn.init.constant_(self.linear.bias, next(count))\n\n"),
+        "has other parameters",
+    ),
+    "a forward that takes one": (
+        MODULE.format(head="  # here", body="        return x").replace("self, graph, x", "self, x"),
+        "The model's forward must take a graph and rows",
+    ),
+    "a forward that takes three": (
+        MODULE.format(head="  # here", body="        return x").replace("self, graph, x", "self, graph, x, y"),
+        "The model's forward must take a graph and rows",
+    ),
+    "none": (module("self.linear(x)"), "returns no tensor."),
+    "a list": (module("return [self.linear(x)]"), "returns no tensor."),
+    "another width": (module("return x"), "has another width than there are outputs."),
+    "heads": (module("return self.linear(x)[:, None]"), "has another width than there are outputs."),
+    "fewer rows": (module("return self.linear(x)[:2]"), "has not one row for each node."),
+    "one row": (module("return self.linear(x).mean(0, keepdim=True)"), "has not one row for each node."),
+    "another precision": (module("return self.linear(x).half()"), "has another precision than the run."),
+    "cut off": (module("return self.linear(x).detach()"), "depends on none of its parameters"),
+    "an exception": (module('raise KeyError("k")  # here'), "The model's forward failed: KeyError: 'k'"),
+    "a name that is not there": (module("return nothing  # here"), "The model's forward failed: NameError"),
+    "shapes that do not fit": (module("return self.linear(x.T)  # here"), "The model's forward failed: RuntimeError"),
+    "an exit": (module("raise SystemExit(3)  # here"), "The model's forward failed: SystemExit: 3"),
+    "a backward that fails": (
+        module("x = self.linear(x)\nx.register_hook(lambda g: g / None)  # here\nreturn x"),
+        "The model's backward failed: TypeError",
+    ),
+    "a write to the rows": (module("x += 1  # here\nreturn self.linear(x)"), "may not write to its input"),
+    "a hidden write to the rows": (module("x.numpy()[0] = 1\nreturn self.linear(x)"), "writes to its input rows"),
+    "a write to a field": (
+        module('graph.ndata["h"] = x\ngraph.ndata["h"].mul_(2)  # here\nreturn self.linear(x)'), "may not write to its input",
+    ),
+    "a field that is not there": (module('return graph.ndata["hh"]  # here'), "have no field 'hh'."),
+    "a field of another length": (module('graph.ndata["h"] = x[:2]  # here'), "has not one row for each of the nodes."),
+    "a field that is no tensor": (module('graph.ndata["h"] = 3  # here'), "The field 'h' is no tensor."),
+    "a message of another length": (
+        module('graph.ndata["h"] = x\ngraph.update_all(lambda e: {"m": e.src["h"][:2]}, add)  # here'), "has not one row per edge",
+    ),
+    "a message that is no mapping": (
+        module('graph.ndata["h"] = x\ngraph.update_all(lambda e: e.src["h"], add)  # here'), "gives no messages",
+    ),
+    "a message of a field that is not there": (
+        module('graph.ndata["h"] = x\ngraph.update_all(lambda e: {"m": e.src["k"]}, add)  # here'), "'k'",
+    ),
+    "a reduce of a message that is not there": (
+        module('graph.ndata["h"] = x\ngraph.update_all(copy, lambda n: {"s": n.mailbox["k"].sum(1)})  # here'), "'k'",
+    ),
+    "a reduce that is no mapping": (
+        module('graph.ndata["h"] = x\ngraph.update_all(copy, lambda n: n.mailbox["m"].sum(1))  # here'), "",
+    ),
+    "something a graph does not have": (module("graph.adjacency_matrix()  # here"), "A sharded graph has no 'adjacency_matrix'."),
+    "rows by number": (module("return self.linear(x[[1, 0]])  # here"), "Rows are picked by their number"),
+    "random numbers": (module("return self.linear(x + torch.randn_like(x))  # here"), "draws numbers for the rows"),
+}  # fmt: skip
+WRONG_TYPED: dict[str, tuple[str, str]] = {
+    "no such relation": (module('graph["likes"]  # here'), "likes"),
+    "no rows of the labelled type": (
+        module('return {"author": self.linear(x["author"])}'), "returns no rows of the labelled node type 'paper'.",
+    ),
+    "the rows of another type": (module('return self.linear(x["author"])'), "has rows of something else."),
+    "all rows in one": (
+        module('return self.linear(torch.cat([x["author"], x["paper"]]))'), "has not one row for each node.",
+    ),
+    "a mapping as rows": (module("return self.linear(x)  # here"), "The model's forward failed: TypeError"),
+}  # fmt: skip
+ARGUMENTS: dict[str, tuple[list[str], str]] = {
+    "an argument that is not there": (["model.args.hiden=3"], "takes no argument 'hiden'."),
+    "a width of one's own": (["model.args.in_width=3"], "'model.args.in_width' is given by the run."),
+    "a name that is no text": (["model.args.hidden={1: 2}"], "'model.args.hidden' has a name that is no text."),
+}
+
+
+def configured(folder: Path, text: str, *words: str) -> RunConfig:
+    (folder / "net.py").write_text(text)
+    return parse(compose_verb("train", ["model=custom", f"model.target={folder}/net.py:Net", *words]))
+
+
+def make(config: RunConfig, shape: GraphShape) -> None:
+    """What the launching process does before the graph is partitioned."""
+    check_strategies(config)
+    make_model(config, shape)
+
+
+def check(error: ConfigError, folder: Path, text: str, wanted: str) -> None:
+    message = str(error)
+    assert wanted in message, message
+    lines = text.splitlines()
+    marked = [number for number, line in enumerate(lines, start=1) if "# here" in line]
+    if marked:
+        assert f"{folder}/net.py line {marked[0]}" in message, message
+    assert len(re.findall(r"^  given: ", message, flags=re.M)) == 1 and len(message) < 900, message
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_module(case: str, tmp_path: Path) -> None:
+    text, wanted = WRONG[case]
+    with pytest.raises(ConfigError) as caught:
+        make(configured(tmp_path, text), PLAIN)
+    check(caught.value, tmp_path, text, wanted)
+
+
+@pytest.mark.skipif(find_spec("sargnn.messages.typed") is None, reason="typed graphs are not there yet")
+@pytest.mark.parametrize("case", WRONG_TYPED)
+def test_a_wrong_module_for_types(case: str, tmp_path: Path) -> None:
+    text, wanted = WRONG_TYPED[case]
+    with pytest.raises(ConfigError) as caught:
+        make(configured(tmp_path, text), TYPED)
+    check(caught.value, tmp_path, text, wanted)
+
+
+@pytest.mark.parametrize("case", ARGUMENTS)
+def test_wrong_arguments(case: str, tmp_path: Path) -> None:
+    words, wanted = ARGUMENTS[case]
+    with pytest.raises(ConfigError, match=re.escape(wanted)):
+        make(configured(tmp_path, module(GOOD), *words), PLAIN)
+
+
+def test_the_right_module_is_none_of_these(tmp_path: Path) -> None:
+    make(configured(tmp_path, module(GOOD), "model.args.hidden=3", "precision=fp64", "world=3"), PLAIN)
+    (tmp_path / "blocks").mkdir()  # a file is loaded once in a process
+    make(configured(tmp_path / "blocks", module(GOOD.replace("ndata", "dstdata").replace("dst", "src", 1)), "mfg=true"), PLAIN)
+    assert len(WRONG) + len(WRONG_TYPED) + len(ARGUMENTS) >= 40
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["model.target=net.py:Net", "model.args.hiden=3"], "allowed: model.args.hidden"),
+        (["model.target=no.py:Net"], "names a file that does not exist"),
+        (["model.target=net.py:Net"], "net.py line"),
+        ([], "The setting 'model.target' must be given."),
+    ],
+)
+def test_the_command_says_it_once_and_makes_nothing(words: list[str], wanted: str, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(module("return x"))
+    done = sargnn_here(tmp_path, "train", "model=custom", *words, "dataset.num_nodes=200", "tracking=none")
+    assert done.returncode == 1 and wanted in done.stderr and done.stderr.count("sargnn: ") == 1, done.stderr
+    assert "Traceback" not in done.stderr and not (tmp_path / "runs").exists() and "partition" not in done.stderr
