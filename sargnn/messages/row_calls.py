@@ -21,17 +21,19 @@ from sargnn.messages.row_dropout import RowDropout
 from sargnn.messages.row_operators import RowOperators
 
 
-@dataclass(frozen=True)
+@dataclass
 class RowCalls:
     """What handlers work with.
 
     Attributes:
         group: the workers. operators: of tables of rows. dropout: of anything.
+        is_temporary: of the call at hand: nobody else knows its first argument.
     """
 
     group: Group
     operators: RowOperators
     dropout: RowDropout
+    is_temporary: bool = False
 
 
 Handler = Callable[[RowCalls, str, Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -113,7 +115,7 @@ def _sum_of_two(rows: RowCalls, name: str, func: Any, args: tuple[Any, ...], kwa
     if len(args) != 2 or kwargs:
         return NotImplemented
     operators, mark = rows.operators, mark_of(args[0])
-    if operators.is_table(args[0], mark) and (out := operators.add(*args)) is not None:
+    if operators.is_table(args[0], mark) and (out := operators.add(*args, onto=rows.is_temporary)) is not None:
         return out
     if mark is None or not is_plain(args[0], mark):
         return NotImplemented

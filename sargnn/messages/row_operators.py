@@ -259,12 +259,19 @@ class RowOperators:
             return None
         return self._engine.operators.linear([self.reads(x)], weight, bias)
 
-    def add(self, one: Tensor, other: Any) -> Tensor | None:
-        """The sum of two tables; None where they are not of one shape and type."""
+    def add(self, one: Tensor, other: Any, *, onto: bool = False) -> Tensor | None:
+        """The sum of two tables; None where they are not of one shape and type.
+
+        Args:
+            onto: nobody knows ``one`` but the caller, who has no further use for it.
+        """
         if not self.is_table(other, mark_of(other)) or one.shape != other.shape or one.dtype != other.dtype:
             return None
         if not (one.is_contiguous() and other.is_contiguous()):
             return None
+        if onto and one.requires_grad and stage_of(one) is None and self._engine.pool.is_only_holder(one):
+            added: Tensor = _AddOnto.apply(one, self.reads(other))
+            return added
         return self._engine.operators.add(self.reads(one), self.reads(other))
 
 
@@ -318,6 +325,20 @@ class _HeadDot(torch.autograd.Function):
 def _like(pool: Pool, x: Tensor) -> Tensor:
     """Memory for a table as large as x [N, ...]."""
     return pool.empty(len(x), math.prod(x.shape[1:]), x).view(x.shape)
+
+
+class _AddOnto(torch.autograd.Function):
+    """``y = one + other`` in the memory of ``one``, which no gradient needs. Saves nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, one: Tensor, other: Tensor) -> Tensor:
+        ctx.mark_dirty(one)
+        return one.add_(other)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        return grad, grad
 
 
 class _PlusVector(torch.autograd.Function):
