@@ -89,5 +89,13 @@ def user_line(path: str | None = None) -> str:
     return found or "unknown place"
 
 
+def is_own_call() -> bool:
+    """Whether code of this package, not the user's or a library's layer, has called the PyTorch function under way."""
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith(("<", _LIBRARIES[1])):
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame is not None and frame.f_code.co_filename.startswith(_OWN)
+
+
 def _is_library(name: str) -> bool:
     return name.startswith(("<", *_LIBRARIES)) or f"{os.sep}dgl{os.sep}" in name or "contextlib" in name
