@@ -103,7 +103,8 @@ def _first(one: Records, walk: _Walk) -> Difference | None:
     if cause is not None:
         first = walk.suspected[cause]
     results = [found.entry.during for found in walk.settled.values() if found.entry.during not in _OF_THE_MODULE]
-    earlier = any(entry.step < first.entry.step for entry in one.entries)
+    call = (first.entry.what, first.entry.place)
+    earlier = any(entry.step < first.entry.step and (entry.what, entry.place) == call for entry in one.entries)
     return Difference(
         first.entry, first.shapes, first.size, first.hint or hint_for(first.entry, earlier=earlier),
         tuple(dict.fromkeys(results)), first.suspected,

@@ -58,7 +58,7 @@ def hint_for(entry: Entry, *, earlier: bool) -> str:
     """One sentence.
 
     Args:
-        earlier: steps before this one agree.
+        earlier: the same call agrees in a step before.
     """
     if entry.during in _OF_RESULTS:
         return _OF_RESULTS[entry.during]

@@ -115,7 +115,8 @@ class Recorder:
             self._add(entry, note_values(values))
 
     def _entry(self, during: str, name: str, values: Tensor) -> Entry:
-        return Entry(self._step, during, name, "", tuple(values.shape), "same")
+        """Names are those in the user's module, where there is one."""
+        return Entry(self._step, during, name.removeprefix("module."), "", tuple(values.shape), "same")
 
     def _named(self) -> list[tuple[str, nn.Parameter]]:
         return list(self.trainer.model.named_parameters())
