@@ -213,12 +213,12 @@ class ModelSettings(ABC):
         """Kernel operations that its layers need."""
 
     def check_target(self) -> None:
-        """What the target names can be loaded, and takes what it is given. Raises ``ConfigError``. May import torch."""
+        """What the target names can be loaded, and takes what it is given. May import torch. Raises ``ConfigError``."""
         return None
 
     @abstractmethod
     def build(self, shape: Any) -> Any:
-        """The ``models.base.Model`` for a graph of this ``GraphShape``, in fp32. Raises ``ConfigError`` where it cannot work."""
+        """The ``models.base.Model`` for a graph of this ``GraphShape``, in fp32. Raises ``ConfigError`` where none is."""
 
     @property
     def draws_by_id(self) -> bool:
@@ -388,7 +388,7 @@ class RunConfig:
 
     @property
     def name(self) -> str:
-        """The run's name: ``run_name``, or ``{model}-{mode}-w{world}-s{seed}``, after the model its module where that is a user's."""
+        """The run's name: ``run_name``, or ``{model}-{mode}-w{world}-s{seed}``; a user's module is named behind its model."""
         return self.run_name or f"{self.model.title}-{self.mode.name}-w{self.world}-s{self.seed}"
 
     @property

@@ -120,7 +120,7 @@ HASHES = {
     "world=9 mode=one_shot kernel=dgl partitioner=range comm.timeout_s=5 device=cpu": "89c166dea9577d99",
     "partitioner=given partitioner.file=x.npy": "89c166dea9577d99",
     "model=custom model.target=package.module:Model model.content=0123456789abcdef": "64e4c0ef9fc09472",
-    "model=custom model.target=module:Model model.content=0123456789abcdef model.args.hidden=2 model.embedding=3": "01c95d07f75a0025",
+    "model=custom model.target=m:Model model.content=0123456789abcdef model.args.deep=2 model.embedding=3": "ef0d4d5ba68813ea",
 }
 """Runs that exist carry these: a checkpoint is gone on from only where its hash is that of the run's settings."""
 

@@ -30,7 +30,7 @@ from sargnn.models.base import LayerInput, Model
 from sargnn.models.inputs import GraphShape
 from sargnn.partition.store import open_part, partition_info
 from sargnn.rng import Purpose
-from sargnn.shards.graph import WorkerGraph
+from sargnn.shards.graph import WorkerGraph, find_labelled
 from sargnn.shards.plan import LayerPlan
 
 if TYPE_CHECKING:
@@ -160,17 +160,18 @@ class GraphShard:
         self.train_mask, self.val_mask, self.test_mask = (split == SPLITS[name] for name in ("train", "valid", "test"))
         rows = self.part.features[0] if not info.schema.typed else np.zeros((len(self.ids), 0), np.float32)
         self.features = torch.from_numpy(np.array(rows)).to(dtype)
-        self._graphs: dict[bool, WorkerGraph] = {}
+        self._graphs: dict[tuple[bool, bool], WorkerGraph] = {}
         self._models: set[nn.Module] = set()
 
-    def graph(self, *, add_self_loops: bool) -> WorkerGraph:
-        """The part as the engine has it, made the first time; all ranks must call it together."""
-        if add_self_loops not in self._graphs:
-            self._graphs[add_self_loops] = WorkerGraph(
+    def graph(self, *, add_self_loops: bool, by_relation: bool = False) -> WorkerGraph:
+        """The part as the engine has it, made the first time; all ranks must call it together. See ``WorkerGraph``."""
+        key = add_self_loops, by_relation and self.schema.typed
+        if key not in self._graphs:
+            self._graphs[key] = WorkerGraph(
                 self.part, self.engine.exchange, self.engine.mode.layout, add_self_loops=add_self_loops,
-                device=self.engine.device, message_rows=self.config.comm.message_rows,
+                device=self.engine.device, message_rows=self.config.comm.message_rows, by_relation=by_relation,
             )  # fmt: skip
-        return self._graphs[add_self_loops]
+        return self._graphs[key]
 
     @property
     def plan(self) -> LayerPlan:
@@ -212,7 +213,7 @@ class GraphShard:
         return self.engine.operators.dropout(x, self.ids, self.engine.draw(Purpose.DROPOUT, layer, p))
 
     def build_model(self, *overrides: str, **settings: Any) -> ShardModel:
-        """A model of the package, the same parameters on every rank: ``build_model("model=gat", "model.hidden=32")``.
+        """A model, the same parameters on every rank: ``build_model("model=gat", "model.hidden=32")``.
 
         Other settings, such as the seed, are those that the shard was made with; self-loops as the model's definition has them.
         """
@@ -222,9 +223,11 @@ class GraphShard:
         keys = {word.partition("=")[0] for word in words}
         config = _config_of([*(word for word in self._words if word.partition("=")[0] not in keys), *words])
         widths = tuple(rows.shape[1] for rows in self.part.features)
-        shape = GraphShape(self.schema, widths, self.num_classes, task=task_of(self.part.labels.dtype))
+        labelled = find_labelled(self.part, self.group)
+        shape = GraphShape(self.schema, widths, self.num_classes, task=task_of(self.part.labels.dtype), labelled=labelled)
         model = make_model(config, shape).to(self.engine.dtype)
-        return ShardModel(self, model, self.graph(add_self_loops=config.add_self_loops), config.seed)
+        graph = self.graph(add_self_loops=config.add_self_loops, by_relation=model.by_relation)
+        return ShardModel(self, model, graph, config.seed)
 
     def total(self, value: Tensor | float) -> float:
         """The sum of a number over all ranks."""

@@ -127,7 +127,7 @@ class ConfFolders:
         return found
 
     def needs(self, group: str, option: str) -> list[str]:
-        """The settings of an option that must be given, by dotted key. Raises ``ConfigError`` for a file that cannot be read."""
+        """The settings of an option that must be given, by dotted key. Raises ``ConfigError`` for a file that is no YAML."""
         return [one.key for one in self.settings_of(group, option).values() if one.value == "???"]
 
     def nested(self, groups: Iterable[str], options: dict[str, str] | None = None) -> dict[str, FileSetting]:

@@ -43,10 +43,11 @@ def command_of(settings: Mapping[str, Any], folders: ConfFolders | None = None) 
     for key, value in settings.items():
         if key in _FILLED_IN or (key in composed and composed[key] == value):
             continue
-        if key not in composed and (value in (None, {}) or (key in unnamed and unnamed[key] == value)):
+        is_argument = key.startswith(_ARGUMENTS)
+        if not (key in composed or is_argument) and (value in (None, {}) or (key in unnamed and unnamed[key] == value)):
             continue  # what an option's file does not name is at its default
-        prefix = "" if key in composed or key.startswith(_ARGUMENTS) else "++"
-        words += [f"{prefix}{word}" for word in words_of(key, value)]
+        prefix = "" if key in composed or is_argument else "++"
+        words += [f"{prefix}{word}" for word in (words_of(key, value) if value != {} else [f"{key}={{}}"])]
     return shlex.join(["sargnn", _VERB, *words])
 
 

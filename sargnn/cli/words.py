@@ -32,6 +32,8 @@ def _text(key: str, value: Any) -> str:
         return repr(value)
     if isinstance(value, list | tuple):
         return f"[{','.join(_text(key, one) for one in value)}]"
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{name}:{_text(key, one)}' for name, one in value.items())}}}"
     if isinstance(value, str | os.PathLike):
         return _quoted(os.fspath(value))
     raise ConfigError(f"'{key}' has a value that no setting can have.", given=f"a {type(value).__name__}")

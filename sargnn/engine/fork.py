@@ -7,6 +7,7 @@ it can see that nothing else holds the first. It cannot see that for memory from
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from sargnn.engine.rebuild import rebuilt_as
 
 
 def fork(pool: Pool, x: Tensor) -> tuple[Tensor, Tensor]:
-    """``x`` [N, F] for each of two readers; both are rebuilt in the way that ``x`` is."""
+    """``x`` [N, ...] for each of two readers; both are rebuilt in the way that ``x`` is."""
     if not (x.requires_grad and torch.is_grad_enabled() and pool.enabled):
         return x, x
     one, other = _Fork.apply(x, pool)
@@ -60,4 +61,4 @@ class _Fork(torch.autograd.Function):
             return one.add_(other), None
         if pool.is_only_holder(other):
             return other.add_(one), None
-        return torch.add(one, other, out=pool.empty_like(one)), None
+        return torch.add(one, other, out=pool.empty(len(one), math.prod(one.shape[1:]), one).view(one.shape)), None

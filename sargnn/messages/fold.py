@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from sargnn.engine.rebuild import rebuilt_by
 from sargnn.engine.reducers import folds
-from sargnn.engine.reducers.base import Tensors
 from sargnn.engine.reducers.folds import MessageFold
 from sargnn.engine.reducers.generic import Generic
 from sargnn.messages.expressions import Call, Dropped, Field, Item, Node, Program, Softmax, Written, decode, encode, map_values, size
 from sargnn.messages.patterns import Recognised, recognise
 from sargnn.messages.readers import reader
+from sargnn.messages.row_operators import again_of
 from sargnn.messages.rows import is_constant
 
 if TYPE_CHECKING:
@@ -33,12 +34,12 @@ def fold(graph: ShardedGraph, kind: str, node: Node, called: str) -> Tensor:
     """
     if kind == "min":
         return -fold(graph, "max", Call(node.shape, node.dtype, torch.neg, (node,), {}), called)
-    found = recognise(kind, node)
+    engine = graph.session.engine
+    found = recognise(kind, node, lambda rows: reader(engine.pool, rows))
     if isinstance(found, Recognised):
-        kernel = graph.session.engine.kernel(found.reducer.operation).name
+        kernel = engine.kernel(found.reducer.operation).name
         graph.note(f"{called}: {found.reducer.name}, kernel {kernel}")
-        (out,) = _recognised(graph, found, node)
-        return out.view(len(out), *found.shape)
+        return _recognised(graph, found, node)
     graph.note(f"{called}: messages computed run by run, not by a fused kernel: {found}")
     if kind == "sum" and (parts := _softmax_product(node)) is not None:
         logits, values = parts
@@ -50,15 +51,29 @@ def fold(graph: ShardedGraph, kind: str, node: Node, called: str) -> Tensor:
     return _generic(graph, [node], made[kind], node.shape)
 
 
-def _recognised(graph: ShardedGraph, found: Recognised, node: Node) -> Tensors:
-    """A fused reducer's outputs; of rows that never change they are kept."""
-    if isinstance(node, Field) and is_constant(node.tensor):
-        return graph.kept(found.reducer.name, lambda: graph.aggregate(found.reducer, found.exchanged, (), ()))
-    pool = graph.session.engine.pool
-    exchanged = found.exchanged
-    if exchanged[0].requires_grad and isinstance(node, Field):  # the rows' memory may have other readers
-        exchanged = (reader(pool, exchanged[0]), *exchanged[1:])
-    return graph.aggregate(found.reducer, exchanged, found.dest_local, found.params)
+def _recognised(graph: ShardedGraph, found: Recognised, node: Node) -> Tensor:
+    """A fused reducer's output [M, ...].
+
+    Of rows that never change it is kept. In a mode that fetches rows again, sums of rows that backward has anyway are computed
+    again, too, where a linear map needs them: a table less for another exchange.
+    """
+    reducer, copied = found.reducer, isinstance(node, Field)
+    if copied and is_constant(node.tensor):
+        (kept,) = graph.kept(reducer.name, lambda: graph.aggregate(reducer, found.exchanged, (), ()))
+        return kept.view(len(kept), *found.shape)
+    (out,) = graph.aggregate(reducer, found.exchanged, found.dest_local, found.params)
+    out = out.view(len(out), *found.shape)
+    if not (copied and reducer.linear and out.dim() == 2 and out.requires_grad and graph.session.engine.mode.fetches_again):
+        return out
+    again = again_of(node.tensor)
+
+    def rebuild() -> Tensor:
+        assert again is not None
+        with torch.no_grad():
+            (sums,) = graph.aggregate(reducer, (again(),), (), ())
+        return sums
+
+    return out if again is None else rebuilt_by(out, rebuild)
 
 
 def edge_table(graph: ShardedGraph, node: Node) -> Tensor:

@@ -40,16 +40,20 @@ class Recognised:
     shape: tuple[int, ...]
 
 
-def recognise(fold: str, node: Node) -> Recognised | str:
-    """A fused reducer's call for messages and a fold, or why there is none."""
+def recognise(fold: str, node: Node, read: Callable[[Tensor], Tensor]) -> Recognised | str:
+    """A fused reducer's call for messages and a fold, or why there is none.
+
+    Args:
+        read: gives a table of rows to one more reader.
+    """
     if isinstance(node, Field) and node.where == "u":
-        return _copied(fold, node)
+        return _copied(fold, node, read)
     pair = _product(node)
     if pair is None:
         return "messages are neither rows of the sources nor these times a number per edge"
     rows, weight = pair
     if isinstance(weight, Field):
-        return _weighted(fold, rows, weight)
+        return _weighted(fold, rows, weight, read)
     if fold != "sum":
         return f"attention is summed, not '{fold}'"
     draw, softmax = (weight.draw, weight.of) if isinstance(weight, Dropped) else (None, weight)
@@ -57,14 +61,14 @@ def recognise(fold: str, node: Node) -> Recognised | str:
         return "weights are neither a field of the edges nor a softmax over them"
     if len(rows.shape) != 2 or weight.shape != (rows.shape[0], 1):
         return f"rows are not [heads, width] with a weight per head: {rows.shape} and {weight.shape}"
-    return _attention(rows, softmax.logits, draw)
+    return _attention(rows, softmax.logits, draw, read)
 
 
-def _copied(fold: str, node: Field) -> Recognised | str:
+def _copied(fold: str, node: Field, read: Callable[[Tensor], Tensor]) -> Recognised | str:
     makers: dict[str, Callable[[], Reducer]] = {"sum": Sum, "mean": Mean, "max": Max}
     if fold not in makers:
         return f"no fused kernel folds by '{fold}'"
-    return Recognised(makers[fold](), (_flat(node.tensor),), (), (), node.shape)
+    return Recognised(makers[fold](), (_flat(read(node.tensor)),), (), (), node.shape)
 
 
 def _flat(tensor: Tensor) -> Tensor:
@@ -86,23 +90,25 @@ def _name(node: Any) -> str:
     return str(getattr(node.func, "__name__", "")).strip("_") if isinstance(node, Call) else ""
 
 
-def _weighted(fold: str, rows: Field, weight: Field) -> Recognised | str:
+def _weighted(fold: str, rows: Field, weight: Field, read: Callable[[Tensor], Tensor]) -> Recognised | str:
     if weight.where != "e" or math.prod(weight.shape) != 1:
         return f"the kernel takes one number per edge, not {weight.shape}"
     if fold not in ("sum", "mean"):
         return f"no fused kernel folds weighted rows by '{fold}'"
     number = weight.tensor.reshape(-1).to(rows.dtype)
     made = (WeightedSum if fold == "sum" else WeightedMean)(learned=number.requires_grad)
-    return Recognised(made, (_flat(rows.tensor),), (number,), (), rows.shape)
+    return Recognised(made, (_flat(read(rows.tensor)),), (number,), (), rows.shape)
 
 
-def _attention(rows: Field, logits: Node, draw: Draw | None) -> Recognised | str:
+def _attention(
+    rows: Field, logits: Node, draw: Draw | None, read: Callable[[Tensor], Tensor]
+) -> Recognised | str:
     heads, width = rows.shape
     scored = _leaky(logits)
     if scored is not None and (ends := _sum_of_ends(scored[0], (heads, 1))) is not None:
         of_sources, of_destinations = (end.tensor.reshape(-1, heads) for end in ends)
         return Recognised(
-            Gat(heads, scored[1], draw), (_flat(rows.tensor), of_sources), (of_destinations,), (), rows.shape
+            Gat(heads, scored[1], draw), (_flat(read(rows.tensor)), of_sources), (of_destinations,), (), rows.shape
         )  # fmt: skip
     if (found := _projected(logits, heads, width)) is None:
         return "scores are neither GAT's nor GATv2's"
@@ -112,7 +118,7 @@ def _attention(rows: Field, logits: Node, draw: Draw | None) -> Recognised | str
     if scored is None or ends is None or ends[0].tensor is not rows.tensor:
         return "scores are neither GAT's nor GATv2's"
     return Recognised(
-        GatV2(heads, scored[1], draw), (_flat(rows.tensor),), (_flat(ends[1].tensor),), (vector.reshape(-1),), rows.shape
+        GatV2(heads, scored[1], draw), (_flat(read(rows.tensor)),), (_flat(read(ends[1].tensor)),), (vector.reshape(-1),), rows.shape
     )  # fmt: skip
 
 

@@ -16,22 +16,24 @@ from torch import Tensor
 from sargnn.comm.group import Group
 from sargnn.engine.rebuild import rebuild_of, rebuilt_by
 from sargnn.messages.combined import COMBINED, combine
-from sargnn.messages.marks import mark_of
+from sargnn.messages.marks import is_plain, mark_of
 from sargnn.messages.row_dropout import RowDropout
 from sargnn.messages.row_operators import RowOperators
 
 
-@dataclass(frozen=True)
+@dataclass
 class RowCalls:
     """What handlers work with.
 
     Attributes:
         group: the workers. operators: of tables of rows. dropout: of anything.
+        is_temporary: of the call at hand: nobody else knows its first argument.
     """
 
     group: Group
     operators: RowOperators
     dropout: RowDropout
+    is_temporary: bool = False
 
 
 Handler = Callable[[RowCalls, str, Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -82,8 +84,8 @@ def _activation(rows: RowCalls, name: str, func: Any, args: tuple[Any, ...], kwa
     if name == "elu" and kwargs.get("alpha", args[1] if len(args) > 1 else 1.0) != 1:
         return NotImplemented
     out = operators.activate(name, x, rows.dropout.ids(mark))
-    if out is None and name == "relu":
-        return operators.activated(func(*args, **kwargs))
+    if out is None and name == "relu" and x.requires_grad and torch.is_grad_enabled():
+        return operators.relu(x)
     return NotImplemented if out is None else out
 
 
@@ -109,11 +111,43 @@ def _product(rows: RowCalls, name: str, func: Any, args: tuple[Any, ...], kwargs
 
 
 def _sum_of_two(rows: RowCalls, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``a + b`` of two tables."""
-    if len(args) != 2 or kwargs or not rows.operators.is_table(args[0], mark_of(args[0])):
+    """``a + b`` of two tables, or of rows and a vector."""
+    if len(args) != 2 or kwargs:
         return NotImplemented
-    out = rows.operators.add(*args)
+    operators, mark = rows.operators, mark_of(args[0])
+    if operators.is_table(args[0], mark) and (out := operators.add(*args, onto=rows.is_temporary)) is not None:
+        return out
+    if mark is None or not is_plain(args[0], mark):
+        return NotImplemented
+    out = operators.plus_vector(*args)
     return NotImplemented if out is None else out
+
+
+def _times(rows: RowCalls, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x * a`` of rows [N, K, D] and a vector for each head."""
+    mark = mark_of(args[0]) if args else None
+    if len(args) != 2 or kwargs or mark is None or not is_plain(args[0], mark):
+        return NotImplemented
+    out = rows.operators.times_vector(*args)
+    return NotImplemented if out is None else out
+
+
+def _sum(rows: RowCalls, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``sum(-1)`` of such a product."""
+    x = args[0] if args else None
+    dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+    if isinstance(x, Tensor) and x.dim() == 3 and dim in (-1, 2) and set(kwargs) <= {"dim", "keepdim"} and len(args) < 3:
+        found = rows.operators.sum_of_last(x)
+        if found is not None:
+            return found.unsqueeze(-1) if kwargs.get("keepdim") else found
+    return _combined(rows, name, func, args, kwargs)
+
+
+def _reshaped(rows: RowCalls, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The same rows in another shape."""
+    if not args or mark_of(args[0]) is None:
+        return NotImplemented
+    return rows.operators.same_rows(args[0], func(*args, **kwargs))
 
 
 def _first_rows(rows: RowCalls, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -143,6 +177,7 @@ HANDLERS: dict[str, Handler] = {
     "relu": _activation, "relu_": _activation, "elu": _activation,
     "matmul": _product, "mm": _product, "__matmul__": _product, "add": _sum_of_two, "__add__": _sum_of_two,
     "__getitem__": _first_rows, "squeeze": _squeeze, **dict.fromkeys(COMBINED, _combined),
+    "mul": _times, "__mul__": _times, "sum": _sum, "flatten": _reshaped, "view": _reshaped, "reshape": _reshaped,
 }  # fmt: skip
 ALWAYS = frozenset(("dropout", "dropout_"))
 """Functions that are handled also where no argument has rows."""

@@ -10,19 +10,18 @@ Letters: N rows, E edges, W elements of a row.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from sargnn.engine.aggregate import Engine
-from sargnn.engine.rebuild import rebuild_of, rebuilt_by
+from sargnn.engine.rebuild import rebuilt_by
 from sargnn.errors import ConfigError
 from sargnn.messages.marks import Mark, is_plain, mark_of
 from sargnn.messages.places import Places, first_node_ids
-from sargnn.messages.row_operators import RowOperators, is_kept
-from sargnn.messages.rows import is_shared, user_line
+from sargnn.messages.row_operators import RowOperators, again_of
+from sargnn.messages.rows import user_line
 from sargnn.profile import NODEWISE, Profile
 from sargnn.rng import Draw, Purpose, dropout_rows, edge_mask
 
@@ -117,21 +116,8 @@ class RowDropout:
         if out is not None:
             return out
         out = self._engine.operators.dropout(self._operators.reads(x), ids, draw)
-        source = self._source(x) if out.requires_grad else None
+        source = again_of(x) if out.requires_grad else None
         return out if source is None else rebuilt_by(out, lambda: dropout_rows(source(), ids, draw))
-
-    @staticmethod
-    def _source(x: Tensor) -> Callable[[], Tensor] | None:
-        """What gives ``x`` again in backward, where that costs no table."""
-        if not (x.is_contiguous() and (is_shared(x) or is_kept(x))):
-            return rebuild_of(x)
-        held, version = x.detach(), x._version
-
-        def again() -> Tensor:
-            assert held._version == version, "what rows are rebuilt from was written to"
-            return held
-
-        return again
 
     def _times_factor(self, x: Tensor, mark: Mark | None, draw: Draw, inplace: bool) -> Tensor:
         """In place, and in number formats that no kernel is compiled for."""

@@ -38,6 +38,7 @@ from sargnn.messages.row_calls import ALWAYS, HANDLERS, Handler, RowCalls
 from sargnn.messages.row_dropout import RowDropout
 from sargnn.messages.row_operators import RowOperators
 from sargnn.messages.rows import is_own_call, is_shared, share, user_line
+from sargnn.messages.temporaries import is_temporary
 from sargnn.rng import Draw
 
 Observe = Callable[[str, str, Tensor, Mark | None, Sequence[Tensor]], None]
@@ -120,6 +121,7 @@ class StockCalls(TorchFunctionMode):
             known = _KNOWN[func] = _Function.of(func)
         if known.passes:
             return func(*args, **kwargs)
+        temporary = known.name == "add" and is_temporary(args)
         if EdgeTensor in types and not known.always:
             if (noted := noted_call(func, args, kwargs)) is not NotImplemented:
                 return noted
@@ -136,6 +138,7 @@ class StockCalls(TorchFunctionMode):
                 check_picks(known.name, args, kwargs, self.path)
         out = NotImplemented
         if known.handler is not None and (marked or known.always):
+            self._rows.is_temporary = temporary
             out = known.handler(self._rows, known.name, func, args, kwargs)
         if out is NotImplemented:
             out = func(*args, **kwargs)

@@ -27,7 +27,7 @@ class GraphShape:
     Attributes:
         schema: node types and relations. feature_widths: F of each node type. num_classes: C, outputs.
         label_columns: columns of labels beside the features: 0 or C. task: what is predicted.
-        labelled: the node type that has labels, where it is known.
+        labelled: the node type that has labels.
     """
 
     schema: Schema
@@ -35,7 +35,7 @@ class GraphShape:
     num_classes: int
     label_columns: int = 0
     task: Task = "classes"
-    labelled: int | None = None
+    labelled: int = 0
 
 
 class Inputs(nn.Module, ABC):

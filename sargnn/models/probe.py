@@ -1,10 +1,10 @@
 """A module of the user's, tried out on a made-up graph before anything long begins.
 
-The graph has the run's node types, relations, widths and outputs, but a few nodes: every relation is a ring with a self-loop at
-each node, so every node has edges of every relation that ends in its type. Forward and backward run once, as in training and as
-in an evaluation, in the run's mode and precision: what is wrong with a module is said in the launching process. What is tried is
-a module of its own, so that what a module keeps from a forward pass is not kept from this one. On the way it is seen how many
-layers there are.
+The graph has the run's node types, relations, widths and outputs, but a few nodes: every relation is a ring with a self-loop
+at each node, so every node has edges of every relation that ends in its type. Forward and backward run once, as in training
+and as in an evaluation, in the run's mode and precision: what is wrong with a module is said in the launching process. What
+is tried is a module of its own, so that what a module keeps from a forward pass is not kept from this one. On the way it is
+seen how many layers there are.
 
 Letters: T node types, R relations.
 """
@@ -62,7 +62,7 @@ def try_module(model: CustomModel, make: Callable[[GraphShape], CustomModel], co
 
 
 class _Alike(Group):
-    """``world`` workers with the same rows: calls in forward that only one worker may do are refused, and need no other here."""
+    """``world`` workers with the same rows: what only a worker alone may call is refused, and no other one is needed."""
 
     def __init__(self, world: int) -> None:
         super().__init__(0, world, None)
@@ -90,7 +90,8 @@ class _Trial:
             by_relation=model.by_relation,
         )  # fmt: skip
         self.rows = model.inputs.load(part, config.seed, device, dtype)
-        self.labels = torch.zeros(len(self.rows), shape.label_columns, device=device, dtype=dtype) if shape.label_columns else None
+        labels = torch.zeros(len(self.rows), shape.label_columns, device=device, dtype=dtype)
+        self.labels = labels if shape.label_columns else None
 
     def run(self) -> None:
         """Both passes on the whole graph, and with message-flow graphs on those too."""
@@ -176,7 +177,7 @@ def _part(shape: GraphShape, seed: int) -> Part:
     sources, destinations = (np.concatenate([one[end] for one in edges]).astype(np.int32) for end in (0, 1))
     nodes = NODES * types
     split = np.zeros(nodes, np.uint8)
-    first = NODES * (shape.labelled or 0)
+    first = NODES * shape.labelled
     split[first : first + NODES] = SPLITS["train"]
     outputs = () if shape.task == "classes" else (shape.num_classes,)
     return Part(

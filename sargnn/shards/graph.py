@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from sargnn.comm.exchange import Exchange
+from sargnn.comm.group import Group
 from sargnn.partition.cut import Part, one_type
 from sargnn.shards.load import Layout, load_plan, with_self_loops
 from sargnn.shards.mfg import MessageFlow, message_flow
@@ -16,6 +17,12 @@ from sargnn.shards.plan import LayerPlan
 from sargnn.shards.relations import RelationSplitter
 
 _SMALLEST_MESSAGE_ROWS = 1024
+
+
+def find_labelled(part: Part, group: Group) -> int:
+    """The node type that has labels; all workers must call it together."""
+    counts = np.bincount(part.schema.types_of(part.node_ids[part.split > 0]), minlength=len(part.schema.node_types))
+    return int(group.sum_(torch.from_numpy(counts)).argmax())
 
 
 class WorkerGraph:
@@ -45,8 +52,7 @@ class WorkerGraph:
             total = int(group.sum_(torch.tensor(len(part.node_ids), dtype=torch.int64)))
             message_rows = max(_SMALLEST_MESSAGE_ROWS, -(-total // (8 * group.world)))
         self._message_rows = message_rows
-        counts = np.bincount(part.schema.types_of(part.node_ids[part.split > 0]), minlength=len(part.schema.node_types))
-        self.labelled = int(group.sum_(torch.from_numpy(counts)).argmax())
+        self.labelled = find_labelled(part, group)
         self._splitter: RelationSplitter | None = None
         if by_relation and part.schema.typed:
             self._splitter = RelationSplitter(part, exchange, layout, device=device, message_rows=message_rows)

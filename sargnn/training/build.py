@@ -13,7 +13,7 @@ from sargnn.models.base import Model
 from sargnn.models.inputs import GraphShape
 from sargnn.partition.cut import Part
 from sargnn.rng import MAX_ID
-from sargnn.shards.graph import WorkerGraph
+from sargnn.shards.graph import WorkerGraph, find_labelled
 from sargnn.training.loop import Trainer
 
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
@@ -39,7 +39,10 @@ def make_trainer(config: RunConfig, part: Part, num_classes: int, group: Group) 
             hint="set dropout to 0",
         )
     columns = label_columns(config, num_classes)
-    model = make_model(config, GraphShape(part.schema, widths, num_classes, columns, task_of(part.labels.dtype)))
+    shape = GraphShape(
+        part.schema, widths, num_classes, columns, task_of(part.labels.dtype), find_labelled(part, group)
+    )  # fmt: skip
+    model = make_model(config, shape)
     graph = WorkerGraph(
         part, engine.exchange, engine.mode.layout, add_self_loops=config.add_self_loops, device=device,
         message_rows=config.comm.message_rows, by_relation=model.by_relation,

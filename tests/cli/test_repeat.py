@@ -24,6 +24,17 @@ CONFIGURATIONS = {
         ["dataset=python", "dataset.target=json:loads", "dataset.args.s='x y'", "dataset.args.n=3"],
         None,
     ),
+    "a module with arguments": (
+        [
+            "model=custom",
+            "model.target=json:loads",
+            "model.args.s='x y'",
+            "model.args.n=null",
+            "model.args.empty={}",
+            "model.args.deep={a: [1, {d: 'e f'}], b: {c: null}}",
+        ],
+        None,
+    ),
     "a root with spaces": (["dataset=arrays", "dataset.root='/some where/graph $x'", "dataset.split=[0.6,0.2,0.2]"], None),
     "a task": (["task=multilabel", "metric=f1", "early_stopping=3", "smooth=none"], None),
     "an assignment": (["partitioner=given", "partitioner.file=/somewhere/parts.npy"], None),

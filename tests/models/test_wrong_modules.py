@@ -22,7 +22,7 @@ TYPED = GraphShape(
     Schema(("author", "paper"), (0, 40, 100), (Relation(0, "writes", 1), Relation(1, "cites", 1), Relation(1, "by", 0))),
     (0, 5), 3, labelled=1,
 )  # fmt: skip
-MODULE = '''import torch
+MODULE = """import torch
 from torch import nn
 
 
@@ -41,7 +41,7 @@ class Net(nn.Module):
 
     def forward(self, graph, x):{head}
 {body}
-'''
+"""
 GOOD = 'graph.ndata["h"] = x\ngraph.update_all(copy, add)\nreturn self.linear(graph.ndata["s"])'
 
 
@@ -70,7 +70,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "a syntax error": ("class Net(:  # here\n    pass\n", "cannot be loaded: SyntaxError"),
     "an error on loading": ("import torch\ntorch.nothing  # here\n", "cannot be loaded: AttributeError"),
     "a constructor that fails": (
-        whole("class Net(nn.Module):\n    def __init__(self, a, b):\n        super().__init__()\n        self.x = 1 / 0  # here"),
+        whole("class Net(nn.Module):\n    def __init__(self, a, b):\n        super().__init__()\n        1 / 0  # here"),
         "The model's constructor failed: ZeroDivisionError: division by zero",
     ),
     "a constructor that takes one": (
@@ -120,7 +120,8 @@ WRONG: dict[str, tuple[str, str]] = {
     "a field of another length": (module('graph.ndata["h"] = x[:2]  # here'), "has not one row for each of the nodes."),
     "a field that is no tensor": (module('graph.ndata["h"] = 3  # here'), "The field 'h' is no tensor."),
     "a message of another length": (
-        module('graph.ndata["h"] = x\ngraph.update_all(lambda e: {"m": e.src["h"][:2]}, add)  # here'), "has not one row per edge",
+        module('graph.ndata["h"] = x\ngraph.update_all(lambda e: {"m": e.src["h"][:2]}, add)  # here'),
+        "has not one row per edge",
     ),
     "a message that is no mapping": (
         module('graph.ndata["h"] = x\ngraph.update_all(lambda e: e.src["h"], add)  # here'), "gives no messages",
@@ -134,7 +135,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "a reduce that is no mapping": (
         module('graph.ndata["h"] = x\ngraph.update_all(copy, lambda n: n.mailbox["m"].sum(1))  # here'), "",
     ),
-    "something a graph does not have": (module("graph.adjacency_matrix()  # here"), "A sharded graph has no 'adjacency_matrix'."),
+    "something a graph does not have": (module("graph.adj()  # here"), "A sharded graph has no 'adj'."),
     "rows by number": (module("return self.linear(x[[1, 0]])  # here"), "Rows are picked by their number"),
     "random numbers": (module("return self.linear(x + torch.randn_like(x))  # here"), "draws numbers for the rows"),
 }  # fmt: skip

@@ -46,6 +46,9 @@ class Mode(ABC):
     is_baseline: bool = False
     """Whether it stands for what a user has without this project: stock operators, no cached aggregates of constant rows."""
 
+    fetches_again: bool = False
+    """Whether it drops rows that backward needs and fetches them again: memory comes before time."""
+
     reads_exchanged_in_backward: bool = True
     """Whether a case-2 reducer's backward pass needs the own rows as they were exchanged."""
 

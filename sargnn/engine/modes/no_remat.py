@@ -13,3 +13,4 @@ class NoRemat(Sar):
 
     name = "no_remat"
     keep_rows = True
+    fetches_again = False

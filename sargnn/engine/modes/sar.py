@@ -30,6 +30,7 @@ class Sar(ManualMode):
     name = "sar"
     layout = "sharded"
     keep_rows = False
+    fetches_again = True
 
     def forward(self, call: Call, exchanged: Tensors, dest_local: Tensors, params: Tensors) -> tuple[Tensors, Tensors, Kept]:
         plan, reducer, fold = call.plan, call.reducer, call.fold

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sargnn.comm.group import Group
 from sargnn.config import RunConfig
 from sargnn.engine.aggregate import Engine
-from sargnn.errors import ConfigError, nearest
+from sargnn.errors import ConfigError
 from sargnn.messages.make import GraphMaker
 from sargnn.messages.plan_places import PlanPlaces
 from sargnn.messages.replaced import describe_replaced
@@ -79,9 +79,6 @@ class CustomModel(Model):
 
     def prepare(self, engine: Engine, plans: Sequence[LayerPlan]) -> None:
         self._graphs.prepare(engine, plans)
-        if self.labelled is None:
-            rows = torch.tensor([b - a for a, b in zip(plans[-1].out_bounds, plans[-1].out_bounds[1:], strict=False)])
-            self.labelled = int(engine.group.sum_(rows).argmax())
 
     def forward(self, engine: Engine, plans: Sequence[LayerPlan], x: LayerInput, *, hidden: bool = False) -> Tensor:
         if hidden:
@@ -110,13 +107,13 @@ class CustomModel(Model):
 
     def _checked(self, out: Any, engine: Engine, plan: LayerPlan) -> Tensor:
         """The labelled type's rows [M, C] of what forward gave. Raises ``ConfigError`` for anything else."""
-        types, number = plan.schema.node_types, self.labelled or 0
+        types, number = plan.schema.node_types, self.labelled
         if isinstance(out, Mapping) and plan.schema.typed:
             if types[number] not in out:
                 names = [str(one) for one in out]
                 raise self.wrong(
                     f"The model's forward returns no rows of the labelled node type '{types[number]}'.",
-                    given=f"rows of {', '.join(names) or 'no type'}", allowed=nearest(types[number], types) and [types[number]],
+                    given=f"rows of {', '.join(names) or 'no type'}", allowed=f"rows of '{types[number]}', or of more types",
                 )  # fmt: skip
             out = out[types[number]]
         wanted = f"a tensor [nodes, {self.num_outputs}] of {engine.dtype}"
@@ -128,7 +125,10 @@ class CustomModel(Model):
         if out.dim() != 2 or out.shape[1] != self.num_outputs:
             hint = "the rows' heads are joined by h.mean(1) or h.flatten(1)" if out.dim() == 3 else None
             raise self.wrong(
-                "The model's output has another width than there are outputs.", given=f"shape {shown}", allowed=wanted, hint=hint
+                "The model's output has another width than there are outputs.",
+                given=f"shape {shown}",
+                allowed=wanted,
+                hint=hint,
             )
         if out.shape[0] != rows:
             raise self.wrong(
