@@ -27,7 +27,7 @@ def main(line: CommandLine) -> int:
     from sargnn.cli.compose import compose_verb
 
     mapping = compose_verb("check", line.overrides, folders=line.folders)
-    if (mapping["model"] or {}).get("name") is not None:
+    if (mapping.get("model") or {}).get("name") is not None:
         from sargnn.cli.check_model import check_model
 
         return check_model(mapping)

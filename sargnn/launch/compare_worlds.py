@@ -101,7 +101,9 @@ def _folder(config: RunConfig) -> Iterator[Path]:
         return
     given = Path(config.run_dir)
     if given.exists() and (not given.is_dir() or any(given.iterdir())):
-        raise ConfigError("The folder holds something.", given=f"run_dir={given}", hint="choose a new one, or leave run_dir out")
+        raise ConfigError(
+            "The folder holds something.", given=f"run_dir={given}", hint="choose a new one, or leave run_dir out"
+        )
     given.mkdir(parents=True, exist_ok=True)
     yield given.resolve()
 

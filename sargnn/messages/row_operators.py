@@ -10,9 +10,9 @@ Letters: N rows, F features, C channels.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-import math
 from typing import Any
 
 import torch

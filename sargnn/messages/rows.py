@@ -83,7 +83,7 @@ def user_line(path: str | None = None) -> str:
         name = frame.f_code.co_filename
         if path is not None and name == path:
             return f"{name} line {frame.f_lineno}"
-        if found is None and not _is_library(name):
+        if found is None and not is_library(name):
             found = f"{name} line {frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return found or "unknown place"
@@ -97,5 +97,6 @@ def is_own_call() -> bool:
     return frame is not None and frame.f_code.co_filename.startswith(_OWN)
 
 
-def _is_library(name: str) -> bool:
+def is_library(name: str) -> bool:
+    """Whether a file of this name is of this package, PyTorch or DGL, so that no line of it is the user's."""
     return name.startswith(("<", *_LIBRARIES)) or f"{os.sep}dgl{os.sep}" in name or "contextlib" in name

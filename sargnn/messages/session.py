@@ -59,7 +59,8 @@ class Session:
     Args:
         engine: the worker's. totals: of a plan. path: the user's file, if there is one. report: gets lines for the log.
         edge_draw: the next draw for edges, of a probability. owner: who owns what is kept of constant rows, by its name.
-            seen: gets the name and the results of a graph's function. training: whether this is a step of training, which decides what is kept.
+        seen: gets the name and the results of a graph's function.
+        training: whether this is a step of training, which decides what is kept.
     """
 
     def __init__(

@@ -33,7 +33,16 @@ from sargnn.messages import mark_rules
 from sargnn.messages.edges import EdgeTensor, noted_call, values_of
 from sargnn.messages.marks import Mark, Marked, mark_of, marked_in, set_mark
 from sargnn.messages.places import Places
-from sargnn.messages.refusals import PICKS, RANDOM, RANDOM_IN_TRAINING, check_picks, check_random, check_writes, writes_to_first
+from sargnn.messages.refusals import (
+    PICKS,
+    RANDOM,
+    RANDOM_IN_TRAINING,
+    check_picks,
+    check_random,
+    check_recomputed,
+    check_writes,
+    writes_to_first,
+)
 from sargnn.messages.row_calls import ALWAYS, HANDLERS, Handler, RowCalls
 from sargnn.messages.row_dropout import RowDropout
 from sargnn.messages.row_operators import RowOperators
@@ -70,6 +79,7 @@ class StockCalls(TorchFunctionMode):
         self.engine, self.group, self.path, self.observe = engine, places.group, path, observe
         operators = RowOperators(engine)
         self._rows = RowCalls(places.group, operators, RowDropout(engine, places, operators, path))
+        self._trains = False
         self._states: list[Tensor] = []
 
     def edge_draw(self, p: float) -> Draw:
@@ -89,6 +99,7 @@ class StockCalls(TorchFunctionMode):
     def begin(self) -> None:
         """A forward pass begins: number its calls anew, and seed PyTorch's generator from the run's seed and the epoch."""
         self._rows.dropout.begin()
+        self._trains = torch.is_grad_enabled()
         if not self._states:
             self._states = [torch.get_rng_state()]
             if self.engine.device.type == "cuda":
@@ -121,6 +132,8 @@ class StockCalls(TorchFunctionMode):
             known = _KNOWN[func] = _Function.of(func)
         if known.passes:
             return func(*args, **kwargs)
+        if self._trains:
+            check_recomputed()
         temporary = known.name == "add" and is_temporary(args)
         if EdgeTensor in types and not known.always:
             if (noted := noted_call(func, args, kwargs)) is not NotImplemented:

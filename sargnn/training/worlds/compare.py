@@ -22,7 +22,7 @@ TOLERANCES = {"fp64": 1e-9, "fp32": 1e-4}
 _FLOORS = {"fp64": 1e-6, "fp32": 1e-3}
 """Elements below it may be nothing but rounding, as where a tensor minus its mean is 0."""
 _PART_OF_LARGEST = 0.1
-"""A gradient's norm is at least this part of the largest one's, for the same reason: a bias in front of a batch norm has none."""
+"""Of the largest gradient's norm, which a smaller one is measured by: a bias in front of a batch norm has rounding alone."""
 _OF_THE_MODULE = (FORWARD, EVALUATION)
 
 
@@ -124,8 +124,8 @@ def _cause(one: Records, number: int, walk: _Walk) -> int | None:
     entry = one.entries[number]
     if entry.inputs and entry.during != OUTPUT:
         return None
-    before = [place for place in walk.suspected if place < number and one.entries[place].step == entry.step]
-    return before[-1] if before else None
+    earlier = [place for place in walk.suspected if place < number and one.entries[place].step == entry.step]
+    return earlier[-1] if earlier else None
 
 
 def _gradients(one: Records) -> dict[int, dict[str, np.ndarray]]:
@@ -164,9 +164,10 @@ def _compare(
         total = np.sum([other for other in sums[1:] if other is not None], 0)
         assert sums[0] is not None
         return differs(_distance(sums[0], total, floor), suspected=True)
-    kept = slice(None)
+    kept: slice | np.ndarray = slice(None)
     if entry.during == PARAMETER and entry.what in own_step:
-        kept = np.abs(own_step[entry.what]) > _FLOORS[precision] * max(float(np.abs(g).max(initial=0)) for g in own_step.values())
+        largest = max(float(np.abs(values).max(initial=0)) for values in own_step.values())
+        kept = np.abs(own_step[entry.what]) > _FLOORS[precision] * largest
     return differs(max(_distance(one.values[kept], other.values[kept], floor) for other in several))
 
 
@@ -192,4 +193,3 @@ def _distance(one: np.ndarray, other: np.ndarray, floor: float) -> float:
     if difference == 0:
         return 0.0
     return difference / max(float(np.linalg.norm(one)), float(np.linalg.norm(other)), floor)
-

@@ -20,28 +20,28 @@ BRANCHES = (
     "num_nodes() and num_edges() == 0, or on any(), all(), max() of rows, which are answered for all workers"
 )
 _RANDOM_HINT = (
-    "random numbers for a worker's rows come out otherwise on each worker: use nn.Dropout or F.dropout, drawn by original id, or "
-    "draw numbers of a fixed shape"
+    "random numbers for a worker's rows come out otherwise on each worker: use nn.Dropout or F.dropout, drawn by original id, "
+    "or draw numbers of a fixed shape"
 )
 _REDUCED_HINT = (
-    "a worker has only its own rows, so that a sum, mean or product over them is not that of the graph: take it through the graph "
-    "(update_all), or use nn.BatchNorm1d, whose statistics are over all workers"
+    "a worker has only its own rows, so that a sum, mean or product over them is not that of the graph: take it through the "
+    "graph (update_all), or use nn.BatchNorm1d, whose statistics are over all workers"
 )
 _ORDERED_HINT = (
     "it works along the rows, and a worker has only its own, in an order of its own: work along dim 1, through the graph "
     "(edge_softmax, update_all), or with nn.BatchNorm1d"
 )
 _NUMBERS_HINT = (
-    "it is made for the number or the order of a worker's rows: make it from rows of the graph, such as x[:, :1] * 0, or from the "
-    "original ids in graph.ndata['_ID']"
+    "it is made for the number or the order of a worker's rows: make it from rows of the graph, such as x[:, :1] * 0, or from "
+    "the original ids in graph.ndata['_ID']"
 )
 _OUTSIDE_HINT = (
-    "what it is made from agrees, so that something outside of PyTorch steers it: random numbers of numpy or Python, the time, the "
-    "rank, a counter of calls, or the number of a worker's rows"
+    "what it is made from agrees, so that something outside of PyTorch steers it: random numbers of numpy or Python, the time, "
+    "the rank, a counter of calls, or the number of a worker's rows"
 )
 _STATE_HINT = (
-    "the steps before agree: state that is kept between calls, or random numbers of numpy or Python, can make such a difference; "
-    "keep state in parameters, or in buffers that every worker computes alike"
+    "the steps before agree: state that is kept between calls, or random numbers of numpy or Python, can make such a "
+    "difference; keep state in parameters, or in buffers that every worker computes alike"
 )
 _OF_RESULTS = {
     OUTPUT: "forward's own results agree, so that the output was changed outside of PyTorch's functions, such as through numpy",

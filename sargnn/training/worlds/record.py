@@ -56,7 +56,11 @@ class Entry:
 
 @dataclass(frozen=True)
 class Noted:
-    """Attributes: ids: int64 [N] or [D], original ids; None without. values: what the table above says. sums: [5]; None of rows."""
+    """What the table above says.
+
+    Attributes:
+        values: of rows [N, 2] or [D, 2], else flat. ids: int64 [N] or [D], original ids; None without. sums: [5]; None of rows.
+    """
 
     values: np.ndarray
     ids: np.ndarray | None = None

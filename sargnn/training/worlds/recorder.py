@@ -1,7 +1,7 @@
 """Trains a few steps and notes every tensor on the way: of the user's forward, loss, gradients, buffers, parameters.
 
-Each step begins with the parameters of the world that is compared with, so that a step's differences are its own: Adam divides a
-gradient by its size and makes steps of rounding errors where a gradient is 0.
+Each step begins with the parameters of the world that is compared with, so that a step's differences are its own: Adam divides
+a gradient by its size and makes steps of rounding errors where a gradient is 0.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from tests.pool import pool
 
 GRAPHS = {"plain": nasty_graph(120), "typed": typed_graph()}
 LAYERS = Path(__file__).parents[3] / "examples" / "layers"
-MODULE = '''import random
+MODULE = """import random
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -61,7 +61,7 @@ class Net(nn.Module):
         h = F.relu(self.norm(graph.ndata["s"] + h))
 {body}
         return self.two(self.drop(h))
-'''
+"""
 WRONG = {
     "a mean over rows": ("h = h - h.mean(0)  # here", "mean", "update_all"),
     "a norm by hand": ("m = h.mean(dim=0, keepdim=True)  # here\nh = (h - m) / h.std(0)", "mean", "BatchNorm1d"),
@@ -80,7 +80,9 @@ WRONG = {
     "state of the rows": (
         "self.seen += h.detach().sum(0)  # here\nif self.calls:\n    h = h + self.seen\nself.calls += 1", "sum", "update_all",
     ),
-    "a counter of numpy's": ("self.calls += np.random.rand() if self.calls else 1\nh = h * self.calls  # here", "mul", "the steps before"),
+    "a counter of numpy's": (
+        "self.calls += np.random.rand() if self.calls else 1\nh = h * self.calls  # here", "mul", "the steps before",
+    ),
     "a hook": ("if h.requires_grad:\n    h.register_hook(lambda g: g - g.mean(0))", "norm.", "hook"),
     "a backward of its own": ("h = Twice.apply(h)", "norm.", "hook"),
     "an evaluation": ("h = h if self.training else h - h.mean(0)  # here", "mean", "update_all"),
@@ -147,11 +149,18 @@ def test_what_is_exact_is_left_alone(case: str, tmp_path: Path) -> None:
 
 STACKS = {
     "sage": [f"model.target={LAYERS}/dgl_sage.py:Sage", "model.args.hidden=6"],
-    "gat": [f"model.target={LAYERS}/dgl_gat.py:Gat", "model.args.hidden=3", "model.args.attn_dropout=0.2", "dataset.add_self_loops=true"],
+    "gat": [
+        f"model.target={LAYERS}/dgl_gat.py:Gat",
+        "model.args.hidden=3",
+        "model.args.attn_dropout=0.2",
+        "dataset.add_self_loops=true",
+    ],
 }
 
 
-@pytest.mark.parametrize("words", [["mode=sar", "mfg=true", "labels=masked"], ["mode=domain_parallel", "labels=masked"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [["mode=sar", "mfg=true", "labels=masked"], ["mode=domain_parallel", "labels=masked"]], ids=" ".join
+)
 @pytest.mark.parametrize("stack", STACKS)
 def test_stacks_of_dgl_agree(stack: str, words: list[str]) -> None:
     found = outcome(configured("model=custom", *STACKS[stack], *words))
@@ -177,7 +186,7 @@ def test_fp32_allows_for_rounding(tmp_path: Path) -> None:
     assert found is not None and found.entry.what == "mean"
 
 
-TYPED = '''import dgl.function as fn
+TYPED = """import dgl.function as fn
 import torch
 from torch import nn
 
@@ -200,7 +209,7 @@ class Net(nn.Module):
         h = graph.nodes["paper"].data["h"]
         {body}
         return self.last(torch.relu(h))
-'''
+"""
 
 
 @pytest.mark.parametrize(("body", "wrong"), [("h = h + 1", False), ("h = h + torch.softmax(w + 0, 0).mean()  # here", True)])
