@@ -223,7 +223,9 @@ class ShardedGraph:
     def messages_folded(self, message_func: Any, reduce_func: Any) -> dict[str, Tensor]:
         """What ``update_all`` sets."""
         found = reduced(self, message_nodes(self, message_func), reduce_func, describe(message_func))
-        return {name: tagged(rows, self.dstdata.rows) for name, rows in found.items()}
+        rows = {name: tagged(one, self.dstdata.rows) for name, one in found.items()}
+        self.session.seen("update_all", list(rows.values()))
+        return rows
 
     def multi_update_all(
         self, functions: dict[Any, tuple[Any, ...]], cross_reducer: Any, apply_node_func: Callable[[Any], Any] | None = None
@@ -277,7 +279,9 @@ class ShardedGraph:
 
     def edge_values(self, node: Node) -> Tensor:
         """An expression's values for all edges of this worker, [E, ...]; all workers must call it."""
-        return tagged(edge_table(self, node), self.edata.rows)
+        values = tagged(edge_table(self, node), self.edata.rows)
+        self.session.seen("the values of an edge field", values)
+        return values
 
     def aggregate(self, reducer: Reducer, exchanged: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
         """``Engine.aggregate`` on this graph's plan."""

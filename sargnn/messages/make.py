@@ -45,7 +45,8 @@ class GraphMaker:
         """For one forward pass, whose calls are watched."""
         dgl_hook.install()
         return Session(
-            engine, lambda plan: self._totals[id(plan)], self.path, self.report, calls.edge_draw, self._owner, training=training
+            engine, lambda plan: self._totals[id(plan)], self.path, self.report, calls.edge_draw, self._owner, calls.seen,
+            training=training,
         )  # fmt: skip
 
     def _owner(self, name: Hashable, training: bool) -> object | None:
