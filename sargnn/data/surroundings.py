@@ -14,7 +14,7 @@ from sargnn.data.dataset import Dataset
 from sargnn.data.schema import SPLITS
 
 _SEEDS = 64
-"""Nodes to begin with: training nodes, and as many of each type, so that none is without nodes."""
+"""At most so many nodes to begin with: training nodes, and as many of each type, so that none is without nodes."""
 
 
 def cut_surroundings(dataset: Dataset, count: int, seed: int = 0) -> Dataset:
@@ -46,9 +46,10 @@ def cut_surroundings(dataset: Dataset, count: int, seed: int = 0) -> Dataset:
 def _choose(dataset: Dataset, count: int, rng: np.random.Generator) -> np.ndarray:
     """Original ids, int64 [K], ascending."""
     training = np.flatnonzero(np.asarray(dataset.split) == SPLITS["train"])
-    chosen = rng.choice(training, min(_SEEDS, len(training)), replace=False)
+    seeds = min(_SEEDS, count // (1 + len(dataset.schema.node_types)))
+    chosen = rng.choice(training, min(seeds, len(training)), replace=False)
     for first, last in zip(dataset.schema.offsets, dataset.schema.offsets[1:], strict=False):
-        chosen = np.union1d(chosen, first + rng.choice(last - first, min(_SEEDS, last - first), replace=False))
+        chosen = np.union1d(chosen, first + rng.choice(last - first, min(seeds, last - first), replace=False))
     reached = chosen
     while len(reached) and len(chosen) < count:
         places, _ = _in_edges(dataset, reached)

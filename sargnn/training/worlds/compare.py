@@ -122,7 +122,7 @@ def _cause(one: Records, number: int, walk: _Walk) -> int | None:
     if causes := sorted(seen & walk.suspected.keys()):
         return causes[0]
     entry = one.entries[number]
-    if entry.inputs and entry.during != OUTPUT:
+    if (entry.inputs or entry.of_rows) and entry.during != OUTPUT:
         return None
     earlier = [place for place in walk.suspected if place < number and one.entries[place].step == entry.step]
     return earlier[-1] if earlier else None

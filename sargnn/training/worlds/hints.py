@@ -70,4 +70,4 @@ def hint_for(entry: Entry, *, earlier: bool) -> str:
         return _ORDERED_HINT
     if earlier:
         return _STATE_HINT
-    return _REDUCED_HINT if entry.kind == "same" and entry.inputs else _OUTSIDE_HINT
+    return _REDUCED_HINT if entry.kind == "same" and entry.of_rows else _OUTSIDE_HINT

@@ -40,7 +40,7 @@ class Entry:
         step: from 1. during: such as ``forward``, ``gradient``. what: the function, or the parameter's name.
         place: ``FILE line N`` of the user's, or nothing.
         shape: on this worker. kind: what its rows are. type: of the nodes, or the relation. count: of the rows.
-        inputs: numbers of entries that it was computed from, where they are known.
+        inputs: numbers of entries that it was computed from, where they are known. of_rows: some argument had rows.
     """
 
     step: int
@@ -52,6 +52,7 @@ class Entry:
     type: int = 0
     count: int = 0
     inputs: tuple[int, ...] = ()
+    of_rows: bool = False
 
 
 @dataclass(frozen=True)

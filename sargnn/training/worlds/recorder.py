@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sargnn.messages.marks import Mark
+from sargnn.messages.marks import Mark, mark_of
 from sargnn.messages.places import Places
 from sargnn.messages.stock_calls import Observe
 from sargnn.training.loop import Trainer
@@ -76,7 +76,9 @@ class Recorder:
             node_type = mark.rows.type if mark is not None and mark.rows is not None else 0
             count = mark.number if mark is not None else 0
             setattr(out, _NUMBER, len(self.records.entries))
-            self._add(Entry(self._step, self._during, what, place, tuple(out.shape), kind, node_type, count, before), noted)
+            of_rows = any(mark_of(one) is not None for one in inputs)
+            entry = Entry(self._step, self._during, what, place, tuple(out.shape), kind, node_type, count, before, of_rows)
+            self._add(entry, noted)
 
         return observe
 
