@@ -28,7 +28,10 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "sage": (["model=sage"], [f"model.target={LAYERS}/dgl_sage.py:Sage"]),
     "sage, no norm, no dropout": (["model=sage", *_PLAIN[0]], [f"model.target={LAYERS}/dgl_sage.py:Sage", *_PLAIN[1]]),
     "gat": (["model=gat"], [f"model.target={LAYERS}/dgl_gat.py:Gat", "dataset.add_self_loops=true"]),
-    "gatv2": (["model=gat", "model.v2=true"], [f"model.target={LAYERS}/dgl_gat.py:Gat", "model.args.v2=true", "dataset.add_self_loops=true"]),
+    "gatv2": (
+        ["model=gat", "model.v2=true"],
+        [f"model.target={LAYERS}/dgl_gat.py:Gat", "model.args.v2=true", "dataset.add_self_loops=true"],
+    ),
 }  # fmt: skip
 CORES = len(os.sched_getaffinity(0))
 Figures = dict[str, float]
@@ -64,7 +67,9 @@ def main() -> None:
     worlds = next((one.partition("=")[2].split(",") for one in given if one.startswith("worlds=")), ["4"])
     overrides = [one for one in given if not one.startswith(("cases=", "worlds="))]
     print(f"{CORES} cores; {' '.join(overrides)}; {rounds} rounds\n")
-    print("| | epoch s: model, module | ratio (each round) | peak MB: model, module | ratio | epoch / stock's | peak / stock's |")
+    print(
+        "| | epoch s: model, module | ratio (each round) | peak MB: model, module | ratio | epoch / stock's | peak / stock's |"
+    )
     print("|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(os.environ.get("OWN_LAYERS_FOLDER", name))
@@ -86,7 +91,9 @@ def _row(name: str, found: list[tuple[Figures, ...]]) -> str:
         ratios = [module / model for model, module, _ in figures]
         medians = [median(column) / unit for column in zip(*figures, strict=True)]
         shown.append(f"{medians[0]:.2f}, {medians[1]:.2f}" if unit == 1 else f"{medians[0]:.1f}, {medians[1]:.1f}")
-        shown.append(f"{median(ratios):.2f} ({' '.join(f'{one:.2f}' for one in ratios)})" if unit == 1 else f"{median(ratios):.2f}")
+        shown.append(
+            f"{median(ratios):.2f} ({' '.join(f'{one:.2f}' for one in ratios)})" if unit == 1 else f"{median(ratios):.2f}"
+        )
     shown += [f"{median(module / whole for _, module, whole in figures):.2f}" for figures in (times, peaks)]
     return f"| {' | '.join(shown)} |"
 

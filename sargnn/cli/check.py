@@ -1,14 +1,15 @@
-"""``sargnn check``: a graph looked over, and what of it matters for training."""
+"""``sargnn check``: a graph looked over, and what of it matters for training; with a model, that (``check_model``)."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from sargnn.cli.command_line import CommandLine
+from sargnn.errors import ConfigError
 
 if TYPE_CHECKING:
     from sargnn.data.examine.dataset import Findings
@@ -17,15 +18,22 @@ if TYPE_CHECKING:
 
 _WIDTH = 80
 _SHOWN = 10
+_OF_GRAPH = ("dataset", "store_dir", "prepare", "json")
 Row = tuple[str, str]
 
 
 def main(line: CommandLine) -> int:
-    """Make the dataset store where it is missing; print figures and advice."""
+    """Make the dataset store where it is missing; print figures and advice, or with a model what differs between worlds."""
     from sargnn.cli.compose import compose_verb
+
+    mapping = compose_verb("check", line.overrides, folders=line.folders)
+    if (mapping.get("model") or {}).get("name") is not None:
+        from sargnn.cli.check_model import check_model
+
+        return check_model(mapping)
     from sargnn.verb_config import parse_check
 
-    config = parse_check(compose_verb("check", line.overrides, folders=line.folders))
+    config = parse_check({key: mapping[key] for key in _of_graph(line.overrides)})
     config.dataset.check_files()
     from sargnn.data.dataset import open_dataset
     from sargnn.data.examine.dataset import examine
@@ -45,6 +53,18 @@ def main(line: CommandLine) -> int:
     info_table(list(figures(found)))
     print("\n".join(["", *_advice(remarks)]))
     return 0
+
+
+def _of_graph(words: Sequence[str]) -> tuple[str, ...]:
+    """The settings that a graph alone is looked over with. Raises ``ConfigError`` for a word that sets another one."""
+    for word in words:
+        key = word.lstrip("+~").partition("=")[0]
+        if key.partition(".")[0] not in (*_OF_GRAPH, "task", "hydra") and word not in ("model=null", "experiment=null"):
+            raise ConfigError(
+                "Without a model this verb looks at the graph alone.", given=word, allowed=[f"{one}=..." for one in _OF_GRAPH],
+                hint="add the model: model=custom model.target=FILE.py:CLASS, or model=sage",
+            )  # fmt: skip
+    return _OF_GRAPH
 
 
 def _advice(remarks: list[Remark]) -> Iterator[str]:

@@ -60,7 +60,9 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Ca
     elif config.init_from is not None and inputs.predict is None:
         checkpoint.fill(trainer, open_start(config), moments=False)
         print(f"rank {rank}: starts from the parameters in {config.init_from}", flush=True)
-    if inputs.predict is not None:
+    if inputs.record is not None:
+        _record(trainer, run_dir, inputs.record)
+    elif inputs.predict is not None:
         _predict(trainer, run_dir, inputs, inputs.predict)
     else:
         startup_time_s = time.time() - inputs.started_at
@@ -76,6 +78,15 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Ca
         if rank == 0:
             write_summary(run_dir, _summary(config, info, inputs, figures, stopped=trainer.stopped))
     group.close()
+
+
+def _record(trainer: Trainer, run_dir: Path, choice: dict[str, Any]) -> None:
+    """Train a few steps and write every tensor's record."""
+    from sargnn.training.worlds.recorder import Recorder
+
+    recorder = Recorder(trainer)
+    recorder.train(choice["steps"], Path(choice["parameters"]), follow=choice["follow"])
+    recorder.save(files.records_path(run_dir, trainer.engine.group.rank))
 
 
 def _predict(trainer: Trainer, run_dir: Path, inputs: Inputs, choice: dict[str, bool]) -> None:

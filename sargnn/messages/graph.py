@@ -1,8 +1,8 @@
 """The sharded graph as a layer sees it: what a DGL graph has for message passing, over one layer plan.
 
 Every worker holds the rows of its own nodes and the edges into them. ``update_all`` is one aggregation of the engine; what
-``apply_edges`` gives is an expression that later calls take up (``messages.edges``). Whatever steers a layer's branches, such as
-``num_edges() == 0``, is answered for all workers together.
+``apply_edges`` gives is an expression that later calls take up (``messages.edges``). Whatever steers a layer's branches,
+such as ``num_edges() == 0``, is answered for all workers together.
 
 Letters: N input rows, M output rows, E edges of this worker.
 """
@@ -183,12 +183,6 @@ class ShardedGraph:
         """Itself: a graph stays where it is."""
         return self
 
-    def int(self) -> ShardedGraph:
-        return self
-
-    def long(self) -> ShardedGraph:
-        return self
-
     def __getitem__(self, etype: Any) -> ShardedGraph:
         """Itself, by its relation's name."""
         known = [*self.etypes, *self.canonical_etypes]
@@ -250,7 +244,9 @@ class ShardedGraph:
     def messages_folded(self, message_func: Any, reduce_func: Any) -> dict[str, Tensor]:
         """What ``update_all`` sets."""
         found = reduced(self, message_nodes(self, message_func), reduce_func, describe(message_func))
-        return {name: tagged(rows, self.dstdata.rows) for name, rows in found.items()}
+        rows = {name: tagged(one, self.dstdata.rows) for name, one in found.items()}
+        self.session.seen("update_all", list(rows.values()))
+        return rows
 
     def multi_update_all(
         self, functions: dict[Any, tuple[Any, ...]], cross_reducer: Any, apply_node_func: Callable[[Any], Any] | None = None
@@ -304,7 +300,9 @@ class ShardedGraph:
 
     def edge_values(self, node: Node) -> Tensor:
         """An expression's values for all edges of this worker, [E, ...]; all workers must call it."""
-        return tagged(edge_table(self, node), self.edata.rows)
+        values = tagged(edge_table(self, node), self.edata.rows)
+        self.session.seen("the values of an edge field", values)
+        return values
 
     def aggregate(self, reducer: Reducer, exchanged: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
         """``Engine.aggregate`` on this graph's plan."""
@@ -363,7 +361,8 @@ class GraphIndex:
     def __getattr__(self, name: str) -> Any:
         raise self.graph.wrong(
             "A function of DGL's looks into the graph, which is sharded.", given=f"graph._graph.{name}",
-            allowed="update_all, apply_edges and edge_softmax", hint="functions that make another graph have none to make it from",
+            allowed="update_all, apply_edges and edge_softmax",
+            hint="functions that make another graph have none to make it from",
         )  # fmt: skip
 
 

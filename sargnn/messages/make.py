@@ -45,7 +45,8 @@ class GraphMaker:
         """For one forward pass, whose calls are watched."""
         dgl_hook.install()
         return Session(
-            engine, lambda plan: self._totals[id(plan)], self.path, self.report, calls.edge_draw, self._owner, training=training
+            engine, lambda plan: self._totals[id(plan)], self.path, self.report, calls.edge_draw, self._owner, calls.seen,
+            training=training,
         )  # fmt: skip
 
     def _owner(self, name: Hashable, training: bool) -> object | None:
@@ -55,7 +56,7 @@ class GraphMaker:
         return self._owners.get(name)
 
     def graph(self, session: Session, plans: Sequence[LayerPlan]) -> Any:
-        """The graph that ``forward`` gets: a sharded graph, or for several different plans their blocks' first, with ``blocks``."""
+        """The graph that ``forward`` gets: a sharded graph; for plans that differ one that has ``blocks``."""
         if plans[0].schema.typed:
             from sargnn.messages.typed import make_typed
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any
 
 import torch
@@ -9,7 +11,7 @@ import torch
 from sargnn.errors import ConfigError
 from sargnn.messages.indexing import row_item
 from sargnn.messages.marks import Mark, mark_of
-from sargnn.messages.rows import is_shared, user_line
+from sargnn.messages.rows import is_library, is_shared, user_line
 
 RANDOM = frozenset(
     "bernoulli rand_like randn_like randint_like normal poisson multinomial binomial normal_ uniform_ bernoulli_ exponential_ "
@@ -23,6 +25,7 @@ RANDOM_IN_TRAINING = frozenset(
 """Functions that do so in training, or with a probability."""
 PICKS = frozenset("__getitem__ index_select flip flipud roll rot90".split())
 """Functions that pick or move rows by their number."""
+_CHECKPOINT = os.path.join(os.path.dirname(torch.__file__), "utils", "checkpoint.py")
 _ONLY_NAMES = frozenset("rename_ share_memory_".split())
 _NO_ASSIGNMENTS = frozenset("__invert__ __index__ __int__ __iter__ __init__".split())
 
@@ -81,6 +84,26 @@ def _draws(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     p = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
     training = kwargs.get("training", kwargs.get("train", args[2] if len(args) > 2 else True))
     return bool(p) and bool(training)
+
+
+def check_recomputed() -> None:
+    """Refuse calls below ``torch.utils.checkpoint``, which makes them again in backward, where nobody watches them.
+
+    Masks would be drawn by row number there, and statistics taken over a worker's rows.
+    """
+    frame, found = sys._getframe(1), False
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not found:
+            found = name == _CHECKPOINT
+        elif name != _CHECKPOINT and not is_library(name):
+            raise ConfigError(
+                "torch.utils.checkpoint calls a module again in backward, where dropout and batch norm are no longer those of "
+                "all workers",
+                given=f"{name} line {frame.f_lineno}: checkpoint", allowed="the call without it",
+                hint="mode=sar keeps no rows of other workers for backward; more workers hold fewer rows each",
+            )  # fmt: skip
+        frame = frame.f_back  # type: ignore[assignment]
 
 
 def check_picks(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], path: str | None) -> None:

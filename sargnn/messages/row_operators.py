@@ -10,9 +10,9 @@ Letters: N rows, F features, C channels.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-import math
 from typing import Any
 
 import torch
@@ -56,8 +56,10 @@ class Stage:
 
 
 def stage_of(tensor: Tensor) -> Stage | None:
-    """None where it is not known, or what it was made of or itself was written to since."""
+    """None where it is not known, what it was made of or itself was written to since, or somebody waits for its gradient."""
     stage: Stage | None = getattr(tensor, _STAGE, None)
+    if tensor._backward_hooks or tensor.retains_grad:  # the next stage would pass it by
+        return None
     if stage is None or stage.version != tensor._version or stage.x_version != stage.x._version:
         return None
     return stage

@@ -83,11 +83,20 @@ def user_line(path: str | None = None) -> str:
         name = frame.f_code.co_filename
         if path is not None and name == path:
             return f"{name} line {frame.f_lineno}"
-        if found is None and not _is_library(name):
+        if found is None and not is_library(name):
             found = f"{name} line {frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return found or "unknown place"
 
 
-def _is_library(name: str) -> bool:
+def is_own_call() -> bool:
+    """Whether code of this package, not the user's or a library's layer, has called the PyTorch function under way."""
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith(("<", _LIBRARIES[1])):
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame is not None and frame.f_code.co_filename.startswith(_OWN)
+
+
+def is_library(name: str) -> bool:
+    """Whether a file of this name is of this package, PyTorch or DGL, so that no line of it is the user's."""
     return name.startswith(("<", *_LIBRARIES)) or f"{os.sep}dgl{os.sep}" in name or "contextlib" in name

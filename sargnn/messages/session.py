@@ -59,15 +59,17 @@ class Session:
     Args:
         engine: the worker's. totals: of a plan. path: the user's file, if there is one. report: gets lines for the log.
         edge_draw: the next draw for edges, of a probability. owner: who owns what is kept of constant rows, by its name.
-            training: whether this is a step of training, which decides what is kept.
+        seen: gets the name and the results of a graph's function.
+        training: whether this is a step of training, which decides what is kept.
     """
 
     def __init__(
         self, engine: Engine, totals: Callable[[LayerPlan], Totals], path: str | None, report: Report,
-        edge_draw: Callable[[float], Draw], owner: Callable[[Hashable, bool], object | None], *, training: bool,
+        edge_draw: Callable[[float], Draw], owner: Callable[[Hashable, bool], object | None],
+        seen: Callable[[str, Any], None], *, training: bool,
     ) -> None:  # fmt: skip
         self.engine, self.totals, self.path, self.report = engine, totals, path, report
-        self._edge_draw, self._owner, self._training = edge_draw, owner, training
+        self._edge_draw, self._owner, self._training, self.seen = edge_draw, owner, training, seen
         self.highest_block = -1
 
     def kept(self, name: Hashable, plan: LayerPlan, compute: Callable[[], Tensors]) -> Tensors:

@@ -17,7 +17,7 @@ outside of it (``paused``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -31,18 +31,27 @@ from torch.overrides import TorchFunctionMode
 from sargnn.engine.aggregate import Engine
 from sargnn.messages import mark_rules
 from sargnn.messages.edges import EdgeTensor, noted_call, values_of
-from sargnn.messages.marks import Marked, marked_in, set_mark
+from sargnn.messages.marks import Mark, Marked, mark_of, marked_in, set_mark
 from sargnn.messages.places import Places
-from sargnn.messages.refusals import PICKS, RANDOM, RANDOM_IN_TRAINING, check_picks, check_random, check_writes, writes_to_first
+from sargnn.messages.refusals import (
+    PICKS,
+    RANDOM,
+    RANDOM_IN_TRAINING,
+    check_picks,
+    check_random,
+    check_recomputed,
+    check_writes,
+    writes_to_first,
+)
 from sargnn.messages.row_calls import ALWAYS, HANDLERS, Handler, RowCalls
 from sargnn.messages.row_dropout import RowDropout
 from sargnn.messages.row_operators import RowOperators
-from sargnn.messages.rows import Rows, is_shared, rows_of, share, user_line
+from sargnn.messages.rows import is_own_call, is_shared, share, user_line
 from sargnn.messages.temporaries import is_temporary
 from sargnn.rng import Draw
 
-Observe = Callable[[int, str, str, Tensor, "Rows | None"], None]
-"""(number of the result in this forward pass, function, the user's line, the result, what its rows are)."""
+Observe = Callable[[str, str, Tensor, Mark | None, Sequence[Tensor]], None]
+"""(function, the user's line, the result, where its rows are (None: it is the same on all workers), the arguments)."""
 
 
 @contextmanager
@@ -70,17 +79,27 @@ class StockCalls(TorchFunctionMode):
         self.engine, self.group, self.path, self.observe = engine, places.group, path, observe
         operators = RowOperators(engine)
         self._rows = RowCalls(places.group, operators, RowDropout(engine, places, operators, path))
-        self._results = 0
+        self._trains = False
         self._states: list[Tensor] = []
 
     def edge_draw(self, p: float) -> Draw:
         """The draw of this forward pass's next dropout of edges, for one that calls do not arrive of."""
         return self._rows.dropout.draw(p, of_edges=True)
 
+    def seen(self, name: str, out: Any, args: Sequence[Any] = ()) -> None:
+        """Show results to who compares worlds; of a graph's functions, too, which are none of PyTorch."""
+        if self.observe is None:
+            return
+        nested = (one if isinstance(one, (tuple, list)) else (one,) for one in args)
+        inputs = [one for several in nested for one in several if isinstance(one, Tensor)]
+        for one in out if isinstance(out, (tuple, list)) else (out,):
+            if isinstance(one, Tensor):
+                self.observe(name, user_line(self.path), one, mark_of(one), inputs)
+
     def begin(self) -> None:
         """A forward pass begins: number its calls anew, and seed PyTorch's generator from the run's seed and the epoch."""
         self._rows.dropout.begin()
-        self._results = 0
+        self._trains = torch.is_grad_enabled()
         if not self._states:
             self._states = [torch.get_rng_state()]
             if self.engine.device.type == "cuda":
@@ -113,6 +132,8 @@ class StockCalls(TorchFunctionMode):
             known = _KNOWN[func] = _Function.of(func)
         if known.passes:
             return func(*args, **kwargs)
+        if self._trains:
+            check_recomputed()
         temporary = known.name == "add" and is_temporary(args)
         if EdgeTensor in types and not known.always:
             if (noted := noted_call(func, args, kwargs)) is not NotImplemented:
@@ -136,8 +157,8 @@ class StockCalls(TorchFunctionMode):
             out = func(*args, **kwargs)
         if marked:
             self._carry(known, out, args, kwargs, marked)
-        if self.observe is not None:
-            self._report(known.name, out)
+        if self.observe is not None and not is_own_call():
+            self.seen(known.name, out, (*args, *kwargs.values()))
         return out
 
     def _carry(self, known: _Function, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any], marked: Marked) -> None:
@@ -151,13 +172,6 @@ class StockCalls(TorchFunctionMode):
                 set_mark(one, mark)
             if shared and any(_have_one_memory(one, tensor) for tensor in shared):
                 share(one)
-
-    def _report(self, name: str, out: Any) -> None:
-        assert self.observe is not None
-        for one in out if isinstance(out, (tuple, list)) else (out,):
-            if isinstance(one, Tensor):
-                self.observe(self._results, name, user_line(self.path), one, rows_of(one))
-                self._results += 1
 
 
 def _have_one_memory(one: Tensor, other: Tensor) -> bool:

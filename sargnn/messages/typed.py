@@ -24,6 +24,9 @@ TYPE = "_TYPE"
 """The field of node types and relations in a joined graph, as DGL calls it."""
 
 
+_JOINED = {"sum": "sum", "mean": "mean", "max": "amax", "min": "amin"}
+
+
 class TypedGraph:
     """All relations of one layer.
 
@@ -300,11 +303,11 @@ class TypedGraph:
         stacked = torch.stack(list(tables), 1)
         if by == "stack":
             return stacked
-        if by not in ("sum", "mean", "max", "min"):
+        if by not in _JOINED:
             raise self.session.wrong(
                 "Relations are not joined so.", given=by, allowed="sum, mean, max, min, stack, or a function"
             )
-        joined: Tensor = {"sum": torch.sum, "mean": torch.mean, "max": torch.amax, "min": torch.amin}[by](stacked, 1)
+        joined: Tensor = getattr(torch, _JOINED[by])(stacked, 1)
         return joined
 
 

@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from sargnn.engine.reducers.generic import EdgeRun
 from sargnn.messages.expressions import draw_mask, map_values
+from sargnn.messages.refusals import check_recomputed
 from sargnn.rng import Draw
 
 _RANDOM = frozenset(
@@ -76,6 +77,7 @@ class EdgeCalls(TorchFunctionMode):
     def _dropped(self, values: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
         if not training or p == 0:
             return values
+        check_recomputed()
         draw = self._draw(self._drops, p)
         self._drops += 1
         found = values * draw.scale if self._run is None else draw_mask(self._run, values, draw)
@@ -124,7 +126,7 @@ def captured_tensors(
     ends = [one.grad_fn for one in params if one.grad_fn is not None]
     seen = {id(one): one for one in ends}
     known = mine | {id(one) for one in params}
-    todo = [one.grad_fn for one in _tensors(found) if one.grad_fn is not None]
+    todo: list[Any] = [one.grad_fn for one in _tensors(found) if one.grad_fn is not None]
     while todo:
         node = todo.pop()
         if node is None or id(node) in seen:
@@ -142,4 +144,3 @@ def _tensors(values: Any) -> list[Tensor]:
     found: list[Tensor] = []
     map_values(values, lambda one: found.append(one) if isinstance(one, Tensor) else None)
     return found
-

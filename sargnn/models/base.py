@@ -6,7 +6,7 @@ Letters: N input rows, M output rows, F features, C outputs, D width of the firs
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from sargnn.config import RunConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.rebuild import self_rows
+from sargnn.messages.places import Places
+from sargnn.messages.stock_calls import Observe
 from sargnn.models.inputs import GraphShape, Inputs
 from sargnn.shards.plan import LayerPlan
 
@@ -60,6 +62,8 @@ class Model(nn.Module, ABC):
 
     inputs: Inputs
     reads_labels: bool = False
+    observer: Callable[[Places], Observe] | None = None
+    """Makes, for each forward pass, what is shown every result of the user's own code; there is none in a stack of ours."""
     by_relation: bool = False
     """Its layers' plans of a typed graph are those of single relations (``shards.relations``)."""
 

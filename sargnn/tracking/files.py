@@ -10,6 +10,7 @@
 | ``mlflow.json`` | where the figures were sent |
 | ``logs/rank_00.log`` ... | what each worker printed |
 | ``traces/rank_00.json`` ... | with ``profile=true``; Perfetto and Chrome show them |
+| ``records_00.npz`` ... | of ``sargnn check model=...``: each worker's tensors |
 """
 
 from __future__ import annotations
@@ -41,6 +42,11 @@ def log_path(run_dir: Path, rank: int) -> Path:
 def trace_path(run_dir: Path, rank: int) -> Path:
     """Where a worker's trace goes."""
     return run_dir / "traces" / f"rank_{rank:02d}.json"
+
+
+def records_path(run_dir: Path, rank: int) -> Path:
+    """What a worker has recorded of its tensors, for a comparison of worlds."""
+    return run_dir / f"records_{rank:02d}.npz"
 
 
 def append_metrics(run_dir: Path, row: dict[str, Any]) -> None:

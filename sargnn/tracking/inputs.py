@@ -22,6 +22,7 @@ class Inputs:
         checkpoint: the checkpoint to load; None to begin anew. first_epoch: how many epochs it has.
         predict: what to write when the run predicts (``embeddings``); None when it trains.
         partition_stats: the partition's figures, which go to MLflow as parameters.
+        record: what to train for a comparison of worlds (``steps``, ``parameters``, ``follow``); None: a run.
     """
 
     partition: str
@@ -32,6 +33,7 @@ class Inputs:
     first_epoch: int = 0
     predict: dict[str, bool] | None = None
     partition_stats: dict[str, Any] = field(default_factory=dict)
+    record: dict[str, Any] | None = None
 
 
 def read_inputs(run_dir: Path) -> Inputs:

@@ -126,3 +126,19 @@ def held_tables(steps: str, mode: str) -> int:
     assert out.requires_grad
     own = x.untyped_storage()._cdata
     return len({ref.cdata for ref in tables if not ref.expired() and ref.cdata != own})
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_who_waits_for_a_gradient_between_stages_gets_it(keep: bool) -> None:
+    """A stage that is made straight from an earlier one's input would pass it by."""
+    module, x = nn.BatchNorm1d(WIDTH).double(), rows(COUNT, WIDTH, grad=True)
+    heard: list[Tensor] = []
+    with calls_on(IDS):
+        h = F.relu(module(x))
+        if keep:
+            h.retain_grad()
+        else:
+            h.register_hook(heard.append)
+        out = F.dropout(h, P)
+    out.sum().backward()
+    torch.testing.assert_close(h.grad if keep else heard[0], MASK.double(), rtol=1e-12, atol=1e-12)

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sargnn.comm.group import Group
+from sargnn.messages.marks import Mark
 from sargnn.messages.replaced import describe_replaced
 from sargnn.messages.rows import Rows, rows_of, tagged
 from sargnn.messages.stock_calls import StockCalls, paused
@@ -63,7 +64,7 @@ def test_random_numbers_of_a_fixed_shape() -> None:
 
 
 def test_results_are_observed() -> None:
-    seen: list[tuple[int, str, str, Tensor, Rows | None]] = []
+    seen: list[tuple[str, str, Tensor, Mark | None, list[Tensor]]] = []
     base = calls_on(torch.arange(3))
     calls = StockCalls(base.engine, FakePlaces(torch.arange(3)), path=__file__, observe=lambda *one: seen.append(one))
     x, weight = rows(3, 4), torch.ones(4, 2, dtype=torch.float64)
@@ -73,9 +74,9 @@ def test_results_are_observed() -> None:
             h = x @ weight
             h.size(0)
             h.sum(0), weight.T
-    assert [(number, name) for number, name, *_ in seen] == [(0, "matmul"), (1, "sum"), (2, "T")]
-    assert seen[0][4] == Rows("nodes") and seen[1][4] is None and seen[0][3] is h
-    assert seen[0][2].startswith(f"{__file__} line ")
+    assert [name for name, *_ in seen] == ["matmul", "sum", "T"]
+    assert seen[0][3] == Mark(Rows("nodes"), 0, 3) and seen[1][3] is None and seen[0][2] is h
+    assert seen[0][1].startswith(f"{__file__} line ") and seen[0][4][0] is x and seen[1][4][0] is h
 
 
 def test_paused() -> None:

@@ -137,6 +137,17 @@ WRONG: dict[str, tuple[str, str]] = {
     ),
     "something a graph does not have": (module("graph.adj()  # here"), "A sharded graph has no 'adj'."),
     "rows by number": (module("return self.linear(x[[1, 0]])  # here"), "Rows are picked by their number"),
+    "a checkpoint": (
+        module("from torch.utils.checkpoint import checkpoint\nreturn checkpoint(self.linear, x, use_reentrant=False)  # here"),
+        "calls a module again in backward",
+    ),
+    "a reentrant checkpoint": (
+        module(
+            "import torch.utils.checkpoint as c\nx = x.clone().requires_grad_(torch.is_grad_enabled())\n"
+            "def f(y):\n    return self.linear(y)\nreturn c.checkpoint(f, x, use_reentrant=True)  # here"
+        ),
+        "calls a module again in backward",
+    ),
     "random numbers": (module("return self.linear(x + torch.randn_like(x))  # here"), "draws numbers for the rows"),
 }  # fmt: skip
 WRONG_TYPED: dict[str, tuple[str, str]] = {

@@ -88,7 +88,9 @@ class CustomModel(Model):
             given = {name: constant(one) for name, one in given.items()}
         before = [(one, one._version, one.detach().clone() if self.note else None) for one in given.values()]
         rows = given if plans[0].schema.typed else next(iter(given.values()))
-        calls = StockCalls(engine, PlanPlaces(self.group or engine.group, plans), path=self.source.file)
+        places = PlanPlaces(self.group or engine.group, plans)
+        observe = None if self.observer is None else self.observer(places)
+        calls = StockCalls(engine, places, path=self.source.file, observe=observe)
         session = self._graphs.session(engine, calls, training=self.training)
         graph = self._graphs.graph(session, plans)
         with self.source.blame("The model's forward", self.module, self.note), calls:

@@ -41,9 +41,9 @@ class Stack(nn.Module):
 
     def layer(self, layer: nn.Module, graph: Any, h: Tensor, x: Tensor) -> Tensor:
         if self.kind == "relgraph":
-            return layer(graph, h, edge_types(graph, x))  # type: ignore[no-any-return]
+            return layer(graph, h, edge_types(graph, x))
         if self.kind == "weights":
-            return layer(graph, h, edge_weight=edge_weights(graph, x))  # type: ignore[no-any-return]
+            return layer(graph, h, edge_weight=edge_weights(graph, x))
         out: Tensor = layer(graph, h)
         return out.mean(1) if out.dim() == 3 else out
 
@@ -59,7 +59,7 @@ class Hetero(nn.Module):
         )
 
     def _conv(self, number: int, a: int, b: int) -> nn.Module:
-        return dglnn.GraphConv(a, b) if number % 2 else dglnn.SAGEConv(a, b, "mean")  # type: ignore[no-any-return]
+        return dglnn.GraphConv(a, b) if number % 2 else dglnn.SAGEConv(a, b, "mean")
 
     def forward(self, graph: Any, x: dict[str, Tensor]) -> dict[str, Tensor]:
         one, two = self.layers

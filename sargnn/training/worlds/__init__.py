@@ -1,0 +1,1 @@
+"""What training computes on one number of workers and on another, recorded and compared."""

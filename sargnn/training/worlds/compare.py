@@ -1,0 +1,195 @@
+"""Records of one worker against those of several: the first tensor that differs, and what to do about it.
+
+A result that is not equal on all workers but should be, or rows of nodes or edges that differ, settle the matter. Other things
+may depend on the rows of a worker without harm, such as zeros for its rows: they are named as the cause only where what was
+computed from them differs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sargnn.training.worlds.hints import BRANCHES, hint_for
+from sargnn.training.worlds.record import Entry, Noted, Records
+from sargnn.training.worlds.recorder import EVALUATION, FORWARD, GRADIENT, OUTPUT, PARAMETER
+
+TOLERANCES = {"fp64": 1e-9, "fp32": 1e-4}
+"""Of a tensor's norm: what is no more than rounding."""
+_FLOORS = {"fp64": 1e-6, "fp32": 1e-3}
+"""Elements below it may be nothing but rounding, as where a tensor minus its mean is 0."""
+_PART_OF_LARGEST = 0.1
+"""Of the largest gradient's norm, which a smaller one is measured by: a bias in front of a batch norm has rounding alone."""
+_OF_THE_MODULE = (FORWARD, EVALUATION)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A tensor that differs between worlds.
+
+    Attributes:
+        entry: on the one worker. shapes: on each of the several workers. size: of the difference, as a part of the tensor's
+            norm; None where not even the shapes or rows are the same. hint: what to do.
+        reaches: results that differ too, in any step: outputs, losses, gradients, parameters, buffers.
+        suspected: it may depend on the worker's rows without harm; what was computed from it differs.
+    """
+
+    entry: Entry
+    shapes: tuple[tuple[int, ...], ...]
+    size: float | None
+    hint: str = ""
+    reaches: tuple[str, ...] = ()
+    suspected: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Attributes: compared: how many tensors. first: the difference; None: all agree."""
+
+    compared: int
+    first: Difference | None
+
+
+@dataclass
+class _Walk:
+    """What was found so far: differences by the number of the entry, in the order of the one worker."""
+
+    compared: int = 0
+    settled: dict[int, Difference] = field(default_factory=dict)
+    suspected: dict[int, Difference] = field(default_factory=dict)
+
+
+def compare_records(one: Records, several: Sequence[Records], precision: str) -> Outcome:
+    """The first difference between a world of one worker and one of several.
+
+    Args:
+        precision: of the training.
+    """
+    walk, gradients = _Walk(), _gradients(one)
+    places = [0] * (1 + len(several))
+    everyone = [one, *several]
+    while all(place < len(records.entries) for place, records in zip(places, everyone, strict=True)):
+        entries = [records.entries[place] for place, records in zip(places, everyone, strict=True)]
+        if len({(entry.step, entry.during, entry.what, entry.place) for entry in entries}) > 1:
+            branch = Difference(entries[0], tuple(entry.shape for entry in entries[1:]), None, BRANCHES, suspected=True)
+            walk.suspected[places[0]] = branch
+            places = [_next_result(records, place) for place, records in zip(places, everyone, strict=True)]
+            continue
+        noted = [records.noted[place] for place, records in zip(places, everyone, strict=True)]
+        found = _compare(entries, noted, precision, gradients)
+        if found is not None:
+            (walk.suspected if found.suspected else walk.settled)[places[0]] = found
+        walk.compared += 1
+        places = [place + 1 for place in places]
+    return Outcome(walk.compared, _first(one, walk))
+
+
+def _next_result(records: Records, place: int) -> int:
+    """Where workers have called different functions: the next entry that all have again."""
+    while place < len(records.entries) and records.entries[place].during in _OF_THE_MODULE:
+        place += 1
+    return place
+
+
+def _first(one: Records, walk: _Walk) -> Difference | None:
+    if not walk.settled:
+        return None
+    number = min(walk.settled)
+    first = walk.settled[number]
+    cause = _cause(one, number, walk) if first.entry.kind != "same" or first.entry.during == OUTPUT else None
+    if cause is not None:
+        first = walk.suspected[cause]
+    results = [found.entry.during for found in walk.settled.values() if found.entry.during not in _OF_THE_MODULE]
+    call = (first.entry.what, first.entry.place)
+    earlier = any(entry.step < first.entry.step and (entry.what, entry.place) == call for entry in one.entries)
+    return Difference(
+        first.entry, first.shapes, first.size, first.hint or hint_for(first.entry, earlier=earlier),
+        tuple(dict.fromkeys(results)), first.suspected,
+    )  # fmt: skip
+
+
+def _cause(one: Records, number: int, walk: _Walk) -> int | None:
+    """The first suspected tensor that this one was computed from; the last one before it where that is not known."""
+    todo, seen = [number], {number}
+    while todo:
+        for before in one.entries[todo.pop()].inputs:
+            if before not in seen:
+                seen.add(before)
+                todo.append(before)
+    if causes := sorted(seen & walk.suspected.keys()):
+        return causes[0]
+    entry = one.entries[number]
+    if (entry.inputs or entry.of_rows) and entry.during != OUTPUT:
+        return None
+    earlier = [place for place in walk.suspected if place < number and one.entries[place].step == entry.step]
+    return earlier[-1] if earlier else None
+
+
+def _gradients(one: Records) -> dict[int, dict[str, np.ndarray]]:
+    """Step -> parameter -> what was noted of its gradient."""
+    found: dict[int, dict[str, np.ndarray]] = {}
+    for entry, noted in zip(one.entries, one.noted, strict=True):
+        if entry.during == GRADIENT:
+            found.setdefault(entry.step, {})[entry.what] = noted.values
+    return found
+
+
+def _compare(
+    entries: Sequence[Entry], noted: Sequence[Noted], precision: str, gradients: dict[int, dict[str, np.ndarray]]
+) -> Difference | None:  # fmt: skip
+    """What differs of one tensor, on the one worker first; None: nothing beyond rounding."""
+    entry, (one, *several) = entries[0], noted
+    shapes = tuple(other.shape for other in entries[1:])
+
+    def differs(size: float | None, *, suspected: bool = False) -> Difference | None:
+        return Difference(entry, shapes, size, suspected=suspected) if size is None or size > TOLERANCES[precision] else None
+
+    if any(other.kind != entry.kind for other in entries[1:]):
+        return differs(None, suspected=True)
+    floor = _FLOORS[precision] * math.sqrt(max(one.values.size, 1))
+    own_step = gradients.get(entry.step, {})
+    if entry.during == GRADIENT:
+        floor = _PART_OF_LARGEST * max(float(np.linalg.norm(values)) for values in own_step.values())
+    if entry.kind in ("nodes", "edges"):
+        joined = _joined(several)
+        own = _sorted(one)
+        if not np.array_equal(own[0], joined[0]):
+            return differs(None, suspected=entry.during in _OF_THE_MODULE)
+        return differs(_distance(own[1], joined[1], floor))
+    if entry.kind == "loose" or any(shape != entry.shape for shape in shapes):
+        sums = [other.sums for other in noted]
+        total = np.sum([other for other in sums[1:] if other is not None], 0)
+        assert sums[0] is not None
+        return differs(_distance(sums[0], total, floor), suspected=True)
+    kept: slice | np.ndarray = slice(None)
+    if entry.during == PARAMETER and entry.what in own_step:
+        largest = max(float(np.abs(values).max(initial=0)) for values in own_step.values())
+        kept = np.abs(own_step[entry.what]) > _FLOORS[precision] * largest
+    return differs(max(_distance(one.values[kept], other.values[kept], floor) for other in several))
+
+
+def _sorted(noted: Noted) -> tuple[np.ndarray, np.ndarray]:
+    """Ids, ascending, and values in that order."""
+    assert noted.ids is not None
+    order = np.argsort(noted.ids, kind="stable")
+    return noted.ids[order], noted.values[order]
+
+
+def _joined(several: Sequence[Noted]) -> tuple[np.ndarray, np.ndarray]:
+    return _sorted(Noted(np.concatenate([one.values for one in several]), np.concatenate([_ids(one) for one in several])))
+
+
+def _ids(noted: Noted) -> np.ndarray:
+    assert noted.ids is not None
+    return noted.ids
+
+
+def _distance(one: np.ndarray, other: np.ndarray, floor: float) -> float:
+    """Of two arrays of one shape: the norm of the difference over that of the larger one, or over ``floor``."""
+    difference = float(np.linalg.norm(one - other))
+    if difference == 0:
+        return 0.0
+    return difference / max(float(np.linalg.norm(one)), float(np.linalg.norm(other)), floor)

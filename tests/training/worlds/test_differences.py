@@ -1,0 +1,222 @@
+"""Modules that cannot be exact on several workers, each found with its line; modules that are, in every mode."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from sargnn.cli.compose import compose_verb
+from sargnn.comm.group import Group
+from sargnn.config import RunConfig, parse
+from sargnn.data.dataset import Dataset
+from sargnn.partition.cut import parts_of
+from sargnn.training.build import make_trainer
+from sargnn.training.worlds.compare import Outcome, compare_records
+from sargnn.training.worlds.record import Records, load_records
+from sargnn.training.worlds.recorder import Recorder
+from tests.graphs import assign, nasty_graph, typed_graph
+from tests.pool import pool
+
+GRAPHS = {"plain": nasty_graph(120), "typed": typed_graph()}
+LAYERS = Path(__file__).parents[3] / "examples" / "layers"
+MODULE = """import random
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+def copy(edges):
+    return {{"m": edges.src["h"]}}
+
+
+def add(nodes):
+    return {{"s": nodes.mailbox["m"].sum(1)}}
+
+
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2 + grad.mean(0)
+
+
+class Net(nn.Module):
+    def __init__(self, in_width, num_outputs):
+        super().__init__()
+        self.one, self.two = nn.Linear(in_width, 6), nn.Linear(6, num_outputs)
+        self.drop, self.norm = nn.Dropout(0.3), nn.BatchNorm1d(6)
+        self.register_buffer("seen", torch.zeros(6))
+        self.register_buffer("rows", torch.zeros(()))
+        self.calls = 0
+
+    def forward(self, graph, x):
+        graph.ndata["h"] = h = self.one(x)
+        graph.update_all(copy, add)
+        h = F.relu(self.norm(graph.ndata["s"] + h))
+{body}
+        return self.two(self.drop(h))
+"""
+WRONG = {
+    "a mean over rows": ("h = h - h.mean(0)  # here", "mean", "update_all"),
+    "a norm by hand": ("m = h.mean(dim=0, keepdim=True)  # here\nh = (h - m) / h.std(0)", "mean", "BatchNorm1d"),
+    "a sum": ("h = h / (1 + h.sum())  # here", "sum", "update_all"),
+    "a softmax over rows": ("h = h * torch.softmax(h, dim=0)  # here", "softmax", "edge_softmax"),
+    "a product over rows": ("h = h @ (h.t() @ h)  # here", "matmul", "update_all"),
+    "a pooling": ("h = h + h.max(0).values  # here", "max", "update_all"),
+    "a running sum": ("h = h.cumsum(0)  # here", "cumsum", "along the rows"),
+    "random numbers by rows": ("noise = torch.randn(len(h), 6, dtype=h.dtype)  # here\nh = h + noise", "randn", "nn.Dropout"),
+    "random numbers of numpy": ("h = h * np.random.rand()  # here", "mul", "numpy"),
+    "random numbers of Python": ("k = random.random()\nh = h + k  # here", "add", "Python"),
+    "a permutation": ("order = torch.randperm(len(h))  # here\nh = h * order[:, None]", "randperm", "original id"),
+    "row numbers": ("place = torch.arange(len(h))  # here\nh = h * place[:, None]", "arange", "_ID"),
+    "how many rows": ("h = h / len(h)  # here", "div", "number of a worker's rows"),
+    "a branch": ("if len(h) > 100:\n    h = h * 2  # here", "mul", "different functions"),
+    "state of the rows": (
+        "self.seen += h.detach().sum(0)  # here\nif self.calls:\n    h = h + self.seen\nself.calls += 1", "sum", "update_all",
+    ),
+    "a counter of numpy's": (
+        "self.calls += np.random.rand() if self.calls else 1\nh = h * self.calls  # here", "mul", "the steps before",
+    ),
+    "a hook": ("if h.requires_grad:\n    h.register_hook(lambda g: g - g.mean(0))", "norm.", "hook"),
+    "a backward of its own": ("h = Twice.apply(h)", "norm.", "hook"),
+    "an evaluation": ("h = h if self.training else h - h.mean(0)  # here", "mean", "update_all"),
+    "a buffer": ("self.rows.data = torch.tensor(float(len(h)))", "tensor", "number"),
+}  # fmt: skip
+RIGHT = {
+    "zeros for the rows": "h = h + torch.zeros(len(h), 6, dtype=h.dtype) + h.new_ones(h.shape[0], 1)",
+    "a draw of a fixed shape": "h = h * torch.rand(6, dtype=h.dtype)",
+    "rows in pieces": "for one in h.split(50):\n    F.relu(one)",
+    "a mask of rows": "h = h * (h[:, :1] > 0)",
+    "questions about all rows": "h = h * 2 if bool((graph.in_degrees() == 0).any()) else h",
+    "transposed": "h = torch.stack([h, h * 2]).transpose(0, 1).reshape(len(h), -1)[:, :6]",
+}
+
+
+def configured(*words: str) -> RunConfig:
+    plain = ["precision=fp64", "tracking=none", "threads=1", "optim.lr=0.01", "world=2"]
+    return parse(compose_verb("train", [*plain, *words]))
+
+
+def record(group: Group, config: RunConfig, graph: str, folder: str) -> Records:
+    """What one worker notes; through a file, as in the command."""
+    dataset: Dataset = GRAPHS[graph]
+    part = list(parts_of(dataset, assign(dataset, "random", group.world), group.world))[group.rank]
+    recorder = Recorder(make_trainer(config, part, dataset.num_classes, group))
+    recorder.train(3, Path(folder), follow=group.world > 1)
+    path = Path(folder) / f"{group.world}_{group.rank}.npz"
+    recorder.save(path)
+    return load_records(path)
+
+
+def outcome(config: RunConfig, graph: str = "plain") -> Outcome:
+    with tempfile.TemporaryDirectory() as folder:
+        one = record(Group.single(), config, graph, folder)
+        return compare_records(one, pool(2)(record, config, graph, folder), config.precision)
+
+
+def module(folder: Path, body: str) -> str:
+    text = MODULE.format(body="\n".join(f"        {line}" for line in body.splitlines()))
+    path = folder / "net.py"
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_not_exact_is_found(case: str, tmp_path: Path) -> None:
+    body, what, hint = WRONG[case]
+    path = module(tmp_path, body)
+    found = outcome(configured("model=custom", f"model.target={path}:Net")).first
+    assert found is not None
+    assert found.entry.what.startswith(what) and hint in found.hint, found
+    lines = [number for number, line in enumerate(Path(path).read_text().splitlines(), start=1) if "# here" in line]
+    if lines:
+        assert found.entry.place == f"{path} line {lines[0]}", found
+    step = {"a counter of numpy's": 2, "an evaluation": 3}.get(case, 1)
+    assert found.entry.step == step, found
+
+
+@pytest.mark.parametrize("case", RIGHT)
+def test_what_is_exact_is_left_alone(case: str, tmp_path: Path) -> None:
+    path = module(tmp_path, RIGHT[case])
+    assert outcome(configured("model=custom", f"model.target={path}:Net")).first is None
+
+
+STACKS = {
+    "sage": [f"model.target={LAYERS}/dgl_sage.py:Sage", "model.args.hidden=6"],
+    "gat": [
+        f"model.target={LAYERS}/dgl_gat.py:Gat",
+        "model.args.hidden=3",
+        "model.args.attn_dropout=0.2",
+        "dataset.add_self_loops=true",
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    "words", [["mode=sar", "mfg=true", "labels=masked"], ["mode=domain_parallel", "labels=masked"]], ids=" ".join
+)
+@pytest.mark.parametrize("stack", STACKS)
+def test_stacks_of_dgl_agree(stack: str, words: list[str]) -> None:
+    found = outcome(configured("model=custom", *STACKS[stack], *words))
+    assert found.first is None and found.compared > 150
+
+
+@pytest.mark.parametrize(
+    ("words", "graph"),
+    [(["model=sage", "model.hidden=6", "model.norm=batch"], "plain"), (["model=rgcn", "model.hidden=6", "mfg=true"], "typed")],
+    ids=["sage", "rgcn"],
+)
+@pytest.mark.parametrize("precision", ["fp64", "fp32"])
+def test_models_of_the_package_agree(words: list[str], graph: str, precision: str) -> None:
+    found = outcome(configured(*words, f"precision={precision}"), graph)
+    assert found.first is None and found.compared > 30
+
+
+def test_fp32_allows_for_rounding(tmp_path: Path) -> None:
+    words = ["model=custom", *STACKS["sage"], "precision=fp32", "mode=one_shot"]
+    assert outcome(configured(*words)).first is None
+    path = module(tmp_path, WRONG["a mean over rows"][0])
+    found = outcome(configured("model=custom", f"model.target={path}:Net", "precision=fp32")).first
+    assert found is not None and found.entry.what == "mean"
+
+
+TYPED = """import dgl.function as fn
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, in_width, num_outputs, etypes):
+        super().__init__()
+        self.weights = nn.ModuleDict({name: nn.Linear(in_width, 6) for _, name, _ in etypes})
+        self.last = nn.Linear(6, num_outputs)
+
+    def forward(self, graph, x):
+        for name in x:
+            graph.nodes[name].data["x"] = x[name]
+        for etype in graph.canonical_etypes:
+            graph.nodes[etype[0]].data[etype[1]] = self.weights[etype[1]](x[etype[0]])
+        functions = {one: (fn.copy_u(one[1], "m"), fn.mean("m", "h")) for one in graph.canonical_etypes}
+        graph.multi_update_all(functions, "sum")
+        graph.apply_edges(fn.u_dot_v("x", "x", "w"), etype="cites")
+        w = graph.edges["cites"].data["w"].tanh()
+        h = graph.nodes["paper"].data["h"]
+        {body}
+        return self.last(torch.relu(h))
+"""
+
+
+@pytest.mark.parametrize(("body", "wrong"), [("h = h + 1", False), ("h = h + torch.softmax(w + 0, 0).mean()  # here", True)])
+def test_types_and_edges(body: str, wrong: bool, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(TYPED.replace("{body}", body))
+    words = ["model=custom", f"model.target={tmp_path}/net.py:Net", "model.embedding=5"]
+    found = outcome(configured(*words), "typed").first
+    assert (found is not None) == wrong
+    if found is not None:
+        assert (found.entry.what, found.entry.kind) == ("softmax", "edges")
