@@ -46,9 +46,6 @@ ANSWERS: dict[str, tuple[str, str | None, str | None, str | None]] = {
     "train model=sage model.heads=4": (
         "'model.heads' belongs to model=gat; chosen is model=sage.", None, None, "model=gat model.heads=4",
     ),
-    "train model=custom model.target=a.py:B model.hidden=3": (
-        "'model.hidden' is no setting of model=custom.", None, None, "model.args.hidden=3",
-    ),
     "train +model.heads=4": (
         "'model.heads' belongs to model=gat; chosen is model=sage.", None, None, "model=gat model.heads=4",
     ),
@@ -191,6 +188,14 @@ def test_an_answer(sargnn: Sargnn, tmp_path: Path, typed: str) -> None:
     for command in re.split(r" or |; ", found["next"] or ""):
         check_command(words, command)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["graph", "runs"]
+
+
+@pytest.mark.parametrize(
+    ("given", "following"), [("model.hidden=3", "model.args.hidden=3"), ("model.tarqet=a.py:B", "model.target=a.py:B")]
+)
+def test_what_an_argument_of_a_target_is_called(sargnn: Sargnn, given: str, following: str) -> None:
+    done = sargnn("train", "model=custom", "model.target=a.py:B", given)
+    assert done.returncode == 1 and lines_of(done.stderr)["next"] == following, done.stderr
 
 
 def check_command(words: list[str], command: str) -> None:
