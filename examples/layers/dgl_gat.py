@@ -25,7 +25,9 @@ class Gat(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         conv = GATv2Conv if v2 else GATConv
-        inner = [conv(in_width if k == 0 else heads * hidden, hidden, heads, attn_drop=attn_dropout) for k in range(num_layers - 1)]
+        inner = [
+            conv(in_width if k == 0 else heads * hidden, hidden, heads, attn_drop=attn_dropout) for k in range(num_layers - 1)
+        ]
         last = conv(heads * hidden if inner else in_width, num_outputs, out_heads, attn_drop=attn_dropout)
         self.layers = nn.ModuleList([*inner, last])
         self.norms = nn.ModuleList(nn.BatchNorm1d(heads * hidden) if norm else nn.Identity() for _ in inner)

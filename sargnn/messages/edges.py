@@ -40,10 +40,20 @@ _BY_DIMENSION = frozenset(
     topk sort argsort normalize""".split()
 )
 _BY_SHAPE = frozenset("view reshape flatten unflatten expand view_as reshape_as".split())
-_DIMENSION_AT = {"narrow": 1, "select": 1, "chunk": 2, "split": 2, "norm": 2, "cosine_similarity": 2, "topk": 2, "std": 1, "var": 1}
+_DIMENSION_AT = {
+    "narrow": 1,
+    "select": 1,
+    "chunk": 2,
+    "split": 2,
+    "norm": 2,
+    "cosine_similarity": 2,
+    "topk": 2,
+    "std": 1,
+    "var": 1,
+}
 """Where the dimension stands among the positional arguments; 1 for all others."""
-_DEFAULTS = {"cat": 0, "concat": 0, "concatenate": 0, "stack": 0, "chunk": 0, "split": 0, "unbind": 0, "glu": -1, "normalize": 1,
-             "topk": -1, "sort": -1, "argsort": -1, "cosine_similarity": 1}  # fmt: skip
+_DEFAULTS = {"cat": 0, "concat": 0, "concatenate": 0, "stack": 0, "chunk": 0, "split": 0, "unbind": 0, "glu": -1,
+             "normalize": 1, "topk": -1, "sort": -1, "argsort": -1, "cosine_similarity": 1}  # fmt: skip
 
 
 class EdgeTensor:
@@ -161,7 +171,8 @@ def noted_call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     name = str(getattr(func, "__name__", func))
     if name.endswith("_") and not name.startswith("__"):
         raise first.graph.wrong(
-            f"An edge field is written to in place by '{name}'.", hint=f"use what '{name[:-1]}' gives: edge fields are expressions"
+            f"An edge field is written to in place by '{name}'.",
+            hint=f"use what '{name[:-1]}' gives: edge fields are expressions",
         )  # fmt: skip
     if name in _BY_SHAPE and len(args) > 1 and type(args[1]) is int and args[1] == len(first):
         args = (args[0], first.shape[0], *args[2:])
@@ -247,7 +258,7 @@ def _noted(graph: ShardedGraph, func: Callable[..., Any], args: Any, kwargs: Any
     return items if type(found) in (tuple, list) else _Named(found, items)
 
 
-class _Named(tuple):  # type: ignore[type-arg]
+class _Named(tuple):
     """Several results with the names that PyTorch gives them."""
 
     def __new__(cls, like: Any, items: list[EdgeTensor]) -> _Named:

@@ -16,7 +16,20 @@ from sargnn.engine.rebuild import rebuilt_by
 from sargnn.engine.reducers import folds
 from sargnn.engine.reducers.folds import MessageFold
 from sargnn.engine.reducers.generic import Generic
-from sargnn.messages.expressions import Call, Dropped, Field, Item, Node, Program, Softmax, Written, decode, encode, map_values, size
+from sargnn.messages.expressions import (
+    Call,
+    Dropped,
+    Field,
+    Item,
+    Node,
+    Program,
+    Softmax,
+    Written,
+    decode,
+    encode,
+    map_values,
+    size,
+)
 from sargnn.messages.patterns import Recognised, recognise
 from sargnn.messages.readers import reader
 from sargnn.messages.row_operators import again_of
@@ -57,15 +70,18 @@ def _recognised(graph: ShardedGraph, found: Recognised, node: Node) -> Tensor:
     Of rows that never change it is kept. In a mode that fetches rows again, sums of rows that backward has anyway are computed
     again, too, where a linear map needs them: a table less for another exchange.
     """
-    reducer, copied = found.reducer, isinstance(node, Field)
-    if copied and is_constant(node.tensor):
+    reducer = found.reducer
+    copied = node.tensor if isinstance(node, Field) else None
+    if copied is not None and is_constant(copied):
         (kept,) = graph.kept(reducer.name, lambda: graph.aggregate(reducer, found.exchanged, (), ()))
         return kept.view(len(kept), *found.shape)
     (out,) = graph.aggregate(reducer, found.exchanged, found.dest_local, found.params)
     out = out.view(len(out), *found.shape)
-    if not (copied and reducer.linear and out.dim() == 2 and out.requires_grad and graph.session.engine.mode.fetches_again):
+    if copied is None or not (
+        reducer.linear and out.dim() == 2 and out.requires_grad and graph.session.engine.mode.fetches_again
+    ):
         return out
-    again = again_of(node.tensor)
+    again = again_of(copied)
 
     def rebuild() -> Tensor:
         assert again is not None

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sargnn.engine.reducers.generic import EdgeRun
 from sargnn.messages.edges import EdgeTensor
-from sargnn.messages.expressions import Call, Field, Item, Node, Where, Written
+from sargnn.messages.expressions import Call, Item, Node, Where, Written
 from sargnn.messages.frames import Frame
 from sargnn.messages.user_functions import Reads, captured_tensors
 
@@ -73,7 +73,8 @@ def _builtin(graph: ShardedGraph, func: Any) -> Node:
         shape = tuple(torch.broadcast_shapes(a.shape, b.shape))
     except RuntimeError as error:
         raise graph.wrong(
-            f"Fields of different shapes meet in '{func.name}'.", given=f"'{func.lhs_field}' {one.shape}, '{func.rhs_field}' {other.shape}",
+            f"Fields of different shapes meet in '{func.name}'.",
+            given=f"'{func.lhs_field}' {one.shape}, '{func.rhs_field}' {other.shape}",
             hint="row shapes must be equal, or 1 where they are not",
         ) from error  # fmt: skip
     dtype = torch.promote_types(a.dtype, b.dtype)
@@ -177,9 +178,7 @@ def _written(graph: ShardedGraph, func: Callable[..., Any]) -> dict[str, Node]:
         return found
 
     whole = Written((), torch.float32, compute, fields, params)
-    return {
-        name: Item(tuple(value.shape[1:]), value.dtype, whole, name) for name, value in found.items()
-    }
+    return {name: Item(tuple(value.shape[1:]), value.dtype, whole, name) for name, value in found.items()}
 
 
 def _check_messages(graph: ShardedGraph, func: Callable[..., Any], found: Any, edges: int) -> None:

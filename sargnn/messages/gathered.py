@@ -136,7 +136,9 @@ class Gathered(Reducer[Operation, list[Tensor], _Backward]):
             for total, one in zip(state, found, strict=True):
                 total[bucket.rows] = one
 
-    def finish(self, fold: Fold[Operation], dest_local: Tensors, params: Tensors, state: list[Tensor]) -> tuple[Tensors, Tensors]:
+    def finish(
+        self, fold: Fold[Operation], dest_local: Tensors, params: Tensors, state: list[Tensor]
+    ) -> tuple[Tensors, Tensors]:
         return tuple(state), ()
 
     def backward_init(self, fold: Fold[Operation], saved: Saved, grads: Tensors) -> _Backward:

@@ -1,8 +1,8 @@
 """The sharded graph as a layer sees it: what a DGL graph has for message passing, over one layer plan.
 
 Every worker holds the rows of its own nodes and the edges into them. ``update_all`` is one aggregation of the engine; what
-``apply_edges`` gives is an expression that later calls take up (``messages.edges``). Whatever steers a layer's branches, such as
-``num_edges() == 0``, is answered for all workers together.
+``apply_edges`` gives is an expression that later calls take up (``messages.edges``). Whatever steers a layer's branches,
+such as ``num_edges() == 0``, is answered for all workers together.
 
 Letters: N input rows, M output rows, E edges of this worker.
 """
@@ -73,7 +73,7 @@ class ShardedGraph:
             raise AttributeError(name)
         known = [one for one in dir(type(self)) if not one.startswith("_")]
         raise self.wrong(
-            f"A sharded graph has no '{name}'.", allowed=nearest(name, known) or "what message passing needs (docs/EXTENDING.md)",
+            f"A sharded graph has no '{name}'.", allowed=nearest(name, known) or "what message passing needs",
             hint="edges and nodes of other workers are not here; messages reach them",
         )  # fmt: skip
 
@@ -162,12 +162,6 @@ class ShardedGraph:
         """Itself: a graph stays where it is."""
         return self
 
-    def int(self) -> ShardedGraph:
-        return self
-
-    def long(self) -> ShardedGraph:
-        return self
-
     def __getitem__(self, etype: Any) -> ShardedGraph:
         """Itself, by its relation's name."""
         known = [*self.etypes, *self.canonical_etypes]
@@ -244,7 +238,9 @@ class ShardedGraph:
         """Softmax over the edges of each destination; as an expression."""
         if norm_by != "dst":
             raise self.wrong(
-                "A softmax over a source's edges needs edges of other workers.", given=f"norm_by={norm_by!r}", allowed="norm_by='dst'"
+                "A softmax over a source's edges needs edges of other workers.",
+                given=f"norm_by={norm_by!r}",
+                allowed="norm_by='dst'",
             )
         if isinstance(logits, Tensor):
             logits = EdgeTensor(self, self.field("e", logits))
@@ -268,7 +264,9 @@ class ShardedGraph:
         count = {"u": self.plan.num_rows, "v": self.plan.num_out, "e": self.plan.num_edges}[where]
         if not tensor.dim() or len(tensor) != count:
             what = {"u": "source nodes", "v": "destination nodes", "e": "edges"}[where]
-            raise self.wrong(f"A tensor has not one row for each of the {what}.", given=f"shape {tuple(tensor.shape)} for {count}")
+            raise self.wrong(
+                f"A tensor has not one row for each of the {what}.", given=f"shape {tuple(tensor.shape)} for {count}"
+            )
         return Field(tuple(tensor.shape[1:]), tensor.dtype, where, tensor)
 
     def folded(self, wanted: Sequence[tuple[str, Node]], called: str) -> list[Tensor]:
@@ -342,7 +340,8 @@ class GraphIndex:
     def __getattr__(self, name: str) -> Any:
         raise self.graph.wrong(
             "A function of DGL's looks into the graph, which is sharded.", given=f"graph._graph.{name}",
-            allowed="update_all, apply_edges and edge_softmax", hint="functions that make another graph have none to make it from",
+            allowed="update_all, apply_edges and edge_softmax",
+            hint="functions that make another graph have none to make it from",
         )  # fmt: skip
 
 
@@ -365,6 +364,7 @@ class Blocks:
     def __len__(self) -> int:
         if self._count is None:
             raise self._session.wrong(
-                "How many blocks there are is what the model decides.", hint="for layer, block in zip(self.layers, graph.blocks): ..."
+                "How many blocks there are is what the model decides.",
+                hint="for layer, block in zip(self.layers, graph.blocks): ...",
             )
         return self._count

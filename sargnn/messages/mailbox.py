@@ -40,7 +40,7 @@ class CannotFold(Exception):
         self.what, self.place = what, place
 
 
-class Maxima(tuple):  # type: ignore[type-arg]
+class Maxima(tuple):
     """What ``max(dim)`` gives: the values, and indices that are not there."""
 
     @property

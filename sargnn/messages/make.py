@@ -56,7 +56,7 @@ class GraphMaker:
         return self._owners.get(name)
 
     def graph(self, session: Session, plans: Sequence[LayerPlan]) -> Any:
-        """The graph that ``forward`` gets: a sharded graph, or for several different plans their blocks' first, with ``blocks``."""
+        """The graph that ``forward`` gets: a sharded graph; for plans that differ one that has ``blocks``."""
         if plans[0].schema.typed:
             from sargnn.messages.typed import make_typed
 

@@ -100,9 +100,7 @@ def _weighted(fold: str, rows: Field, weight: Field, read: Callable[[Tensor], Te
     return Recognised(made, (_flat(read(rows.tensor)),), (number,), (), rows.shape)
 
 
-def _attention(
-    rows: Field, logits: Node, draw: Draw | None, read: Callable[[Tensor], Tensor]
-) -> Recognised | str:
+def _attention(rows: Field, logits: Node, draw: Draw | None, read: Callable[[Tensor], Tensor]) -> Recognised | str:
     heads, width = rows.shape
     scored = _leaky(logits)
     if scored is not None and (ends := _sum_of_ends(scored[0], (heads, 1))) is not None:
@@ -118,7 +116,8 @@ def _attention(
     if scored is None or ends is None or ends[0].tensor is not rows.tensor:
         return "scores are neither GAT's nor GATv2's"
     return Recognised(
-        GatV2(heads, scored[1], draw), (_flat(read(rows.tensor)),), (_flat(read(ends[1].tensor)),), (vector.reshape(-1),), rows.shape
+        GatV2(heads, scored[1], draw), (_flat(read(rows.tensor)),), (_flat(read(ends[1].tensor)),), (vector.reshape(-1),),
+        rows.shape,
     )  # fmt: skip
 
 

@@ -145,5 +145,7 @@ def _check(graph: ShardedGraph, func: Callable[..., Any], found: Any) -> None:
         if not isinstance(value, Tensor) or not value.dim() or len(value) != count:
             shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise graph.wrong(
-                f"The field '{name}' of a reduce function has not one row per node.", given=f"{shape} for {count} nodes", place=place
+                f"The field '{name}' of a reduce function has not one row per node.",
+                given=f"{shape} for {count} nodes",
+                place=place,
             )

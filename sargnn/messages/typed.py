@@ -24,6 +24,9 @@ TYPE = "_TYPE"
 """The field of node types and relations in a joined graph, as DGL calls it."""
 
 
+_JOINED = {"sum": "sum", "mean": "mean", "max": "amax", "min": "amin"}
+
+
 class TypedGraph:
     """All relations of one layer.
 
@@ -148,7 +151,9 @@ class TypedGraph:
         if ntype is None and len(self.ntypes) == 1:
             return 0
         if ntype not in self.ntypes:
-            raise self.session.wrong(f"The graph has no node type '{ntype}'.", allowed=nearest(str(ntype), self.ntypes) or self.ntypes)
+            raise self.session.wrong(
+                f"The graph has no node type '{ntype}'.", allowed=nearest(str(ntype), self.ntypes) or self.ntypes
+            )
         return self.ntypes.index(ntype)
 
     def number_of_src_nodes(self, ntype: str | None = None) -> Count:
@@ -291,9 +296,11 @@ class TypedGraph:
         stacked = torch.stack(list(tables), 1)
         if by == "stack":
             return stacked
-        if by not in ("sum", "mean", "max", "min"):
-            raise self.session.wrong("Relations are not joined so.", given=by, allowed="sum, mean, max, min, stack, or a function")
-        joined: Tensor = {"sum": torch.sum, "mean": torch.mean, "max": torch.amax, "min": torch.amin}[by](stacked, 1)
+        if by not in _JOINED:
+            raise self.session.wrong(
+                "Relations are not joined so.", given=by, allowed="sum, mean, max, min, stack, or a function"
+            )
+        joined: Tensor = getattr(torch, _JOINED[by])(stacked, 1)
         return joined
 
 

@@ -126,7 +126,7 @@ def captured_tensors(
     ends = [one.grad_fn for one in params if one.grad_fn is not None]
     seen = {id(one): one for one in ends}
     known = mine | {id(one) for one in params}
-    todo = [one.grad_fn for one in _tensors(found) if one.grad_fn is not None]
+    todo: list[Any] = [one.grad_fn for one in _tensors(found) if one.grad_fn is not None]
     while todo:
         node = todo.pop()
         if node is None or id(node) in seen:

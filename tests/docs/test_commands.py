@@ -17,7 +17,20 @@ from tests.cli.every_verb import EVERY_VERB
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-OF_OWN_FILES = ("gin", "grid", "refetch", "scatter", "sage_squares", "mine", "load.py", "toxic.py")  # tested by their pages
+OF_OWN_FILES = (
+    "gin",
+    "grid",
+    "refetch",
+    "scatter",
+    "sage_squares",
+    "edge_features",
+    "written",
+    "typed",
+    "mine",
+    "load.py",
+    "toxic.py",
+)
+"""Tested by their pages."""
 NOT_OF_A_RUN = ("resume", "run", "slurm.", "bench_dir", "+slurm")
 
 

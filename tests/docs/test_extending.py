@@ -53,12 +53,21 @@ def losses_on_one_worker(words: list[str]) -> list[float]:
 def test_the_page_has_a_file_and_a_command_for_each_kind() -> None:
     kinds = {name.split("/")[1] for name in FILES if name.startswith("conf/")}
     assert kinds == {"model", "dataset", "mode", "kernel", "partitioner"}
-    assert len(FILES) == TEXT.count("```") // 2 and len(SINGLE) == 5
+    assert len(FILES) == TEXT.count("```") // 2 and len(SINGLE) == 9
     named = [word.partition("=")[2] for words in SINGLE for word in words]
     assert all(Path(name).stem in named for name in FILES if name.startswith("conf/"))
 
 
-@pytest.mark.parametrize("words", SINGLE, ids=lambda words: words[0])
+def test_the_modules_are_those_of_the_examples() -> None:
+    examples = {name: text for name, text in FILES.items() if (ROOT / "examples" / "layers" / name).exists()}
+    assert set(examples) == {"gin.py", "edge_features.py", "written.py", "typed.py"}
+    for name, text in examples.items():
+        assert text == (ROOT / "examples" / "layers" / name).read_text()
+    code = examples["gin.py"].split('"""')[2]
+    assert len([line for line in code.splitlines() if line.strip()]) == 13
+
+
+@pytest.mark.parametrize("words", SINGLE, ids=lambda words: " ".join(words[:2]))
 def test_an_example_trains_in_every_mode_and_precision_alike(words: list[str], mine: Path) -> None:
     exact = [*words, "precision=fp64", "partitioner.order=original"]
     losses = losses_on_one_worker(exact)

@@ -172,9 +172,7 @@ CASES: dict[str, Case] = {
         lambda layer, graph, x: layer(graph, x, edge_weight=edge_weights(graph, x)),
     ),
     "gat": Case(lambda: dglnn.GATConv(IN, OUT, 3, allow_zero_in_degree=True), _heads),
-    "gat_residual": Case(
-        lambda: dglnn.GATConv(IN, OUT, 2, residual=True, activation=F.elu, allow_zero_in_degree=True), _heads
-    ),
+    "gat_residual": Case(lambda: dglnn.GATConv(IN, OUT, 2, residual=True, activation=F.elu, allow_zero_in_degree=True), _heads),
     "gat_attention": Case(lambda: dglnn.GATConv(IN, OUT, 2, allow_zero_in_degree=True), _attention_given_out),
     "gat_weights": Case(
         lambda: dglnn.GATConv(IN, OUT, 2, allow_zero_in_degree=True),

@@ -13,7 +13,6 @@ import torch
 from sargnn.comm.group import Group
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.modes import MODES
-from sargnn.errors import ConfigError
 from sargnn.messages.make import GraphMaker
 from sargnn.messages.plan_places import PlanPlaces
 from sargnn.messages.rows import Rows, tagged
@@ -75,7 +74,7 @@ def on_a_part(group: Group, name: str, mode: str, kernel: str) -> dict[str, Any]
 
 def close(found: np.ndarray, wanted: np.ndarray) -> None:
     assert found.shape == wanted.shape
-    assert np.linalg.norm(found - wanted) <= TOLERANCE * max(np.linalg.norm(wanted), 1e-3)
+    assert np.linalg.norm(found - wanted) <= TOLERANCE * max(float(np.linalg.norm(wanted)), 1e-3)
 
 
 @pytest.mark.parametrize("world", [1, 2, 4])

@@ -136,7 +136,9 @@ def _edges() -> list[tuple[Tensor, Tensor]]:
 
 
 def on_a_part(group: Group, name: str, mode: str) -> dict[str, Any]:
-    part = list(parts_of(GRAPH, assign(GRAPH, "by_type" if group.world == 3 else "random", group.world), group.world))[group.rank]
+    part = list(parts_of(GRAPH, assign(GRAPH, "by_type" if group.world == 3 else "random", group.world), group.world))[
+        group.rank
+    ]
     engine = Engine(group, mode=mode, dtype=torch.float64)
     worker = WorkerGraph(
         part, engine.exchange, engine.mode.layout, add_self_loops=False, device=torch.device("cpu"), by_relation=True,
@@ -164,7 +166,7 @@ def on_a_part(group: Group, name: str, mode: str) -> dict[str, Any]:
 
 def close(found: np.ndarray, wanted: np.ndarray) -> None:
     assert found.shape == wanted.shape
-    assert np.linalg.norm(found - wanted) <= 1e-9 * max(np.linalg.norm(wanted), 1e-3)
+    assert np.linalg.norm(found - wanted) <= 1e-9 * max(float(np.linalg.norm(wanted)), 1e-3)
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])

@@ -18,6 +18,7 @@ from sargnn.models.inputs import GraphShape
 from sargnn.models.layers.custom import CustomModel
 from sargnn.training import checkpoint
 from sargnn.training.build import make_model
+from sargnn.training.loop import Trainer
 from tests.graphs import nasty_graph, typed_graph
 from tests.parity import cases
 
@@ -167,16 +168,20 @@ def test_a_model_of_one_layer_in_types_is_trained(file: Path) -> None:
     assert np.isfinite(trainer.run().losses).all()
 
 
+def forget(trainer: Trainer) -> None:
+    """Let the module aggregate again."""
+    module: Any = trainer.model.module
+    module.kept = None
+
+
 def test_buffers_of_whole_numbers_and_frozen_parameters_survive(file: Path, tmp_path: Path) -> None:
     """In double precision, in a checkpoint, and what is read from it."""
     settings = Custom("custom", target=f"{file}:Keeps")
     config = cases.run_config(settings, precision="fp64", epochs=3)
     graph = nasty_graph(60)
     trainer = cases.trainer_of(Group.single(), config, graph)
-    module = trainer.model.module
-    assert isinstance(module, torch.nn.Module)
     for epoch in range(2):
-        module.kept = None
+        forget(trainer)
         trainer.train_epoch(epoch)
     checkpoint.save(trainer, config, "a dataset", tmp_path, 2)
     other = cases.trainer_of(Group.single(), config, graph)
@@ -188,7 +193,7 @@ def test_buffers_of_whole_numbers_and_frozen_parameters_survive(file: Path, tmp_
     assert saved["module.norm.num_batches_tracked"].dtype == torch.int64 and saved["module.mask"].dtype == torch.bool
     losses = []
     for one in (trainer, other):
-        one.model.module.kept = None
+        forget(one)
         losses.append(one.train_epoch(2).loss)
     assert losses[0] == losses[1]
 

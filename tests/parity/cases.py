@@ -149,7 +149,9 @@ def without_case() -> list[str]:
 if without_case():
     raise LookupError(f"No case in tests/parity/cases.py, or a case of nothing: {', '.join(without_case())}")
 
-NAMES = [name for name in WRITTEN_MODELS if MODEL_CASES[name].definition.reads_edges and name != "label_propagation"] + ["gatv2"]
+NAMES = [name for name in WRITTEN_MODELS if MODEL_CASES[name].definition.reads_edges and name != "label_propagation"] + [
+    "gatv2"
+]
 """Models that learn from edges, and the scorings of GAT."""
 PAIRS = [
     (mode, kernel)

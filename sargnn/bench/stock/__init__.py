@@ -4,5 +4,6 @@ STOCK = {
     "sage": "sargnn.bench.stock.homogeneous:StockSage",
     "gat": "sargnn.bench.stock.homogeneous:StockGat",
     "rgcn": "sargnn.bench.stock.typed:StockRgcn",
+    "custom": "sargnn.bench.stock.homogeneous:StockCustom",
 }
 """Models that stock DGL is measured with."""

@@ -1,7 +1,8 @@
-"""GraphSage and GAT of DGL's own layers, ``SAGEConv`` and ``GATConv``."""
+"""GraphSage and GAT of DGL's own layers, ``SAGEConv`` and ``GATConv``; and a module of the user's, as it is."""
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,6 +12,8 @@ from torch import Tensor, nn
 from sargnn.bench.stock.network import PLAIN, StockNetwork, layer_widths, normed, training_nodes
 from sargnn.config import RunConfig
 from sargnn.data.dataset import Dataset
+from sargnn.errors import ConfigError
+from sargnn.models.inputs import GraphShape
 from sargnn.models.settings import StackSettings
 
 
@@ -22,8 +25,7 @@ class _Homogeneous(StockNetwork):
 
     def __init__(self, config: RunConfig, dataset: Dataset, dgl: Any) -> None:
         super().__init__(config, dataset, dgl)
-        assert isinstance(config.model, StackSettings)
-        self.dropout = config.model.dropout
+        self.dropout = config.model.dropout if isinstance(config.model, StackSettings) else 0.0
         self.graph = self._graph(config, dataset, dgl)
         self.features = torch.from_numpy(np.array(dataset.features[0]))
         nodes = training_nodes(dataset)
@@ -98,4 +100,24 @@ class StockGat(_Homogeneous):
     def last(self, conv: nn.Module, rows: Tensor) -> Tensor:
         """The heads' mean."""
         out: Tensor = conv(self.graph, rows).mean(1)
+        return out
+
+
+class StockCustom(_Homogeneous):
+    """A module with ``forward(graph, x)`` on DGL's own graph, every one of whose ``blocks`` it is."""
+
+    builds: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, config: RunConfig, dataset: Dataset, dgl: Any) -> None:
+        if dataset.schema.typed:
+            raise ConfigError("A module on stock DGL is measured with homogeneous graphs only.", hint="stock=false")
+        super().__init__(config, dataset, dgl)
+        self.graph.create_formats_()
+        self.graph.blocks = repeat(self.graph)
+        shape = GraphShape(dataset.schema, dataset.feature_widths, dataset.num_classes)
+        self.module = config.model.build(shape).module
+
+    def forward(self) -> Tensor:
+        """Logits of all nodes."""
+        out: Tensor = self.module(self.graph, self.features)
         return out

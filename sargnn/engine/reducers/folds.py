@@ -166,7 +166,7 @@ class SoftmaxSum(MessageFold):
         return _Softmax(like.new_full(shape, -torch.inf), like.new_zeros(shape), like.new_zeros(plan.num_out, self.width))
 
     def step(self, run: EdgeRun, messages: Tensors, state: _Softmax) -> None:
-        fold_softmax(*messages, run.dst, state.largest, state.total, state.out)
+        fold_softmax(messages[0], messages[1], run.dst, state.largest, state.total, state.out)
 
     def finish(self, plan: LayerPlan, state: _Softmax) -> tuple[Tensor, Tensors]:
         total = state.total.masked_fill(state.total == 0, 1)

@@ -12,7 +12,7 @@ With g_i the gradient of out_i:
 |---|---|---|
 | ``SUM`` | sum m_e | g_i |
 | ``MAX`` | max m_e by column; 0 without edges; a tie: the smallest original source id, then the first edge | g_i where e won |
-| ``SOFTMAX_SUM`` | sum a_e v_e, a_e = exp(l_e) / sum exp(l), m_e = (l_e, v_e) | v: a_e g_i; l: a_e (<g_i, v_e> - <g_i, out_i>) |
+| ``SOFTMAX_SUM`` | sum a_e v_e, a_e = exp(l_e) / sum exp(l), m_e = (l_e, v_e) | v: a_e g_i; l: a_e <g_i, v_e - out_i> |
 | ``LOG_SUM_EXP`` | log sum exp(m_e); 0 without edges | g_i exp(m_e - out_i) |
 | ``EDGES`` | m_e itself, a row per edge | g_e |
 
@@ -113,8 +113,9 @@ class _Backward:
 
 @dataclass
 class Generic(Reducer[Operation, list[Any], _Backward]):
-    """``exchanged``: the source fields [N, F_t], rows flat; ``dest_local``: the destination fields [M, F_t], then the edge fields
-    [E, F_t]; ``params``: ``messages.params``. The outputs are flat, [M, W] or [E, W]."""
+    """``exchanged``: the source fields [N, F_t], rows flat; ``dest_local``: the destination fields [M, F_t], then the edge
+    fields [E, F_t]; ``params``: ``messages.params``. The outputs are flat, [M, W] or [E, W].
+    """
 
     messages: Messages
     name: str = "generic"
@@ -136,7 +137,8 @@ class Generic(Reducer[Operation, list[Any], _Backward]):
                 one.step(run, mine, own)
 
     def finish(self, fold: Fold[Operation], dest_local: Tensors, params: Tensors, state: list[Any]) -> tuple[Tensors, Tensors]:
-        outs, stats = [], []
+        outs: list[Tensor] = []
+        stats: list[Tensor] = []
         for one, own in zip(self.messages.folds, state, strict=True):
             out, kept = one.finish(fold.plan, own)
             outs.append(out)
@@ -168,7 +170,7 @@ class Generic(Reducer[Operation, list[Any], _Backward]):
         messages = self.messages
         with torch.enable_grad():
             found = messages.compute(run)
-        grads = []
+        grads: list[Tensor] = []
         for one, mine, own in self._shared_out(found, state.folds):
             grads += one.backward(run, tuple(m.detach() for m in mine), own)
         wanted: list[Tensor] = []
@@ -179,9 +181,7 @@ class Generic(Reducer[Operation, list[Any], _Backward]):
         pairs = [(m, g.view_as(m)) for m, g in zip(found, grads, strict=True) if m.requires_grad]
         if not pairs or not wanted:
             return
-        gradients = iter(
-            torch.autograd.grad([m for m, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True)
-        )
+        gradients = iter(torch.autograd.grad([m for m, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True))
         if out is not None:
             for into, want in zip(out, messages.source_grads, strict=True):
                 if want and (grad := next(gradients)) is not None:
@@ -197,7 +197,8 @@ class Generic(Reducer[Operation, list[Any], _Backward]):
                 sums += grad
 
     def backward_finish(self, saved: Saved, state: _Backward) -> tuple[Tensors, Tensors]:
-        return (*state.destinations, *state.edges), tuple(state.params)  # type: ignore[return-value]
+        local: Any = (*state.destinations, *state.edges)  # None where no gradient is wanted
+        return local, tuple(state.params)
 
     def autograd_forward(
         self, plan: LayerPlan, operation: AutogradOperation, shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors

@@ -50,7 +50,8 @@ def fold_max(values: Tensor, rows: Tensor, first: int, rank: Tensor, best: Tenso
     """
     if values.numel():
         _fold_max(
-            _pieces(rows), values.contiguous().numpy(), rows.numpy(), np.int64(first), rank.numpy(), best.numpy(), winner.numpy()
+            _pieces(rows), values.contiguous().numpy(), rows.numpy(), np.int64(first), rank.numpy(), best.numpy(),
+            winner.numpy(),
         )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ class SageLayer(nn.Module):
             graph.srcdata["h"] = h
             graph.update_all(fn.copy_u("h", "m"), fn.mean("m", "n"))
             own = h[: graph.num_dst_nodes()] if graph.is_block else h
-            return self.self(own) + self.neigh(graph.dstdata["n"])  # type: ignore[no-any-return]
+            return self.self(own) + self.neigh(graph.dstdata["n"])
 
 
 class GatLayer(nn.Module):
@@ -56,7 +56,7 @@ class GatLayer(nn.Module):
             graph.update_all(fn.u_mul_e("z", "a", "m"), fn.sum("m", "out"))
             out = graph.dstdata["out"]
         out = out.flatten(1) if self.concat else out.mean(1)
-        return out if self.bias is None else out + self.bias  # type: ignore[no-any-return]
+        return out if self.bias is None else out + self.bias
 
 
 class Sage(nn.Module):
@@ -65,9 +65,7 @@ class Sage(nn.Module):
     def __init__(self, in_width: int, outputs: int, hidden: int, num_layers: int, dropout: float, input_dropout: float) -> None:
         super().__init__()
         widths = [in_width, *[hidden] * (num_layers - 1), outputs]
-        self.layers = nn.ModuleList(
-            self._layer(widths[k], widths[k + 1], last=k == num_layers - 1) for k in range(num_layers)
-        )
+        self.layers = nn.ModuleList(self._layer(widths[k], widths[k + 1], last=k == num_layers - 1) for k in range(num_layers))
         self.norms = nn.ModuleList(nn.BatchNorm1d(width) for width in widths[1:-1])
         self.dropout, self.input_dropout = nn.Dropout(dropout), input_dropout
 

@@ -1,0 +1,52 @@
+"""The examples of own layers: losses of one worker and of two are the same, in modes that fold and in modes that hold all rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from sargnn.cli.compose import compose_verb
+from sargnn.comm.group import Group
+from sargnn.config import parse
+from sargnn.models.custom import Custom
+from tests.graphs import nasty_graph, typed_graph
+from tests.parity import cases
+from tests.pool import pool
+
+LAYERS = Path(__file__).parents[2] / "examples" / "layers"
+EXAMPLES = {
+    "gin.py": "Gin", "edge_features.py": "Net", "written.py": "Net", "typed.py": "Net", "dgl_sage.py": "Sage", "dgl_gat.py": "Gat",
+}  # fmt: skip
+HIDDEN = 6
+
+
+def test_every_example_is_tested() -> None:
+    assert {path.name for path in LAYERS.glob("*.py")} == set(EXAMPLES)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_losses_of_two_workers_are_those_of_one(name: str) -> None:
+    model = Custom("custom", target=f"{LAYERS / name}:{EXAMPLES[name]}", args={"hidden": HIDDEN})
+    graph = typed_graph() if name == "typed.py" else nasty_graph()
+    first: list[float] | None = None
+    for mode, world in (("sar", 1), ("sar", 2), ("one_shot", 2)):
+        config = cases.run_config(model, mode=mode, world=world, partitioner="metis", epochs=2)
+        loops = name == "dgl_gat.py"
+        config = dataclasses.replace(config, dataset=dataclasses.replace(config.dataset, add_self_loops=loops))
+        answer = cases.curve(Group.single(), config, graph) if world == 1 else pool(world)(cases.curve, config, graph)[0]
+        first = first or answer["losses"]
+        assert len(first) == 2 and first[0] != first[1]
+        assert answer["losses"] == pytest.approx(first, rel=1e-8)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_says_how_it_is_trained(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(LAYERS.parents[1])
+    (command,) = re.findall(r"^sargnn train (.*)$", (LAYERS / name).read_text(), flags=re.M)
+    config = parse(compose_verb("train", shlex.split(command)))
+    assert config.model.target == f"{LAYERS / name}:{EXAMPLES[name]}"
+    config.model.check_target()
