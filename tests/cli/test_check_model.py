@@ -45,7 +45,7 @@ def test_a_module_that_is_not_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "What to do: a worker has only its own rows" in text and "nn.BatchNorm1d" in text
     assert all(len(line.rstrip()) <= 80 for line in done.stdout.splitlines())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["net.py", "stores", "temporary"]
-    assert not any((tmp_path / "temporary").iterdir()) and not (tmp_path / "stores" / "partitions").exists()
+    assert not list((tmp_path / "temporary").glob("sargnn-check-*")) and not (tmp_path / "stores" / "partitions").exists()
 
 
 def test_the_same_for_scripts(tmp_path: Path) -> None:
