@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sargnn.api.modules import words_of_module
 from sargnn.cli.words import words_of
 from sargnn.errors import ConfigError
 
@@ -16,6 +17,8 @@ def as_words(overrides: tuple[str, ...], settings: Mapping[str, Any]) -> list[st
         overrides: such as "model=gat", as they are.
         settings: such as ``world=4`` or ``optim={"lr": 0.01}``.
 
+            ``model`` may also be a class of modules, or a function that returns one.
+
     Raises:
         ConfigError: an override that is no text, or a value that no setting can have.
     """
@@ -23,4 +26,8 @@ def as_words(overrides: tuple[str, ...], settings: Mapping[str, Any]) -> list[st
         if not isinstance(one, str):
             hint = "graph=... takes a graph, world=... and the like are keywords"
             raise ConfigError("An override is a text.", given=f"{type(one).__name__}", allowed='"key=value"', hint=hint)
-    return [*overrides, *(word for key, value in settings.items() for word in words_of(key, value))]
+    module: list[str] = []
+    if callable(settings.get("model")):
+        settings = dict(settings)
+        module = words_of_module(settings.pop("model"))
+    return [*overrides, *module, *(word for key, value in settings.items() for word in words_of(key, value))]

@@ -28,7 +28,8 @@ def train(*overrides: str, graph: Any = NOT_GIVEN, quiet: bool = False, **settin
             (docs/OWN_DATA.md); without it the dataset is the one that is configured.
         quiet: show no progress.
         settings: the same as overrides, by keyword; groups as mappings: ``world=4``, ``optim={"lr": 0.01}``. ``resume=RUN``
-            goes on with a run, which may be a ``Run``.
+            goes on with a run, which may be a ``Run``. ``model=Gin``, a class of modules in a file of its own, is that
+            file's ``model=custom``; its arguments are ``"model.args.hidden=32"``.
 
     Raises:
         SargnnError: anything that can be mended; the text says how.

@@ -125,7 +125,7 @@ def list_values(override: Override, folders: ConfFolders) -> list[str]:
     if shuffles:
         found.shuffle = False
     try:
-        values = list(islice(override.sweep_string_iterator(), _MOST_VALUES + 1))
+        values = [_with_colons(one) for one in islice(override.sweep_string_iterator(), _MOST_VALUES + 1)]
     except (HydraException, OmegaConfBaseException, ValueError, ArithmeticError) as error:
         raise ConfigError(
             "A sweep's values cannot be listed.", given=override.input_line, hint="name them: key=a,b,c or key=range(1,5)"
@@ -135,6 +135,11 @@ def list_values(override: Override, folders: ConfFolders) -> list[str]:
     if shuffles:
         random.Random(override.input_line).shuffle(values)
     return values
+
+
+def _with_colons(value: str) -> str:
+    """A value as a person writes it: Hydra puts a backslash before each colon, which needs none."""
+    return value if value[:1] in ("'", '"') or "\\\\" in value else value.replace("\\:", ":")
 
 
 def _matching(override: Override, pattern: Glob, folders: ConfFolders) -> list[str]:

@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
+from difflib import SequenceMatcher, get_close_matches
 
 from sargnn.cli.conf_folders import EXAMPLES, OVERRIDING, WITH_ARGUMENTS, ConfFolders
 from sargnn.cli.verbs import VERBS, Verb
@@ -124,6 +124,20 @@ class Known:
             words = [f"{group}={option}", *needed, *words]
         return " ".join(map(shlex.quote, words))
 
+    def argument(self, name: str) -> str | None:
+        """``model.args.hidden`` for ``model.hidden``, where the chosen option takes arguments and has no setting like that."""
+        group, _, last = name.partition(".")
+        arguments = f"{group}.args"
+        if (
+            group not in WITH_ARGUMENTS
+            or not last.isidentifier()
+            or arguments not in self.owners
+            or not self.is_here(arguments)
+        ):
+            return None
+        own = [key for key in self.owners if key.startswith(f"{group}.") and self.is_here(key)]
+        return None if get_close_matches(name, own, cutoff=_MISSPELT) else f"{arguments}.{last}"
+
     def called(self, name: str) -> list[str]:
         """The keys that a name means: itself, those whose last part it is, or what others call so."""
         if name in self.keys:
@@ -176,6 +190,10 @@ def unknown_setting(
     known = read_known(config, overrides, folders, own)
     value = next((one.partition("=")[2] for one in overrides if one.lstrip("+").partition("=")[0] == name), "") or "VALUE"
     what = f"There is no setting '{name}'."
+    if (argument := known.argument(name)) is not None:
+        group = name.partition(".")[0]
+        what = f"'{name}' is no setting of {group}={known.chosen.get(group)}."
+        return ConfigError(what, hint=shlex.quote(f"{argument}={value}"))
     if (owned := _in_a_file(name)) in known.owners and not known.is_here(owned):
         group = name.partition(".")[0]
         having = known.owners[owned]

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from typing import Literal
 
+from sargnn.messages.rows import Rows
+
 
 class Count(int):
     """This worker's number of rows or edges. Whether it is zero is answered for all workers together, so that a layer that asks
     takes the same branch on each of them.
 
     Args:
-        own: this worker's. total: of all workers. kind: of what.
+        own: this worker's. total: of all workers. kind: of what. rows: which rows these are, where they are one table's.
     """
 
     total: int
     kind: Literal["nodes", "edges"]
+    rows: Rows | None
 
-    def __new__(cls, own: int, total: int, kind: Literal["nodes", "edges"]) -> Count:
+    def __new__(cls, own: int, total: int, kind: Literal["nodes", "edges"], rows: Rows | None = None) -> Count:
         self = super().__new__(cls, own)
-        self.total, self.kind = total, kind
+        self.total, self.kind, self.rows = total, kind, rows
         return self
 
     def _for(self, other: object) -> int:

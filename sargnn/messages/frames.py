@@ -10,6 +10,9 @@ from torch import Tensor
 from sargnn.errors import ConfigError, nearest
 from sargnn.messages.rows import Rows, is_shared, rows_of, tagged
 
+_OF_DATA = frozenset("feat feats feature features attr x".split())
+"""What fields of features are called in DGL's data sets."""
+
 
 class MissingField(ConfigError, KeyError):
     """A field that is not there."""
@@ -42,6 +45,7 @@ class Frame(MutableMapping[str, Any]):
             raise MissingField(
                 f"The {self.kind} have no field '{name}'.", given=self._place(),
                 allowed=nearest(name, self._fields) or list(self._fields) or "none was set",
+                hint="features are what forward gets beside the graph" if name in _OF_DATA else None,
             )  # fmt: skip
         return self._fields[name]
 
@@ -61,6 +65,9 @@ class Frame(MutableMapping[str, Any]):
                 allowed=f"a tensor with a row for each of the {self.kind}",
             )  # fmt: skip
         self._fields[name] = value
+
+    def __repr__(self) -> str:
+        return f"Frame({self.kind}: {', '.join(self._fields) or 'no fields'})"
 
     def __delitem__(self, name: str) -> None:
         self[name]

@@ -35,6 +35,22 @@ from sargnn.shards.plan import LayerPlan
 NODE_ID = "_ID"
 """The field of original ids, as DGL calls it."""
 Etype = tuple[str, str, str]
+FOR_LAYERS = tuple(
+    """ndata srcdata dstdata edata local_scope local_var update_all apply_edges apply_nodes multi_update_all edge_softmax blocks
+    in_degrees out_degrees num_nodes num_edges num_src_nodes num_dst_nodes number_of_dst_nodes is_block device ntypes etypes
+    canonical_etypes""".split()
+)
+"""What a layer may ask a graph for."""
+SOME = "update_all, apply_edges, ndata, edata, in_degrees, blocks, ... (docs/EXTENDING.md)"
+_LOOPS = frozenset("add_self_loop remove_self_loop to_canonical_etype add_edges has_edges_between".split())
+"""What DGL's functions that add or remove self-loops ask for."""
+
+
+def _hint_for(name: str) -> str:
+    """What to do instead of asking a graph for something that it does not have."""
+    if name in _LOOPS:
+        return "the graph cannot be changed; dataset.add_self_loops=true gives each node a self-loop"
+    return "edges and nodes of other workers are not here; messages reach them"
 
 
 class ShardedGraph:
@@ -71,11 +87,16 @@ class ShardedGraph:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        known = [one for one in dir(type(self)) if not one.startswith("_")]
-        raise self.wrong(
-            f"A sharded graph has no '{name}'.", allowed=nearest(name, known) or "what message passing needs",
-            hint="edges and nodes of other workers are not here; messages reach them",
-        )  # fmt: skip
+        allowed = None if name in _LOOPS else nearest(name, FOR_LAYERS) or SOME
+        raise self.wrong(f"A sharded graph has no '{name}'.", allowed=allowed, hint=_hint_for(name))
+
+    def __repr__(self) -> str:
+        source, relation, destination = self.canonical_etypes[0]
+        return (
+            f"ShardedGraph(this worker's: {self.plan.num_rows} '{source}' nodes, {self.plan.num_edges} '{relation}' edges into "
+            f"{self.plan.num_out} '{destination}' nodes; srcdata: {list(self.srcdata)}, dstdata: {list(self.dstdata)}, "
+            f"edata: {list(self.edata)})"
+        )
 
     # What there is
 
@@ -132,15 +153,15 @@ class ShardedGraph:
 
     def number_of_src_nodes(self, ntype: str | None = None) -> Count:
         """N."""
-        return Count(self.plan.num_rows, self._totals.rows, "nodes")
+        return Count(self.plan.num_rows, self._totals.rows, "nodes", self.srcdata.rows)
 
     def number_of_dst_nodes(self, ntype: str | None = None) -> Count:
         """M."""
-        return Count(self.plan.num_out, self._totals.outputs, "nodes")
+        return Count(self.plan.num_out, self._totals.outputs, "nodes", self.dstdata.rows)
 
     def num_edges(self, etype: Any = None) -> Count:
         """E; equal to 0 only where no worker has an edge."""
-        return Count(self.plan.num_edges, self._totals.edges, "edges")
+        return Count(self.plan.num_edges, self._totals.edges, "edges", self.edata.rows)
 
     num_src_nodes, num_dst_nodes = number_of_src_nodes, number_of_dst_nodes
     number_of_nodes, number_of_edges = num_nodes, num_edges

@@ -16,9 +16,11 @@ from torch import Tensor
 from sargnn.comm.group import Group
 from sargnn.engine.rebuild import rebuild_of, rebuilt_by
 from sargnn.messages.combined import COMBINED, combine
+from sargnn.messages.made_rows import MAKERS, rows_asked_for
 from sargnn.messages.marks import is_plain, mark_of
 from sargnn.messages.row_dropout import RowDropout
 from sargnn.messages.row_operators import RowOperators
+from sargnn.messages.rows import tagged
 
 
 @dataclass
@@ -168,6 +170,12 @@ def _squeeze(rows: RowCalls, name: str, func: Any, args: tuple[Any, ...], kwargs
     return func(tensor, tuple(dim for dim in range(tensor.dim()) if dim != mark.dim))
 
 
+def _made(rows: RowCalls, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``torch.ones(graph.num_edges(), 1)`` has edges' rows."""
+    found = rows_asked_for(name, args, kwargs)
+    return NotImplemented if found is None else tagged(func(*args, **kwargs), found)
+
+
 def _combined(rows: RowCalls, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return combine(rows.group, name, func, args, kwargs)
 
@@ -176,8 +184,8 @@ HANDLERS: dict[str, Handler] = {
     "dropout": _dropout, "dropout_": _dropout, "batch_norm": _batch_norm, "linear": _linear,
     "relu": _activation, "relu_": _activation, "elu": _activation,
     "matmul": _product, "mm": _product, "__matmul__": _product, "add": _sum_of_two, "__add__": _sum_of_two,
-    "__getitem__": _first_rows, "squeeze": _squeeze, **dict.fromkeys(COMBINED, _combined),
+    "__getitem__": _first_rows, "squeeze": _squeeze, **dict.fromkeys(COMBINED, _combined), **dict.fromkeys(MAKERS, _made),
     "mul": _times, "__mul__": _times, "sum": _sum, "flatten": _reshaped, "view": _reshaped, "reshape": _reshaped,
 }  # fmt: skip
-ALWAYS = frozenset(("dropout", "dropout_"))
+ALWAYS = frozenset(("dropout", "dropout_")) | MAKERS
 """Functions that are handled also where no argument has rows."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from sargnn.errors import nearest
 from sargnn.messages.counts import Count
 from sargnn.messages.frames import Frame
-from sargnn.messages.graph import NODE_ID, Blocks, Etype, NodeBatch, ShardedGraph
+from sargnn.messages.graph import FOR_LAYERS, NODE_ID, SOME, Blocks, Etype, NodeBatch, ShardedGraph
 from sargnn.messages.rows import Rows, tagged
 from sargnn.messages.session import Session
 from sargnn.shards.plan import LayerPlan
@@ -71,11 +71,16 @@ class TypedGraph:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        known = [one for one in dir(type(self)) if not one.startswith("_")]
+        known = (*FOR_LAYERS, "nodes", "edges", "to_homogeneous")
         raise self.session.wrong(
-            f"A typed sharded graph has no '{name}'.", allowed=nearest(name, known) or "what message passing needs",
+            f"A typed sharded graph has no '{name}'.", allowed=nearest(name, known) or SOME,
             hint="graph[etype] is one relation's graph",
         )  # fmt: skip
+
+    def __repr__(self) -> str:
+        nodes = {name: int(self.number_of_src_nodes(name)) for name in self.ntypes}
+        edges = {one: int(graph.num_edges()) for one, graph in zip(self._etypes, self.relation_graphs, strict=True)}
+        return f"TypedGraph(this worker's: nodes {nodes}, edges {edges})"
 
     # What there is
 
@@ -170,7 +175,9 @@ class TypedGraph:
         if ntype is None:
             return Count(bounds[-1], totals.outputs if outputs else totals.rows, "nodes")
         t = self.type_number(ntype)
-        return Count(bounds[t + 1] - bounds[t], (totals.outputs_by_type if outputs else totals.rows_by_type)[t], "nodes")
+        total = (totals.outputs_by_type if outputs else totals.rows_by_type)[t]
+        rows = (self._destinations if outputs else self._sources)[t].rows
+        return Count(bounds[t + 1] - bounds[t], total, "nodes", rows)
 
     def num_edges(self, etype: Any = None) -> Count:
         if etype is not None:

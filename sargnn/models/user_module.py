@@ -19,6 +19,11 @@ from sargnn.resolve import resolve
 
 _OF_TYPES = ("ntypes", "etypes")
 _FULL = "SARGNN_FULL_ERROR=1 shows the whole traceback"
+_ADVICE = {
+    "0-in-degree nodes": "dataset.add_self_loops=true gives each node a self-loop; or allow_zero_in_degree=True in the layer",
+    "must be a DGLGraph": "the graph is a sharded one; call the layers one after the other",
+}
+"""What to do about errors of DGL's."""
 _OUT_OF_MEMORY = ("tried to allocate", "Unable to allocate")
 
 
@@ -97,13 +102,17 @@ class UserModule:
             lines = str(error).strip().splitlines() or [""]
             text = f"{type(error).__name__}: {lines[0]}{' ...' if lines[1:] else ''}"
             otherwise = self.place if module is None else self.forward_place(module)
-            hint = _FULL if note is None else f"{_FULL}; {note}"
+            hint = "; ".join(one for one in (_advice(str(error)), _FULL, note) if one)
             raise ConfigError(f"{what} failed: {text}", given=self._line_in(error) or otherwise, hint=hint) from error
 
     def _line_in(self, error: BaseException) -> str | None:
         """The innermost line of the user's file in an exception's traceback."""
         own = [one for one in traceback.extract_tb(error.__traceback__) if one.filename == self.file]
         return f"{own[-1].filename} line {own[-1].lineno}" if own else None
+
+
+def _advice(text: str) -> str | None:
+    return next((advice for part, advice in _ADVICE.items() if part in text), None)
 
 
 def find_module(settings: Custom) -> UserModule:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import os
@@ -44,11 +45,39 @@ def test_settings_as_words() -> None:
     ]  # fmt: skip
 
 
+class MeanPool:
+    def __call__(self) -> None: ...
+
+
+def inner() -> type:
+    class Inner: ...
+
+    return Inner
+
+
+def test_a_class_of_modules_as_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert as_words(("epochs=2",), {"model": MeanPool, "world": 2}) == [
+        "epochs=2", "model=custom", f"model.target='{__file__}:MeanPool'", "world=2"
+    ]  # fmt: skip
+    monkeypatch.setattr(MeanPool, "__module__", "__main__")
+    with pytest.raises(ConfigError, match="workers would run all of that again"):
+        as_words((), {"model": MeanPool})
+    package = tmp_path / "some_nets"
+    package.mkdir()
+    (package / "one.py").write_text("from . import __name__\n\n\nclass One: ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    one = importlib.import_module("some_nets.one").One
+    assert as_words((), {"model": one}) == ["model=custom", "model.target='some_nets.one:One'"]
+
+
 WRONG: dict[str, tuple[tuple[Any, ...], dict[str, Any], tuple[str, ...]]] = {
     "a graph and a dataset": (("dataset=synthetic",), {"graph": GRAPH}, ("dataset is named, too", "dataset=synthetic")),
     "a graph in a text's place": ((GRAPH,), {}, ("override is a text", "dict", "graph=...")),
     "no setting": ((), {"wrold": 4}, ("There is no setting 'wrold'", "world")),
     "no value": ((), {"world": object()}, ("'world'", "no setting can have")),
+    "a model that is made": ((), {"model": MeanPool()}, ("is made already", "a MeanPool", "model=MeanPool")),
+    "a model inside a function": ((), {"model": inner()}, ("cannot be found by a name", "inner.<locals>.Inner")),
+    "a model that is no module": ((), {"model": Path}, ("names no class of modules", "pathlib.py:Path")),
     "no model": (("model=gatt",), {}, ("'model' has no option 'gatt'", "gat")),
     "a sweep": (("model=gat,sage",), {}, ("several values",)),
     "an experiment that is one": (("experiment=modes_sweep",), {}, ("is a sweep", "loop")),

@@ -46,6 +46,9 @@ ANSWERS: dict[str, tuple[str, str | None, str | None, str | None]] = {
     "train model=sage model.heads=4": (
         "'model.heads' belongs to model=gat; chosen is model=sage.", None, None, "model=gat model.heads=4",
     ),
+    "train model=custom model.target=a.py:B model.hidden=3": (
+        "'model.hidden' is no setting of model=custom.", None, None, "model.args.hidden=3",
+    ),
     "train +model.heads=4": (
         "'model.heads' belongs to model=gat; chosen is model=sage.", None, None, "model=gat model.heads=4",
     ),

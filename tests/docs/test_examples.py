@@ -1,4 +1,4 @@
-"""The examples of own layers: losses of one worker and of two are the same, in modes that fold and in modes that hold all rows."""
+"""The examples of own layers: losses of one worker and of two are the same, whether a mode folds or holds all rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from tests.pool import pool
 
 LAYERS = Path(__file__).parents[2] / "examples" / "layers"
 EXAMPLES = {
-    "gin.py": "Gin", "edge_features.py": "Net", "written.py": "Net", "typed.py": "Net", "dgl_sage.py": "Sage", "dgl_gat.py": "Gat",
+    "gin.py": "Gin", "edge_features.py": "Net", "written.py": "Net", "typed.py": "Net",
+    "dgl_sage.py": "Sage", "dgl_gat.py": "Gat",
 }  # fmt: skip
 HIDDEN = 6
 

@@ -20,8 +20,10 @@ GRAPH = nasty_graph(seed=1)
 MODULES = Path(__file__).parent / "toys" / "own_modules.py"
 STACK = {"hidden": 7, "num_layers": 3, "dropout": 0.4}
 DROPPED = Custom("custom", target=f"{MODULES}:Sage", args={**STACK, "input_dropout": 0.2})
+PROPAGATED = Custom("custom", target=f"{MODULES}:Propagated")
 TWINS: dict[str, tuple[ModelSettings, Custom]] = {
     "dropped": (DROPPED, DROPPED),  # the input's mask is another: one worker is the measure
+    "propagated": (PROPAGATED, PROPAGATED),
     "sage": (
         cases.model_config("sage", **STACK, input_dropout=0.0),
         Custom("custom", target=f"{MODULES}:Sage", args={**STACK, "input_dropout": 0.0}),
@@ -41,6 +43,8 @@ RUNS: list[tuple[str, str, str, int, str, dict[str, Any]]] = [
     ("sage", "sar", "metis", 4, "fp32", {"mfg": True}),
     ("dropped", "sar", "apart", 4, "fp64", {"labels": LABELS}),
     ("dropped", "one_shot", "metis", 2, "fp64", {}),
+    ("propagated", "sar", "metis", 4, "fp64", {}),
+    ("propagated", "domain_parallel", "random", 2, "fp64", {}),
     ("gat", "sar", "metis", 4, "fp64", {}),
     ("gat", "no_remat", "random", 2, "fp64", {"mfg": True, "labels": LABELS}),
     ("gat", "one_shot", "random", 4, "fp64", {}),

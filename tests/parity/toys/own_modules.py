@@ -10,6 +10,7 @@ from typing import Any
 import dgl.function as fn
 import torch
 import torch.nn.functional as F
+from dgl.nn import APPNPConv
 from dgl.nn.functional import edge_softmax
 from torch import Tensor, nn
 
@@ -93,3 +94,14 @@ class Gat(Sage):
     def _layer(self, in_width: int, out_width: int, *, last: bool) -> nn.Module:
         heads, width = (1, self._outputs) if last else (self._heads, self._hidden)
         return GatLayer(in_width, width, heads, drop=self._drop, concat=not last, bias=last)
+
+
+class Propagated(nn.Module):
+    """DGL's APPNPConv, which drops edges by a tensor of ones that it makes itself."""
+
+    def __init__(self, in_width: int, num_outputs: int) -> None:
+        super().__init__()
+        self.linear, self.steps = nn.Linear(in_width, num_outputs), APPNPConv(k=2, alpha=0.1, edge_drop=0.5)
+
+    def forward(self, graph: Any, x: Tensor) -> Tensor:
+        return self.steps(graph, self.linear(x))  # type: ignore[no-any-return]
