@@ -21,6 +21,7 @@ from sargnn.partition.cut import parts_of
 from sargnn.shards.load import load_plan
 from tests.graphs import assign, nasty_graph
 from tests.messages.dgl_layers import CASES, IN
+from tests.parity.covering import spread
 from tests.pool import pool
 
 GRAPH = nasty_graph(150, seed=3)
@@ -77,9 +78,7 @@ def close(found: np.ndarray, wanted: np.ndarray) -> None:
     assert np.linalg.norm(found - wanted) <= TOLERANCE * max(float(np.linalg.norm(wanted)), 1e-3)
 
 
-@pytest.mark.parametrize("world", [1, 2, 4])
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "mode", "world"), spread(list(CASES), list(MODES), [1, 2, 4]))
 def test_layer(name: str, mode: str, world: int) -> None:
     if not CASES[name].folds and mode in ("sar", "no_remat"):
         pytest.skip("it needs all rows; test_refused has it")

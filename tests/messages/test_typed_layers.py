@@ -23,6 +23,7 @@ from sargnn.messages.stock_calls import StockCalls
 from sargnn.partition.cut import parts_of
 from sargnn.shards.graph import WorkerGraph
 from tests.graphs import assign, typed_graph
+from tests.parity.covering import spread
 from tests.pool import pool
 
 GRAPH = typed_graph()
@@ -169,9 +170,7 @@ def close(found: np.ndarray, wanted: np.ndarray) -> None:
     assert np.linalg.norm(found - wanted) <= 1e-9 * max(float(np.linalg.norm(wanted)), 1e-3)
 
 
-@pytest.mark.parametrize("world", [1, 2, 3])
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "mode", "world"), spread(list(CASES), list(MODES), [1, 2, 3]))
 def test_layer(name: str, mode: str, world: int) -> None:
     wanted = on_the_whole_graph(name)
     for answer in pool(world)(on_a_part, name, mode):

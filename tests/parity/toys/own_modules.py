@@ -104,4 +104,4 @@ class Propagated(nn.Module):
         self.linear, self.steps = nn.Linear(in_width, num_outputs), APPNPConv(k=2, alpha=0.1, edge_drop=0.5)
 
     def forward(self, graph: Any, x: Tensor) -> Tensor:
-        return self.steps(graph, self.linear(x))  # type: ignore[no-any-return]
+        return self.steps(graph, self.linear(x))
