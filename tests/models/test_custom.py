@@ -94,6 +94,13 @@ def test_a_sweep_over_an_argument(tmp_path: Path) -> None:
     assert [compose_verb("train", point)["model"]["args"] for point in points] == [{"hidden": 16}, {"hidden": 32}]
 
 
+def test_a_sweep_over_modules() -> None:
+    points = sweep_points("train", ["model=custom", "model.target=a.py:N,b.py:M,'c d.py:K'"], multirun=True)
+    targets = ["a.py:N", "b.py:M", "c d.py:K"]
+    assert points is not None and [point[-1] for point in points[:2]] == [f"model.target={one}" for one in targets[:2]]
+    assert [compose_verb("train", point)["model"]["target"] for point in points] == targets
+
+
 def test_a_resumed_run_keeps_its_arguments(tmp_path: Path) -> None:
     save(config(tmp_path, "model.args.hidden=2", "model.args.deep={a: 1}"), tmp_path / "config.yaml")
     for word, said in (

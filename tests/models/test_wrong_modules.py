@@ -136,6 +136,16 @@ WRONG: dict[str, tuple[str, str]] = {
         module('graph.ndata["h"] = x\ngraph.update_all(copy, lambda n: n.mailbox["m"].sum(1))  # here'), "",
     ),
     "something a graph does not have": (module("graph.adj()  # here"), "A sharded graph has no 'adj'."),
+    "self-loops": (
+        module("import dgl\ngraph = dgl.add_self_loop(graph)  # here\nreturn x"), "dataset.add_self_loops=true gives each node",
+    ),
+    "features of the data": (module('return self.linear(graph.ndata["feat"])  # here'), "features are what forward gets beside"),
+    "a graph that is shown": (
+        module("raise ValueError(graph)  # here"), "ShardedGraph(this worker's: 6 '_N' nodes, 12 '_E' edges into 6 '_N' nodes",
+    ),
+    "random numbers for nodes": (
+        module("return self.linear(x) * torch.rand(graph.num_nodes(), 1)  # here"), "rand draws numbers for the rows",
+    ),
     "rows by number": (module("return self.linear(x[[1, 0]])  # here"), "Rows are picked by their number"),
     "a checkpoint": (
         module("from torch.utils.checkpoint import checkpoint\nreturn checkpoint(self.linear, x, use_reentrant=False)  # here"),
