@@ -19,10 +19,11 @@ from sargnn.rng import Draw
 from sargnn.shards.plan import LayerPlan
 
 
-class Owner(dict[int, list[int]]):
-    """Who owns what is kept on some plans: versions of the tables' memory, by the plan's id."""
+class Owner:
+    """Who owns what is kept of constant rows. Attributes: versions of the kept tables' memory, by the plan's id."""
 
-    __hash__ = object.__hash__
+    def __init__(self) -> None:
+        self.versions: dict[int, list[int]] = {}
 
 
 @dataclass
@@ -88,7 +89,7 @@ class Session:
             return compute()
         found = self.engine.constant(owner, plan, compute)
         versions = [one._version for one in found]
-        return found if owner.setdefault(id(plan), versions) == versions else compute()
+        return found if owner.versions.setdefault(id(plan), versions) == versions else compute()
 
     def calls_of_edges(self, draws: dict[int, Draw], run: EdgeRun | None) -> EdgeCalls:
         """What a user's function of edges is called in.

@@ -120,4 +120,4 @@ class Written(nn.Module):
             graph.update_all(fn.copy_u("x", "m"), fn.sum("m", "n"))
             n = graph.dstdata["n"]
         n.mul_(0.25).add_(1)
-        return self.map(n)  # type: ignore[no-any-return]
+        return self.map(n)
