@@ -41,11 +41,7 @@ def test_a_module_that_is_not_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert done.returncode == 1, done.stderr
     text = " ".join(done.stdout.split())
     assert "differs first mean, forward step 1" in text, done.stdout
-<<<<<<< HEAD
-    assert "x = x - x.mean(0)" in text and "net.py line 11" in text
-=======
     assert "x = x - x.mean(0)" in text and "net.py line 11" in text, done.stdout
->>>>>>> wt-check
     assert "150 nodes, of 200" in text and "[64] on 1 worker, [64] and [64] on 2" in text
     assert "What to do: a worker has only its own rows" in text and "nn.BatchNorm1d" in text
     assert all(len(line.rstrip()) <= 80 for line in done.stdout.splitlines())
@@ -65,16 +61,10 @@ def test_the_same_for_scripts(tmp_path: Path) -> None:
     assert sargnn_here(tmp_path, *WORDS, "run_dir=kept").returncode == 1
 
 
-<<<<<<< HEAD
-@pytest.mark.parametrize(
-    "words", [["model.args.centred=false"], ["model=sage", "model.hidden=8", "partitioner=given", "partitioner.file=x"]]
-)
-=======
 GIVEN = ["model=sage", "model.hidden=8", "partitioner=given", "partitioner.file=made_for_others.npy"]
 
 
 @pytest.mark.parametrize("words", [["model.args.centred=false"], GIVEN], ids=["custom", "sage"])
->>>>>>> wt-check
 def test_what_agrees(words: list[str], tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(NET)
     base = WORDS if len(words) == 1 else ("check", *WORDS[3:])
