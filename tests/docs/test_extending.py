@@ -87,6 +87,12 @@ def test_all_of_them_together_on_two_workers(mine: Path) -> None:
     np.testing.assert_allclose(summary.losses, losses_on_one_worker(model), rtol=1e-8)
 
 
+def test_the_check_of_two_worlds_agrees(mine: Path) -> None:
+    (words,) = [words for words in COMMANDS if words[0] == "check"]
+    done = run(mine, *words)
+    assert done.returncode == 0 and "All agree on 1 and on 2 workers" in done.stdout, done.stdout + done.stderr
+
+
 def test_the_sweep_that_shows_exactness_can_be_started(mine: Path) -> None:
     (sweep,) = [words[2:] for words in COMMANDS if "-m" in words]
     points = sweep_points("train", sweep, multirun=True)
