@@ -16,6 +16,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
@@ -84,7 +85,7 @@ def main() -> None:
                 print(_row(f"{case.strip()}, world {world}", found), flush=True)
 
 
-def _row(name: str, found: list[tuple[Figures, ...]]) -> str:
+def _row(name: str, found: Sequence[tuple[Figures, ...]]) -> str:
     times, peaks = ([[one[key] for one in found_at] for found_at in found] for key in ("epoch", "peak"))
     shown = [name]
     for figures, unit in ((times, 1.0), (peaks, 1e6)):

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import os
 import re
+import sys
 import tempfile
 from pathlib import Path
 
@@ -76,7 +77,9 @@ def worker_environment(threads: int) -> dict[str, str]:
 
 
 def prepare_process(config: RunConfig) -> RunConfig:
-    """Set what workers inherit, before torch and numba are imported here and the fork server starts; threads filled in."""
+    """Set what workers inherit, before torch is imported here, numba compiles and the fork server starts; threads filled in."""
     threads = config.threads or default_threads(config.world)
     os.environ.update(worker_environment(threads))
+    if "numba" in sys.modules:  # which has read it; once its threads run, another number is an error at the next compilation
+        sys.modules["numba"].core.config.reload_config()
     return dataclasses.replace(config, threads=threads)

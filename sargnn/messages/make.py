@@ -13,7 +13,7 @@ from sargnn.messages import dgl_hook
 from sargnn.messages.frames import Frame
 from sargnn.messages.graph import NODE_ID, Blocks, ShardedGraph
 from sargnn.messages.rows import Rows
-from sargnn.messages.session import Report, Session, Totals
+from sargnn.messages.session import Owner, Report, Session, Totals
 from sargnn.messages.stock_calls import StockCalls
 from sargnn.shards.plan import LayerPlan
 
@@ -31,7 +31,7 @@ class GraphMaker:
     def __init__(self, path: str | None = None) -> None:
         self.path, self.report = path, Report()
         self._totals: dict[int, Totals] = {}
-        self._owners: dict[Hashable, object] = {}
+        self._owners: dict[Hashable, Owner] = {}
 
     def prepare(self, engine: Engine, plans: Sequence[LayerPlan]) -> None:
         """Count what plans hold over all workers; all of them must call it together, before a plan is first used."""
@@ -49,10 +49,10 @@ class GraphMaker:
             training=training,
         )  # fmt: skip
 
-    def _owner(self, name: Hashable, training: bool) -> object | None:
+    def _owner(self, name: Hashable, training: bool) -> Owner | None:
         """Who owns what is kept under a name; nobody, until training has asked."""
         if training:
-            self._owners.setdefault(name, object())
+            self._owners.setdefault(name, Owner())
         return self._owners.get(name)
 
     def graph(self, session: Session, plans: Sequence[LayerPlan]) -> Any:

@@ -23,6 +23,8 @@ class PlanPlaces:
 
     def node_ids(self, rows: Rows) -> Tensor:
         """int64 [N], the original ids of the rows that layer ``rows.level`` reads, or that the last one gives."""
+        if rows.type < 0 and rows.level < len(self._plans):  # of all types, in one table
+            return self._plans[rows.level].joined.node_ids
         if rows.level < len(self._plans):
             plan = self._plans[rows.level]
             return plan.node_ids[plan.row_bounds[rows.type] : plan.row_bounds[rows.type + 1]]
@@ -32,4 +34,6 @@ class PlanPlaces:
     def edge_ids(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """int64 [E] each, the original ids of the edges' sources and destinations."""
         plan = self._plans[rows.level]
+        if rows.type < 0:  # of all relations
+            return plan.joined.edge_ends()
         return (plan if plan.relations is None else plan.relations[rows.type]).edge_ends()

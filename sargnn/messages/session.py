@@ -19,6 +19,13 @@ from sargnn.rng import Draw
 from sargnn.shards.plan import LayerPlan
 
 
+class Owner:
+    """Who owns what is kept of constant rows. Attributes: versions of the kept tables' memory, by the plan's id."""
+
+    def __init__(self) -> None:
+        self.versions: dict[int, list[int]] = {}
+
+
 @dataclass
 class Report:
     """What each call of a graph became, said once."""
@@ -65,7 +72,7 @@ class Session:
 
     def __init__(
         self, engine: Engine, totals: Callable[[LayerPlan], Totals], path: str | None, report: Report,
-        edge_draw: Callable[[float], Draw], owner: Callable[[Hashable, bool], object | None],
+        edge_draw: Callable[[float], Draw], owner: Callable[[Hashable, bool], Owner | None],
         seen: Callable[[str, Any], None], *, training: bool,
     ) -> None:  # fmt: skip
         self.engine, self.totals, self.path, self.report = engine, totals, path, report
@@ -73,9 +80,16 @@ class Session:
         self.highest_block = -1
 
     def kept(self, name: Hashable, plan: LayerPlan, compute: Callable[[], Tensors]) -> Tensors:
-        """What ``compute()`` gives of constant rows. Training decides what is kept; an evaluation may read it."""
+        """What ``compute()`` gives of constant rows. Training decides what is kept; an evaluation may read it.
+
+        What a module has written to in place is computed anew.
+        """
         owner = self._owner(name, self._training)
-        return compute() if owner is None else self.engine.constant(owner, plan, compute)
+        if owner is None:
+            return compute()
+        found = self.engine.constant(owner, plan, compute)
+        versions = [one._version for one in found]
+        return found if owner.versions.setdefault(id(plan), versions) == versions else compute()
 
     def calls_of_edges(self, draws: dict[int, Draw], run: EdgeRun | None) -> EdgeCalls:
         """What a user's function of edges is called in.

@@ -41,7 +41,7 @@ def test_a_module_that_is_not_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert done.returncode == 1, done.stderr
     text = " ".join(done.stdout.split())
     assert "differs first mean, forward step 1" in text, done.stdout
-    assert "x = x - x.mean(0)" in text and "net.py line 11" in text
+    assert "x = x - x.mean(0)" in text and "net.py line 11" in text, done.stdout
     assert "150 nodes, of 200" in text and "[64] on 1 worker, [64] and [64] on 2" in text
     assert "What to do: a worker has only its own rows" in text and "nn.BatchNorm1d" in text
     assert all(len(line.rstrip()) <= 80 for line in done.stdout.splitlines())
@@ -61,9 +61,10 @@ def test_the_same_for_scripts(tmp_path: Path) -> None:
     assert sargnn_here(tmp_path, *WORDS, "run_dir=kept").returncode == 1
 
 
-@pytest.mark.parametrize(
-    "words", [["model.args.centred=false"], ["model=sage", "model.hidden=8", "partitioner=given", "partitioner.file=x"]]
-)
+GIVEN = ["model=sage", "model.hidden=8", "partitioner=given", "partitioner.file=made_for_others.npy"]
+
+
+@pytest.mark.parametrize("words", [["model.args.centred=false"], GIVEN], ids=["custom", "sage"])
 def test_what_agrees(words: list[str], tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(NET)
     base = WORDS if len(words) == 1 else ("check", *WORDS[3:])
@@ -98,6 +99,10 @@ def test_the_part_of_a_large_graph(kind: str, tmp_path: Path) -> None:
     write_dataset(tmp_path / "part", part, made_by={})  # checks its form
     assert part.num_nodes == count and (part.split == SPLITS["train"]).sum() >= 10
     assert all(part.schema.count(t) > 0 for t in range(len(part.schema.node_types)))
+    types, ends = part.schema.types_of(np.arange(count)), np.array([one[::2] for one in part.schema.relations])
+    relation = np.zeros(part.num_edges, int) if part.relation is None else part.relation
+    into = np.repeat(np.arange(count), np.diff(part.indptr))
+    assert (types[part.indices] == ends[relation, 0]).all() and (types[into] == ends[relation, 1]).all()
     features = [{row.tobytes(): n for n, row in enumerate(table)} for table in whole.features if table.shape[1]]
     if kind == "plain":
         ids = np.array([features[0][row.tobytes()] for row in part.features[0]])
@@ -106,5 +111,4 @@ def test_the_part_of_a_large_graph(kind: str, tmp_path: Path) -> None:
         place[ids] = np.arange(count)
         destination = np.repeat(np.arange(whole.num_nodes), np.diff(whole.indptr))
         kept = (place[whole.indices] >= 0) & (place[destination] >= 0)
-        own = np.repeat(np.arange(count), np.diff(part.indptr))
-        assert (place[whole.indices][kept] == part.indices).all() and (place[destination][kept] == own).all()
+        assert (place[whole.indices][kept] == part.indices).all() and (place[destination][kept] == into).all()

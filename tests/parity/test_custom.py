@@ -71,3 +71,13 @@ def test_curve(name: str, mode: str, partitioner: str, world: int, precision: st
     for answer in pool(world)(cases.curve, config, GRAPH):
         for found, loss in zip(answer["losses"], wanted, strict=True):
             assert abs(found - loss) <= (1e-8 * loss if precision == "fp64" else 1e-4 * wanted[0])
+
+
+def test_what_is_kept_is_not_changed_by_writes() -> None:
+    """Sums of constant rows are kept from epoch to epoch; a module that writes to them has the losses of no keeping."""
+    settings = Custom("custom", target=f"{MODULES}:Written")
+    kept, anew = (
+        cases.curve(Group.single(), cases.run_config(settings, epochs=5, cache_static=cache), GRAPH)["losses"]
+        for cache in ("auto", False)
+    )
+    assert kept == anew

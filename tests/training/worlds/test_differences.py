@@ -172,9 +172,8 @@ def test_stacks_of_dgl_agree(stack: str, words: list[str]) -> None:
     [(["model=sage", "model.hidden=6", "model.norm=batch"], "plain"), (["model=rgcn", "model.hidden=6", "mfg=true"], "typed")],
     ids=["sage", "rgcn"],
 )
-@pytest.mark.parametrize("precision", ["fp64", "fp32"])
-def test_models_of_the_package_agree(words: list[str], graph: str, precision: str) -> None:
-    found = outcome(configured(*words, f"precision={precision}"), graph)
+def test_models_of_the_package_agree(words: list[str], graph: str) -> None:
+    found = outcome(configured(*words), graph)
     assert found.first is None and found.compared > 30
 
 
@@ -220,3 +219,31 @@ def test_types_and_edges(body: str, wrong: bool, tmp_path: Path) -> None:
     assert (found is not None) == wrong
     if found is not None:
         assert (found.entry.what, found.entry.kind) == ("softmax", "edges")
+
+
+JOINED = """import torch
+from dgl.nn.pytorch import RelGraphConv
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, in_width, num_outputs, etypes):
+        super().__init__()
+        self.one = RelGraphConv(in_width, 6, len(etypes))
+        self.two = RelGraphConv(6, num_outputs, len(etypes))
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, graph, x):
+        g = graph.to_homogeneous()
+        h = torch.cat([x[t] for t in graph.ntypes])
+        h = torch.relu(self.one(g, h, g.edata["_TYPE"]))
+        h = self.two(g, self.drop(h), g.edata["_TYPE"])
+        return h[g.ndata["_TYPE"] == graph.ntypes.index("paper")]
+"""
+
+
+def test_all_types_in_one_table(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(JOINED)
+    words = ["model=custom", f"model.target={tmp_path}/net.py:Net", "model.embedding=5"]
+    found = outcome(configured(*words), "typed")
+    assert found.first is None and found.compared > 60
