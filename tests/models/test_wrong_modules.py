@@ -139,7 +139,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "self-loops": (
         module("import dgl\ngraph = dgl.add_self_loop(graph)  # here\nreturn x"), "dataset.add_self_loops=true gives each node",
     ),
-    "features of the data": (module('return self.linear(graph.ndata["feat"])  # here'), "features are what forward gets beside"),
+    "features of the data": (module('return self.linear(graph.ndata["feat"])  # here'), "features are what forward gets"),
     "a graph that is shown": (
         module("raise ValueError(graph)  # here"), "ShardedGraph(this worker's: 6 '_N' nodes, 12 '_E' edges into 6 '_N' nodes",
     ),
