@@ -45,7 +45,7 @@ def words_of_module(model: Any) -> list[str]:
 def _file_of(model: Any) -> str | None:
     try:
         file = inspect.getsourcefile(model)
-    except TypeError:
+    except (TypeError, OSError):  # the latter of a class of a session that has no file
         return None
     return None if file is None or not os.path.isfile(file) else os.path.abspath(file)
 

@@ -13,7 +13,9 @@ from sargnn.bench.table.entries import Case, reasons_without_stock
 from sargnn.comm.group import Group
 from sargnn.config import RunConfig
 from sargnn.data.dataset import Dataset
+from sargnn.errors import ConfigError
 from sargnn.interop.dgl import import_dgl
+from sargnn.models.custom import Custom
 from sargnn.models.settings import StackSettings
 from sargnn.resolve import resolve
 from tests.parity import cases
@@ -34,7 +36,21 @@ def graph_of(name: str) -> Dataset:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", list(STOCK))
+def test_a_module_of_the_users_computes_what_it_computes_on_shards() -> None:
+    """From the same seed, without dropout, the first loss is the same."""
+    settings = Custom("custom", target="examples/layers/dgl_sage.py:Sage", args={"hidden": 8, "dropout": 0.0})
+    config, graph = cases.run_config(settings, precision="fp32"), cases.graph_for("sage")
+    trainer = cases.trainer_of(Group.single(), config, graph)
+    torch.manual_seed(config.seed)
+    network = resolve("stock model", STOCK, "custom")(config, graph, import_dgl())
+    trainer.model.train()
+    trainer.engine.epoch = 0
+    assert network.loss().item() == pytest.approx(trainer.gradients(), rel=1e-5)
+    with pytest.raises(ConfigError, match="homogeneous graphs only"):
+        resolve("stock model", STOCK, "custom")(config, cases.graph_for("rgcn"), import_dgl())
+
+
+@pytest.mark.parametrize("name", [name for name in STOCK if name != "custom"])
 def test_it_computes_what_the_baseline_mode_computes(name: str) -> None:
     """With the same parameters the first loss is the same."""
     config = config_of(name, **({"embedding": None} if name == "rgcn" else {}))
