@@ -9,7 +9,7 @@ field is computed for all edges of this worker, a table [E, ...] that stays with
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -56,15 +56,66 @@ _DEFAULTS = {"cat": 0, "concat": 0, "concatenate": 0, "stack": 0, "chunk": 0, "s
              "normalize": 1, "topk": -1, "sort": -1, "argsort": -1, "cosine_similarity": 1}  # fmt: skip
 
 
-class EdgeTensor:
+class OfEdges:
+    """An expression over edges that stands where a tensor is expected.
+
+    Args:
+        graph: whose edges. node: the expression.
+    """
+
+    leading: ClassVar[int]
+    """How many dimensions there are before a row's."""
+
+    def __init__(self, graph: ShardedGraph, node: Node) -> None:
+        self.graph, self.node = graph, node
+
+    @property
+    def shape(self) -> Any:
+        """As a tensor has it."""
+        raise NotImplementedError
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.node.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.graph.device
+
+    @property
+    def ndim(self) -> int:
+        return self.leading + len(self.node.shape)
+
+    def dim(self) -> int:
+        return self.ndim
+
+    def size(self, dim: int | None = None) -> Any:
+        return self.shape if dim is None else self.shape[dim]
+
+
+def set_operators(kind: type[OfEdges], call: Callable[..., Any], names: str) -> None:
+    """Let Python's operators on ``kind`` make calls of PyTorch's: ``call(function, args, kwargs)``."""
+
+    def operator(name: str) -> Callable[..., Any]:
+        found = getattr(Tensor, name)
+        return lambda self, *args: call(found, (self, *args), {})
+
+    for name in names.split():
+        setattr(kind, f"__{name}__", operator(f"__{name}__"))
+    kind.__hash__ = object.__hash__  # type: ignore[method-assign]
+
+
+class EdgeTensor(OfEdges):
     """A field of this worker's edges, [E, ...], as an expression. Stands where a layer expects a tensor.
 
     Args:
         graph: whose edges. node: the expression.
     """
 
+    leading = 1
+
     def __init__(self, graph: ShardedGraph, node: Node) -> None:
-        self.graph, self.node = graph, node
+        super().__init__(graph, node)
         self._value: Tensor | None = None
 
     @classmethod
@@ -84,26 +135,8 @@ class EdgeTensor:
         return (self.graph.num_edges(), *self.node.shape)
 
     @property
-    def dtype(self) -> torch.dtype:
-        return self.node.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.graph.device
-
-    @property
-    def ndim(self) -> int:
-        return 1 + len(self.node.shape)
-
-    @property
     def requires_grad(self) -> bool:
         return torch.is_grad_enabled()
-
-    def dim(self) -> int:
-        return self.ndim
-
-    def size(self, dim: int | None = None) -> Any:
-        return self.shape if dim is None else self.shape[dim]
 
     def is_floating_point(self) -> bool:
         return self.node.dtype.is_floating_point
@@ -134,21 +167,6 @@ class EdgeTensor:
             self._value = self.graph.edge_values(self.node)
             self.node = Field(self.node.shape, self.node.dtype, "e", self._value)
         return self._value
-
-
-def _operator(name: str) -> Callable[..., Any]:
-    found = getattr(Tensor, name)
-
-    def apply(self: EdgeTensor, *args: Any) -> Any:
-        return record(found, (self, *args), {})
-
-    return apply
-
-
-for _name in """add radd sub rsub mul rmul truediv rtruediv pow rpow neg abs eq ne lt le gt ge and or xor invert matmul
-    getitem mod floordiv""".split():  # fmt: skip
-    setattr(EdgeTensor, f"__{_name}__", _operator(f"__{_name}__"))
-EdgeTensor.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
 def record(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -267,3 +285,10 @@ class _Named(tuple):
             if hasattr(like, name):
                 setattr(self, name, item)
         return self
+
+
+set_operators(
+    EdgeTensor, record,
+    """add radd sub rsub mul rmul truediv rtruediv pow rpow neg abs eq ne lt le gt ge and or xor invert matmul getitem mod
+    floordiv""",
+)  # fmt: skip

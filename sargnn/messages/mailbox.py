@@ -10,17 +10,13 @@ Letters: M output rows.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
 from torch import Tensor
 
-from sargnn.messages.edges import EdgeTensor, noted_call
-from sargnn.messages.expressions import Node, map_values
+from sargnn.messages.edges import EdgeTensor, OfEdges, noted_call, set_operators
+from sargnn.messages.expressions import map_values
 from sargnn.messages.rows import rows_of, user_line
-
-if TYPE_CHECKING:
-    from sargnn.messages.graph import ShardedGraph
 
 _FOLDED = {"sum": "sum", "mean": "mean", "amax": "max", "max": "max", "amin": "min", "min": "min", "logsumexp": "logsumexp"}
 _WITH_DIMENSION = frozenset(
@@ -53,15 +49,14 @@ class Maxima(tuple):
         raise CannotFold("the places of maxima among neighbours", user_line())
 
 
-class Mailbox:
+class Mailbox(OfEdges):
     """Messages [M, neighbours, ...], as an expression over edges.
 
     Args:
         graph: whose messages. node: a message's expression, [E, ...].
     """
 
-    def __init__(self, graph: ShardedGraph, node: Node) -> None:
-        self.graph, self.node = graph, node
+    leading = 2
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -76,26 +71,8 @@ class Mailbox:
         return lambda *args, **kwargs: _call(found, (self, *args), kwargs)
 
     @property
-    def dtype(self) -> torch.dtype:
-        return self.node.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.graph.device
-
-    @property
-    def ndim(self) -> int:
-        return 2 + len(self.node.shape)
-
-    @property
     def shape(self) -> Any:
         return _Shape(self)
-
-    def dim(self) -> int:
-        return self.ndim
-
-    def size(self, dim: int | None = None) -> Any:
-        return self.shape if dim is None else self.shape[dim]
 
     def __len__(self) -> int:
         return int(self.graph.number_of_dst_nodes())
@@ -119,16 +96,6 @@ class _Shape:
 
     def __len__(self) -> int:
         return self._mailbox.ndim
-
-
-def _operator(name: str) -> Callable[..., Any]:
-    found = getattr(Tensor, name)
-    return lambda self, *args: _call(found, (self, *args), {})
-
-
-for _name in "add radd sub rsub mul rmul truediv rtruediv pow rpow neg abs eq ne lt le gt ge matmul getitem".split():
-    setattr(Mailbox, f"__{_name}__", _operator(f"__{_name}__"))
-Mailbox.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
 def _call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -203,3 +170,6 @@ def _as_edges(value: Any, first: Mailbox) -> Any:
     if value.dim() > first.ndim - 2 and value.dim() > 1:
         raise CannotFold(f"a tensor of shape {tuple(value.shape)} beside messages", user_line())
     return value
+
+
+set_operators(Mailbox, _call, "add radd sub rsub mul rmul truediv rtruediv pow rpow neg abs eq ne lt le gt ge matmul getitem")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -207,7 +206,6 @@ def test_a_wrong_module(case: str, tmp_path: Path) -> None:
     check(caught.value, tmp_path, text, wanted)
 
 
-@pytest.mark.skipif(find_spec("sargnn.messages.typed") is None, reason="typed graphs are not there yet")
 @pytest.mark.parametrize("case", WRONG_TYPED)
 def test_a_wrong_module_for_types(case: str, tmp_path: Path) -> None:
     text, wanted = WRONG_TYPED[case]
