@@ -35,14 +35,12 @@ class WorkerGraph:
         message_rows: no message holds more; None: an eighth of a worker's average rows, so that at prefetch depth 1 all buffers
             hold at most three quarters as many.
         by_relation: give the plans of a typed graph ``relations``, one plan each, in place of shards with all of them.
-
-    Attributes:
-        labelled: the node type that has labels.
+        labelled: the node type that has labels, where it is known already; else all workers find it together.
     """
 
     def __init__(
         self, part: Part, exchange: Exchange, layout: Layout, *, add_self_loops: bool, device: torch.device,
-        message_rows: int | None = None, by_relation: bool = False,
+        message_rows: int | None = None, by_relation: bool = False, labelled: int | None = None,
     ) -> None:  # fmt: skip
         self.part, self.exchange, self.layout, self.device = part, exchange, layout, device
         self._add_self_loops = add_self_loops
@@ -52,7 +50,7 @@ class WorkerGraph:
             total = int(group.sum_(torch.tensor(len(part.node_ids), dtype=torch.int64)))
             message_rows = max(_SMALLEST_MESSAGE_ROWS, -(-total // (8 * group.world)))
         self._message_rows = message_rows
-        self.labelled = find_labelled(part, group)
+        self.labelled = find_labelled(part, group) if labelled is None else labelled
         self._splitter: RelationSplitter | None = None
         if by_relation and part.schema.typed:
             self._splitter = RelationSplitter(part, exchange, layout, device=device, message_rows=message_rows)

@@ -45,7 +45,7 @@ def make_trainer(config: RunConfig, part: Part, num_classes: int, group: Group) 
     model = make_model(config, shape)
     graph = WorkerGraph(
         part, engine.exchange, engine.mode.layout, add_self_loops=config.add_self_loops, device=device,
-        message_rows=config.comm.message_rows, by_relation=model.by_relation,
+        message_rows=config.comm.message_rows, by_relation=model.by_relation, labelled=shape.labelled,
     )  # fmt: skip
     model = model.to(device, dtype)
     rows = model.inputs.load(part, config.seed, device, dtype)
