@@ -221,6 +221,16 @@ class ModelSettings(ABC):
         """The ``models.base.Model`` for a graph of this ``GraphShape``, in fp32. Raises ``ConfigError`` where none is."""
 
     @property
+    def no_weights(self) -> str | None:
+        """Why it cannot use edge weights, a sentence; None: it can."""
+        return "A model from outside the package says so itself where it uses edge weights (no_weights)."
+
+    @property
+    def divides_by_weights(self) -> bool:
+        """Whether it divides by sums of edge weights, which must not be negative then."""
+        return False
+
+    @property
     def draws_by_id(self) -> bool:
         """Whether it draws anything by a node's id, such as dropout. (Rows for node types without features are drawn, too.)"""
         return False

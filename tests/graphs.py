@@ -158,3 +158,11 @@ def assign(dataset: Dataset, partitioner: str, world: int) -> np.ndarray:
         config = PartitionerConfig(name="given" if file else "one", seed=0, order="original", file=file)
         assignment = resolve("partitioner", PARTITIONERS, partitioner)(dataset, world, config)
     return np.asarray(assignment)
+
+
+def with_weights(dataset: Dataset, seed: int = 0, *, lowest: float = 0.25) -> Dataset:
+    """The same graph with edge weights from ``lowest`` to 2, a tenth of them 0."""
+    rng = np.random.default_rng(seed)
+    weights = rng.uniform(lowest, 2.0, dataset.num_edges).astype(np.float32)
+    weights[rng.random(dataset.num_edges) < 0.1] = 0
+    return dataclasses.replace(dataset, edge_weight=weights)

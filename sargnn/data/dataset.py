@@ -41,6 +41,7 @@ class Dataset:
         indptr: int64 [N + 1]; the in-edges of node i are ``indices[indptr[i]:indptr[i + 1]]``.
         indices: int32 [E] (int64 from 2**31 nodes on), the source of each edge, ascending within a destination.
         relation: uint8 [E], the relation of each edge; None if there is one only.
+        edge_weight: float32 [E], finite, in the order of ``indices``; None: the graph has none.
         content_hash: 16 hex digits; empty for a dataset that is in no store.
     """
 
@@ -53,6 +54,7 @@ class Dataset:
     indptr: np.ndarray
     indices: np.ndarray
     relation: np.ndarray | None = None
+    edge_weight: np.ndarray | None = None
     content_hash: str = ""
 
     @classmethod
@@ -65,10 +67,11 @@ class Dataset:
         split: np.ndarray,
         indptr: np.ndarray,
         indices: np.ndarray,
+        edge_weight: np.ndarray | None = None,
     ) -> Dataset:
         """A graph with one node type, features [N, F], and one relation."""
         schema = Schema.homogeneous(len(indptr) - 1)
-        return cls(name, num_classes, schema, (features,), labels, split, indptr, indices)
+        return cls(name, num_classes, schema, (features,), labels, split, indptr, indices, edge_weight=edge_weight)
 
     @property
     def num_nodes(self) -> int:

@@ -24,6 +24,8 @@ class EdgeBlock:
         indptr: int32 [A + 1] and src: int32 [E]: the sources of each listed destination row.
         t_indptr: int32 [S + 1] and t_dst: int32 [E]: the destination rows (not list positions) of each source row.
         t_edge: int32 [E]: the position of each edge of ``t_dst`` in the order of ``src``; made the first time it is asked for.
+        weight: [E], the graph's edge weights in the order of ``src``, of the rows' dtype; None: it has none.
+        t_weight: [E], the same in the order of ``t_dst``; made the first time it is asked for.
         src_id_rank: int32 [S], the rank of each source row's original id among all that this worker sees: breaks ties.
         src_ids: int64 [S] and dst_ids: int64 [M], original ids: what is drawn for an edge depends on them.
         cache: what kernels keep with the block, by kernel name.
@@ -38,6 +40,7 @@ class EdgeBlock:
         src_id_rank: Tensor | None = None,
         src_ids: Tensor | None = None,
         dst_ids: Tensor | None = None,
+        weight: Tensor | None = None,
     ) -> None:
         """Build from edges sorted by destination.
 
@@ -45,12 +48,14 @@ class EdgeBlock:
             src: int32 [E] in [0, S). dst: int32 [E] in [0, M), ascending.
             src_id_rank: int32 [S]; the rows' own order if not given.
             src_ids: int64 [S] and dst_ids: int64 [M]; the rows' own numbers if not given.
+            weight: [E], in the order of ``src``.
         """
         self.src_id_rank = torch.arange(num_src, dtype=torch.int32, device=src.device) if src_id_rank is None else src_id_rank
         self.src_ids = torch.arange(num_src, device=src.device) if src_ids is None else src_ids
         self.dst_ids = torch.arange(num_dst, device=src.device) if dst_ids is None else dst_ids
         self.num_src, self.num_dst = num_src, num_dst
         self.src = src
+        self.weight = weight
         rows, counts = torch.unique_consecutive(dst, return_counts=True)
         self.dst_rows: Tensor | None = rows
         if len(rows) == num_dst:
@@ -64,6 +69,11 @@ class EdgeBlock:
     @cached_property
     def t_edge(self) -> Tensor:
         return torch.sort(self.src, stable=True).indices.to(torch.int32)
+
+    @cached_property
+    def t_weight(self) -> Tensor:
+        assert self.weight is not None
+        return self.weight[torch.sort(self.src, stable=True).indices]
 
     @property
     def num_edges(self) -> int:

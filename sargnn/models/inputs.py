@@ -28,6 +28,7 @@ class GraphShape:
         schema: node types and relations. feature_widths: F of each node type. num_classes: C, outputs.
         label_columns: columns of labels beside the features: 0 or C. task: what is predicted.
         labelled: the node type that has labels.
+        weighted: whether its edges have weights that the model is to use.
     """
 
     schema: Schema
@@ -36,6 +37,7 @@ class GraphShape:
     label_columns: int = 0
     task: Task = "classes"
     labelled: int = 0
+    weighted: bool = False
 
 
 class Inputs(nn.Module, ABC):

@@ -36,6 +36,8 @@ class Part:
         halo_offsets: int64 [P + 1], per owner.
         send_rows: int32, own rows that each peer needs, by peer, ascending; the peer's halo has the same order.
         send_offsets: int64 [P + 1], per peer.
+        edge_weight: float32 [E], in the order of ``edge_src``; None, like the two that follow, of a graph without weights.
+        in_weights, out_weights: fp64 [N], sums of the weights of a row's in-edges and out-edges in the whole graph.
     """
 
     schema: Schema
@@ -52,6 +54,14 @@ class Part:
     halo_offsets: np.ndarray
     send_rows: np.ndarray
     send_offsets: np.ndarray
+    edge_weight: np.ndarray | None = None
+    in_weights: np.ndarray | None = None
+    out_weights: np.ndarray | None = None
+
+    @property
+    def weighted(self) -> bool:
+        """Whether its edges have weights."""
+        return self.edge_weight is not None
 
     @property
     def row_bounds(self) -> tuple[int, ...]:
@@ -60,12 +70,22 @@ class Part:
 
     def edges(self, peer: int, relation: int) -> tuple[np.ndarray, np.ndarray]:
         """``edge_src`` and ``edge_dst`` of one relation's edges from part ``peer``."""
-        first = peer * len(self.schema.relations) + relation
-        span = slice(self.edge_offsets[first], self.edge_offsets[first + 1])
+        span = self.edge_span(peer, relation)
         return self.edge_src[span], self.edge_dst[span]
 
+    def weights(self, peer: int, relation: int) -> np.ndarray | None:
+        """``edge_weight`` of the same edges."""
+        return None if self.edge_weight is None else self.edge_weight[self.edge_span(peer, relation)]
 
-PART_ARRAYS = tuple(f.name for f in fields(Part) if f.name not in ("schema", "features"))
+    def edge_span(self, peer: int, relation: int) -> slice:
+        """Where one relation's edges from part ``peer`` stand."""
+        first = peer * len(self.schema.relations) + relation
+        return slice(self.edge_offsets[first], self.edge_offsets[first + 1])
+
+
+WEIGHT_ARRAYS = ("edge_weight", "in_weights", "out_weights")
+"""What only parts of graphs with weights have."""
+PART_ARRAYS = tuple(f.name for f in fields(Part) if f.name not in ("schema", "features", *WEIGHT_ARRAYS))
 
 
 @dataclass(frozen=True)
@@ -73,7 +93,7 @@ class PartEdges:
     """The in-edges of one part, and the halo that they read.
 
     Attributes:
-        edge_src, edge_dst, edge_offsets: as in ``Part``.
+        edge_src, edge_dst, edge_offsets, edge_weight: as in ``Part``.
         halos: per owner, which of its rows are needed: int32, ascending; empty for the own part.
     """
 
@@ -81,6 +101,7 @@ class PartEdges:
     edge_dst: np.ndarray
     edge_offsets: np.ndarray
     halos: list[np.ndarray]
+    edge_weight: np.ndarray | None = None
 
 
 class Cutter:
@@ -98,8 +119,13 @@ class Cutter:
         self._position = np.empty(dataset.num_nodes, np.int64)
         self._position[nodes] = np.arange(dataset.num_nodes)
         self._out_degrees = np.zeros(dataset.num_nodes, np.int64)
+        self._out_weights = None if dataset.edge_weight is None else np.zeros(dataset.num_nodes)
         for first in range(0, dataset.num_edges, _CHUNK_EDGES):
-            _count(np.asarray(dataset.indices[first : first + _CHUNK_EDGES]), self._out_degrees)
+            chunk = slice(first, first + _CHUNK_EDGES)
+            indices = np.asarray(dataset.indices[chunk])
+            _count(indices, self._out_degrees)
+            if dataset.edge_weight is not None:
+                _add_weights(indices, np.asarray(dataset.edge_weight[chunk]), self._out_weights)
 
     def own(self, p: int) -> np.ndarray:
         """The nodes of part p."""
@@ -113,6 +139,7 @@ class Cutter:
             raise StoreError("The graph is too large to be cut into so few parts.", hint="use more workers")
         ends = np.concatenate([[0], np.cumsum(self._indptr[own + 1] - self._indptr[own])])
         keys = np.empty(ends[-1], np.int64)
+        weights = None if self.dataset.edge_weight is None else np.empty(ends[-1], np.float32)
         row = 0
         while row < len(own):
             last = max(row + 1, int(np.searchsorted(ends, ends[row] + _CHUNK_EDGES, side="right")) - 1)
@@ -122,15 +149,22 @@ class Cutter:
             if self.dataset.relation is not None:
                 group = group * self.relations + self.dataset.relation[positions]
             keys[ends[row] : ends[last]] = (group * len(own) + which + row) * n + source
+            if weights is not None and self.dataset.edge_weight is not None:
+                weights[ends[row] : ends[last]] = self.dataset.edge_weight[positions]
             row = last
-        keys.sort()
+        if weights is None:
+            keys.sort()
+        else:
+            order = np.argsort(keys, kind="stable")
+            keys, weights = keys[order], weights[order]
+            del order
         edge_offsets = np.searchsorted(keys, np.arange(self.world * self.relations + 1) * stride)
         edge_src, edge_dst = (np.empty(len(keys), np.int32) for _ in range(2))
         halos = []
         for q in range(self.world):
             block = slice(edge_offsets[q * self.relations], edge_offsets[(q + 1) * self.relations])
             halos.append(_decode(keys[block], n, self.offsets[q : q + 2], len(own), edge_src[block], edge_dst[block], q == p))
-        return PartEdges(edge_src, edge_dst, edge_offsets, halos)
+        return PartEdges(edge_src, edge_dst, edge_offsets, halos, weights)
 
     def part(self, p: int, edges: PartEdges, send: list[np.ndarray]) -> Part:
         """Part p without features.
@@ -154,7 +188,17 @@ class Cutter:
             halo_offsets=_offsets(edges.halos),
             send_rows=np.concatenate(send),
             send_offsets=_offsets(send),
+            edge_weight=edges.edge_weight,
+            in_weights=self._in_weights(own),
+            out_weights=None if self._out_weights is None else self._out_weights[own],
         )
+
+    def _in_weights(self, own: np.ndarray) -> np.ndarray | None:
+        if self.dataset.edge_weight is None:
+            return None
+        totals = np.empty(len(own))
+        _sum_weights(self._indptr, self.dataset.edge_weight, own, totals)
+        return totals
 
     def features(self, p: int, node_type: int) -> Iterator[np.ndarray]:
         """Part p's features of one type, float32 [rows, F], piece by piece."""
@@ -181,6 +225,22 @@ def cut(dataset: Dataset, offsets: np.ndarray, nodes: np.ndarray) -> Iterator[Pa
 def _count(indices: Any, counts: Any) -> None:  # pragma: no cover - compiled
     for index in indices:
         counts[index] += 1
+
+
+@numba.njit(cache=True)
+def _add_weights(indices: Any, weights: Any, totals: Any) -> None:  # pragma: no cover - compiled
+    for k in range(len(indices)):
+        totals[indices[k]] += weights[k]
+
+
+@numba.njit(cache=True)
+def _sum_weights(indptr: Any, weights: Any, rows: Any, totals: Any) -> None:  # pragma: no cover - compiled
+    """The sum of each row's weights, in the order of the whole graph's edges: the same however it is cut."""
+    for k in range(len(rows)):
+        total = 0.0
+        for e in range(indptr[rows[k]], indptr[rows[k] + 1]):
+            total += weights[e]
+        totals[k] = total
 
 
 @numba.njit(cache=True)

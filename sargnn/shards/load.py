@@ -32,16 +32,19 @@ class OutputRows:
     Attributes:
         ids: int64 [M], original ids. in_degrees: int64 [M].
         own: as ``LayerPlan.own``.
+        in_weights: fp64 [M], of a graph with edge weights.
     """
 
     ids: np.ndarray
     in_degrees: np.ndarray
     own: tuple[tuple[int, int, int], ...] | None
+    in_weights: np.ndarray | None = None
 
 
 def load_plan(
     part: Part, rank: int, layout: Layout | None, *, device: torch.device, add_self_loops: bool = False,
     message_rows: int = 2**31, out_bounds: tuple[int, ...] | None = None, outputs: OutputRows | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> LayerPlan:  # fmt: skip
     """The plan of a layer on a part: the one that all layers share when every row is computed.
 
@@ -54,13 +57,14 @@ def load_plan(
         out_bounds: T + 1, the output rows of each type: the first of its own rows. The part's edges end in these and number
             them so. All own rows if not given.
         outputs: other output rows, which the edges number, of a part that is homogeneous; instead of ``out_bounds``.
+        dtype: of edge weights: that of the rows.
 
     Raises:
         StoreError: a part with 2**31 or more edges: local indices are 32 bits wide.
     """
     if add_self_loops:
         part = with_self_loops(part, rank)
-    return _Loader(part, rank, device, message_rows, out_bounds or part.row_bounds, outputs).plan(layout)
+    return _Loader(part, rank, device, message_rows, out_bounds or part.row_bounds, outputs, dtype).plan(layout)
 
 
 def halo_lists(part: Part, device: torch.device, message_rows: int = 2**31) -> HaloLists:
@@ -95,22 +99,32 @@ def edge_positions(part: Part, plan: LayerPlan) -> np.ndarray:
 
 
 def with_self_loops(part: Part, rank: int) -> Part:
-    """The part with exactly one self-loop per node; those in the data are dropped first. Homogeneous graphs only."""
+    """The part with exactly one self-loop per node, of weight 1; the data's own are dropped first. Homogeneous graphs only."""
     assert not part.schema.typed
     src, dst = part.edges(rank, 0)
     num_rows = len(part.node_ids)
     loops = src == dst
     dropped = np.bincount(dst[loops], minlength=num_rows)
     own = np.arange(num_rows, dtype=np.int32)
-    src, dst = np.concatenate([src[~loops], own]), np.concatenate([dst[~loops], own])
-    order = np.argsort(dst, kind="stable")
+    all_src, all_dst = np.concatenate([src[~loops], own]), np.concatenate([dst[~loops], own])
+    order = np.argsort(all_dst, kind="stable")
     first, last = part.edge_offsets[rank], part.edge_offsets[rank + 1]
+    if part.edge_weight is not None and part.in_weights is not None and part.out_weights is not None:
+        mine = part.edge_weight[first:last]
+        change = 1 - np.bincount(dst[loops], weights=mine[loops], minlength=num_rows)
+        mine = np.concatenate([mine[~loops], np.ones(num_rows, mine.dtype)])[order]
+        part = dataclasses.replace(
+            part,
+            edge_weight=np.concatenate([part.edge_weight[:first], mine, part.edge_weight[last:]]),
+            in_weights=part.in_weights + change,
+            out_weights=part.out_weights + change,
+        )
     offsets = np.array(part.edge_offsets)
-    offsets[rank + 1 :] += len(src) - (last - first)
+    offsets[rank + 1 :] += len(all_src) - (last - first)
     return dataclasses.replace(
         part,
-        edge_src=np.concatenate([part.edge_src[:first], src[order], part.edge_src[last:]]),
-        edge_dst=np.concatenate([part.edge_dst[:first], dst[order], part.edge_dst[last:]]),
+        edge_src=np.concatenate([part.edge_src[:first], all_src[order], part.edge_src[last:]]),
+        edge_dst=np.concatenate([part.edge_dst[:first], all_dst[order], part.edge_dst[last:]]),
         edge_offsets=offsets,
         in_degrees=part.in_degrees + 1 - dropped,
         out_degrees=part.out_degrees + 1 - dropped,
@@ -120,8 +134,9 @@ def with_self_loops(part: Part, rank: int) -> Part:
 class _Loader:
     def __init__(
         self, part: Part, rank: int, device: torch.device, message_rows: int, out_bounds: tuple[int, ...],
-        outputs: OutputRows | None,
+        outputs: OutputRows | None, dtype: torch.dtype,
     ) -> None:  # fmt: skip
+        self.dtype = dtype
         self.part, self.rank, self.device, self.message_rows, self.out_bounds = part, rank, device, message_rows, out_bounds
         self.schema, self.num_rows = part.schema, len(part.node_ids)
         if len(part.edge_src) >= 2**31:
@@ -149,9 +164,13 @@ class _Loader:
             self.own = tuple((at, first, last - first) for at, first, last in ends)
         if outputs is not None:
             self.out_ids, self.in_degrees = _tensor(outputs.ids, device), outputs.in_degrees
+            self.in_weights = outputs.in_weights
         else:
             self.out_ids = torch.cat([self.node_ids[at : at + n] for at, _, n in self.own])
             self.in_degrees = np.concatenate([part.in_degrees[at : at + n] for at, _, n in self.own])
+            self.in_weights = None
+            if part.in_weights is not None:
+                self.in_weights = np.concatenate([part.in_weights[at : at + n] for at, _, n in self.own])
 
     def plan(self, layout: Layout | None) -> LayerPlan:
         part, lists = self.part, halo_lists(self.part, self.device, self.message_rows)
@@ -171,7 +190,23 @@ class _Loader:
             merged=self._merged(merged_rows) if layout == "merged" else None,
             merged_rows=merged_rows,
             own=None if self.outputs is None else self.outputs.own,
+            in_weights=None if self.in_weights is None else _tensor(self.in_weights, self.device),
+            out_weights=None if part.out_weights is None else _tensor(part.out_weights, self.device),
+            relation_weights=tuple(self._relation_weights(r) for r in range(len(self.schema.relations)))
+            if part.weighted
+            else None,
         )
+
+    def _relation_weights(self, relation: int) -> Tensor:
+        if not self.schema.typed:
+            assert self.in_weights is not None
+            return _tensor(self.in_weights, self.device)
+        first, last = self._out(relation)
+        sums = np.zeros(last - first)
+        for q in range(self.world):
+            destinations = self.part.edges(q, relation)[1] - first
+            sums += np.bincount(destinations, weights=self.part.weights(q, relation), minlength=last - first)
+        return _tensor(sums, self.device)
 
     def _relation_degrees(self, relation: int) -> Tensor:
         if not self.schema.typed:
@@ -194,7 +229,8 @@ class _Loader:
             peer, number = now.piece
             first, last = pieces[peer][number] if number < len(pieces[peer]) else (0, 0)
             if peer not in edges:
-                edges = {peer: [_BySource(*self.part.edges(peer, r)) for r in range(len(self.schema.relations))]}
+                relations = range(len(self.schema.relations))
+                edges = {peer: [_BySource(*self.part.edges(peer, r), self.part.weights(peer, r)) for r in relations]}
             shards[now.piece] = Shard(peer, last - first, self._halo_blocks(peer, first, last, edges[peer]))
         return shards
 
@@ -202,26 +238,30 @@ class _Loader:
         blocks: list[RelationBlock] = []
         for r, relation in enumerate(self.schema.relations):
             src, dst = self.part.edges(self.rank, r)
+            weight = self.part.weights(self.rank, r)
             if not self.schema.typed:
                 rows = self.ids[: self.num_rows]
-                return (self._block(r, src, dst, 0, 0, self.out_bounds[-1], rows, self.id_ranks[: self.num_rows]),)
+                ranks = self.id_ranks[: self.num_rows]
+                return (self._block(r, src, dst, 0, 0, self.out_bounds[-1], rows, ranks, weight=weight),)
             (s0, s1), (d0, d1) = self.row_bounds[relation.source : relation.source + 2], self._out(r)
             # Cut, so that what is mapped at once stays as small as a message: along the side that has fewer rows.
             by_source = s1 - s0 <= len(np.unique(dst))
             low, high = (s0, s1) if by_source else (d0, d1)
             pieces = max(1, -(-(high - low) // self.message_rows))
-            edges = _BySource(src, dst) if by_source else None
+            edges = _BySource(src, dst, weight) if by_source else None
             for j in range(pieces):
                 a, b = low + (high - low) * j // pieces, low + (high - low) * (j + 1) // pieces
                 (sa, sb), (da, db) = ((a, b), (d0, d1)) if by_source else ((s0, s1), (a, b))
                 if edges is not None:
-                    some_src, some_dst = edges.between(a, b)
+                    some_src, some_dst, some = edges.between(a, b)
                 else:
                     inside = slice(*np.searchsorted(dst, (a, b)))  # edges are sorted by destination
                     some_src, some_dst = src[inside], dst[inside]
+                    some = None if weight is None else weight[inside]
                 if len(some_src):
                     local = some_src - np.int32(sa), some_dst - np.int32(da)
-                    blocks.append(self._block(r, *local, sa, da, db, self.ids[sa:sb], self.id_ranks[sa:sb]))
+                    rows, ranks = self.ids[sa:sb], self.id_ranks[sa:sb]
+                    blocks.append(self._block(r, *local, sa, da, db, rows, ranks, weight=some))
         return tuple(blocks)
 
     def _halo_blocks(self, peer: int, first: int, last: int, edges: list[_BySource]) -> tuple[RelationBlock, ...]:
@@ -231,19 +271,20 @@ class _Loader:
         for r, relation in enumerate(self.schema.relations):
             low, high = (self.halo_bounds[peer][relation.source + k] - self.halo_bounds[peer][0] for k in (0, 1))
             a, b = max(first, low), max(first, low, min(last, high))
-            src, dst = edges[r].between(a, b)
+            src, dst, weight = edges[r].between(a, b)
             d0, d1 = self._out(r)
             if len(src) or not self.schema.typed:
                 local = src - np.int32(a), dst - np.int32(d0)
                 rows = slice(start + a, start + b)
-                blocks.append(self._block(r, *local, a - first, d0, d1, self.ids[rows], self.id_ranks[rows]))
+                ends = a - first, d0, d1
+                blocks.append(self._block(r, *local, *ends, self.ids[rows], self.id_ranks[rows], weight=weight))
         return tuple(blocks)
 
     def _merged(self, layout: MergedRows) -> Shard:
         blocks = []
         ids, id_ranks = (self._by_merged_row(tensor, layout) for tensor in (self.ids, self.id_ranks))
         for r, relation in enumerate(self.schema.relations):
-            sources, destinations = [], []
+            sources, destinations, weights = [], [], []
             at = {q: layout.halo[relation.source * self.world + q][0] for q in range(self.world)}
             first, (d0, d1) = layout.bounds[relation.source], self._out(r)
             for q in range(self.world):
@@ -255,11 +296,15 @@ class _Loader:
                     shift = at[q] - begins - first
                 sources.append(src + np.int32(shift))
                 destinations.append(dst - np.int32(d0))
+                weights.append(self.part.weights(q, r))
             all_src, all_dst = np.concatenate(sources), np.concatenate(destinations)
             order = np.argsort(all_dst, kind="stable")
             rows = slice(first, layout.bounds[relation.source + 1])
             edges = all_src[order], all_dst[order]
-            blocks.append(self._block(r, *edges, first, d0, d1, ids[rows], id_ranks[rows], compact=False))
+            weight = np.concatenate([one for one in weights if one is not None])[order] if self.part.weighted else None
+            blocks.append(
+                self._block(r, *edges, first, d0, d1, ids[rows], id_ranks[rows], weight=weight, compact=False)
+            )  # fmt: skip
         own = self.own  # of a homogeneous graph, whose own rows come first
         if self.schema.typed:
             own = tuple((at, first, n) for (at, _, _), (_, first, n) in zip(layout.own, self.own, strict=True))
@@ -274,7 +319,7 @@ class _Loader:
 
     def _block(
         self, relation: int, src: np.ndarray, dst: np.ndarray, first_src: int, first_out: int, last_out: int, src_ids: Tensor,
-        id_ranks: Tensor, *, compact: bool = True,
+        id_ranks: Tensor, *, weight: np.ndarray | None, compact: bool = True,
     ) -> RelationBlock:  # fmt: skip
         """``src`` and ``dst`` count from the beginning of their runs."""
         run, rows = last_out - first_out, None
@@ -288,8 +333,9 @@ class _Loader:
                 dst = np.searchsorted(listed, dst).astype(np.int32)
                 dst_ids = dst_ids[rows.long()]
         block = EdgeBlock(
-            _tensor(src, self.device), _tensor(dst, self.device), len(src_ids), len(dst_ids), id_ranks, src_ids, dst_ids
-        )
+            _tensor(src, self.device), _tensor(dst, self.device), len(src_ids), len(dst_ids), id_ranks, src_ids, dst_ids,
+            weight=None if weight is None else _tensor(weight, self.device).to(self.dtype),
+        )  # fmt: skip
         in_type = first_out - self._out(relation)[0]
         return RelationBlock(relation, first_src, first_out, in_type, run, block, rows, map_sources)
 
@@ -297,20 +343,20 @@ class _Loader:
 class _BySource:
     """Edges sorted by destination. Finds those from a run of sources without reading all edges every time."""
 
-    def __init__(self, src: np.ndarray, dst: np.ndarray) -> None:
-        self._src, self._dst = src, dst
+    def __init__(self, src: np.ndarray, dst: np.ndarray, weight: np.ndarray | None) -> None:
+        self._src, self._dst, self._weight = src, dst, weight
         self._by_source: np.ndarray | None = None
         self._sorted = src
 
-    def between(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-        """Sources and destinations of the edges from rows [first, last), still sorted by destination."""
+    def between(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Sources, destinations and weights of the edges from rows [first, last), still sorted by destination."""
         if self._by_source is None:
             if not len(self._src) or (first <= self._src.min() and self._src.max() < last):
-                return self._src, self._dst
+                return self._src, self._dst, self._weight
             self._by_source = np.argsort(self._src, kind="stable")
             self._sorted = self._src[self._by_source]
         inside = np.sort(self._by_source[slice(*np.searchsorted(self._sorted, (first, last)))])
-        return self._src[inside], self._dst[inside]
+        return self._src[inside], self._dst[inside], None if self._weight is None else self._weight[inside]
 
 
 def _id_ranks(ids: np.ndarray) -> np.ndarray:

@@ -98,6 +98,9 @@ class LayerPlan:
         in_degrees: int64 [M], edges into each output row in the whole graph, as trained on (with the self-loop, if added).
         out_degrees: int64 [N], edges out of each input row in the whole graph, likewise.
         relation_degrees: per relation int64, its edges into each output row of its destination type.
+        in_weights: fp64 [M] and out_weights: fp64 [N], of a graph with edge weights: their sums over the edges that the degrees
+            count (an added self-loop's is 1); else None. The weights are ``EdgeBlock.weight``.
+        relation_weights: per relation fp64, such sums where ``relation_degrees`` has counts; None without weights.
         lists: which rows travel.
         shards: the own one, then one for each round of the exchange in its order, also where a round brings no rows; None for
             modes that work on one merged graph.
@@ -130,6 +133,14 @@ class LayerPlan:
     relations: tuple[LayerPlan, ...] | None = None
     edge_types: Tensor | None = None
     join: Callable[[], LayerPlan] | None = None
+    in_weights: Tensor | None = None
+    out_weights: Tensor | None = None
+    relation_weights: tuple[Tensor, ...] | None = None
+
+    @property
+    def weighted(self) -> bool:
+        """Whether its edges have weights."""
+        return self.in_weights is not None
 
     @property
     def num_rows(self) -> int:
@@ -244,7 +255,11 @@ class LayerPlan:
             out_type=node_type,
             out_bounds=bounds,
             in_degrees=self.in_degrees[first:last],
+            in_weights=None if self.in_weights is None else self.in_weights[first:last],
             relation_degrees=tuple(d if r in into else none for r, d in enumerate(self.relation_degrees)),
+            relation_weights=None
+            if self.relation_weights is None
+            else tuple(w if r in into else w[:0] for r, w in enumerate(self.relation_weights)),
             shards=None if self.shards is None else {piece: kept(shard) for piece, shard in self.shards.items()},
             merged=None if self.merged is None else kept(self.merged),
         )
