@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from sargnn.kernels.block import EdgeBlock
 from sargnn.shards.plan import LayerPlan
 
 
-def weight_argument(block: EdgeBlock, *, weighted: bool) -> dict[str, Tensor]:
+def weight_argument(block: EdgeBlock, *, weighted: bool) -> dict[str, Any]:
     """``weight=`` for an operation on the block; nothing where there are no weights, since not every kernel takes some."""
     return {"weight": block.weight} if weighted and block.weight is not None else {}
 
