@@ -4,6 +4,7 @@ MODELS = {
     "sage": "sargnn.models.sage:Sage",
     "gat": "sargnn.models.gat:Gat",
     "gcn": "sargnn.models.gcn:Gcn",
+    "gin": "sargnn.models.gin:Gin",
     "rgcn": "sargnn.models.rgcn:Rgcn",
     "mlp": "sargnn.models.mlp:Mlp",
     "linear": "sargnn.models.mlp:Mlp",

@@ -20,6 +20,7 @@ from torch import Tensor
 from sargnn.config import RunConfig
 from sargnn.data.dataset import SPLITS, Dataset
 from sargnn.models.gat import Gat
+from sargnn.models.gin import Gin
 from sargnn.models.label_propagation import LabelPropagation
 from sargnn.models.sage import Sage
 from sargnn.models.settings import StackSettings
@@ -32,7 +33,7 @@ class Place:
 
     Attributes:
         matrix: ``adjacency`` of the graph. index: from 0. last: whether its output are the logits.
-        training: whether anything is dropped.
+        training: whether anything is dropped. rows: bool [N], which are computed: norms over rows are taken over these.
     """
 
     config: RunConfig
@@ -42,6 +43,7 @@ class Place:
     index: int
     last: bool
     training: bool
+    rows: Tensor
 
     @property
     def in_degrees(self) -> Tensor:
@@ -122,7 +124,7 @@ def forward(
     if not isinstance(model, StackSettings):
         train = torch.from_numpy(np.asarray(dataset.split) == SPLITS["train"])
         known = F.one_hot(torch.from_numpy(np.asarray(dataset.labels)).clamp(min=0), dataset.num_classes).double()
-        return definition.layer(Place(config, dataset, matrix, epoch, 0, True, training), known * train[:, None], params)
+        return definition.layer(Place(config, dataset, matrix, epoch, 0, True, training, train), known * train[:, None], params)
     rows = [torch.ones(dataset.num_nodes, dtype=torch.bool)] * model.num_layers
     if config.mfg:
         rows = needed_rows(config, dataset, model.num_layers, reads_edges=definition.reads_edges)
@@ -137,7 +139,7 @@ def forward(
     x = _inputs(dataset, params)
     h = drop(x if columns is None else torch.cat([x, columns], 1), Purpose.INPUT_DROPOUT, 0, model.input_dropout)
     for index in range(model.num_layers):
-        place = Place(config, dataset, matrix, epoch, index, index == model.num_layers - 1, training)
+        place = Place(config, dataset, matrix, epoch, index, index == model.num_layers - 1, training, rows[index])
         start = f"layers.{index}."
         own = {name[len(start) :]: value for name, value in params.items() if name.startswith(start)}
         out = definition.layer(place, h, own)
@@ -147,11 +149,7 @@ def forward(
         if model.residual:
             weight = params.get(f"residuals.{index}.weight")
             out = out + (h if weight is None else h @ weight.T)
-        if model.norm == "batch":
-            weight, bias = params[f"norms.{index}.weight"], params[f"norms.{index}.bias"]
-            out = _normalised(config, dataset, out, weight, bias, rows[index], training)
-        elif model.norm == "layer":
-            out = _normalised_rows(dataset, out, params[f"norms.{index}.weight"], params[f"norms.{index}.bias"])
+        out = _between(place, out, params, f"norms.{index}.")
         h = drop(getattr(F, model.activation)(out), Purpose.DROPOUT, index, model.dropout)
     raise AssertionError
 
@@ -172,6 +170,19 @@ def gcn(place: Place, h: Tensor, params: Params) -> Tensor:
     """D_in^-1/2 A D_out^-1/2 h W."""
     out_degrees = place.matrix.sum(0, keepdim=True).clamp(min=1)
     return place.matrix / place.in_degrees.sqrt() / out_degrees.sqrt() @ h @ params["linear.weight"].T
+
+
+def gin(place: Place, h: Tensor, params: Params) -> Tensor:
+    """A perceptron of (1 + eps) h + the neighbours' sum."""
+    model = place.config.model
+    assert isinstance(model, Gin)
+    eps = params["eps"] if model.learn_eps else model.eps
+    h = (1 + eps) * h + place.matrix @ h
+    for index in range(model.mlp_layers):
+        if index:
+            h = getattr(F, model.activation)(_between(place, h, params, f"norms.{index - 1}."))
+        h = h @ params[f"maps.{index}.weight"].T + params.get(f"maps.{index}.bias", 0.0)
+    return h
 
 
 def gat(place: Place, h: Tensor, params: Params) -> Tensor:
@@ -236,6 +247,18 @@ def _relational(dataset: Dataset, h: Tensor, params: Params) -> Tensor:
 
 NEGLIGIBLE = 64
 """Batch norm takes a column's variance for rounding below (64 eps)^2 times the mean, over the columns, of the squared means."""
+
+
+def _between(place: Place, x: Tensor, params: Params, name: str) -> Tensor:
+    """The model's norm; its parameters' names start with ``name``."""
+    assert isinstance(place.config.model, StackSettings)
+    norm = place.config.model.norm
+    if norm == "none":
+        return x
+    weight, bias = params[f"{name}weight"], params[f"{name}bias"]
+    if norm == "layer":
+        return _normalised_rows(place.dataset, x, weight, bias)
+    return _normalised(place.config, place.dataset, x, weight, bias, place.rows, place.training)
 
 
 def _normalised(
