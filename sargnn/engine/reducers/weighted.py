@@ -62,7 +62,7 @@ class WeightedSum(Reducer[WeightedSumOperation, WeightedState, WeightedState]):
         (weight,) = dest_local
         assert len(weight) == fold.plan.num_edges and (self.needs_src_in_backward or not weight.requires_grad)
         if not takes_weights(fold.operation):
-            raise _no_weights(type(fold.operation).__name__)
+            raise no_weights(type(fold.operation).__name__)
         total = fold.pool.zeros(fold.plan.num_out, exchanged[0].shape[1], exchanged[0])
         return WeightedState(total, weight.contiguous(), self.scale(fold.plan, total))
 
@@ -118,7 +118,7 @@ class WeightedSum(Reducer[WeightedSumOperation, WeightedState, WeightedState]):
         params: Tensors,
     ) -> Tensors:
         if not takes_weights(operation):
-            raise _no_weights(getattr(operation, "__name__", str(operation)))
+            raise no_weights(getattr(operation, "__name__", str(operation)))
         total = operation(shard.block, rows[0], dest_local[0])
         scale = self.scale(plan, total)
         return (total if scale is None else total * scale[:, None],)
@@ -139,7 +139,8 @@ def takes_weights(operation: Operation | AutogradOperation) -> bool:
     return "weight" in inspect.signature(operation).parameters if callable(operation) and declared is None else bool(declared)
 
 
-def _no_weights(name: str) -> KernelError:
+def no_weights(name: str) -> KernelError:
+    """The error of a kernel whose sums take no weights."""
     return KernelError(
         "This kernel sums rows without weights.",
         given=name,

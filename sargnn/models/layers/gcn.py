@@ -56,6 +56,16 @@ class GcnLayer(GraphLayer):
         return engine.operators.linear(self.gathered(engine, plan, x, gather), self.linear.weight, self.linear.bias)
 
 
+def symmetric_sum(engine: Engine, plan: LayerPlan, rows: Tensor, reducer: Reducer | None = None) -> Tensor:
+    """``S h``: sum over edges j -> i of h_j / sqrt(d_out(j) d_in(i)), rows [N, F] to rows [M, F]; saves nothing for backward.
+
+    Args:
+        reducer: a sum of other messages; ``Sum`` if not given.
+    """
+    (summed,) = engine.aggregate(plan, reducer or Sum(), (rows * _scale(plan.out_degrees, rows),))
+    return summed.mul_(_scale(plan.in_degrees, rows))
+
+
 def _scale(degrees: Tensor, like: Tensor) -> Tensor:
     """[rows, 1], 1 / sqrt(max(degree, 1))."""
     return degrees.clamp(min=1).to(like.dtype).rsqrt_()[:, None]
