@@ -19,7 +19,7 @@ import numba
 import numpy as np
 import torch
 
-from sargnn.kernels.fused.nodewise_loops import CHUNK_ROWS, ELU, RELU
+from sargnn.kernels.fused.nodewise_loops import CHUNK_ROWS, RELU
 from sargnn.rng import drop_row
 
 
