@@ -260,6 +260,7 @@ class OptimConfig:
         warmup: epochs of linear growth before that.
         clip: largest norm of all gradients together; null: no limit.
         label_smoothing: how much of a label's weight is spread over all classes, in the training loss.
+        weight_decay_of: groups of parameters that the model names, each with a weight decay of its own; null: none.
     """
 
     name: Literal["adam", "adamw"]
@@ -271,6 +272,7 @@ class OptimConfig:
     step_factor: float = field(default=0.5, metadata=number(low=0, high=1, open_low=True))
     clip: float | None = field(default=None, metadata=POSITIVE)
     label_smoothing: float = field(default=0.0, metadata=PROBABILITY)
+    weight_decay_of: dict[str, float] | None = field(default=None, metadata=NOT_NEGATIVE)
 
     @property
     def depends_on_epochs(self) -> bool:

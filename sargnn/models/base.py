@@ -105,6 +105,10 @@ class Model(nn.Module, ABC):
         """Lines for the log: what each call in the user's own code has become so far."""
         return []
 
+    def decay_groups(self) -> dict[str, list[nn.Parameter]]:
+        """Groups of parameters that may have a weight decay of their own, by name. No parameter is in two of them."""
+        return {}
+
     def prepare(self, engine: Engine, plans: Sequence[LayerPlan]) -> None:  # noqa: B027 - many decide nothing
         """Decide what depends on the plans, before they are first used; all workers must call it together."""
 

@@ -69,6 +69,8 @@ class GraphLayer(nn.Module, ABC):
     """Whether it maps constant columns and labels without joining them."""
     reads_initial: bool = False
     """Whether it reads the first layer's rows beside its input: ``LayerInput.initial``. Not the first layer itself."""
+    decay_group: str | None = None
+    """The group of parameters with a weight decay of its own that it belongs to (``Model.decay_groups``)."""
 
     def __init__(self, spec: LayerSpec, out_width: int | None = None) -> None:
         super().__init__()
@@ -171,6 +173,16 @@ class Stack(Model):
 
     def kernels(self, engine: Engine) -> set[str]:
         return {engine.kernel(layer.reducer.operation).name for layer in self.graph_layers if layer.uses_edges}
+
+    def decay_groups(self) -> dict[str, list[nn.Parameter]]:
+        """``first``: the first layer; ``norms``; and the groups that layers name."""
+        groups = {"first": list(self.layers[0].parameters())}
+        if self.norms:
+            groups["norms"] = list(self.norms.parameters())
+        for layer in self.graph_layers[1:]:
+            if layer.decay_group is not None:
+                groups.setdefault(layer.decay_group, []).extend(layer.parameters())
+        return {name: own for name, own in groups.items() if own}
 
     def prepare(self, engine: Engine, plans: Sequence[LayerPlan]) -> None:
         for layer, plan in zip(self.graph_layers, plans, strict=True):

@@ -15,6 +15,7 @@ from sargnn.partition.cut import Part
 from sargnn.rng import MAX_ID
 from sargnn.shards.graph import WorkerGraph, find_labelled
 from sargnn.training.loop import Trainer
+from sargnn.training.optim import check_decay
 
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
 
@@ -71,5 +72,6 @@ def make_model(config: RunConfig, shape: GraphShape) -> Model:
             given="dataset.add_self_loops=true",
             hint="model=rgcn has a weight of its own for each node's own row; or set dataset.homogenize=true",
         )
+    check_decay(config.optim, model)
     model.try_out(config, shape)
     return model

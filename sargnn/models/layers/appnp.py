@@ -45,6 +45,10 @@ class AppnpModel(Model):
     def kernels(self, engine: Engine) -> set[str]:
         return {engine.kernel("sum").name}
 
+    def decay_groups(self) -> dict[str, list[nn.Parameter]]:
+        """Those of the perceptron."""
+        return self.mlp.decay_groups()
+
     def forward(self, engine: Engine, plans: Sequence[LayerPlan], x: LayerInput, *, hidden: bool = False) -> Tensor:
         first = len(self.mlp.layers)
         z = h = self.mlp(engine, plans[:first], x, hidden=hidden)

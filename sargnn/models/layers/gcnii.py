@@ -37,6 +37,7 @@ class GcniiLayer(GraphLayer):
     """
 
     reads_initial = True
+    decay_group = "convolutions"
 
     def __init__(self, spec: LayerSpec, *, alpha: float, theta: float) -> None:
         super().__init__(spec)

@@ -51,6 +51,10 @@ class SgcModel(Model):
     def kernels(self, engine: Engine) -> set[str]:
         return {engine.kernel("sum").name}
 
+    def decay_groups(self) -> dict[str, list[nn.Parameter]]:
+        """``first``: its one map."""
+        return {"first": list(self.linear.parameters())}
+
     def forward(self, engine: Engine, plans: Sequence[LayerPlan], x: LayerInput, *, hidden: bool = False) -> Tensor:
         x = x.prepared(engine, plans[0], constant=self.constant_input, p=self.input_dropout if self.training else 0.0)
         if self.maps_first and not hidden:
