@@ -50,6 +50,7 @@ def prepare_partition(config: RunConfig | PartitionConfig, dataset_path: Path) -
                 "feature_widths": dataset.feature_widths,
                 "num_classes": dataset.num_classes,
                 "task": dataset.task,
+                **({"weighted": True} if dataset.edge_weight is not None else {}),
                 "dataset_name": dataset.name,
                 "dataset_hash": dataset.content_hash,
                 "partition_time_s": time.perf_counter() - started,
