@@ -56,7 +56,7 @@ def test_every_option_of_every_group_parses() -> None:
         ("world=-2", ["world", "at least 1"]),
         ("world=2.5", ["world", "whole number"]),
         ("model.dropout=1", ["model.dropout", "less than 1"]),
-        ("model.norm=layer", ["model.norm", "batch, none"]),
+        ("model.norm=group", ["model.norm", "batch, layer, none"]),
         ("model.hidden=many", ["model.hidden", "whole number"]),
         ("seed=4294967296", ["seed"]),
         ("+model.hiden=3", ["model.hiden", "model.hidden"]),

@@ -4,9 +4,9 @@
 
     dad   D^-1/2 A D^-1/2        da   D^-1 A        ad   A D^-1
 
-A_ij counts the edges j -> i; D_ii = sum of A_ij, the in-degree; D^-1 and D^-1/2 are 0 where it is 0. On symmetric graphs
-these are the usual three. The sum reducer does the work in whatever mode runs, without gradients: beside x_0 three tables of
-its size.
+A_ij counts the edges j -> i; of a graph with edge weights it is their sum. D_ii = sum of A_ij, the in-degree; D^-1 and D^-1/2
+are 0 where it is 0. On symmetric graphs these are the usual three. The sum reducer does the work in whatever mode runs,
+without gradients: beside x_0 three tables of its size.
 
 Letters: N own rows, C columns.
 """
@@ -42,10 +42,10 @@ def propagate(
     Returns:
         [N, C]; ``start`` itself where there are no steps.
     """
-    left, right = (_power(plan.in_degrees, power, start) for power in _POWERS[adjacency])
-    x = start
+    left, right = (_power(plan, power, start) for power in _POWERS[adjacency])
+    reducer, x = Sum(weighted=True), start
     for _ in range(steps):
-        (x,) = engine.aggregate(plan, Sum(), (x if right is None else x * right,))
+        (x,) = engine.aggregate(plan, reducer, (x if right is None else x * right,))
         if left is not None:
             x.mul_(left)
         x.mul_(alpha).add_(start, alpha=1 - alpha)
@@ -53,8 +53,10 @@ def propagate(
     return x
 
 
-def _power(degrees: Tensor, power: float, like: Tensor) -> Tensor | None:
-    """[N, 1], degrees to a negative power, 0 where they are 0; None for power 0."""
+def _power(plan: LayerPlan, power: float, like: Tensor) -> Tensor | None:
+    """[N, 1], D to a negative power, 0 where D is 0; None for power 0."""
     if power == 0:
         return None
-    return torch.where(degrees > 0, degrees.clamp(min=1).to(like.dtype).pow(power), 0)[:, None]
+    if plan.in_weights is not None:
+        return torch.where(plan.in_weights > 0, plan.in_weights.pow(power), 0).to(like.dtype)[:, None]
+    return torch.where(plan.in_degrees > 0, plan.in_degrees.clamp(min=1).to(like.dtype).pow(power), 0)[:, None]

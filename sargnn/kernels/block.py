@@ -75,6 +75,10 @@ class EdgeBlock:
         assert self.weight is not None
         return self.weight[torch.sort(self.src, stable=True).indices]
 
+    def by_source(self, weight: Tensor) -> Tensor:
+        """[E], numbers of edges in the order of ``t_dst``; given in the order of ``src``."""
+        return self.t_weight if weight is self.weight else weight.index_select(0, self.t_edge)
+
     @property
     def num_edges(self) -> int:
         """E."""

@@ -33,6 +33,10 @@ class Gat(StackSettings):
     adds_self_loops: ClassVar[bool] = True
 
     @property
+    def no_weights(self) -> None:
+        return None
+
+    @property
     def operations(self) -> tuple[str, ...]:
         return ("gatv2" if self.v2 else "gat",)
 

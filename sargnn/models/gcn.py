@@ -19,6 +19,14 @@ class Gcn(StackSettings):
     adds_self_loops: ClassVar[bool] = True
 
     @property
+    def no_weights(self) -> None:
+        return None
+
+    @property
+    def divides_by_weights(self) -> bool:
+        return True
+
+    @property
     def operations(self) -> tuple[str, ...]:
         return ("sum",)
 

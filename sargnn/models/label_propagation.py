@@ -29,6 +29,14 @@ class LabelPropagation(ModelSettings):
     trains: ClassVar[bool] = False
 
     @property
+    def no_weights(self) -> None:
+        return None
+
+    @property
+    def divides_by_weights(self) -> bool:
+        return True
+
+    @property
     def operations(self) -> tuple[str, ...]:
         return ("sum",)
 

@@ -17,6 +17,10 @@ class Mlp(StackSettings):
     """A multi-layer perceptron, or with one layer a linear classifier."""
 
     @property
+    def no_weights(self) -> None:
+        return None
+
+    @property
     def operations(self) -> tuple[str, ...]:
         return ()
 

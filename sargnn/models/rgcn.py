@@ -30,6 +30,14 @@ class Rgcn(StackSettings):
     embedding: int | None = field(metadata=AT_LEAST_ONE)
 
     @property
+    def no_weights(self) -> None:
+        return None
+
+    @property
+    def divides_by_weights(self) -> bool:
+        return True
+
+    @property
     def operations(self) -> tuple[str, ...]:
         return ("sum",)
 

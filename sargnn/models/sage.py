@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 
 _OPERATIONS = {"mean": "sum", "max": "max", "sum": "sum"}
+WEIGHTED_AGGREGATORS = ("mean", "sum")
+"""Aggregators that use edge weights."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,18 @@ class Sage(StackSettings):
         from sargnn.resolve import resolve
 
         return (str(resolve("aggregator", REDUCERS, self.aggregator).operation),)
+
+    @property
+    def no_weights(self) -> str | None:
+        if self.aggregator in WEIGHTED_AGGREGATORS:
+            return None
+        if self.aggregator == "max":
+            return "A maximum over neighbours, model.aggregator=max, has no place for edge weights."
+        return f"What a reducer from outside the package does, model.aggregator={self.aggregator}, knows no edge weights."
+
+    @property
+    def divides_by_weights(self) -> bool:
+        return self.aggregator == "mean"
 
     def build(self, shape: GraphShape) -> Stack:
         from sargnn.models.layers.sage import build

@@ -17,13 +17,18 @@ import torch
 from torch import Tensor, nn
 
 from sargnn.engine.aggregate import Engine
+from sargnn.engine.layer_norm import LayerNorm
 from sargnn.engine.norm import DistributedBatchNorm
 from sargnn.engine.reducers.base import Reducer
+from sargnn.engine.row_norm import RowNorm
 from sargnn.models.base import LayerInput, Model
 from sargnn.models.inputs import GraphShape, Inputs
 from sargnn.models.settings import StackSettings
 from sargnn.rng import Purpose
 from sargnn.shards.plan import LayerPlan
+
+NORMS: dict[str, type[RowNorm]] = {"batch": DistributedBatchNorm, "layer": LayerNorm}
+"""What stands between two layers, beside no norm at all."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +124,7 @@ class Stack(Model):
     Args:
         inputs: what the first layer reads.
         layers: L graph layers.
-        norm: ``batch`` or ``none``.
+        norm: ``batch``, ``layer`` or ``none``.
         activation: ``relu`` or ``elu``.
         residual: add the layer's input (through a linear map without bias where widths differ) before the norm.
         dropout, input_dropout: probabilities.
@@ -145,9 +150,7 @@ class Stack(Model):
         self.reads_labels = reads_labels
         self.layers = nn.ModuleList(layers)
         hidden = layers[:-1]
-        self.norms = nn.ModuleList(
-            DistributedBatchNorm(layer.out_width, num_types=num_types) for layer in hidden if norm == "batch"
-        )
+        self.norms = nn.ModuleList(NORMS[norm](layer.out_width, num_types=num_types) for layer in hidden if norm in NORMS)
         self.residuals = nn.ModuleList(_residual(layer.in_width, layer.out_width) for layer in hidden if residual)
         self.activation = activation
         self.dropout, self.input_dropout = dropout, input_dropout
@@ -199,7 +202,7 @@ class Stack(Model):
     def _between(self, engine: Engine, index: int, x: Tensor, plan: LayerPlan, p: float) -> Tensor:
         """Norm, activation and dropout after layer ``index``."""
         norm = self.norms[index] if self.norms else None
-        assert norm is None or isinstance(norm, DistributedBatchNorm)
+        assert norm is None or isinstance(norm, RowNorm)
         ids, draw = plan.self_rows(plan.node_ids), engine.draw(Purpose.DROPOUT, index, p)
         return engine.operators.norm_act_drop(x, norm, self.activation, ids, draw, plan.out_bounds)
 

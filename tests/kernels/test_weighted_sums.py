@@ -18,14 +18,17 @@ def sums_of(name: str) -> WeightedSumOperation:
     return operation
 
 
+@pytest.mark.parametrize("own", [False, True], ids=["given", "own"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("width", [1, 3, 16, 33, 130, 257, 300])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", KERNELS)
-def test_weighted_sum(name: str, shape: tuple[int, int, int], width: int, dtype: torch.dtype) -> None:
+def test_weighted_sum(name: str, shape: tuple[int, int, int], width: int, dtype: torch.dtype, own: bool) -> None:
+    """Weights of either sign and 0. ``own``: they are the block's, which it also has in the order of its sources."""
     num_src, num_dst, num_edges = shape
     block, _ = block_of(*shape)
     weight = integers(num_edges, 1, dtype, 5)[:, 0]
+    block.weight = weight if own else None
     ends = block.dst_per_edge(), block.src.long()
     matrix = torch.zeros(num_dst, num_src, dtype=dtype).index_put_(ends, weight, accumulate=True)
     src, start, grad = (integers(n, width, dtype, seed) for seed, n in enumerate((num_src, num_dst, num_dst), 1))

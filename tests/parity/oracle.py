@@ -150,6 +150,8 @@ def forward(
         if model.norm == "batch":
             weight, bias = params[f"norms.{index}.weight"], params[f"norms.{index}.bias"]
             out = _normalised(config, dataset, out, weight, bias, rows[index], training)
+        elif model.norm == "layer":
+            out = _normalised_rows(dataset, out, params[f"norms.{index}.weight"], params[f"norms.{index}.bias"])
         h = drop(getattr(F, model.activation)(out), Purpose.DROPOUT, index, model.dropout)
     raise AssertionError
 
@@ -260,6 +262,14 @@ def _normalised(
             piece = F.batch_norm(piece, zeros, zeros + 1, weight[t], bias[t])
         pieces.append(piece)
     return torch.cat(pieces)
+
+
+def _normalised_rows(dataset: Dataset, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Layer norm, each type's rows with its own weight and bias."""
+    kind = torch.from_numpy(dataset.schema.types_of(np.arange(len(x)))).long()
+    by_type = weight.view(-1, x.shape[1]), bias.view(-1, x.shape[1])
+    centred = x - x.mean(1, keepdim=True)
+    return centred / (centred.square().mean(1, keepdim=True) + 1e-5).sqrt() * by_type[0][kind] + by_type[1][kind]
 
 
 def _attention(matrix: Tensor, h: Tensor, params: Params, model: Gat, heads: int, draw: Draw) -> Tensor:

@@ -38,6 +38,9 @@ COMBINATIONS: dict[str, tuple[str, str, str, str, int, str]] = {
     "rgcn-domain_parallel-dgl-metis-4-fp32": ("rgcn", "domain_parallel", "dgl", "metis", 4, "fp32"),
     "gat-sar-fused-metis-4-fp32": ("gat", "sar", "fused", "metis", 4, "fp32"),
     "sage-sar-fused-metis-4-fp32": ("sage", "sar", "fused", "metis", 4, "fp32"),
+    "layer_norm-sar-fused-metis-4": ("layer_norm", "sar", "fused", "metis", 4, "fp64"),
+    "layer_norm-domain_parallel-dgl-random-2": ("layer_norm", "domain_parallel", "dgl", "random", 2, "fp64"),
+    "typed_layer_norm-one_shot-fused-by_type-4": ("typed_layer_norm", "one_shot", "fused", "by_type", 4, "fp64"),
 }
 """Between them every model, mode, kernel, partitioner, world and precision."""
 MORE: dict[str, tuple[str, str, str, str, int, str]] = {
@@ -60,6 +63,8 @@ MORE: dict[str, tuple[str, str, str, str, int, str]] = {
     "rgcn-sar-fused-metis-4": ("rgcn", "sar", "fused", "metis", 4, "fp64"),
     "rgcn-one_shot-fused-random-2": ("rgcn", "one_shot", "fused", "random", 2, "fp64"),
     "sums-domain_parallel-dgl-metis-4": ("sums", "domain_parallel", "dgl", "metis", 4, "fp64"),
+    "layer_norm-one_shot-fused-empty-4": ("layer_norm", "one_shot", "fused", "empty", 4, "fp64"),
+    "layer_norm-sar-fused-metis-4-fp32": ("layer_norm", "sar", "fused", "metis", 4, "fp32"),
     "rgcn-sar-fused-metis-4-fp32": ("rgcn", "sar", "fused", "metis", 4, "fp32"),
     "gatv2-sar-fused-metis-4-fp32": ("gatv2", "sar", "fused", "metis", 4, "fp32"),
     "gat-domain_parallel-dgl-metis-4-fp32": ("gat", "domain_parallel", "dgl", "metis", 4, "fp32"),
@@ -73,6 +78,8 @@ def model(name: str) -> cases.Model:
     if name in ("sums", "bases"):
         bases, order = (None, "aggregate_first") if name == "sums" else (3, "transform_first")
         return cases.model_config("rgcn", bases=bases, order=order)
+    if name.endswith("layer_norm"):
+        return cases.model_config("rgcn" if name.startswith("typed") else "sage", norm="layer", input_dropout=0.2)
     wider: dict[str, Any] = {"hidden": 10} if name.startswith("gat") else {}
     return cases.model_config(name, input_dropout=0.2, **wider)
 
@@ -85,7 +92,7 @@ def single(name: str, precision: str) -> dict[str, Any]:
 
 def graph(name: str) -> Dataset:
     """What a model of the curves is trained on."""
-    return TYPED if name in ("rgcn", "sums", "bases") else GRAPH
+    return TYPED if name in ("rgcn", "sums", "bases", "typed_layer_norm") else GRAPH
 
 
 def assert_same_curve(losses: list[float], wanted: list[float], precision: str) -> None:

@@ -35,6 +35,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "wide": {"hidden": 17, "num_layers": 2, "residual": True},
     "input_dropout": {"input_dropout": 0.3, "residual": True, "activation": "elu"},
     "no_norm": {"norm": "none", "num_layers": 2},
+    "layer_norm": {"norm": "layer", "activation": "elu"},
     "one_layer": {"num_layers": 1},
 }
 

@@ -119,12 +119,13 @@ def test_curve(case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "mode", "reuse"), spread(cases.NAMES, ["sar", "one_shot", "domain_parallel"], [None, REUSED.reuse])
+    ("name", "mode", "reuse", "norm"),
+    spread(cases.NAMES, ["sar", "one_shot", "domain_parallel"], [None, REUSED.reuse], ["none", "layer"]),
 )
-def test_without_batch_norm_message_flow_changes_nothing(name: str, mode: str, reuse: int | None) -> None:
+def test_without_batch_norm_message_flow_changes_nothing(name: str, mode: str, reuse: int | None, norm: str) -> None:
     runs, labels = [], LabelsConfig() if reuse is None else REUSED
     for mfg in (False, True):
-        model = cases.model_config(name, norm="none")
+        model = cases.model_config(name, norm=norm)
         config = cases.run_config(model, mode=mode, world=2, epochs=8, labels=labels, mfg=mfg)
         runs.append(pool(2)(cases.curve, config, GRAPHS[f"few {name}"])[0])
     np.testing.assert_allclose(runs[1]["losses"], runs[0]["losses"], rtol=1e-10)

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from torch import Tensor
 
 from sargnn.engine.modes.base import Mode
-from sargnn.engine.norm import DistributedBatchNorm
 from sargnn.engine.reducers.base import Tensors
+from sargnn.engine.row_norm import RowNorm
 from sargnn.rng import Draw
 from sargnn.shards.plan import LayerPlan
 
@@ -97,7 +97,7 @@ class Operators(ABC):
 
     @abstractmethod
     def norm_act_drop(
-        self, x: Tensor, norm: DistributedBatchNorm | None, activation: str, ids: Tensor, draw: Draw | None,
+        self, x: Tensor, norm: RowNorm | None, activation: str, ids: Tensor, draw: Draw | None,
         bounds: tuple[int, ...],
     ) -> Tensor:  # fmt: skip
         """Norm, activation and dropout of rows [N, F]; in training all workers must call it where there is a norm.

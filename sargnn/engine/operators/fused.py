@@ -17,11 +17,11 @@ from sargnn.engine.fork import add, fork
 from sargnn.engine.linear import linear_blocks, linears
 from sargnn.engine.modes.base import Mode
 from sargnn.engine.nodewise import norm_act_drop
-from sargnn.engine.norm import DistributedBatchNorm
 from sargnn.engine.operators.base import Operators, RowMap
 from sargnn.engine.operators.stock import StockOperators
 from sargnn.engine.reducers.base import Tensors
 from sargnn.engine.relation_maps import add_mapped
+from sargnn.engine.row_norm import RowNorm
 from sargnn.engine.workspace import Workspace
 from sargnn.rng import Draw
 from sargnn.shards.plan import LayerPlan
@@ -81,12 +81,11 @@ class FusedOperators(Operators):
         return x if draw is None else dropout(self._work.profile, x, ids, draw)
 
     def norm_act_drop(
-        self, x: Tensor, norm: DistributedBatchNorm | None, activation: str, ids: Tensor, draw: Draw | None,
+        self, x: Tensor, norm: RowNorm | None, activation: str, ids: Tensor, draw: Draw | None,
         bounds: tuple[int, ...],
     ) -> Tensor:  # fmt: skip
-        if norm is not None and not norm.training and torch.is_grad_enabled():
-            # Running statistics under autograd: the compiled backward pass knows batch statistics only.
-            return self._stock.norm_act_drop(x, norm, activation, ids, draw, bounds)
         if norm is None:
             return norm_act_drop(self._work, x, None, None, None, activation, ids, draw, self._group)
+        if not norm.fuses:
+            return self._stock.norm_act_drop(x, norm, activation, ids, draw, bounds)
         return norm.fused(self._work, x, self._group, activation, ids, draw, bounds)

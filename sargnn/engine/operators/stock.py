@@ -15,9 +15,9 @@ from sargnn.engine.activations import ACTIVATIONS
 from sargnn.engine.dropout import dropout
 from sargnn.engine.linear import linear_map
 from sargnn.engine.modes.base import Mode
-from sargnn.engine.norm import DistributedBatchNorm
 from sargnn.engine.operators.base import Operators, RowMap
 from sargnn.engine.reducers.base import Tensors
+from sargnn.engine.row_norm import RowNorm
 from sargnn.engine.workspace import Workspace
 from sargnn.profile import NODEWISE
 from sargnn.rng import Draw
@@ -83,7 +83,7 @@ class StockOperators(Operators):
         return x if draw is None else dropout(self._work.profile, x, ids, draw)
 
     def norm_act_drop(
-        self, x: Tensor, norm: DistributedBatchNorm | None, activation: str, ids: Tensor, draw: Draw | None,
+        self, x: Tensor, norm: RowNorm | None, activation: str, ids: Tensor, draw: Draw | None,
         bounds: tuple[int, ...],
     ) -> Tensor:  # fmt: skip
         with self._work.profile.span(NODEWISE):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
+from sargnn.engine.reducers.edge_weights import check_weights, weight_argument
 from sargnn.kernels.base import AutogradOperation
 from sargnn.kernels.operations import SumOperation
 from sargnn.shards.plan import LayerPlan, Shard
@@ -26,19 +27,27 @@ class SumState:
 
 
 class Sum(Reducer[SumOperation, SumState, SumState]):
-    """``out_i = l_i + c_i * sum of z_j over edges j -> i``, c_i = 1; isolated destinations give l_i.
+    """``out_i = l_i + c_i * sum of w_e z_j over edges e from j to i``, c_i = 1; isolated destinations give l_i.
+
+    w_e is 1, or with ``weighted`` the graph's edge weight.
 
     ``dest_local`` is (l,), [M, F], or empty for l = 0. It becomes the accumulator and the output, so nothing else of its size
     is held; l must be of no further use to the caller.
 
-    Backward: ``d z_j = sum of c_i g_i over edges j -> i``, ``d l = g``: linear, so no source row is needed (case 1).
+    Backward: ``d z_j = sum of c_i w_e g_i over edges j -> i``, ``d l = g``: linear, so no source row is needed (case 1).
     Saves nothing. Memory beside input and output: none.
+
+    Args:
+        weighted: use the graph's edge weights where it has some.
     """
 
     name = "sum"
     operation = "sum"
     needs_src_in_backward = False
     linear = True
+
+    def __init__(self, *, weighted: bool = False) -> None:
+        self.weighted = weighted
 
     def scale(self, plan: LayerPlan, like: Tensor) -> Tensor | None:
         """c [M] in the dtype of ``like``; None for ones."""
@@ -48,13 +57,15 @@ class Sum(Reducer[SumOperation, SumState, SumState]):
         assert not dest_local or dest_local[0].data_ptr() != exchanged[0].data_ptr() or not dest_local[0].numel(), (
             "rows are read while l is written"
         )
+        check_weights(fold.plan, fold.operation, weighted=self.weighted)
         total = dest_local[0] if dest_local else fold.pool.zeros(fold.plan.num_out, exchanged[0].shape[1], exchanged[0])
         return SumState(total, self.scale(fold.plan, total))
 
     def step(
         self, fold: Fold[SumOperation], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors, state: SumState
     ) -> None:
-        fold.operation.forward(shard.block, rows[0], state.rows, state.scale)
+        weight = weight_argument(shard.block, weighted=self.weighted)
+        fold.operation.forward(shard.block, rows[0], state.rows, state.scale, **weight)
 
     def finish(
         self, fold: Fold[SumOperation], dest_local: Tensors, params: Tensors, state: SumState
@@ -75,7 +86,8 @@ class Sum(Reducer[SumOperation, SumState, SumState]):
         out: Tensors | None,
     ) -> None:
         if out is not None:  # no other gradient depends on the shard
-            fold.operation.backward(shard.block, state.rows, out[0], state.scale)
+            weight = weight_argument(shard.block, weighted=self.weighted)
+            fold.operation.backward(shard.block, state.rows, out[0], state.scale, **weight)
 
     def backward_finish(self, saved: Saved, state: SumState) -> tuple[Tensors, Tensors]:
         return (state.rows,), ()
@@ -89,7 +101,8 @@ class Sum(Reducer[SumOperation, SumState, SumState]):
         dest_local: Tensors,
         params: Tensors,
     ) -> Tensors:
-        total = operation(shard.block, rows[0])
+        check_weights(plan, operation, weighted=self.weighted)
+        total = operation(shard.block, rows[0], **weight_argument(shard.block, weighted=self.weighted))
         scale = self.scale(plan, total)
         if scale is not None:
             total = total * scale[:, None]

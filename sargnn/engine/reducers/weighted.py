@@ -5,14 +5,13 @@ Letters: N input rows, M output rows, E edges of the worker, F features.
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
-from sargnn.errors import KernelError
-from sargnn.kernels.base import AutogradOperation, Operation
+from sargnn.engine.reducers.edge_weights import takes_weights, without_weights
+from sargnn.kernels.base import AutogradOperation
 from sargnn.kernels.operations import WeightedSumOperation
 from sargnn.shards.plan import LayerPlan, Shard
 
@@ -62,7 +61,7 @@ class WeightedSum(Reducer[WeightedSumOperation, WeightedState, WeightedState]):
         (weight,) = dest_local
         assert len(weight) == fold.plan.num_edges and (self.needs_src_in_backward or not weight.requires_grad)
         if not takes_weights(fold.operation):
-            raise _no_weights(type(fold.operation).__name__)
+            raise without_weights(fold.operation)
         total = fold.pool.zeros(fold.plan.num_out, exchanged[0].shape[1], exchanged[0])
         return WeightedState(total, weight.contiguous(), self.scale(fold.plan, total))
 
@@ -118,7 +117,7 @@ class WeightedSum(Reducer[WeightedSumOperation, WeightedState, WeightedState]):
         params: Tensors,
     ) -> Tensors:
         if not takes_weights(operation):
-            raise _no_weights(getattr(operation, "__name__", str(operation)))
+            raise without_weights(operation)
         total = operation(shard.block, rows[0], dest_local[0])
         scale = self.scale(plan, total)
         return (total if scale is None else total * scale[:, None],)
@@ -131,18 +130,3 @@ class WeightedMean(WeightedSum):
 
     def scale(self, plan: LayerPlan, like: Tensor) -> Tensor:
         return plan.in_degrees.clamp(min=1).to(like.dtype).reciprocal_()
-
-
-def takes_weights(operation: Operation | AutogradOperation) -> bool:
-    """Whether what a kernel runs for ``sum`` takes a weight for each edge; one from outside of the package need not."""
-    declared: bool | None = getattr(operation, "takes_weights", None)
-    return "weight" in inspect.signature(operation).parameters if callable(operation) and declared is None else bool(declared)
-
-
-def _no_weights(name: str) -> KernelError:
-    return KernelError(
-        "This kernel sums rows without weights.",
-        given=name,
-        allowed="operations that extend WeightedSumOperation; for domain_parallel a function (block, src, weight=None)",
-        hint="kernel=auto",
-    )

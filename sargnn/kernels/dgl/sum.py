@@ -20,8 +20,8 @@ from sargnn.kernels.operations import WeightedSumOperation
 
 
 class DglSum(WeightedSumOperation):
-    """Holds one temporary of the size of its result, because DGL's SpMM cannot add into an existing tensor; with weights, one
-    number an edge more."""
+    """Holds one temporary of the size of its result, because DGL's SpMM cannot add into an existing tensor; backward with
+    weights other than the block's, one number an edge more."""
 
     def forward(
         self, block: EdgeBlock, src: Tensor, out: Tensor, scale: Tensor | None = None, *, weight: Tensor | None = None
@@ -46,7 +46,7 @@ class DglSum(WeightedSumOperation):
                 out.zero_()
             return
         with torch.no_grad():
-            by_source = None if weight is None else weight.index_select(0, block.t_edge)
+            by_source = None if weight is None else block.by_source(weight)
             total = _sums(backward_graph(block), grad if scale is None else grad * scale[:, None], by_source)
         if add:
             out.add_(total)

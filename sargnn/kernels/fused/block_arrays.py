@@ -10,6 +10,8 @@ from sargnn.kernels.block import EdgeBlock
 
 ALL_ROWS = np.empty(0, np.int32)
 """What compiled loops take for a list of rows that holds every one."""
+ALL_EDGES = np.empty(0, np.int32)
+"""What they take for the places of edges' numbers that stand in the edges' order."""
 
 CHUNK_EDGES = 1 << 14
 

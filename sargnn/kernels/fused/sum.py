@@ -10,12 +10,13 @@ from torch import Tensor
 
 from sargnn.kernels.block import EdgeBlock
 from sargnn.kernels.fused import sum_loops, weighted_sum_loops
-from sargnn.kernels.fused.block_arrays import ALL_ROWS, chunks_of_block, listed_rows, numpy_of
+from sargnn.kernels.fused.block_arrays import ALL_EDGES, ALL_ROWS, chunks_of_block, listed_rows, numpy_of
 from sargnn.kernels.operations import WeightedSumOperation
 
 
 class FusedSum(WeightedSumOperation):
-    """Needs no temporary. With weights, backward reads ``EdgeBlock.t_edge``, 4 bytes an edge, made the first time."""
+    """Needs no temporary. Backward with weights reads what is made the first time: of the block's own weights
+    ``EdgeBlock.t_weight``, in order; of others ``EdgeBlock.t_edge``, which says where each is."""
 
     @staticmethod
     def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
@@ -33,7 +34,7 @@ class FusedSum(WeightedSumOperation):
         else:
             weights = _weights(weight, block, src)
             weighted_sum_loops.add_weighted_sums(
-                *edges, numpy_of(src), _factors(scale, src), weights, ALL_ROWS, numpy_of(out)
+                *edges, numpy_of(src), _factors(scale, src), weights, ALL_EDGES, numpy_of(out)
             )  # fmt: skip
 
     def backward(
@@ -48,7 +49,11 @@ class FusedSum(WeightedSumOperation):
         values, factors, target = numpy_of(grad), _factors(scale, grad), numpy_of(out)
         assert not add or scale is None
         if weight is not None:
-            weights = _weights(weight, block, grad), block.t_edge.numpy()
+            own = weight is block.weight
+            weights = (
+                _weights(block.t_weight if own else weight, block, grad),
+                ALL_EDGES if own else block.t_edge.numpy(),
+            )  # fmt: skip
             if add:
                 weighted_sum_loops.add_weighted_sums(chunks, ALL_ROWS, *ends, values, factors, *weights, target)
             else:

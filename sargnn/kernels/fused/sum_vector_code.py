@@ -9,9 +9,11 @@ it does not matter which is stored last. A row must be at least one vector wide.
 
 These take ((out, src, stride, indices, start, end, limit, width, weight), scale): addresses, bytes, edge numbers.
 
-Weights of edges: ``add_edge_weighted_row`` takes weight[e] in place of weight[indices[e]]. Where the edges go in another order
-than their weights, ``places`` says which is whose: weight[places[e]], for ``add_placed_row`` and ``write_placed_row``, and
-weight[places[e]] * scales[indices[e]] for ``write_scaled_placed_row``; the addresses of places and scales come after weight.
+Weights of edges: ``add_edge_weighted_row`` and ``write_edge_weighted_row`` take weight[e] in place of weight[indices[e]], and
+``write_scaled_edge_weighted_row`` weight[e] * scales[indices[e]]. Where the edges go in another order than their weights,
+``places`` says which is whose: weight[places[e]], for ``add_placed_row`` and ``write_placed_row``, and
+weight[places[e]] * scales[indices[e]] for ``write_scaled_placed_row``. The addresses of places and of scales come after
+weight, in this order.
 """
 
 from __future__ import annotations
@@ -108,6 +110,24 @@ def _tile(
         v.store(result, b.add(out, offset))
 
 
+def _of_edge(weight: Any) -> Factor:
+    """weight[e]."""
+
+    def factor(v: VectorCode, edge: Any, index: Any) -> Any:
+        return v.load_scalar(v.at(weight, edge, v.item))
+
+    return factor
+
+
+def _scaled(factor: Factor, of_rows: Any) -> Factor:
+    """A factor times a number of the edge's row."""
+
+    def scaled(v: VectorCode, edge: Any, index: Any) -> Any:
+        return v.b.fmul(factor(v, edge, index), v.load_scalar(v.at(of_rows, index, v.item)))
+
+    return scaled
+
+
 def _of_place(weight: Any, places: Any, limit: Any) -> Factor:
     """weight[places[e]], fetched ahead: the edges of one row have their weights far apart."""
 
@@ -139,10 +159,18 @@ def write_weighted_row(v: VectorCode, integers: Any, scale: Any) -> None:
 
 @vector_intrinsic
 def add_edge_weighted_row(v: VectorCode, integers: Any, scale: Any) -> None:
-    def factor(v: VectorCode, edge: Any, index: Any) -> Any:
-        return v.load_scalar(v.at(integers[8], edge, v.item))
+    _row(v, integers, scale, accumulate=True, factor=_of_edge(integers[8]))
 
-    _row(v, integers, scale, accumulate=True, factor=factor)
+
+@vector_intrinsic
+def write_edge_weighted_row(v: VectorCode, integers: Any, scale: Any) -> None:
+    _row(v, integers, scale, accumulate=False, factor=_of_edge(integers[8]))
+
+
+@vector_intrinsic
+def write_scaled_edge_weighted_row(v: VectorCode, integers: Any, scale: Any) -> None:
+    *_, weight, of_rows = integers
+    _row(v, integers, scale, accumulate=False, factor=_scaled(_of_edge(weight), of_rows))
 
 
 @vector_intrinsic
@@ -160,12 +188,7 @@ def write_placed_row(v: VectorCode, integers: Any, scale: Any) -> None:
 @vector_intrinsic
 def write_scaled_placed_row(v: VectorCode, integers: Any, scale: Any) -> None:
     *_, limit, _, weight, places, of_rows = integers
-    placed = _of_place(weight, places, limit)
-
-    def factor(v: VectorCode, edge: Any, index: Any) -> Any:
-        return v.b.fmul(placed(v, edge, index), v.load_scalar(v.at(of_rows, index, v.item)))
-
-    _row(v, integers, scale, accumulate=False, factor=factor)
+    _row(v, integers, scale, accumulate=False, factor=_scaled(_of_place(weight, places, limit), of_rows))
 
 
 @vector_intrinsic

@@ -17,7 +17,9 @@ from sargnn.kernels.fused.sum_vector_code import (
     add_edge_weighted_row,
     add_placed_row,
     write_edge_dots,
+    write_edge_weighted_row,
     write_placed_row,
+    write_scaled_edge_weighted_row,
     write_scaled_placed_row,
 )
 from sargnn.kernels.fused.vector_code import VECTOR_BYTES
@@ -67,10 +69,10 @@ def write_weighted_sums(
     """``out[a] = sum of weight[places[e]] * scale[indices[e]] * src[indices[e]]``; rows without edges become 0.
 
     Args:
-        scale: [S]; empty: 1. weight: [E]. places: int32 [E]. The others as for ``sum_loops.write_sums``.
+        scale: [S]; empty: 1. weight: [E]. places: int32 [E]; empty: e itself. The others as for ``sum_loops.write_sums``.
     """
     item, width = src.itemsize, src.shape[1]
-    scaled = len(scale) > 0
+    scaled, in_order = len(scale) > 0, len(places) == 0
     one = src.dtype.type(1)
     for c in numba.prange(len(chunks) - 1):
         for a in range(chunks[c], chunks[c + 1]):
@@ -79,9 +81,19 @@ def write_weighted_sums(
             if start == end or width * item < VECTOR_BYTES:
                 out[a, :] = 0
                 for e in range(start, end):
-                    value = weight[places[e]] * (scale[indices[e]] if scaled else one)
+                    value = (weight[e] if in_order else weight[places[e]]) * (scale[indices[e]] if scaled else one)
                     for f in range(width):
                         out[a, f] += src[indices[e], f] * value
+            elif scaled and in_order:
+                write_scaled_edge_weighted_row((
+                    address, src.ctypes.data, src.strides[0], indices.ctypes.data,
+                    start, end, np.int64(len(indices)), width * item, weight.ctypes.data, scale.ctypes.data,
+                ), one)  # fmt: skip
+            elif in_order:
+                write_edge_weighted_row((
+                    address, src.ctypes.data, src.strides[0], indices.ctypes.data,
+                    start, end, np.int64(len(indices)), width * item, weight.ctypes.data,
+                ), one)  # fmt: skip
             elif scaled:
                 write_scaled_placed_row((
                     address, src.ctypes.data, src.strides[0], indices.ctypes.data,

@@ -4,10 +4,14 @@
 
 On a symmetric graph with self-loops this is D^-1/2 (A + I) D^-1/2 H W; on a directed one the degrees are those that
 DGL's ``GraphConv(norm="both")`` takes. Degrees of 0 count as 1. Initialised as ``GraphConv``: Glorot uniform, bias 0.
+
+Of a graph with edge weights: ``w_e h_j / sqrt(D_out(j) D_in(i))`` with sums of weights in place of degrees, 0 where one is 0.
+An added self-loop weighs 1.
 """
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from sargnn.engine.aggregate import Engine
@@ -30,7 +34,7 @@ class GcnLayer(GraphLayer):
 
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec)
-        self._reducer = Sum()
+        self._reducer = Sum(weighted=True)
         self.linear = nn.Linear(self.in_width, self.out_width, bias=spec.bias)
         nn.init.xavier_uniform_(self.linear.weight)
         if spec.bias:
@@ -42,22 +46,37 @@ class GcnLayer(GraphLayer):
 
     def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
         """Rows [N, in_width] to rows [M, out_width]."""
-        source_scale, destination_scale = _scale(plan.out_degrees, x.rows), _scale(plan.in_degrees, x.rows)
         if self.transforms_first:
             z = engine.operators.linear([x.joined()], self.linear.weight, None)
-            (gathered,) = engine.aggregate(plan, self.reducer, (z.mul_(source_scale),))
-            out = gathered.mul_(destination_scale)
+            out = symmetric_sum(engine, plan, z, self.reducer, reuse=True)
             return out if self.linear.bias is None else out.add_(self.linear.bias)
 
         def gather(rows: Tensor) -> Tensor:
-            (gathered,) = engine.aggregate(plan, self.reducer, (rows * source_scale,))
-            return gathered.mul_(destination_scale)
+            return symmetric_sum(engine, plan, rows, self.reducer)
 
         return engine.operators.linear(self.gathered(engine, plan, x, gather), self.linear.weight, self.linear.bias)
 
 
-def _scale(degrees: Tensor, like: Tensor) -> Tensor:
-    """[rows, 1], 1 / sqrt(max(degree, 1))."""
+def symmetric_sum(engine: Engine, plan: LayerPlan, rows: Tensor, reducer: Reducer, *, reuse: bool = False) -> Tensor:
+    """``D_in^-1/2 A D_out^-1/2 rows``: rows [N, F] to rows [M, F], differentiable in ``rows``; all workers must call it.
+
+    A_ij counts the edges j -> i; with a ``reducer`` that uses the graph's edge weights it is their sum, and so are the degrees.
+
+    Args:
+        reducer: ``Sum(weighted=True)`` or ``Sum()``.
+        reuse: ``rows`` are of no further use to the caller, who lets them be scaled in place.
+    """
+    weighted = getattr(reducer, "weighted", False)
+    source_scale = _scale(plan.out_degrees, plan.out_weights if weighted else None, rows)
+    (out,) = engine.aggregate(plan, reducer, (rows.mul_(source_scale) if reuse else rows * source_scale,))
+    scaled: Tensor = out.mul_(_scale(plan.in_degrees, plan.in_weights if weighted else None, rows))
+    return scaled
+
+
+def _scale(degrees: Tensor, weights: Tensor | None, like: Tensor) -> Tensor:
+    """[rows, 1], 1 / sqrt(max(degree, 1)); of sums of weights 1 / sqrt(sum), 0 where the sum is 0."""
+    if weights is not None:
+        return torch.where(weights > 0, weights.rsqrt(), 0).to(like.dtype)[:, None]
     return degrees.clamp(min=1).to(like.dtype).rsqrt_()[:, None]
 
 

@@ -47,7 +47,7 @@ class PropagationLayer(GraphLayer):
 
     @property
     def reducer(self) -> Reducer:
-        return Sum()
+        return Sum(weighted=True)
 
     def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
         """Labels [N, C] to logits [N, C]."""

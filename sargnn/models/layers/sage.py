@@ -2,6 +2,7 @@
 
     h'_i = W_self h_i + W_neigh agg(h_j over edges j -> i) + b
 
+Of a graph with edge weights w_e, sum is the sum of w_e h_j and mean that divided by the sum of w_e.
 Initialised as DGL's ``SAGEConv``: Glorot uniform with ReLU's gain, the bias as PyTorch's linear layer.
 """
 
@@ -14,7 +15,7 @@ from sargnn.engine.operators.base import RowMap
 from sargnn.engine.reducers import REDUCERS
 from sargnn.engine.reducers.base import Reducer
 from sargnn.models.inputs import Features, GraphShape
-from sargnn.models.sage import Sage
+from sargnn.models.sage import WEIGHTED_AGGREGATORS, Sage
 from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
 from sargnn.resolve import resolve
 from sargnn.shards.plan import LayerPlan
@@ -32,7 +33,8 @@ class SageLayer(GraphLayer):
 
     def __init__(self, spec: LayerSpec, *, aggregator: str = "mean") -> None:
         super().__init__(spec)
-        self._reducer: Reducer = resolve("aggregator", REDUCERS, aggregator)()
+        kind = resolve("aggregator", REDUCERS, aggregator)
+        self._reducer: Reducer = kind(weighted=True) if aggregator in WEIGHTED_AGGREGATORS else kind()
         self.neigh = nn.Linear(self.in_width, self.out_width, bias=False)
         self.self = nn.Linear(self.in_width, self.out_width, bias=spec.bias)
         gain = nn.init.calculate_gain("relu")

@@ -1,0 +1,45 @@
+"""The graph's own edge weights, as reducers hand them to kernels.
+
+A reducer with ``weighted`` uses them where the plan has any. Where it has none, the flag changes nothing, not even a bit.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from sargnn.errors import KernelError
+from sargnn.kernels.base import AutogradOperation, Operation
+from sargnn.kernels.block import EdgeBlock
+from sargnn.shards.plan import LayerPlan
+
+
+def weight_argument(block: EdgeBlock, *, weighted: bool) -> dict[str, Any]:
+    """``weight=`` for an operation on the block; nothing where there are no weights, since not every kernel takes some."""
+    return {"weight": block.weight} if weighted and block.weight is not None else {}
+
+
+def check_weights(plan: LayerPlan, operation: Operation | AutogradOperation, *, weighted: bool) -> None:
+    """Raises ``KernelError`` if there are weights that a kernel's operation does not take."""
+    if weighted and plan.weighted and not takes_weights(operation):
+        raise without_weights(operation)
+
+
+def takes_weights(operation: Operation | AutogradOperation) -> bool:
+    """Whether what a kernel runs takes a weight for each edge; one from outside of the package need not."""
+    declared: bool | None = getattr(operation, "takes_weights", None)
+    return "weight" in inspect.signature(operation).parameters if callable(operation) and declared is None else bool(declared)
+
+
+def without_weights(operation: Operation | Callable[..., Tensor]) -> KernelError:
+    """What is wrong with a kernel that takes none."""
+    return KernelError(
+        "This kernel folds rows without weights.",
+        given=getattr(operation, "__name__", type(operation).__name__),
+        allowed="operations with 'weight', such as those that extend WeightedSumOperation; for domain_parallel a function "
+        "(block, ..., weight=None)",
+        hint="kernel=auto, or dataset.edge_weights=false",
+    )
