@@ -101,6 +101,11 @@ def from_json(content: Any) -> Range:
     return low, high
 
 
+def all_finite(numbers: np.ndarray) -> bool:
+    """Of flat floats, which may be mapped."""
+    return all(bool(np.isfinite(piece).all()) for piece in _pieces(numbers))
+
+
 def _pieces(weights: np.ndarray) -> Iterator[np.ndarray]:
     """At least one, which may be empty."""
     for start in range(0, max(1, len(weights)), _CHUNK):

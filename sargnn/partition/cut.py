@@ -313,7 +313,7 @@ def one_type(part: Part, rank: int, node_type: int) -> Part:
 
 def without_weights(part: Part) -> Part:
     """The part as that of a graph whose edges have no weights."""
-    return replace(part, **dict.fromkeys(WEIGHT_ARRAYS))
+    return replace(part, edge_weight=None, in_weights=None, out_weights=None)
 
 
 def edge_positions(indptr: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -16,11 +16,13 @@ from sargnn.data.labels import LABEL_DTYPES
 from sargnn.data.manifest import blame_manifest, damage_error
 from sargnn.data.schema import Schema
 from sargnn.data.store import Store, StoreWriter
+from sargnn.data.weights import Range, all_finite, from_json
 from sargnn.partition.cut import PART_ARRAYS, WEIGHT_ARRAYS, Cutter, Part
 from sargnn.partition.stats import PartitionStats, StatsCollector
 from sargnn.steps import step
 
 FORMAT_VERSION = 2
+_WEIGHTS = "edge_weights"
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class PartitionInfo:
         partition_time_s: seconds that making the store took.
         stats: quality of the partition.
         task: of the labels; a store without the entry has classes.
-        weighted: whether its edges have weights; a store without the entry has none.
+        weights: the smallest and the largest edge weight; None: there are none.
     """
 
     path: Path
@@ -52,7 +54,7 @@ class PartitionInfo:
     partition_time_s: float
     stats: PartitionStats
     task: str = "classes"
-    weighted: bool = False
+    weights: Range | None = None
 
 
 def partition_info(path: Path) -> PartitionInfo:
@@ -60,7 +62,7 @@ def partition_info(path: Path) -> PartitionInfo:
     store = _open(path)
     with blame_manifest(path, "of the partition"):
         meta: dict[str, Any] = {
-            k: v for k, v in store.meta.items() if k not in ("stats", "made_by", "schema", "feature_widths")
+            k: v for k, v in store.meta.items() if k not in ("stats", "made_by", "schema", "feature_widths", _WEIGHTS)
         }
         info = PartitionInfo(
             path=path,
@@ -68,6 +70,7 @@ def partition_info(path: Path) -> PartitionInfo:
             stats=PartitionStats(**store.meta["stats"]),
             schema=Schema.from_json(store.meta["schema"]),
             feature_widths=tuple(store.meta["feature_widths"]),
+            weights=from_json(store.meta[_WEIGHTS]) if _WEIGHTS in store.meta else None,
             **meta,
         )
         _check_types(info)
@@ -82,13 +85,14 @@ def partition_info(path: Path) -> PartitionInfo:
 def _check_types(record: PartitionInfo | PartitionStats) -> None:
     """Words, whole numbers and fractions are where the fields want them. Raises ``TypeError``."""
     for name, kind in get_type_hints(type(record)).items():
+        if name == "weights":  # looked at where it was read
+            continue
         value = getattr(record, name)
         inner = next(iter(get_args(kind)), None)
         values = value if inner else [value]
         for one in values:
             wanted: Any = inner or kind
-            fits = isinstance(one, (int, float) if wanted is float else wanted)
-            if not fits or isinstance(one, bool) != (wanted is bool):
+            if not isinstance(one, (int, float) if wanted is float else wanted) or isinstance(one, bool):
                 raise TypeError(name)
 
 
@@ -135,7 +139,7 @@ def open_part(path: Path, rank: int) -> Part:
     store = _open(path)
     with blame_manifest(path, "of the partition"):
         schema, num_classes = Schema.from_json(store.meta["schema"]), int(store.meta["num_classes"])
-        weighted = bool(store.meta.get("weighted", False))
+        weighted = _WEIGHTS in store.meta
     names = {array: _name(rank, array) for array in (*PART_ARRAYS, *(WEIGHT_ARRAYS if weighted else ()))}
     features = [_name(rank, features_name(node_type)) for node_type in range(len(schema.node_types))]
     store.verify([*names.values(), *features])
@@ -189,7 +193,7 @@ def _find_problem(part: Part, rank: int) -> str | None:
         if not in_range(part.edge_src[block], 0, rows):
             return "edge_src"
     for name in WEIGHT_ARRAYS if part.weighted else ():
-        if not np.isfinite(getattr(part, name)).all():
+        if not all_finite(getattr(part, name)):
             return name
     bounds = part.row_bounds
     for node_type, table in enumerate(part.features):

@@ -34,7 +34,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         writer.meta = {
             "world": 2, "num_nodes": graph.num_nodes, "num_edges": graph.num_edges, "schema": graph.schema.to_json(),
             "feature_widths": graph.feature_widths, "num_classes": 5, "dataset_name": "nasty", "dataset_hash": "",
-            "partition_time_s": 0.5, "stats": vars(stats), "made_by": {}, "weighted": True,
+            "partition_time_s": 0.5, "stats": vars(stats), "made_by": {},
+            "edge_weights": {"smallest": 0.0, "largest": 2.0},
         }  # fmt: skip
     return folder
 
@@ -142,7 +143,8 @@ def test_manifests_that_say_what_cannot_be(stores: Path, kind: str, change: Call
 @pytest.mark.parametrize(
     "change",
     [meta(world="two"), meta(stats={}), meta(stats=None), meta(feature_widths=["11"]), meta(num_nodes=7), meta(surplus=1),
-     meta(partition_time_s="long"), meta(feature_widths=[11, 11]), meta(weighted="yes"), meta(weighted=1)],
+     meta(partition_time_s="long"), meta(feature_widths=[11, 11]), meta(edge_weights=True),
+     meta(edge_weights={"smallest": 2.0, "largest": 1.0})],
 )  # fmt: skip
 def test_partitions_of_something_else(stores: Path, change: Callable[[Content], Any]) -> None:
     rewrite(stores / "partition", change)
@@ -201,8 +203,8 @@ def test_arrays_with_another_header(stores: Path, header: str) -> None:
         ("indptr", np.zeros(301, np.int64)), ("indptr", np.zeros(300, np.int64)), ("indices", np.full(1135, 300, np.int32)),
         ("features/00", np.zeros((7, 3), np.float32)), ("features/00", np.zeros((300, 3), np.float64)),
         ("features/00", np.zeros(300, np.float32)), ("edge_weight", np.ones(1134, np.float32)),
-        ("edge_weight", np.ones(1135)), ("edge_weight", np.ones((1135, 1), np.float32)), ("edge_weight", np.ones(1135, np.float32)),
-        ("edge_weight", np.full(1135, np.nan, np.float32)), ("edge_weight", np.full(1135, np.inf, np.float32)),
+        ("edge_weight", np.ones(1135)), ("edge_weight", np.ones((1135, 1), np.float32)),
+        ("edge_weight", np.ones(1135, np.float32)), ("edge_weight", np.full(1135, np.nan, np.float32)), ("edge_weight", np.full(1135, np.inf, np.float32)),
     ],
 )  # fmt: skip
 def test_arrays_that_are_no_datasets(stores: Path, name: str, array: np.ndarray) -> None:

@@ -145,6 +145,7 @@ def check(answers: list[Answer], graph: Dataset, relations: list[int], outputs: 
         if weight is not None:
             columns, found = [*columns, weight], [*found, answer.weights]
             for sums_of, rows, ends in ((answer.in_weights, ids, destination), (answer.out_weights, own, source)):
+                assert sums_of is not None
                 totals = np.bincount(ends, weights=weight, minlength=graph.num_nodes)
                 np.testing.assert_allclose(sums_of, totals[rows], rtol=1e-14, atol=1e-14)
         assert (answer.weights is None) == (answer.in_weights is None) == (answer.out_weights is None) == (weight is None)

@@ -27,7 +27,7 @@ Edge = tuple[int, int, int, float]
 def edges_of(plan: LayerPlan) -> list[Edge]:
     """Source, destination, relation and weight of all edges of a plan of a whole graph, by original ids; forwards and back."""
     forwards, back = [], []
-    for shard in (plan.shards or {0: plan.merged}).values():
+    for shard in [plan.merged] if plan.shards is None else list(plan.shards.values()):
         assert shard is not None
         for part in shard.relations:
             block = part.block
@@ -137,7 +137,9 @@ def test_weights_stay_when_types_are_dropped() -> None:
 
 def test_a_part_without_its_weights() -> None:
     """What a run is given whose configuration does not want them, or whose model reads none."""
-    weighted, plain = (next(parts_of(graph, np.zeros(150, np.int32), 1)) for graph in (GRAPHS["nasty"], nasty_graph(150, seed=1)))
+    weighted, plain = (
+        next(parts_of(graph, np.zeros(150, np.int32), 1)) for graph in (GRAPHS["nasty"], nasty_graph(150, seed=1))
+    )
     stripped = without_weights(weighted)
     assert weighted.weighted and not stripped.weighted and vars(stripped).keys() == vars(plain).keys()
     for name, value in vars(plain).items():
