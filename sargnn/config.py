@@ -150,12 +150,14 @@ class DatasetSettings(ABC):
         target: ``FILE.py:NAME`` of a class outside the package that extends this one.
         add_self_loops: give every node exactly one; null: as the model's definition has it.
         task: what the labels are to be read as; null: what they look like.
+        edge_weights: use the graph's, where it has any. The store is the same.
     """
 
     name: str = field(metadata=PLAIN_NAME)
     target: str | None = field(default=None, kw_only=True, metadata=TARGET)
     add_self_loops: bool | None = field(default=None, kw_only=True)
     task: Task | None = field(default=None, kw_only=True)
+    edge_weights: bool = field(default=True, kw_only=True)
 
     reads_target: ClassVar[str] = ""
     """What the target names where that is no class of settings: what the dataset is made by."""

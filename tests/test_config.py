@@ -124,6 +124,8 @@ HASHES = {
     "smooth=cs": "89c166dea9577d99",
     "dataset.add_self_loops=true": "908be316cc8921f4",
     "model=gcn dataset.add_self_loops=false": "c9258329f12e62bc",
+    "dataset.edge_weights=true": "89c166dea9577d99",
+    "dataset.edge_weights=false": "3413feaf57b13dce",
     "experiment=products_gat": "b55413857b8590dd",
     "experiment=mag_rgcn": "94299a45cb33ec54",
     "optim.label_smoothing=0.1 optim.warmup=3": "cfd7609fdea0f409",
