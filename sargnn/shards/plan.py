@@ -207,6 +207,11 @@ class LayerPlan:
         sources = [block.src_ids.index_select(0, block.src) for block in blocks]
         return torch.cat(sources), torch.cat([block.dst_ids[block.dst_per_edge()] for block in blocks])
 
+    def edge_weights(self) -> Tensor:
+        """The weights of all edges, [E] of the rows' dtype, put together on every call. Only where the plan is ``weighted``."""
+        weights = [shard.block.weight for shard in self._all_shards().values()]
+        return torch.cat([one for one in weights if one is not None])
+
     @cached_property
     def joined(self) -> LayerPlan:
         """The same rows and all relations' edges as a homogeneous graph, with ``edge_types``; rows go type by type.

@@ -31,6 +31,11 @@ COMBINATIONS: dict[str, tuple[str, str, str, str, int, str]] = {
     "gat-one_shot-fused-random-4": ("gat", "one_shot", "fused", "random", 4, "fp64"),
     "gat-domain_parallel-dgl-metis-4": ("gat", "domain_parallel", "dgl", "metis", 4, "fp64"),
     "gatv2-sar-fused-metis-4": ("gatv2", "sar", "fused", "metis", 4, "fp64"),
+    "sgc-sar-fused-metis-4": ("sgc", "sar", "fused", "metis", 4, "fp64"),
+    "appnp-sar-fused-metis-4": ("appnp", "sar", "fused", "metis", 4, "fp64"),
+    "appnp-domain_parallel-dgl-random-2": ("appnp", "domain_parallel", "dgl", "random", 2, "fp64"),
+    "gcnii-no_remat-fused-empty-4": ("gcnii", "no_remat", "fused", "empty", 4, "fp64"),
+    "gcnii-domain_parallel-dgl-metis-2": ("gcnii", "domain_parallel", "dgl", "metis", 2, "fp64"),
     "rgcn-sar-fused-by_type-4": ("rgcn", "sar", "fused", "by_type", 4, "fp64"),
     "rgcn-domain_parallel-dgl-by_type-4": ("rgcn", "domain_parallel", "dgl", "by_type", 4, "fp64"),
     "sums-sar-fused-by_type-4": ("sums", "sar", "fused", "by_type", 4, "fp64"),
@@ -67,6 +72,9 @@ MORE: dict[str, tuple[str, str, str, str, int, str]] = {
     "gin-domain_parallel-dgl-random-2": ("gin", "domain_parallel", "dgl", "random", 2, "fp64"),
     "layer_norm-one_shot-fused-empty-4": ("layer_norm", "one_shot", "fused", "empty", 4, "fp64"),
     "layer_norm-sar-fused-metis-4-fp32": ("layer_norm", "sar", "fused", "metis", 4, "fp32"),
+    "sgc-domain_parallel-reference-random-4-fp32": ("sgc", "domain_parallel", "reference", "random", 4, "fp32"),
+    "appnp-sar-fused-metis-4-fp32": ("appnp", "sar", "fused", "metis", 4, "fp32"),
+    "gcnii-sar-fused-metis-4-fp32": ("gcnii", "sar", "fused", "metis", 4, "fp32"),
     "rgcn-sar-fused-metis-4-fp32": ("rgcn", "sar", "fused", "metis", 4, "fp32"),
     "gatv2-sar-fused-metis-4-fp32": ("gatv2", "sar", "fused", "metis", 4, "fp32"),
     "gat-domain_parallel-dgl-metis-4-fp32": ("gat", "domain_parallel", "dgl", "metis", 4, "fp32"),
@@ -110,7 +118,8 @@ def test_curve(name: str) -> None:
     config = cases.run_config(model(kind), mode=mode, kernel=kernel, partitioner=partitioner, world=world, precision=precision)
     ranks = pool(world)(cases.curve, config, graph(kind))
     want = single(kind, precision)
-    assert want["losses"][-1] < 0.9 * want["losses"][0]  # it learns, so the comparison means something
+    learned = 0.95 if kind in ("sgc", "gcnii") else 0.9  # slower ones
+    assert want["losses"][-1] < learned * want["losses"][0]  # it learns, so the comparison means something
     for answer in ranks:
         assert_same_curve(answer["losses"], want["losses"], precision)
         assert answer["parameters"] == ranks[0]["parameters"]
@@ -119,7 +128,7 @@ def test_curve(name: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["sar", "one_shot", "domain_parallel"])
-@pytest.mark.parametrize("name", ["sage", "gcn", "max", "gin", "gin, eps learned"])
+@pytest.mark.parametrize("name", ["sage", "gcn", "max", "sgc", "gin", "gin, eps learned"])
 def test_the_static_aggregate_changes_nothing(name: str, mode: str) -> None:
     """Constant inputs: cached or not, the same curve; cached, the first layer's rows travel in the first epoch only."""
     changes: dict[str, tuple[str, dict[str, Any]]] = {
