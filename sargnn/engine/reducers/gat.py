@@ -3,8 +3,9 @@
     out_i = sum over edges j -> i of r_ji a_ji z_j        a_ji = exp(e_ji - m_i) / s_i
 
 Per destination and head the running maximum m, denominator s and the row normalised so far are kept; when m grows, both are
-scaled by exp(old m - new m). Backward, with delta_i = <g_i, out_i> per head: d e = a (r <g_i, z_j> - delta_i),
-d z_j += a r g_i. r is attention dropout's factor, drawn again by the original ids of the edge's ends.
+scaled by exp(old m - new m). r is attention dropout's factor, drawn again in backward by the original ids of the edge's ends,
+and with ``weighted`` times the graph's edge weight, as DGL's ``GATConv`` takes ``edge_weight``: the softmax does not see it.
+Backward, with delta_i = <g_i, out_i> per head: d e = a (r <g_i, z_j> - delta_i), d z_j += a r g_i.
 
 Letters: N input rows, M output rows, S source rows of a shard, K heads, D head width.
 """
@@ -13,14 +14,16 @@ from __future__ import annotations
 
 from abc import ABC
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from sargnn.engine.reducers.base import BackwardState, Fold, Reducer, Saved, Tensors
+from sargnn.engine.reducers.edge_weights import check_weights, weight_argument
 from sargnn.kernels.attention import Attention, RunningSoftmax
 from sargnn.kernels.base import AutogradOperation
+from sargnn.kernels.block import EdgeBlock
 from sargnn.kernels.operations import AttentionOperation, GatOperation, GatV2Operation
 from sargnn.rng import Draw
 from sargnn.shards.plan import LayerPlan, Shard
@@ -33,15 +36,20 @@ class _Attentive(Reducer[AttentionOp, RunningSoftmax, BackwardState], ABC):
 
     Args:
         heads: K. negative_slope: of LeakyReLU, 0 to 1. draw: of attention dropout; None drops nothing.
+        weighted: use the graph's edge weights where it has some.
     """
 
     needs_src_in_backward = True
     needs_out_in_backward = True
 
-    def __init__(self, heads: int = 1, negative_slope: float = 0.2, draw: Draw | None = None) -> None:
+    def __init__(
+        self, heads: int = 1, negative_slope: float = 0.2, draw: Draw | None = None, *, weighted: bool = False
+    ) -> None:  # fmt: skip
         self.attention = Attention(heads, negative_slope, draw)
+        self.weighted = weighted
 
     def init(self, fold: Fold[AttentionOp], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> RunningSoftmax:
+        check_weights(fold.plan, fold.operation, weighted=self.weighted)
         z, num_out = exchanged[0], fold.plan.num_out
         return RunningSoftmax.empty(z, num_out, self.attention.heads, fold.pool.empty(num_out, z.shape[1], z))
 
@@ -51,6 +59,9 @@ class _Attentive(Reducer[AttentionOp, RunningSoftmax, BackwardState], ABC):
         isolated = torch.nonzero(fold.plan.in_degrees == 0)[:, 0]
         state.out.index_fill_(0, isolated, 0)
         return (state.out,), (state.max_score, state.denominator)
+
+    def _weight(self, block: EdgeBlock) -> dict[str, Any]:
+        return weight_argument(block, weighted=self.weighted)
 
     def _records(self, operation: AttentionOp, er: Tensor | None, saved: Saved, grad: Tensor) -> Tensor:
         """What backward reads of each destination; the output is not needed after that."""
@@ -92,7 +103,7 @@ class Gat(_Attentive[GatOperation, GatGradients]):
         state: RunningSoftmax,
     ) -> None:
         z, el = rows
-        fold.operation.forward(shard.block, self.attention, z, el, dest_local[0], state)
+        fold.operation.forward(shard.block, self.attention, z, el, dest_local[0], state, **self._weight(shard.block))
 
     def backward_init(self, fold: Fold[GatOperation], saved: Saved, grads: Tensors) -> GatGradients:
         grad, (er,) = grads[0].contiguous(), saved.dest_local
@@ -111,7 +122,8 @@ class Gat(_Attentive[GatOperation, GatGradients]):
         z, el = rows
         d_z, d_el = (None, None) if out is None else out
         fold.operation.backward(
-            shard.block, self.attention, z, el, state.records, state.grad, d_z, d_el, state.d_er
+            shard.block, self.attention, z, el, state.records, state.grad, d_z, d_el, state.d_er,
+            **self._weight(shard.block),
         )  # fmt: skip
 
     def backward_finish(self, saved: Saved, state: GatGradients) -> tuple[Tensors, Tensors]:
@@ -127,7 +139,8 @@ class Gat(_Attentive[GatOperation, GatGradients]):
         params: Tensors,
     ) -> Tensors:
         z, el = rows
-        return (operation(shard.block, self.attention, z, el, dest_local[0]),)
+        check_weights(plan, operation, weighted=self.weighted)
+        return (operation(shard.block, self.attention, z, el, dest_local[0], **self._weight(shard.block)),)
 
 
 @dataclass(frozen=True)
@@ -164,7 +177,8 @@ class GatV2(_Attentive[GatV2Operation, GatV2Gradients]):
         params: Tensors,
         state: RunningSoftmax,
     ) -> None:
-        fold.operation.forward(shard.block, self.attention, rows[0], dest_local[0], params[0], state)
+        weight = self._weight(shard.block)
+        fold.operation.forward(shard.block, self.attention, rows[0], dest_local[0], params[0], state, **weight)
 
     def backward_init(self, fold: Fold[GatV2Operation], saved: Saved, grads: Tensors) -> GatV2Gradients:
         grad, (x,), (att,) = grads[0].contiguous(), saved.dest_local, saved.params
@@ -183,7 +197,7 @@ class GatV2(_Attentive[GatV2Operation, GatV2Gradients]):
         assert rows is not None
         fold.operation.backward(
             shard.block, self.attention, rows[0], saved.dest_local[0], saved.params[0], state.records, state.grad,
-            None if out is None else out[0], state.d_x, state.d_att,
+            None if out is None else out[0], state.d_x, state.d_att, **self._weight(shard.block),
         )  # fmt: skip
 
     def backward_finish(self, saved: Saved, state: GatV2Gradients) -> tuple[Tensors, Tensors]:
@@ -198,4 +212,5 @@ class GatV2(_Attentive[GatV2Operation, GatV2Gradients]):
         dest_local: Tensors,
         params: Tensors,
     ) -> Tensors:
-        return (operation(shard.block, self.attention, rows[0], dest_local[0], params[0]),)
+        check_weights(plan, operation, weighted=self.weighted)
+        return (operation(shard.block, self.attention, rows[0], dest_local[0], params[0], **self._weight(shard.block)),)
