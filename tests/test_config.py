@@ -206,6 +206,7 @@ def test_what_is_known_of_each_model() -> None:
     operations = {name: model(f"model={name}").operations for name in MODELS}
     assert operations == {
         "sage": ("sum",), "gcn": ("sum",), "gat": ("gat",), "sgc": ("sum",), "appnp": ("sum",), "gcnii": ("sum",),
+        "gin": ("sum",),
         "rgcn": ("sum",), "mlp": (), "linear": (),
         "label_propagation": ("sum",), "custom": ("sum",),
     }  # fmt: skip

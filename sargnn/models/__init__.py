@@ -4,6 +4,7 @@ MODELS = {
     "sage": "sargnn.models.sage:Sage",
     "gat": "sargnn.models.gat:Gat",
     "gcn": "sargnn.models.gcn:Gcn",
+    "gin": "sargnn.models.gin:Gin",
     "sgc": "sargnn.models.sgc:Sgc",
     "appnp": "sargnn.models.appnp:Appnp",
     "gcnii": "sargnn.models.gcnii:Gcnii",

@@ -79,17 +79,22 @@ class GraphLayer(nn.Module, ABC):
 
     @property
     def transforms_first(self) -> bool:
-        """Whether the linear map comes before the aggregation: the narrower side travels, if the reducer is linear.
+        """Whether a linear map comes before the aggregation: the narrower side travels, if the reducer is linear.
 
         At equal widths the map comes first, because a linear aggregation saves nothing for backward. Over a constant
         input the aggregation comes first: its gradient is not wanted, so nothing travels back.
         """
-        return self.out_width <= self.in_width and not self.constant_input and self.reducer.linear
+        return self.mapped_width <= self.in_width and not self.constant_input and self.reducer.linear
+
+    @property
+    def mapped_width(self) -> int:
+        """Width of the rows behind that map."""
+        return self.out_width
 
     @property
     def exchanged_widths(self) -> tuple[int, ...]:
         """Widths of the tensors that travel."""
-        return (self.out_width if self.transforms_first else self.in_width,)
+        return (self.mapped_width if self.transforms_first else self.in_width,)
 
     @property
     def exchanged_needs_grad(self) -> bool:

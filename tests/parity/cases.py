@@ -102,6 +102,7 @@ MODEL_CASES: dict[str, ModelCase] = {
     "sage": ModelCase({**_STACK, "aggregator": "mean"}, Definition(oracle.sage)),
     "gat": ModelCase({**_STACK, **_ATTENTION}, Definition(oracle.gat)),
     "gcn": ModelCase(_STACK, Definition(oracle.gcn)),
+    "gin": ModelCase({**_STACK, "eps": 0.3, "learn_eps": True, "mlp_layers": 2}, Definition(oracle.gin)),
     "rgcn": ModelCase({**_STACK, "bases": None, "order": "auto", "embedding": 11}, Definition(oracle.rgcn), typed_graph),
     "sgc": ModelCase({"steps": 2, "input_dropout": 0.0}, Definition(oracle.sgc, stack=False)),
     "appnp": ModelCase({**_STACK, "steps": 3, "alpha": 0.2, "edge_dropout": 0.3}, Definition(oracle.appnp, stack=False)),

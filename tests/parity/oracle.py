@@ -23,6 +23,7 @@ from sargnn.data.dataset import SPLITS, Dataset
 from sargnn.models.appnp import Appnp
 from sargnn.models.gat import Gat
 from sargnn.models.gcnii import Gcnii
+from sargnn.models.gin import Gin
 from sargnn.models.label_propagation import LabelPropagation
 from sargnn.models.sage import Sage
 from sargnn.models.settings import StackSettings
@@ -37,6 +38,7 @@ class Place:
     Attributes:
         matrix: ``adjacency`` of the graph. index: from 0. last: whether its output are the logits.
         training: whether anything is dropped. initial: what the first layer of a stack gave, activated; None in it.
+        rows: bool [N], which are computed: a norm is taken over these; None: all.
     """
 
     config: RunConfig
@@ -47,6 +49,7 @@ class Place:
     last: bool
     training: bool
     initial: Tensor | None = None
+    rows: Tensor | None = None
 
     @property
     def in_degrees(self) -> Tensor:
@@ -156,10 +159,10 @@ def _dropped(place: Place, x: Tensor, purpose: Purpose, p: float) -> Tensor:
 
 def _stack(place: Place, layers: Sequence[Layer], h: Tensor, params: Params, rows: Sequence[Tensor]) -> Tensor:
     """The last layer's output. rows: bool [N] per layer, what it computes."""
-    config, model, initial = place.config, place.config.model, None
+    model, initial = place.config.model, None
     assert isinstance(model, StackSettings)
     for index, layer in enumerate(layers):
-        place = dataclasses.replace(place, index=index, last=index == len(layers) - 1, initial=initial)
+        place = dataclasses.replace(place, index=index, last=index == len(layers) - 1, initial=initial, rows=rows[index])
         own = _below(params, f"layers.{index}.")
         out = layer(place, h, own)
         out = out + sum(value for name, value in own.items() if name in ("bias", "self.bias", "linear.bias"))
@@ -168,12 +171,7 @@ def _stack(place: Place, layers: Sequence[Layer], h: Tensor, params: Params, row
         if model.residual:
             weight = params.get(f"residuals.{index}.weight")
             out = out + (h if weight is None else h @ weight.T)
-        if model.norm == "batch":
-            weight, bias = params[f"norms.{index}.weight"], params[f"norms.{index}.bias"]
-            out = _normalised(config, place.dataset, out, weight, bias, rows[index], place.training)
-        elif model.norm == "layer":
-            out = _normalised_rows(place.dataset, out, params[f"norms.{index}.weight"], params[f"norms.{index}.bias"])
-        out = getattr(F, model.activation)(out)
+        out = getattr(F, model.activation)(_between(place, out, params, f"norms.{index}."))
         initial = out if index == 0 else initial
         h = _dropped(place, out, Purpose.DROPOUT, model.dropout)
     raise AssertionError
@@ -242,6 +240,19 @@ def gcnii(place: Place, h: Tensor, params: Params) -> Tensor:
     return (1 - beta) * mixed + beta * mixed @ params["weight"].T
 
 
+def gin(place: Place, h: Tensor, params: Params) -> Tensor:
+    """A perceptron of (1 + eps) h + the neighbours' sum."""
+    model = place.config.model
+    assert isinstance(model, Gin)
+    eps = params["eps"] if model.learn_eps else model.eps
+    h = (1 + eps) * h + place.matrix @ h
+    for index in range(model.mlp_layers):
+        if index:
+            h = getattr(F, model.activation)(_between(place, h, params, f"norms.{index - 1}."))
+        h = h @ params[f"maps.{index}.weight"].T + params.get(f"maps.{index}.bias", 0.0)
+    return h
+
+
 def gat(place: Place, h: Tensor, params: Params) -> Tensor:
     """Heads side by side, in the last layer their mean."""
     model = place.config.model
@@ -307,6 +318,19 @@ def _relational(dataset: Dataset, h: Tensor, params: Params) -> Tensor:
 
 NEGLIGIBLE = 64
 """Batch norm takes a column's variance for rounding below (64 eps)^2 times the mean, over the columns, of the squared means."""
+
+
+def _between(place: Place, x: Tensor, params: Params, name: str) -> Tensor:
+    """The model's norm; its parameters' names start with ``name``."""
+    assert isinstance(place.config.model, StackSettings)
+    norm = place.config.model.norm
+    if norm == "none":
+        return x
+    weight, bias = params[f"{name}weight"], params[f"{name}bias"]
+    if norm == "layer":
+        return _normalised_rows(place.dataset, x, weight, bias)
+    rows = torch.ones(len(x), dtype=torch.bool) if place.rows is None else place.rows
+    return _normalised(place.config, place.dataset, x, weight, bias, rows, place.training)
 
 
 def _normalised(

@@ -43,6 +43,7 @@ COMBINATIONS: dict[str, tuple[str, str, str, str, int, str]] = {
     "rgcn-domain_parallel-dgl-metis-4-fp32": ("rgcn", "domain_parallel", "dgl", "metis", 4, "fp32"),
     "gat-sar-fused-metis-4-fp32": ("gat", "sar", "fused", "metis", 4, "fp32"),
     "sage-sar-fused-metis-4-fp32": ("sage", "sar", "fused", "metis", 4, "fp32"),
+    "gin-sar-fused-metis-4": ("gin", "sar", "fused", "metis", 4, "fp64"),
     "layer_norm-sar-fused-metis-4": ("layer_norm", "sar", "fused", "metis", 4, "fp64"),
     "layer_norm-domain_parallel-dgl-random-2": ("layer_norm", "domain_parallel", "dgl", "random", 2, "fp64"),
     "typed_layer_norm-one_shot-fused-by_type-4": ("typed_layer_norm", "one_shot", "fused", "by_type", 4, "fp64"),
@@ -68,6 +69,7 @@ MORE: dict[str, tuple[str, str, str, str, int, str]] = {
     "rgcn-sar-fused-metis-4": ("rgcn", "sar", "fused", "metis", 4, "fp64"),
     "rgcn-one_shot-fused-random-2": ("rgcn", "one_shot", "fused", "random", 2, "fp64"),
     "sums-domain_parallel-dgl-metis-4": ("sums", "domain_parallel", "dgl", "metis", 4, "fp64"),
+    "gin-domain_parallel-dgl-random-2": ("gin", "domain_parallel", "dgl", "random", 2, "fp64"),
     "layer_norm-one_shot-fused-empty-4": ("layer_norm", "one_shot", "fused", "empty", 4, "fp64"),
     "layer_norm-sar-fused-metis-4-fp32": ("layer_norm", "sar", "fused", "metis", 4, "fp32"),
     "sgc-domain_parallel-reference-random-4-fp32": ("sgc", "domain_parallel", "reference", "random", 4, "fp32"),
@@ -88,7 +90,7 @@ def model(name: str) -> cases.Model:
         return cases.model_config("rgcn", bases=bases, order=order)
     if name.endswith("layer_norm"):
         return cases.model_config("rgcn" if name.startswith("typed") else "sage", norm="layer", input_dropout=0.2)
-    wider: dict[str, Any] = {"hidden": 10} if name.startswith("gat") else {}
+    wider: dict[str, Any] = {"hidden": 10} if name.startswith("gat") else {"hidden": 20} if name == "gin" else {}
     return cases.model_config(name, input_dropout=0.2, **wider)
 
 
@@ -126,10 +128,14 @@ def test_curve(name: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["sar", "one_shot", "domain_parallel"])
-@pytest.mark.parametrize("name", ["sage", "gcn", "max", "sgc"])
+@pytest.mark.parametrize("name", ["sage", "gcn", "max", "sgc", "gin", "gin, eps learned"])
 def test_the_static_aggregate_changes_nothing(name: str, mode: str) -> None:
     """Constant inputs: cached or not, the same curve; cached, the first layer's rows travel in the first epoch only."""
-    kind = cases.model_config("sage", aggregator="max") if name == "max" else cases.model_config(name)
+    changes: dict[str, tuple[str, dict[str, Any]]] = {
+        "max": ("sage", {"aggregator": "max"}), "gin": ("gin", {"learn_eps": False}), "gin, eps learned": ("gin", {}),
+    }  # fmt: skip
+    chosen, settings = changes.get(name, (name, {}))
+    kind = cases.model_config(chosen, **settings)
     runs = []
     for cache_static in ("auto", False):
         config = cases.run_config(kind, mode=mode, world=4, epochs=8, cache_static=cache_static)

@@ -130,6 +130,20 @@ def test_sum_aggregator(mode: str) -> None:
     check(cases.model_config("sage", aggregator="sum"), mode=mode, world=4)
 
 
+GINS: list[dict[str, Any]] = [
+    {"learn_eps": False, "mlp_layers": 1},
+    {"learn_eps": False, "mlp_layers": 3, "norm": "layer"},
+    {"mlp_layers": 3, "norm": "none", "residual": True},
+    {"mlp_layers": 1, "input_dropout": 0.3, "hidden": 20},
+]
+
+
+@pytest.mark.parametrize(("number", "mode", "mfg"), spread(range(len(GINS)), list(MODES), [False, True]))
+def test_gin_variants(number: int, mode: str, mfg: bool) -> None:
+    """eps learned or not, perceptrons of one to three maps, the first before the sum or behind it."""
+    check(cases.model_config("gin", **GINS[number]), mode=mode, world=4, mfg=mfg)
+
+
 @pytest.mark.parametrize(
     ("mode", "kernel", "precision", "world", "partitioner"),
     spread(PAIRS, ["fp64", "fp32"], [1, 4], ["metis", "empty", "apart"]),
@@ -208,6 +222,6 @@ def test_bytes_equal_the_plan(name: str, mode: str, kernel: str, world: int) -> 
     elif name == "gcnii":
         expected_bytes = 3 * 2 * 10
     else:
-        # Forward rows and backward errors of layers 2 and 3, forward rows of layer 1.
-        expected_bytes = 11 + 2 * 10 + 2 * 5
+        # Forward rows and backward errors of layers 2 and 3, forward rows of layer 1. GIN's first map is as wide inside.
+        expected_bytes = 11 + 2 * 10 + 2 * (10 if name == "gin" else 5)
     assert sum(a["sent_bytes"] for a in ranks) == halo * 8 * expected_bytes

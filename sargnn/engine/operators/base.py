@@ -88,6 +88,10 @@ class Operators(ABC):
         """The sum of two tables [N, F]."""
 
     @abstractmethod
+    def scale(self, x: Tensor, factor: Tensor | float) -> Tensor:
+        """``factor * x`` [N, F] in memory of its own; factor: a number, or a tensor of one."""
+
+    @abstractmethod
     def add_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """``x + b``; x [N, F] is of no further use to the caller."""
 

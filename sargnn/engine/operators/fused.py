@@ -22,6 +22,7 @@ from sargnn.engine.operators.stock import StockOperators
 from sargnn.engine.reducers.base import Tensors
 from sargnn.engine.relation_maps import add_mapped
 from sargnn.engine.row_norm import RowNorm
+from sargnn.engine.scale import scale
 from sargnn.engine.workspace import Workspace
 from sargnn.rng import Draw
 from sargnn.shards.plan import LayerPlan
@@ -73,6 +74,9 @@ class FusedOperators(Operators):
 
     def add(self, one: Tensor, other: Tensor) -> Tensor:
         return add(self._work.pool, one, other)
+
+    def scale(self, x: Tensor, factor: Tensor | float) -> Tensor:
+        return scale(self._work, x, factor)
 
     def add_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
         return x if bias is None else x.add_(bias)

@@ -76,6 +76,9 @@ class StockOperators(Operators):
     def add(self, one: Tensor, other: Tensor) -> Tensor:
         return one + other
 
+    def scale(self, x: Tensor, factor: Tensor | float) -> Tensor:
+        return x * factor
+
     def add_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
         return x if bias is None else x + bias
 

@@ -67,7 +67,7 @@ def layer_norm_act_drop(
 
     Args:
         x, out: [N, F]. gamma, beta: [F]. eps: of the dtype of x.
-        activation: ``RELU`` or ``ELU``.
+        activation: ``RELU`` or ``ELU`` of ``nodewise_loops``.
         ids: int64 [N]; seed, epoch, tag, threshold: of the draw, uint64; a threshold of 0 drops nothing.
         keep: what kept elements are multiplied with.
     """
