@@ -21,6 +21,8 @@ from torch import Tensor
 from sargnn.engine.reducers.base import BackwardState, Fold, Reducer, Saved, Tensors
 from sargnn.kernels.attention import Attention, RunningSoftmax
 from sargnn.kernels.base import AutogradOperation
+from sargnn.kernels.block import EdgeBlock
+from sargnn.kernels.dropped_edges import without_dropped
 from sargnn.kernels.operations import AttentionOperation, GatOperation, GatV2Operation
 from sargnn.rng import Draw
 from sargnn.shards.plan import LayerPlan, Shard
@@ -33,13 +35,16 @@ class _Attentive(Reducer[AttentionOp, RunningSoftmax, BackwardState], ABC):
 
     Args:
         heads: K. negative_slope: of LeakyReLU, 0 to 1. draw: of attention dropout; None drops nothing.
+        edges: of edges that take no part, neither in the softmax nor in the sum; None: all do. Drawn again in backward.
     """
 
     needs_src_in_backward = True
     needs_out_in_backward = True
 
-    def __init__(self, heads: int = 1, negative_slope: float = 0.2, draw: Draw | None = None) -> None:
-        self.attention = Attention(heads, negative_slope, draw)
+    def __init__(
+        self, heads: int = 1, negative_slope: float = 0.2, draw: Draw | None = None, edges: Draw | None = None
+    ) -> None:  # fmt: skip
+        self.attention, self.edges = Attention(heads, negative_slope, draw), edges
 
     def init(self, fold: Fold[AttentionOp], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> RunningSoftmax:
         z, num_out = exchanged[0], fold.plan.num_out
@@ -48,9 +53,14 @@ class _Attentive(Reducer[AttentionOp, RunningSoftmax, BackwardState], ABC):
     def finish(
         self, fold: Fold[AttentionOp], dest_local: Tensors, params: Tensors, state: RunningSoftmax
     ) -> tuple[Tensors, Tensors]:
-        isolated = torch.nonzero(fold.plan.in_degrees == 0)[:, 0]
+        nothing = fold.plan.in_degrees == 0 if self.edges is None else state.denominator[:, 0] == 0
+        isolated = torch.nonzero(nothing)[:, 0]
         state.out.index_fill_(0, isolated, 0)
         return (state.out,), (state.max_score, state.denominator)
+
+    def _block(self, shard: Shard) -> EdgeBlock:
+        """The edges that take part."""
+        return without_dropped(shard.block, self.edges)
 
     def _records(self, operation: AttentionOp, er: Tensor | None, saved: Saved, grad: Tensor) -> Tensor:
         """What backward reads of each destination; the output is not needed after that."""
@@ -92,7 +102,7 @@ class Gat(_Attentive[GatOperation, GatGradients]):
         state: RunningSoftmax,
     ) -> None:
         z, el = rows
-        fold.operation.forward(shard.block, self.attention, z, el, dest_local[0], state)
+        fold.operation.forward(self._block(shard), self.attention, z, el, dest_local[0], state)
 
     def backward_init(self, fold: Fold[GatOperation], saved: Saved, grads: Tensors) -> GatGradients:
         grad, (er,) = grads[0].contiguous(), saved.dest_local
@@ -111,7 +121,7 @@ class Gat(_Attentive[GatOperation, GatGradients]):
         z, el = rows
         d_z, d_el = (None, None) if out is None else out
         fold.operation.backward(
-            shard.block, self.attention, z, el, state.records, state.grad, d_z, d_el, state.d_er
+            self._block(shard), self.attention, z, el, state.records, state.grad, d_z, d_el, state.d_er
         )  # fmt: skip
 
     def backward_finish(self, saved: Saved, state: GatGradients) -> tuple[Tensors, Tensors]:
@@ -127,7 +137,7 @@ class Gat(_Attentive[GatOperation, GatGradients]):
         params: Tensors,
     ) -> Tensors:
         z, el = rows
-        return (operation(shard.block, self.attention, z, el, dest_local[0]),)
+        return (operation(self._block(shard), self.attention, z, el, dest_local[0]),)
 
 
 @dataclass(frozen=True)
@@ -164,7 +174,7 @@ class GatV2(_Attentive[GatV2Operation, GatV2Gradients]):
         params: Tensors,
         state: RunningSoftmax,
     ) -> None:
-        fold.operation.forward(shard.block, self.attention, rows[0], dest_local[0], params[0], state)
+        fold.operation.forward(self._block(shard), self.attention, rows[0], dest_local[0], params[0], state)
 
     def backward_init(self, fold: Fold[GatV2Operation], saved: Saved, grads: Tensors) -> GatV2Gradients:
         grad, (x,), (att,) = grads[0].contiguous(), saved.dest_local, saved.params
@@ -182,7 +192,7 @@ class GatV2(_Attentive[GatV2Operation, GatV2Gradients]):
     ) -> None:
         assert rows is not None
         fold.operation.backward(
-            shard.block, self.attention, rows[0], saved.dest_local[0], saved.params[0], state.records, state.grad,
+            self._block(shard), self.attention, rows[0], saved.dest_local[0], saved.params[0], state.records, state.grad,
             None if out is None else out[0], state.d_x, state.d_att,
         )  # fmt: skip
 
@@ -198,4 +208,4 @@ class GatV2(_Attentive[GatV2Operation, GatV2Gradients]):
         dest_local: Tensors,
         params: Tensors,
     ) -> Tensors:
-        return (operation(shard.block, self.attention, rows[0], dest_local[0], params[0]),)
+        return (operation(self._block(shard), self.attention, rows[0], dest_local[0], params[0]),)
