@@ -214,6 +214,14 @@ def test_what_is_known_of_each_model() -> None:
     assert [name for name in MODELS if model(f"model={name}").adds_self_loops] == ["gat", "gcn", "sgc", "appnp", "gcnii"]
     assert [name for name in MODELS if not model(f"model={name}").trains] == ["label_propagation"]
     assert [name for name in MODELS if not model(f"model={name}").has_embeddings] == ["linear", "label_propagation", "custom"]
+    assert model("model.aggregator=pool").operations == ("max",)
+    lstm = model("model.aggregator=lstm", "model.dropout=0", "mode=one_shot")
+    assert lstm.draws_by_id and not model("model.aggregator=pool", "model.dropout=0").draws_by_id
+    assert config("model.aggregator=lstm", "world=1").world == 1
+    for weightless, name in ((lstm, "lstm"), (model("model.aggregator=pool"), "pool")):
+        assert weightless.no_weights is not None and f"model.aggregator={name}" in weightless.no_weights
+    assert model("model=gin").no_weights is None and not model("model=gin").divides_by_weights
+    assert not model("model.norm=layer").norms_over_rows and model().norms_over_rows
     assert model("model=custom").draws_by_id and model("model=custom").norms_over_rows
     assert not model("model.dropout=0").draws_by_id and model("model.dropout=0", "model.input_dropout=0.1").draws_by_id
     assert model("model=gat", "model.dropout=0", "model.attn_dropout=0.1").draws_by_id

@@ -238,7 +238,13 @@ class LayerPlan:
         return tables[0] if len(tables) == 1 else torch.cat(tables)
 
     def relation_scale(self, relation: int, dtype: torch.dtype) -> Tensor:
-        """1 / |N_r(i)| for each output row of the relation's destination type, 1 without edges."""
+        """1 / |N_r(i)| for each output row of the relation's destination type, 1 without edges.
+
+        Of a graph with edge weights: 1 / the sum of the weights, 0 where that is 0.
+        """
+        if self.relation_weights is not None:
+            sums = self.relation_weights[relation]
+            return torch.where(sums > 0, sums.reciprocal(), 0).to(dtype)
         return self.relation_degrees[relation].clamp(min=1).to(dtype).reciprocal_()
 
     def only(self, node_type: int) -> LayerPlan:

@@ -101,7 +101,8 @@ def by_dgl(name: str, params: dict[str, Tensor], x: Tensor) -> tuple[Tensor, Ten
         return torch.func.functional_call(module, weights, (graph, x)), hidden
     if name == "appnp":
         hidden, module = torch.relu(linear(x, "mlp.layers.0.linear")), conv.APPNPConv(k=STEPS, alpha=ALPHA)
-        return module(graph, linear(hidden, "mlp.layers.1.linear")), module(graph, hidden)
+        ones = torch.ones(graph.num_edges()).double()  # its own are fp32
+        return module(graph, linear(hidden, "mlp.layers.1.linear"), ones), module(graph, hidden, ones)
     h = first = torch.relu(linear(x, "layers.0.linear"))
     for layer in range(1, LAYERS + 1):
         module = conv.GCN2Conv(h.shape[1], layer, alpha=ALPHA, lambda_=THETA, bias=False).double()

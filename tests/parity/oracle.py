@@ -265,8 +265,18 @@ def gat(place: Place, h: Tensor, params: Params) -> Tensor:
     draw = Draw(
         place.config.seed, place.epoch, Purpose.ATTENTION_DROPOUT, place.index, model.attn_dropout * place.training
     )  # fmt: skip
-    out = _attention(place.matrix, h, params, model, heads, draw)
-    return out.view(len(h), heads, -1).mean(1) if place.last else out
+    matrix, n = place.matrix, len(h)
+    if model.edge_dropout and place.training:
+        edges = Draw(place.config.seed, place.epoch, Purpose.EDGE_DROPOUT, place.index, model.edge_dropout)
+        destination, source = torch.meshgrid(torch.arange(n), torch.arange(n), indexing="ij")
+        matrix = matrix * edge_mask(source.flatten(), destination.flatten(), 1, edges).view(n, n)
+    roots = place.matrix.sum(0).clamp(min=1).sqrt()[:, None] if model.symmetric_norm else torch.ones(n, 1).double()
+    out = _attention(matrix, h, params, model, heads, draw, roots)
+    if model.symmetric_norm:
+        out = out * place.in_degrees.sqrt()
+    if model.linear_residual:
+        out = out + h @ params["residual.weight"].T
+    return out.view(n, heads, -1).mean(1) if place.last else out
 
 
 def rgcn(place: Place, h: Tensor, params: Params) -> Tensor:
@@ -371,8 +381,14 @@ def _normalised_rows(dataset: Dataset, x: Tensor, weight: Tensor, bias: Tensor) 
     return centred / (centred.square().mean(1, keepdim=True) + 1e-5).sqrt() * by_type[0][kind] + by_type[1][kind]
 
 
-def _attention(matrix: Tensor, h: Tensor, params: Params, model: Gat, heads: int, draw: Draw) -> Tensor:
-    """[N, H K]: per head a softmax over all in-edges, with what stands in ``matrix`` as their number."""
+def _attention(
+    matrix: Tensor, h: Tensor, params: Params, model: Gat, heads: int, draw: Draw, roots: Tensor
+) -> Tensor:  # fmt: skip
+    """[N, H K]: per head a softmax over all in-edges, with what stands in ``matrix`` as their number.
+
+    Args:
+        roots: [N, 1], what sources' rows are divided by before they are scored; GAT only.
+    """
     n = len(h)
     if model.v2:
         z = (h @ params["src.weight"].T + params["src.bias"]).view(n, heads, -1)
@@ -381,7 +397,9 @@ def _attention(matrix: Tensor, h: Tensor, params: Params, model: Gat, heads: int
         scores = (u * params["attn"]).sum(3)
     else:
         z = (h @ params["linear.weight"].T).view(n, heads, -1)
-        raw = (z * params["attn_src"]).sum(2)[None] + (z * params["attn_dst"]).sum(2)[:, None]
+        of_destinations = (z * params["attn_dst"]).sum(2) if model.attn_dst else torch.zeros(n, heads).double()
+        z = z / roots[:, :, None]
+        raw = (z * params["attn_src"]).sum(2)[None] + of_destinations[:, None]
         scores = F.leaky_relu(raw, model.negative_slope)
     connected = matrix[:, :, None] > 0
     scores = scores.masked_fill(~connected, -torch.inf)

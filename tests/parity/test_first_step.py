@@ -119,6 +119,23 @@ def test_model_variants(name: str, mode: str, kernel: str, variant: str) -> None
     check(cases.model_config(name, **cases.known(name, **VARIANTS[variant])), mode=mode, kernel=kernel, world=4)
 
 
+ATTENTION: dict[str, dict[str, Any]] = {
+    "residual": {"linear_residual": True},
+    "edges": {"edge_dropout": 0.4},
+    "all": {"linear_residual": True, "edge_dropout": 0.6, "attn_dst": False, "symmetric_norm": True, "input_dropout": 0.2},
+}
+
+
+@pytest.mark.parametrize(
+    ("variant", "v2", "mode", "kernel", "mfg"), spread(list(ATTENTION), [False, True], PAIRS, [False, True])
+)
+def test_options_of_attention(variant: str, v2: bool, mode: str, kernel: str, mfg: bool) -> None:
+    changes = dict(ATTENTION[variant], v2=v2)
+    if v2:
+        changes = {name: value for name, value in changes.items() if name not in ("attn_dst", "symmetric_norm")}
+    check(cases.model_config("gat", **changes), mode=mode, kernel=kernel, world=4, mfg=mfg)
+
+
 @pytest.mark.parametrize(("mode", "kernel"), PAIRS)
 @pytest.mark.parametrize("name", cases.NAMES)
 def test_fp32(name: str, mode: str, kernel: str) -> None:

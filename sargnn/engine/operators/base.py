@@ -44,12 +44,12 @@ class Operators(ABC):
 
     @abstractmethod
     def attention_maps(
-        self, plan: LayerPlan, h: Tensor, weight: Tensor, attn_src: Tensor, attn_dst: Tensor
+        self, plan: LayerPlan, h: Tensor, weight: Tensor, attn_src: Tensor, attn_dst: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """z = W h [N, K D], and per head <a_src, z_j> of all rows [N, K] and <a_dst, z_i> of the output rows [M, K].
 
         Args:
-            h: [N, in]. weight: [K D, in]. attn_src, attn_dst: [K, D].
+            h: [N, in]. weight: [K D, in]. attn_src, attn_dst: [K, D]; None: the output rows' part is 0.
         """
 
     @abstractmethod

@@ -44,14 +44,15 @@ class FusedOperators(Operators):
         return linears(self._work, h, *((one.weight, one.bias) for one in maps), counts=counts)
 
     def attention_maps(
-        self, plan: LayerPlan, h: Tensor, weight: Tensor, attn_src: Tensor, attn_dst: Tensor
+        self, plan: LayerPlan, h: Tensor, weight: Tensor, attn_src: Tensor, attn_dst: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """<a, W h> = <W^T a, h>: taken from h, so that nothing else of the size of z is held, forward or backward."""
         by_head = weight.view(*attn_src.shape, weight.shape[1])
-        scores = ((torch.einsum("hk,hki->hi", a, by_head), None) for a in (attn_src, attn_dst))
-        counts = (plan.num_rows, plan.num_rows, plan.num_out)
-        z, of_sources, of_destinations = linears(self._work, h, (weight, None), *scores, counts=counts)
-        return z, of_sources, of_destinations
+        vectors = (attn_src,) if attn_dst is None else (attn_src, attn_dst)
+        scores = ((torch.einsum("hk,hki->hi", a, by_head), None) for a in vectors)
+        counts = (plan.num_rows, plan.num_rows, plan.num_out)[: 1 + len(vectors)]
+        z, of_sources, *rest = linears(self._work, h, (weight, None), *scores, counts=counts)
+        return z, of_sources, rest[0] if rest else z.new_zeros(plan.num_out, len(attn_src))
 
     def self_loop(self, plan: LayerPlan, h: Tensor, weight: Tensor) -> tuple[Tensors, Tensors]:
         return (), (weight,)

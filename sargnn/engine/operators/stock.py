@@ -46,11 +46,14 @@ class StockOperators(Operators):
         )  # fmt: skip
 
     def attention_maps(
-        self, plan: LayerPlan, h: Tensor, weight: Tensor, attn_src: Tensor, attn_dst: Tensor
+        self, plan: LayerPlan, h: Tensor, weight: Tensor, attn_src: Tensor, attn_dst: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         z = linear_map(self._work, h, weight, None)
         by_head = z.view(len(z), *attn_src.shape)
-        return z, (by_head * attn_src).sum(2), (plan.self_rows(by_head) * attn_dst).sum(2)
+        of_sources = (by_head * attn_src).sum(2)
+        if attn_dst is None:
+            return z, of_sources, z.new_zeros(plan.num_out, len(attn_src))
+        return z, of_sources, (plan.self_rows(by_head) * attn_dst).sum(2)
 
     def self_loop(self, plan: LayerPlan, h: Tensor, weight: Tensor) -> tuple[Tensors, Tensors]:
         return (plan.self_rows(h) @ weight,), ()

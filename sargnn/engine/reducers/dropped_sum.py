@@ -5,7 +5,6 @@ Letters: N input rows, M output rows, S source rows of a shard, E edges of a blo
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
@@ -13,8 +12,9 @@ from sargnn.engine.reducers.edge_weights import takes_weights, without_weights
 from sargnn.engine.reducers.sum import SumState
 from sargnn.kernels.base import AutogradOperation
 from sargnn.kernels.block import EdgeBlock
+from sargnn.kernels.dropped_edges import drop_factors
 from sargnn.kernels.operations import WeightedSumOperation
-from sargnn.rng import Draw, edge_mask
+from sargnn.rng import Draw
 from sargnn.shards.plan import LayerPlan, Shard
 
 
@@ -92,12 +92,5 @@ class DroppedSum(Reducer[WeightedSumOperation, SumState, SumState]):
 
     def _weights(self, block: EdgeBlock, like: Tensor) -> Tensor:
         """r w [E] of a block's edges, in the order of ``block.src``."""
-        weight = like.new_ones(block.num_edges) if block.weight is None else block.weight.to(like.dtype)
-        destinations = block.dst_per_edge()
-        if like.device.type == "cpu":
-            from sargnn.kernels.fused.edge_dropout import drop_weights
-
-            ends = block.src_ids, block.src, block.dst_ids, destinations.to(torch.int32)
-            return drop_weights(weight[:, None], *ends, self.draw)[:, 0]
-        kept = edge_mask(block.src_ids[block.src.long()], block.dst_ids[destinations], 1, self.draw)[:, 0]
-        return weight * kept * self.draw.scale
+        factors = drop_factors(block, self.draw, like.dtype)
+        return factors if block.weight is None else factors.mul_(block.weight)

@@ -2,7 +2,8 @@
 
     out_i = l_i + h_i W_0 + sum over relations r of (1 / |N_r(i)|) sum over edges j -> i of r of h_j W_r
 
-|N_r(i)| counts the edges of r into i in the whole graph. Nothing but h and the weights is saved: in backward the rows are
+|N_r(i)| counts the edges of r into i in the whole graph. Of a graph with edge weights h_j counts w_e times, and their sum takes
+the place of |N_r(i)|. Nothing but h and the weights is saved: in backward the rows are
 fetched again (case 2), for
 
     d h_j += (1 / |N_r(i)|) g_i W_r^T        d W_r += h_j^T g_i / |N_r(i)|        d W_0 = h^T g        d l = g
@@ -17,12 +18,14 @@ Letters: N input rows, M output rows, S source rows and A destination rows of a 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from sargnn.comm.rows import add_rows
 from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
+from sargnn.engine.reducers.edge_weights import check_weights, weight_argument
 from sargnn.kernels.base import AutogradOperation
 from sargnn.kernels.operations import SumOperation
 from sargnn.profile import LINEAR
@@ -96,6 +99,7 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients]):
     needs_src_in_backward = True
 
     def init(self, fold: Fold[SumOperation], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> RgcnSums:
+        check_weights(fold.plan, fold.operation, weighted=True)
         total = dest_local[0] if dest_local else fold.pool.zeros(fold.plan.num_out, params[0].shape[2], exchanged[0])
         return RgcnSums(total, _Scales.of(fold.plan, total), _Scratch())
 
@@ -113,7 +117,7 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients]):
                 mapped = state.scratch.take("mapped", part.block.num_src, weight.shape[2], h)
                 with fold.profile.span(LINEAR):
                     torch.mm(h[part.src], weight[part.relation], out=mapped)
-                fold.operation.forward(part.block, mapped, total, scale)
+                fold.operation.forward(part.block, mapped, total, scale, **_weight(part))
                 continue
             gathered = _gather_means(fold.operation, part, h, scale, state.scratch)
             with fold.profile.span(LINEAR):
@@ -156,7 +160,7 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients]):
             grad, scale, w = state.rows[part.out], state.scales.of_block(part), weight[part.relation]
             if part.map_sources:
                 d_mapped = state.scratch.take("mapped", part.block.num_src, weight.shape[2], h)
-                fold.operation.backward(part.block, grad, d_mapped, scale)
+                fold.operation.backward(part.block, grad, d_mapped, scale, **_weight(part))
                 with fold.profile.span(LINEAR):
                     state.d_weight[part.relation].addmm_(h[part.src].T, d_mapped)
                     if d_h is not None:
@@ -171,7 +175,7 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients]):
                 if d_h is None:
                     continue
                 d_gathered = torch.mm(grad, w.T, out=gathered).mul_(scale[:, None])
-            fold.operation.backward(part.block, d_gathered, d_h[part.src], add=True)
+            fold.operation.backward(part.block, d_gathered, d_h[part.src], add=True, **_weight(part))
 
     def backward_finish(self, saved: Saved, state: RgcnGradients) -> tuple[Tensors, Tensors]:
         return (state.rows,), (state.d_weight,) if state.d_loop is None else (state.d_weight, state.d_loop)
@@ -185,19 +189,24 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients]):
         dest_local: Tensors,
         params: Tensors,
     ) -> Tensors:
+        check_weights(plan, operation, weighted=True)
         (total,), weights = dest_local, params[0].unbind(0)
         sums = plan.by_type(total)
         for part in shard.relations:
             relation = plan.schema.relations[part.relation]
             mapped = rows[relation.source] @ weights[part.relation]
             scale = plan.relation_scale(part.relation, mapped.dtype)
-            mean = operation(part.block, mapped) * scale[:, None]
+            mean = operation(part.block, mapped, **_weight(part)) * scale[:, None]
             sums[relation.destination] = sums[relation.destination] + mean
         return (plan.in_one_table(sums),)
+
+
+def _weight(part: RelationBlock) -> dict[str, Any]:
+    return weight_argument(part.block, weighted=True)
 
 
 def _gather_means(operation: SumOperation, part: RelationBlock, h: Tensor, scale: Tensor, scratch: _Scratch) -> Tensor:
     """[A, in]: means of source rows, for each of the block's destination rows."""
     gathered = scratch.take("gathered", part.block.num_dst, h.shape[1], h).zero_()
-    operation.forward(part.block, h[part.src], gathered, scale)
+    operation.forward(part.block, h[part.src], gathered, scale, **_weight(part))
     return gathered

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,20 +22,23 @@ class FusedGat(GatOperation):
 
     samples = staticmethod(gat_loops.samples)
     destination_records = staticmethod(destination_records)
+    takes_weights = True
 
     def forward(
-        self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor, running: RunningSoftmax
-    ) -> None:
+        self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor, running: RunningSoftmax, *,
+        weight: Tensor | None = None,
+    ) -> None:  # fmt: skip
         if block.num_edges:
             gat_loops.fold_attention(
                 chunks_of_block(block, "forward"), listed_rows(block), block.indptr.numpy(), block.src.numpy(),
                 numpy_of(z), numpy_of(el), numpy_of(er), *attention_numbers(block, attention, z),
+                edge_weights(block, weight, z),
                 numpy_of(running.out), numpy_of(running.max_score), numpy_of(running.denominator),
             )  # fmt: skip
 
     def backward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, records: Tensor, grad: Tensor,
-        d_z: Tensor | None, d_el: Tensor | None, d_er: Tensor,
+        d_z: Tensor | None, d_el: Tensor | None, d_er: Tensor, *, weight: Tensor | None = None,
     ) -> None:  # fmt: skip
         if d_z is None or d_el is None:
             d_z, d_el = torch.empty_like(z), torch.empty_like(el)
@@ -46,7 +50,8 @@ class FusedGat(GatOperation):
         lanes = _lanes(d_er, len(bounds) - 1)
         gat_loops.write_attention_gradients(
             bounds, block.t_indptr.numpy(), block.t_dst.numpy(), numpy_of(z), numpy_of(el), numpy_of(records),
-            numpy_of(grad), *attention_numbers(block, attention, z), numpy_of(d_z), numpy_of(d_el), numpy_of(lanes),
+            numpy_of(grad), *attention_numbers(block, attention, z), edge_weights(block, weight, z, by_source=True),
+            numpy_of(d_z), numpy_of(d_el), numpy_of(lanes),
         )  # fmt: skip
         _add_lanes(d_er, lanes)
 
@@ -56,6 +61,16 @@ def attention_numbers(block: EdgeBlock, attention: Attention, like: Tensor) -> t
     number = numpy_of(like).dtype.type
     ids = (block.src_ids.numpy(), block.dst_ids.numpy())
     return (number(attention.negative_slope), attention.heads, *ids, words_of(attention.draw), number(attention.scale))
+
+
+def edge_weights(block: EdgeBlock, weight: Tensor | None, like: Tensor, *, by_source: bool = False) -> np.ndarray:
+    """Weights [E] as the compiled loops take them: in the order of ``block.src``, or of ``block.t_dst``; empty for ones."""
+    if weight is None:
+        return np.empty(0, numpy_of(like).dtype)
+    assert weight.shape == (block.num_edges,) and weight.dtype == like.dtype
+    if by_source:
+        weight = block.t_weight if weight is block.weight else weight[block.t_edge.long()]
+    return numpy_of(weight)
 
 
 def _lanes(total: Tensor, count: int) -> Tensor:

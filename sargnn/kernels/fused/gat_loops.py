@@ -2,7 +2,8 @@
 
     x_ji = LeakyReLU(el_j + er_i)       a_ji = exp(x_ji - m_i) / s_i       out_i = sum over j -> i of r_ji a_ji z_j
 
-r_ji is attention dropout's factor, drawn by the original ids of the edge's ends, 1 without dropout. Forward walks destinations,
+r_ji is attention dropout's factor, drawn by the original ids of the edge's ends, 1 without dropout, times the edge's weight if
+there are weights. It stands outside the softmax, so gradients hold for any r. Forward walks destinations,
 a batch of edges at a time through ``edge_softmax``; out is normalised at all times, so the softmax goes on from shard to shard
 without a closing pass. Backward walks sources, one row of z and its gradient at a time:
 
@@ -39,7 +40,7 @@ BATCH = 256
 @numba.njit(parallel=True, cache=True, nogil=True)
 def fold_attention(
     chunks: Any, rows: Any, indptr: Any, indices: Any, z: Any, el: Any, er: Any, slope: Any, heads: Any,
-    source_ids: Any, destination_ids: Any, draw: Any, keep: Any, out: Any, max_score: Any, denominator: Any,
+    source_ids: Any, destination_ids: Any, draw: Any, keep: Any, edge_weight: Any, out: Any, max_score: Any, denominator: Any,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
     """Fold a block's edges into the running softmax of every listed destination.
 
@@ -49,13 +50,14 @@ def fold_attention(
         z: [S, K D]. el: [S, K]. er: [M, K]. slope: of LeakyReLU.
         source_ids: int64 [S], destination_ids: int64 [M].
         draw, keep: see ``edge_dropout.drop_edge``; a threshold of 0 drops nothing.
+        edge_weight: [E], in the order of ``indices``; empty: 1.
         out: [M, K D]; rows whose ``denominator`` is 0 are overwritten.
         max_score, denominator: [M, K], so far.
     """
     item, width = z.itemsize, z.shape[1] // heads
     everything = len(rows) == 0
     limit = np.int64(len(indices))
-    dropping = draw[3] > 0
+    dropping, weighted = draw[3] > 0, len(edge_weight) > 0
     for c in numba.prange(len(chunks) - 1):
         weight = np.empty((BATCH, row_of(heads, item)), z.dtype)
         factor, carry = np.empty(heads, z.dtype), np.empty(heads, z.dtype)
@@ -73,6 +75,9 @@ def fold_attention(
                     mine = np.uint64(destination_ids[i])
                     for e in range(start, end):
                         drop_edge(weight[e - start], np.uint64(source_ids[indices[e]]), mine, heads, draw, keep)
+                if weighted:
+                    for e in range(start, end):
+                        weight[e - start, :] *= edge_weight[e]
                 fold_rows((
                     out.ctypes.data + i * out.strides[0], z.ctypes.data, z.strides[0], indices.ctypes.data, start, end,
                     limit, heads, width, weight.ctypes.data, factor.ctypes.data, carry.ctypes.data, adds,
@@ -82,7 +87,7 @@ def fold_attention(
 @numba.njit(parallel=True, cache=True, nogil=True)
 def write_attention_gradients(
     bounds: Any, indptr: Any, indices: Any, z: Any, el: Any, records: Any, grad: Any, slope: Any, heads: Any,
-    source_ids: Any, destination_ids: Any, draw: Any, keep: Any, d_z: Any, d_el: Any, d_er: Any,
+    source_ids: Any, destination_ids: Any, draw: Any, keep: Any, edge_weight: Any, d_z: Any, d_el: Any, d_er: Any,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
     """Gradients of a block's source rows and scores, and of the destinations' scores.
 
@@ -94,10 +99,10 @@ def write_attention_gradients(
     """
     item, width = z.itemsize, z.shape[1] // heads
     limit = np.int64(len(indices))
-    dropping = draw[3] > 0
+    dropping, weighted = draw[3] > 0, len(edge_weight) > 0
     for lane in numba.prange(len(bounds) - 1):
         weight = np.empty((BATCH, row_of(heads, item)), z.dtype)
-        dropped = np.empty(weight.shape, z.dtype) if dropping else weight
+        dropped = np.empty(weight.shape, z.dtype) if dropping or weighted else weight
         dots = np.empty(weight.shape, z.dtype)
         for j in range(bounds[lane], bounds[lane + 1]):
             d_el[j, :] = 0
@@ -109,10 +114,14 @@ def write_attention_gradients(
                 edge_weights((
                     weight.ctypes.data, own, records.ctypes.data, indices.ctypes.data, start, end, limit, heads,
                 ), slope)  # fmt: skip
+                if weighted:
+                    for e in range(start, end):
+                        dropped[e - start, :] = weight[e - start] * edge_weight[e]
+                elif dropping:
+                    dropped[: end - start] = weight[: end - start]
                 if dropping:
                     mine = np.uint64(source_ids[j])
                     for e in range(start, end):
-                        dropped[e - start, :] = weight[e - start]
                         drop_edge(dropped[e - start], mine, np.uint64(destination_ids[indices[e]]), heads, draw, keep)
                 gradient_rows((
                     d_z.ctypes.data + np.int64(j) * d_z.strides[0], z.ctypes.data + np.int64(j) * z.strides[0],
@@ -131,6 +140,9 @@ def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
     x, ints, longs = torch.zeros(1, 16, dtype=dtype).numpy(), np.zeros(2, np.int32), np.zeros(2, np.int64)
     scalar, draw = x.dtype.type(1), words_of(None)
     return [
-        (fold_attention, (longs, ints, ints, ints, x, x, x, scalar, 1, longs, longs, draw, scalar, x, x, x)),
-        (write_attention_gradients, (longs, ints, ints, x, x, x, x, scalar, 1, longs, longs, draw, scalar, x, x, x[None])),
+        (fold_attention, (longs, ints, ints, ints, x, x, x, scalar, 1, longs, longs, draw, scalar, x[0], x, x, x)),
+        (
+            write_attention_gradients,
+            (longs, ints, ints, x, x, x, x, scalar, 1, longs, longs, draw, scalar, x[0], x, x, x[None]),
+        ),
     ]

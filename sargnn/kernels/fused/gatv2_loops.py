@@ -50,7 +50,7 @@ def _add_source_gradient(
 @numba.njit(parallel=True, cache=True, nogil=True)
 def fold_attention_v2(
     chunks: Any, rows: Any, indptr: Any, indices: Any, z: Any, x: Any, att: Any, slope: Any, heads: Any, source_ids: Any,
-    destination_ids: Any, draw: Any, keep: Any, out: Any, max_score: Any, denominator: Any,
+    destination_ids: Any, draw: Any, keep: Any, edge_weight: Any, out: Any, max_score: Any, denominator: Any,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
     """Fold a block's edges into the running softmax of every listed destination; as ``gat_loops.fold_attention``.
 
@@ -82,6 +82,9 @@ def fold_attention_v2(
                     mine = np.uint64(destination_ids[i])
                     for e in range(start, end):
                         drop_edge(weight[e - start], np.uint64(source_ids[indices[e]]), mine, heads, draw, keep)
+                if len(edge_weight) > 0:
+                    for e in range(start, end):
+                        weight[e - start, :] *= edge_weight[e]
                 fold_rows((
                     out.ctypes.data + i * out.strides[0], z.ctypes.data, z.strides[0], indices.ctypes.data, start, end,
                     limit, heads, width, weight.ctypes.data, factor.ctypes.data, carry.ctypes.data, adds,
@@ -91,9 +94,9 @@ def fold_attention_v2(
 @numba.njit(nogil=True)
 def _edge_gradients(
     row: Any, own: Any, att: Any, record: Any, g: Any, slope: Any, heads: Any, source: Any, destination: Any, draw: Any,
-    keep: Any, weight: Any, dots: Any, d_scores: Any,
+    keep: Any, factor: Any, weight: Any, dots: Any, d_scores: Any,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
-    """One edge's weights after dropout and gradients of its scores, into ``weight`` and ``d_scores`` [K]."""
+    """One edge's weights after dropout, times ``factor``, and gradients of its scores, into ``weight`` and ``d_scores`` [K]."""
     width = np.int64(len(row) // heads)
     pair_scores(
         (d_scores.ctypes.data, att.ctypes.data, row.ctypes.data, own.ctypes.data, np.int64(heads), width), slope
@@ -107,13 +110,14 @@ def _edge_gradients(
     if draw[3] > 0:
         drop_edge(weight, source, destination, heads, draw, keep)
     for h in range(heads):
+        weight[h] *= factor
         d_scores[h] += weight[h] * dots[h]
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)
 def add_destination_gradients(
     bounds: Any, rows: Any, indptr: Any, indices: Any, z: Any, x: Any, att: Any, records: Any, grad: Any, slope: Any,
-    heads: Any, source_ids: Any, destination_ids: Any, draw: Any, keep: Any, d_x: Any, d_att: Any,
+    heads: Any, source_ids: Any, destination_ids: Any, draw: Any, keep: Any, edge_weight: Any, d_x: Any, d_att: Any,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
     """Gradients of the destinations' rows and of ``att``.
 
@@ -122,7 +126,7 @@ def add_destination_gradients(
         d_x: [M, K D] and d_att: fp64 [T, K D], added to.
     """
     width = z.shape[1] // heads
-    everything = len(rows) == 0
+    everything, weighted, one = len(rows) == 0, len(edge_weight) > 0, z.dtype.type(1)
     for lane in numba.prange(len(bounds) - 1):
         weight, dots, d_scores = np.empty(heads, z.dtype), np.empty(heads, z.dtype), np.empty(heads, z.dtype)
         of_row = np.empty(z.shape[1], z.dtype)
@@ -135,7 +139,7 @@ def add_destination_gradients(
                 row = z[j]
                 _edge_gradients(
                     row, own, att, record, g, slope, heads, np.uint64(source_ids[j]), np.uint64(destination_ids[i]), draw,
-                    keep, weight, dots, d_scores,
+                    keep, edge_weight[e] if weighted else one, weight, dots, d_scores,
                 )  # fmt: skip
                 for h in range(heads):
                     first, last = h * width, (h + 1) * width
@@ -150,10 +154,11 @@ def add_destination_gradients(
 @numba.njit(parallel=True, cache=True, nogil=True)
 def write_source_gradients(
     chunks: Any, indptr: Any, indices: Any, z: Any, x: Any, att: Any, records: Any, grad: Any, slope: Any, heads: Any,
-    source_ids: Any, destination_ids: Any, draw: Any, keep: Any, d_z: Any,
+    source_ids: Any, destination_ids: Any, draw: Any, keep: Any, edge_weight: Any, d_z: Any,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
     """Gradients of the sources' rows, d_z: [S, K D], overwritten."""
     width = z.shape[1] // heads
+    weighted, one = len(edge_weight) > 0, z.dtype.type(1)
     for c in numba.prange(len(chunks) - 1):
         weight, dots, d_scores = np.empty(heads, z.dtype), np.empty(heads, z.dtype), np.empty(heads, z.dtype)
         for j in range(chunks[c], chunks[c + 1]):
@@ -164,7 +169,7 @@ def write_source_gradients(
                 own, g = x[i], grad[i]
                 _edge_gradients(
                     row, own, att, records[i], g, slope, heads, np.uint64(source_ids[j]), np.uint64(destination_ids[i]), draw,
-                    keep, weight, dots, d_scores,
+                    keep, edge_weight[e] if weighted else one, weight, dots, d_scores,
                 )  # fmt: skip
                 for h in range(heads):
                     first, last = h * width, (h + 1) * width
@@ -180,7 +185,7 @@ def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
     scalar, table = x.dtype.type(1), np.zeros((1, 16))
     numbers = (scalar, 1, longs, longs, words_of(None), scalar)
     return [
-        (fold_attention_v2, (longs, ints, ints, ints, x, x, x[0], *numbers, x, x, x)),
-        (add_destination_gradients, (longs, ints, ints, ints, x, x, x[0], x, x, *numbers, x, table)),
-        (write_source_gradients, (longs, ints, ints, x, x, x[0], x, x, *numbers, x)),
+        (fold_attention_v2, (longs, ints, ints, ints, x, x, x[0], *numbers, x[0], x, x, x)),
+        (add_destination_gradients, (longs, ints, ints, ints, x, x, x[0], x, x, *numbers, x[0], x, table)),
+        (write_source_gradients, (longs, ints, ints, x, x, x[0], x, x, *numbers, x[0], x)),
     ]

@@ -19,6 +19,7 @@ weight, in this order.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
@@ -29,8 +30,24 @@ TILE = 8
 """Vectors of an accumulator. Sixteen, which AVX-512's registers would hold too, were slower at 256 features in fp32."""
 
 
-Factor = Callable[[VectorCode, Any, Any], Any]
-"""(code, edge, index) -> the number that multiplies the edge's row."""
+FAR, FAR_WIDE = 32, 24
+"""How many edges ahead rows are prefetched where edges have weights: in tiles of up to four vectors, and in wider ones."""
+
+STREAM = 256
+"""How many edges ahead, in tiles of one or two vectors, is what is read in order: rows come so fast there that it is missed."""
+
+
+@dataclass(frozen=True)
+class Factor:
+    """What multiplies the rows.
+
+    Attributes:
+        number: (code, edge, index) -> the edge's factor.
+        in_order: (address, bytes of a number) of arrays that are read edge after edge, where they are edges' weights.
+    """
+
+    number: Callable[[VectorCode, Any, Any], Any]
+    in_order: tuple[tuple[Any, int], ...] = ()
 
 
 def _each_tile(v: VectorCode, width: Any, emit: Callable[[int, Any, Any], None], *, overlaps: bool) -> None:
@@ -69,36 +86,46 @@ def _each_tile(v: VectorCode, width: Any, emit: Callable[[int, Any, Any], None],
     b.position_at_end(done)
 
 
-def _row(
-    v: VectorCode, integers: Any, scale: Any, *, accumulate: bool, factor: Factor | None = None, fused: bool = True
-) -> None:  # fmt: skip
-    """A row's sums. ``fused``: products are rounded together with the sums that they are added to."""
+def _row(v: VectorCode, integers: Any, scale: Any, *, accumulate: bool, factor: Factor | None = None) -> None:
+    """A row's sums."""
     scales = v.splat(scale)
 
     def emit(count: int, base: Any, final: Any) -> None:
         offsets = [v.b.add(base, const(VECTOR_BYTES * k)) for k in range(count - 1)] + [final]
-        _tile(v, integers, scales, offsets, accumulate=accumulate, factor=factor, fused=fused)
+        _tile(v, integers, scales, offsets, accumulate=accumulate, factor=factor)
 
     _each_tile(v, integers[7], emit, overlaps=True)
 
 
 def _tile(
-    v: VectorCode, integers: Any, scales: Any, offsets: list[Any], *, accumulate: bool, factor: Factor | None, fused: bool
+    v: VectorCode, integers: Any, scales: Any, offsets: list[Any], *, accumulate: bool, factor: Factor | None
 ) -> None:  # fmt: skip
+    """Products with edges' weights are rounded together with the sums that they are added to."""
     out, src, stride, indices, start, end, limit = integers[:7]
     b = v.b
+    in_order = () if factor is None else factor.in_order
     sums = [v.variable(v.constant(0.0)) for _ in offsets]
+    # Not beyond the last edge; the same for all edges of a row, so that the loop need not look.
+    step = v.smaller(const(FAR if len(offsets) <= TILE // 2 else FAR_WIDE), b.sub(limit, end))
+    later = v.at(indices, step, 4)
     with v.loop(start, end) as edge:
         index = v.index(indices, edge)
-        row, ahead = v.at(src, index, stride), v.row_ahead(src, stride, indices, edge, limit)
+        row = v.at(src, index, stride)
+        if in_order:
+            ahead = v.at(src, v.index(later, edge), stride)
+        else:
+            ahead = v.row_ahead(src, stride, indices, edge, limit)
+        if len(offsets) <= 2:
+            for array, item in in_order:
+                v.prefetch(v.at(array, b.add(edge, const(STREAM)), item))
         for offset in offsets:
             v.prefetch(b.add(ahead, offset))
         values = [v.load(b.add(row, offset)) for offset in offsets]
-        factors = None if factor is None else v.splat(factor(v, edge, index))
+        factors = None if factor is None else v.splat(factor.number(v, edge, index))
         for total, value in zip(sums, values, strict=True):
             if factors is None:
                 total.set(b.fadd(total.get(), value))
-            elif fused:
+            elif in_order:
                 total.set(v.multiply_add(value, factors, total.get()))
             else:
                 total.set(b.fadd(total.get(), b.fmul(value, factors)))
@@ -110,33 +137,35 @@ def _tile(
         v.store(result, b.add(out, offset))
 
 
-def _of_edge(weight: Any) -> Factor:
+def _of_edge(v: VectorCode, integers: Any) -> Factor:
     """weight[e]."""
+    indices, weight = integers[3], integers[8]
 
-    def factor(v: VectorCode, edge: Any, index: Any) -> Any:
+    def number(v: VectorCode, edge: Any, index: Any) -> Any:
         return v.load_scalar(v.at(weight, edge, v.item))
 
-    return factor
+    return Factor(number, ((indices, 4), (weight, v.item)))
+
+
+def _of_place(v: VectorCode, integers: Any) -> Factor:
+    """weight[places[e]], fetched ahead: the edges of one row have their weights far apart."""
+    indices, limit, weight, places = integers[3], integers[6], integers[8], integers[9]
+
+    def number(v: VectorCode, edge: Any, index: Any) -> Any:
+        ahead = v.smaller(v.b.add(edge, const(2 * AHEAD)), v.b.sub(limit, const(1)))
+        v.prefetch(v.at(weight, v.index(places, ahead), v.item))
+        return v.load_scalar(v.at(weight, v.index(places, edge), v.item))
+
+    return Factor(number, ((indices, 4), (places, 4)))
 
 
 def _scaled(factor: Factor, of_rows: Any) -> Factor:
     """A factor times a number of the edge's row."""
 
-    def scaled(v: VectorCode, edge: Any, index: Any) -> Any:
-        return v.b.fmul(factor(v, edge, index), v.load_scalar(v.at(of_rows, index, v.item)))
+    def number(v: VectorCode, edge: Any, index: Any) -> Any:
+        return v.b.fmul(factor.number(v, edge, index), v.load_scalar(v.at(of_rows, index, v.item)))
 
-    return scaled
-
-
-def _of_place(weight: Any, places: Any, limit: Any) -> Factor:
-    """weight[places[e]], fetched ahead: the edges of one row have their weights far apart."""
-
-    def factor(v: VectorCode, edge: Any, index: Any) -> Any:
-        ahead = v.smaller(v.b.add(edge, const(2 * AHEAD)), v.b.sub(limit, const(1)))
-        v.prefetch(v.at(weight, v.index(places, ahead), v.item))
-        return v.load_scalar(v.at(weight, v.index(places, edge), v.item))
-
-    return factor
+    return Factor(number, factor.in_order)
 
 
 @vector_intrinsic
@@ -151,44 +180,40 @@ def write_row(v: VectorCode, integers: Any, scale: Any) -> None:
 
 @vector_intrinsic
 def write_weighted_row(v: VectorCode, integers: Any, scale: Any) -> None:
-    def factor(v: VectorCode, edge: Any, index: Any) -> Any:
+    def number(v: VectorCode, edge: Any, index: Any) -> Any:
         return v.load_scalar(v.at(integers[8], index, v.item))
 
-    _row(v, integers, scale, accumulate=False, factor=factor, fused=False)
+    _row(v, integers, scale, accumulate=False, factor=Factor(number))
 
 
 @vector_intrinsic
 def add_edge_weighted_row(v: VectorCode, integers: Any, scale: Any) -> None:
-    _row(v, integers, scale, accumulate=True, factor=_of_edge(integers[8]))
+    _row(v, integers, scale, accumulate=True, factor=_of_edge(v, integers))
 
 
 @vector_intrinsic
 def write_edge_weighted_row(v: VectorCode, integers: Any, scale: Any) -> None:
-    _row(v, integers, scale, accumulate=False, factor=_of_edge(integers[8]))
+    _row(v, integers, scale, accumulate=False, factor=_of_edge(v, integers))
 
 
 @vector_intrinsic
 def write_scaled_edge_weighted_row(v: VectorCode, integers: Any, scale: Any) -> None:
-    *_, weight, of_rows = integers
-    _row(v, integers, scale, accumulate=False, factor=_scaled(_of_edge(weight), of_rows))
+    _row(v, integers, scale, accumulate=False, factor=_scaled(_of_edge(v, integers), integers[9]))
 
 
 @vector_intrinsic
 def add_placed_row(v: VectorCode, integers: Any, scale: Any) -> None:
-    *_, limit, _, weight, places = integers
-    _row(v, integers, scale, accumulate=True, factor=_of_place(weight, places, limit))
+    _row(v, integers, scale, accumulate=True, factor=_of_place(v, integers))
 
 
 @vector_intrinsic
 def write_placed_row(v: VectorCode, integers: Any, scale: Any) -> None:
-    *_, limit, _, weight, places = integers
-    _row(v, integers, scale, accumulate=False, factor=_of_place(weight, places, limit))
+    _row(v, integers, scale, accumulate=False, factor=_of_place(v, integers))
 
 
 @vector_intrinsic
 def write_scaled_placed_row(v: VectorCode, integers: Any, scale: Any) -> None:
-    *_, limit, _, weight, places, of_rows = integers
-    _row(v, integers, scale, accumulate=False, factor=_scaled(_of_place(weight, places, limit), of_rows))
+    _row(v, integers, scale, accumulate=False, factor=_scaled(_of_place(v, integers), integers[10]))
 
 
 @vector_intrinsic

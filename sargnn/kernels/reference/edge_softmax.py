@@ -18,8 +18,10 @@ def ends_of(block: EdgeBlock) -> tuple[Tensor, Tensor]:
     return block.src.long(), block.dst_per_edge()
 
 
-def _drop(block: EdgeBlock, attention: Attention, weights: Tensor) -> Tensor:
-    """Attention dropout of weights [E, K]."""
+def _drop(block: EdgeBlock, attention: Attention, weights: Tensor, of_edges: Tensor | None) -> Tensor:
+    """Attention dropout of weights [E, K], and the edges' own weights [E]."""
+    if of_edges is not None:
+        weights = weights * of_edges[:, None]
     if attention.draw is None:
         return weights
     src, dst = ends_of(block)
@@ -27,8 +29,10 @@ def _drop(block: EdgeBlock, attention: Attention, weights: Tensor) -> Tensor:
     return weights * kept * attention.scale
 
 
-def fold_scores(block: EdgeBlock, attention: Attention, z: Tensor, scores: Tensor, running: RunningSoftmax) -> None:
-    """Fold scores [E, K] and the source rows that they weigh."""
+def fold_scores(
+    block: EdgeBlock, attention: Attention, z: Tensor, scores: Tensor, running: RunningSoftmax, weight: Tensor | None
+) -> None:  # fmt: skip
+    """Fold scores [E, K] and the source rows that they weigh. weight: [E], of the edges."""
     src, dst = ends_of(block)
     out, max_score, denominator = running.out, running.max_score, running.denominator
     highest = max_score.scatter_reduce(0, dst[:, None].expand_as(scores), scores, "amax")
@@ -36,7 +40,7 @@ def fold_scores(block: EdgeBlock, attention: Attention, z: Tensor, scores: Tenso
     carried = torch.where(denominator == 0, 0.0, denominator * torch.exp(max_score - highest))
     sums = carried.index_add(0, dst, weights)
     fresh = torch.zeros_like(out).index_add_(
-        0, dst, (_drop(block, attention, weights)[:, :, None] * attention.by_head(z)[src]).flatten(1)
+        0, dst, (_drop(block, attention, weights, weight)[:, :, None] * attention.by_head(z)[src]).flatten(1)
     )
     touched = sums != 0
     before = torch.where((denominator != 0)[:, :, None], attention.by_head(out), 0.0)
@@ -47,13 +51,13 @@ def fold_scores(block: EdgeBlock, attention: Attention, z: Tensor, scores: Tenso
 
 
 def score_gradients(
-    block: EdgeBlock, attention: Attention, z: Tensor, scores: Tensor, records: Tensor, grad: Tensor
+    block: EdgeBlock, attention: Attention, z: Tensor, scores: Tensor, records: Tensor, grad: Tensor, weight: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """The weights after dropout and the gradients of the scores, [E, K] each."""
     src, dst = ends_of(block)
     _, max_score, inverse, delta = (part[dst] for part in records.split(attention.heads, dim=1))
     weights = torch.exp(scores - max_score) * inverse
-    dropped = _drop(block, attention, weights)
+    dropped = _drop(block, attention, weights, weight)
     dots = (attention.by_head(grad)[dst] * attention.by_head(z)[src]).sum(2)
     return dropped, dropped * dots - weights * delta
 
@@ -67,7 +71,7 @@ def destination_records(er: Tensor | None, running: RunningSoftmax, grad: Tensor
     return torch.cat([own, max_score, denominator.reciprocal().masked_fill(isolated, 0), delta.masked_fill(isolated, 0)], 1)
 
 
-def attend(block: EdgeBlock, attention: Attention, z: Tensor, scores: Tensor) -> Tensor:
+def attend(block: EdgeBlock, attention: Attention, z: Tensor, scores: Tensor, weight: Tensor | None) -> Tensor:
     """The whole softmax and the weighted sums, differentiable."""
     src, dst = ends_of(block)
     with torch.no_grad():
@@ -75,5 +79,5 @@ def attend(block: EdgeBlock, attention: Attention, z: Tensor, scores: Tensor) ->
         highest = start.scatter_reduce(0, dst[:, None].expand_as(scores), scores, "amax")[dst]
     weights = torch.exp(scores - highest)
     sums = weights.new_zeros(block.num_dst, attention.heads).index_add(0, dst, weights)
-    messages = _drop(block, attention, weights / sums[dst])[:, :, None] * attention.by_head(z)[src]
+    messages = _drop(block, attention, weights / sums[dst], weight)[:, :, None] * attention.by_head(z)[src]
     return z.new_zeros(block.num_dst, z.shape[1]).index_add(0, dst, messages.flatten(1))
