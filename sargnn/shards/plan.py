@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -206,6 +207,11 @@ class LayerPlan:
         blocks = [shard.block for shard in self._all_shards().values()]
         sources = [block.src_ids.index_select(0, block.src) for block in blocks]
         return torch.cat(sources), torch.cat([block.dst_ids[block.dst_per_edge()] for block in blocks])
+
+    @cached_property
+    def kept(self) -> dict[str, Any]:
+        """What layers derive from the plan alone, such as scales of rows, by their own keys."""
+        return {}
 
     @cached_property
     def joined(self) -> LayerPlan:

@@ -62,8 +62,12 @@ def symmetric_sum(engine: Engine, plan: LayerPlan, rows: Tensor, reducer: Reduce
     Args:
         reducer: a sum of other messages; ``Sum`` if not given.
     """
-    (summed,) = engine.aggregate(plan, reducer or Sum(), (rows * _scale(plan.out_degrees, rows),))
-    return summed.mul_(_scale(plan.in_degrees, rows))
+    key = f"symmetric {rows.dtype}"
+    if key not in plan.kept:  # autograd would hold scales of each call
+        plan.kept[key] = _scale(plan.out_degrees, rows), _scale(plan.in_degrees, rows)
+    of_sources, of_destinations = plan.kept[key]
+    (summed,) = engine.aggregate(plan, reducer or Sum(), (rows * of_sources,))
+    return summed.mul_(of_destinations)
 
 
 def _scale(degrees: Tensor, like: Tensor) -> Tensor:
