@@ -64,6 +64,8 @@ def test_every_option_of_every_group_parses() -> None:
         ("+partitioner.file=x.npy", ["reads no file", "partitioner=metis", "partitioner=given"]),
         ("partitioner.name=given", ["'partitioner.file' must name", "FILE.npy"]),
         ("optim.weight_decay_of.first=-1", ["optim.weight_decay_of.first", "at least 0"]),
+        ("model=gat model.v2=true model.attn_dst=false", ["model.attn_dst", "GATv2", "model.v2=false"]),
+        ("model=gat model.v2=true model.symmetric_norm=true", ["model.symmetric_norm", "GATv2", "model.v2=false"]),
         ("model.num_layers=256 model=gcnii", ["model.num_layers", "at most 255"]),
     ],
 )
@@ -226,6 +228,7 @@ def test_what_is_known_of_each_model() -> None:
     assert not model("model.dropout=0").draws_by_id and model("model.dropout=0", "model.input_dropout=0.1").draws_by_id
     assert model("model=gat", "model.dropout=0", "model.attn_dropout=0.1").draws_by_id
     assert not model("model=gat", "model.dropout=0").draws_by_id
+    assert model("model=gat", "model.dropout=0", "model.edge_dropout=0.1").draws_by_id
     assert not model("model=sgc").draws_by_id and model("model=sgc", "model.input_dropout=0.1").draws_by_id
     assert model("model=appnp", "model.dropout=0", "model.edge_dropout=0.1").draws_by_id
 
