@@ -204,7 +204,8 @@ def test_arrays_with_another_header(stores: Path, header: str) -> None:
         ("features/00", np.zeros((7, 3), np.float32)), ("features/00", np.zeros((300, 3), np.float64)),
         ("features/00", np.zeros(300, np.float32)), ("edge_weight", np.ones(1134, np.float32)),
         ("edge_weight", np.ones(1135)), ("edge_weight", np.ones((1135, 1), np.float32)),
-        ("edge_weight", np.ones(1135, np.float32)), ("edge_weight", np.full(1135, np.nan, np.float32)), ("edge_weight", np.full(1135, np.inf, np.float32)),
+        ("edge_weight", np.ones(1135, np.float32)),
+        ("edge_weight", np.full(1135, np.nan, np.float32)), ("edge_weight", np.full(1135, np.inf, np.float32)),
     ],
 )  # fmt: skip
 def test_arrays_that_are_no_datasets(stores: Path, name: str, array: np.ndarray) -> None:

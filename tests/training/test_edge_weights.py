@@ -39,7 +39,7 @@ class Outside(ModelSettings):
 
 def config_of(name: str, **changes: Any) -> RunConfig:
     if name == "outside":
-        return run_config(Outside("outside"))  # type: ignore[arg-type]
+        return run_config(Outside("outside"))
     if name == "custom":
         return run_config(Custom("custom", target="m:Model", content="0" * 16))
     return run_config(model_config(name, **changes))
