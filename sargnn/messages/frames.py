@@ -12,6 +12,7 @@ from sargnn.messages.rows import Rows, is_shared, rows_of, tagged
 
 _OF_DATA = frozenset("feat feats feature features attr x".split())
 """What fields of features are called in DGL's data sets."""
+_OF_WEIGHTS = frozenset("w weight weights edge_weight edge_weights".split())
 
 
 class MissingField(ConfigError, KeyError):
@@ -45,9 +46,20 @@ class Frame(MutableMapping[str, Any]):
             raise MissingField(
                 f"The {self.kind} have no field '{name}'.", given=self._place(),
                 allowed=nearest(name, self._fields) or list(self._fields) or "none was set",
-                hint="features are what forward gets beside the graph" if name in _OF_DATA else None,
+                hint=self._hint(name),
             )  # fmt: skip
         return self._fields[name]
+
+    def _hint(self, name: str) -> str | None:
+        if name in _OF_DATA:
+            return "features are what forward gets beside the graph"
+        if self.rows.kind == "edges" and name in _OF_WEIGHTS:
+            return (
+                "the graph's weights are edata['w']"
+                if "w" in self
+                else "the run's graph has no edge weights (docs/OWN_DATA.md)"
+            )
+        return None
 
     def __setitem__(self, name: str, value: Any) -> None:
         if isinstance(value, Tensor):

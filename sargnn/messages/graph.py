@@ -34,6 +34,8 @@ from sargnn.shards.plan import LayerPlan
 
 NODE_ID = "_ID"
 """The field of original ids, as DGL calls it."""
+WEIGHT = "w"
+"""The field of the graph's edge weights, [E], where it has any."""
 Etype = tuple[str, str, str]
 FOR_LAYERS = tuple(
     """ndata srcdata dstdata edata local_scope local_var update_all apply_edges apply_nodes multi_update_all edge_softmax blocks
@@ -51,6 +53,11 @@ def _hint_for(name: str) -> str:
     if name in _LOOPS:
         return "the graph cannot be changed; dataset.add_self_loops=true gives each node a self-loop"
     return "edges and nodes of other workers are not here; messages reach them"
+
+
+def weight_field(plan: LayerPlan) -> dict[str, Callable[[], Tensor]]:
+    """The field of edge weights, for a frame of a plan's edges; nothing where it has none."""
+    return {WEIGHT: plan.edge_weights} if plan.weighted else {}
 
 
 class ShardedGraph:
@@ -80,7 +87,7 @@ class ShardedGraph:
         self._totals = totals or session.totals(plan)
         self.is_block = self._totals.is_block if is_block is None else is_block
         if edata is None:
-            edata = Frame("edges", Rows("edges", relation, level), self.num_edges, session.place)
+            edata = Frame("edges", Rows("edges", relation, level), self.num_edges, session.place, weight_field(plan))
         self.edata = edata
         self._graph = GraphIndex(self)
 
