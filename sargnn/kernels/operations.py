@@ -6,6 +6,7 @@ j -> i.
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
 from typing import ClassVar
 
@@ -104,7 +105,19 @@ class MaxOperation(Operation):
 
 
 class AttentionOperation(Operation):
-    """What both scorings share: a softmax over each destination's edges that goes on from block to block."""
+    """What both scorings share: a softmax over each destination's edges that goes on from block to block.
+
+    ``weight`` is [E], w_e in the order of ``block.src`` and of the rows' dtype: what multiplies an edge's coefficient after the
+    softmax and its dropout; ones if not given. With a the softmax and r dropout's factor,
+
+        out_i = sum of r a w_e z_j        delta_i = <g_i, out_i>
+        d e = a (r w_e <g_i, z_j> - delta_i)        d z_j += r a w_e g_i
+    """
+
+    @property
+    def takes_weights(self) -> bool:
+        """Whether it has the argument ``weight``; a kernel from outside of the package need not."""
+        return "weight" in inspect.signature(self.forward).parameters
 
     @abstractmethod
     def destination_records(self, er: Tensor | None, running: RunningSoftmax, grad: Tensor) -> Tensor:
@@ -121,7 +134,7 @@ class AttentionOperation(Operation):
 class GatOperation(AttentionOperation):
     """Attention with scores ``LeakyReLU(el_j + er_i)`` (Velickovic et al., 2018).
 
-    For autograd: ``operation(block, attention, z, el, er) -> [M, K D]``, 0 without edges.
+    For autograd: ``operation(block, attention, z, el, er, weight=None) -> [M, K D]``, 0 without edges.
     """
 
     forward_rows = MovedRows(per_edge=1, per_destination=2)
@@ -129,8 +142,9 @@ class GatOperation(AttentionOperation):
 
     @abstractmethod
     def forward(
-        self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor, running: RunningSoftmax
-    ) -> None:
+        self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor, running: RunningSoftmax, *,
+        weight: Tensor | None = None,
+    ) -> None:  # fmt: skip
         """Fold the block's edges into ``running``, in place.
 
         Attention dropout is drawn by ``block.src_ids`` and ``block.dst_ids``.
@@ -142,7 +156,7 @@ class GatOperation(AttentionOperation):
     @abstractmethod
     def backward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, records: Tensor, grad: Tensor,
-        d_z: Tensor | None, d_el: Tensor | None, d_er: Tensor,
+        d_z: Tensor | None, d_el: Tensor | None, d_er: Tensor, *, weight: Tensor | None = None,
     ) -> None:  # fmt: skip
         """Gradients through the block's edges; weights are computed, and dropped, again.
 
@@ -155,7 +169,7 @@ class GatOperation(AttentionOperation):
 class GatV2Operation(AttentionOperation):
     """Attention with scores ``<att, LeakyReLU(z_j + x_i)>`` per head (Brody et al., 2022).
 
-    For autograd: ``operation(block, attention, z, x, att) -> [M, K D]``, 0 without edges.
+    For autograd: ``operation(block, attention, z, x, att, weight=None) -> [M, K D]``, 0 without edges.
     """
 
     forward_rows = MovedRows(per_edge=1, per_destination=3)
@@ -163,8 +177,9 @@ class GatV2Operation(AttentionOperation):
 
     @abstractmethod
     def forward(
-        self, block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, running: RunningSoftmax
-    ) -> None:
+        self, block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, running: RunningSoftmax, *,
+        weight: Tensor | None = None,
+    ) -> None:  # fmt: skip
         """As ``GatOperation.forward``.
 
         Args:
@@ -174,7 +189,7 @@ class GatV2Operation(AttentionOperation):
     @abstractmethod
     def backward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, records: Tensor, grad: Tensor,
-        d_z: Tensor | None, d_x: Tensor, d_att: Tensor,
+        d_z: Tensor | None, d_x: Tensor, d_att: Tensor, *, weight: Tensor | None = None,
     ) -> None:  # fmt: skip
         """As ``GatOperation.backward``.
 

@@ -232,8 +232,14 @@ class LayerPlan:
             return tables[self.out_type]
         return tables[0] if len(tables) == 1 else torch.cat(tables)
 
-    def relation_scale(self, relation: int, dtype: torch.dtype) -> Tensor:
-        """1 / |N_r(i)| for each output row of the relation's destination type, 1 without edges."""
+    def relation_scale(self, relation: int, dtype: torch.dtype, *, weighted: bool = False) -> Tensor:
+        """1 / |N_r(i)| for each output row of the relation's destination type, 1 without edges.
+
+        With ``weighted``, where the graph has edge weights: 1 / their sum over these edges, 0 where it is 0.
+        """
+        if weighted and self.relation_weights is not None:
+            sums = self.relation_weights[relation]
+            return torch.where(sums == 0, 0, sums.reciprocal()).to(dtype)
         return self.relation_degrees[relation].clamp(min=1).to(dtype).reciprocal_()
 
     def only(self, node_type: int) -> LayerPlan:

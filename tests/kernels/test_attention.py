@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ TOLERANCE = {torch.float64: 1e-11, torch.float32: 3e-5}  # fp32: rounding of som
 
 @dataclass
 class Case:
-    """Two shards with the same destinations. ``values``: what the operation takes, fp64 leaves."""
+    """Two shards with the same destinations. ``weights``: of their edges, None for ones."""
 
     blocks: list[EdgeBlock]
     dense: list[Tensor]
@@ -43,6 +44,7 @@ class Case:
     att: Tensor
     grad: Tensor
     attention: Attention
+    weights: list[Tensor] | None = None
 
     @property
     def leaves(self) -> list[Tensor]:
@@ -81,6 +83,26 @@ def make(shape: str, heads: int, width: int, p: float = 0.0, scores: float = 1.0
     return case
 
 
+def weighted(case: Case) -> Case:
+    """The same with weights of edges, of either sign, a fifth of them 0."""
+    generator = torch.Generator().manual_seed(1)
+    case.weights = []
+    for block in case.blocks:
+        weight = torch.randn(block.num_edges, generator=generator, dtype=torch.float64)
+        case.weights.append(weight * (torch.rand(block.num_edges, generator=generator) > 0.2))
+    return case
+
+
+def with_weight(case: Case, k: int, dtype: torch.dtype, own: bool) -> dict[str, Tensor]:
+    """``weight=`` of shard k. ``own``: it is the block's, which also has it in the order of its sources."""
+    if case.weights is None:
+        return {}
+    weight, block = case.weights[k].to(dtype), case.blocks[k]
+    block.weight = weight if own else None
+    block.__dict__.pop("t_weight", None)
+    return {"weight": weight}
+
+
 def expected(case: Case, operation: str) -> tuple[Tensor, list[Tensor | None]]:
     """The output and the gradients of ``case.leaves``, from dense matrices over both shards."""
     heads, matrix = case.attention.heads, torch.cat(case.dense, 1)
@@ -103,6 +125,12 @@ def expected(case: Case, operation: str) -> tuple[Tensor, list[Tensor | None]]:
         pairs = torch.meshgrid(case.blocks[0].dst_ids, source_ids, indexing="ij")
         kept = edge_mask(pairs[1].flatten(), pairs[0].flatten(), heads, case.attention.draw)
         weights = weights * kept.view(*matrix.shape, heads) * case.attention.scale
+    if case.weights is not None:
+        sums = []
+        for block, weight, dense in zip(case.blocks, case.weights, case.dense, strict=True):
+            ends = block.dst_per_edge(), block.src.long()
+            sums.append(torch.zeros_like(dense).index_put_(ends, weight, accumulate=True))
+        weights = weights * (torch.cat(sums, 1) / matrix.clamp(min=1))[:, :, None]  # parallel edges have one coefficient
     out = torch.einsum("ijh,jhk->ihk", weights, z).flatten(1)
     return out.detach(), list(torch.autograd.grad(out, case.leaves, case.grad, allow_unused=True))
 
@@ -118,12 +146,13 @@ def run(kernel: Kernel, case: Case, operation: str, dtype: torch.dtype, order: l
     running = RunningSoftmax.empty(x, len(x), case.attention.heads)
     running.out.fill_(torch.nan)
     attend = kernel.operation(operation)
-    assert isinstance(attend, GatOperation | GatV2Operation)
+    assert isinstance(attend, GatOperation | GatV2Operation) and attend.takes_weights
+    edges = [with_weight(case, k, dtype, own=k == order[0]) for k in range(len(case.blocks))]
     for k in order:
         if isinstance(attend, GatOperation):
-            attend.forward(case.blocks[k], case.attention, z[k], el[k], er, running)
+            attend.forward(case.blocks[k], case.attention, z[k], el[k], er, running, **edges[k])
         else:
-            attend.forward(case.blocks[k], case.attention, z[k], x, att, running)
+            attend.forward(case.blocks[k], case.attention, z[k], x, att, running, **edges[k])
     isolated = torch.cat(case.dense, 1).sum(1) == 0
     assert (running.denominator[isolated] == 0).all()
     out = running.out.masked_fill(isolated[:, None], 0)
@@ -135,15 +164,15 @@ def run(kernel: Kernel, case: Case, operation: str, dtype: torch.dtype, order: l
     for k in order:
         block = case.blocks[k]
         if isinstance(attend, GatOperation):
-            attend.backward(block, case.attention, z[k], el[k], records, grad, d_z[k], d_el[k], d_er)
+            attend.backward(block, case.attention, z[k], el[k], records, grad, d_z[k], d_el[k], d_er, **edges[k])
         else:
-            attend.backward(block, case.attention, z[k], x, att, records, grad, d_z[k], d_x, d_att)
+            attend.backward(block, case.attention, z[k], x, att, records, grad, d_z[k], d_x, d_att, **edges[k])
     again = [torch.zeros_like(t) for t in (d_er, d_x, d_att)]
     for k in order:  # the sources' gradients are not wanted
         if isinstance(attend, GatOperation):
-            attend.backward(case.blocks[k], case.attention, z[k], el[k], records, grad, None, None, again[0])
+            attend.backward(case.blocks[k], case.attention, z[k], el[k], records, grad, None, None, again[0], **edges[k])
         else:
-            attend.backward(case.blocks[k], case.attention, z[k], x, att, records, grad, None, *again[1:])
+            attend.backward(case.blocks[k], case.attention, z[k], x, att, records, grad, None, *again[1:], **edges[k])
     assert all(torch.equal(a, b) for a, b in zip(again, (d_er, d_x, d_att), strict=True))
     return out, [*d_z, *(d_el if operation == "gat" else [None, None]), d_er, d_x, d_att]
 
@@ -175,6 +204,21 @@ def kernel(request: pytest.FixtureRequest) -> Kernel:
 @pytest.mark.parametrize("operation", ["gat", "gatv2"])
 def test_shapes(kernel: Kernel, operation: str, shape: str, p: float, dtype: torch.dtype) -> None:
     check(kernel, make(shape, 3, 7, p), operation, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("p", [0.0, 0.4])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("operation", ["gat", "gatv2"])
+def test_weights_of_edges(kernel: Kernel, operation: str, shape: str, p: float, dtype: torch.dtype) -> None:
+    check(kernel, weighted(make(shape, 3, 7, p)), operation, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("heads", "width"), [(1, 1), (5, 16), (8, 33), (17, 100), (33, 7)])
+@pytest.mark.parametrize("operation", ["gat", "gatv2"])
+def test_weights_with_heads_and_widths(operation: str, heads: int, width: int, dtype: torch.dtype) -> None:
+    check(make_kernel("fused"), weighted(make("small", heads, width, 0.3)), operation, dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -285,15 +329,18 @@ print("fine")
 def test_autograd(kernel: Kernel, operation: str) -> None:
     if operation not in kernel.autograd_operations:  # never asked: domain_parallel refuses it
         return
-    for shape in SHAPES:
+    for shape, edges in product(SHAPES, (False, True)):
         case = make(shape, 3, 7, 0.4)
+        case = weighted(case) if edges else case
         case.blocks, case.dense = case.blocks[:1], case.dense[:1]
         case.z, case.el = case.z[:1], case.el[:1]
+        case.weights = case.weights[:1] if case.weights else None
+        weight = with_weight(case, 0, torch.float64, own=True)
         want, wanted = expected(case, operation)
         if operation == "gat":
-            out = kernel.autograd_operation("gat")(case.blocks[0], case.attention, case.z[0], case.el[0], case.er)
+            out = kernel.autograd_operation("gat")(case.blocks[0], case.attention, case.z[0], case.el[0], case.er, **weight)
         else:
-            out = kernel.autograd_operation("gatv2")(case.blocks[0], case.attention, case.z[0], case.x, case.att)
+            out = kernel.autograd_operation("gatv2")(case.blocks[0], case.attention, case.z[0], case.x, case.att, **weight)
         assert_close(out.detach(), want, torch.float64, 1.0)
         grads = torch.autograd.grad(out, case.leaves, case.grad, allow_unused=True)
         for found, wish in zip(grads, wanted, strict=True):

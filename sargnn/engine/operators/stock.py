@@ -60,7 +60,7 @@ class StockOperators(Operators):
         for r, weight in enumerate(weights.unbind(0)):
             destination = plan.schema.relations[r].destination
             if plan.out_type in (None, destination):
-                mean = sums[r] * plan.relation_scale(r, own.dtype)[:, None]
+                mean = sums[r] * plan.relation_scale(r, own.dtype, weighted=True)[:, None]
                 by_type[destination] = by_type[destination] + mean @ weight
         return plan.in_one_table(by_type)
 

@@ -1,10 +1,11 @@
 """Attention over in-neighbours: a softmax that goes on from shard to shard (paper, section 3.4).
 
-    out_i = sum over edges j -> i of r_ji a_ji z_j        a_ji = exp(e_ji - m_i) / s_i
+    out_i = sum over edges j -> i of r_ji a_ji w_ji z_j        a_ji = exp(e_ji - m_i) / s_i
 
 Per destination and head the running maximum m, denominator s and the row normalised so far are kept; when m grows, both are
-scaled by exp(old m - new m). Backward, with delta_i = <g_i, out_i> per head: d e = a (r <g_i, z_j> - delta_i),
-d z_j += a r g_i. r is attention dropout's factor, drawn again by the original ids of the edge's ends.
+scaled by exp(old m - new m). Backward, with delta_i = <g_i, out_i> per head: d e = a (r w <g_i, z_j> - delta_i),
+d z_j += a r w g_i. r is attention dropout's factor, drawn again by the original ids of the edge's ends; w is 1, or with
+``weighted`` the graph's edge weight, which the softmax does not see.
 
 Letters: N input rows, M output rows, S source rows of a shard, K heads, D head width.
 """
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 
 from sargnn.engine.reducers.base import BackwardState, Fold, Reducer, Saved, Tensors
+from sargnn.engine.reducers.edge_weights import check_weights, weight_argument
 from sargnn.kernels.attention import Attention, RunningSoftmax
 from sargnn.kernels.base import AutogradOperation
 from sargnn.kernels.operations import AttentionOperation, GatOperation, GatV2Operation
@@ -33,15 +35,19 @@ class _Attentive(Reducer[AttentionOp, RunningSoftmax, BackwardState], ABC):
 
     Args:
         heads: K. negative_slope: of LeakyReLU, 0 to 1. draw: of attention dropout; None drops nothing.
+        weighted: use the graph's edge weights where it has some.
     """
 
     needs_src_in_backward = True
     needs_out_in_backward = True
 
-    def __init__(self, heads: int = 1, negative_slope: float = 0.2, draw: Draw | None = None) -> None:
-        self.attention = Attention(heads, negative_slope, draw)
+    def __init__(
+        self, heads: int = 1, negative_slope: float = 0.2, draw: Draw | None = None, *, weighted: bool = False
+    ) -> None:  # fmt: skip
+        self.attention, self.weighted = Attention(heads, negative_slope, draw), weighted
 
     def init(self, fold: Fold[AttentionOp], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> RunningSoftmax:
+        check_weights(fold.plan, fold.operation, weighted=self.weighted)
         z, num_out = exchanged[0], fold.plan.num_out
         return RunningSoftmax.empty(z, num_out, self.attention.heads, fold.pool.empty(num_out, z.shape[1], z))
 
@@ -92,7 +98,8 @@ class Gat(_Attentive[GatOperation, GatGradients]):
         state: RunningSoftmax,
     ) -> None:
         z, el = rows
-        fold.operation.forward(shard.block, self.attention, z, el, dest_local[0], state)
+        weight = weight_argument(shard.block, weighted=self.weighted)
+        fold.operation.forward(shard.block, self.attention, z, el, dest_local[0], state, **weight)
 
     def backward_init(self, fold: Fold[GatOperation], saved: Saved, grads: Tensors) -> GatGradients:
         grad, (er,) = grads[0].contiguous(), saved.dest_local
@@ -111,7 +118,8 @@ class Gat(_Attentive[GatOperation, GatGradients]):
         z, el = rows
         d_z, d_el = (None, None) if out is None else out
         fold.operation.backward(
-            shard.block, self.attention, z, el, state.records, state.grad, d_z, d_el, state.d_er
+            shard.block, self.attention, z, el, state.records, state.grad, d_z, d_el, state.d_er,
+            **weight_argument(shard.block, weighted=self.weighted),
         )  # fmt: skip
 
     def backward_finish(self, saved: Saved, state: GatGradients) -> tuple[Tensors, Tensors]:
@@ -127,7 +135,9 @@ class Gat(_Attentive[GatOperation, GatGradients]):
         params: Tensors,
     ) -> Tensors:
         z, el = rows
-        return (operation(shard.block, self.attention, z, el, dest_local[0]),)
+        check_weights(plan, operation, weighted=self.weighted)
+        weight = weight_argument(shard.block, weighted=self.weighted)
+        return (operation(shard.block, self.attention, z, el, dest_local[0], **weight),)
 
 
 @dataclass(frozen=True)
@@ -164,7 +174,8 @@ class GatV2(_Attentive[GatV2Operation, GatV2Gradients]):
         params: Tensors,
         state: RunningSoftmax,
     ) -> None:
-        fold.operation.forward(shard.block, self.attention, rows[0], dest_local[0], params[0], state)
+        weight = weight_argument(shard.block, weighted=self.weighted)
+        fold.operation.forward(shard.block, self.attention, rows[0], dest_local[0], params[0], state, **weight)
 
     def backward_init(self, fold: Fold[GatV2Operation], saved: Saved, grads: Tensors) -> GatV2Gradients:
         grad, (x,), (att,) = grads[0].contiguous(), saved.dest_local, saved.params
@@ -183,7 +194,7 @@ class GatV2(_Attentive[GatV2Operation, GatV2Gradients]):
         assert rows is not None
         fold.operation.backward(
             shard.block, self.attention, rows[0], saved.dest_local[0], saved.params[0], state.records, state.grad,
-            None if out is None else out[0], state.d_x, state.d_att,
+            None if out is None else out[0], state.d_x, state.d_att, **weight_argument(shard.block, weighted=self.weighted),
         )  # fmt: skip
 
     def backward_finish(self, saved: Saved, state: GatV2Gradients) -> tuple[Tensors, Tensors]:
@@ -198,4 +209,6 @@ class GatV2(_Attentive[GatV2Operation, GatV2Gradients]):
         dest_local: Tensors,
         params: Tensors,
     ) -> Tensors:
-        return (operation(shard.block, self.attention, rows[0], dest_local[0], params[0]),)
+        check_weights(plan, operation, weighted=self.weighted)
+        weight = weight_argument(shard.block, weighted=self.weighted)
+        return (operation(shard.block, self.attention, rows[0], dest_local[0], params[0], **weight),)

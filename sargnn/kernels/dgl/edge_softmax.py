@@ -19,6 +19,12 @@ from sargnn.kernels.dgl.graphs import AttentionGraphs, whole_attention_graph
 from sargnn.kernels.fused.edge_dropout import drop_weights
 
 
+def _applied(block: EdgeBlock, attention: Attention, weights: Tensor, weight: Tensor | None) -> Tensor:
+    """What multiplies the rows: weights [E, K], in the block's order, after dropout, times the edges' own [E]."""
+    dropped = _drop(block, attention, weights)
+    return dropped if weight is None else dropped * weight[:, None]
+
+
 def _drop(block: EdgeBlock, attention: Attention, weights: Tensor) -> Tensor:
     """Attention dropout of weights [E, K], in the block's order."""
     if attention.draw is None:
@@ -48,8 +54,9 @@ def weigh(graph: Any, attention: Attention, rows: Tensor, weights: Tensor) -> Te
 
 
 def fold_scores(
-    block: EdgeBlock, graphs: AttentionGraphs, attention: Attention, z: Tensor, scores: Tensor, running: RunningSoftmax
-) -> None:
+    block: EdgeBlock, graphs: AttentionGraphs, attention: Attention, z: Tensor, scores: Tensor, running: RunningSoftmax,
+    weight: Tensor | None,
+) -> None:  # fmt: skip
     """Fold scores [E, K], used up, and the source rows that they weigh."""
     ops = import_dgl().ops
     before, sums_before = graphs.rows(running.max_score), graphs.rows(running.denominator)
@@ -57,7 +64,7 @@ def fold_scores(
     weights = ops.e_sub_v(graphs.forward, scores, highest).exp_()
     carried = torch.where(sums_before == 0, 0.0, sums_before * torch.exp(before - highest))
     sums = carried + ops.copy_e_sum(graphs.forward, weights)
-    fresh = weigh(graphs.forward, attention, z, _drop(block, attention, weights))
+    fresh = weigh(graphs.forward, attention, z, _applied(block, attention, weights, weight))
     attention.by_head(fresh).div_(sums[:, :, None])
     if bool((sums_before != 0).any()):
         old = torch.where((sums_before != 0)[:, :, None], attention.by_head(graphs.rows(running.out)), 0.0)
@@ -67,23 +74,26 @@ def fold_scores(
 
 
 def score_gradients(
-    block: EdgeBlock, graphs: AttentionGraphs, attention: Attention, z: Tensor, scores: Tensor, own: Tensor, grad: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The weights after dropout and the gradients of the scores, [E, K] each."""
+    block: EdgeBlock, graphs: AttentionGraphs, attention: Attention, z: Tensor, scores: Tensor, own: Tensor, grad: Tensor,
+    weight: Tensor | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """What multiplied the rows and the gradients of the scores, [E, K] each."""
     ops, graph = import_dgl().ops, graphs.forward
     _, max_score, inverse, delta = (part.contiguous() for part in own.split(attention.heads, dim=1))
     weights = ops.e_mul_v(graph, ops.e_sub_v(graph, scores, max_score).exp_(), inverse)
     dots = ops.u_dot_v(graph, attention.by_head(z), attention.by_head(grad))[:, :, 0]
-    dropped = _drop(block, attention, weights)
+    dropped = _applied(block, attention, weights, weight)
     return dropped, dropped * dots - ops.e_mul_v(graph, weights, delta)
 
 
-def attend(block: EdgeBlock, attention: Attention, z: Tensor, scores: Tensor) -> Tensor:
+def attend(block: EdgeBlock, attention: Attention, z: Tensor, scores: Tensor, weight: Tensor | None) -> Tensor:
     """The whole softmax and the weighted sums, differentiable."""
     graph = whole_attention_graph(block)
     weights = import_dgl().ops.edge_softmax(graph, scores)
     if attention.draw is not None:
         weights = _Dropped.apply(weights, block, attention)
+    if weight is not None:
+        weights = weights * weight.view(-1, *[1] * (weights.dim() - 1))
     return weigh(graph, attention, z, weights)
 
 

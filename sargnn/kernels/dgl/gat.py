@@ -21,18 +21,19 @@ class DglGat(GatOperation):
     destination_records = staticmethod(destination_records)
 
     def forward(
-        self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor, running: RunningSoftmax
-    ) -> None:
+        self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor, running: RunningSoftmax, *,
+        weight: Tensor | None = None,
+    ) -> None:  # fmt: skip
         if not block.num_edges:
             return
         graphs = attention_graphs(block)
         with torch.no_grad():
             raw = import_dgl().ops.u_add_v(graphs.forward, el, graphs.rows(er))
-            fold_scores(block, graphs, attention, z, leaky_relu(raw, attention.negative_slope, inplace=True), running)
+            fold_scores(block, graphs, attention, z, leaky_relu(raw, attention.negative_slope, inplace=True), running, weight)
 
     def backward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, records: Tensor, grad: Tensor,
-        d_z: Tensor | None, d_el: Tensor | None, d_er: Tensor,
+        d_z: Tensor | None, d_el: Tensor | None, d_er: Tensor, *, weight: Tensor | None = None,
     ) -> None:  # fmt: skip
         if not block.num_edges:
             zero(d_z, d_el)
@@ -42,7 +43,7 @@ class DglGat(GatOperation):
             own = graphs.rows(records)
             raw = ops.u_add_v(graphs.forward, el, own[:, : attention.heads].contiguous())
             scores = leaky_relu(raw, attention.negative_slope)
-            dropped, d_scores = score_gradients(block, graphs, attention, z, scores, own, graphs.rows(grad))
+            dropped, d_scores = score_gradients(block, graphs, attention, z, scores, own, graphs.rows(grad), weight)
             d_scores = torch.where(raw > 0, d_scores, d_scores * attention.negative_slope)
             add_to_listed(d_er, graphs, ops.copy_e_sum(graphs.forward, d_scores))
             if d_z is not None and d_el is not None:
@@ -50,9 +51,11 @@ class DglGat(GatOperation):
                 d_z.copy_(weigh(graphs.backward, attention, graphs.rows(grad), dropped))
 
 
-def gat_autograd(block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor) -> Tensor:
+def gat_autograd(
+    block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor, weight: Tensor | None = None
+) -> Tensor:  # fmt: skip
     """The operation in DGL's operators, differentiable; see ``GatOperation``."""
     if not block.num_edges:
         return z.new_zeros(block.num_dst, z.shape[1]) + 0 * (z.sum() + el.sum() + er.sum())  # keeps the exchange in the graph
     raw = import_dgl().ops.u_add_v(whole_attention_graph(block), el, er)
-    return attend(block, attention, z, leaky_relu(raw, attention.negative_slope))
+    return attend(block, attention, z, leaky_relu(raw, attention.negative_slope), weight)

@@ -21,19 +21,20 @@ class DglGatV2(GatV2Operation):
     destination_records = staticmethod(destination_records)
 
     def forward(
-        self, block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, running: RunningSoftmax
-    ) -> None:
+        self, block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, running: RunningSoftmax, *,
+        weight: Tensor | None = None,
+    ) -> None:  # fmt: skip
         if not block.num_edges:
             return
         graphs = attention_graphs(block)
         with torch.no_grad():
             active = import_dgl().ops.u_add_v(graphs.forward, z, graphs.rows(x))
             leaky_relu(active, attention.negative_slope, inplace=True)
-            fold_scores(block, graphs, attention, z, attention.by_head(active.mul_(att)).sum(2), running)
+            fold_scores(block, graphs, attention, z, attention.by_head(active.mul_(att)).sum(2), running, weight)
 
     def backward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, records: Tensor, grad: Tensor,
-        d_z: Tensor | None, d_x: Tensor, d_att: Tensor,
+        d_z: Tensor | None, d_x: Tensor, d_att: Tensor, *, weight: Tensor | None = None,
     ) -> None:  # fmt: skip
         if not block.num_edges:
             zero(d_z)
@@ -44,7 +45,7 @@ class DglGatV2(GatV2Operation):
             u = ops.u_add_v(graphs.forward, z, graphs.rows(x))
             active = leaky_relu(u, attention.negative_slope)
             scores = attention.by_head(active * att).sum(2)
-            dropped, d_scores = score_gradients(block, graphs, attention, z, scores, own, graphs.rows(grad))
+            dropped, d_scores = score_gradients(block, graphs, attention, z, scores, own, graphs.rows(grad), weight)
             wide = d_scores.repeat_interleave(att.numel() // attention.heads, dim=1)
             d_att += active.mul_(wide).sum(0)
             d_u = wide.mul_(att)
@@ -55,9 +56,11 @@ class DglGatV2(GatV2Operation):
                 d_z += ops.copy_e_sum(graphs.backward, d_u)
 
 
-def gatv2_autograd(block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor) -> Tensor:
+def gatv2_autograd(
+    block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, weight: Tensor | None = None
+) -> Tensor:  # fmt: skip
     """The operation in DGL's operators, differentiable; see ``GatV2Operation``."""
     if not block.num_edges:
         return z.new_zeros(block.num_dst, z.shape[1]) + 0 * (z.sum() + x.sum() + att.sum())
     active = leaky_relu(import_dgl().ops.u_add_v(whole_attention_graph(block), z, x), attention.negative_slope)
-    return attend(block, attention, z, attention.by_head(active * att).sum(2))
+    return attend(block, attention, z, attention.by_head(active * att).sum(2), weight)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,24 +18,25 @@ from sargnn.kernels.operations import GatOperation
 
 
 class FusedGat(GatOperation):
-    """Nothing of size edges x heads is stored: weights are computed again in backward, and dropped again."""
+    """Nothing of size edges x heads is stored: coefficients are computed again in backward, dropped and weighted again."""
 
     samples = staticmethod(gat_loops.samples)
     destination_records = staticmethod(destination_records)
 
     def forward(
-        self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor, running: RunningSoftmax
-    ) -> None:
+        self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor, running: RunningSoftmax, *,
+        weight: Tensor | None = None,
+    ) -> None:  # fmt: skip
         if block.num_edges:
             gat_loops.fold_attention(
                 chunks_of_block(block, "forward"), listed_rows(block), block.indptr.numpy(), block.src.numpy(),
-                numpy_of(z), numpy_of(el), numpy_of(er), *attention_numbers(block, attention, z),
+                numpy_of(z), numpy_of(el), numpy_of(er), *attention_numbers(block, attention, z), edge_weights(weight, z),
                 numpy_of(running.out), numpy_of(running.max_score), numpy_of(running.denominator),
             )  # fmt: skip
 
     def backward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, records: Tensor, grad: Tensor,
-        d_z: Tensor | None, d_el: Tensor | None, d_er: Tensor,
+        d_z: Tensor | None, d_el: Tensor | None, d_er: Tensor, *, weight: Tensor | None = None,
     ) -> None:  # fmt: skip
         if d_z is None or d_el is None:
             d_z, d_el = torch.empty_like(z), torch.empty_like(el)
@@ -44,9 +46,11 @@ class FusedGat(GatOperation):
             return
         bounds = lanes_of_block(block, "backward")
         lanes = _lanes(d_er, len(bounds) - 1)
+        by_source = None if weight is None else block.by_source(weight)
         gat_loops.write_attention_gradients(
             bounds, block.t_indptr.numpy(), block.t_dst.numpy(), numpy_of(z), numpy_of(el), numpy_of(records),
-            numpy_of(grad), *attention_numbers(block, attention, z), numpy_of(d_z), numpy_of(d_el), numpy_of(lanes),
+            numpy_of(grad), *attention_numbers(block, attention, z), edge_weights(by_source, z), numpy_of(d_z), numpy_of(d_el),
+            numpy_of(lanes),
         )  # fmt: skip
         _add_lanes(d_er, lanes)
 
@@ -56,6 +60,14 @@ def attention_numbers(block: EdgeBlock, attention: Attention, like: Tensor) -> t
     number = numpy_of(like).dtype.type
     ids = (block.src_ids.numpy(), block.dst_ids.numpy())
     return (number(attention.negative_slope), attention.heads, *ids, words_of(attention.draw), number(attention.scale))
+
+
+def edge_weights(weight: Tensor | None, like: Tensor) -> np.ndarray:
+    """Edges' weights as the compiled loops take them: empty for ones."""
+    if weight is None:
+        return np.empty(0, numpy_of(like).dtype)
+    assert weight.dtype == like.dtype
+    return numpy_of(weight)
 
 
 def _lanes(total: Tensor, count: int) -> Tensor:

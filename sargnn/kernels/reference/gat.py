@@ -18,19 +18,20 @@ class ReferenceGat(GatOperation):
     destination_records = staticmethod(destination_records)
 
     def forward(
-        self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor, running: RunningSoftmax
-    ) -> None:
+        self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor, running: RunningSoftmax, *,
+        weight: Tensor | None = None,
+    ) -> None:  # fmt: skip
         src, dst = ends_of(block)
-        fold_scores(block, attention, z, leaky_relu(el[src] + er[dst], attention.negative_slope), running)
+        fold_scores(block, attention, z, leaky_relu(el[src] + er[dst], attention.negative_slope), running, weight)
 
     def backward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, records: Tensor, grad: Tensor,
-        d_z: Tensor | None, d_el: Tensor | None, d_er: Tensor,
+        d_z: Tensor | None, d_el: Tensor | None, d_er: Tensor, *, weight: Tensor | None = None,
     ) -> None:  # fmt: skip
         src, dst = ends_of(block)
         raw = el[src] + records[dst, : attention.heads]
         scores = leaky_relu(raw, attention.negative_slope)
-        dropped, d_scores = score_gradients(block, attention, z, scores, records, grad)
+        dropped, d_scores = score_gradients(block, attention, z, scores, records, grad, weight)
         d_scores = torch.where(raw > 0, d_scores, d_scores * attention.negative_slope)
         d_er.index_add_(0, dst, d_scores)
         if d_z is not None and d_el is not None:
@@ -38,7 +39,9 @@ class ReferenceGat(GatOperation):
             d_z.zero_().index_add_(0, src, (dropped[:, :, None] * attention.by_head(grad)[dst]).flatten(1))
 
 
-def gat_autograd(block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor) -> Tensor:
+def gat_autograd(
+    block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor, weight: Tensor | None = None
+) -> Tensor:  # fmt: skip
     """The operation in plain PyTorch, differentiable; see ``GatOperation``."""
     src, dst = ends_of(block)
-    return attend(block, attention, z, leaky_relu(el[src] + er[dst], attention.negative_slope))
+    return attend(block, attention, z, leaky_relu(el[src] + er[dst], attention.negative_slope), weight)

@@ -18,20 +18,21 @@ class ReferenceGatV2(GatV2Operation):
     destination_records = staticmethod(destination_records)
 
     def forward(
-        self, block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, running: RunningSoftmax
-    ) -> None:
+        self, block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, running: RunningSoftmax, *,
+        weight: Tensor | None = None,
+    ) -> None:  # fmt: skip
         src, dst = ends_of(block)
         active = leaky_relu(z[src] + x[dst], attention.negative_slope)
-        fold_scores(block, attention, z, attention.by_head(active * att).sum(2), running)
+        fold_scores(block, attention, z, attention.by_head(active * att).sum(2), running, weight)
 
     def backward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, records: Tensor, grad: Tensor,
-        d_z: Tensor | None, d_x: Tensor, d_att: Tensor,
+        d_z: Tensor | None, d_x: Tensor, d_att: Tensor, *, weight: Tensor | None = None,
     ) -> None:  # fmt: skip
         src, dst = ends_of(block)
         u = z[src] + x[dst]
         active = leaky_relu(u, attention.negative_slope)
-        dropped, d_scores = score_gradients(block, attention, z, attention.by_head(active * att).sum(2), records, grad)
+        dropped, d_scores = score_gradients(block, attention, z, attention.by_head(active * att).sum(2), records, grad, weight)
         wide = d_scores.repeat_interleave(att.numel() // attention.heads, dim=1)
         d_att += (wide * active).sum(0)
         d_u = wide * att
@@ -42,8 +43,10 @@ class ReferenceGatV2(GatV2Operation):
             d_z.zero_().index_add_(0, src, d_u)
 
 
-def gatv2_autograd(block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor) -> Tensor:
+def gatv2_autograd(
+    block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, weight: Tensor | None = None
+) -> Tensor:  # fmt: skip
     """The operation in plain PyTorch, differentiable; see ``GatV2Operation``."""
     src, dst = ends_of(block)
     active = leaky_relu(z[src] + x[dst], attention.negative_slope)
-    return attend(block, attention, z, attention.by_head(active * att).sum(2))
+    return attend(block, attention, z, attention.by_head(active * att).sum(2), weight)

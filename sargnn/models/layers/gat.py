@@ -5,6 +5,7 @@
 
     h'_i = || over heads of softmax-weighted sums of z_j, + b       (the last layer: their mean over heads)
 
+Of a graph with edge weights, as DGL's layers have it: each weighted coefficient times w_e; the softmax does not see w_e.
 Initialised as DGL's ``GATConv`` and ``GATv2Conv``: Glorot normal with ReLU's gain, biases 0. Attention weights are dropped
 after the softmax.
 
@@ -85,7 +86,7 @@ class GatLayer(_AttentiveLayer):
 
     @property
     def reducer(self) -> Reducer:
-        return Gat(self.heads, self.negative_slope)
+        return Gat(self.heads, self.negative_slope, weighted=True)
 
     @property
     def exchanged_widths(self) -> tuple[int, ...]:
@@ -94,7 +95,8 @@ class GatLayer(_AttentiveLayer):
     def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
         """Rows [N, in_width] to rows [M, out_width]."""
         z, el, er = engine.operators.attention_maps(plan, x.joined(), self.linear.weight, self.attn_src, self.attn_dst)
-        (rows,) = engine.aggregate(plan, Gat(self.heads, self.negative_slope, self._draw(engine)), (z, el), (er,))
+        reducer = Gat(self.heads, self.negative_slope, self._draw(engine), weighted=True)
+        (rows,) = engine.aggregate(plan, reducer, (z, el), (er,))
         return self._output(rows)
 
 
@@ -108,7 +110,7 @@ class GatV2Layer(_AttentiveLayer):
 
     @property
     def reducer(self) -> Reducer:
-        return GatV2(self.heads, self.negative_slope)
+        return GatV2(self.heads, self.negative_slope, weighted=True)
 
     @property
     def exchanged_widths(self) -> tuple[int, ...]:
@@ -119,7 +121,7 @@ class GatV2Layer(_AttentiveLayer):
         of_sources = RowMap(self.src.weight, self.src.bias, of_outputs=False)
         of_destinations = RowMap(self.dst.weight, self.dst.bias, of_outputs=True)
         z, own = engine.operators.linears(plan, x.joined(), of_sources, of_destinations)
-        reducer = GatV2(self.heads, self.negative_slope, self._draw(engine))
+        reducer = GatV2(self.heads, self.negative_slope, self._draw(engine), weighted=True)
         (rows,) = engine.aggregate(plan, reducer, (z,), (own,), (self.attn.flatten(),))
         return self._output(rows)
 
