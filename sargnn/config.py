@@ -150,12 +150,14 @@ class DatasetSettings(ABC):
         target: ``FILE.py:NAME`` of a class outside the package that extends this one.
         add_self_loops: give every node exactly one; null: as the model's definition has it.
         task: what the labels are to be read as; null: what they look like.
+        edge_weights: use the graph's, where it has any. The store is the same.
     """
 
     name: str = field(metadata=PLAIN_NAME)
     target: str | None = field(default=None, kw_only=True, metadata=TARGET)
     add_self_loops: bool | None = field(default=None, kw_only=True)
     task: Task | None = field(default=None, kw_only=True)
+    edge_weights: bool = field(default=True, kw_only=True)
 
     reads_target: ClassVar[str] = ""
     """What the target names where that is no class of settings: what the dataset is made by."""
@@ -260,6 +262,7 @@ class OptimConfig:
         warmup: epochs of linear growth before that.
         clip: largest norm of all gradients together; null: no limit.
         label_smoothing: how much of a label's weight is spread over all classes, in the training loss.
+        weight_decay_of: groups of parameters that the model names, each with a weight decay of its own; null: none.
     """
 
     name: Literal["adam", "adamw"]
@@ -271,6 +274,7 @@ class OptimConfig:
     step_factor: float = field(default=0.5, metadata=number(low=0, high=1, open_low=True))
     clip: float | None = field(default=None, metadata=POSITIVE)
     label_smoothing: float = field(default=0.0, metadata=PROBABILITY)
+    weight_decay_of: dict[str, float] | None = field(default=None, metadata=NOT_NEGATIVE)
 
     @property
     def depends_on_epochs(self) -> bool:

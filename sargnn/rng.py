@@ -43,6 +43,7 @@ class Purpose(IntEnum):
     LABELS = 6
     SPLIT = 7
     CONTENT = 8
+    EDGE_DROPOUT = 9
 
 
 @dataclass(frozen=True)

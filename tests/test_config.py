@@ -56,18 +56,20 @@ def test_every_option_of_every_group_parses() -> None:
         ("world=-2", ["world", "at least 1"]),
         ("world=2.5", ["world", "whole number"]),
         ("model.dropout=1", ["model.dropout", "less than 1"]),
-        ("model.norm=layer", ["model.norm", "batch, none"]),
+        ("model.norm=group", ["model.norm", "batch, layer, none"]),
         ("model.hidden=many", ["model.hidden", "whole number"]),
         ("seed=4294967296", ["seed"]),
         ("+model.hiden=3", ["model.hiden", "model.hidden"]),
         ("+wrld=3", ["wrld", "world"]),
         ("+partitioner.file=x.npy", ["reads no file", "partitioner=metis", "partitioner=given"]),
         ("partitioner.name=given", ["'partitioner.file' must name", "FILE.npy"]),
+        ("optim.weight_decay_of.first=-1", ["optim.weight_decay_of.first", "at least 0"]),
+        ("model.num_layers=256 model=gcnii", ["model.num_layers", "at most 255"]),
     ],
 )
 def test_wrong_values(override: str, words: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
-        config(override)
+        config(*override.split())
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
@@ -82,7 +84,15 @@ def test_config_hash_covers_what_decides_the_losses() -> None:
     base = config()
     for same in ("world=8", "mode=one_shot", "kernel=dgl", "partitioner=random", "threads=1", "run_name=x", "comm.timeout_s=9"):
         assert config(same).config_hash == base.config_hash, same
-    for other in ("seed=1", "model.hidden=8", "optim.lr=0.1", "epochs=7", "precision=fp64", "dataset.homophily=0.5"):
+    for other in (
+        "seed=1",
+        "model.hidden=8",
+        "optim.lr=0.1",
+        "epochs=7",
+        "precision=fp64",
+        "dataset.homophily=0.5",
+        "optim.weight_decay_of.first=0.1",
+    ):
         assert config(other).config_hash != base.config_hash, other
 
 
@@ -114,9 +124,12 @@ HASHES = {
     "smooth=cs": "89c166dea9577d99",
     "dataset.add_self_loops=true": "908be316cc8921f4",
     "model=gcn dataset.add_self_loops=false": "c9258329f12e62bc",
+    "dataset.edge_weights=true": "89c166dea9577d99",
+    "dataset.edge_weights=false": "3413feaf57b13dce",
     "experiment=products_gat": "b55413857b8590dd",
     "experiment=mag_rgcn": "94299a45cb33ec54",
     "optim.label_smoothing=0.1 optim.warmup=3": "cfd7609fdea0f409",
+    "optim.weight_decay_of=null": "89c166dea9577d99",
     "world=9 mode=one_shot kernel=dgl partitioner=range comm.timeout_s=5 device=cpu": "89c166dea9577d99",
     "partitioner=given partitioner.file=x.npy": "89c166dea9577d99",
     "model=custom model.target=package.module:Model model.content=0123456789abcdef": "64e4c0ef9fc09472",
@@ -192,17 +205,21 @@ def test_what_is_known_of_each_model() -> None:
 
     operations = {name: model(f"model={name}").operations for name in MODELS}
     assert operations == {
-        "sage": ("sum",), "gcn": ("sum",), "gat": ("gat",), "rgcn": ("sum",), "mlp": (), "linear": (),
+        "sage": ("sum",), "gcn": ("sum",), "gat": ("gat",), "sgc": ("sum",), "appnp": ("sum",), "gcnii": ("sum",),
+        "gin": ("sum",),
+        "rgcn": ("sum",), "mlp": (), "linear": (),
         "label_propagation": ("sum",), "custom": ("sum",),
     }  # fmt: skip
     assert model("model.aggregator=max").operations == ("max",) and model("model=gat", "model.v2=true").operations == ("gatv2",)
-    assert [name for name in MODELS if model(f"model={name}").adds_self_loops] == ["gat", "gcn"]
+    assert [name for name in MODELS if model(f"model={name}").adds_self_loops] == ["gat", "gcn", "sgc", "appnp", "gcnii"]
     assert [name for name in MODELS if not model(f"model={name}").trains] == ["label_propagation"]
     assert [name for name in MODELS if not model(f"model={name}").has_embeddings] == ["linear", "label_propagation", "custom"]
     assert model("model=custom").draws_by_id and model("model=custom").norms_over_rows
     assert not model("model.dropout=0").draws_by_id and model("model.dropout=0", "model.input_dropout=0.1").draws_by_id
     assert model("model=gat", "model.dropout=0", "model.attn_dropout=0.1").draws_by_id
     assert not model("model=gat", "model.dropout=0").draws_by_id
+    assert not model("model=sgc").draws_by_id and model("model=sgc", "model.input_dropout=0.1").draws_by_id
+    assert model("model=appnp", "model.dropout=0", "model.edge_dropout=0.1").draws_by_id
 
 
 CRAFTED: dict[str, str | bytes] = {

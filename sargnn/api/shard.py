@@ -28,6 +28,7 @@ from sargnn.errors import ConfigError, SargnnError
 from sargnn.launch.env import kernels_are_compiled, numba_cache_dir
 from sargnn.models.base import LayerInput, Model
 from sargnn.models.inputs import GraphShape
+from sargnn.partition.cut import without_weights
 from sargnn.partition.store import open_part, partition_info
 from sargnn.rng import Purpose
 from sargnn.shards.graph import WorkerGraph, find_labelled
@@ -152,7 +153,9 @@ class GraphShard:
             seed=config.seed, device=device, dtype=dtype, cache_static=False,
         )  # fmt: skip
         info = partition_info(partition)
-        self.part: Part = open_part(info.path, group.rank)
+        part = open_part(info.path, group.rank)
+        self.part: Part = part if config.dataset.edge_weights else without_weights(part)
+        self._weights = info.weights
         self.num_classes, self.schema = info.num_classes, info.schema
         self.ids = torch.from_numpy(np.array(self.part.node_ids))
         self.labels = torch.from_numpy(np.array(self.part.labels))
@@ -170,6 +173,7 @@ class GraphShard:
             self._graphs[key] = WorkerGraph(
                 self.part, self.engine.exchange, self.engine.mode.layout, add_self_loops=add_self_loops,
                 device=self.engine.device, message_rows=self.config.comm.message_rows, by_relation=by_relation,
+                dtype=self.engine.dtype,
             )  # fmt: skip
         return self._graphs[key]
 
@@ -178,19 +182,23 @@ class GraphShard:
         """All edges that end in own rows; with a self-loop at every node where ``dataset.add_self_loops=true`` says so."""
         return self.graph(add_self_loops=bool(self.config.dataset.add_self_loops)).whole(1).plans[0]
 
-    def sum(self, x: Tensor) -> Tensor:
-        """Over the sources j of each own node's in-edges the sum of their rows: [N, F] from [N, F], differentiable."""
-        return self._reduce("sum", x)
+    def sum(self, x: Tensor, *, weighted: bool = False) -> Tensor:
+        """Over the sources j of each own node's in-edges the sum of their rows: [N, F] from [N, F], differentiable.
 
-    def mean(self, x: Tensor) -> Tensor:
-        """The mean of the same; zeros for a node without in-edges."""
-        return self._reduce("mean", x)
+        Args:
+            weighted: each row times its edge's weight, if the graph has edge weights.
+        """
+        return self._reduce("sum", x, weighted=weighted)
+
+    def mean(self, x: Tensor, *, weighted: bool = False) -> Tensor:
+        """The mean of the same, with weights divided by their sum; zeros for a node without in-edges."""
+        return self._reduce("mean", x, weighted=weighted)
 
     def max(self, x: Tensor) -> Tensor:
         """The largest of the same in each column; zeros for a node without in-edges."""
         return self._reduce("max", x)
 
-    def _reduce(self, name: str, x: Tensor) -> Tensor:
+    def _reduce(self, name: str, x: Tensor, **options: bool) -> Tensor:
         from sargnn.engine.reducers import REDUCERS
         from sargnn.resolve import resolve
 
@@ -201,7 +209,7 @@ class GraphShard:
             raise ConfigError(
                 "The rows are not those of this rank.", given=given, allowed=f"{self.engine.dtype} [{len(self.ids)}, F]"
             )
-        (out,) = self.engine.aggregate(self.plan, resolve("reducer", REDUCERS, name)(), (x,))
+        (out,) = self.engine.aggregate(self.plan, resolve("reducer", REDUCERS, name)(**options), (x,))
         return out
 
     def dropout(self, x: Tensor, p: float, layer: int = 0) -> Tensor:
@@ -218,13 +226,18 @@ class GraphShard:
         Other settings, such as the seed, are those that the shard was made with; self-loops as the model's definition has them.
         """
         from sargnn.training.build import make_model
+        from sargnn.training.edge_weights import check_edge_weights
 
         words = as_words(overrides, settings)
         keys = {word.partition("=")[0] for word in words}
         config = _config_of([*(word for word in self._words if word.partition("=")[0] not in keys), *words])
         widths = tuple(rows.shape[1] for rows in self.part.features)
         labelled = find_labelled(self.part, self.group)
-        shape = GraphShape(self.schema, widths, self.num_classes, task=task_of(self.part.labels.dtype), labelled=labelled)
+        check_edge_weights(config, self._weights)
+        shape = GraphShape(
+            self.schema, widths, self.num_classes, task=task_of(self.part.labels.dtype), labelled=labelled,
+            weighted=self.part.weighted,
+        )  # fmt: skip
         model = make_model(config, shape).to(self.engine.dtype)
         graph = self.graph(add_self_loops=config.add_self_loops, by_relation=model.by_relation)
         return ShardModel(self, model, graph, config.seed)

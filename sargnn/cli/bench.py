@@ -26,13 +26,15 @@ def kernels(line: CommandLine) -> int:
     os.environ.update(worker_environment(config.threads or default_threads(1)))
     from sargnn.bench.kernels import run
     from sargnn.tracking.progress import say
-    from sargnn.tracking.tables import attention_table, kernels_table
+    from sargnn.tracking.tables import attention_table, kernels_table, norms_table
 
     results = run(config)
     if results.sums:
         kernels_table(results.sums)
     if results.attention:
         attention_table(results.attention)
+    if results.norms:
+        norms_table(results.norms)
     say(f"figures and plots: {results.folder}")
     return 0
 

@@ -110,6 +110,9 @@ def _of_edges(found: Findings) -> Iterator[Row]:
         yield "  of these", f"{loops}repeats of another edge {one.repeats:,}"
         if one.with_inverse is not None:
             yield "  with their inverse", f"{'about ' if one.about else ''}{100 * one.with_inverse:.4g}%"
+    if (weights := found.weights) is not None:
+        some = f"{weights.zeros:,} are 0, {weights.negative:,} negative"
+        yield "  weights", f"{weights.smallest:.4g} to {weights.largest:.4g}; {some}"
     if (near := found.homophily) is not None:
         yield "  inside a class", f"{near.same:.1%} of {near.edges:,} between labelled nodes; {near.chance:.1%} by chance"
 

@@ -51,7 +51,8 @@ def main(line: CommandLine) -> int:
         file = store_dir / "assignments" / f"{dataset.name}-w{found.parts.num_parts}.npy"
         _write(file, found.nodes.assignment)
         info = prepare_partition(_partition(dataset, file, found.parts.num_parts, store_dir), dataset)
-    for text in graph_lines(info.num_edges, info.schema, info.feature_widths, info.num_classes):
+    size = info.num_edges, info.schema, info.feature_widths, info.num_classes
+    for text in graph_lines(*size, weighted=info.weights is not None):
         say(text)
     say(_origin(found))
     say(f"{info.dataset_name} by DGL into {info.world}")

@@ -15,11 +15,11 @@ from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, Quote,
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from sargnn.cli.conf_folders import WITH_ARGUMENTS, ConfFolders
+from sargnn.cli.conf_folders import MAPPINGS, ConfFolders
 from sargnn.cli.hydra_settings import refuse_hydra
 from sargnn.errors import ConfigError, nearest
 
-_FREE_KEYS = tuple(f"{group}.args{end}" for group in WITH_ARGUMENTS for end in (".", "="))
+_FREE_KEYS = tuple(f"{key}{end}" for key in MAPPINGS for end in (".", "="))
 _MOST_VALUES = 10_000
 
 

@@ -18,7 +18,8 @@ def main(line: CommandLine) -> int:
     with Steps():
         path = prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes)
     dataset = open_dataset(path, verify=False)
-    lines = graph_lines(dataset.num_edges, dataset.schema, dataset.feature_widths, dataset.num_classes, dataset.task)
+    size = dataset.num_edges, dataset.schema, dataset.feature_widths, dataset.num_classes, dataset.task
+    lines = graph_lines(*size, weighted=dataset.edge_weight is not None)
     say(f"{dataset.name}: {lines[0]}")
     for text in lines[1:]:
         say(text)

@@ -8,14 +8,14 @@ from typing import Any
 
 import yaml
 
-from sargnn.cli.conf_folders import OVERRIDING, WITH_ARGUMENTS, ConfFolders, find_folders
+from sargnn.cli.conf_folders import MAPPINGS, OVERRIDING, ConfFolders, find_folders
 from sargnn.cli.words import words_of
 from sargnn.comparison.settings import defaults_of
 
 _FILLED_IN = ("run_dir", "init_digest")
 """Settings that a new run chooses itself."""
 _VERB = "train"
-_ARGUMENTS = tuple(f"{group}.args." for group in WITH_ARGUMENTS)
+_ARGUMENTS = tuple(f"{key}." for key in MAPPINGS)
 
 
 def command_of(settings: Mapping[str, Any], folders: ConfFolders | None = None) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher, get_close_matches
 
-from sargnn.cli.conf_folders import EXAMPLES, OVERRIDING, WITH_ARGUMENTS, ConfFolders
+from sargnn.cli.conf_folders import EXAMPLES, MAPPINGS, OVERRIDING, WITH_ARGUMENTS, ConfFolders
 from sargnn.cli.verbs import VERBS, Verb
 from sargnn.errors import MOST_SHOWN, ConfigError, nearest
 
@@ -155,7 +155,7 @@ class Known:
 
 def _in_a_file(key: str) -> str:
     """The key that files of options have for it: ``model.args`` for ``model.args.hidden``."""
-    return next((one for group in WITH_ARGUMENTS if key.startswith(f"{(one := f'{group}.args')}.")), key)
+    return next((one for one in MAPPINGS if key.startswith(f"{one}.")), key)
 
 
 def read_known(config: str, overrides: Iterable[str], folders: ConfFolders, own: Iterable[str] = ()) -> Known:

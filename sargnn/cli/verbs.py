@@ -323,10 +323,10 @@ _BENCH = Verb(
     verbs=(
         Verb(
             "bench kernels",
-            "compiled sums and attention against DGL's operators",
+            "compiled sums, attention and norms against other operators",
             usage="[key=value ...] [dataset=option]",
-            text="Compiled sums, means and attention against DGL's operators, interleaved in one process: medians with "
-            "quartiles, JSON, a table, plots.",
+            text="Compiled sums, means and attention against DGL's operators, what stands between layers against PyTorch's, "
+            "interleaved in one process: medians with quartiles, JSON, a table, plots.",
             entry="sargnn.cli.bench:kernels",
             examples=(
                 ("bench kernels", ""),

@@ -123,6 +123,8 @@ def check_form(dataset: Dataset) -> None:
     ]
     if dataset.relation is not None:
         wanted.append(("relation", dataset.relation, np.uint8, (e,)))
+    if dataset.edge_weight is not None:
+        wanted.append(("edge_weight", dataset.edge_weight, np.float32, (e,)))
     for node_type, rows in enumerate(dataset.features):
         width = rows.shape[1] if rows.ndim == 2 else 1
         wanted.append((f"features[{node_type}]", rows, np.float32, (dataset.schema.count(node_type), width)))

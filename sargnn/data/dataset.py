@@ -21,9 +21,12 @@ from sargnn.data.schema import SPLITS as SPLITS
 from sargnn.data.schema import UNLABELLED as UNLABELLED
 from sargnn.data.schema import Schema
 from sargnn.data.store import Store, StoreWriter
+from sargnn.data.weights import Range, check_weights, from_json, to_json
 from sargnn.errors import DataError, StoreError
 
 FORMAT_VERSION = 2
+EDGE_WEIGHT = "edge_weight"
+"""The array of edge weights in a store, which only graphs with weights have."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class Dataset:
         relation: uint8 [E], the relation of each edge; None if there is one only.
         edge_weight: float32 [E], finite, in the order of ``indices``; None: the graph has none.
         content_hash: 16 hex digits; empty for a dataset that is in no store.
+        stored_weights: the smallest and the largest weight, of a dataset in a store that has weights (``data.weights``).
     """
 
     name: str
@@ -56,6 +60,7 @@ class Dataset:
     relation: np.ndarray | None = None
     edge_weight: np.ndarray | None = None
     content_hash: str = ""
+    stored_weights: tuple[float, float] | None = None
 
     @classmethod
     def homogeneous(
@@ -161,20 +166,22 @@ def write_dataset(path: Path, dataset: Dataset, made_by: dict[str, Any]) -> None
 
     Raises:
         DataError: arrays of another form than ``Dataset`` says, numbers out of their range, no training nodes, a node of the
-            split without a label, or features that cannot be trained on.
+            split without a label, features or edge weights that cannot be trained on.
     """
     check_form(dataset)
     check_content(dataset)
     check_split(dataset.name, dataset.labels, dataset.split, dataset.schema)
     check_features(dataset)
+    weights = check_weights(dataset)
     with StoreWriter(path, "dataset", FORMAT_VERSION) as writer:
         for name in ("labels", "split", "indptr", "indices"):
             writer.put(name, getattr(dataset, name))
-        if dataset.relation is not None:
-            writer.put("relation", dataset.relation)
+        for name in ("relation", EDGE_WEIGHT):
+            if (array := getattr(dataset, name)) is not None:
+                writer.put(name, array)
         for node_type, rows in enumerate(dataset.features):
             writer.put(features_name(node_type), rows)
-        describe(writer, dataset.name, dataset.num_classes, dataset.schema, made_by)
+        describe(writer, dataset.name, dataset.num_classes, dataset.schema, made_by, weights)
 
 
 def label_form(dtype: np.dtype, num_classes: int) -> tuple[np.dtype, tuple[int, ...]]:
@@ -189,8 +196,10 @@ def features_name(node_type: int) -> str:
     return f"features/{node_type:02d}"
 
 
-def describe(writer: StoreWriter, name: str, num_classes: int, schema: Schema, made_by: dict[str, Any]) -> None:
-    """Put what is no per-node array into a dataset's store."""
+def describe(
+    writer: StoreWriter, name: str, num_classes: int, schema: Schema, made_by: dict[str, Any], weights: Range | None = None
+) -> None:
+    """Put what is no per-node array into a dataset's store. ``weights``: their range, where there are any."""
     # As arrays too, so that the content hash covers them.
     writer.put("type_offsets", np.array(schema.offsets, np.int64))
     writer.put("relation_ends", np.array([(r.source, r.destination) for r in schema.relations], np.int64))
@@ -201,6 +210,8 @@ def describe(writer: StoreWriter, name: str, num_classes: int, schema: Schema, m
         "made_by": made_by,
         "features_checked": True,
     }
+    if weights is not None:
+        writer.meta["edge_weights"] = to_json(weights)
 
 
 def open_dataset(path: Path, *, verify: bool) -> Dataset:
@@ -221,6 +232,8 @@ def open_dataset(path: Path, *, verify: bool) -> Dataset:
         name, num_classes = store.meta["name"], store.meta["num_classes"]
         if type(name) is not str or type(num_classes) is not int:
             raise TypeError
+        weighted = EDGE_WEIGHT in store.files or "edge_weights" in store.meta
+        weights = from_json(store.meta["edge_weights"]) if weighted else None
     n = schema.num_nodes
     form = label_form(store.dtype("labels"), num_classes)
     indices = store.array("indices", index_dtype(n), (None,))
@@ -236,13 +249,17 @@ def open_dataset(path: Path, *, verify: bool) -> Dataset:
         indptr=store.array("indptr", np.int64, (n + 1,)),
         indices=indices,
         relation=store.array("relation", np.uint8, (len(indices),)) if len(schema.relations) > 1 else None,
+        edge_weight=store.array(EDGE_WEIGHT, np.float32, (len(indices),)) if weights is not None else None,
         content_hash=store.content_hash,
+        stored_weights=weights,
     )
     if verify:
         try:
             check_content(dataset)
             if not store.meta.get("features_checked"):
                 check_features(dataset)
+            if check_weights(dataset) != weights:
+                raise DataError(f"The dataset '{name}' has edge weights of another range than its manifest says.")
         except DataError as error:
             raise StoreError(f"The store '{path}' cannot be used. {error}") from error
     return dataset

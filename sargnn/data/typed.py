@@ -24,16 +24,18 @@ class Edges:
     Attributes:
         relation: the types (indices) of the ends, and the name.
         sources, destinations: integers [E of the relation], numbers within their types.
+        weights: float32 [E of the relation]; None: it has none.
     """
 
     relation: Relation
     sources: np.ndarray
     destinations: np.ndarray
+    weights: np.ndarray | None = None
 
     def inverse(self) -> Edges:
-        """The same edges turned round, as a relation of its own: ``rev_NAME``."""
+        """The same edges turned round with the same weights, as a relation of its own: ``rev_NAME``."""
         source, name, destination = self.relation
-        return Edges(Relation(destination, f"rev_{name}", source), self.destinations, self.sources)
+        return Edges(Relation(destination, f"rev_{name}", source), self.destinations, self.sources, self.weights)
 
 
 def typed_dataset(
@@ -50,6 +52,7 @@ def typed_dataset(
 
     Args:
         features: per type float32 [nodes of the type, F], F = 0 without features.
+        relations: where some have weights, the edges of the others get 1.
         labelled: the type that has labels. labels: of any task (``data.labels``), split: uint8, of its nodes.
 
     Raises:
@@ -67,6 +70,10 @@ def typed_dataset(
     indptr, second = group_by(destination[order], n)
     order = order[second]
     index_type = np.int32 if n < 2**31 else np.int64
+    weights = None
+    if any(edges.weights is not None for edges in relations):
+        each = [np.ones(len(one.sources), np.float32) if one.weights is None else one.weights for one in relations]
+        weights = np.concatenate(each)[order]
     labels = labels.astype(np.int64) if labels.ndim == 1 else labels
     all_labels, all_split = blank_labels(n, labels), np.zeros(n, np.uint8)
     own = slice(offsets[labelled], offsets[labelled + 1])
@@ -81,6 +88,7 @@ def typed_dataset(
         indptr=indptr,
         indices=source[order].astype(index_type),
         relation=relation[order] if len(relations) > 1 else None,
+        edge_weight=weights,
     )
 
 
@@ -92,7 +100,8 @@ def homogenize(dataset: Dataset) -> Dataset:
     """The same nodes and edges without types.
 
     A type without features gets, node by node, the mean features of its neighbours (along edges in both directions) in the
-    types that have them; types further away follow hop by hop. A node without such neighbours gets zeros.
+    types that have them; types further away follow hop by hop. A node without such neighbours gets zeros. Edge weights stay
+    as they are, and this mean does not see them.
 
     Raises:
         DataError: types with features of different widths, or none with features.
@@ -133,5 +142,6 @@ def homogenize(dataset: Dataset) -> Dataset:
             features[own], known[own] = rows, True
             waiting.remove(t)
     return Dataset.homogeneous(
-        dataset.name, dataset.num_classes, features, dataset.labels, dataset.split, dataset.indptr, dataset.indices
-    )
+        dataset.name, dataset.num_classes, features, dataset.labels, dataset.split, dataset.indptr, dataset.indices,
+        dataset.edge_weight,
+    )  # fmt: skip

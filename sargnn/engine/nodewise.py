@@ -25,6 +25,7 @@ from torch.autograd.function import once_differentiable
 from sargnn.comm.group import Group
 from sargnn.engine.activations import ACTIVATION_CODES
 from sargnn.engine.rebuild import rebuilt_by
+from sargnn.engine.row_norm import type_runs
 from sargnn.engine.workspace import Workspace
 from sargnn.profile import NODEWISE
 from sargnn.rng import Draw, Purpose
@@ -47,7 +48,7 @@ class Norm:
     @property
     def runs(self) -> list[tuple[int, slice]]:
         """The types that have rows here, with their rows."""
-        return [(t, slice(a, b)) for t, (a, b) in enumerate(zip(self.bounds, self.bounds[1:], strict=False)) if a < b]
+        return type_runs(self.bounds)
 
 
 class _Fused(torch.autograd.Function):
@@ -77,7 +78,7 @@ class _Fused(torch.autograd.Function):
             for t, rows in norm.runs:
                 found = norm_act_drop_backward(
                     grad[rows].numpy(), x[rows].numpy(), slope[t].numpy(), shift[t].numpy(), mean[t].numpy(),
-                    inv_std[t].numpy(), ACTIVATION_CODES[ctx.activation], ctx.ids[rows].numpy(), _words(ctx.draw, x),
+                    inv_std[t].numpy(), ACTIVATION_CODES[ctx.activation], ctx.ids[rows].numpy(), words_of(ctx.draw, x),
                     d_x[rows].numpy(),
                 )  # fmt: skip
                 for total, one in zip(sums, found, strict=True):
@@ -108,12 +109,12 @@ def _pass(
         for t, rows in norm.runs:
             norm_act_drop(
                 x.detach()[rows].numpy(), slope[t].numpy(), shift[t].numpy(), ACTIVATION_CODES[activation],
-                ids[rows].numpy(), *_words(draw, x), out[rows].numpy(),
+                ids[rows].numpy(), *words_of(draw, x), out[rows].numpy(),
             )  # fmt: skip
     return out
 
 
-def _words(draw: Draw | None, like: Tensor) -> tuple[Any, ...]:
+def words_of(draw: Draw | None, like: Tensor) -> tuple[Any, ...]:
     """A draw as the compiled loops take it: seed, epoch, tag, threshold, what kept elements are multiplied with."""
     if draw is None:
         draw = Draw(0, 0, Purpose.DROPOUT, 0, 0.0)

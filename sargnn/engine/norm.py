@@ -23,11 +23,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sargnn.comm.group import Group
 from sargnn.engine.nodewise import Norm, norm_act_drop
 from sargnn.engine.pool import Pool
+from sargnn.engine.row_norm import RowNorm
 from sargnn.engine.workspace import Workspace
 from sargnn.profile import NODEWISE
 from sargnn.rng import Draw
@@ -164,7 +165,7 @@ def _map(weight: Tensor, bias: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
     return slope, bias.view_as(norm.mean) - norm.mean * slope
 
 
-class DistributedBatchNorm(nn.Module):
+class DistributedBatchNorm(RowNorm):
     """``torch.nn.BatchNorm1d`` over the rows of all workers: same parameters, buffers, momentum and eps.
 
     Args:
@@ -176,13 +177,15 @@ class DistributedBatchNorm(nn.Module):
     running_var: Tensor
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, num_types: int = 1) -> None:
-        super().__init__()
+        super().__init__(num_features, num_types)
         self.eps, self.momentum = eps, momentum
-        shape = (num_features,) if num_types == 1 else (num_types, num_features)
-        self.weight = nn.Parameter(torch.ones(shape))
-        self.bias = nn.Parameter(torch.zeros(shape))
-        self.register_buffer("running_mean", torch.zeros(shape))
-        self.register_buffer("running_var", torch.ones(shape))
+        self.register_buffer("running_mean", torch.zeros_like(self.bias))
+        self.register_buffer("running_var", torch.ones_like(self.weight))
+
+    @property
+    def fuses(self) -> bool:
+        """Not with running statistics under autograd: the compiled backward pass knows batch statistics only."""
+        return self.training or not torch.is_grad_enabled()
 
     def statistics(self, x: Tensor, group: Group, bounds: tuple[int, ...] | None = None, *, fused: bool = False) -> Norm:
         """What ``x`` [N, F] is normalised with. In training every rank must call it, also one without rows.
@@ -200,7 +203,6 @@ class DistributedBatchNorm(nn.Module):
         return batch_statistics(x, group, bounds, self.eps, running, self.momentum, fused=fused)
 
     def forward(self, x: Tensor, group: Group, bounds: tuple[int, ...] | None = None) -> Tensor:
-        """Normalise ``x`` [N, F] in PyTorch's own operators."""
         norm = self.statistics(x, group, bounds)
         if not self.training:
             slope, shift = _map(self.weight, self.bias, norm)
@@ -211,6 +213,6 @@ class DistributedBatchNorm(nn.Module):
         self, work: Workspace, x: Tensor, group: Group, activation: str, ids: Tensor, draw: Draw | None,
         bounds: tuple[int, ...] | None = None,
     ) -> Tensor:  # fmt: skip
-        """Normalise, activate and drop ``x`` [N, F] in one compiled pass (CPU); see ``engine.nodewise``."""
+        """See ``RowNorm`` and ``engine.nodewise``."""
         norm = self.statistics(x, group, bounds, fused=True)
         return norm_act_drop(work, x, self.weight, self.bias, norm, activation, ids, draw, group)

@@ -3,8 +3,6 @@
     y_i = own_i + sum over relations r of c_r,i s_r,i W_r          c_r,i = 1 / |N_r(i)|
     d own = g        d W_r = s_r^T (c_r g)        d s_r = (c_r g) W_r^T
 
-Of a graph with edge weights |N_r(i)| is their sum (``LayerPlan.relation_scale``).
-
 Letters: M output rows, M_r output rows of relation r's destination type, R relations.
 """
 
@@ -33,7 +31,7 @@ class _AddMapped(torch.autograd.Function):
         ctx.save_for_backward(weights, *sums)
         with profile.span(LINEAR):
             for r, table in enumerate(sums):
-                out, scale = own[plan.out_of(r)], plan.relation_scale(r, own.dtype, weighted=True)
+                out, scale = own[plan.out_of(r)], plan.relation_scale(r, own.dtype)
                 for rows in _chunks(len(table)):
                     out[rows].addmm_(table[rows] * scale[rows, None], weights[r])
         return own
@@ -48,7 +46,7 @@ class _AddMapped(torch.autograd.Function):
         with ctx.profile.span(LINEAR):
             for r, table in enumerate(sums):
                 wanted = ctx.needs_input_grad[4 + r]
-                d_out, scale = grad[plan.out_of(r)], plan.relation_scale(r, grad.dtype, weighted=True)
+                d_out, scale = grad[plan.out_of(r)], plan.relation_scale(r, grad.dtype)
                 for rows in _chunks(len(table)):
                     scaled = d_out[rows] * scale[rows, None]
                     d_weights[r].addmm_(table[rows].T, scaled)

@@ -5,6 +5,7 @@ Letters: S source rows, M destination rows, A destination rows with an edge in t
 
 from __future__ import annotations
 
+from copy import copy
 from functools import cached_property
 from typing import Any
 
@@ -94,6 +95,35 @@ class EdgeBlock:
         counts = (self.indptr[1:] - self.indptr[:-1]).long()
         listed = torch.arange(self.num_dst, device=self.src.device) if self.dst_rows is None else self.dst_rows.long()
         return torch.repeat_interleave(listed, counts)
+
+
+def keep_edges(block: EdgeBlock, kept: Tensor) -> EdgeBlock:
+    """The block of some of the edges, between the same rows.
+
+    Args:
+        kept: bool [E], in the order of ``block.src``.
+    """
+    some = copy(block)
+    some.cache = {}
+    for derived in ("t_edge", "t_weight"):
+        some.__dict__.pop(derived, None)
+    some.src = block.src[kept]
+    some.weight = None if block.weight is None else block.weight[kept]
+    counts = _counts_between(block.indptr, kept)
+    listed = counts > 0
+    rows = block.dst_rows if block.dst_rows is not None else torch.arange(block.num_dst, dtype=torch.int32, device=kept.device)
+    some.dst_rows = None if bool(listed.all()) and block.dst_rows is None else rows[listed]
+    some.indptr = _offsets(counts[listed])
+    by_source = kept[block.t_edge]
+    some.t_dst, some.t_indptr = block.t_dst[by_source], _offsets(_counts_between(block.t_indptr, by_source))
+    return some
+
+
+def _counts_between(indptr: Tensor, kept: Tensor) -> Tensor:
+    """How many are kept in each run ``[indptr[i], indptr[i + 1])``, int64."""
+    before = torch.zeros(len(kept) + 1, dtype=torch.int64, device=kept.device)
+    torch.cumsum(kept, 0, out=before[1:])
+    return before[indptr[1:].long()] - before[indptr[:-1].long()]
 
 
 def _offsets(counts: Tensor) -> Tensor:

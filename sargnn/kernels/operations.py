@@ -6,7 +6,6 @@ j -> i.
 
 from __future__ import annotations
 
-import inspect
 from abc import abstractmethod
 from typing import ClassVar
 
@@ -107,17 +106,12 @@ class MaxOperation(Operation):
 class AttentionOperation(Operation):
     """What both scorings share: a softmax over each destination's edges that goes on from block to block.
 
-    ``weight`` is [E], w_e in the order of ``block.src`` and of the rows' dtype: what multiplies an edge's coefficient after the
-    softmax and its dropout; ones if not given. With a the softmax and r dropout's factor,
-
-        out_i = sum of r a w_e z_j        delta_i = <g_i, out_i>
-        d e = a (r w_e <g_i, z_j> - delta_i)        d z_j += r a w_e g_i
+    Attributes:
+        takes_weights: whether ``forward`` and ``backward`` take ``weight`` [E], in the order of ``block.src`` and of the rows'
+            dtype: what each edge's coefficient is multiplied with after softmax and dropout. The softmax does not see it.
     """
 
-    @property
-    def takes_weights(self) -> bool:
-        """Whether it has the argument ``weight``; a kernel from outside of the package need not."""
-        return "weight" in inspect.signature(self.forward).parameters
+    takes_weights: ClassVar[bool] = False
 
     @abstractmethod
     def destination_records(self, er: Tensor | None, running: RunningSoftmax, grad: Tensor) -> Tensor:

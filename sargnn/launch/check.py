@@ -84,7 +84,9 @@ def _check_task(config: RunConfig, task: Task) -> None:
 
 
 def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) -> None:
-    """The model, the metric, early stopping and Correct & Smooth can work on the graph; called before it is partitioned.
+    """The model, the metric, early stopping and Correct & Smooth can work on the graph and its edge weights.
+
+    Called before it is partitioned.
 
     Args:
         begins: the run has no checkpoint of its own; then the parameters that ``init_from`` names fit, too.
@@ -95,16 +97,20 @@ def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) 
     import numpy as np
 
     from sargnn.data.dataset import SPLITS, open_dataset
+    from sargnn.data.weights import weight_range
     from sargnn.models.inputs import GraphShape
     from sargnn.training.build import label_columns, make_model
+    from sargnn.training.edge_weights import check_edge_weights, uses_edge_weights
     from sargnn.training.start_from import check_start
 
     dataset = open_dataset(dataset_path, verify=False)
     schema = dataset.schema
     _check_task(config, dataset.task)
+    check_edge_weights(config, weight_range(dataset))
+    weighted = dataset.edge_weight is not None and uses_edge_weights(config)
     columns = label_columns(config, dataset.num_classes)
     labelled = int(schema.types_of(np.argmax(np.asarray(dataset.split) > 0, keepdims=True))[0]) if schema.typed else 0
-    shape = GraphShape(schema, dataset.feature_widths, dataset.num_classes, columns, dataset.task, labelled)
+    shape = GraphShape(schema, dataset.feature_widths, dataset.num_classes, columns, dataset.task, labelled, weighted)
     model = make_model(config, shape)
     for line in model.remarks():
         say(f"model: {line}")

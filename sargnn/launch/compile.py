@@ -16,10 +16,10 @@ def warm_up() -> None:
 
     from sargnn import rng
     from sargnn.comm import rows
-    from sargnn.kernels.fused import destination_records, edge_dropout, edge_loops, nodewise_loops
+    from sargnn.kernels.fused import destination_records, edge_dropout, edge_loops, layer_norm_loops, nodewise_loops
     from sargnn.kernels.fused.kernel import FusedKernel
 
-    compiled: list[Any] = [rng, rows, nodewise_loops, edge_dropout, edge_loops, destination_records]
+    compiled: list[Any] = [rng, rows, nodewise_loops, layer_norm_loops, edge_dropout, edge_loops, destination_records]
     compiled += [FusedKernel().operation(name) for name in FusedKernel.operations]
     for part in compiled:
         for dtype in (torch.float32, torch.float64):

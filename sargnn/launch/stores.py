@@ -48,8 +48,11 @@ def prepare_stores(wanted: PartitionConfig, check_graph: Callable[[Path], None])
         check_graph(dataset_path)
         info = prepare_partition(wanted, dataset_path)
     stats = dataclasses.asdict(info.stats)
-    for line in graph_lines(info.num_edges, info.schema, info.feature_widths, info.num_classes, info.task):
+    size = info.num_edges, info.schema, info.feature_widths, info.num_classes, info.task
+    for line in graph_lines(*size, weighted=info.weights is not None):
         say(f"  {line}")
+    if info.weights is not None and not wanted.dataset.edge_weights:
+        say("  its edge weights are not used: dataset.edge_weights=false")
     say(f"partition by {wanted.partitioner.name} into {wanted.world}")
     for line in partition_lines(stats):
         say(line)

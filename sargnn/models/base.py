@@ -18,6 +18,7 @@ from sargnn.engine.rebuild import self_rows
 from sargnn.messages.places import Places
 from sargnn.messages.stock_calls import Observe
 from sargnn.models.inputs import GraphShape, Inputs
+from sargnn.rng import Purpose
 from sargnn.shards.plan import LayerPlan
 
 
@@ -28,10 +29,12 @@ class LayerInput:
     Attributes:
         rows: [N, F].
         labels: [N, C], further columns, without gradient. They change every epoch, also where ``rows`` are constant.
+        initial: [N, hidden], what the first layer of a stack gave, activated and not dropped, for layers that read it.
     """
 
     rows: Tensor
     labels: Tensor | None = None
+    initial: Tensor | None = None
 
     @property
     def blocks(self) -> list[Tensor]:
@@ -49,7 +52,18 @@ class LayerInput:
     def fork(self, engine: Engine) -> tuple[LayerInput, LayerInput]:
         """The same for each of two readers."""
         one, other = engine.operators.fork(self.rows)
-        return LayerInput(one, self.labels), LayerInput(other, self.labels)
+        return LayerInput(one, self.labels, self.initial), LayerInput(other, self.labels, self.initial)
+
+    def prepared(self, engine: Engine, plan: LayerPlan, *, constant: bool, p: float) -> LayerInput:
+        """A model's input as its first layer reads it: labels apart from constant rows or joined to them, and dropped.
+
+        Args:
+            constant: whether the first layer takes its rows for constant; not where they are dropped. p: of input dropout.
+        """
+        x = self if constant and engine.splits_columns else LayerInput(self.joined())
+        if not p:
+            return x
+        return LayerInput(engine.operators.dropout(x.joined(), plan.node_ids, engine.draw(Purpose.INPUT_DROPOUT, 0, p)))
 
 
 class Model(nn.Module, ABC):
@@ -90,6 +104,10 @@ class Model(nn.Module, ABC):
     def calls(self) -> list[str]:
         """Lines for the log: what each call in the user's own code has become so far."""
         return []
+
+    def decay_groups(self) -> dict[str, list[nn.Parameter]]:
+        """Groups of parameters that may have a weight decay of their own, by name. No parameter is in two of them."""
+        return {}
 
     def prepare(self, engine: Engine, plans: Sequence[LayerPlan]) -> None:  # noqa: B027 - many decide nothing
         """Decide what depends on the plans, before they are first used; all workers must call it together."""

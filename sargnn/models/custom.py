@@ -62,6 +62,10 @@ class Custom(ModelSettings):
         return ("sum",)
 
     @property
+    def no_weights(self) -> None:
+        return None
+
+    @property
     def draws_by_id(self) -> bool:
         return True
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
+from sargnn.config import RunConfig
+from sargnn.errors import ConfigError
 from sargnn.fields import AT_LEAST_ONE, FRACTION, PROBABILITY
 from sargnn.models.settings import StackSettings
 
@@ -22,6 +24,11 @@ class Gat(StackSettings):
         attn_dropout: of attention weights.
         negative_slope: of the scores' LeakyReLU.
         v2: score as GATv2 does.
+        linear_residual: every layer, the last too, adds a linear map of its own input, per head.
+        attn_dst: scores have a part of the destination.
+        symmetric_norm: rows are divided by the root of their out-degree, outputs multiplied by that of their in-degree: with
+            equal attention to all neighbours this is GCN's normalisation.
+        edge_dropout: of edges, which then take no part in the softmax, another draw in each layer.
     """
 
     heads: int = field(metadata=AT_LEAST_ONE)
@@ -29,6 +36,10 @@ class Gat(StackSettings):
     attn_dropout: float = field(metadata=PROBABILITY)
     negative_slope: float = field(metadata=FRACTION)
     v2: bool
+    linear_residual: bool = False
+    attn_dst: bool = True
+    symmetric_norm: bool = False
+    edge_dropout: float = field(default=0.0, metadata=PROBABILITY)
 
     adds_self_loops: ClassVar[bool] = True
 
@@ -42,7 +53,15 @@ class Gat(StackSettings):
 
     @property
     def draws_by_id(self) -> bool:
-        return super().draws_by_id or bool(self.attn_dropout)
+        return super().draws_by_id or bool(self.attn_dropout or self.edge_dropout)
+
+    def check(self, run: RunConfig) -> None:
+        for name in ("attn_dst", "symmetric_norm"):
+            if self.v2 and getattr(self, name) != getattr(Gat, name):
+                raise ConfigError(
+                    f"'model.{name}' is defined for GAT's scores, not for GATv2's.",
+                    given=f"model.v2=true model.{name}={str(getattr(self, name)).lower()}", allowed="model.v2=false",
+                )  # fmt: skip
 
     def build(self, shape: GraphShape) -> Stack:
         from sargnn.models.layers.gat import build

@@ -22,7 +22,7 @@ class StackSettings(ModelSettings, ABC):
 
     hidden: int = field(metadata=AT_LEAST_ONE)
     num_layers: int = field(metadata=number(low=1, high=256))
-    norm: Literal["batch", "none"]
+    norm: Literal["batch", "layer", "none"]
     activation: Literal["relu", "elu"]
     residual: bool
     dropout: float = field(metadata=PROBABILITY)

@@ -4,6 +4,8 @@
     h_l = dropout(activation(norm(layer_l(h_(l-1)) + residual_l(h_(l-1)))))      l = 1 .. L - 1
     logits = layer_L(h_(L-1))
 
+Layers that say so read also what the first layer gave, activated and not dropped (``LayerInput.initial``).
+
 Letters: N input rows, M output rows, F features, C classes, L layers.
 """
 
@@ -17,13 +19,18 @@ import torch
 from torch import Tensor, nn
 
 from sargnn.engine.aggregate import Engine
+from sargnn.engine.layer_norm import LayerNorm
 from sargnn.engine.norm import DistributedBatchNorm
 from sargnn.engine.reducers.base import Reducer
+from sargnn.engine.row_norm import RowNorm
 from sargnn.models.base import LayerInput, Model
 from sargnn.models.inputs import GraphShape, Inputs
 from sargnn.models.settings import StackSettings
 from sargnn.rng import Purpose
 from sargnn.shards.plan import LayerPlan
+
+NORMS: dict[str, type[RowNorm]] = {"batch": DistributedBatchNorm, "layer": LayerNorm}
+"""What stands between two layers, beside no norm at all."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,10 @@ class GraphLayer(nn.Module, ABC):
     """Whether it aggregates at all."""
     reads_blocks: bool = False
     """Whether it maps constant columns and labels without joining them."""
+    reads_initial: bool = False
+    """Whether it reads the first layer's rows beside its input: ``LayerInput.initial``. Not the first layer itself."""
+    decay_group: str | None = None
+    """The group of parameters with a weight decay of its own that it belongs to (``Model.decay_groups``)."""
 
     def __init__(self, spec: LayerSpec, out_width: int | None = None) -> None:
         super().__init__()
@@ -68,17 +79,22 @@ class GraphLayer(nn.Module, ABC):
 
     @property
     def transforms_first(self) -> bool:
-        """Whether the linear map comes before the aggregation: the narrower side travels, if the reducer is linear.
+        """Whether a linear map comes before the aggregation: the narrower side travels, if the reducer is linear.
 
         At equal widths the map comes first, because a linear aggregation saves nothing for backward. Over a constant
         input the aggregation comes first: its gradient is not wanted, so nothing travels back.
         """
-        return self.out_width <= self.in_width and not self.constant_input and self.reducer.linear
+        return self.mapped_width <= self.in_width and not self.constant_input and self.reducer.linear
+
+    @property
+    def mapped_width(self) -> int:
+        """Width of the rows behind that map."""
+        return self.out_width
 
     @property
     def exchanged_widths(self) -> tuple[int, ...]:
         """Widths of the tensors that travel."""
-        return (self.out_width if self.transforms_first else self.in_width,)
+        return (self.mapped_width if self.transforms_first else self.in_width,)
 
     @property
     def exchanged_needs_grad(self) -> bool:
@@ -119,7 +135,7 @@ class Stack(Model):
     Args:
         inputs: what the first layer reads.
         layers: L graph layers.
-        norm: ``batch`` or ``none``.
+        norm: ``batch``, ``layer`` or ``none``.
         activation: ``relu`` or ``elu``.
         residual: add the layer's input (through a linear map without bias where widths differ) before the norm.
         dropout, input_dropout: probabilities.
@@ -145,10 +161,9 @@ class Stack(Model):
         self.reads_labels = reads_labels
         self.layers = nn.ModuleList(layers)
         hidden = layers[:-1]
-        self.norms = nn.ModuleList(
-            DistributedBatchNorm(layer.out_width, num_types=num_types) for layer in hidden if norm == "batch"
-        )
+        self.norms = nn.ModuleList(NORMS[norm](layer.out_width, num_types=num_types) for layer in hidden if norm in NORMS)
         self.residuals = nn.ModuleList(_residual(layer.in_width, layer.out_width) for layer in hidden if residual)
+        self._keeps_initial = any(layer.reads_initial for layer in layers)
         self.activation = activation
         self.dropout, self.input_dropout = dropout, input_dropout
 
@@ -164,18 +179,23 @@ class Stack(Model):
     def kernels(self, engine: Engine) -> set[str]:
         return {engine.kernel(layer.reducer.operation).name for layer in self.graph_layers if layer.uses_edges}
 
+    def decay_groups(self) -> dict[str, list[nn.Parameter]]:
+        """``first``: the first layer; ``norms``; and the groups that layers name."""
+        groups = {"first": list(self.layers[0].parameters())}
+        if self.norms:
+            groups["norms"] = list(self.norms.parameters())
+        for layer in self.graph_layers[1:]:
+            if layer.decay_group is not None:
+                groups.setdefault(layer.decay_group, []).extend(layer.parameters())
+        return {name: own for name, own in groups.items() if own}
+
     def prepare(self, engine: Engine, plans: Sequence[LayerPlan]) -> None:
         for layer, plan in zip(self.graph_layers, plans, strict=True):
             layer.prepare(engine, plan)
 
     def forward(self, engine: Engine, plans: Sequence[LayerPlan], x: LayerInput, *, hidden: bool = False) -> Tensor:
         p_in, p = (self.input_dropout, self.dropout) if self.training else (0.0, 0.0)
-        first = self.graph_layers[0]
-        if not (first.constant_input and engine.splits_columns):
-            x = LayerInput(x.joined())
-        if p_in:
-            draw = engine.draw(Purpose.INPUT_DROPOUT, 0, p_in)
-            x = LayerInput(engine.operators.dropout(x.rows, plans[0].node_ids, draw))
+        x = x.prepared(engine, plans[0], constant=self.graph_layers[0].constant_input, p=p_in)
         last = len(self.layers) - 1
         for index, (layer, plan) in enumerate(zip(self.layers, plans, strict=True)):
             if index == last and hidden:
@@ -186,7 +206,7 @@ class Stack(Model):
                 return out
             if self.residuals:
                 out = engine.operators.add(out, self._residual_rows(engine, index, plan, again))
-            x = LayerInput(self._between(engine, index, out, plan, p))
+            x = self._between(engine, index, out, plan, p, x.initial)
         raise AssertionError("a stack has at least one layer")
 
     def _residual_rows(self, engine: Engine, index: int, plan: LayerPlan, x: LayerInput) -> Tensor:
@@ -196,12 +216,18 @@ class Stack(Model):
             return engine.operators.linear(own, residual.weight, residual.bias)
         return own[0] if len(own) == 1 else torch.cat(own, 1)
 
-    def _between(self, engine: Engine, index: int, x: Tensor, plan: LayerPlan, p: float) -> Tensor:
-        """Norm, activation and dropout after layer ``index``."""
+    def _between(
+        self, engine: Engine, index: int, x: Tensor, plan: LayerPlan, p: float, initial: Tensor | None
+    ) -> LayerInput:  # fmt: skip
+        """Norm, activation and dropout after layer ``index``; and the first layer's rows, where a layer reads them."""
         norm = self.norms[index] if self.norms else None
-        assert norm is None or isinstance(norm, DistributedBatchNorm)
+        assert norm is None or isinstance(norm, RowNorm)
         ids, draw = plan.self_rows(plan.node_ids), engine.draw(Purpose.DROPOUT, index, p)
-        return engine.operators.norm_act_drop(x, norm, self.activation, ids, draw, plan.out_bounds)
+        if index == 0 and self._keeps_initial:
+            initial = engine.operators.norm_act_drop(x, norm, self.activation, ids, None, plan.out_bounds)
+            return LayerInput(engine.operators.dropout(initial, ids, draw), initial=initial)
+        h = engine.operators.norm_act_drop(x, norm, self.activation, ids, draw, plan.out_bounds)
+        return LayerInput(h, initial=None if initial is None else plan.self_rows(initial))
 
 
 def _residual(in_width: int, out_width: int) -> nn.Module:
@@ -214,17 +240,20 @@ def build_stack(
     shape: GraphShape,
     make_layer: Callable[[LayerSpec], GraphLayer],
     hidden_width: int | None = None,
+    depth: int | None = None,
 ) -> Stack:
-    """A stack of ``num_layers`` layers, the last one as wide as there are classes.
+    """A stack of layers, the last one as wide as there are classes.
 
     Args:
         make_layer: makes the layer of a place in the stack.
         hidden_width: of the rows between layers; ``config.hidden`` if not given.
+        depth: how many layers; ``config.num_layers`` if not given.
     """
+    depth = depth or config.num_layers
     first_width = inputs.width + shape.label_columns
     constant = inputs.width if config.input_dropout == 0 and inputs.constant else 0
-    widths = [first_width, *[hidden_width or config.hidden] * (config.num_layers - 1), shape.num_classes]
-    last = config.num_layers - 1
+    widths = [first_width, *[hidden_width or config.hidden] * (depth - 1), shape.num_classes]
+    last = depth - 1
     layers = [
         make_layer(
             LayerSpec(
@@ -236,7 +265,7 @@ def build_stack(
                 constant_columns=constant if index == 0 else 0,
             )
         )
-        for index in range(config.num_layers)
+        for index in range(depth)
     ]
     return Stack(
         inputs,

@@ -265,11 +265,13 @@ def _decode(
 
 
 def one_type(part: Part, rank: int, node_type: int) -> Part:
-    """The nodes of one type with all relations between them, as a homogeneous graph. ``out_degrees`` are not known: 0."""
+    """The nodes of one type with all relations between them, as a homogeneous graph. ``out_degrees`` and ``out_weights`` are
+    not known: 0."""
     a, b = part.row_bounds[node_type : node_type + 2]
     world = len(part.halo_offsets) - 1
     relations = [r for r, one in enumerate(part.schema.relations) if one.source == one.destination == node_type]
     sources, destinations, halos, send = [], [], [], []
+    weights: list[np.ndarray] = []
     for q in range(world):
         halo = part.halo_ids[part.halo_offsets[q] : part.halo_offsets[q + 1]]
         first, last = part.schema.bounds(halo)[node_type : node_type + 2]
@@ -280,10 +282,14 @@ def one_type(part: Part, rank: int, node_type: int) -> Part:
         order = np.lexsort((src, dst))
         sources.append(src[order])
         destinations.append(dst[order])
+        if part.edge_weight is not None:
+            own = [part.edge_weight[part.edge_span(q, r)] for r in relations]
+            weights.append(np.concatenate([np.zeros(0, np.float32), *own])[order])
         halos.append(halo[first:last])
         rows = part.send_rows[part.send_offsets[q] : part.send_offsets[q + 1]]
         send.append(rows[(rows >= a) & (rows < b)] - np.int32(a))
     all_destinations = np.concatenate(destinations)
+    all_weights = np.concatenate(weights) if part.weighted else None
     return Part(
         schema=Schema.homogeneous(part.schema.num_nodes),
         features=(part.features[node_type],),
@@ -299,7 +305,15 @@ def one_type(part: Part, rank: int, node_type: int) -> Part:
         halo_offsets=_offsets(halos),
         send_rows=np.concatenate(send),
         send_offsets=_offsets(send),
+        edge_weight=all_weights,
+        in_weights=np.bincount(all_destinations, weights=all_weights, minlength=b - a) if part.weighted else None,
+        out_weights=np.zeros(b - a) if part.weighted else None,
     )
+
+
+def without_weights(part: Part) -> Part:
+    """The part as that of a graph whose edges have no weights."""
+    return replace(part, edge_weight=None, in_weights=None, out_weights=None)
 
 
 def edge_positions(indptr: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

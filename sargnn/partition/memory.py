@@ -19,6 +19,8 @@ from sargnn.errors import ConfigError
 
 _METIS_BYTES, _ORDER_BYTES, _NODE_BYTES = 85, 130, 100
 _CUT_EDGE_BYTES, _CUT_NODE_BYTES = 16, 40
+_CUT_WEIGHT_BYTES = 24
+"""Keys are sorted by an order then: that, sorted keys, and weights twice."""
 _SAMPLE = 2000
 
 
@@ -88,7 +90,8 @@ def check(dataset: Dataset, partitioner: str, order: str, world: int, limit_byte
             "sargnn partition",
         )
     labels = dataset.labels.nbytes if dataset.labels.ndim > 1 else 0  # one class a node is in the number of bytes above
-    cutting = (dataset.num_edges * _CUT_EDGE_BYTES + labels) / world + dataset.num_nodes * _CUT_NODE_BYTES
+    an_edge = _CUT_EDGE_BYTES + (0 if dataset.edge_weight is None else _CUT_WEIGHT_BYTES)
+    cutting = (dataset.num_edges * an_edge + labels) / world + dataset.num_nodes * _CUT_NODE_BYTES
     if cutting > limit_bytes:
         raise ConfigError(
             "The edges of a part do not fit the memory that there is.", given=f"about {cutting / 1e9:.1f} GB for {size}",

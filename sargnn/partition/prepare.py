@@ -11,6 +11,7 @@ from sargnn.config import RunConfig
 from sargnn.data.dataset import Dataset, open_dataset
 from sargnn.data.prepare import key_of
 from sargnn.data.store import StoreWriter
+from sargnn.data.weights import to_json, weight_range
 from sargnn.errors import ConfigError
 from sargnn.partition import PARTITIONERS
 from sargnn.partition.memory import available_bytes, check
@@ -50,6 +51,7 @@ def prepare_partition(config: RunConfig | PartitionConfig, dataset_path: Path) -
                 "feature_widths": dataset.feature_widths,
                 "num_classes": dataset.num_classes,
                 "task": dataset.task,
+                **({"edge_weights": to_json(weights)} if (weights := weight_range(dataset)) is not None else {}),
                 "dataset_name": dataset.name,
                 "dataset_hash": dataset.content_hash,
                 "partition_time_s": time.perf_counter() - started,

@@ -16,11 +16,13 @@ from sargnn.data.labels import LABEL_DTYPES
 from sargnn.data.manifest import blame_manifest, damage_error
 from sargnn.data.schema import Schema
 from sargnn.data.store import Store, StoreWriter
-from sargnn.partition.cut import PART_ARRAYS, Cutter, Part
+from sargnn.data.weights import Range, all_finite, from_json
+from sargnn.partition.cut import PART_ARRAYS, WEIGHT_ARRAYS, Cutter, Part
 from sargnn.partition.stats import PartitionStats, StatsCollector
 from sargnn.steps import step
 
 FORMAT_VERSION = 2
+_WEIGHTS = "edge_weights"
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class PartitionInfo:
         partition_time_s: seconds that making the store took.
         stats: quality of the partition.
         task: of the labels; a store without the entry has classes.
+        weights: the smallest and the largest edge weight; None: there are none.
     """
 
     path: Path
@@ -51,6 +54,7 @@ class PartitionInfo:
     partition_time_s: float
     stats: PartitionStats
     task: str = "classes"
+    weights: Range | None = None
 
 
 def partition_info(path: Path) -> PartitionInfo:
@@ -58,7 +62,7 @@ def partition_info(path: Path) -> PartitionInfo:
     store = _open(path)
     with blame_manifest(path, "of the partition"):
         meta: dict[str, Any] = {
-            k: v for k, v in store.meta.items() if k not in ("stats", "made_by", "schema", "feature_widths")
+            k: v for k, v in store.meta.items() if k not in ("stats", "made_by", "schema", "feature_widths", _WEIGHTS)
         }
         info = PartitionInfo(
             path=path,
@@ -66,6 +70,7 @@ def partition_info(path: Path) -> PartitionInfo:
             stats=PartitionStats(**store.meta["stats"]),
             schema=Schema.from_json(store.meta["schema"]),
             feature_widths=tuple(store.meta["feature_widths"]),
+            weights=from_json(store.meta[_WEIGHTS]) if _WEIGHTS in store.meta else None,
             **meta,
         )
         _check_types(info)
@@ -80,6 +85,8 @@ def partition_info(path: Path) -> PartitionInfo:
 def _check_types(record: PartitionInfo | PartitionStats) -> None:
     """Words, whole numbers and fractions are where the fields want them. Raises ``TypeError``."""
     for name, kind in get_type_hints(type(record)).items():
+        if name == "weights":  # looked at where it was read
+            continue
         value = getattr(record, name)
         inner = next(iter(get_args(kind)), None)
         values = value if inner else [value]
@@ -107,7 +114,7 @@ def write_parts(writer: StoreWriter, dataset: Dataset, offsets: np.ndarray, node
                 np.save(list_of(p, q), rows)
             part = cutter.part(p, edges, [np.zeros(0, np.int32)])
             collector.add(p, part)
-            for array in PART_ARRAYS:
+            for array in (*PART_ARRAYS, *(WEIGHT_ARRAYS if part.weighted else ())):
                 if not array.startswith("send"):
                     writer.put(_name(p, array), getattr(part, array))
             for node_type, rows in enumerate(dataset.features):
@@ -132,7 +139,8 @@ def open_part(path: Path, rank: int) -> Part:
     store = _open(path)
     with blame_manifest(path, "of the partition"):
         schema, num_classes = Schema.from_json(store.meta["schema"]), int(store.meta["num_classes"])
-    names = {array: _name(rank, array) for array in PART_ARRAYS}
+        weighted = _WEIGHTS in store.meta
+    names = {array: _name(rank, array) for array in (*PART_ARRAYS, *(WEIGHT_ARRAYS if weighted else ()))}
     features = [_name(rank, features_name(node_type)) for node_type in range(len(schema.node_types))]
     store.verify([*names.values(), *features])
     label_dtype, outputs = label_form(store.dtype(names["labels"]), num_classes)
@@ -150,6 +158,8 @@ _FORMS: dict[str, tuple[type | np.dtype, tuple[int | None, ...]]] = {
     **{name: (np.int32, (None,)) for name in ("edge_src", "edge_dst", "send_rows")},
     **{name: (np.int64, (None,)) for name in ("node_ids", "in_degrees", "out_degrees", "halo_ids")},
     **{name: (np.int64, (None,)) for name in ("edge_offsets", "halo_offsets", "send_offsets")},
+    "edge_weight": (np.float32, (None,)),
+    **{name: (np.float64, (None,)) for name in ("in_weights", "out_weights")},
 }
 """Of the arrays of a part but labels and features, which are all flat: dtype and shape."""
 
@@ -157,8 +167,9 @@ _FORMS: dict[str, tuple[type | np.dtype, tuple[int | None, ...]]] = {
 def _find_problem(part: Part, rank: int) -> str | None:
     """The first array of a part whose length or numbers cannot be, if there is one."""
     n, world, relations = len(part.node_ids), len(part.halo_offsets) - 1, len(part.schema.relations)
-    for name in ("labels", "split", "in_degrees", "out_degrees"):
-        if len(getattr(part, name)) != n:
+    lengths = {name: n for name in ("labels", "split", "in_degrees", "out_degrees", "in_weights", "out_weights")}
+    for name, length in (lengths | {"edge_weight": len(part.edge_src)}).items():
+        if getattr(part, name) is not None and len(getattr(part, name)) != length:
             return name
     ends = {
         "edge_offsets": (world * relations, len(part.edge_src)),
@@ -181,6 +192,9 @@ def _find_problem(part: Part, rank: int) -> str | None:
         rows = n if peer == rank else int(part.halo_offsets[peer + 1] - part.halo_offsets[peer])
         if not in_range(part.edge_src[block], 0, rows):
             return "edge_src"
+    for name in WEIGHT_ARRAYS if part.weighted else ():
+        if not all_finite(getattr(part, name)):
+            return name
     bounds = part.row_bounds
     for node_type, table in enumerate(part.features):
         if len(table) != bounds[node_type + 1] - bounds[node_type]:
@@ -190,7 +204,7 @@ def _find_problem(part: Part, rank: int) -> str | None:
 
 def release(part: Part) -> None:
     """Give the pages of a mapped part's edges and lists back, once plans were made from them; they are read again if needed."""
-    for name in ("edge_src", "edge_dst", "halo_ids", "send_rows"):
+    for name in ("edge_src", "edge_dst", "edge_weight", "halo_ids", "send_rows"):
         mapped = getattr(getattr(part, name), "_mmap", None)
         if mapped is not None:
             mapped.madvise(mmap.MADV_DONTNEED)

@@ -30,7 +30,7 @@ class WorkerGraph:
 
     Args:
         part: the worker's part.
-        layout: as ``load_plan``.
+        layout, dtype: as ``load_plan``.
         add_self_loops: whether the model adds one per node; the data's own stay in ``neighbourhood``.
         message_rows: no message holds more; None: an eighth of a worker's average rows, so that at prefetch depth 1 all buffers
             hold at most three quarters as many.
@@ -41,7 +41,9 @@ class WorkerGraph:
     def __init__(
         self, part: Part, exchange: Exchange, layout: Layout, *, add_self_loops: bool, device: torch.device,
         message_rows: int | None = None, by_relation: bool = False, labelled: int | None = None,
+        dtype: torch.dtype = torch.float32,
     ) -> None:  # fmt: skip
+        self._dtype = dtype
         self.part, self.exchange, self.layout, self.device = part, exchange, layout, device
         self._add_self_loops = add_self_loops
         group = exchange.group
@@ -53,7 +55,9 @@ class WorkerGraph:
         self.labelled = find_labelled(part, group) if labelled is None else labelled
         self._splitter: RelationSplitter | None = None
         if by_relation and part.schema.typed:
-            self._splitter = RelationSplitter(part, exchange, layout, device=device, message_rows=message_rows)
+            self._splitter = RelationSplitter(
+                part, exchange, layout, device=device, message_rows=message_rows, dtype=dtype
+            )  # fmt: skip
         self._whole: LayerPlan | None = None
         self._flows: dict[int, MessageFlow] = {}
 
@@ -75,7 +79,7 @@ class WorkerGraph:
         if self._whole is None:
             self._whole = load_plan(
                 self.part, self.rank, self.layout, device=self.device, add_self_loops=self._add_self_loops,
-                message_rows=self._message_rows,
+                message_rows=self._message_rows, dtype=self._dtype,
             )  # fmt: skip
         if num_layers not in self._flows:
             plan = self._whole
@@ -100,7 +104,7 @@ class WorkerGraph:
         part = with_self_loops(self.part, self.rank) if self._add_self_loops else self.part
         return message_flow(
             part, self.rank, self.layout, self.exchange, wanted, uses_edges, device=self.device,
-            message_rows=self._message_rows, splitter=self._splitter,
+            message_rows=self._message_rows, splitter=self._splitter, dtype=self._dtype,
         )  # fmt: skip
 
     def neighbourhood(self) -> LayerPlan:
@@ -111,4 +115,6 @@ class WorkerGraph:
             part = self.part
         else:
             part = one_type(self.part, self.rank, self.labelled)
-        return load_plan(part, self.rank, self.layout, device=self.device, message_rows=self._message_rows)
+        return load_plan(
+            part, self.rank, self.layout, device=self.device, message_rows=self._message_rows, dtype=self._dtype
+        )  # fmt: skip

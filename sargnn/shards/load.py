@@ -32,7 +32,7 @@ class OutputRows:
     Attributes:
         ids: int64 [M], original ids. in_degrees: int64 [M].
         own: as ``LayerPlan.own``.
-        in_weights: fp64 [M], of a graph with edge weights.
+        in_weights: fp64 [M], of a graph with edge weights; else None.
     """
 
     ids: np.ndarray

@@ -68,7 +68,7 @@ class _Marks:
 
 def message_flow(
     part: Part, rank: int, layout: Layout, exchange: Exchange, wanted: np.ndarray, uses_edges: Sequence[bool], *,
-    device: torch.device, message_rows: int, splitter: RelationSplitter | None = None,
+    device: torch.device, message_rows: int, splitter: RelationSplitter | None = None, dtype: torch.dtype = torch.float32,
 ) -> MessageFlow:  # fmt: skip
     """Build the message-flow graph of some rows; all workers must call it.
 
@@ -76,7 +76,7 @@ def message_flow(
         part: the worker's part, with self-loops if the model adds them.
         wanted: bool [N], the own rows whose outputs are wanted.
         uses_edges: per layer, whether it aggregates; one that does not reads its output rows only.
-        layout, device, message_rows: as ``load_plan``.
+        layout, device, message_rows, dtype: as ``load_plan``.
         splitter: gives every layer a plan of each relation; None: does not.
     """
     lists = halo_lists(part, torch.device("cpu"))
@@ -102,7 +102,7 @@ def message_flow(
             continue
         restricted, bounds = _restricted(part, rank, inputs, outputs, mark)
         plans.append(
-            load_plan(restricted, rank, layout, device=device, message_rows=message_rows, out_bounds=bounds)
+            load_plan(restricted, rank, layout, device=device, message_rows=message_rows, out_bounds=bounds, dtype=dtype)
         )  # fmt: skip
     ends = (torch.from_numpy(order[depth[order] >= least]).to(device) for least in (0, num_layers))
     return MessageFlow(tuple(plans), *ends)
@@ -144,6 +144,13 @@ def _restricted(
         for a, b, chosen in zip(part.send_offsets, part.send_offsets[1:], mark.send, strict=False)
     ]
     nothing = np.zeros(0, np.int64)
+    if part.edge_weight is not None and part.in_weights is not None and part.out_weights is not None:
+        part = dataclasses.replace(
+            part,
+            edge_weight=np.asarray(part.edge_weight)[mark.edges][order],
+            in_weights=np.asarray(part.in_weights)[inputs],
+            out_weights=np.asarray(part.out_weights)[inputs],
+        )
     restricted = dataclasses.replace(
         part,
         features=(),

@@ -207,6 +207,11 @@ class LayerPlan:
         sources = [block.src_ids.index_select(0, block.src) for block in blocks]
         return torch.cat(sources), torch.cat([block.dst_ids[block.dst_per_edge()] for block in blocks])
 
+    def edge_weights(self) -> Tensor:
+        """The weights of all edges, [E] of the rows' dtype, put together on every call. Only where the plan is ``weighted``."""
+        weights = [shard.block.weight for shard in self._all_shards().values()]
+        return torch.cat([one for one in weights if one is not None])
+
     @cached_property
     def joined(self) -> LayerPlan:
         """The same rows and all relations' edges as a homogeneous graph, with ``edge_types``; rows go type by type.
@@ -232,14 +237,14 @@ class LayerPlan:
             return tables[self.out_type]
         return tables[0] if len(tables) == 1 else torch.cat(tables)
 
-    def relation_scale(self, relation: int, dtype: torch.dtype, *, weighted: bool = False) -> Tensor:
+    def relation_scale(self, relation: int, dtype: torch.dtype) -> Tensor:
         """1 / |N_r(i)| for each output row of the relation's destination type, 1 without edges.
 
-        With ``weighted``, where the graph has edge weights: 1 / their sum over these edges, 0 where it is 0.
+        Of a graph with edge weights: 1 / the sum of the weights, 0 where that is 0.
         """
-        if weighted and self.relation_weights is not None:
+        if self.relation_weights is not None:
             sums = self.relation_weights[relation]
-            return torch.where(sums == 0, 0, sums.reciprocal()).to(dtype)
+            return torch.where(sums > 0, sums.reciprocal(), 0).to(dtype)
         return self.relation_degrees[relation].clamp(min=1).to(dtype).reciprocal_()
 
     def only(self, node_type: int) -> LayerPlan:

@@ -32,10 +32,12 @@ Restricted = tuple[Part, tuple[int, ...]]
 @dataclass(frozen=True)
 class _Degrees:
     """A relation's degrees in the whole graph: int64, ``inward`` of the own rows of its destination type, ``outward`` of those
-    of its source type."""
+    of its source type; and, of a graph with edge weights, the sums of these, fp64."""
 
     inward: np.ndarray
     outward: np.ndarray
+    in_weights: np.ndarray | None = None
+    out_weights: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -54,12 +56,14 @@ class RelationSplitter:
 
     Args:
         part: the worker's whole part.
-        layout, device, message_rows: as ``load_plan``.
+        layout, device, message_rows, dtype: as ``load_plan``.
     """
 
     def __init__(
-        self, part: Part, exchange: Exchange, layout: Layout, *, device: torch.device, message_rows: int
+        self, part: Part, exchange: Exchange, layout: Layout, *, device: torch.device, message_rows: int,
+        dtype: torch.dtype = torch.float32,
     ) -> None:  # fmt: skip
+        self._dtype = dtype
         self._exchange, self._layout, self._device, self._message_rows = exchange, layout, device, message_rows
         self._rank = exchange.group.rank
         self._row_bounds = part.row_bounds
@@ -91,7 +95,28 @@ class RelationSplitter:
         inward = np.zeros(b - a, np.int64)
         for q in range(len(lists.send_rows)):
             inward += np.bincount(part.edges(q, relation)[1] - a, minlength=b - a)
-        return _Degrees(inward, outward)
+        if not part.weighted:
+            return _Degrees(inward, outward)
+        return _Degrees(inward, outward, *self._sum_weights(part, lists, relation))
+
+    def _sum_weights(self, part: Part, lists: HaloLists, relation: int) -> tuple[np.ndarray, np.ndarray]:
+        """fp64, a relation's weights into the own rows of its destination type, and out of those of its source type."""
+        ends = part.schema.relations[relation]
+        (a, b), (c, d) = (self._ends(part.row_bounds, one) for one in (ends.source, ends.destination))
+        inward, outward, halo = np.zeros(d - c), np.zeros(b - a), np.zeros(len(part.halo_ids))
+        for q in range(len(lists.send_rows)):
+            (src, dst), weights = part.edges(q, relation), part.weights(q, relation)
+            inward += np.bincount(dst - c, weights=weights, minlength=d - c)
+            if q == self._rank:
+                outward += np.bincount(src - a, weights=weights, minlength=b - a)
+            else:
+                first, last = part.halo_offsets[q], part.halo_offsets[q + 1]
+                halo[first:last] = np.bincount(src, weights=weights, minlength=last - first)
+        told = self._exchange.to_owners(lists, (torch.from_numpy(halo[:, None]),))
+        for rows, (sums,) in zip(lists.send_rows, told, strict=True):
+            own = (rows.numpy() >= a) & (rows.numpy() < b)
+            outward[rows.numpy()[own] - a] += sums.numpy()[own, 0]
+        return inward, outward
 
     def _reads(self, part: Part, lists: HaloLists, relation: int) -> _Reads:
         a, b = self._ends(part.row_bounds, part.schema.relations[relation].source)
@@ -124,9 +149,11 @@ class RelationSplitter:
         )
         alone = _one_relation(part, self._rank, number, c, reads)
         alone = dataclasses.replace(alone, out_degrees=chosen(degrees.outward, inputs, a, b, relation.source))
-        return load_plan(
-            alone, self._rank, self._layout, device=self._device, message_rows=self._message_rows, outputs=rows
-        )  # fmt: skip
+        if degrees.in_weights is not None and degrees.out_weights is not None:
+            into = chosen(degrees.in_weights, outputs, c, d, relation.destination)
+            rows = dataclasses.replace(rows, in_weights=into)
+            alone = dataclasses.replace(alone, out_weights=chosen(degrees.out_weights, inputs, a, b, relation.source))
+        return self._load(alone, rows)
 
     def _join(self, part: Part, out_bounds: tuple[int, ...]) -> LayerPlan:
         joined, types = _joined(part)
@@ -138,11 +165,18 @@ class RelationSplitter:
             in_degrees=np.concatenate([part.in_degrees[at : at + n] for at, _, n in own]),
             own=None if out_bounds == part.row_bounds else own,
         )
-        plan = load_plan(
-            joined, self._rank, self._layout, device=self._device, message_rows=self._message_rows, outputs=rows
-        )  # fmt: skip
+        if part.in_weights is not None:
+            into = np.concatenate([part.in_weights[at : at + n] for at, _, n in own])
+            rows = dataclasses.replace(rows, in_weights=into)
+        plan = self._load(joined, rows)
         edge_types = torch.from_numpy(types[edge_positions(joined, plan)].astype(np.int64)).to(self._device)
         return dataclasses.replace(plan, edge_types=edge_types)
+
+    def _load(self, part: Part, rows: OutputRows) -> LayerPlan:
+        return load_plan(
+            part, self._rank, self._layout, device=self._device, message_rows=self._message_rows, outputs=rows,
+            dtype=self._dtype,
+        )  # fmt: skip
 
     @staticmethod
     def _ends(bounds: tuple[int, ...], node_type: int) -> tuple[int, int]:
@@ -150,13 +184,14 @@ class RelationSplitter:
 
 
 def _one_relation(part: Part, rank: int, relation: int, first_out: int, reads: _Reads) -> Part:
-    """The part with one relation's edges, its sources' rows and the halo rows that it reads; without degrees."""
+    """The part with one relation's edges, its sources' rows and the halo rows that it reads; without degrees and sums."""
     source = part.schema.relations[relation].source
     first, last = part.row_bounds[source : source + 2]
     read = reads.halo > 0
     kept_before = np.concatenate([[0], np.cumsum(read)])
     halo_offsets = kept_before[part.halo_offsets]
     sources, destinations, send = [], [], []
+    weights = [one for q in range(len(reads.peers)) if (one := part.weights(q, relation)) is not None]
     for q, sent in enumerate(reads.peers):
         src, dst = part.edges(q, relation)
         local = src - first if q == rank else kept_before[part.halo_offsets[q] + src] - halo_offsets[q]
@@ -181,6 +216,9 @@ def _one_relation(part: Part, rank: int, relation: int, first_out: int, reads: _
         halo_offsets=halo_offsets,
         send_rows=np.concatenate(send),
         send_offsets=_offsets(send),
+        edge_weight=np.concatenate(weights) if weights else None,
+        in_weights=None,
+        out_weights=None,
     )
 
 
@@ -199,6 +237,7 @@ def _joined(part: Part) -> tuple[Part, np.ndarray]:
         edge_src=np.asarray(part.edge_src)[order],
         edge_dst=np.asarray(part.edge_dst)[order],
         edge_offsets=offsets,
+        edge_weight=None if part.edge_weight is None else np.asarray(part.edge_weight)[order],
     )
     return joined, types[order]
 

@@ -137,11 +137,12 @@ _OUTPUTS = {"classes": ("class", "classes"), "multilabel": ("label", "labels"), 
 
 
 def graph_lines(
-    num_edges: int, schema: Schema, feature_widths: Sequence[int], num_classes: int, task: str = "classes"
+    num_edges: int, schema: Schema, feature_widths: Sequence[int], num_classes: int, task: str = "classes", *,
+    weighted: bool = False,
 ) -> list[str]:  # fmt: skip
     """A graph's size, in one line; of a typed graph with its types and relations."""
     outputs = f"{num_classes} {_OUTPUTS[task][num_classes != 1]}"
-    total = f"{schema.num_nodes} nodes, {num_edges} directed edges, "
+    total = f"{schema.num_nodes} nodes, {num_edges} directed{' weighted' if weighted else ''} edges, "
     if not schema.typed:
         return [f"{total}{feature_widths[0]} features, {outputs}"]
     lines = [f"{total}{len(schema.relations)} relations, {outputs}"]

@@ -41,6 +41,7 @@ class Summary:
         profile_s, profile_cpu_s, profile_work: by category, one per rank; with ``profile=true``.
         mfg: rows, halo rows and edges by view and layer; with ``mfg=true``.
         world, mode, model, kernel, dataset, num_params, edge_cut, halo_rows, cache_static, sharded_params: what ran.
+        edge_weights: whether its graph has some, and the settings use them.
         cpu, cores: of rank 0's machine: the processor's model, and how many of its cores the process may use.
         config_hash: of what decides the losses. dataset_hash, partition_hash, git_sha, versions: provenance.
         extra: keys that this version does not know, as they stand in the file.
@@ -93,6 +94,7 @@ class Summary:
     sharded_params: list[int] | None = None
     config_hash: str | None = None
     dataset_hash: str | None = None
+    edge_weights: bool | None = None
     partition_hash: str | None = None
     git_sha: str | None = None
     versions: dict[str, str] | None = None

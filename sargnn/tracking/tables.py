@@ -138,6 +138,19 @@ def attention_table(rows: Sequence[dict[str, Any]]) -> None:
     say("graph, the output let go after forward")
 
 
+def norms_table(rows: Sequence[dict[str, Any]]) -> None:
+    """Print the norms benchmark: medians of batch norm and layer norm, and PyTorch's times as multiples of them."""
+    table = Table(title="Norm, ReLU and dropout, forward and backward: median ms")
+    for name in ("width", "batch", "layer", "layer / batch", "torch / batch", "torch / layer"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        medians = (f"{row[name]['median_s'] * 1e3:.1f}" for name in ("batch", "layer"))
+        ratios = (f"{row[name]:.2f}" for name in ("layer_ratio", "batch_speedup", "layer_speedup"))
+        table.add_row(str(row["width"]), *medians, *ratios)
+    Console().print(table)
+    say("batch, layer: compiled, with a mask drawn by id; torch: PyTorch's operators")
+
+
 def kernels_table(rows: Sequence[dict[str, Any]]) -> None:
     """Print the kernels benchmark: medians with quartiles, and how many times faster the compiled kernel is."""
     table = Table(title="DGL's SpMM and the compiled kernel: median ms (quartiles)")

@@ -11,10 +11,12 @@ from sargnn.engine.aggregate import Engine
 from sargnn.errors import ConfigError
 from sargnn.models.base import Model
 from sargnn.models.inputs import GraphShape
-from sargnn.partition.cut import Part
+from sargnn.partition.cut import Part, without_weights
 from sargnn.rng import MAX_ID
 from sargnn.shards.graph import WorkerGraph, find_labelled
+from sargnn.training.edge_weights import uses_edge_weights
 from sargnn.training.loop import Trainer
+from sargnn.training.optim import check_decay
 
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
 
@@ -22,6 +24,8 @@ DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
 def make_trainer(config: RunConfig, part: Part, num_classes: int, group: Group) -> Trainer:
     """Everything one rank needs to train, from its part."""
     device, dtype = torch.device(config.device), DTYPES[config.precision]
+    if not uses_edge_weights(config):
+        part = without_weights(part)
     engine = Engine(
         group,
         mode=config.mode.choice,
@@ -40,12 +44,13 @@ def make_trainer(config: RunConfig, part: Part, num_classes: int, group: Group) 
         )
     columns = label_columns(config, num_classes)
     shape = GraphShape(
-        part.schema, widths, num_classes, columns, task_of(part.labels.dtype), find_labelled(part, group)
+        part.schema, widths, num_classes, columns, task_of(part.labels.dtype), find_labelled(part, group), part.weighted
     )  # fmt: skip
     model = make_model(config, shape)
     graph = WorkerGraph(
         part, engine.exchange, engine.mode.layout, add_self_loops=config.add_self_loops, device=device,
         message_rows=config.comm.message_rows, by_relation=model.by_relation, labelled=shape.labelled,
+        dtype=dtype,
     )  # fmt: skip
     model = model.to(device, dtype)
     rows = model.inputs.load(part, config.seed, device, dtype)
@@ -71,5 +76,6 @@ def make_model(config: RunConfig, shape: GraphShape) -> Model:
             given="dataset.add_self_loops=true",
             hint="model=rgcn has a weight of its own for each node's own row; or set dataset.homogenize=true",
         )
+    check_decay(config.optim, model)
     model.try_out(config, shape)
     return model

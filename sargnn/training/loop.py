@@ -79,7 +79,7 @@ class Trainer:
         self.sharded = model.inputs.sharded()
         own = {id(p) for p in self.sharded}
         self.replicated = [p for p in self.parameters if id(p) not in own]
-        self.optimizer = make_optimizer(config.optim, self.parameters)
+        self.optimizer = make_optimizer(config.optim, self.parameters, model.decay_groups())
         self.history = History(self.task.name, self.metric)
         self.first_epoch = self.evaluated = 0
         self.requests = Requests()

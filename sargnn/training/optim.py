@@ -3,21 +3,45 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
 
 from sargnn.comm.group import Group
 from sargnn.config import OptimConfig
+from sargnn.errors import ConfigError
+from sargnn.models.base import Model
 
 
-def make_optimizer(config: OptimConfig, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer | None:
-    """Adam (weight decay added to the gradient) or AdamW (decoupled); None where there is nothing to train."""
+def check_decay(config: OptimConfig, model: Model) -> None:
+    """The groups of parameters that have a weight decay of their own are the model's. Raises ``ConfigError``."""
+    groups = model.decay_groups()
+    for name in config.weight_decay_of or ():
+        if name not in groups:
+            raise ConfigError(
+                "'optim.weight_decay_of' names a group of parameters that the model has not.", given=name,
+                allowed=list(groups) or "null: this model has no groups",
+            )  # fmt: skip
+
+
+def make_optimizer(
+    config: OptimConfig, parameters: Sequence[nn.Parameter], groups: Mapping[str, Sequence[nn.Parameter]]
+) -> torch.optim.Optimizer | None:  # fmt: skip
+    """Adam (weight decay added to the gradient) or AdamW (decoupled); None where there is nothing to train.
+
+    Args:
+        groups: of parameters that may have a weight decay of their own, by name (``Model.decay_groups``).
+    """
     if not parameters:
         return None
     kinds: dict[str, type[torch.optim.Optimizer]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-    return kinds[config.name](parameters, lr=config.lr, weight_decay=config.weight_decay)  # type: ignore[call-arg]
+    own = {id(p): decay for name, decay in (config.weight_decay_of or {}).items() for p in groups[name]}
+    chosen: dict[float, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        chosen.setdefault(own.get(id(parameter), config.weight_decay), []).append(parameter)
+    settings = [{"params": some, "weight_decay": decay} for decay, some in chosen.items()]
+    return kinds[config.name](settings, lr=config.lr)  # type: ignore[call-arg]
 
 
 def learning_rate(config: OptimConfig, epoch: int, epochs: int) -> float:

@@ -22,6 +22,7 @@ def describe_run(config: RunConfig, info: PartitionInfo, git_sha: str | None) ->
         "mode": config.mode.name,
         "model": config.model.name,
         "dataset": info.dataset_name,
+        "edge_weights": info.weights is not None and config.dataset.edge_weights,
         "edge_cut": info.stats.edge_cut,
         "halo_rows": info.stats.halo_rows,
         "partition_time_s": info.partition_time_s,

@@ -24,6 +24,12 @@ def test_a_table_a_file_and_a_plot(tmp_path: Path) -> None:
             low, high = row[column]["quartiles_s"]
             assert 0 < low <= row[column]["median_s"] <= high
         assert row["speedup"] == row["dgl"]["median_s"] / row["fused"]["median_s"]
+    assert [(row["operation"], row["width"]) for row in found["norms"]] == [("norm", 8), ("norm", 20)]
+    for row in found["norms"]:
+        assert all(row[column]["median_s"] > 0 for column in ("batch", "layer", "batch_torch", "layer_torch"))
+        assert row["layer_ratio"] > 0
+        assert row["layer_speedup"] == row["layer_torch"]["median_s"] / row["layer"]["median_s"]
+    assert "layer / batch" in done.stdout
     assert found["about"]["edges"] > 100_000 and found["about"]["cores"] >= 1 and found["about"]["threads"] == 1
     assert (tmp_path / "bench" / "kernels.png").read_bytes().startswith(b"\x89PNG")
 

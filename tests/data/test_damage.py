@@ -19,15 +19,15 @@ from sargnn.errors import StoreError
 from sargnn.partition import store as partition_store
 from sargnn.partition.order import order_nodes
 from sargnn.partition.store import open_part, partition_info, write_parts
-from tests.graphs import assign, nasty_graph
+from tests.graphs import assign, nasty_graph, with_weights
 
 Content = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dataset's store and the store of its partition into two."""
-    folder, graph = tmp_path_factory.mktemp("whole"), nasty_graph()
+    """The store of a dataset with edge weights, and the store of its partition into two."""
+    folder, graph = tmp_path_factory.mktemp("whole"), with_weights(nasty_graph())
     write_dataset(folder / "dataset", graph, made_by={})
     with StoreWriter(folder / "partition", "partition", partition_store.FORMAT_VERSION) as writer:
         stats = write_parts(writer, graph, *order_nodes(graph, assign(graph, "range", 2), 2, "original"))
@@ -35,6 +35,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "world": 2, "num_nodes": graph.num_nodes, "num_edges": graph.num_edges, "schema": graph.schema.to_json(),
             "feature_widths": graph.feature_widths, "num_classes": 5, "dataset_name": "nasty", "dataset_hash": "",
             "partition_time_s": 0.5, "stats": vars(stats), "made_by": {},
+            "edge_weights": {"smallest": 0.0, "largest": 2.0},
         }  # fmt: skip
     return folder
 
@@ -142,7 +143,8 @@ def test_manifests_that_say_what_cannot_be(stores: Path, kind: str, change: Call
 @pytest.mark.parametrize(
     "change",
     [meta(world="two"), meta(stats={}), meta(stats=None), meta(feature_widths=["11"]), meta(num_nodes=7), meta(surplus=1),
-     meta(partition_time_s="long"), meta(feature_widths=[11, 11])],
+     meta(partition_time_s="long"), meta(feature_widths=[11, 11]), meta(edge_weights=True),
+     meta(edge_weights={"smallest": 2.0, "largest": 1.0})],
 )  # fmt: skip
 def test_partitions_of_something_else(stores: Path, change: Callable[[Content], Any]) -> None:
     rewrite(stores / "partition", change)
@@ -200,7 +202,10 @@ def test_arrays_with_another_header(stores: Path, header: str) -> None:
         ("labels", np.full(300, 5)), ("labels", np.full(300, -2)), ("split", np.full(300, 4, np.uint8)),
         ("indptr", np.zeros(301, np.int64)), ("indptr", np.zeros(300, np.int64)), ("indices", np.full(1135, 300, np.int32)),
         ("features/00", np.zeros((7, 3), np.float32)), ("features/00", np.zeros((300, 3), np.float64)),
-        ("features/00", np.zeros(300, np.float32)),
+        ("features/00", np.zeros(300, np.float32)), ("edge_weight", np.ones(1134, np.float32)),
+        ("edge_weight", np.ones(1135)), ("edge_weight", np.ones((1135, 1), np.float32)),
+        ("edge_weight", np.ones(1135, np.float32)), ("edge_weight", np.full(1135, np.nan, np.float32)),
+        ("edge_weight", np.full(1135, np.inf, np.float32)),
     ],
 )  # fmt: skip
 def test_arrays_that_are_no_datasets(stores: Path, name: str, array: np.ndarray) -> None:
@@ -209,15 +214,36 @@ def test_arrays_that_are_no_datasets(stores: Path, name: str, array: np.ndarray)
         open_dataset(stores / "dataset", verify=True)
 
 
-@pytest.mark.parametrize("name", partition_store.PART_ARRAYS)
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: content["meta"].pop("edge_weights"), lambda content: content["files"].pop("edge_weight"),
+        meta(edge_weights=None), meta(edge_weights=[0.0, 2.0]), meta(edge_weights={"smallest": 0.0}),
+        meta(edge_weights={"smallest": 2.0, "largest": 0.0}), meta(edge_weights={"smallest": "0", "largest": "2"}),
+        meta(edge_weights={"smallest": float("nan"), "largest": 2.0}),
+    ],
+)  # fmt: skip
+def test_weights_that_the_manifest_does_not_describe(stores: Path, change: Callable[[Content], Any]) -> None:
+    rewrite(stores / "dataset", change)
+    with pytest.raises(StoreError, match="stores/dataset/manifest.json"):
+        open_dataset(stores / "dataset", verify=False)
+
+
+def test_a_range_of_other_weights(stores: Path) -> None:
+    rewrite(stores / "dataset", meta(edge_weights={"smallest": 0.0, "largest": 1.0}))
+    with pytest.raises(StoreError, match="edge weights of another range"):
+        open_dataset(stores / "dataset", verify=True)
+
+
+@pytest.mark.parametrize("name", [*partition_store.PART_ARRAYS, *partition_store.WEIGHT_ARRAYS])
 def test_arrays_that_are_no_parts(stores: Path, name: str) -> None:
     """Of a wrong type, too short, and with a number beyond what it may name."""
     store = stores / "partition"
     found = np.array(Store(store, "partition", partition_store.FORMAT_VERSION).array(f"part_001/{name}"))
     beyond = found.copy()
-    beyond[-1] = 100 if found.dtype == np.uint8 else 10**6
+    beyond[-1] = 100 if found.dtype == np.uint8 else np.nan if found.dtype.kind == "f" else 10**6
     free = ("labels", "split", "in_degrees", "out_degrees")  # what a number means there is not the part's to say
-    for wrong in (found.astype(np.float32), found[:-1], found[:, None], *([] if name in free else [beyond])):
+    for wrong in (found.astype(np.float16), found[:-1], found[:, None], *([] if name in free else [beyond])):
         replace_array(store, f"part_001/{name}", wrong)
         with pytest.raises(StoreError, match=r"part_001/\w+.npy"):
             open_part(store, 1)

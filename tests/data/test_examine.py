@@ -178,6 +178,21 @@ def test_several_labels(tmp_path: Path) -> None:
     )
 
 
+def test_edge_weights(tmp_path: Path) -> None:
+    def weighted(weights: Sequence[float]) -> tuple[Findings, list[Remark]]:
+        return look(dataclasses.replace(graph(), edge_weight=np.array(weights, np.float32)), tmp_path)
+
+    found, remarks = weighted([-2, 0, 0, 1, 1, 1, 1, 1, 1, 1, 2])
+    assert dataclasses.asdict(found)["weights"] == {"smallest": -2, "largest": 2, "zeros": 2, "negative": 1}
+    assert "2 edges (18.2%) have weight 0" in said(remarks, "weight 0").text
+    assert said(remarks, "1 edge (9.1%) has a negative weight (from -2 on)").setting == "dataset.edge_weights=false"
+    assert said(weighted([0.0] * 11)[1], "All edge weights are 0").setting == "dataset.edge_weights=false"
+    assert weighted([1.0] * 11)[1] == look(graph(), tmp_path)[1]
+    assert said(weighted([2e4] * 11)[1], "Edge weights reach 2e+04")
+    found, remarks = look(dataclasses.replace(graph(), edge_weight=np.zeros(11, np.float32)), tmp_path, edge_weights=False)
+    assert found.sizes.edges_bytes == 11 * 8 + 7 * 8 and not [one for one in remarks if "dge weights" in one.text]
+
+
 def test_numbers(tmp_path: Path) -> None:
     labels = np.array([[1, 100, 7], [-1, 300, 7], [np.nan, 200, 7], [5, 5, 5], [5, 5, 5], [np.nan] * 3], np.float32)
     found, remarks = look(graph(labels=labels), tmp_path)

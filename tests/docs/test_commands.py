@@ -18,7 +18,8 @@ from tests.cli.every_verb import EVERY_VERB
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 OF_OWN_FILES = (
-    "gin",
+    "gin.py",
+    "own_gin",
     "grid",
     "refetch",
     "scatter",

@@ -13,10 +13,10 @@ from tests.graphs import nasty_graph
 from tests.parity import cases
 
 
-@pytest.mark.parametrize("name", ["sage", "gcn"])
+@pytest.mark.parametrize("name", ["sage", "gcn", "sgc"])
 def test_labels_of_every_epoch_are_read_with_stock_operators(name: str) -> None:
     """As an engine off the CPU has them, where aggregates of constant rows are kept, too."""
-    model = cases.model_config(name, input_dropout=0.0, residual=True)
+    model = cases.model_config(name, **cases.known(name, input_dropout=0.0, residual=True))
     config = cases.run_config(model, world=1, epochs=3, labels=LabelsConfig("masked", 0.5, 0))
     losses = []
     for stock in (False, True):

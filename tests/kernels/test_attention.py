@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ TOLERANCE = {torch.float64: 1e-11, torch.float32: 3e-5}  # fp32: rounding of som
 
 @dataclass
 class Case:
-    """Two shards with the same destinations. ``weights``: of their edges, None for ones."""
+    """Two shards with the same destinations."""
 
     blocks: list[EdgeBlock]
     dense: list[Tensor]
@@ -45,13 +45,14 @@ class Case:
     grad: Tensor
     attention: Attention
     weights: list[Tensor] | None = None
+    """[E] of each shard's edges, fp64, which coefficients are multiplied with."""
 
     @property
     def leaves(self) -> list[Tensor]:
         return [*self.z, *self.el, self.er, self.x, self.att]
 
 
-def make(shape: str, heads: int, width: int, p: float = 0.0, scores: float = 1.0) -> Case:
+def make(shape: str, heads: int, width: int, p: float = 0.0, scores: float = 1.0, *, weighted: bool = False) -> Case:
     num_src, num_dst, num_edges = SHAPES[shape]
     generator = torch.Generator().manual_seed(0)
 
@@ -77,30 +78,11 @@ def make(shape: str, heads: int, width: int, p: float = 0.0, scores: float = 1.0
         (scores * normal(num_dst, heads)).round() if scores > 1 else normal(num_dst, heads),
         normal(num_dst, heads * width), normal(heads * width), normal(num_dst, heads * width),
         Attention(heads, SLOPE, draw),
+        [normal(num_edges) * (normal(num_edges) > -1) for _ in range(2)] if weighted else None,  # some are 0, some negative
     )  # fmt: skip
     for leaf in case.leaves:
         leaf.requires_grad_()
     return case
-
-
-def weighted(case: Case) -> Case:
-    """The same with weights of edges, of either sign, a fifth of them 0."""
-    generator = torch.Generator().manual_seed(1)
-    case.weights = []
-    for block in case.blocks:
-        weight = torch.randn(block.num_edges, generator=generator, dtype=torch.float64)
-        case.weights.append(weight * (torch.rand(block.num_edges, generator=generator) > 0.2))
-    return case
-
-
-def with_weight(case: Case, k: int, dtype: torch.dtype, own: bool) -> dict[str, Tensor]:
-    """``weight=`` of shard k. ``own``: it is the block's, which also has it in the order of its sources."""
-    if case.weights is None:
-        return {}
-    weight, block = case.weights[k].to(dtype), case.blocks[k]
-    block.weight = weight if own else None
-    block.__dict__.pop("t_weight", None)
-    return {"weight": weight}
 
 
 def expected(case: Case, operation: str) -> tuple[Tensor, list[Tensor | None]]:
@@ -120,17 +102,17 @@ def expected(case: Case, operation: str) -> tuple[Tensor, list[Tensor | None]]:
     weights = matrix[:, :, None] * torch.exp(scores - top)
     sums = weights.sum(1, keepdim=True)
     weights = weights / torch.where(sums == 0, 1, sums)
+    if case.weights is not None:  # parallel edges share a score
+        means = []
+        for block, own, count in zip(case.blocks, case.weights, case.dense, strict=True):
+            ends = block.dst_per_edge(), block.src.long()
+            means.append(torch.zeros_like(count).index_put_(ends, own, accumulate=True) / count.clamp(min=1))
+        weights = weights * torch.cat(means, 1)[:, :, None]
     if case.attention.draw is not None:
         source_ids = torch.cat([block.src_ids for block in case.blocks])
         pairs = torch.meshgrid(case.blocks[0].dst_ids, source_ids, indexing="ij")
         kept = edge_mask(pairs[1].flatten(), pairs[0].flatten(), heads, case.attention.draw)
         weights = weights * kept.view(*matrix.shape, heads) * case.attention.scale
-    if case.weights is not None:
-        sums = []
-        for block, weight, dense in zip(case.blocks, case.weights, case.dense, strict=True):
-            ends = block.dst_per_edge(), block.src.long()
-            sums.append(torch.zeros_like(dense).index_put_(ends, weight, accumulate=True))
-        weights = weights * (torch.cat(sums, 1) / matrix.clamp(min=1))[:, :, None]  # parallel edges have one coefficient
     out = torch.einsum("ijh,jhk->ihk", weights, z).flatten(1)
     return out.detach(), list(torch.autograd.grad(out, case.leaves, case.grad, allow_unused=True))
 
@@ -146,13 +128,16 @@ def run(kernel: Kernel, case: Case, operation: str, dtype: torch.dtype, order: l
     running = RunningSoftmax.empty(x, len(x), case.attention.heads)
     running.out.fill_(torch.nan)
     attend = kernel.operation(operation)
-    assert isinstance(attend, GatOperation | GatV2Operation) and attend.takes_weights
-    edges = [with_weight(case, k, dtype, own=k == order[0]) for k in range(len(case.blocks))]
+    assert isinstance(attend, GatOperation | GatV2Operation)
+    for block, own in zip(case.blocks, case.weights or (), strict=False):
+        block.weight = own.to(dtype)
+        block.__dict__.pop("t_weight", None)
+    given: list[dict[str, Any]] = [{} if case.weights is None else {"weight": block.weight} for block in case.blocks]
     for k in order:
         if isinstance(attend, GatOperation):
-            attend.forward(case.blocks[k], case.attention, z[k], el[k], er, running, **edges[k])
+            attend.forward(case.blocks[k], case.attention, z[k], el[k], er, running, **given[k])
         else:
-            attend.forward(case.blocks[k], case.attention, z[k], x, att, running, **edges[k])
+            attend.forward(case.blocks[k], case.attention, z[k], x, att, running, **given[k])
     isolated = torch.cat(case.dense, 1).sum(1) == 0
     assert (running.denominator[isolated] == 0).all()
     out = running.out.masked_fill(isolated[:, None], 0)
@@ -164,15 +149,15 @@ def run(kernel: Kernel, case: Case, operation: str, dtype: torch.dtype, order: l
     for k in order:
         block = case.blocks[k]
         if isinstance(attend, GatOperation):
-            attend.backward(block, case.attention, z[k], el[k], records, grad, d_z[k], d_el[k], d_er, **edges[k])
+            attend.backward(block, case.attention, z[k], el[k], records, grad, d_z[k], d_el[k], d_er, **given[k])
         else:
-            attend.backward(block, case.attention, z[k], x, att, records, grad, d_z[k], d_x, d_att, **edges[k])
+            attend.backward(block, case.attention, z[k], x, att, records, grad, d_z[k], d_x, d_att, **given[k])
     again = [torch.zeros_like(t) for t in (d_er, d_x, d_att)]
     for k in order:  # the sources' gradients are not wanted
         if isinstance(attend, GatOperation):
-            attend.backward(case.blocks[k], case.attention, z[k], el[k], records, grad, None, None, again[0], **edges[k])
+            attend.backward(case.blocks[k], case.attention, z[k], el[k], records, grad, None, None, again[0], **given[k])
         else:
-            attend.backward(case.blocks[k], case.attention, z[k], x, att, records, grad, None, *again[1:], **edges[k])
+            attend.backward(case.blocks[k], case.attention, z[k], x, att, records, grad, None, *again[1:], **given[k])
     assert all(torch.equal(a, b) for a, b in zip(again, (d_er, d_x, d_att), strict=True))
     return out, [*d_z, *(d_el if operation == "gat" else [None, None]), d_er, d_x, d_att]
 
@@ -207,27 +192,27 @@ def test_shapes(kernel: Kernel, operation: str, shape: str, p: float, dtype: tor
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("p", [0.0, 0.4])
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("operation", ["gat", "gatv2"])
-def test_weights_of_edges(kernel: Kernel, operation: str, shape: str, p: float, dtype: torch.dtype) -> None:
-    check(kernel, weighted(make(shape, 3, 7, p)), operation, dtype)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(("heads", "width"), [(1, 1), (5, 16), (8, 33), (17, 100), (33, 7)])
-@pytest.mark.parametrize("operation", ["gat", "gatv2"])
-def test_weights_with_heads_and_widths(operation: str, heads: int, width: int, dtype: torch.dtype) -> None:
-    check(make_kernel("fused"), weighted(make("small", heads, width, 0.3)), operation, dtype)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("width", [1, 8, 16, 33, 100, 128, 130, 300])
 @pytest.mark.parametrize("heads", [1, 2, 5, 8, 17, 33])
 @pytest.mark.parametrize("operation", ["gat", "gatv2"])
 def test_heads_and_widths(operation: str, heads: int, width: int, dtype: torch.dtype) -> None:
     """Every shape of tile: several heads in one, one head in several, more heads than a vector has lanes."""
     check(make_kernel("fused"), make("small", heads, width, 0.3), operation, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("p", [0.0, 0.4])
+@pytest.mark.parametrize("shape", ["small", "no_edges", "few_rows", "hub", "fan"])
+@pytest.mark.parametrize("operation", ["gat", "gatv2"])
+def test_edge_weights(kernel: Kernel, operation: str, shape: str, p: float, dtype: torch.dtype) -> None:
+    """Positive, zero and negative ones; the softmax does not see them."""
+    check(kernel, make(shape, 3, 7, p, weighted=True), operation, dtype)
+
+
+@pytest.mark.parametrize(("heads", "width"), [(1, 128), (5, 33), (17, 8)])
+@pytest.mark.parametrize("operation", ["gat", "gatv2"])
+def test_edge_weights_of_tiles(operation: str, heads: int, width: int) -> None:
+    check(make_kernel("fused"), make("hub", heads, width, 0.3, weighted=True), operation, torch.float64)
 
 
 @pytest.mark.parametrize(("heads", "width"), [(5, 300), (17, 33), (8, 100)])
@@ -329,18 +314,17 @@ print("fine")
 def test_autograd(kernel: Kernel, operation: str) -> None:
     if operation not in kernel.autograd_operations:  # never asked: domain_parallel refuses it
         return
-    for shape, edges in product(SHAPES, (False, True)):
-        case = make(shape, 3, 7, 0.4)
-        case = weighted(case) if edges else case
+    for shape, weighted in itertools.product(SHAPES, (False, True)):
+        case = make(shape, 3, 7, 0.4, weighted=weighted)
+        given = {} if case.weights is None else {"weight": case.weights[0]}
+        case.weights = None if case.weights is None else case.weights[:1]
         case.blocks, case.dense = case.blocks[:1], case.dense[:1]
         case.z, case.el = case.z[:1], case.el[:1]
-        case.weights = case.weights[:1] if case.weights else None
-        weight = with_weight(case, 0, torch.float64, own=True)
         want, wanted = expected(case, operation)
         if operation == "gat":
-            out = kernel.autograd_operation("gat")(case.blocks[0], case.attention, case.z[0], case.el[0], case.er, **weight)
+            out = kernel.autograd_operation("gat")(case.blocks[0], case.attention, case.z[0], case.el[0], case.er, **given)
         else:
-            out = kernel.autograd_operation("gatv2")(case.blocks[0], case.attention, case.z[0], case.x, case.att, **weight)
+            out = kernel.autograd_operation("gatv2")(case.blocks[0], case.attention, case.z[0], case.x, case.att, **given)
         assert_close(out.detach(), want, torch.float64, 1.0)
         grads = torch.autograd.grad(out, case.leaves, case.grad, allow_unused=True)
         for found, wish in zip(grads, wanted, strict=True):

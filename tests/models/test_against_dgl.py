@@ -14,6 +14,7 @@ from sargnn.engine.aggregate import Engine
 from sargnn.interop.dgl import import_dgl
 from sargnn.models.layers.gat import GatLayer, GatV2Layer
 from sargnn.models.layers.gcn import GcnLayer
+from sargnn.models.layers.gin import GinLayer
 from sargnn.models.layers.sage import SageLayer
 from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec
 from sargnn.partition.cut import parts_of
@@ -33,6 +34,8 @@ def spec(in_width: int, out_width: int, *, bias: bool = True) -> LayerSpec:
 
 
 KINDS = {
+    "gin": lambda out: GinLayer(spec(IN, out), hidden=out, eps=0.25),
+    "gin, eps learned": lambda out: GinLayer(spec(IN, out), hidden=out, mlp_layers=1, eps=0.25, learn_eps=True),
     "gcn": lambda out: GcnLayer(spec(IN, out)),
     "gat": lambda out: GatLayer(spec(IN, out), out, heads=HEADS, concat=True),
     "gatv2": lambda out: GatV2Layer(spec(IN, out, bias=False), out, heads=HEADS, concat=True),
@@ -115,6 +118,33 @@ def test_layer(kind: str, self_loops: bool, out: int, world: int) -> None:
             grad = theirs_by_name[other].grad.numpy()
             found = answer["grads"][name]
             np.testing.assert_allclose(found, grad if found.shape == grad.shape and other != "weight" else grad.T, atol=1e-9)
+
+
+@pytest.mark.parametrize("mode", ["sar", "domain_parallel"])
+@pytest.mark.parametrize("out", [4, 20])
+@pytest.mark.parametrize("kind", ["gin", "gin, eps learned"])
+def test_gin_layer(kind: str, out: int, mode: str) -> None:
+    """DGL's ``GINConv`` of the same perceptron."""
+    ours = make(kind, out)
+    assert isinstance(ours, GinLayer)
+    maps = [one for one in ours.maps if isinstance(one, torch.nn.Linear)]
+    perceptron = torch.nn.Sequential(maps[0]) if len(maps) == 1 else torch.nn.Sequential(maps[0], torch.nn.ReLU(), maps[1])
+    learned = kind.endswith("learned")
+    theirs = import_dgl().nn.pytorch.GINConv(perceptron, "sum", init_eps=0.25, learn_eps=learned).double()
+    x, d_out = inputs(out)
+    leaf = x.clone().requires_grad_()
+    want = theirs(dgl_graph(GRAPH, False), leaf)
+    want.backward(d_out)
+    wanted = {name: p.grad for name, p in ours.named_parameters() if p.grad is not None}
+    if learned:
+        wanted["eps"] = theirs.eps.grad
+    assert leaf.grad is not None and len(wanted) == len(list(ours.parameters()))
+    for answer in pool(4)(run, kind, out, False, mode):
+        ids = answer["ids"]
+        np.testing.assert_allclose(answer["out"], want.detach().numpy()[ids], rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(answer["d_x"], leaf.grad.numpy()[ids], rtol=1e-9, atol=1e-9)
+        for name, grad in wanted.items():
+            np.testing.assert_allclose(answer["grads"][name], grad.numpy(), rtol=1e-9, atol=1e-9, err_msg=name)
 
 
 @pytest.mark.parametrize("mode", ["sar", "domain_parallel"])

@@ -16,10 +16,11 @@ from sargnn.models.layers.rgcn import RgcnLayer
 from sargnn.models.stack import LayerInput, LayerSpec
 from sargnn.partition.cut import parts_of
 from sargnn.shards.load import load_plan
-from tests.graphs import assign, typed_graph
+from tests.graphs import assign, typed_graph, with_weights
 from tests.pool import pool
 
 GRAPH = typed_graph(seed=2)
+WEIGHTED = with_weights(GRAPH)
 IN, OUT = 7, 9
 SPEC = LayerSpec(index=0, last=False, in_width=IN, out_width=OUT, bias=True)
 
@@ -37,10 +38,11 @@ def inputs() -> tuple[torch.Tensor, torch.Tensor]:
     return (torch.randn(GRAPH.num_nodes, width, generator=generator).double() for width in (IN, OUT))  # type: ignore[return-value]
 
 
-def run(group: Group, order: str, bases: int | None, mode: str) -> dict[str, Any]:
-    part = list(parts_of(GRAPH, assign(GRAPH, "random", group.world), group.world))[group.rank]
+def run(group: Group, order: str, bases: int | None, mode: str, weighted: bool = False) -> dict[str, Any]:
+    graph = WEIGHTED if weighted else GRAPH
+    part = list(parts_of(graph, assign(graph, "random", group.world), group.world))[group.rank]
     engine = Engine(group, mode=mode, kernel="auto", dtype=torch.float64)
-    plan = load_plan(part, group.rank, engine.mode.layout, add_self_loops=False, device=torch.device("cpu"), message_rows=20)
+    plan = load_plan(part, group.rank, engine.mode.layout, device=torch.device("cpu"), message_rows=20, dtype=torch.float64)
     layer = make(order, bases)
     x, grad = inputs()
     leaf = x[plan.node_ids].requires_grad_()
@@ -78,9 +80,9 @@ CHOICES = [(order, mode) for order in ("transform_first", "aggregate_first") for
 
 
 @pytest.mark.parametrize("world", [1, 4])
-@pytest.mark.parametrize("bases", [None, 3])
+@pytest.mark.parametrize(("bases", "weighted"), [(None, False), (3, False), (3, True)])
 @pytest.mark.parametrize(("order", "mode"), CHOICES)
-def test_rel_graph_conv(order: str, mode: str, bases: int | None, world: int) -> None:
+def test_rel_graph_conv(order: str, mode: str, bases: int | None, weighted: bool, world: int) -> None:
     dgl = import_dgl()
     ours = dict(make(order, bases).named_parameters())
     regularizer = None if bases is None else "basis"
@@ -93,14 +95,20 @@ def test_rel_graph_conv(order: str, mode: str, bases: int | None, world: int) ->
     source, destination, relation = edges()
     graph = dgl.graph((source, destination), num_nodes=GRAPH.num_nodes)
     counts = torch.zeros(GRAPH.num_nodes, len(GRAPH.schema.relations)).double()
-    counts.index_put_((destination, relation), torch.ones(()).double(), accumulate=True)
+    own = torch.ones(len(source)).double() if not weighted else torch.from_numpy(np.asarray(WEIGHTED.edge_weight)).double()
+    counts.index_put_((destination, relation), own, accumulate=True)
     x, d_out = inputs()
     leaf = x.clone().requires_grad_()
-    out = theirs(graph, leaf, relation, norm=1 / counts[destination, relation][:, None])
+    out = theirs(graph, leaf, relation, norm=(own / counts[destination, relation].clamp(min=1e-30))[:, None])
     out.backward(d_out)
     assert leaf.grad is not None
     found = dict(theirs.named_parameters())
-    close(pool(world)(run, order, bases, mode), out, leaf.grad, {name: found[other].grad for name, other in names.items()})
+    close(
+        pool(world)(run, order, bases, mode, weighted),
+        out,
+        leaf.grad,
+        {name: found[other].grad for name, other in names.items()},
+    )
 
 
 @pytest.mark.parametrize("world", [1, 4])

@@ -31,7 +31,7 @@ from sargnn.engine.reducers import REDUCERS
 from sargnn.engine.reducers.base import Reducer
 from sargnn.kernels import KERNELS
 from sargnn.models import MODELS
-from sargnn.models.stack import GraphLayer, Stack
+from sargnn.models.stack import GraphLayer
 from sargnn.partition import PARTITIONERS
 from sargnn.partition.cut import parts_of
 from sargnn.resolve import is_target, resolve
@@ -102,10 +102,16 @@ MODEL_CASES: dict[str, ModelCase] = {
     "sage": ModelCase({**_STACK, "aggregator": "mean"}, Definition(oracle.sage)),
     "gat": ModelCase({**_STACK, **_ATTENTION}, Definition(oracle.gat)),
     "gcn": ModelCase(_STACK, Definition(oracle.gcn)),
+    "gin": ModelCase({**_STACK, "eps": 0.3, "learn_eps": True, "mlp_layers": 2}, Definition(oracle.gin)),
     "rgcn": ModelCase({**_STACK, "bases": None, "order": "auto", "embedding": 11}, Definition(oracle.rgcn), typed_graph),
+    "sgc": ModelCase({"steps": 2, "input_dropout": 0.0}, Definition(oracle.sgc, stack=False)),
+    "appnp": ModelCase({**_STACK, "steps": 3, "alpha": 0.2, "edge_dropout": 0.3}, Definition(oracle.appnp, stack=False)),
+    "gcnii": ModelCase({**_STACK, "alpha": 0.2, "theta": 0.7}, Definition(oracle.gcnii, ends=oracle.perceptron)),
     "mlp": ModelCase(_STACK, Definition(oracle.perceptron, reads_edges=False)),
     "linear": ModelCase({**_STACK, "num_layers": 1}, Definition(oracle.perceptron, reads_edges=False)),
-    "label_propagation": ModelCase({"adjacency": "dad", "alpha": 0.9, "steps": 6}, Definition(oracle.label_propagation)),
+    "label_propagation": ModelCase(
+        {"adjacency": "dad", "alpha": 0.9, "steps": 6}, Definition(oracle.label_propagation, stack=False)
+    ),
 }
 REDUCER_CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "sum": ("sage", {"aggregator": "sum"}),
@@ -175,6 +181,12 @@ def model_config(name: str, **changes: Any) -> Model:
     return settings
 
 
+def known(name: str, **changes: Any) -> dict[str, Any]:
+    """Those of the changes whose settings a model has."""
+    cls = resolve("model", MODELS, "gat" if name == "gatv2" else name)
+    return {key: value for key, value in changes.items() if key in {one.name for one in dataclasses.fields(cls)}}
+
+
 def definition_of(model: Model) -> Definition:
     """What the model computes."""
     return MODEL_CASES[model.name].definition
@@ -228,9 +240,8 @@ def trainer_of(group: Group, config: RunConfig, dataset: Dataset) -> Trainer:
 
 
 def graph_layers(trainer: Trainer) -> list[GraphLayer]:
-    """The model's layers."""
-    assert isinstance(trainer.model, Stack)
-    return [layer for layer in trainer.model.layers if isinstance(layer, GraphLayer)]
+    """The model's layers, one for each plan, in order."""
+    return [layer for layer in trainer.model.modules() if isinstance(layer, GraphLayer)]
 
 
 def edge_layers(trainer: Trainer) -> list[tuple[GraphLayer, Reducer]]:

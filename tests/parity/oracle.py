@@ -2,13 +2,14 @@
 
 It shares with the product only the parameters, the random masks and the definition of the models. Which layer a model is made
 of, it is told (``tests/parity/cases.py``): a ``Layer`` is a function of a ``Place``, the input rows [N, F] and the layer's
-parameters, and gives the output rows without their bias.
+parameters, and gives the output rows without their bias. A model that is no stack is one such function.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +18,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sargnn.config import RunConfig
+from sargnn.config import ModelSettings, RunConfig
 from sargnn.data.dataset import SPLITS, Dataset
+from sargnn.models.appnp import Appnp
 from sargnn.models.gat import Gat
+from sargnn.models.gcnii import Gcnii
+from sargnn.models.gin import Gin
 from sargnn.models.label_propagation import LabelPropagation
 from sargnn.models.sage import Sage
 from sargnn.models.settings import StackSettings
+from sargnn.models.sgc import Sgc
 from sargnn.rng import Draw, Purpose, dropout_mask, edge_mask
 
 
@@ -32,7 +37,8 @@ class Place:
 
     Attributes:
         matrix: ``adjacency`` of the graph. index: from 0. last: whether its output are the logits.
-        training: whether anything is dropped.
+        training: whether anything is dropped. initial: what the first layer of a stack gave, activated; None in it.
+        rows: bool [N], which are computed: a norm is taken over these; None: all.
     """
 
     config: RunConfig
@@ -42,6 +48,8 @@ class Place:
     index: int
     last: bool
     training: bool
+    initial: Tensor | None = None
+    rows: Tensor | None = None
 
     @property
     def in_degrees(self) -> Tensor:
@@ -58,12 +66,21 @@ class Definition:
     """What a model computes.
 
     Attributes:
-        layer: of a stack; or all of the model where there is no stack: its input are then the labels that are carried.
-        reads_edges: whether a row's output depends on its in-neighbours.
+        layer: of a stack; or all of the model, biases too, where there is no stack.
+        reads_edges: whether a row's output depends on its in-neighbours. stack: whether it is a stack.
+        ends: a stack's first and last layer, beside those that ``num_layers`` counts; None: there are none beside them.
     """
 
     layer: Layer
     reads_edges: bool = True
+    stack: bool = True
+    ends: Layer | None = None
+
+    def layers(self, model: ModelSettings) -> list[tuple[Layer, bool]]:
+        """Of a stack: the layers, each with whether it reads edges."""
+        assert isinstance(model, StackSettings)
+        inner = [(self.layer, self.reads_edges)] * model.num_layers
+        return inner if self.ends is None else [(self.ends, False), *inner, (self.ends, False)]
 
 
 def adjacency(dataset: Dataset, add_self_loops: bool) -> Tensor:
@@ -102,13 +119,17 @@ def label_columns(definition: Definition, config: RunConfig, dataset: Dataset, p
     return columns
 
 
-def needed_rows(config: RunConfig, dataset: Dataset, num_layers: int, *, reads_edges: bool = True) -> list[Tensor]:
-    """Per layer bool [N], the rows that it must compute to reach the training nodes."""
+def needed_rows(config: RunConfig, dataset: Dataset, reads_edges: Sequence[bool]) -> list[Tensor]:
+    """Per layer bool [N], the rows that it must compute to reach the training nodes.
+
+    Args:
+        reads_edges: per layer, whether a row's output depends on its in-neighbours.
+    """
     matrix = adjacency(dataset, config.add_self_loops)
     needed = [torch.from_numpy(np.asarray(dataset.split) == SPLITS["train"])]
-    for _ in range(num_layers - 1):
+    for reads in reversed(reads_edges[1:]):
         reached = (matrix[needed[0]] > 0).any(0)
-        needed.insert(0, needed[0] | reached if reads_edges else needed[0])
+        needed.insert(0, needed[0] | reached if reads else needed[0])
     return needed
 
 
@@ -117,41 +138,48 @@ def forward(
     training: bool = True,
 ) -> Tensor:  # fmt: skip
     """Logits [N, C] in fp64; in evaluation mode with a fresh norm's running statistics."""
-    matrix = adjacency(dataset, config.add_self_loops)
-    model = config.model
-    if not isinstance(model, StackSettings):
-        train = torch.from_numpy(np.asarray(dataset.split) == SPLITS["train"])
-        known = F.one_hot(torch.from_numpy(np.asarray(dataset.labels)).clamp(min=0), dataset.num_classes).double()
-        return definition.layer(Place(config, dataset, matrix, epoch, 0, True, training), known * train[:, None], params)
-    rows = [torch.ones(dataset.num_nodes, dtype=torch.bool)] * model.num_layers
-    if config.mfg:
-        rows = needed_rows(config, dataset, model.num_layers, reads_edges=definition.reads_edges)
-    ids = torch.arange(dataset.num_nodes)
-
-    def drop(x: Tensor, purpose: Purpose, layer: int, p: float) -> Tensor:
-        if not training:
-            return x
-        mask = dropout_mask(ids, x.shape[1], Draw(config.seed, epoch, purpose, layer, p))
-        return x * mask / (1 - p)
-
+    place = Place(config, dataset, adjacency(dataset, config.add_self_loops), epoch, 0, True, training)
     x = _inputs(dataset, params)
-    h = drop(x if columns is None else torch.cat([x, columns], 1), Purpose.INPUT_DROPOUT, 0, model.input_dropout)
-    for index in range(model.num_layers):
-        place = Place(config, dataset, matrix, epoch, index, index == model.num_layers - 1, training)
-        start = f"layers.{index}."
-        own = {name[len(start) :]: value for name, value in params.items() if name.startswith(start)}
-        out = definition.layer(place, h, own)
+    x = x if columns is None else torch.cat([x, columns], 1)
+    x = _dropped(place, x, Purpose.INPUT_DROPOUT, getattr(config.model, "input_dropout", 0))
+    if not definition.stack:
+        return definition.layer(place, x, params)
+    layers = definition.layers(config.model)
+    every = torch.ones(dataset.num_nodes, dtype=torch.bool)
+    rows = needed_rows(config, dataset, [reads for _, reads in layers]) if config.mfg else [every] * len(layers)
+    return _stack(place, [layer for layer, _ in layers], x, params, rows)
+
+
+def _dropped(place: Place, x: Tensor, purpose: Purpose, p: float) -> Tensor:
+    if not place.training:
+        return x
+    draw = Draw(place.config.seed, place.epoch, purpose, place.index, p)
+    return x * dropout_mask(torch.arange(len(x)), x.shape[1], draw) / (1 - p)
+
+
+def _stack(place: Place, layers: Sequence[Layer], h: Tensor, params: Params, rows: Sequence[Tensor]) -> Tensor:
+    """The last layer's output. rows: bool [N] per layer, what it computes."""
+    model, initial = place.config.model, None
+    assert isinstance(model, StackSettings)
+    for index, layer in enumerate(layers):
+        place = dataclasses.replace(place, index=index, last=index == len(layers) - 1, initial=initial, rows=rows[index])
+        own = _below(params, f"layers.{index}.")
+        out = layer(place, h, own)
         out = out + sum(value for name, value in own.items() if name in ("bias", "self.bias", "linear.bias"))
         if place.last:
             return out
         if model.residual:
             weight = params.get(f"residuals.{index}.weight")
             out = out + (h if weight is None else h @ weight.T)
-        if model.norm == "batch":
-            weight, bias = params[f"norms.{index}.weight"], params[f"norms.{index}.bias"]
-            out = _normalised(config, dataset, out, weight, bias, rows[index], training)
-        h = drop(getattr(F, model.activation)(out), Purpose.DROPOUT, index, model.dropout)
+        out = getattr(F, model.activation)(_between(place, out, params, f"norms.{index}."))
+        initial = out if index == 0 else initial
+        h = _dropped(place, out, Purpose.DROPOUT, model.dropout)
     raise AssertionError
+
+
+def _below(params: Params, start: str) -> Params:
+    """The parameters whose names start so, by what follows."""
+    return {name.removeprefix(start): value for name, value in params.items() if name.startswith(start)}
 
 
 def sage(place: Place, h: Tensor, params: Params) -> Tensor:
@@ -166,10 +194,63 @@ def sage(place: Place, h: Tensor, params: Params) -> Tensor:
     return h @ params["self.weight"].T + gathered @ params["neigh.weight"].T
 
 
+def _symmetric(place: Place) -> Tensor:
+    """D_in^-1/2 A D_out^-1/2."""
+    out_degrees = place.matrix.sum(0, keepdim=True).clamp(min=1)
+    return place.matrix / place.in_degrees.sqrt() / out_degrees.sqrt()
+
+
 def gcn(place: Place, h: Tensor, params: Params) -> Tensor:
     """D_in^-1/2 A D_out^-1/2 h W."""
-    out_degrees = place.matrix.sum(0, keepdim=True).clamp(min=1)
-    return place.matrix / place.in_degrees.sqrt() / out_degrees.sqrt() @ h @ params["linear.weight"].T
+    return _symmetric(place) @ h @ params["linear.weight"].T
+
+
+def sgc(place: Place, h: Tensor, params: Params) -> Tensor:
+    """S^K h W + b."""
+    assert isinstance(place.config.model, Sgc)
+    return (
+        torch.linalg.matrix_power(_symmetric(place), place.config.model.steps) @ h @ params["linear.weight"].T
+        + params["linear.bias"]
+    )
+
+
+def appnp(place: Place, h: Tensor, params: Params) -> Tensor:
+    """Z_(t+1) = (1 - alpha) S Z_t + alpha H from H = Z_0 = MLP(h); in each step other entries of S are dropped."""
+    model, n = place.config.model, len(h)
+    assert isinstance(model, Appnp)
+    rows = [torch.ones(n, dtype=torch.bool)] * model.num_layers
+    if place.config.mfg:
+        rows = needed_rows(place.config, place.dataset, [False] * model.num_layers + [True] * model.steps)
+    own = _stack(place, [perceptron] * model.num_layers, h, _below(params, "mlp."), rows)
+    z, matrix = own, _symmetric(place)
+    destination, source = torch.meshgrid(torch.arange(n), torch.arange(n), indexing="ij")
+    for step in range(model.steps):
+        draw = Draw(place.config.seed, place.epoch, Purpose.EDGE_DROPOUT, step, model.edge_dropout * place.training)
+        kept = edge_mask(source.flatten(), destination.flatten(), 1, draw).view(n, n)
+        z = (1 - model.alpha) * (matrix * kept * draw.scale) @ z + model.alpha * own
+    return z
+
+
+def gcnii(place: Place, h: Tensor, params: Params) -> Tensor:
+    """((1 - alpha) S h + alpha H_0) ((1 - beta) I + beta W), beta = log(theta / l + 1)."""
+    model = place.config.model
+    assert isinstance(model, Gcnii) and place.initial is not None
+    beta = math.log(model.theta / place.index + 1)
+    mixed = (1 - model.alpha) * _symmetric(place) @ h + model.alpha * place.initial
+    return (1 - beta) * mixed + beta * mixed @ params["weight"].T
+
+
+def gin(place: Place, h: Tensor, params: Params) -> Tensor:
+    """A perceptron of (1 + eps) h + the neighbours' sum."""
+    model = place.config.model
+    assert isinstance(model, Gin)
+    eps = params["eps"] if model.learn_eps else model.eps
+    h = (1 + eps) * h + place.matrix @ h
+    for index in range(model.mlp_layers):
+        if index:
+            h = getattr(F, model.activation)(_between(place, h, params, f"norms.{index - 1}."))
+        h = h @ params[f"maps.{index}.weight"].T + params.get(f"maps.{index}.bias", 0.0)
+    return h
 
 
 def gat(place: Place, h: Tensor, params: Params) -> Tensor:
@@ -180,8 +261,18 @@ def gat(place: Place, h: Tensor, params: Params) -> Tensor:
     draw = Draw(
         place.config.seed, place.epoch, Purpose.ATTENTION_DROPOUT, place.index, model.attn_dropout * place.training
     )  # fmt: skip
-    out = _attention(place.matrix, h, params, model, heads, draw)
-    return out.view(len(h), heads, -1).mean(1) if place.last else out
+    matrix, n = place.matrix, len(h)
+    if model.edge_dropout and place.training:
+        edges = Draw(place.config.seed, place.epoch, Purpose.EDGE_DROPOUT, place.index, model.edge_dropout)
+        destination, source = torch.meshgrid(torch.arange(n), torch.arange(n), indexing="ij")
+        matrix = matrix * edge_mask(source.flatten(), destination.flatten(), 1, edges).view(n, n)
+    roots = place.matrix.sum(0).clamp(min=1).sqrt()[:, None] if model.symmetric_norm else torch.ones(n, 1).double()
+    out = _attention(matrix, h, params, model, heads, draw, roots)
+    if model.symmetric_norm:
+        out = out * place.in_degrees.sqrt()
+    if model.linear_residual:
+        out = out + h @ params["residual.weight"].T
+    return out.view(n, heads, -1).mean(1) if place.last else out
 
 
 def rgcn(place: Place, h: Tensor, params: Params) -> Tensor:
@@ -196,8 +287,11 @@ def perceptron(place: Place, h: Tensor, params: Params) -> Tensor:
 
 def label_propagation(place: Place, h: Tensor, params: Params) -> Tensor:
     """log of Y_T, rows scaled to sum to one: Y_(t+1) = clamp(alpha D^-1/2 A D^-1/2 Y_t + (1 - alpha) Y_0, 0, 1)."""
-    model = place.config.model
+    model, dataset = place.config.model, place.dataset
     assert isinstance(model, LabelPropagation) and model.adjacency == "dad"
+    train = torch.from_numpy(np.asarray(dataset.split) == SPLITS["train"])
+    known = F.one_hot(torch.from_numpy(np.asarray(dataset.labels)).clamp(min=0), dataset.num_classes).double()
+    h = known * train[:, None]
     degrees = place.matrix.sum(1)
     power = torch.where(degrees > 0, degrees.clamp(min=1) ** -0.5, 0)
     normalised, y = power[:, None] * place.matrix * power, h
@@ -236,6 +330,19 @@ NEGLIGIBLE = 64
 """Batch norm takes a column's variance for rounding below (64 eps)^2 times the mean, over the columns, of the squared means."""
 
 
+def _between(place: Place, x: Tensor, params: Params, name: str) -> Tensor:
+    """The model's norm; its parameters' names start with ``name``."""
+    assert isinstance(place.config.model, StackSettings)
+    norm = place.config.model.norm
+    if norm == "none":
+        return x
+    weight, bias = params[f"{name}weight"], params[f"{name}bias"]
+    if norm == "layer":
+        return _normalised_rows(place.dataset, x, weight, bias)
+    rows = torch.ones(len(x), dtype=torch.bool) if place.rows is None else place.rows
+    return _normalised(place.config, place.dataset, x, weight, bias, rows, place.training)
+
+
 def _normalised(
     config: RunConfig, dataset: Dataset, x: Tensor, weight: Tensor, bias: Tensor, rows: Tensor, training: bool
 ) -> Tensor:  # fmt: skip
@@ -262,8 +369,22 @@ def _normalised(
     return torch.cat(pieces)
 
 
-def _attention(matrix: Tensor, h: Tensor, params: Params, model: Gat, heads: int, draw: Draw) -> Tensor:
-    """[N, H K]: per head a softmax over all in-edges, with what stands in ``matrix`` as their number."""
+def _normalised_rows(dataset: Dataset, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Layer norm, each type's rows with its own weight and bias."""
+    kind = torch.from_numpy(dataset.schema.types_of(np.arange(len(x)))).long()
+    by_type = weight.view(-1, x.shape[1]), bias.view(-1, x.shape[1])
+    centred = x - x.mean(1, keepdim=True)
+    return centred / (centred.square().mean(1, keepdim=True) + 1e-5).sqrt() * by_type[0][kind] + by_type[1][kind]
+
+
+def _attention(
+    matrix: Tensor, h: Tensor, params: Params, model: Gat, heads: int, draw: Draw, roots: Tensor
+) -> Tensor:  # fmt: skip
+    """[N, H K]: per head a softmax over all in-edges, with what stands in ``matrix`` as their number.
+
+    Args:
+        roots: [N, 1], what sources' rows are divided by before they are scored; GAT only.
+    """
     n = len(h)
     if model.v2:
         z = (h @ params["src.weight"].T + params["src.bias"]).view(n, heads, -1)
@@ -272,7 +393,9 @@ def _attention(matrix: Tensor, h: Tensor, params: Params, model: Gat, heads: int
         scores = (u * params["attn"]).sum(3)
     else:
         z = (h @ params["linear.weight"].T).view(n, heads, -1)
-        raw = (z * params["attn_src"]).sum(2)[None] + (z * params["attn_dst"]).sum(2)[:, None]
+        of_destinations = (z * params["attn_dst"]).sum(2) if model.attn_dst else torch.zeros(n, heads).double()
+        z = z / roots[:, :, None]
+        raw = (z * params["attn_src"]).sum(2)[None] + of_destinations[:, None]
         scores = F.leaky_relu(raw, model.negative_slope)
     connected = matrix[:, :, None] > 0
     scores = scores.masked_fill(~connected, -torch.inf)

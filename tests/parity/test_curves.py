@@ -30,7 +30,13 @@ COMBINATIONS: dict[str, tuple[str, str, str, str, int, str]] = {
     "gat-sar-fused-empty-8": ("gat", "sar", "fused", "empty", 8, "fp64"),
     "gat-one_shot-fused-random-4": ("gat", "one_shot", "fused", "random", 4, "fp64"),
     "gat-domain_parallel-dgl-metis-4": ("gat", "domain_parallel", "dgl", "metis", 4, "fp64"),
+    "arxiv-sar-fused-metis-4": ("arxiv", "sar", "fused", "metis", 4, "fp64"),
     "gatv2-sar-fused-metis-4": ("gatv2", "sar", "fused", "metis", 4, "fp64"),
+    "sgc-sar-fused-metis-4": ("sgc", "sar", "fused", "metis", 4, "fp64"),
+    "appnp-sar-fused-metis-4": ("appnp", "sar", "fused", "metis", 4, "fp64"),
+    "appnp-domain_parallel-dgl-random-2": ("appnp", "domain_parallel", "dgl", "random", 2, "fp64"),
+    "gcnii-no_remat-fused-empty-4": ("gcnii", "no_remat", "fused", "empty", 4, "fp64"),
+    "gcnii-domain_parallel-dgl-metis-2": ("gcnii", "domain_parallel", "dgl", "metis", 2, "fp64"),
     "rgcn-sar-fused-by_type-4": ("rgcn", "sar", "fused", "by_type", 4, "fp64"),
     "rgcn-domain_parallel-dgl-by_type-4": ("rgcn", "domain_parallel", "dgl", "by_type", 4, "fp64"),
     "sums-sar-fused-by_type-4": ("sums", "sar", "fused", "by_type", 4, "fp64"),
@@ -38,6 +44,10 @@ COMBINATIONS: dict[str, tuple[str, str, str, str, int, str]] = {
     "rgcn-domain_parallel-dgl-metis-4-fp32": ("rgcn", "domain_parallel", "dgl", "metis", 4, "fp32"),
     "gat-sar-fused-metis-4-fp32": ("gat", "sar", "fused", "metis", 4, "fp32"),
     "sage-sar-fused-metis-4-fp32": ("sage", "sar", "fused", "metis", 4, "fp32"),
+    "gin-sar-fused-metis-4": ("gin", "sar", "fused", "metis", 4, "fp64"),
+    "layer_norm-sar-fused-metis-4": ("layer_norm", "sar", "fused", "metis", 4, "fp64"),
+    "layer_norm-domain_parallel-dgl-random-2": ("layer_norm", "domain_parallel", "dgl", "random", 2, "fp64"),
+    "typed_layer_norm-one_shot-fused-by_type-4": ("typed_layer_norm", "one_shot", "fused", "by_type", 4, "fp64"),
 }
 """Between them every model, mode, kernel, partitioner, world and precision."""
 MORE: dict[str, tuple[str, str, str, str, int, str]] = {
@@ -60,6 +70,12 @@ MORE: dict[str, tuple[str, str, str, str, int, str]] = {
     "rgcn-sar-fused-metis-4": ("rgcn", "sar", "fused", "metis", 4, "fp64"),
     "rgcn-one_shot-fused-random-2": ("rgcn", "one_shot", "fused", "random", 2, "fp64"),
     "sums-domain_parallel-dgl-metis-4": ("sums", "domain_parallel", "dgl", "metis", 4, "fp64"),
+    "gin-domain_parallel-dgl-random-2": ("gin", "domain_parallel", "dgl", "random", 2, "fp64"),
+    "layer_norm-one_shot-fused-empty-4": ("layer_norm", "one_shot", "fused", "empty", 4, "fp64"),
+    "layer_norm-sar-fused-metis-4-fp32": ("layer_norm", "sar", "fused", "metis", 4, "fp32"),
+    "sgc-domain_parallel-reference-random-4-fp32": ("sgc", "domain_parallel", "reference", "random", 4, "fp32"),
+    "appnp-sar-fused-metis-4-fp32": ("appnp", "sar", "fused", "metis", 4, "fp32"),
+    "gcnii-sar-fused-metis-4-fp32": ("gcnii", "sar", "fused", "metis", 4, "fp32"),
     "rgcn-sar-fused-metis-4-fp32": ("rgcn", "sar", "fused", "metis", 4, "fp32"),
     "gatv2-sar-fused-metis-4-fp32": ("gatv2", "sar", "fused", "metis", 4, "fp32"),
     "gat-domain_parallel-dgl-metis-4-fp32": ("gat", "domain_parallel", "dgl", "metis", 4, "fp32"),
@@ -70,10 +86,16 @@ MORE: dict[str, tuple[str, str, str, str, int, str]] = {
 def model(name: str) -> cases.Model:
     if name == "max":
         return cases.model_config("sage", aggregator="max", input_dropout=0.2)
+    if name == "arxiv":  # as DGL's example for ogbn-arxiv
+        return cases.model_config(
+            "gat", input_dropout=0.2, hidden=10, linear_residual=True, edge_dropout=0.3, attn_dst=False, symmetric_norm=True
+        )
     if name in ("sums", "bases"):
         bases, order = (None, "aggregate_first") if name == "sums" else (3, "transform_first")
         return cases.model_config("rgcn", bases=bases, order=order)
-    wider: dict[str, Any] = {"hidden": 10} if name.startswith("gat") else {}
+    if name.endswith("layer_norm"):
+        return cases.model_config("rgcn" if name.startswith("typed") else "sage", norm="layer", input_dropout=0.2)
+    wider: dict[str, Any] = {"hidden": 10} if name.startswith("gat") else {"hidden": 20} if name == "gin" else {}
     return cases.model_config(name, input_dropout=0.2, **wider)
 
 
@@ -85,7 +107,7 @@ def single(name: str, precision: str) -> dict[str, Any]:
 
 def graph(name: str) -> Dataset:
     """What a model of the curves is trained on."""
-    return TYPED if name in ("rgcn", "sums", "bases") else GRAPH
+    return TYPED if name in ("rgcn", "sums", "bases", "typed_layer_norm") else GRAPH
 
 
 def assert_same_curve(losses: list[float], wanted: list[float], precision: str) -> None:
@@ -101,7 +123,8 @@ def test_curve(name: str) -> None:
     config = cases.run_config(model(kind), mode=mode, kernel=kernel, partitioner=partitioner, world=world, precision=precision)
     ranks = pool(world)(cases.curve, config, graph(kind))
     want = single(kind, precision)
-    assert want["losses"][-1] < 0.9 * want["losses"][0]  # it learns, so the comparison means something
+    learned = 0.95 if kind in ("sgc", "gcnii") else 0.9  # slower ones
+    assert want["losses"][-1] < learned * want["losses"][0]  # it learns, so the comparison means something
     for answer in ranks:
         assert_same_curve(answer["losses"], want["losses"], precision)
         assert answer["parameters"] == ranks[0]["parameters"]
@@ -110,10 +133,14 @@ def test_curve(name: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["sar", "one_shot", "domain_parallel"])
-@pytest.mark.parametrize("name", ["sage", "gcn", "max"])
+@pytest.mark.parametrize("name", ["sage", "gcn", "max", "sgc", "gin", "gin, eps learned"])
 def test_the_static_aggregate_changes_nothing(name: str, mode: str) -> None:
     """Constant inputs: cached or not, the same curve; cached, the first layer's rows travel in the first epoch only."""
-    kind = cases.model_config("sage", aggregator="max") if name == "max" else cases.model_config(name)
+    changes: dict[str, tuple[str, dict[str, Any]]] = {
+        "max": ("sage", {"aggregator": "max"}), "gin": ("gin", {"learn_eps": False}), "gin, eps learned": ("gin", {}),
+    }  # fmt: skip
+    chosen, settings = changes.get(name, (name, {}))
+    kind = cases.model_config(chosen, **settings)
     runs = []
     for cache_static in ("auto", False):
         config = cases.run_config(kind, mode=mode, world=4, epochs=8, cache_static=cache_static)

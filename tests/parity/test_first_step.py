@@ -35,6 +35,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "wide": {"hidden": 17, "num_layers": 2, "residual": True},
     "input_dropout": {"input_dropout": 0.3, "residual": True, "activation": "elu"},
     "no_norm": {"norm": "none", "num_layers": 2},
+    "layer_norm": {"norm": "layer", "activation": "elu"},
     "one_layer": {"num_layers": 1},
 }
 
@@ -115,7 +116,24 @@ def test_models_that_learn_nothing_from_edges(name: str, mode: str, kernel: str,
 
 @pytest.mark.parametrize(("name", "mode", "kernel", "variant"), spread(cases.NAMES, PAIRS, list(VARIANTS)))
 def test_model_variants(name: str, mode: str, kernel: str, variant: str) -> None:
-    check(cases.model_config(name, **VARIANTS[variant]), mode=mode, kernel=kernel, world=4)
+    check(cases.model_config(name, **cases.known(name, **VARIANTS[variant])), mode=mode, kernel=kernel, world=4)
+
+
+ATTENTION: dict[str, dict[str, Any]] = {
+    "residual": {"linear_residual": True},
+    "edges": {"edge_dropout": 0.4},
+    "all": {"linear_residual": True, "edge_dropout": 0.6, "attn_dst": False, "symmetric_norm": True, "input_dropout": 0.2},
+}
+
+
+@pytest.mark.parametrize(
+    ("variant", "v2", "mode", "kernel", "mfg"), spread(list(ATTENTION), [False, True], PAIRS, [False, True])
+)
+def test_options_of_attention(variant: str, v2: bool, mode: str, kernel: str, mfg: bool) -> None:
+    changes = dict(ATTENTION[variant], v2=v2)
+    if v2:
+        changes = {name: value for name, value in changes.items() if name not in ("attn_dst", "symmetric_norm")}
+    check(cases.model_config("gat", **changes), mode=mode, kernel=kernel, world=4, mfg=mfg)
 
 
 @pytest.mark.parametrize(("mode", "kernel"), PAIRS)
@@ -127,6 +145,20 @@ def test_fp32(name: str, mode: str, kernel: str) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_sum_aggregator(mode: str) -> None:
     check(cases.model_config("sage", aggregator="sum"), mode=mode, world=4)
+
+
+GINS: list[dict[str, Any]] = [
+    {"learn_eps": False, "mlp_layers": 1},
+    {"learn_eps": False, "mlp_layers": 3, "norm": "layer"},
+    {"mlp_layers": 3, "norm": "none", "residual": True},
+    {"mlp_layers": 1, "input_dropout": 0.3, "hidden": 20},
+]
+
+
+@pytest.mark.parametrize(("number", "mode", "mfg"), spread(range(len(GINS)), list(MODES), [False, True]))
+def test_gin_variants(number: int, mode: str, mfg: bool) -> None:
+    """eps learned or not, perceptrons of one to three maps, the first before the sum or behind it."""
+    check(cases.model_config("gin", **GINS[number]), mode=mode, world=4, mfg=mfg)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +232,13 @@ def test_bytes_equal_the_plan(name: str, mode: str, kernel: str, world: int) -> 
     elif name == "rgcn":
         # Raw rows and their errors, in sar fetched again; where the tables of sums are smaller than what it would keep, not.
         expected_bytes = sum((2 + again) * width for again, width in zip(ranks[0]["fetched_again"], (11, 10, 10), strict=True))
+    elif name == "sgc":
+        expected_bytes = 2 * 11  # constant rows, forward
+    elif name == "appnp":
+        expected_bytes = 3 * 2 * 5
+    elif name == "gcnii":
+        expected_bytes = 3 * 2 * 10
     else:
-        # Forward rows and backward errors of layers 2 and 3, forward rows of layer 1.
-        expected_bytes = 11 + 2 * 10 + 2 * 5
+        # Forward rows and backward errors of layers 2 and 3, forward rows of layer 1. GIN's first map is as wide inside.
+        expected_bytes = 11 + 2 * 10 + 2 * (10 if name == "gin" else 5)
     assert sum(a["sent_bytes"] for a in ranks) == halo * 8 * expected_bytes

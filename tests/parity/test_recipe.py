@@ -47,7 +47,7 @@ QUICK = [pair for pair in PAIRS if pair[1] != "reference"]
 @pytest.mark.parametrize(("name", "mode", "kernel", "partitioner", "world"), spread(cases.NAMES, PAIRS, WHERE))
 def test_message_flow_first_step(name: str, mode: str, kernel: str, partitioner: str, world: int) -> None:
     """Few training nodes, so that some ranks keep no row of some layers; batch norm over the rows that are kept."""
-    model = cases.model_config(name, residual=name == "gcn")
+    model = cases.model_config(name, **({"residual": True} if name == "gcn" else {}))
     check(model, f"few {name}", mode=mode, kernel=kernel, partitioner=partitioner, world=world, mfg=True)
 
 
@@ -87,6 +87,9 @@ CURVES: dict[str, tuple[str, str, str, str, int, LabelsConfig, bool]] = {
     "gcn-sar-8": ("gcn", "sar", "fused", "empty", 8, MASKED, True),
     "rgcn-sar-4": ("rgcn", "sar", "fused", "by_type", 4, REUSED, True),
     "rgcn-domain_parallel-4": ("rgcn", "domain_parallel", "dgl", "metis", 4, LabelsConfig(), True),
+    "sgc-sar-4": ("sgc", "sar", "fused", "metis", 4, REUSED, True),
+    "appnp-one_shot-4": ("appnp", "one_shot", "fused", "random", 4, MASKED, True),
+    "gcnii-sar-4": ("gcnii", "sar", "fused", "metis", 4, MASKED, True),
     "mlp-sar-4": ("mlp", "sar", "fused", "random", 4, MASKED, True),
     "label_propagation-one_shot-4": ("label_propagation", "one_shot", "fused", "metis", 4, LabelsConfig(), False),
 }
@@ -119,17 +122,19 @@ def test_curve(case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "mode", "reuse"), spread(cases.NAMES, ["sar", "one_shot", "domain_parallel"], [None, REUSED.reuse])
+    ("name", "mode", "reuse", "norm"),
+    spread(cases.NAMES, ["sar", "one_shot", "domain_parallel"], [None, REUSED.reuse], ["none", "layer"]),
 )
-def test_without_batch_norm_message_flow_changes_nothing(name: str, mode: str, reuse: int | None) -> None:
+def test_without_batch_norm_message_flow_changes_nothing(name: str, mode: str, reuse: int | None, norm: str) -> None:
     runs, labels = [], LabelsConfig() if reuse is None else REUSED
     for mfg in (False, True):
-        model = cases.model_config(name, norm="none")
+        model = cases.model_config(name, **cases.known(name, norm=norm))
         config = cases.run_config(model, mode=mode, world=2, epochs=8, labels=labels, mfg=mfg)
         runs.append(pool(2)(cases.curve, config, GRAPHS[f"few {name}"])[0])
     np.testing.assert_allclose(runs[1]["losses"], runs[0]["losses"], rtol=1e-10)
     assert runs[1]["scores"] == runs[0]["scores"]
-    assert runs[1]["epoch_bytes"][1] < runs[0]["epoch_bytes"][1]
+    epoch = 0 if name == "sgc" and reuse is None else 1  # then nothing travels after the first
+    assert runs[1]["epoch_bytes"][epoch] < runs[0]["epoch_bytes"][epoch]
 
 
 def _rows(group: Group, config: RunConfig, dataset: Dataset) -> list[list[np.ndarray]]:
@@ -143,7 +148,7 @@ def test_each_layer_computes_what_reaches_a_training_node(world: int, name: str)
     dataset = GRAPHS[f"few {name}"]
     config = cases.run_config(cases.model_config(name), world=world, partitioner="random", mfg=True)
     answers = pool(world)(_rows, config, dataset)
-    needed = needed_rows(config, dataset, 4)
+    needed = needed_rows(config, dataset, [True] * 4)
     for layer in range(3):
         for which, wanted in ((0, needed[layer]), (1, needed[layer + 1])):
             ids = np.concatenate([answer[layer][which] for answer in answers])
@@ -190,7 +195,7 @@ def test_no_label_leaks(name: str, world: int, reuse: int, mfg: bool) -> None:
 
 
 @pytest.mark.parametrize("mode", ["sar", "no_remat", "one_shot"])
-@pytest.mark.parametrize("name", ["sage", "gcn", "max"])
+@pytest.mark.parametrize("name", ["sage", "gcn", "max", "sgc"])
 def test_only_label_columns_are_aggregated_every_epoch(name: str, mode: str) -> None:
     """The features' aggregate is kept: less travels from the second epoch on, and nothing else changes."""
     model = cases.model_config("sage", aggregator="max") if name == "max" else cases.model_config(name)
@@ -201,5 +206,5 @@ def test_only_label_columns_are_aggregated_every_epoch(name: str, mode: str) -> 
     assert runs[0]["losses"] == runs[1]["losses"]
     first, second = runs[0]["epoch_bytes"][:2]
     halo = sum(answer["halo_rows"] for answer in pool(4)(cases.step, cases.run_config(model, world=4), GRAPHS["sage"]))
-    assert first - second == halo * 8 * 11  # the features' rows
+    assert first - second == halo * 8 * 11 * (2 if name == "sgc" else 1)  # the features' rows, in each step
     assert set(runs[1]["epoch_bytes"]) == {first}

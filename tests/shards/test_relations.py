@@ -16,11 +16,15 @@ from sargnn.engine.reducers.sum import Sum
 from sargnn.partition.cut import parts_of
 from sargnn.shards.graph import WorkerGraph
 from sargnn.shards.plan import LayerPlan
-from tests.graphs import assign, small_typed_graph, typed_graph
+from tests.graphs import assign, small_typed_graph, typed_graph, with_weights
 from tests.parity.covering import spread
 from tests.pool import pool
 
-GRAPHS = {"typed": typed_graph(), **{kind: small_typed_graph(kind) for kind in ("sink", "one_type")}}
+GRAPHS = {
+    "typed": with_weights(typed_graph(), lowest=-2),
+    "sink": small_typed_graph("sink"),
+    "one_type": with_weights(small_typed_graph("one_type")),
+}
 WIDTH = 3
 
 
@@ -31,7 +35,7 @@ class Answer:
     Attributes:
         sources, destinations: ids of input and output rows. out, mean: sums and means of their in-neighbours' rows.
         gradient: of the input rows. self_rows: ids of the input rows that the output rows are; None where they are other nodes.
-        in_degrees, out_degrees: the plan's. edges: [E, 2], ids. edge_types: [E] or None.
+        in_degrees, out_degrees, in_weights, out_weights: the plan's. edges: [E, 2], ids. edge_types, weights: [E] or None.
         halo: distinct rows that travel here. sent: rows that travel from here.
     """
 
@@ -45,6 +49,9 @@ class Answer:
     out_degrees: np.ndarray
     edges: np.ndarray
     edge_types: np.ndarray | None
+    weights: np.ndarray | None
+    in_weights: np.ndarray | None
+    out_weights: np.ndarray | None
     halo: int
     sent: int
 
@@ -63,6 +70,8 @@ def look_at(engine: Engine, plan: LayerPlan, graph: Dataset) -> Answer:
     (out,) = engine.aggregate(plan, Sum(), (rows,))
     out.backward(grad[destinations])
     (mean,) = engine.aggregate(plan, Mean(), (x[plan.node_ids],))
+    optional = plan.edge_types, plan.edge_weights() if plan.weighted else None, plan.in_weights, plan.out_weights
+    edge_types, weights, in_weights, out_weights = (None if one is None else one.numpy() for one in optional)
     assert rows.grad is not None and len(plan.edge_ends()[0]) == plan.num_edges
     return Answer(
         sources=plan.node_ids.numpy(),
@@ -74,7 +83,10 @@ def look_at(engine: Engine, plan: LayerPlan, graph: Dataset) -> Answer:
         in_degrees=plan.in_degrees.numpy(),
         out_degrees=plan.out_degrees.numpy(),
         edges=torch.stack(plan.edge_ends(), 1).numpy(),
-        edge_types=None if plan.edge_types is None else plan.edge_types.numpy(),
+        edge_types=edge_types,
+        weights=weights,
+        in_weights=in_weights,
+        out_weights=out_weights,
         halo=plan.halo_rows,
         sent=plan.lists.sent_rows,
     )
@@ -89,7 +101,7 @@ def run(
     engine = Engine(group, mode=mode, dtype=torch.float64)
     worker = WorkerGraph(
         part, engine.exchange, engine.mode.layout, add_self_loops=False, device=torch.device("cpu"), message_rows=13,
-        by_relation=True,
+        by_relation=True, dtype=torch.float64,
     )  # fmt: skip
     flow = worker.whole(2) if wanted is None else worker.flow(np.isin(part.node_ids, wanted), [True, True])
     labelled = part.node_ids[worker.labelled_rows]
@@ -111,6 +123,7 @@ def check(answers: list[Answer], graph: Dataset, relations: list[int], outputs: 
     source, destination = np.asarray(graph.indices), np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
     kept = np.isin(graph.relation, relations)
     source, destination, relation = source[kept], destination[kept], np.asarray(graph.relation)[kept]
+    weight = None if graph.edge_weight is None else graph.edge_weight[kept].astype(np.float64)
     in_degrees, out_degrees = (np.bincount(ends, minlength=graph.num_nodes) for ends in (destination, source))
     sums, gradient = np.zeros_like(x), np.zeros_like(x)
     np.add.at(sums, destination, x[source])
@@ -126,11 +139,18 @@ def check(answers: list[Answer], graph: Dataset, relations: list[int], outputs: 
         if answer.self_rows is not None:
             assert np.array_equal(answer.self_rows, ids)
         into = np.isin(destination, ids)
-        wanted = np.stack([source[into], destination[into], relation[into]], 1)
-        edges = answer.edges
+        columns, found = [source, destination], [*answer.edges.T]
         if answer.edge_types is not None:
-            edges = np.concatenate([edges, answer.edge_types[:, None]], 1)
-        assert sorted(map(tuple, edges)) == sorted(map(tuple, wanted[:, : edges.shape[1]]))
+            columns, found = [*columns, relation], [*found, answer.edge_types]
+        if weight is not None:
+            columns, found = [*columns, weight], [*found, answer.weights]
+            for sums_of, rows, ends in ((answer.in_weights, ids, destination), (answer.out_weights, own, source)):
+                assert sums_of is not None
+                totals = np.bincount(ends, weights=weight, minlength=graph.num_nodes)
+                np.testing.assert_allclose(sums_of, totals[rows], rtol=1e-14, atol=1e-14)
+        assert (answer.weights is None) == (answer.in_weights is None) == (answer.out_weights is None) == (weight is None)
+        wanted = [column[into].tolist() for column in columns]
+        assert sorted(zip(*map(np.ndarray.tolist, found), strict=True)) == sorted(zip(*wanted, strict=True))
         assert answer.halo == len(np.setdiff1d(source[into], own))
     assert sum(answer.halo for answer in answers) == sum(answer.sent for answer in answers)
 

@@ -14,6 +14,10 @@ import torch
 from sargnn.comm.group import Group
 from sargnn.config import OptimConfig, RunConfig
 from sargnn.data.dataset import Dataset
+from sargnn.data.schema import Schema
+from sargnn.errors import ConfigError
+from sargnn.models.custom import Custom
+from sargnn.models.inputs import GraphShape
 from sargnn.training import checkpoint
 from sargnn.training.loss import Targets, training_loss
 from sargnn.training.optim import learning_rate
@@ -110,3 +114,62 @@ def test_early_stopping_holds_after_a_resume(tmp_path: Path) -> None:
     for epoch in (len(whole), len(whole) - 2, 3):
         rest = _until(Group.single(), config, nasty_graph(), "", str(checkpoint.path_of(tmp_path, epoch)))
         assert rest == whole[epoch:]
+
+
+OWN = {"convolutions": 0.3, "first": 0.1}
+
+
+def _decayed(name: str) -> float:
+    """GCNII's first map is ``first``, its second to last but one layer are ``convolutions``."""
+    layer = int(name.split(".")[1])
+    return OWN["first"] if layer == 0 else OWN["convolutions"] if layer < 4 else 0.02
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw"])
+def test_groups_of_parameters_have_a_weight_decay_of_their_own(kind: str) -> None:
+    config = cases.run_config(cases.model_config("gcnii", norm="none"))
+    config = dataclasses.replace(config, optim=optim(name=kind, weight_decay=0.02, weight_decay_of=OWN))
+    trainer = cases.trainer_of(Group.single(), config, nasty_graph())
+    own = {name: p.detach().clone().requires_grad_() for name, p in trainer.model.named_parameters()}
+    one_each = [{"params": [p], "weight_decay": _decayed(name)} for name, p in own.items()]
+    other = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[kind](one_each, lr=0.4)
+    for epoch in range(3):
+        trainer.train_epoch(epoch)
+        for name, p in trainer.model.named_parameters():
+            assert p.grad is not None
+            own[name].grad = p.grad.clone()
+        other.step()
+        for name, p in trainer.model.named_parameters():
+            torch.testing.assert_close(p.detach(), own[name].detach(), rtol=1e-12, atol=1e-12)
+
+
+def test_decay_of_groups_holds_after_a_resume(tmp_path: Path) -> None:
+    config = cases.run_config(cases.model_config("appnp"), epochs=6)
+    config = dataclasses.replace(config, optim=optim(lr=0.01, weight_decay_of={"first": 0.2, "norms": 0.1}))
+    config = dataclasses.replace(config, checkpoint=dataclasses.replace(config.checkpoint, every=3, keep=9))
+
+    def losses(start: str) -> list[float]:
+        trainer = cases.trainer_of(Group.single(), config, nasty_graph())
+        if start:
+            trainer.first_epoch = checkpoint.load(trainer, Path(start))
+        trainer.run(None, lambda epoch: checkpoint.save(trainer, config, "some", tmp_path, epoch))
+        return trainer.history.losses
+
+    assert losses("") == losses(str(checkpoint.path_of(tmp_path, 3)))
+
+
+@pytest.mark.parametrize(
+    ("model", "groups"),
+    [("gcnii", "first, norms, convolutions"), ("sage", "first, norms"), ("sgc", "first"), ("label_propagation", "no groups")],
+)
+def test_a_group_that_is_not_there(model: str, groups: str) -> None:
+    config = cases.run_config(cases.model_config(model))
+    with pytest.raises(ConfigError, match=f"'optim.weight_decay_of'.*(?s:.*)last(?s:.*){groups}"):
+        cases.trainer_of(Group.single(), dataclasses.replace(config, optim=optim(weight_decay_of={"last": 1.0})), nasty_graph())
+
+
+def test_the_groups_of_a_module_are_its_own_modules() -> None:
+    shape = GraphShape(Schema.homogeneous(10), (4,), 3)
+    target = f"{Path(__file__).parents[1] / 'parity' / 'toys' / 'dgl_stacks.py'}:Stack"
+    model = Custom("custom", target=target, args={"kind": "sage_mean"}).build(shape)
+    assert list(model.decay_groups()) == ["layers"] and len(model.decay_groups()["layers"]) == len(list(model.parameters()))

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sargnn.bench.stock.network import PLAIN, StockNetwork, layer_widths, normed, training_nodes
+from sargnn.bench.stock.network import NORMS, PLAIN, StockNetwork, layer_widths, normed, training_nodes
 from sargnn.config import RunConfig
 from sargnn.data.dataset import Dataset
 from sargnn.errors import ConfigError
@@ -68,7 +68,7 @@ class StockSage(_Homogeneous):
         model: Any = config.model
         pairs = layer_widths(self.features.shape[1], model.hidden, dataset.num_classes, model.num_layers)
         self.convs = nn.ModuleList(dgl.nn.pytorch.SAGEConv(a, b, "mean") for a, b in pairs)
-        self.norms = nn.ModuleList(nn.BatchNorm1d(b) for _, b in pairs[:-1])
+        self.norms = nn.ModuleList(NORMS[model.norm](b) for _, b in pairs[:-1])
 
 
 class StockGat(_Homogeneous):
@@ -90,7 +90,7 @@ class StockGat(_Homogeneous):
             )
             for size in sizes
         )
-        self.norms = nn.ModuleList(nn.BatchNorm1d(b) for _, b in pairs[:-1])
+        self.norms = nn.ModuleList(NORMS[model.norm](b) for _, b in pairs[:-1])
 
     def convolve(self, conv: nn.Module, rows: Tensor) -> Tensor:
         """Heads side by side."""

@@ -1,4 +1,4 @@
-"""What the networks of stock DGL have in common: layers between which stand PyTorch's batch norm, ReLU and dropout.
+"""What the networks of stock DGL have in common: layers between which stand PyTorch's norms, ReLU and dropout.
 
 Letters: N nodes with labels' type, C classes.
 """
@@ -18,7 +18,9 @@ from sargnn.config import RunConfig
 from sargnn.data.dataset import SPLITS, Dataset
 from sargnn.errors import ConfigError
 
-PLAIN: dict[str, Any] = {"norm": "batch", "activation": "relu", "residual": False, "input_dropout": 0}
+NORMS: dict[str, Callable[[int], nn.Module]] = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
+"""``model.norm`` -> what stands between two layers, by their width."""
+PLAIN: dict[str, Any] = {"norm": tuple(NORMS), "activation": "relu", "residual": False, "input_dropout": 0}
 """The settings that every stock network is built with."""
 
 
@@ -26,7 +28,7 @@ class StockNetwork(nn.Module, ABC):
     """A network on its graph. ``forward()`` gives logits [N, C]. Raises ``ConfigError`` for labels that are no classes.
 
     Attributes:
-        builds: settings of the model and the values with which this network is the same model.
+        builds: settings of the model and the values with which this network is the same model; a tuple holds several.
         typed: whether it is for graphs with types.
         train_rows: int64, rows of N that the loss is taken on. labels: int64, theirs.
     """

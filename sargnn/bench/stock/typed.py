@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sargnn.bench.stock.network import PLAIN, StockNetwork, layer_widths, normed, training_nodes
+from sargnn.bench.stock.network import NORMS, PLAIN, StockNetwork, layer_widths, normed, training_nodes
 from sargnn.config import RunConfig
 from sargnn.data.dataset import Dataset
 from sargnn.errors import ConfigError
@@ -83,7 +83,7 @@ class StockRgcn(StockNetwork):
             self.convs.append(dgl.nn.pytorch.HeteroGraphConv(each, aggregate="sum"))
             self.loops.append(nn.Linear(a, b))
         for _, b in pairs[:-1]:
-            self.norms.append(nn.ModuleDict({name: nn.BatchNorm1d(b) for name in self.types}))
+            self.norms.append(nn.ModuleDict({name: NORMS[model.norm](b) for name in self.types}))
 
     def forward(self) -> Tensor:
         """Logits of the labelled type's nodes."""

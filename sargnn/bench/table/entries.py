@@ -131,4 +131,9 @@ def reasons_without_stock(case: Case) -> list[str]:
         "labels": (config.labels.name, "none"), "mfg": (config.mfg, False), "precision": (config.precision, "fp32"),
         "optim": (config.optim.name, "adam"),
     }  # fmt: skip
-    return [f"stock DGL is measured with {key}={value}" for key, (found, value) in wanted.items() if found != value]
+    allowed = {key: value if isinstance(value, tuple) else (value,) for key, (_, value) in wanted.items()}
+    return [
+        f"stock DGL is measured with {key}={' or '.join(map(str, allowed[key]))}"
+        for key, (found, _) in wanted.items()
+        if found not in allowed[key]
+    ]

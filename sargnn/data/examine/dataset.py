@@ -13,11 +13,13 @@ import numpy as np
 from sargnn.data.dataset import Dataset
 from sargnn.data.examine.edges import EdgeFindings, Homophily, NodeFindings, examine_edges
 from sargnn.data.examine.labels import LabelFindings, examine_labels
+from sargnn.data.weights import weight_range
 from sargnn.steps import step
 
 HIDDEN = 256
 """Of the layer whose size is told."""
 _LARGEST_PIECE_BYTES = 1 << 26
+_PIECE = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,16 @@ class FeatureFindings:
     largest: float
     smallest_column: tuple[int, float] | None
     largest_column: tuple[int, float] | None
+
+
+@dataclass(frozen=True)
+class WeightFindings:
+    """Edge weights. ``smallest``, ``largest``; ``zeros``, ``negative``: how many edges have such a one."""
+
+    smallest: float
+    largest: float
+    zeros: int
+    negative: int
 
 
 @dataclass(frozen=True)
@@ -59,6 +71,7 @@ class Findings:
     labels: LabelFindings
     features: dict[str, FeatureFindings]
     sizes: Sizes
+    weights: WeightFindings | None = None
 
     @property
     def typed(self) -> bool:
@@ -76,7 +89,8 @@ def examine(dataset: Dataset, store: Path, buffer_bytes: int) -> Findings:
     nodes, edges, homophily = examine_edges(dataset, buffer_bytes)
     piece = min(buffer_bytes // 16, _LARGEST_PIECE_BYTES)
     names = dataset.schema.node_types
-    graph = [dataset.indptr, dataset.indices] + ([dataset.relation] if dataset.relation is not None else [])
+    optional = [one for one in (dataset.relation, dataset.edge_weight) if one is not None]
+    graph = [dataset.indptr, dataset.indices, *optional]
     return Findings(
         name=dataset.name,
         nodes=nodes,
@@ -90,7 +104,19 @@ def examine(dataset: Dataset, store: Path, buffer_bytes: int) -> Findings:
             store_bytes=sum(file.stat().st_size for file in store.rglob("*") if file.is_file()),
             hidden_bytes=dataset.num_nodes * HIDDEN * 4,
         ),
+        weights=_examine_weights(dataset),
     )
+
+
+def _examine_weights(dataset: Dataset) -> WeightFindings | None:
+    weights, found = dataset.edge_weight, weight_range(dataset)
+    if weights is None or found is None:
+        return None
+    zeros = negative = 0
+    for first in range(0, len(weights), _PIECE):
+        piece = np.asarray(weights[first : first + _PIECE])
+        zeros, negative = zeros + int((piece == 0).sum()), negative + int((piece < 0).sum())
+    return WeightFindings(*found, zeros, negative)
 
 
 def examine_features(features: np.ndarray, piece_bytes: int) -> FeatureFindings:

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sargnn.data.examine.dataset import FeatureFindings, Findings
+from sargnn.data.examine.dataset import FeatureFindings, Findings, WeightFindings
 from sargnn.data.examine.edges import NodeFindings
 from sargnn.data.examine.labels import ClassFindings, LabelFindings
 
 _NAMED = 10
 _INVERSE, _NORMALIZE = "add_inverse_edges", "normalize_features"
+_WEIGHTS = "edge_weights"
 _ENOUGH_EDGES, _LITTLE = 20, 0.05
 _LARGE, _SCALES = 1e3, 1e3
 _MOST = 0.5
@@ -36,6 +37,8 @@ def make_remarks(found: Findings, settings: Mapping[str, Any]) -> list[Remark]:
     for name, nodes in found.nodes.items():
         remarks += _of_nodes(nodes, f" of type '{name}'" if several else "", found.features[name].width, settings)
     remarks += _of_edges(found, settings)
+    if found.weights is not None and settings.get(_WEIGHTS, True):
+        remarks += _of_weights(found.weights, sum(one.count for one in found.edges))
     remarks += _of_labels(found.labels)
     for name, features in found.features.items():
         if features.width or not several:
@@ -75,7 +78,7 @@ def _of_edges(found: Findings, settings: Mapping[str, Any]) -> Iterator[Remark]:
         edges = f"{_count(repeats, 'edge')}{_share(repeats, count)}"
         yield Remark(
             f"{edges} repeat{'s' if repeats == 1 else ''} another one: sums, means and attention count every repeat. Remove "
-            "them unless they are meant as weights."
+            "them unless they are meant; one edge with a weight, their number, says the same."
         )
     one_way = [one for one in found.edges if one.with_inverse is not None and one.with_inverse < 1]
     if not found.typed and one_way:
@@ -96,6 +99,28 @@ def _of_edges(found: Findings, settings: Mapping[str, Any]) -> Iterator[Remark]:
             f"Neighbours share a class hardly more often than by chance ({shares}): averaging them may not help. Compare with "
             "model=mlp, which reads features only."
         )
+
+
+def _of_weights(found: WeightFindings, count: int) -> Iterator[Remark]:
+    without = f"dataset.{_WEIGHTS}=false"
+    if not count:
+        return
+    if found.zeros == count:
+        yield Remark("All edge weights are 0: a model that uses them sees no neighbour.", without)
+        return
+    if found.zeros:
+        edges = f"{_count(found.zeros, 'edge')}{_share(found.zeros, count)} {_have(found.zeros)} weight 0"
+        yield Remark(f"{edges}: read like any other, and nothing comes over {'it' if found.zeros == 1 else 'them'}.")
+    if found.negative:
+        edges = f"{_count(found.negative, 'edge')}{_share(found.negative, count)}"
+        yield Remark(
+            f"{edges} {_have(found.negative)} a negative weight (from {found.smallest:.3g} on). Sums and attention take it; "
+            "what divides by sums of weights is refused: means, gcn, rgcn, label propagation, Correct & Smooth.",
+            without,
+        )
+    size = max(-found.smallest, found.largest)
+    if size > _LARGE:
+        yield Remark(f"Edge weights reach {size:.3g} in size, and sums over neighbours grow with them: scale them down.")
 
 
 def _of_labels(found: LabelFindings) -> Iterator[Remark]:

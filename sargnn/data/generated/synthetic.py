@@ -28,7 +28,7 @@ class Synthetic(InMemoryReader):
     def identity(self) -> dict[str, Any]:
         """What decides the content, for the store's key."""
         c = self.config
-        fields = {k: v for k, v in vars(c).items() if k != "add_self_loops"}
+        fields = {k: v for k, v in vars(c).items() if k not in ("add_self_loops", "edge_weights")}
         return {"generator": "synthetic", "version": _VERSION, **fields}
 
     def read(self) -> Dataset:

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from torch import Tensor
 
 from sargnn.engine.modes.base import Mode
-from sargnn.engine.norm import DistributedBatchNorm
 from sargnn.engine.reducers.base import Tensors
+from sargnn.engine.row_norm import RowNorm
 from sargnn.rng import Draw
 from sargnn.shards.plan import LayerPlan
 
@@ -44,12 +44,12 @@ class Operators(ABC):
 
     @abstractmethod
     def attention_maps(
-        self, plan: LayerPlan, h: Tensor, weight: Tensor, attn_src: Tensor, attn_dst: Tensor
+        self, plan: LayerPlan, h: Tensor, weight: Tensor, attn_src: Tensor, attn_dst: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """z = W h [N, K D], and per head <a_src, z_j> of all rows [N, K] and <a_dst, z_i> of the output rows [M, K].
 
         Args:
-            h: [N, in]. weight: [K D, in]. attn_src, attn_dst: [K, D].
+            h: [N, in]. weight: [K D, in]. attn_src, attn_dst: [K, D]; None: the output rows' part is 0.
         """
 
     @abstractmethod
@@ -88,6 +88,10 @@ class Operators(ABC):
         """The sum of two tables [N, F]."""
 
     @abstractmethod
+    def scale(self, x: Tensor, factor: Tensor | float) -> Tensor:
+        """``factor * x`` [N, F] in memory of its own; factor: a number, or a tensor of one."""
+
+    @abstractmethod
     def add_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """``x + b``; x [N, F] is of no further use to the caller."""
 
@@ -97,7 +101,7 @@ class Operators(ABC):
 
     @abstractmethod
     def norm_act_drop(
-        self, x: Tensor, norm: DistributedBatchNorm | None, activation: str, ids: Tensor, draw: Draw | None,
+        self, x: Tensor, norm: RowNorm | None, activation: str, ids: Tensor, draw: Draw | None,
         bounds: tuple[int, ...],
     ) -> Tensor:  # fmt: skip
         """Norm, activation and dropout of rows [N, F]; in training all workers must call it where there is a norm.

@@ -17,11 +17,12 @@ from sargnn.engine.fork import add, fork
 from sargnn.engine.linear import linear_blocks, linears
 from sargnn.engine.modes.base import Mode
 from sargnn.engine.nodewise import norm_act_drop
-from sargnn.engine.norm import DistributedBatchNorm
 from sargnn.engine.operators.base import Operators, RowMap
 from sargnn.engine.operators.stock import StockOperators
 from sargnn.engine.reducers.base import Tensors
 from sargnn.engine.relation_maps import add_mapped
+from sargnn.engine.row_norm import RowNorm
+from sargnn.engine.scale import scale
 from sargnn.engine.workspace import Workspace
 from sargnn.rng import Draw
 from sargnn.shards.plan import LayerPlan
@@ -43,14 +44,15 @@ class FusedOperators(Operators):
         return linears(self._work, h, *((one.weight, one.bias) for one in maps), counts=counts)
 
     def attention_maps(
-        self, plan: LayerPlan, h: Tensor, weight: Tensor, attn_src: Tensor, attn_dst: Tensor
+        self, plan: LayerPlan, h: Tensor, weight: Tensor, attn_src: Tensor, attn_dst: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """<a, W h> = <W^T a, h>: taken from h, so that nothing else of the size of z is held, forward or backward."""
         by_head = weight.view(*attn_src.shape, weight.shape[1])
-        scores = ((torch.einsum("hk,hki->hi", a, by_head), None) for a in (attn_src, attn_dst))
-        counts = (plan.num_rows, plan.num_rows, plan.num_out)
-        z, of_sources, of_destinations = linears(self._work, h, (weight, None), *scores, counts=counts)
-        return z, of_sources, of_destinations
+        vectors = (attn_src,) if attn_dst is None else (attn_src, attn_dst)
+        scores = ((torch.einsum("hk,hki->hi", a, by_head), None) for a in vectors)
+        counts = (plan.num_rows, plan.num_rows, plan.num_out)[: 1 + len(vectors)]
+        z, of_sources, *rest = linears(self._work, h, (weight, None), *scores, counts=counts)
+        return z, of_sources, rest[0] if rest else z.new_zeros(plan.num_out, len(attn_src))
 
     def self_loop(self, plan: LayerPlan, h: Tensor, weight: Tensor) -> tuple[Tensors, Tensors]:
         return (), (weight,)
@@ -74,6 +76,9 @@ class FusedOperators(Operators):
     def add(self, one: Tensor, other: Tensor) -> Tensor:
         return add(self._work.pool, one, other)
 
+    def scale(self, x: Tensor, factor: Tensor | float) -> Tensor:
+        return scale(self._work, x, factor)
+
     def add_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
         return x if bias is None else x.add_(bias)
 
@@ -81,12 +86,11 @@ class FusedOperators(Operators):
         return x if draw is None else dropout(self._work.profile, x, ids, draw)
 
     def norm_act_drop(
-        self, x: Tensor, norm: DistributedBatchNorm | None, activation: str, ids: Tensor, draw: Draw | None,
+        self, x: Tensor, norm: RowNorm | None, activation: str, ids: Tensor, draw: Draw | None,
         bounds: tuple[int, ...],
     ) -> Tensor:  # fmt: skip
-        if norm is not None and not norm.training and torch.is_grad_enabled():
-            # Running statistics under autograd: the compiled backward pass knows batch statistics only.
-            return self._stock.norm_act_drop(x, norm, activation, ids, draw, bounds)
         if norm is None:
             return norm_act_drop(self._work, x, None, None, None, activation, ids, draw, self._group)
+        if not norm.fuses:
+            return self._stock.norm_act_drop(x, norm, activation, ids, draw, bounds)
         return norm.fused(self._work, x, self._group, activation, ids, draw, bounds)

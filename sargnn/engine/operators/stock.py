@@ -15,9 +15,9 @@ from sargnn.engine.activations import ACTIVATIONS
 from sargnn.engine.dropout import dropout
 from sargnn.engine.linear import linear_map
 from sargnn.engine.modes.base import Mode
-from sargnn.engine.norm import DistributedBatchNorm
 from sargnn.engine.operators.base import Operators, RowMap
 from sargnn.engine.reducers.base import Tensors
+from sargnn.engine.row_norm import RowNorm
 from sargnn.engine.workspace import Workspace
 from sargnn.profile import NODEWISE
 from sargnn.rng import Draw
@@ -46,11 +46,14 @@ class StockOperators(Operators):
         )  # fmt: skip
 
     def attention_maps(
-        self, plan: LayerPlan, h: Tensor, weight: Tensor, attn_src: Tensor, attn_dst: Tensor
+        self, plan: LayerPlan, h: Tensor, weight: Tensor, attn_src: Tensor, attn_dst: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         z = linear_map(self._work, h, weight, None)
         by_head = z.view(len(z), *attn_src.shape)
-        return z, (by_head * attn_src).sum(2), (plan.self_rows(by_head) * attn_dst).sum(2)
+        of_sources = (by_head * attn_src).sum(2)
+        if attn_dst is None:
+            return z, of_sources, z.new_zeros(plan.num_out, len(attn_src))
+        return z, of_sources, (plan.self_rows(by_head) * attn_dst).sum(2)
 
     def self_loop(self, plan: LayerPlan, h: Tensor, weight: Tensor) -> tuple[Tensors, Tensors]:
         return (plan.self_rows(h) @ weight,), ()
@@ -60,7 +63,7 @@ class StockOperators(Operators):
         for r, weight in enumerate(weights.unbind(0)):
             destination = plan.schema.relations[r].destination
             if plan.out_type in (None, destination):
-                mean = sums[r] * plan.relation_scale(r, own.dtype, weighted=True)[:, None]
+                mean = sums[r] * plan.relation_scale(r, own.dtype)[:, None]
                 by_type[destination] = by_type[destination] + mean @ weight
         return plan.in_one_table(by_type)
 
@@ -76,6 +79,9 @@ class StockOperators(Operators):
     def add(self, one: Tensor, other: Tensor) -> Tensor:
         return one + other
 
+    def scale(self, x: Tensor, factor: Tensor | float) -> Tensor:
+        return x * factor
+
     def add_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
         return x if bias is None else x + bias
 
@@ -83,7 +89,7 @@ class StockOperators(Operators):
         return x if draw is None else dropout(self._work.profile, x, ids, draw)
 
     def norm_act_drop(
-        self, x: Tensor, norm: DistributedBatchNorm | None, activation: str, ids: Tensor, draw: Draw | None,
+        self, x: Tensor, norm: RowNorm | None, activation: str, ids: Tensor, draw: Draw | None,
         bounds: tuple[int, ...],
     ) -> Tensor:  # fmt: skip
         with self._work.profile.span(NODEWISE):

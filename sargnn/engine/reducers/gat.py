@@ -1,11 +1,11 @@
 """Attention over in-neighbours: a softmax that goes on from shard to shard (paper, section 3.4).
 
-    out_i = sum over edges j -> i of r_ji a_ji w_ji z_j        a_ji = exp(e_ji - m_i) / s_i
+    out_i = sum over edges j -> i of r_ji a_ji z_j        a_ji = exp(e_ji - m_i) / s_i
 
 Per destination and head the running maximum m, denominator s and the row normalised so far are kept; when m grows, both are
-scaled by exp(old m - new m). Backward, with delta_i = <g_i, out_i> per head: d e = a (r w <g_i, z_j> - delta_i),
-d z_j += a r w g_i. r is attention dropout's factor, drawn again by the original ids of the edge's ends; w is 1, or with
-``weighted`` the graph's edge weight, which the softmax does not see.
+scaled by exp(old m - new m). r is attention dropout's factor, drawn again in backward by the original ids of the edge's ends,
+and with ``weighted`` times the graph's edge weight, as DGL's ``GATConv`` takes ``edge_weight``: the softmax does not see it.
+Backward, with delta_i = <g_i, out_i> per head: d e = a (r <g_i, z_j> - delta_i), d z_j += a r g_i.
 
 Letters: N input rows, M output rows, S source rows of a shard, K heads, D head width.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,8 @@ from sargnn.engine.reducers.base import BackwardState, Fold, Reducer, Saved, Ten
 from sargnn.engine.reducers.edge_weights import check_weights, weight_argument
 from sargnn.kernels.attention import Attention, RunningSoftmax
 from sargnn.kernels.base import AutogradOperation
+from sargnn.kernels.block import EdgeBlock
+from sargnn.kernels.dropped_edges import without_dropped
 from sargnn.kernels.operations import AttentionOperation, GatOperation, GatV2Operation
 from sargnn.rng import Draw
 from sargnn.shards.plan import LayerPlan, Shard
@@ -36,15 +38,18 @@ class _Attentive(Reducer[AttentionOp, RunningSoftmax, BackwardState], ABC):
     Args:
         heads: K. negative_slope: of LeakyReLU, 0 to 1. draw: of attention dropout; None drops nothing.
         weighted: use the graph's edge weights where it has some.
+        edges: of edges that take no part, neither in the softmax nor in the sum; None: all do. Drawn again in backward.
     """
 
     needs_src_in_backward = True
     needs_out_in_backward = True
 
     def __init__(
-        self, heads: int = 1, negative_slope: float = 0.2, draw: Draw | None = None, *, weighted: bool = False
+        self, heads: int = 1, negative_slope: float = 0.2, draw: Draw | None = None, edges: Draw | None = None, *,
+        weighted: bool = False,
     ) -> None:  # fmt: skip
-        self.attention, self.weighted = Attention(heads, negative_slope, draw), weighted
+        self.attention, self.edges = Attention(heads, negative_slope, draw), edges
+        self.weighted = weighted
 
     def init(self, fold: Fold[AttentionOp], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> RunningSoftmax:
         check_weights(fold.plan, fold.operation, weighted=self.weighted)
@@ -54,9 +59,15 @@ class _Attentive(Reducer[AttentionOp, RunningSoftmax, BackwardState], ABC):
     def finish(
         self, fold: Fold[AttentionOp], dest_local: Tensors, params: Tensors, state: RunningSoftmax
     ) -> tuple[Tensors, Tensors]:
-        isolated = torch.nonzero(fold.plan.in_degrees == 0)[:, 0]
+        nothing = fold.plan.in_degrees == 0 if self.edges is None else state.denominator[:, 0] == 0
+        isolated = torch.nonzero(nothing)[:, 0]
         state.out.index_fill_(0, isolated, 0)
         return (state.out,), (state.max_score, state.denominator)
+
+    def _block(self, shard: Shard) -> tuple[EdgeBlock, dict[str, Any]]:
+        """The edges that take part, and their weights as an argument."""
+        block = without_dropped(shard.block, self.edges)
+        return block, weight_argument(block, weighted=self.weighted)
 
     def _records(self, operation: AttentionOp, er: Tensor | None, saved: Saved, grad: Tensor) -> Tensor:
         """What backward reads of each destination; the output is not needed after that."""
@@ -98,8 +109,8 @@ class Gat(_Attentive[GatOperation, GatGradients]):
         state: RunningSoftmax,
     ) -> None:
         z, el = rows
-        weight = weight_argument(shard.block, weighted=self.weighted)
-        fold.operation.forward(shard.block, self.attention, z, el, dest_local[0], state, **weight)
+        block, weight = self._block(shard)
+        fold.operation.forward(block, self.attention, z, el, dest_local[0], state, **weight)
 
     def backward_init(self, fold: Fold[GatOperation], saved: Saved, grads: Tensors) -> GatGradients:
         grad, (er,) = grads[0].contiguous(), saved.dest_local
@@ -117,9 +128,9 @@ class Gat(_Attentive[GatOperation, GatGradients]):
         assert rows is not None
         z, el = rows
         d_z, d_el = (None, None) if out is None else out
+        block, weight = self._block(shard)
         fold.operation.backward(
-            shard.block, self.attention, z, el, state.records, state.grad, d_z, d_el, state.d_er,
-            **weight_argument(shard.block, weighted=self.weighted),
+            block, self.attention, z, el, state.records, state.grad, d_z, d_el, state.d_er, **weight,
         )  # fmt: skip
 
     def backward_finish(self, saved: Saved, state: GatGradients) -> tuple[Tensors, Tensors]:
@@ -136,8 +147,8 @@ class Gat(_Attentive[GatOperation, GatGradients]):
     ) -> Tensors:
         z, el = rows
         check_weights(plan, operation, weighted=self.weighted)
-        weight = weight_argument(shard.block, weighted=self.weighted)
-        return (operation(shard.block, self.attention, z, el, dest_local[0], **weight),)
+        block, weight = self._block(shard)
+        return (operation(block, self.attention, z, el, dest_local[0], **weight),)
 
 
 @dataclass(frozen=True)
@@ -174,8 +185,8 @@ class GatV2(_Attentive[GatV2Operation, GatV2Gradients]):
         params: Tensors,
         state: RunningSoftmax,
     ) -> None:
-        weight = weight_argument(shard.block, weighted=self.weighted)
-        fold.operation.forward(shard.block, self.attention, rows[0], dest_local[0], params[0], state, **weight)
+        block, weight = self._block(shard)
+        fold.operation.forward(block, self.attention, rows[0], dest_local[0], params[0], state, **weight)
 
     def backward_init(self, fold: Fold[GatV2Operation], saved: Saved, grads: Tensors) -> GatV2Gradients:
         grad, (x,), (att,) = grads[0].contiguous(), saved.dest_local, saved.params
@@ -192,9 +203,10 @@ class GatV2(_Attentive[GatV2Operation, GatV2Gradients]):
         out: Tensors | None,
     ) -> None:
         assert rows is not None
+        block, weight = self._block(shard)
         fold.operation.backward(
-            shard.block, self.attention, rows[0], saved.dest_local[0], saved.params[0], state.records, state.grad,
-            None if out is None else out[0], state.d_x, state.d_att, **weight_argument(shard.block, weighted=self.weighted),
+            block, self.attention, rows[0], saved.dest_local[0], saved.params[0], state.records, state.grad,
+            None if out is None else out[0], state.d_x, state.d_att, **weight,
         )  # fmt: skip
 
     def backward_finish(self, saved: Saved, state: GatV2Gradients) -> tuple[Tensors, Tensors]:
@@ -210,5 +222,5 @@ class GatV2(_Attentive[GatV2Operation, GatV2Gradients]):
         params: Tensors,
     ) -> Tensors:
         check_weights(plan, operation, weighted=self.weighted)
-        weight = weight_argument(shard.block, weighted=self.weighted)
-        return (operation(shard.block, self.attention, rows[0], dest_local[0], params[0], **weight),)
+        block, weight = self._block(shard)
+        return (operation(block, self.attention, rows[0], dest_local[0], params[0], **weight),)

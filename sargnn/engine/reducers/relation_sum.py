@@ -1,8 +1,8 @@
 """Sums of raw rows per relation: R-GCN's aggregation before its maps (``aggregate_first``).
 
-    out_r,i = sum over edges j -> i of relation r of w_e h_j        d h_j = sum over r and edges j -> i of w_e g_r,i
+    out_r,i = sum over edges e = j -> i of relation r of w_e h_j        d h_j = sum over r and edges e = j -> i of w_e g_r,i
 
-w_e is 1, or with ``weighted`` the graph's edge weight.
+w_e is the graph's edge weight, 1 where it has none.
 
 Linear, so no row is fetched again (case 1) and nothing is saved here; who maps the sums keeps them for the maps' gradients,
 R tables in all.
@@ -23,23 +23,16 @@ from sargnn.shards.plan import LayerPlan, RelationBlock, Shard
 
 
 class RelationSum(Reducer[SumOperation, Tensors, Tensors]):
-    """``exchanged`` is (h [N, F],); the outputs are [M_r, F], one per relation, zeros where it has no edges.
-
-    Args:
-        weighted: use the graph's edge weights where it has some.
-    """
+    """``exchanged`` is (h [N, F],); the outputs are [M_r, F], one per relation, zeros where it has no edges."""
 
     name = "relation_sum"
     operation = "sum"
     needs_src_in_backward = False
     linear = True
 
-    def __init__(self, *, weighted: bool = False) -> None:
-        self.weighted = weighted
-
     def init(self, fold: Fold[SumOperation], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
         (h,) = exchanged
-        check_weights(fold.plan, fold.operation, weighted=self.weighted)
+        check_weights(fold.plan, fold.operation, weighted=True)
         return tuple(fold.pool.zeros(len(degrees), h.shape[1], h) for degrees in fold.plan.relation_degrees)
 
     def step(
@@ -47,12 +40,11 @@ class RelationSum(Reducer[SumOperation, Tensors, Tensors]):
     ) -> None:
         for part in shard.relations:
             total, h = _run(state, part), rows[0][part.src]
-            weight = weight_argument(part.block, weighted=self.weighted)
             if part.rows is None:
-                fold.operation.forward(part.block, h, total, **weight)
+                fold.operation.forward(part.block, h, total, **weight_argument(part.block, weighted=True))
             else:
                 gathered = h.new_zeros(part.block.num_dst, h.shape[1])
-                fold.operation.forward(part.block, h, gathered, **weight)
+                fold.operation.forward(part.block, h, gathered, **weight_argument(part.block, weighted=True))
                 add_rows(total, part.rows, gathered)
 
     def finish(self, fold: Fold[SumOperation], dest_local: Tensors, params: Tensors, state: Tensors) -> tuple[Tensors, Tensors]:
@@ -77,7 +69,7 @@ class RelationSum(Reducer[SumOperation, Tensors, Tensors]):
             grad = _run(state, part)
             if part.rows is not None:
                 grad = grad.index_select(0, part.rows)
-            weight = weight_argument(part.block, weighted=self.weighted)
+            weight = weight_argument(part.block, weighted=True)
             fold.operation.backward(part.block, grad, out[0][part.src], add=True, **weight)
 
     def backward_finish(self, saved: Saved, state: Tensors) -> tuple[Tensors, Tensors]:
@@ -93,9 +85,9 @@ class RelationSum(Reducer[SumOperation, Tensors, Tensors]):
         params: Tensors,
     ) -> Tensors:
         sources = [relation.source for relation in plan.schema.relations]
-        check_weights(plan, operation, weighted=self.weighted)
+        check_weights(plan, operation, weighted=True)
         by_relation = {
-            p.relation: operation(p.block, rows[sources[p.relation]], **weight_argument(p.block, weighted=self.weighted))
+            p.relation: operation(p.block, rows[sources[p.relation]], **weight_argument(p.block, weighted=True))
             for p in shard.relations
         }
         nothing = rows[0].new_zeros(0, rows[0].shape[1])

@@ -2,13 +2,11 @@
 
     out_i = l_i + h_i W_0 + sum over relations r of (1 / |N_r(i)|) sum over edges j -> i of r of h_j W_r
 
-|N_r(i)| counts the edges of r into i in the whole graph. Nothing but h and the weights is saved: in backward the rows are
+|N_r(i)| counts the edges of r into i in the whole graph. Of a graph with edge weights h_j counts w_e times, and their sum takes
+the place of |N_r(i)|. Nothing but h and the weights is saved: in backward the rows are
 fetched again (case 2), for
 
     d h_j += (1 / |N_r(i)|) g_i W_r^T        d W_r += h_j^T g_i / |N_r(i)|        d W_0 = h^T g        d l = g
-
-With ``weighted`` and a graph with edge weights every row of a sum counts w_e times, and |N_r(i)| is the sum of these; where
-that is 0, 1 / |N_r(i)| is 0.
 
 A block of edges from S source rows to A rows maps either before the sum, S rows of width ``out``, or after it, A rows of
 width ``in`` which backward sums up again. Blocks are cut so that these are no more rows than a message holds; beside them
@@ -56,8 +54,8 @@ class _Scales:
     by_relation: list[Tensor]
 
     @classmethod
-    def of(cls, plan: LayerPlan, like: Tensor, *, weighted: bool) -> _Scales:
-        return cls([plan.relation_scale(r, like.dtype, weighted=weighted) for r in range(len(plan.relation_degrees))])
+    def of(cls, plan: LayerPlan, like: Tensor) -> _Scales:
+        return cls([plan.relation_scale(r, like.dtype) for r in range(len(plan.relation_degrees))])
 
     def of_block(self, part: RelationBlock) -> Tensor:
         """[A], for the block's destination rows."""
@@ -94,22 +92,16 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients]):
     """``exchanged`` is (h [N, in],), ``dest_local`` (l [M, out],) or empty, ``params`` (W [R, in, out], W_0 [in, out]) or (W,).
 
     l becomes the accumulator and the output; it must be of no further use to the caller. Saves h and the weights.
-
-    Args:
-        weighted: use the graph's edge weights where it has some.
     """
 
     name = "rgcn"
     operation = "sum"
     needs_src_in_backward = True
 
-    def __init__(self, *, weighted: bool = False) -> None:
-        self.weighted = weighted
-
     def init(self, fold: Fold[SumOperation], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> RgcnSums:
-        check_weights(fold.plan, fold.operation, weighted=self.weighted)
+        check_weights(fold.plan, fold.operation, weighted=True)
         total = dest_local[0] if dest_local else fold.pool.zeros(fold.plan.num_out, params[0].shape[2], exchanged[0])
-        return RgcnSums(total, _Scales.of(fold.plan, total, weighted=self.weighted), _Scratch())
+        return RgcnSums(total, _Scales.of(fold.plan, total), _Scratch())
 
     def step(
         self, fold: Fold[SumOperation], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors, state: RgcnSums
@@ -121,14 +113,13 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients]):
                     state.rows[out : out + n].addmm_(h[src : src + n], params[1])
         for part in shard.relations:
             total, scale = state.rows[part.out], state.scales.of_block(part)
-            edges = weight_argument(part.block, weighted=self.weighted)
             if part.map_sources:
                 mapped = state.scratch.take("mapped", part.block.num_src, weight.shape[2], h)
                 with fold.profile.span(LINEAR):
                     torch.mm(h[part.src], weight[part.relation], out=mapped)
-                fold.operation.forward(part.block, mapped, total, scale, **edges)
+                fold.operation.forward(part.block, mapped, total, scale, **_weight(part))
                 continue
-            gathered = _gather_means(fold.operation, part, h, scale, state.scratch, edges)
+            gathered = _gather_means(fold.operation, part, h, scale, state.scratch)
             with fold.profile.span(LINEAR):
                 if part.rows is None:
                     total.addmm_(gathered, weight[part.relation])
@@ -144,8 +135,7 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients]):
     def backward_init(self, fold: Fold[SumOperation], saved: Saved, grads: Tensors) -> RgcnGradients:
         grad = grads[0].contiguous()
         d_loop = torch.zeros_like(saved.params[1]) if len(saved.params) > 1 else None
-        scales = _Scales.of(fold.plan, grad, weighted=self.weighted)
-        return RgcnGradients(grad, scales, _Scratch(), torch.zeros_like(saved.params[0]), d_loop)
+        return RgcnGradients(grad, _Scales.of(fold.plan, grad), _Scratch(), torch.zeros_like(saved.params[0]), d_loop)
 
     def backward_step(
         self,
@@ -168,16 +158,15 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients]):
                         d_h[src : src + n].addmm_(grad, saved.params[1].T)
         for part in shard.relations:
             grad, scale, w = state.rows[part.out], state.scales.of_block(part), weight[part.relation]
-            edges = weight_argument(part.block, weighted=self.weighted)
             if part.map_sources:
                 d_mapped = state.scratch.take("mapped", part.block.num_src, weight.shape[2], h)
-                fold.operation.backward(part.block, grad, d_mapped, scale, **edges)
+                fold.operation.backward(part.block, grad, d_mapped, scale, **_weight(part))
                 with fold.profile.span(LINEAR):
                     state.d_weight[part.relation].addmm_(h[part.src].T, d_mapped)
                     if d_h is not None:
                         d_h[part.src].addmm_(d_mapped, w.T)
                 continue
-            gathered = _gather_means(fold.operation, part, h, scale, state.scratch, edges)
+            gathered = _gather_means(fold.operation, part, h, scale, state.scratch)
             if part.rows is not None:
                 chosen = state.scratch.take("mapped", part.block.num_dst, weight.shape[2], h)
                 grad = torch.index_select(grad, 0, part.rows, out=chosen)
@@ -186,7 +175,7 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients]):
                 if d_h is None:
                     continue
                 d_gathered = torch.mm(grad, w.T, out=gathered).mul_(scale[:, None])
-            fold.operation.backward(part.block, d_gathered, d_h[part.src], add=True, **edges)
+            fold.operation.backward(part.block, d_gathered, d_h[part.src], add=True, **_weight(part))
 
     def backward_finish(self, saved: Saved, state: RgcnGradients) -> tuple[Tensors, Tensors]:
         return (state.rows,), (state.d_weight,) if state.d_loop is None else (state.d_weight, state.d_loop)
@@ -200,22 +189,24 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients]):
         dest_local: Tensors,
         params: Tensors,
     ) -> Tensors:
-        check_weights(plan, operation, weighted=self.weighted)
+        check_weights(plan, operation, weighted=True)
         (total,), weights = dest_local, params[0].unbind(0)
         sums = plan.by_type(total)
         for part in shard.relations:
             relation = plan.schema.relations[part.relation]
             mapped = rows[relation.source] @ weights[part.relation]
-            scale = plan.relation_scale(part.relation, mapped.dtype, weighted=self.weighted)
-            mean = operation(part.block, mapped, **weight_argument(part.block, weighted=self.weighted)) * scale[:, None]
+            scale = plan.relation_scale(part.relation, mapped.dtype)
+            mean = operation(part.block, mapped, **_weight(part)) * scale[:, None]
             sums[relation.destination] = sums[relation.destination] + mean
         return (plan.in_one_table(sums),)
 
 
-def _gather_means(
-    operation: SumOperation, part: RelationBlock, h: Tensor, scale: Tensor, scratch: _Scratch, edges: dict[str, Any]
-) -> Tensor:  # fmt: skip
+def _weight(part: RelationBlock) -> dict[str, Any]:
+    return weight_argument(part.block, weighted=True)
+
+
+def _gather_means(operation: SumOperation, part: RelationBlock, h: Tensor, scale: Tensor, scratch: _Scratch) -> Tensor:
     """[A, in]: means of source rows, for each of the block's destination rows."""
     gathered = scratch.take("gathered", part.block.num_dst, h.shape[1], h).zero_()
-    operation.forward(part.block, h[part.src], gathered, scale, **edges)
+    operation.forward(part.block, h[part.src], gathered, scale, **_weight(part))
     return gathered

@@ -19,14 +19,10 @@ from sargnn.kernels.dgl.graphs import AttentionGraphs, whole_attention_graph
 from sargnn.kernels.fused.edge_dropout import drop_weights
 
 
-def _applied(block: EdgeBlock, attention: Attention, weights: Tensor, weight: Tensor | None) -> Tensor:
-    """What multiplies the rows: weights [E, K], in the block's order, after dropout, times the edges' own [E]."""
-    dropped = _drop(block, attention, weights)
-    return dropped if weight is None else dropped * weight[:, None]
-
-
-def _drop(block: EdgeBlock, attention: Attention, weights: Tensor) -> Tensor:
-    """Attention dropout of weights [E, K], in the block's order."""
+def _drop(block: EdgeBlock, attention: Attention, weights: Tensor, of_edges: Tensor | None = None) -> Tensor:
+    """Attention dropout of weights [E, K], and the edges' own weights [E], in the block's order."""
+    if of_edges is not None:
+        weights = weights * of_edges[:, None]
     if attention.draw is None:
         return weights
     if "dgl_attention_dst" not in block.cache:
@@ -57,14 +53,14 @@ def fold_scores(
     block: EdgeBlock, graphs: AttentionGraphs, attention: Attention, z: Tensor, scores: Tensor, running: RunningSoftmax,
     weight: Tensor | None,
 ) -> None:  # fmt: skip
-    """Fold scores [E, K], used up, and the source rows that they weigh."""
+    """Fold scores [E, K], used up, and the source rows that they weigh. weight: [E], of the edges."""
     ops = import_dgl().ops
     before, sums_before = graphs.rows(running.max_score), graphs.rows(running.denominator)
     highest = torch.maximum(before, ops.copy_e_max(graphs.forward, scores))
     weights = ops.e_sub_v(graphs.forward, scores, highest).exp_()
     carried = torch.where(sums_before == 0, 0.0, sums_before * torch.exp(before - highest))
     sums = carried + ops.copy_e_sum(graphs.forward, weights)
-    fresh = weigh(graphs.forward, attention, z, _applied(block, attention, weights, weight))
+    fresh = weigh(graphs.forward, attention, z, _drop(block, attention, weights, weight))
     attention.by_head(fresh).div_(sums[:, :, None])
     if bool((sums_before != 0).any()):
         old = torch.where((sums_before != 0)[:, :, None], attention.by_head(graphs.rows(running.out)), 0.0)
@@ -74,15 +70,21 @@ def fold_scores(
 
 
 def score_gradients(
-    block: EdgeBlock, graphs: AttentionGraphs, attention: Attention, z: Tensor, scores: Tensor, own: Tensor, grad: Tensor,
+    block: EdgeBlock,
+    graphs: AttentionGraphs,
+    attention: Attention,
+    z: Tensor,
+    scores: Tensor,
+    own: Tensor,
+    grad: Tensor,
     weight: Tensor | None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """What multiplied the rows and the gradients of the scores, [E, K] each."""
+) -> tuple[Tensor, Tensor]:
+    """The weights after dropout and the gradients of the scores, [E, K] each."""
     ops, graph = import_dgl().ops, graphs.forward
     _, max_score, inverse, delta = (part.contiguous() for part in own.split(attention.heads, dim=1))
     weights = ops.e_mul_v(graph, ops.e_sub_v(graph, scores, max_score).exp_(), inverse)
     dots = ops.u_dot_v(graph, attention.by_head(z), attention.by_head(grad))[:, :, 0]
-    dropped = _applied(block, attention, weights, weight)
+    dropped = _drop(block, attention, weights, weight)
     return dropped, dropped * dots - ops.e_mul_v(graph, weights, delta)
 
 
@@ -93,7 +95,7 @@ def attend(block: EdgeBlock, attention: Attention, z: Tensor, scores: Tensor, we
     if attention.draw is not None:
         weights = _Dropped.apply(weights, block, attention)
     if weight is not None:
-        weights = weights * weight.view(-1, *[1] * (weights.dim() - 1))
+        weights = weights * weight[:, None]
     return weigh(graph, attention, z, weights)
 
 

@@ -19,6 +19,7 @@ class DglGat(GatOperation):
     """Holds tensors of size edges x heads while a block is at work."""
 
     destination_records = staticmethod(destination_records)
+    takes_weights = True
 
     def forward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor, running: RunningSoftmax, *,
@@ -53,7 +54,7 @@ class DglGat(GatOperation):
 
 def gat_autograd(
     block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor, weight: Tensor | None = None
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """The operation in DGL's operators, differentiable; see ``GatOperation``."""
     if not block.num_edges:
         return z.new_zeros(block.num_dst, z.shape[1]) + 0 * (z.sum() + el.sum() + er.sum())  # keeps the exchange in the graph

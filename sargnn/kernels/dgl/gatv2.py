@@ -19,6 +19,7 @@ class DglGatV2(GatV2Operation):
     """Holds tensors of size edges x heads x head width while a block is at work."""
 
     destination_records = staticmethod(destination_records)
+    takes_weights = True
 
     def forward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, running: RunningSoftmax, *,
@@ -58,7 +59,7 @@ class DglGatV2(GatV2Operation):
 
 def gatv2_autograd(
     block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, weight: Tensor | None = None
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """The operation in DGL's operators, differentiable; see ``GatV2Operation``."""
     if not block.num_edges:
         return z.new_zeros(block.num_dst, z.shape[1]) + 0 * (z.sum() + x.sum() + att.sum())

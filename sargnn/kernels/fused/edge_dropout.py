@@ -1,5 +1,4 @@
 """Attention dropout, compiled: what an edge draws depends on the original ids of its two ends and on the head, on nothing else.
-And what attention weights are multiplied with beside: the graph's edge weights.
 
 Letters: S source rows, M destination rows, E edges, K heads.
 """
@@ -31,19 +30,6 @@ def drop_edge(weight: Any, source: Any, destination: Any, heads: Any, draw: Any,
         for k in range(min(4, heads - 4 * group)):
             h = 4 * group + k
             weight[h] = weight[h] * keep if words[k] >= threshold else zero
-
-
-@numba.njit(inline="always")
-def weigh_edges(weight: Any, edge_weight: Any, first: Any, number: Any) -> None:  # pragma: no cover
-    """``weight[b, :] *= edge_weight[first + b]`` for the ``number`` edges of a batch.
-
-    Args:
-        weight: [at least number, at least K]. edge_weight: [E].
-    """
-    for b in range(number):
-        own, factor = weight[b], edge_weight[first + b]
-        for h in range(len(own)):
-            own[h] *= factor
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)

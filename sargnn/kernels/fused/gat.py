@@ -18,10 +18,11 @@ from sargnn.kernels.operations import GatOperation
 
 
 class FusedGat(GatOperation):
-    """Nothing of size edges x heads is stored: coefficients are computed again in backward, dropped and weighted again."""
+    """Nothing of size edges x heads is stored: weights are computed again in backward, and dropped again."""
 
     samples = staticmethod(gat_loops.samples)
     destination_records = staticmethod(destination_records)
+    takes_weights = True
 
     def forward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor, running: RunningSoftmax, *,
@@ -30,7 +31,8 @@ class FusedGat(GatOperation):
         if block.num_edges:
             gat_loops.fold_attention(
                 chunks_of_block(block, "forward"), listed_rows(block), block.indptr.numpy(), block.src.numpy(),
-                numpy_of(z), numpy_of(el), numpy_of(er), *attention_numbers(block, attention, z), edge_weights(weight, z),
+                numpy_of(z), numpy_of(el), numpy_of(er), *attention_numbers(block, attention, z),
+                edge_weights(block, weight, z),
                 numpy_of(running.out), numpy_of(running.max_score), numpy_of(running.denominator),
             )  # fmt: skip
 
@@ -46,11 +48,10 @@ class FusedGat(GatOperation):
             return
         bounds = lanes_of_block(block, "backward")
         lanes = _lanes(d_er, len(bounds) - 1)
-        by_source = None if weight is None else block.by_source(weight)
         gat_loops.write_attention_gradients(
             bounds, block.t_indptr.numpy(), block.t_dst.numpy(), numpy_of(z), numpy_of(el), numpy_of(records),
-            numpy_of(grad), *attention_numbers(block, attention, z), edge_weights(by_source, z), numpy_of(d_z), numpy_of(d_el),
-            numpy_of(lanes),
+            numpy_of(grad), *attention_numbers(block, attention, z), edge_weights(block, weight, z, by_source=True),
+            numpy_of(d_z), numpy_of(d_el), numpy_of(lanes),
         )  # fmt: skip
         _add_lanes(d_er, lanes)
 
@@ -62,11 +63,13 @@ def attention_numbers(block: EdgeBlock, attention: Attention, like: Tensor) -> t
     return (number(attention.negative_slope), attention.heads, *ids, words_of(attention.draw), number(attention.scale))
 
 
-def edge_weights(weight: Tensor | None, like: Tensor) -> np.ndarray:
-    """Edges' weights as the compiled loops take them: empty for ones."""
+def edge_weights(block: EdgeBlock, weight: Tensor | None, like: Tensor, *, by_source: bool = False) -> np.ndarray:
+    """Weights [E] as the compiled loops take them: in the order of ``block.src``, or of ``block.t_dst``; empty for ones."""
     if weight is None:
         return np.empty(0, numpy_of(like).dtype)
-    assert weight.dtype == like.dtype
+    assert weight.shape == (block.num_edges,) and weight.dtype == like.dtype
+    if by_source:
+        weight = block.t_weight if weight is block.weight else weight[block.t_edge.long()]
     return numpy_of(weight)
 
 

@@ -1,13 +1,13 @@
 """Fused graph attention on a CPU, compiled with Numba: nothing of size edges x heads is ever stored.
 
-    x_ji = LeakyReLU(el_j + er_i)       a_ji = exp(x_ji - m_i) / s_i       out_i = sum over j -> i of r_ji a_ji w_ji z_j
+    x_ji = LeakyReLU(el_j + er_i)       a_ji = exp(x_ji - m_i) / s_i       out_i = sum over j -> i of r_ji a_ji z_j
 
-w_ji is the edge's own weight, 1 in a graph without; r_ji is attention dropout's factor, drawn by the original ids of the
-edge's ends, 1 without dropout. Forward walks destinations, a batch of edges at a time through ``edge_softmax``; out is
-normalised at all times, so the softmax goes on from shard to shard without a closing pass. Backward walks sources, one row of
-z and its gradient at a time:
+r_ji is attention dropout's factor, drawn by the original ids of the edge's ends, 1 without dropout, times the edge's weight if
+there are weights. It stands outside the softmax, so gradients hold for any r. Forward walks destinations,
+a batch of edges at a time through ``edge_softmax``; out is normalised at all times, so the softmax goes on from shard to shard
+without a closing pass. Backward walks sources, one row of z and its gradient at a time:
 
-    d z_j = sum of r a w g_i     d el_j = sum of d x     d er_i = sum of d x     d x = a (r w <g_i, z_j> - delta_i) LeakyReLU'
+    d z_j = sum of r a g_i      d el_j = sum of d x      d er_i = sum of d x      d x = a (r <g_i, z_j> - delta_i) LeakyReLU'
 
 with delta_i = <g_i, out_i> per head. Sources are cut into one lane per thread with equal edges, and every lane has room of
 its own for d er: two runs with the same number of threads give the same bits.
@@ -31,7 +31,7 @@ from sargnn.kernels.fused.attention_vector_code import (
     row_of,
     score_gradients,
 )
-from sargnn.kernels.fused.edge_dropout import drop_edge, weigh_edges, words_of
+from sargnn.kernels.fused.edge_dropout import drop_edge, words_of
 
 BATCH = 256
 """Edges whose weights are held at a time."""
@@ -40,8 +40,7 @@ BATCH = 256
 @numba.njit(parallel=True, cache=True, nogil=True)
 def fold_attention(
     chunks: Any, rows: Any, indptr: Any, indices: Any, z: Any, el: Any, er: Any, slope: Any, heads: Any,
-    source_ids: Any, destination_ids: Any, draw: Any, keep: Any, edge_weight: Any, out: Any, max_score: Any,
-    denominator: Any,
+    source_ids: Any, destination_ids: Any, draw: Any, keep: Any, edge_weight: Any, out: Any, max_score: Any, denominator: Any,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
     """Fold a block's edges into the running softmax of every listed destination.
 
@@ -51,7 +50,7 @@ def fold_attention(
         z: [S, K D]. el: [S, K]. er: [M, K]. slope: of LeakyReLU.
         source_ids: int64 [S], destination_ids: int64 [M].
         draw, keep: see ``edge_dropout.drop_edge``; a threshold of 0 drops nothing.
-        edge_weight: [E]; empty: 1.
+        edge_weight: [E], in the order of ``indices``; empty: 1.
         out: [M, K D]; rows whose ``denominator`` is 0 are overwritten.
         max_score, denominator: [M, K], so far.
     """
@@ -77,7 +76,8 @@ def fold_attention(
                     for e in range(start, end):
                         drop_edge(weight[e - start], np.uint64(source_ids[indices[e]]), mine, heads, draw, keep)
                 if weighted:
-                    weigh_edges(weight, edge_weight, start, end - start)
+                    for e in range(start, end):
+                        weight[e - start, :] *= edge_weight[e]
                 fold_rows((
                     out.ctypes.data + i * out.strides[0], z.ctypes.data, z.strides[0], indices.ctypes.data, start, end,
                     limit, heads, width, weight.ctypes.data, factor.ctypes.data, carry.ctypes.data, adds,
@@ -95,7 +95,6 @@ def write_attention_gradients(
         bounds: int64 [T + 1], the source rows of each lane.
         indptr: int32 [S + 1], indices: int32 [E]: the destinations of each source.
         records: [M, 4 K], see ``attention_vector_code.edge_weights``. grad: [M, K D].
-        edge_weight: [E], in the order of ``indices``; empty: 1.
         d_z: [S, K D], d_el: [S, K], overwritten. d_er: [T, M, K], added to.
     """
     item, width = z.itemsize, z.shape[1] // heads
@@ -115,14 +114,15 @@ def write_attention_gradients(
                 edge_weights((
                     weight.ctypes.data, own, records.ctypes.data, indices.ctypes.data, start, end, limit, heads,
                 ), slope)  # fmt: skip
-                if dropping or weighted:
+                if weighted:
+                    for e in range(start, end):
+                        dropped[e - start, :] = weight[e - start] * edge_weight[e]
+                elif dropping:
                     dropped[: end - start] = weight[: end - start]
                 if dropping:
                     mine = np.uint64(source_ids[j])
                     for e in range(start, end):
                         drop_edge(dropped[e - start], mine, np.uint64(destination_ids[indices[e]]), heads, draw, keep)
-                if weighted:
-                    weigh_edges(dropped, edge_weight, start, end - start)
                 gradient_rows((
                     d_z.ctypes.data + np.int64(j) * d_z.strides[0], z.ctypes.data + np.int64(j) * z.strides[0],
                     grad.ctypes.data, grad.strides[0], indices.ctypes.data, start, end, limit, heads, width,

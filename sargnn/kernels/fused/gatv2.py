@@ -15,10 +15,11 @@ from sargnn.kernels.operations import GatV2Operation
 
 
 class FusedGatV2(GatV2Operation):
-    """Nothing of size edges x heads is stored: coefficients are computed again in backward, dropped and weighted again."""
+    """Nothing of size edges x heads is stored: weights are computed again in backward, and dropped again."""
 
     samples = staticmethod(gatv2_loops.samples)
     destination_records = staticmethod(destination_records)
+    takes_weights = True
 
     def forward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, running: RunningSoftmax, *,
@@ -27,7 +28,8 @@ class FusedGatV2(GatV2Operation):
         if block.num_edges:
             gatv2_loops.fold_attention_v2(
                 chunks_of_block(block, "forward"), listed_rows(block), block.indptr.numpy(), block.src.numpy(),
-                numpy_of(z), numpy_of(x), numpy_of(att), *attention_numbers(block, attention, z), edge_weights(weight, z),
+                numpy_of(z), numpy_of(x), numpy_of(att), *attention_numbers(block, attention, z),
+                edge_weights(block, weight, z),
                 numpy_of(running.out), numpy_of(running.max_score), numpy_of(running.denominator),
             )  # fmt: skip
 
@@ -45,12 +47,11 @@ class FusedGatV2(GatV2Operation):
         lanes = torch.zeros(len(bounds) - 1, d_att.numel(), dtype=torch.float64)
         gatv2_loops.add_destination_gradients(
             bounds, listed_rows(block), block.indptr.numpy(), block.src.numpy(), *rows, *numbers,
-            edge_weights(weight, z), numpy_of(d_x), numpy_of(lanes),
+            edge_weights(block, weight, z), numpy_of(d_x), numpy_of(lanes),
         )  # fmt: skip
         d_att += lanes.sum(0).to(d_att.dtype)
         if d_z is not None:
-            by_source = None if weight is None else block.by_source(weight)
             gatv2_loops.write_source_gradients(
                 chunks_of_block(block, "backward"), block.t_indptr.numpy(), block.t_dst.numpy(), *rows, *numbers,
-                edge_weights(by_source, z), numpy_of(d_z),
+                edge_weights(block, weight, z, by_source=True), numpy_of(d_z),
             )  # fmt: skip

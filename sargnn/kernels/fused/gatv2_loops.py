@@ -1,12 +1,11 @@
 """Fused GATv2 attention (Brody et al., 2022) on a CPU: nothing of size edges x heads is ever stored.
 
     u_ji = z_j + x_i      e_ji = <att, LeakyReLU(u_ji)> per head      a_ji = exp(e_ji - m_i) / s_i
-    out_i = sum of r a w z_j
+    out_i = sum of r a z_j
 
-r is attention dropout's factor, w the edge's own weight, 1 without. Backward, with v = att LeakyReLU'(u) and
-d e = a (r w <g_i, z_j> - delta_i): d z_j = sum of r a w g_i + d e v over its destinations, d x_i = sum of d e v and
-d att = sum of d e LeakyReLU(u) over its sources. Both walks compute weights again: one over destinations for d x and d att, one
-over sources for d z, so that no two threads write to one row.
+Backward, with w = att LeakyReLU'(u), d e = a (r <g_i, z_j> - delta_i): d z_j = sum of r a g_i + d e w over its destinations,
+d x_i = sum of d e w and d att = sum of d e LeakyReLU(u) over its sources. Both walks compute weights again: one over
+destinations for d x and d att, one over sources for d z, so that no two threads write to one row.
 
 Letters: S source rows, M destination rows, A listed destination rows, E edges, K heads, D head width, T lanes.
 """
@@ -22,7 +21,7 @@ import torch
 
 from sargnn.kernels.fused.attention_vector_code import fold_rows, pair_scores, row_of, score_softmax
 from sargnn.kernels.fused.destination_records import dot
-from sargnn.kernels.fused.edge_dropout import drop_edge, weigh_edges, words_of
+from sargnn.kernels.fused.edge_dropout import drop_edge, words_of
 from sargnn.kernels.fused.gat_loops import BATCH
 
 
@@ -56,7 +55,7 @@ def fold_attention_v2(
     """Fold a block's edges into the running softmax of every listed destination; as ``gat_loops.fold_attention``.
 
     Args:
-        z: [S, K D]. x: [M, K D]. att: [K D]. edge_weight: [E]; empty: 1.
+        z: [S, K D]. x: [M, K D]. att: [K D].
     """
     item, width = z.itemsize, z.shape[1] // heads
     everything = len(rows) == 0
@@ -84,7 +83,8 @@ def fold_attention_v2(
                     for e in range(start, end):
                         drop_edge(weight[e - start], np.uint64(source_ids[indices[e]]), mine, heads, draw, keep)
                 if len(edge_weight) > 0:
-                    weigh_edges(weight, edge_weight, start, end - start)
+                    for e in range(start, end):
+                        weight[e - start, :] *= edge_weight[e]
                 fold_rows((
                     out.ctypes.data + i * out.strides[0], z.ctypes.data, z.strides[0], indices.ctypes.data, start, end,
                     limit, heads, width, weight.ctypes.data, factor.ctypes.data, carry.ctypes.data, adds,
@@ -94,9 +94,9 @@ def fold_attention_v2(
 @numba.njit(nogil=True)
 def _edge_gradients(
     row: Any, own: Any, att: Any, record: Any, g: Any, slope: Any, heads: Any, source: Any, destination: Any, draw: Any,
-    keep: Any, edge_weight: Any, weight: Any, dots: Any, d_scores: Any,
+    keep: Any, factor: Any, weight: Any, dots: Any, d_scores: Any,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
-    """One edge's weights after dropout, times its own, and gradients of its scores, into ``weight`` and ``d_scores`` [K]."""
+    """One edge's weights after dropout, times ``factor``, and gradients of its scores, into ``weight`` and ``d_scores`` [K]."""
     width = np.int64(len(row) // heads)
     pair_scores(
         (d_scores.ctypes.data, att.ctypes.data, row.ctypes.data, own.ctypes.data, np.int64(heads), width), slope
@@ -110,7 +110,7 @@ def _edge_gradients(
     if draw[3] > 0:
         drop_edge(weight, source, destination, heads, draw, keep)
     for h in range(heads):
-        weight[h] *= edge_weight
+        weight[h] *= factor
         d_scores[h] += weight[h] * dots[h]
 
 
@@ -156,7 +156,7 @@ def write_source_gradients(
     chunks: Any, indptr: Any, indices: Any, z: Any, x: Any, att: Any, records: Any, grad: Any, slope: Any, heads: Any,
     source_ids: Any, destination_ids: Any, draw: Any, keep: Any, edge_weight: Any, d_z: Any,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
-    """Gradients of the sources' rows, d_z: [S, K D], overwritten. ``edge_weight``: in the order of ``indices``."""
+    """Gradients of the sources' rows, d_z: [S, K D], overwritten."""
     width = z.shape[1] // heads
     weighted, one = len(edge_weight) > 0, z.dtype.type(1)
     for c in numba.prange(len(chunks) - 1):
@@ -183,9 +183,9 @@ def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
     """The compiled functions with arguments of the types that they are called with."""
     x, ints, longs = torch.zeros(1, 16, dtype=dtype).numpy(), np.zeros(2, np.int32), np.zeros(2, np.int64)
     scalar, table = x.dtype.type(1), np.zeros((1, 16))
-    numbers = (scalar, 1, longs, longs, words_of(None), scalar, x[0])
+    numbers = (scalar, 1, longs, longs, words_of(None), scalar)
     return [
-        (fold_attention_v2, (longs, ints, ints, ints, x, x, x[0], *numbers, x, x, x)),
-        (add_destination_gradients, (longs, ints, ints, ints, x, x, x[0], x, x, *numbers, x, table)),
-        (write_source_gradients, (longs, ints, ints, x, x, x[0], x, x, *numbers, x)),
+        (fold_attention_v2, (longs, ints, ints, ints, x, x, x[0], *numbers, x[0], x, x, x)),
+        (add_destination_gradients, (longs, ints, ints, ints, x, x, x[0], x, x, *numbers, x[0], x, table)),
+        (write_source_gradients, (longs, ints, ints, x, x, x[0], x, x, *numbers, x[0], x)),
     ]

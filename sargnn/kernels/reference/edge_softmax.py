@@ -18,19 +18,21 @@ def ends_of(block: EdgeBlock) -> tuple[Tensor, Tensor]:
     return block.src.long(), block.dst_per_edge()
 
 
-def _applied(block: EdgeBlock, attention: Attention, weights: Tensor, weight: Tensor | None) -> Tensor:
-    """What multiplies the rows: weights [E, K] after attention dropout, times the edges' own [E]."""
-    if attention.draw is not None:
-        src, dst = ends_of(block)
-        kept = edge_mask(block.src_ids[src], block.dst_ids[dst], attention.heads, attention.draw)
-        weights = weights * kept * attention.scale
-    return weights if weight is None else weights * weight[:, None]
+def _drop(block: EdgeBlock, attention: Attention, weights: Tensor, of_edges: Tensor | None) -> Tensor:
+    """Attention dropout of weights [E, K], and the edges' own weights [E]."""
+    if of_edges is not None:
+        weights = weights * of_edges[:, None]
+    if attention.draw is None:
+        return weights
+    src, dst = ends_of(block)
+    kept = edge_mask(block.src_ids[src], block.dst_ids[dst], attention.heads, attention.draw)
+    return weights * kept * attention.scale
 
 
 def fold_scores(
     block: EdgeBlock, attention: Attention, z: Tensor, scores: Tensor, running: RunningSoftmax, weight: Tensor | None
 ) -> None:  # fmt: skip
-    """Fold scores [E, K] and the source rows that they weigh."""
+    """Fold scores [E, K] and the source rows that they weigh. weight: [E], of the edges."""
     src, dst = ends_of(block)
     out, max_score, denominator = running.out, running.max_score, running.denominator
     highest = max_score.scatter_reduce(0, dst[:, None].expand_as(scores), scores, "amax")
@@ -38,7 +40,7 @@ def fold_scores(
     carried = torch.where(denominator == 0, 0.0, denominator * torch.exp(max_score - highest))
     sums = carried.index_add(0, dst, weights)
     fresh = torch.zeros_like(out).index_add_(
-        0, dst, (_applied(block, attention, weights, weight)[:, :, None] * attention.by_head(z)[src]).flatten(1)
+        0, dst, (_drop(block, attention, weights, weight)[:, :, None] * attention.by_head(z)[src]).flatten(1)
     )
     touched = sums != 0
     before = torch.where((denominator != 0)[:, :, None], attention.by_head(out), 0.0)
@@ -50,12 +52,12 @@ def fold_scores(
 
 def score_gradients(
     block: EdgeBlock, attention: Attention, z: Tensor, scores: Tensor, records: Tensor, grad: Tensor, weight: Tensor | None
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """What multiplied the rows and the gradients of the scores, [E, K] each."""
+) -> tuple[Tensor, Tensor]:
+    """The weights after dropout and the gradients of the scores, [E, K] each."""
     src, dst = ends_of(block)
     _, max_score, inverse, delta = (part[dst] for part in records.split(attention.heads, dim=1))
     weights = torch.exp(scores - max_score) * inverse
-    dropped = _applied(block, attention, weights, weight)
+    dropped = _drop(block, attention, weights, weight)
     dots = (attention.by_head(grad)[dst] * attention.by_head(z)[src]).sum(2)
     return dropped, dropped * dots - weights * delta
 
@@ -77,5 +79,5 @@ def attend(block: EdgeBlock, attention: Attention, z: Tensor, scores: Tensor, we
         highest = start.scatter_reduce(0, dst[:, None].expand_as(scores), scores, "amax")[dst]
     weights = torch.exp(scores - highest)
     sums = weights.new_zeros(block.num_dst, attention.heads).index_add(0, dst, weights)
-    messages = _applied(block, attention, weights / sums[dst], weight)[:, :, None] * attention.by_head(z)[src]
+    messages = _drop(block, attention, weights / sums[dst], weight)[:, :, None] * attention.by_head(z)[src]
     return z.new_zeros(block.num_dst, z.shape[1]).index_add(0, dst, messages.flatten(1))

@@ -16,6 +16,7 @@ class ReferenceGat(GatOperation):
     """Gather, compute per edge, ``index_add_``; holds tensors of size E x K D while it runs."""
 
     destination_records = staticmethod(destination_records)
+    takes_weights = True
 
     def forward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor, running: RunningSoftmax, *,
@@ -41,7 +42,7 @@ class ReferenceGat(GatOperation):
 
 def gat_autograd(
     block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor, weight: Tensor | None = None
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """The operation in plain PyTorch, differentiable; see ``GatOperation``."""
     src, dst = ends_of(block)
     return attend(block, attention, z, leaky_relu(el[src] + er[dst], attention.negative_slope), weight)

@@ -16,6 +16,7 @@ class ReferenceGatV2(GatV2Operation):
     """Gather, compute per edge, ``index_add_``; holds tensors of size E x K D while it runs."""
 
     destination_records = staticmethod(destination_records)
+    takes_weights = True
 
     def forward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, running: RunningSoftmax, *,
@@ -45,7 +46,7 @@ class ReferenceGatV2(GatV2Operation):
 
 def gatv2_autograd(
     block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, weight: Tensor | None = None
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """The operation in plain PyTorch, differentiable; see ``GatV2Operation``."""
     src, dst = ends_of(block)
     active = leaky_relu(z[src] + x[dst], attention.negative_slope)

@@ -71,6 +71,17 @@ class CustomModel(Model):
         assert isinstance(settings, Custom)
         try_module(self, lambda small: build(settings, small), config, shape)
 
+    def decay_groups(self) -> dict[str, list[nn.Parameter]]:
+        """The module's own modules, by name; a parameter that several have belongs to the first."""
+        found: dict[str, list[nn.Parameter]] = {}
+        seen: set[int] = set()
+        for name, child in self.module.named_children():
+            own = [p for p in child.parameters() if id(p) not in seen]
+            seen |= {id(p) for p in own}
+            if own:
+                found[name] = own
+        return found
+
     def remarks(self) -> list[str]:
         return describe_replaced(self.module)
 

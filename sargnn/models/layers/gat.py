@@ -5,7 +5,10 @@
 
     h'_i = || over heads of softmax-weighted sums of z_j, + b       (the last layer: their mean over heads)
 
-Of a graph with edge weights, as DGL's layers have it: each weighted coefficient times w_e; the softmax does not see w_e.
+With ``linear_residual`` R h_i is added per head, with a map R of the layer's own; with ``symmetric_norm`` z_j is divided by
+sqrt(d_out(j)) before it is scored, and the sum multiplied by sqrt(d_in(i)); without ``attn_dst`` there is no a_dst. These and
+dropped edges are options of DGL's example for ogbn-arxiv (Wang et al., 2021, "Bag of tricks for node classification").
+
 Initialised as DGL's ``GATConv`` and ``GATv2Conv``: Glorot normal with ReLU's gain, biases 0. Attention weights are dropped
 after the softmax.
 
@@ -38,27 +41,41 @@ class _AttentiveLayer(GraphLayer):
         width: D. heads: K.
         concat: output [M, K D]; else the mean over heads, [M, D].
         negative_slope: of the scores' LeakyReLU.
-        attn_dropout: probability to drop an attention weight.
+        attn_dropout: probability to drop an attention weight. edge_dropout: to leave an edge out of the softmax.
+        linear_residual: add a linear map of the output rows' own input.
     """
 
     def __init__(
-        self, spec: LayerSpec, width: int, *, heads: int, concat: bool, negative_slope: float = 0.2, attn_dropout: float = 0.0
+        self, spec: LayerSpec, width: int, *, heads: int, concat: bool, negative_slope: float = 0.2, attn_dropout: float = 0.0,
+        edge_dropout: float = 0.0, linear_residual: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(spec, heads * width if concat else width)
         self.heads, self.width, self.concat = heads, width, concat
         self.negative_slope, self.attn_dropout, self.index = negative_slope, attn_dropout, spec.index
+        self.edge_dropout, self.linear_residual = edge_dropout, linear_residual
         self.bias = nn.Parameter(torch.zeros(self.out_width)) if spec.bias else None
+        self.residual: nn.Linear | None = None
 
     @property
     def exchanged_needs_grad(self) -> bool:
         """Always: what travels is a learned map of the input, also of a constant one."""
         return True
 
-    def _draw(self, engine: Engine) -> Draw | None:
-        return engine.draw(Purpose.ATTENTION_DROPOUT, self.index, self.attn_dropout if self.training else 0.0)
+    def _draws(self, engine: Engine) -> tuple[Draw | None, Draw | None]:
+        """Of attention weights, and of edges."""
+        p, p_edges = (self.attn_dropout, self.edge_dropout) if self.training else (0.0, 0.0)
+        return (
+            engine.draw(Purpose.ATTENTION_DROPOUT, self.index, p), engine.draw(Purpose.EDGE_DROPOUT, self.index, p_edges)
+        )  # fmt: skip
 
-    def _output(self, rows: Tensor) -> Tensor:
-        """Heads joined, bias added."""
+    def _residual_map(self) -> nn.Linear | None:
+        """R, if there is one."""
+        return self._linear(bias=False) if self.linear_residual else None
+
+    def _output(self, engine: Engine, plan: LayerPlan, rows: Tensor, x: LayerInput) -> Tensor:
+        """Residual added, heads joined, bias added."""
+        if self.residual is not None:
+            rows = engine.operators.add(rows, engine.operators.linear(x.self_rows(plan), self.residual.weight, None))
         out = rows if self.concat else rows.view(len(rows), self.heads, self.width).mean(1)
         return out if self.bias is None else out + self.bias
 
@@ -77,12 +94,21 @@ class _AttentiveLayer(GraphLayer):
 
 
 class GatLayer(_AttentiveLayer):
-    """One GAT layer."""
+    """One GAT layer.
 
-    def __init__(self, spec: LayerSpec, width: int, **choices: Any) -> None:
+    Args:
+        attn_dst: score with a part of the destination. symmetric_norm: see the module's text.
+    """
+
+    def __init__(
+        self, spec: LayerSpec, width: int, *, attn_dst: bool = True, symmetric_norm: bool = False, **choices: Any
+    ) -> None:  # fmt: skip
         super().__init__(spec, width, **choices)
+        self.symmetric_norm = symmetric_norm
         self.linear = self._linear(bias=False)
-        self.attn_src, self.attn_dst = self._attention_vector(), self._attention_vector()
+        self.attn_src = self._attention_vector()
+        self.attn_dst = self._attention_vector() if attn_dst else None
+        self.residual = self._residual_map()
 
     @property
     def reducer(self) -> Reducer:
@@ -94,10 +120,17 @@ class GatLayer(_AttentiveLayer):
 
     def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
         """Rows [N, in_width] to rows [M, out_width]."""
+        x, again = x.fork(engine) if self.residual is not None else (x, x)
         z, el, er = engine.operators.attention_maps(plan, x.joined(), self.linear.weight, self.attn_src, self.attn_dst)
-        reducer = Gat(self.heads, self.negative_slope, self._draw(engine), weighted=True)
-        (rows,) = engine.aggregate(plan, reducer, (z, el), (er,))
-        return self._output(rows)
+        if self.symmetric_norm:
+            scale = _roots(plan.out_degrees, z).reciprocal_()
+            z, el = z * scale, el * scale
+        (rows,) = engine.aggregate(
+            plan, Gat(self.heads, self.negative_slope, *self._draws(engine), weighted=True), (z, el), (er,)
+        )
+        if self.symmetric_norm:
+            rows = rows * _roots(plan.in_degrees, rows)
+        return self._output(engine, plan, rows, again)
 
 
 class GatV2Layer(_AttentiveLayer):
@@ -107,6 +140,7 @@ class GatV2Layer(_AttentiveLayer):
         super().__init__(spec, width, **choices)
         self.src, self.dst = self._linear(bias=True), self._linear(bias=True)
         self.attn = self._attention_vector()
+        self.residual = self._residual_map()
 
     @property
     def reducer(self) -> Reducer:
@@ -118,17 +152,24 @@ class GatV2Layer(_AttentiveLayer):
 
     def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
         """Rows [N, in_width] to rows [M, out_width]."""
+        x, again = x.fork(engine) if self.residual is not None else (x, x)
         of_sources = RowMap(self.src.weight, self.src.bias, of_outputs=False)
         of_destinations = RowMap(self.dst.weight, self.dst.bias, of_outputs=True)
         z, own = engine.operators.linears(plan, x.joined(), of_sources, of_destinations)
-        reducer = GatV2(self.heads, self.negative_slope, self._draw(engine), weighted=True)
+        reducer = GatV2(self.heads, self.negative_slope, *self._draws(engine), weighted=True)
         (rows,) = engine.aggregate(plan, reducer, (z,), (own,), (self.attn.flatten(),))
-        return self._output(rows)
+        return self._output(engine, plan, rows, again)
+
+
+def _roots(degrees: Tensor, like: Tensor) -> Tensor:
+    """[rows, 1], sqrt(max(degree, 1))."""
+    return degrees.clamp(min=1).to(like.dtype).sqrt_()[:, None]
 
 
 def build(config: GatSettings, shape: GraphShape) -> Stack:
     """The model that ``config`` describes."""
-    kind = GatV2Layer if config.v2 else GatLayer
+    kind: type[_AttentiveLayer] = GatV2Layer if config.v2 else GatLayer
+    of_gat = {} if config.v2 else {"attn_dst": config.attn_dst, "symmetric_norm": config.symmetric_norm}
 
     def layer(spec: LayerSpec) -> GraphLayer:
         return kind(
@@ -138,6 +179,9 @@ def build(config: GatSettings, shape: GraphShape) -> Stack:
             concat=not spec.last,
             negative_slope=config.negative_slope,
             attn_dropout=config.attn_dropout,
+            edge_dropout=config.edge_dropout,
+            linear_residual=config.linear_residual,
+            **of_gat,
         )
 
     return build_stack(config, Features(shape, config.name), shape, layer, hidden_width=config.heads * config.hidden)

@@ -57,19 +57,21 @@ class GcnLayer(GraphLayer):
         return engine.operators.linear(self.gathered(engine, plan, x, gather), self.linear.weight, self.linear.bias)
 
 
-def symmetric_sum(engine: Engine, plan: LayerPlan, rows: Tensor, reducer: Reducer, *, reuse: bool = False) -> Tensor:
-    """``D_in^-1/2 A D_out^-1/2 rows``: rows [N, F] to rows [M, F], differentiable in ``rows``; all workers must call it.
+def symmetric_sum(
+    engine: Engine, plan: LayerPlan, rows: Tensor, reducer: Reducer | None = None, *, reuse: bool = False
+) -> Tensor:  # fmt: skip
+    """``S h``, S = D_in^-1/2 A D_out^-1/2: rows [N, F] to rows [M, F]; saves nothing for backward; all workers must call it.
 
-    A_ij counts the edges j -> i; with a ``reducer`` that uses the graph's edge weights it is their sum, and so are the degrees.
+    A_ij counts the edges j -> i; of a graph with edge weights it is their sum, and so are the degrees.
 
     Args:
-        reducer: ``Sum(weighted=True)`` or ``Sum()``.
+        reducer: a sum of other messages; ``Sum(weighted=True)`` if not given.
         reuse: ``rows`` are of no further use to the caller, who lets them be scaled in place.
     """
-    weighted = getattr(reducer, "weighted", False)
-    source_scale = _scale(plan.out_degrees, plan.out_weights if weighted else None, rows)
-    (out,) = engine.aggregate(plan, reducer, (rows.mul_(source_scale) if reuse else rows * source_scale,))
-    scaled: Tensor = out.mul_(_scale(plan.in_degrees, plan.in_weights if weighted else None, rows))
+    source_scale = _scale(plan.out_degrees, plan.out_weights, rows)
+    messages = rows.mul_(source_scale) if reuse else rows * source_scale
+    (out,) = engine.aggregate(plan, reducer or Sum(weighted=True), (messages,))
+    scaled: Tensor = out.mul_(_scale(plan.in_degrees, plan.in_weights, rows))
     return scaled
 
 

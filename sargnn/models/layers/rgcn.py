@@ -3,8 +3,6 @@
     h'_i = W_0 h_i + sum over relations r of (1 / |N_r(i)|) sum over edges j -> i of r of W_r h_j + b
     W_r = sum over b of a_rb V_b        with ``bases``, else free
 
-Of a graph with edge weights: the sum of w_e W_r h_j, divided by the sum of w_e; 0 where that is 0.
-
 Two orders give the same. ``transform_first`` maps rows, then sums them: backward fetches rows again (case 2).
 ``aggregate_first`` sums raw rows per relation and maps the sums: nothing is fetched again, but a table per relation is kept.
 The last layer computes the labelled node type only. Initialised as DGL's ``RelGraphConv``.
@@ -59,7 +57,7 @@ class RgcnLayer(GraphLayer):
 
     @property
     def reducer(self) -> Reducer:
-        return RelationSum(weighted=True) if self.order == "aggregate_first" else Rgcn(weighted=True)
+        return RelationSum() if self.order == "aggregate_first" else Rgcn()
 
     def prepare(self, engine: Engine, plan: LayerPlan) -> None:
         """Choose the order on this plan; all workers must call it together."""
@@ -77,7 +75,7 @@ class RgcnLayer(GraphLayer):
 
     def reducer_on(self, plan: LayerPlan) -> Reducer:
         assert id(plan) in self._orders, "prepare(engine, plan) comes first: all workers choose the order together"
-        return RelationSum(weighted=True) if self._orders[id(plan)] == "aggregate_first" else Rgcn(weighted=True)
+        return RelationSum() if self._orders[id(plan)] == "aggregate_first" else Rgcn()
 
     @property
     def exchanged_widths(self) -> tuple[int, ...]:

@@ -58,17 +58,18 @@ def graph_record(config: RunConfig, inputs: Inputs) -> GraphRecord | None:
 def _arrays(info: PartitionInfo) -> list[dict[str, Any]]:
     """Features by node type, edges by relation, labels: name and what it is, as MLflow shows columns."""
     types = info.schema.node_types
+    directed = "directed" if info.weights is None else "directed, weighted"
     if info.schema.typed:
         arrays = {
             f"features of {name}": f"float32 [{info.schema.count(number)}, {width}]"
             for number, (name, width) in enumerate(zip(types, info.feature_widths, strict=True))
         }
         for one in info.schema.relations:
-            arrays[f"edges {types[one.source]} {one.name} {types[one.destination]}"] = "directed"
+            arrays[f"edges {types[one.source]} {one.name} {types[one.destination]}"] = directed
     else:
         arrays = {
             "features": f"float32 [{info.num_nodes}, {info.feature_widths[0]}]",
-            "edges": f"{info.num_edges} directed",
+            "edges": f"{info.num_edges} {directed}",
         }
     what = {"classes": "classes", "multilabel": "labels", "regression": "values"}[info.task]
     arrays["labels"] = f"{info.num_classes} {what}"

@@ -1,0 +1,136 @@
+"""Layer normalisation (Ba, Kiros and Hinton, 2016): each row over its own features. No worker needs to know of another's rows.
+
+    forward   xhat = (x - mu) inv, mu = mean over F of x, inv = 1 / sqrt(mean over F of (x - mu)^2 + eps)
+              v = gamma xhat + beta, y = drop(act(v))
+    backward  g = drop(gradient of y) act'(v)
+              d gamma = sum over rows of g xhat, d beta = sum over rows of g: this worker's sums
+              dx = inv (h - mean over F of h - xhat mean over F of (h xhat)), h = g gamma
+
+The last line: with d xhat = h, x acts on xhat by itself, through mu and through inv. As d mu / d x_f = 1 / F and
+d inv / d x_f = -inv^2 xhat_f / F (the deviations add up to 0, so mu adds nothing to it), dx_f = inv h_f - inv sum(h) / F
+- inv xhat_f sum(h xhat) / F. Where all entries of a row are equal, xhat is 0, y is that of beta, and dx is inv (h - mean(h)).
+
+Saves ONE tensor, x; mu, inv, xhat and v are computed again, and the mask is drawn again. A linear map that reads y rebuilds it
+in backward (``engine.rebuild``), so that y is not kept either. Rows of several node types have parameters each.
+
+Letters: N own rows, F features, T node types.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from sargnn.comm.group import Group
+from sargnn.engine.activations import ACTIVATION_CODES
+from sargnn.engine.nodewise import words_of
+from sargnn.engine.rebuild import rebuilt_by
+from sargnn.engine.row_norm import RowNorm, type_runs
+from sargnn.engine.workspace import Workspace
+from sargnn.profile import NODEWISE
+from sargnn.rng import Draw
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """What one compiled pass is to do with its rows.
+
+    Attributes:
+        activation: ``relu`` or ``elu``. ids: int64 [N], original ids. draw: None drops nothing. bounds: T + 1.
+    """
+
+    work: Workspace
+    eps: float
+    activation: str
+    ids: Tensor
+    draw: Draw | None
+    bounds: tuple[int, ...]
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """y [N, F], without autograd."""
+        from sargnn.kernels.fused.layer_norm_loops import layer_norm_act_drop
+
+        with self.work.profile.span(NODEWISE):
+            self.work.profile.work(NODEWISE, 2 * x.numel() * x.element_size())
+            out = self.work.pool.empty_like(x)
+            for rows, gamma, beta, settings in self._runs(x, weight, bias):
+                layer_norm_act_drop(
+                    x[rows].numpy(), gamma, beta, *settings, self.ids[rows].numpy(), *words_of(self.draw, x), out[rows].numpy()
+                )  # fmt: skip
+        return out
+
+    def backward(self, grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradients of x, weight and bias from that of y."""
+        from sargnn.kernels.fused.layer_norm_loops import layer_norm_act_drop_backward
+
+        d_weight, d_bias = torch.zeros_like(weight), torch.zeros_like(bias)
+        by_type = [d.view(len(self.bounds) - 1, -1) for d in (d_bias, d_weight)]
+        with self.work.profile.span(NODEWISE):
+            self.work.profile.work(NODEWISE, 3 * x.numel() * x.element_size())
+            d_x, grad = self.work.pool.empty_like(x), grad.contiguous()
+            for (t, _), (rows, gamma, beta, settings) in zip(type_runs(self.bounds), self._runs(x, weight, bias), strict=True):
+                found = layer_norm_act_drop_backward(
+                    grad[rows].numpy(), x[rows].numpy(), gamma, beta, *settings, self.ids[rows].numpy(),
+                    words_of(self.draw, x), d_x[rows].numpy(),
+                )  # fmt: skip
+                for total, one in zip(by_type, found, strict=True):
+                    total[t] = torch.from_numpy(one)
+        return d_x, d_weight, d_bias
+
+    def _runs(self, x: Tensor, weight: Tensor, bias: Tensor) -> list[tuple[slice, Any, Any, tuple[Any, int]]]:
+        """Per type with rows: these, gamma and beta [F], eps and the activation's code, as the loops take them."""
+        gammas, betas = (one.view(len(self.bounds) - 1, -1).numpy() for one in (weight, bias))
+        settings = gammas.dtype.type(self.eps), ACTIVATION_CODES[self.activation]
+        return [(rows, gammas[t], betas[t], settings) for t, rows in type_runs(self.bounds)]
+
+
+class _Fused(torch.autograd.Function):
+    """Saves x, and the two parameters."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, made: _Pass) -> Tensor:
+        ctx.save_for_backward(x, weight, bias)
+        ctx.made = made
+        return made.forward(x.detach(), weight.detach(), bias.detach())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, bias = (one.detach() for one in ctx.saved_tensors)
+        return (*ctx.made.backward(grad, x, weight, bias), None)
+
+
+class LayerNorm(RowNorm):
+    """``torch.nn.LayerNorm`` over the F features of each row: same parameters and eps."""
+
+    def __init__(self, num_features: int, num_types: int = 1, eps: float = 1e-5) -> None:
+        super().__init__(num_features, num_types)
+        self.eps = eps
+
+    def forward(self, x: Tensor, group: Group, bounds: tuple[int, ...] | None = None) -> Tensor:
+        bounds = bounds or (0, len(x))
+        weight, bias = (one.view(len(bounds) - 1, -1) for one in (self.weight, self.bias))
+        pieces = [F.layer_norm(x[rows], x.shape[1:], weight[t], bias[t], self.eps) for t, rows in type_runs(bounds)]
+        return pieces[0] if len(pieces) == 1 else torch.cat([x[:0], *pieces])
+
+    def fused(
+        self, work: Workspace, x: Tensor, group: Group, activation: str, ids: Tensor, draw: Draw | None,
+        bounds: tuple[int, ...] | None = None,
+    ) -> Tensor:  # fmt: skip
+        made = _Pass(work, self.eps, activation, ids, draw, bounds or (0, len(x)))
+        out: Tensor = _Fused.apply(x, self.weight, self.bias, made)
+        if not out.requires_grad:
+            return out
+        kept = x.detach(), self.weight.detach(), self.bias.detach()
+        versions = [one._version for one in kept]
+
+        def rebuild() -> Tensor:
+            assert [one._version for one in kept] == versions, "what rows are rebuilt from was written to"
+            return made.forward(*kept)
+
+        return rebuilt_by(out, rebuild)

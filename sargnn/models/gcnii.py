@@ -1,0 +1,49 @@
+"""GCNII: its settings, the kernel operations that it needs, and its builder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from sargnn.fields import FRACTION, POSITIVE, number
+from sargnn.models.settings import StackSettings
+
+if TYPE_CHECKING:
+    from sargnn.models.inputs import GraphShape
+    from sargnn.models.stack import Stack
+
+
+@dataclass(frozen=True)
+class Gcnii(StackSettings):
+    """GCNII (Chen et al., 2020): ``num_layers`` convolutions of ``hidden`` features between two linear maps.
+
+    Attributes:
+        alpha: how much of the first rows each convolution takes. theta: lambda, beta_l = log(theta / l + 1).
+    """
+
+    num_layers: int = field(metadata=number(low=1, high=255))
+    alpha: float = field(metadata=FRACTION)
+    theta: float = field(metadata=POSITIVE)
+
+    adds_self_loops: ClassVar[bool] = True
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        return ("sum",)
+
+    @property
+    def no_weights(self) -> str | None:
+        return None
+
+    @property
+    def divides_by_weights(self) -> bool:
+        return True
+
+    @property
+    def has_embeddings(self) -> bool:
+        return True
+
+    def build(self, shape: GraphShape) -> Stack:
+        from sargnn.models.layers.gcnii import build
+
+        return build(self, shape)

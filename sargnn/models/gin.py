@@ -1,0 +1,41 @@
+"""GIN: its settings, the kernel operations that it needs, and its builder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sargnn.fields import number
+from sargnn.models.settings import StackSettings
+
+if TYPE_CHECKING:
+    from sargnn.models.inputs import GraphShape
+    from sargnn.models.stack import Stack
+
+
+@dataclass(frozen=True)
+class Gin(StackSettings):
+    """GIN (Xu et al., 2019).
+
+    Attributes:
+        eps: a node's own row counts 1 + eps times; where it is learned, each layer starts with it.
+        learn_eps: learn one eps per layer.
+        mlp_layers: linear maps of a layer's perceptron, ``hidden`` wide inside, with the stack's norm and activation between.
+    """
+
+    eps: float
+    learn_eps: bool
+    mlp_layers: int = field(metadata=number(low=1, high=256))
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        return ("sum",)
+
+    @property
+    def no_weights(self) -> str | None:
+        return None
+
+    def build(self, shape: GraphShape) -> Stack:
+        from sargnn.models.layers.gin import build
+
+        return build(self, shape)

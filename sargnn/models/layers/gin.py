@@ -1,0 +1,107 @@
+"""GIN (Xu et al., 2019).
+
+    h'_i = MLP((1 + eps) h_i + sum of h_j over edges j -> i)
+
+MLP: linear maps with norm and activation between them. Its first map W_1 may come before the sum, which is linear:
+W_1 ((1 + eps) h_i + sum of h_j) = (1 + eps) W_1 h_i + sum of W_1 h_j; it does where that is no wider.
+
+Of a graph with edge weights w_e it is the sum of w_e h_j. Initialised as PyTorch's linear layers.
+
+Letters: N input rows, M output rows.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from sargnn.engine.aggregate import Engine
+from sargnn.engine.rebuild import self_rows
+from sargnn.engine.reducers.base import Reducer
+from sargnn.engine.reducers.sum import Sum
+from sargnn.engine.row_norm import RowNorm
+from sargnn.models.gin import Gin
+from sargnn.models.inputs import Features, GraphShape
+from sargnn.models.stack import NORMS, GraphLayer, LayerInput, LayerSpec, Stack, build_stack
+from sargnn.shards.plan import LayerPlan
+
+
+class GinLayer(GraphLayer):
+    """One GIN layer.
+
+    Args:
+        spec: its place in the stack.
+        hidden: width inside the perceptron. mlp_layers: its linear maps.
+        norm: a key of ``NORMS`` or ``none``; activation: ``relu`` or ``elu``: between its maps.
+        eps, learn_eps: of the node's own row.
+    """
+
+    reads_blocks = True
+
+    def __init__(
+        self, spec: LayerSpec, *, hidden: int, mlp_layers: int = 2, norm: str = "none", activation: str = "relu",
+        eps: float = 0.0, learn_eps: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(spec)
+        self._reducer, self.activation = Sum(weighted=True), activation
+        self.eps = nn.Parameter(torch.tensor([eps])) if learn_eps else eps
+        inside = [hidden] * (mlp_layers - 1)
+        biases = [norm != "batch"] * len(inside) + [spec.bias]
+        ends = zip([self.in_width, *inside], [*inside, self.out_width], biases, strict=True)
+        self.maps = nn.ModuleList(nn.Linear(a, b, bias=bias) for a, b, bias in ends)
+        self.norms = nn.ModuleList(NORMS[norm](width) for width in inside if norm in NORMS)
+
+    @property
+    def reducer(self) -> Reducer:
+        return self._reducer
+
+    @property
+    def mapped_width(self) -> int:
+        return self._linear(0).out_features
+
+    def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
+        """Rows [N, in_width] to rows [M, out_width]."""
+        operators, first = engine.operators, self._linear(0)
+        if self.transforms_first:
+            z = operators.linear([x.joined()], first.weight, None)
+            h = operators.add_bias(self._with_neighbours(engine, plan, z), first.bias)
+        else:
+            h = operators.linear(self._blocks_with_neighbours(engine, plan, x), first.weight, first.bias)
+        ids = plan.self_rows(plan.node_ids)
+        for index in range(1, len(self.maps)):
+            norm, linear = self.norms[index - 1] if self.norms else None, self._linear(index)
+            assert norm is None or isinstance(norm, RowNorm)
+            h = operators.norm_act_drop(h, norm, self.activation, ids, None, plan.out_bounds)
+            h = operators.linear([h], linear.weight, linear.bias)
+        return h
+
+    def _linear(self, index: int) -> nn.Linear:
+        found = self.maps[index]
+        assert isinstance(found, nn.Linear)
+        return found
+
+    def _with_neighbours(self, engine: Engine, plan: LayerPlan, rows: Tensor) -> Tensor:
+        """``(1 + eps) x_i + sum of x_j`` [M, F] of rows x [N, F]."""
+        rows, again = engine.operators.fork(rows)
+        own = engine.operators.scale(self_rows(plan, again), 1 + self.eps)
+        (total,) = engine.aggregate(plan, self.reducer, (rows,), (own,))
+        return total
+
+    def _blocks_with_neighbours(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> list[Tensor]:
+        """The same of each block of columns; of constant rows computed once, with a learned eps their sums alone."""
+        if not (self.constant_input and isinstance(self.eps, Tensor)):
+            return self.gathered(engine, plan, x, lambda rows: self._with_neighbours(engine, plan, rows))
+        sums = self.gathered(engine, plan, x, lambda rows: engine.aggregate(plan, self.reducer, (rows,))[0])
+        return [torch.addcmul(one, own, 1 + self.eps) for one, own in zip(sums, x.self_rows(plan), strict=True)]
+
+
+def build(config: Gin, shape: GraphShape) -> Stack:
+    """The model that ``config`` describes."""
+
+    def layer(spec: LayerSpec) -> GinLayer:
+        return GinLayer(
+            spec, hidden=config.hidden, mlp_layers=config.mlp_layers, norm=config.norm, activation=config.activation,
+            eps=config.eps, learn_eps=config.learn_eps,
+        )  # fmt: skip
+
+    return build_stack(config, Features(shape, config.name), shape, layer)
