@@ -36,7 +36,8 @@ class Place:
     """Where a layer stands.
 
     Attributes:
-        matrix: ``adjacency`` of the graph. index: from 0. last: whether its output are the logits.
+        matrix: ``adjacency`` of the graph. sums: the same with the edges' weights, where the graph has some.
+        index: from 0. last: whether its output are the logits.
         training: whether anything is dropped. initial: what the first layer of a stack gave, activated; None in it.
         rows: bool [N], which are computed: a norm is taken over these; None: all.
     """
@@ -44,6 +45,7 @@ class Place:
     config: RunConfig
     dataset: Dataset
     matrix: Tensor
+    sums: Tensor
     epoch: int
     index: int
     last: bool
@@ -83,12 +85,18 @@ class Definition:
         return inner if self.ends is None else [(self.ends, False), *inner, (self.ends, False)]
 
 
-def adjacency(dataset: Dataset, add_self_loops: bool) -> Tensor:
-    """Dense [N, N] fp64: how many edges j -> i there are, row i, column j."""
+def adjacency(dataset: Dataset, add_self_loops: bool, *, weighted: bool = False) -> Tensor:
+    """Dense [N, N] fp64: how many edges j -> i there are, row i, column j.
+
+    With ``weighted``, of a graph with edge weights: their sum. An added self-loop weighs 1.
+    """
     n = dataset.num_nodes
     matrix = torch.zeros(n, n, dtype=torch.float64)
     rows = torch.from_numpy(np.repeat(np.arange(n), np.diff(dataset.indptr)))
-    matrix.index_put_((rows, torch.from_numpy(np.asarray(dataset.indices)).long()), torch.ones(()).double(), accumulate=True)
+    columns, each = torch.from_numpy(np.asarray(dataset.indices)).long(), torch.ones(dataset.num_edges).double()
+    if weighted and dataset.edge_weight is not None:
+        each = torch.from_numpy(np.asarray(dataset.edge_weight)).double()
+    matrix.index_put_((rows, columns), each, accumulate=True)
     if add_self_loops:
         matrix.fill_diagonal_(1.0)
     return matrix
@@ -138,7 +146,8 @@ def forward(
     training: bool = True,
 ) -> Tensor:  # fmt: skip
     """Logits [N, C] in fp64; in evaluation mode with a fresh norm's running statistics."""
-    place = Place(config, dataset, adjacency(dataset, config.add_self_loops), epoch, 0, True, training)
+    matrix, sums = (adjacency(dataset, config.add_self_loops, weighted=weighted) for weighted in (False, True))
+    place = Place(config, dataset, matrix, sums, epoch, 0, True, training)
     x = _inputs(dataset, params)
     x = x if columns is None else torch.cat([x, columns], 1)
     x = _dropped(place, x, Purpose.INPUT_DROPOUT, getattr(config.model, "input_dropout", 0))
@@ -192,16 +201,20 @@ def sage(place: Place, h: Tensor, params: Params) -> Tensor:
     elif place.config.model.aggregator == "lstm":
         gathered = _last_states(place, h, _below(params, "lstm."))
     else:
-        gathered = place.matrix @ h
+        gathered = place.sums @ h
         if place.config.model.aggregator == "mean":
-            gathered = gathered / place.in_degrees
+            gathered = _power(place.sums.sum(1, keepdim=True), -1.0) * gathered
     return h @ params["self.weight"].T + gathered @ params["neigh.weight"].T
 
 
 def _symmetric(place: Place) -> Tensor:
     """D_in^-1/2 A D_out^-1/2."""
-    out_degrees = place.matrix.sum(0, keepdim=True).clamp(min=1)
-    return place.matrix / place.in_degrees.sqrt() / out_degrees.sqrt()
+    return _power(place.sums.sum(1, keepdim=True), -0.5) * place.sums * _power(place.sums.sum(0, keepdim=True), -0.5)
+
+
+def _power(sums: Tensor, power: float) -> Tensor:
+    """To a negative power; 0 stays 0."""
+    return torch.where(sums > 0, torch.where(sums > 0, sums, 1.0) ** power, 0.0)
 
 
 def gcn(place: Place, h: Tensor, params: Params) -> Tensor:
@@ -249,7 +262,7 @@ def gin(place: Place, h: Tensor, params: Params) -> Tensor:
     model = place.config.model
     assert isinstance(model, Gin)
     eps = params["eps"] if model.learn_eps else model.eps
-    h = (1 + eps) * h + place.matrix @ h
+    h = (1 + eps) * h + place.sums @ h
     for index in range(model.mlp_layers):
         if index:
             h = getattr(F, model.activation)(_between(place, h, params, f"norms.{index - 1}."))
@@ -271,7 +284,8 @@ def gat(place: Place, h: Tensor, params: Params) -> Tensor:
         destination, source = torch.meshgrid(torch.arange(n), torch.arange(n), indexing="ij")
         matrix = matrix * edge_mask(source.flatten(), destination.flatten(), 1, edges).view(n, n)
     roots = place.matrix.sum(0).clamp(min=1).sqrt()[:, None] if model.symmetric_norm else torch.ones(n, 1).double()
-    out = _attention(matrix, h, params, model, heads, draw, roots)
+    each = place.sums / place.matrix.clamp(min=1)  # parallel edges have one coefficient: the mean of their weights
+    out = _attention(matrix, each, h, params, model, heads, draw, roots)
     if model.symmetric_norm:
         out = out * place.in_degrees.sqrt()
     if model.linear_residual:
@@ -296,9 +310,8 @@ def label_propagation(place: Place, h: Tensor, params: Params) -> Tensor:
     train = torch.from_numpy(np.asarray(dataset.split) == SPLITS["train"])
     known = F.one_hot(torch.from_numpy(np.asarray(dataset.labels)).clamp(min=0), dataset.num_classes).double()
     h = known * train[:, None]
-    degrees = place.matrix.sum(1)
-    power = torch.where(degrees > 0, degrees.clamp(min=1) ** -0.5, 0)
-    normalised, y = power[:, None] * place.matrix * power, h
+    power = _power(place.sums.sum(1), -0.5)
+    normalised, y = power[:, None] * place.sums * power, h
     for _ in range(model.steps):
         y = (model.alpha * normalised @ y + (1 - model.alpha) * h).clamp(0, 1)
     return ((y + 1e-12) / (y.sum(1, keepdim=True) + 1e-12 * y.shape[1])).log()
@@ -321,12 +334,14 @@ def _relational(dataset: Dataset, h: Tensor, params: Params) -> Tensor:
         weights = torch.einsum("rb,bio->rio", params["coefficients"], weights)
     rows = torch.from_numpy(np.repeat(np.arange(n), np.diff(dataset.indptr)))
     columns = torch.from_numpy(np.asarray(dataset.indices)).long()
+    each = torch.ones(dataset.num_edges) if dataset.edge_weight is None else torch.from_numpy(np.asarray(dataset.edge_weight))
+    each = each.double()
     relation = torch.zeros_like(rows) if dataset.relation is None else torch.from_numpy(np.asarray(dataset.relation)).long()
     out = h @ params["loop"]
     for r, weight in enumerate(weights):
         matrix, own = torch.zeros(n, n, dtype=torch.float64), relation == r
-        matrix.index_put_((rows[own], columns[own]), torch.ones(()).double(), accumulate=True)
-        out = out + (matrix / matrix.sum(1, keepdim=True).clamp(min=1)) @ h @ weight
+        matrix.index_put_((rows[own], columns[own]), each[own], accumulate=True)
+        out = out + _power(matrix.sum(1, keepdim=True), -1.0) * matrix @ h @ weight
     return out
 
 
@@ -382,11 +397,12 @@ def _normalised_rows(dataset: Dataset, x: Tensor, weight: Tensor, bias: Tensor) 
 
 
 def _attention(
-    matrix: Tensor, h: Tensor, params: Params, model: Gat, heads: int, draw: Draw, roots: Tensor
+    matrix: Tensor, each: Tensor, h: Tensor, params: Params, model: Gat, heads: int, draw: Draw, roots: Tensor
 ) -> Tensor:  # fmt: skip
     """[N, H K]: per head a softmax over all in-edges, with what stands in ``matrix`` as their number.
 
     Args:
+        each: [N, N], what multiplies its weights after that.
         roots: [N, 1], what sources' rows are divided by before they are scored; GAT only.
     """
     n = len(h)
@@ -409,7 +425,7 @@ def _attention(
     weights = weights / torch.where(sums == 0, 1, sums)
     destination, source = torch.meshgrid(torch.arange(n), torch.arange(n), indexing="ij")
     kept = edge_mask(source.flatten(), destination.flatten(), heads, draw).view(n, n, heads)
-    return torch.einsum("ijh,jhk->ihk", weights * kept * draw.scale, z).flatten(1)
+    return torch.einsum("ijh,jhk->ihk", weights * kept * draw.scale * each[:, :, None], z).flatten(1)
 
 
 def _last_states(place: Place, h: Tensor, params: Params) -> Tensor:
