@@ -205,7 +205,8 @@ def test_what_is_known_of_each_model() -> None:
 
     operations = {name: model(f"model={name}").operations for name in MODELS}
     assert operations == {
-        "sage": ("sum",), "gcn": ("sum",), "gat": ("gat",), "sgc": ("sum",), "appnp": ("sum",), "gcnii": ("sum",), "rgcn": ("sum",), "mlp": (), "linear": (),
+        "sage": ("sum",), "gcn": ("sum",), "gat": ("gat",), "sgc": ("sum",), "appnp": ("sum",), "gcnii": ("sum",),
+        "rgcn": ("sum",), "mlp": (), "linear": (),
         "label_propagation": ("sum",), "custom": ("sum",),
     }  # fmt: skip
     assert model("model.aggregator=max").operations == ("max",) and model("model=gat", "model.v2=true").operations == ("gatv2",)

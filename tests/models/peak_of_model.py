@@ -19,7 +19,8 @@ TABLE = 4 * NODES * CLASSES
 
 def random_graph() -> Dataset:
     rng = np.random.default_rng(0)
-    indptr, indices = by_destination(*(rng.integers(NODES, size=3 * NODES) for _ in range(2)), NODES)
+    source, destination = rng.integers(NODES, size=(2, 3 * NODES))
+    indptr, indices = by_destination(source, destination, NODES)
     features, labels = rng.standard_normal((NODES, 8)).astype(np.float32), rng.integers(CLASSES, size=NODES)
     split = np.full(NODES, SPLITS["train"], np.uint8)
     return Dataset.homogeneous("random", CLASSES, features, labels, split, indptr, indices)

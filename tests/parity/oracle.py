@@ -137,9 +137,8 @@ def forward(
     """Logits [N, C] in fp64; in evaluation mode with a fresh norm's running statistics."""
     place = Place(config, dataset, adjacency(dataset, config.add_self_loops), epoch, 0, True, training)
     x = _inputs(dataset, params)
-    x = _dropped(
-        place, x if columns is None else torch.cat([x, columns], 1), Purpose.INPUT_DROPOUT, getattr(config.model, "input_dropout", 0)
-    )  # fmt: skip
+    x = x if columns is None else torch.cat([x, columns], 1)
+    x = _dropped(place, x, Purpose.INPUT_DROPOUT, getattr(config.model, "input_dropout", 0))
     if not definition.stack:
         return definition.layer(place, x, params)
     layers = definition.layers(config.model)
