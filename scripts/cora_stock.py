@@ -2,9 +2,9 @@
 
     python scripts/cora_stock.py 5 dataset.root=FOLDER 'cases=sgc;appnp;gcnii'
 
-The first argument is the number of seeds, the others are overrides of ``sargnn train``; ``cases`` chooses models. Prints a Markdown
-table of test accuracies, mean and standard deviation over the seeds: at the best validation accuracy, which is what a run's summary
-has, at the lowest validation loss, by which the published figures were chosen, and after the last epoch.
+The first argument is the number of seeds, the others are overrides of ``sargnn train``; ``cases`` chooses models. Prints a
+Markdown table of test accuracies, mean and standard deviation over the seeds: at the best validation accuracy, which is what a
+run's summary has, at the lowest validation loss, by which the published figures were chosen, and after the last epoch.
 """
 
 from __future__ import annotations

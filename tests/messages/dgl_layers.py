@@ -79,7 +79,7 @@ class EdgeFeatures(nn.Module):
 
 
 class OwnWeights(nn.Module):
-    """The graph's weights in a message function, in expressions and as a table: out_i = sum w_e W h_j + max |w_e| + mean of w."""
+    """Weights in a message function, in expressions and as a table: out_i = sum w_e W h_j + max |w_e| + mean of w."""
 
     def __init__(self) -> None:
         super().__init__()

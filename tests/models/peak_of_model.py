@@ -19,8 +19,8 @@ TABLE = 4 * NODES * CLASSES
 
 def random_graph() -> Dataset:
     rng = np.random.default_rng(0)
-    sources, destinations = rng.integers(NODES, size=3 * NODES), rng.integers(NODES, size=3 * NODES)
-    indptr, indices = by_destination(sources, destinations, NODES)
+    source, destination = rng.integers(NODES, size=(2, 3 * NODES))
+    indptr, indices = by_destination(source, destination, NODES)
     features, labels = rng.standard_normal((NODES, 8)).astype(np.float32), rng.integers(CLASSES, size=NODES)
     split = np.full(NODES, SPLITS["train"], np.uint8)
     return Dataset.homogeneous("random", CLASSES, features, labels, split, indptr, indices)
