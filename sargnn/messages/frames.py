@@ -33,7 +33,7 @@ class Frame(MutableMapping[str, Any]):
 
     def __init__(
         self, kind: str, rows: Rows, count: Callable[[], int], place: Callable[[], str],
-        fixed: Mapping[str, Callable[[], Tensor]] | None = None,
+        fixed: Mapping[str, Callable[[], Any]] | None = None,
     ) -> None:  # fmt: skip
         self.kind, self.rows, self._count, self._place = kind, rows, count, place
         self._fixed = dict(fixed or {})
@@ -42,13 +42,18 @@ class Frame(MutableMapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name not in self._fields:
             if name in self._fixed:
-                return tagged(self._fixed[name](), self.rows, shared=True)
+                found = self._fixed[name]()
+                return tagged(found, self.rows, shared=True) if isinstance(found, Tensor) else found
             raise MissingField(
                 f"The {self.kind} have no field '{name}'.", given=self._place(),
                 allowed=nearest(name, self._fields) or list(self._fields) or "none was set",
                 hint=self._hint(name),
             )  # fmt: skip
         return self._fields[name]
+
+    def fix(self, name: str, make: Callable[[], Any]) -> None:
+        """A field that is made whenever it is read, until another is set."""
+        self._fixed[name] = make
 
     def _hint(self, name: str) -> str | None:
         if name in _OF_DATA:

@@ -55,11 +55,6 @@ def _hint_for(name: str) -> str:
     return "edges and nodes of other workers are not here; messages reach them"
 
 
-def weight_field(plan: LayerPlan) -> dict[str, Callable[[], Tensor]]:
-    """The field of edge weights, for a frame of a plan's edges; nothing where it has none."""
-    return {WEIGHT: plan.edge_weights} if plan.weighted else {}
-
-
 class ShardedGraph:
     """The edges of one relation, or of a homogeneous graph, with the fields of their ends.
 
@@ -87,7 +82,9 @@ class ShardedGraph:
         self._totals = totals or session.totals(plan)
         self.is_block = self._totals.is_block if is_block is None else is_block
         if edata is None:
-            edata = Frame("edges", Rows("edges", relation, level), self.num_edges, session.place, weight_field(plan))
+            edata = Frame("edges", Rows("edges", relation, level), self.num_edges, session.place)
+        if plan.weighted:
+            edata.fix(WEIGHT, self._edge_weights)
         self.edata = edata
         self._graph = GraphIndex(self)
 
@@ -305,8 +302,15 @@ class ShardedGraph:
         """
         return [tagged(fold(self, kind, node, called), self.dstdata.rows) for kind, node in wanted]
 
+    def _edge_weights(self) -> EdgeTensor:
+        """The graph's weights, [E], constant. An expression, so that their number is told for all workers."""
+        weights = tagged(self.plan.edge_weights(), self.edata.rows, shared=True)
+        return EdgeTensor(self, Field((), weights.dtype, "e", weights))
+
     def edge_values(self, node: Node) -> Tensor:
         """An expression's values for all edges of this worker, [E, ...]; all workers must call it."""
+        if isinstance(node, Field) and node.where == "e":
+            return node.tensor
         values = tagged(edge_table(self, node), self.edata.rows)
         self.session.seen("the values of an edge field", values)
         return values

@@ -15,7 +15,7 @@ from torch import Tensor
 from sargnn.errors import nearest
 from sargnn.messages.counts import Count
 from sargnn.messages.frames import Frame
-from sargnn.messages.graph import FOR_LAYERS, NODE_ID, SOME, Blocks, Etype, NodeBatch, ShardedGraph, weight_field
+from sargnn.messages.graph import FOR_LAYERS, NODE_ID, SOME, Blocks, Etype, NodeBatch, ShardedGraph
 from sargnn.messages.rows import Rows, tagged
 from sargnn.messages.session import Session
 from sargnn.shards.plan import LayerPlan
@@ -218,7 +218,7 @@ class TypedGraph:
         assert edge_types is not None
         places = torch.tensor([self.canonical_etypes.index(one) for one in self._etypes])
         frame = Frame("edges", Rows("edges", -1, self.level), lambda: plan.num_edges, self.session.place,
-                      {TYPE: lambda: places[edge_types], **weight_field(plan)})  # fmt: skip
+                      {TYPE: lambda: places[edge_types]})  # fmt: skip
         return ShardedGraph(
             self.session, plan, ("_N", "_E", "_N"), nodes, nodes, relation=-1, level=self.level, edata=frame,
             totals=totals,
