@@ -191,7 +191,16 @@ class GraphShard:
         return self._reduce("sum", x, weighted=weighted)
 
     def mean(self, x: Tensor, *, weighted: bool = False) -> Tensor:
-        """The mean of the same, with weights divided by their sum; zeros for a node without in-edges."""
+        """The mean of the same, with weights divided by their sum; zeros for a node without in-edges.
+
+        Raises:
+            ConfigError: some weights are negative.
+        """
+        if weighted and self.part.weighted and self._weights is not None and self._weights[0] < 0:
+            raise ConfigError(
+                "A mean divides by sums of edge weights, and some are negative.", given=f"from {self._weights[0]:g} on",
+                hint="sum(x, weighted=True), or mean(x)",
+            )  # fmt: skip
         return self._reduce("mean", x, weighted=weighted)
 
     def max(self, x: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 import sargnn
 from sargnn.errors import ConfigError
 from tests.data.own.given import arrays_of, typed_arrays_of
-from tests.graphs import nasty_graph, typed_graph
+from tests.graphs import nasty_graph, typed_graph, with_weights
 
 
 @pytest.fixture
@@ -39,6 +39,31 @@ def test_sums_and_their_gradients(here: Path) -> None:
     assert torch.equal(part.max(x), largest)
     assert torch.equal(part.features, torch.from_numpy(arrays["x"]).double()[part.ids])
     assert torch.equal(part.train_mask, torch.from_numpy(arrays["train_mask"])[part.ids]) and part.total(torch.ones(())) == 1.0
+
+
+def test_edge_weights(here: Path) -> None:
+    graph = with_weights(nasty_graph())
+    arrays = arrays_of(graph)
+    part = sargnn.shard(arrays, precision="fp64")
+    source, destination = (torch.from_numpy(ends) for ends in arrays["edge_index"])
+    dense = torch.zeros(len(part.ids), len(part.ids), dtype=torch.float64)
+    dense.index_put_((destination, source), torch.from_numpy(arrays["edge_weight"]).double(), accumulate=True)
+    dense = dense[part.ids][:, part.ids]
+    total = dense.sum(1, keepdim=True)
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(len(part.ids), 3)))
+    mean = torch.where(total == 0, 0.0, dense @ x / torch.where(total == 0, 1.0, total))
+    for found, wanted in ((part.sum(x, weighted=True), dense @ x), (part.mean(x, weighted=True), mean)):
+        assert torch.allclose(found, wanted, rtol=0, atol=1e-12)
+    assert not torch.allclose(part.sum(x), dense @ x)
+    with pytest.raises(ConfigError, match="'sage' cannot use edge weights"):
+        part.build_model("model=sage", "model.aggregator=max")
+    without = sargnn.shard(arrays, None, "dataset.edge_weights=false", precision="fp64")
+    assert torch.equal(without.sum(x, weighted=True), part.sum(x)) and not without.plan.weighted
+    negative = sargnn.shard(arrays | {"edge_weight": arrays["edge_weight"] - 1})
+    with pytest.raises(ConfigError, match="some are negative"):
+        negative.mean(x.float(), weighted=True)
+    with pytest.raises(ConfigError, match="'gcn' divides by sums"):
+        negative.build_model("model=gcn")
 
 
 def test_dropout_goes_by_node_number(here: Path) -> None:
