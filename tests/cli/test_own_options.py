@@ -74,7 +74,10 @@ def test_settings_of_a_base_file_are_shown_and_the_base_is_no_option(sargnn: Sar
     assert "  model.hidden=9            of every layer" in done.stdout
     composed = yaml.safe_load(sargnn("train", "model=deeper", "--cfg", "job").stdout)["model"]
     assert composed == {"norm": "batch", "hidden": 9, "name": "sage", "extra": 1}
-    assert "model=stack" not in sargnn("train", "--help").stdout and candidates(["train", "model=s"]) == ["model=sage"]
+    assert "model=stack" not in sargnn("train", "--help").stdout and candidates(["train", "model=s"]) == [
+        "model=sage",
+        "model=sgc",
+    ]
 
 
 @pytest.mark.parametrize(
