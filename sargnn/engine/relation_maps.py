@@ -3,6 +3,8 @@
     y_i = own_i + sum over relations r of c_r,i s_r,i W_r          c_r,i = 1 / |N_r(i)|
     d own = g        d W_r = s_r^T (c_r g)        d s_r = (c_r g) W_r^T
 
+Of a graph with edge weights |N_r(i)| is their sum (``LayerPlan.relation_scale``).
+
 Letters: M output rows, M_r output rows of relation r's destination type, R relations.
 """
 

@@ -3,6 +3,8 @@
     h'_i = W_0 h_i + sum over relations r of (1 / |N_r(i)|) sum over edges j -> i of r of W_r h_j + b
     W_r = sum over b of a_rb V_b        with ``bases``, else free
 
+Of a graph with edge weights: the sum of w_e W_r h_j, divided by the sum of w_e; 0 where that is 0.
+
 Two orders give the same. ``transform_first`` maps rows, then sums them: backward fetches rows again (case 2).
 ``aggregate_first`` sums raw rows per relation and maps the sums: nothing is fetched again, but a table per relation is kept.
 The last layer computes the labelled node type only. Initialised as DGL's ``RelGraphConv``.
