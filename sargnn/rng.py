@@ -44,6 +44,7 @@ class Purpose(IntEnum):
     SPLIT = 7
     CONTENT = 8
     EDGE_DROPOUT = 9
+    NEIGHBOURS = 10
 
 
 @dataclass(frozen=True)
@@ -193,6 +194,17 @@ def edge_mask(source_ids: Tensor, destination_ids: Tensor, heads: int, draw: Dra
         source_ids[:, None], destination_ids[:, None], groups, torch.full_like(groups, draw.tag), draw.seed, draw.epoch
     )
     return torch.stack(torch.broadcast_tensors(*words), dim=-1).flatten(1)[:, :heads] >= draw.threshold
+
+
+def neighbour_keys(source_ids: Tensor, destination_ids: Tensor, draw: Draw) -> Tensor:
+    """What a node's in-edges are sorted by, int64 [E] in [0, 2**63). Parallel edges share a draw.
+
+    Args:
+        source_ids, destination_ids: int64 [E], original ids of each edge's ends, below 2**32.
+    """
+    zeros = torch.zeros_like(source_ids)
+    words = philox(source_ids, destination_ids, zeros, torch.full_like(zeros, draw.tag), draw.seed, draw.epoch)
+    return (words[0] << 31) | (words[1] >> 1)
 
 
 def dropout_rows(x: Tensor, ids: Tensor, draw: Draw, out: Tensor | None = None) -> Tensor:

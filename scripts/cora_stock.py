@@ -2,9 +2,9 @@
 
     python scripts/cora_stock.py 5 dataset.root=FOLDER 'cases=sgc;appnp;gcnii'
 
-The first argument is the number of seeds, the others are overrides of ``sargnn train``; ``cases`` chooses models. Prints a Markdown
-table of test accuracies, mean and standard deviation over the seeds: at the best validation accuracy, which is what a run's summary
-has, at the lowest validation loss, by which the published figures were chosen, and after the last epoch.
+The first argument is the number of seeds, the others are overrides of ``sargnn train``; ``cases`` chooses models. Prints a
+Markdown table of test accuracies, mean and standard deviation over the seeds: at the best validation accuracy, which is what a
+run's summary has, at the lowest validation loss, by which the published figures were chosen, and after the last epoch.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Network(nn.Module):
             layers = range(1, model.num_layers + 1)
             self.convolutions = nn.ModuleList(conv.GCN2Conv(model.hidden, layer, **choices) for layer in layers)
             for one in self.convolutions:  # DGL's own, a normal distribution, is not that of the authors' code
-                nn.init.uniform_(one.weight1, -(model.hidden**-0.5), model.hidden**-0.5)
+                nn.init.uniform_(one.get_parameter("weight1"), -(model.hidden**-0.5), model.hidden**-0.5)
 
     def forward(self, graph: Any, x: Tensor) -> Tensor:
         model: Any = self.model
@@ -68,7 +68,7 @@ class Network(nn.Module):
     def groups(self, config: RunConfig) -> list[dict[str, Any]]:
         """Parameters with their weight decay."""
         own = config.optim.weight_decay_of or {}
-        named = {"first": self.first, "convolutions": getattr(self, "convolutions", None)}
+        named = {"first": self.first, "convolutions": getattr(self, "convolutions", nn.ModuleList())}
         chosen = {id(p): decay for name, decay in own.items() for p in named[name].parameters()}
         decay = config.optim.weight_decay
         return [{"params": [p], "weight_decay": chosen.get(id(p), decay)} for p in self.parameters()]

@@ -64,6 +64,8 @@ def test_every_option_of_every_group_parses() -> None:
         ("+partitioner.file=x.npy", ["reads no file", "partitioner=metis", "partitioner=given"]),
         ("partitioner.name=given", ["'partitioner.file' must name", "FILE.npy"]),
         ("optim.weight_decay_of.first=-1", ["optim.weight_decay_of.first", "at least 0"]),
+        ("model=gat model.v2=true model.attn_dst=false", ["model.attn_dst", "GATv2", "model.v2=false"]),
+        ("model=gat model.v2=true model.symmetric_norm=true", ["model.symmetric_norm", "GATv2", "model.v2=false"]),
         ("model.num_layers=256 model=gcnii", ["model.num_layers", "at most 255"]),
     ],
 )
@@ -214,10 +216,19 @@ def test_what_is_known_of_each_model() -> None:
     assert [name for name in MODELS if model(f"model={name}").adds_self_loops] == ["gat", "gcn", "sgc", "appnp", "gcnii"]
     assert [name for name in MODELS if not model(f"model={name}").trains] == ["label_propagation"]
     assert [name for name in MODELS if not model(f"model={name}").has_embeddings] == ["linear", "label_propagation", "custom"]
+    assert model("model.aggregator=pool").operations == ("max",)
+    lstm = model("model.aggregator=lstm", "model.dropout=0", "mode=one_shot")
+    assert lstm.draws_by_id and not model("model.aggregator=pool", "model.dropout=0").draws_by_id
+    assert config("model.aggregator=lstm", "world=1").world == 1
+    for weightless, name in ((lstm, "lstm"), (model("model.aggregator=pool"), "pool")):
+        assert weightless.no_weights is not None and f"model.aggregator={name}" in weightless.no_weights
+    assert model("model=gin").no_weights is None and not model("model=gin").divides_by_weights
+    assert not model("model.norm=layer").norms_over_rows and model().norms_over_rows
     assert model("model=custom").draws_by_id and model("model=custom").norms_over_rows
     assert not model("model.dropout=0").draws_by_id and model("model.dropout=0", "model.input_dropout=0.1").draws_by_id
     assert model("model=gat", "model.dropout=0", "model.attn_dropout=0.1").draws_by_id
     assert not model("model=gat", "model.dropout=0").draws_by_id
+    assert model("model=gat", "model.dropout=0", "model.edge_dropout=0.1").draws_by_id
     assert not model("model=sgc").draws_by_id and model("model=sgc", "model.input_dropout=0.1").draws_by_id
     assert model("model=appnp", "model.dropout=0", "model.edge_dropout=0.1").draws_by_id
 

@@ -1,5 +1,7 @@
 """Edges sorted on disk: files for ranges of destinations, each small enough to be sorted in memory.
 
+An edge is a key, ``destination * N + source``, or a record of the key and the edge's weight.
+
 Letters: N nodes, E directed edges.
 """
 
@@ -12,24 +14,33 @@ from types import TracebackType
 
 import numpy as np
 
-from sargnn.data.dataset import group_by
+from sargnn.data.check import index_dtype
+from sargnn.data.dataset import EDGE_WEIGHT, group_by
 from sargnn.data.store import StoreWriter
 from sargnn.steps import step
 
 _CHUNK_KEYS, _MOST_FILES = 1 << 20, 256
+_KEY, _WEIGHTED = np.dtype(np.int64), np.dtype([("key", np.int64), ("weight", np.float32)])
 
 
 class EdgeBuckets:
-    """Takes edges in any order and gives them back by destination, then source; parallel edges are kept. A context manager.
+    """Takes edges in any order and gives them back by destination, then source; parallel edges are kept, in the order in which
+    they came. A context manager.
 
     Args:
-        folder: where the files go; 8 bytes an edge.
+        folder: where the files go; 8 bytes an edge, 12 with weights.
         num_nodes: N, below 2**31.5, so that ``destination * N + source`` fits 63 bits.
         num_edges: about how many will come.
-        bucket_edges: how many are sorted at once, in 8 bytes each, whatever the degrees are.
+        bucket_edges: how many are sorted at once, in 8 bytes each, whatever the degrees are; with weights a fifth of them.
+        weighted: every edge comes with a weight.
     """
 
-    def __init__(self, folder: Path, num_nodes: int, num_edges: int, bucket_edges: int) -> None:
+    def __init__(
+        self, folder: Path, num_nodes: int, num_edges: int, bucket_edges: int, *, weighted: bool = False
+    ) -> None:  # fmt: skip
+        self._dtype = _WEIGHTED if weighted else _KEY
+        if weighted:  # sorting holds records, keys, an order and sorted records
+            bucket_edges = max(1, bucket_edges // 5)
         self.num_nodes, self.bucket_edges = num_nodes, bucket_edges
         self.count = max(1, min(num_nodes, -(-num_edges // bucket_edges), _MOST_FILES))
         self.rows = -(-num_nodes // self.count)
@@ -37,13 +48,17 @@ class EdgeBuckets:
         self._open = ExitStack()
         self._files = [self._open.enter_context(path.open("wb")) for path in self._paths]
 
-    def add(self, destination: np.ndarray, source: np.ndarray) -> None:
-        """Add edges: integers [E] each, in [0, N)."""
+    def add(self, destination: np.ndarray, source: np.ndarray, weights: np.ndarray | None = None) -> None:
+        """Add edges: integers [E] each, in [0, N), and float32 weights [E] if all edges have some."""
         keys = destination.astype(np.int64) * self.num_nodes + source.astype(np.int64, copy=False)
         indptr, order = group_by(destination // self.rows, self.count)
-        keys = keys[order]
+        records = keys
+        if weights is not None:
+            records = np.rec.fromarrays([keys, weights], dtype=_WEIGHTED).view(np.ndarray)
+        assert records.dtype == self._dtype
+        records = records[order]
         for number, file in enumerate(self._files):
-            keys[indptr[number] : indptr[number + 1]].tofile(file)
+            records[indptr[number] : indptr[number + 1]].tofile(file)
 
     def flush(self) -> None:
         """All edges have come."""
@@ -58,7 +73,7 @@ class EdgeBuckets:
         keys.tofile(self._paths[number])
 
     def runs(self) -> Iterator[np.ndarray]:
-        """Sorted keys, run by run; each bucket's file is removed once its run was given.
+        """Sorted keys, or records sorted by key, run by run; each bucket's file is removed once its run was given.
 
         A bucket with too many edges is divided further. The edges of one node always come in one run.
         """
@@ -67,49 +82,58 @@ class EdgeBuckets:
             yield from self._sorted(path, number * self.rows, min((number + 1) * self.rows, self.num_nodes))
 
     def _sorted(self, path: Path, first: int, last: int) -> Iterator[np.ndarray]:
-        pieces = -(-(path.stat().st_size // 8) // self.bucket_edges)
+        pieces = -(-(path.stat().st_size // self._dtype.itemsize) // self.bucket_edges)
         if pieces <= 1 or last - first <= 1:
-            keys = np.fromfile(path, np.int64)
+            records = np.fromfile(path, self._dtype)
             path.unlink()
-            keys.sort()
-            yield keys
+            if self._dtype == _KEY:
+                records.sort()
+            else:
+                records = records[np.argsort(_keys(records), kind="stable")]
+            yield records
             return
         rows = -(-(last - first) // min(pieces, _MOST_FILES))
         starts = list(range(first, last, rows))
         parts = [path.with_name(f"{path.name}.{k}") for k in range(len(starts))]
         with ExitStack() as stack, path.open("rb") as whole:
             files = [stack.enter_context(part.open("wb")) for part in parts]
-            while len(keys := np.fromfile(whole, np.int64, _CHUNK_KEYS)):
-                which = (keys // self.num_nodes - first) // rows
+            while len(records := np.fromfile(whole, self._dtype, _CHUNK_KEYS)):
+                which = (_keys(records) // self.num_nodes - first) // rows
                 for k, file in enumerate(files):
-                    keys[which == k].tofile(file)
+                    records[which == k].tofile(file)
         path.unlink()
         for start, part in zip(starts, parts, strict=True):
             yield from self._sorted(part, start, min(start + rows, last))
 
     def write(self, writer: StoreWriter, keep: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None) -> None:
-        """``indptr`` and ``indices`` of a dataset's store.
+        """``indptr``, ``indices`` and, of edges with weights, ``edge_weight`` of a dataset's store.
 
         Args:
-            keep: which edges, from destinations and sources: bool; all if not given.
+            keep: which edges, from destinations and sources: bool; all if not given. Only of edges without weights.
         """
         self.flush()
         degrees = np.zeros(self.num_nodes, np.int64)
-        with writer.append("indices", np.dtype(np.int32 if self.num_nodes < 2**31 else np.int64)) as indices:
-            for keys in self.runs():
-                for start in range(0, len(keys), _CHUNK_KEYS):
-                    chunk = keys[start : start + _CHUNK_KEYS]
+        with ExitStack() as stack:
+            indices = stack.enter_context(writer.append("indices", index_dtype(self.num_nodes)))
+            weights = None if self._dtype == _KEY else stack.enter_context(writer.append(EDGE_WEIGHT, np.float32))
+            for records in self.runs():
+                for start in range(0, len(records), _CHUNK_KEYS):
+                    some = records[start : start + _CHUNK_KEYS]
+                    chunk = _keys(some)
                     destination = chunk // self.num_nodes
                     source = chunk - destination * self.num_nodes
                     low = int(destination[0])
                     if keep is not None:
+                        assert weights is None
                         kept = keep(destination, source)
                         destination, source = destination[kept], source[kept]
                     counts = np.bincount(destination - low)
                     degrees[low : low + len(counts)] += counts
                     indices.write(source.astype(indices.dtype))
-                    del chunk
-                del keys  # before the next run is read
+                    if weights is not None:
+                        weights.write(np.ascontiguousarray(some["weight"]))
+                    del chunk, some
+                del records  # before the next run is read
         indptr = np.zeros(self.num_nodes + 1, np.int64)
         np.cumsum(degrees, out=indptr[1:])
         writer.put("indptr", indptr)
@@ -121,3 +145,8 @@ class EdgeBuckets:
         self._open.close()
         for path in self._paths:
             path.unlink(missing_ok=True)
+
+
+def _keys(records: np.ndarray) -> np.ndarray:
+    """Of edges with or without weights, int64."""
+    return records if records.dtype == _KEY else np.ascontiguousarray(records["key"])

@@ -2,7 +2,7 @@
 
 Of the buffer a quarter goes to edges being sorted and a sixteenth to each piece that is read. Beside it 25 bytes a node:
 in-degrees and their sums (16), labels (8 where they are classes), split (1). On disk, while it is made: 8 bytes an edge more
-than the store itself.
+than the store itself, 12 where edges have weights.
 
 Letters: N nodes, E directed edges, F features.
 """
@@ -24,6 +24,7 @@ from sargnn.data.edge_buckets import EdgeBuckets
 from sargnn.data.features import FeatureCheck
 from sargnn.data.schema import Schema
 from sargnn.data.store import StoreWriter
+from sargnn.data.weights import EdgePiece, Range, WeightCheck, edge_place
 from sargnn.errors import StoreError
 from sargnn.steps import step
 
@@ -35,8 +36,9 @@ class StreamedReader(Reader):
 
     Attributes:
         name: the dataset's. num_nodes: N. num_rows: edges as they come.
-        add_inverse_edges: keep every edge also the other way round.
+        add_inverse_edges: keep every edge also the other way round, with the same weight.
         normalize_features: divide each row by its L1 norm.
+        weighted: edges come with weights.
         row_unit: what a row of features or labels is called in errors, and the number of the first.
     """
 
@@ -47,10 +49,19 @@ class StreamedReader(Reader):
     num_rows: int
     add_inverse_edges: bool
     normalize_features: bool
+    weighted: bool = False
 
     @abstractmethod
-    def edges(self, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Sources and destinations, checked, integers [at most ``rows``] each."""
+    def edges(self, rows: int) -> Iterator[EdgePiece]:
+        """Sources and destinations, checked, and weights, not yet checked: [at most ``rows``] each."""
+
+    def weights_source(self) -> str:
+        """Where weights come from, for errors."""
+        return f"'{self.name}'"
+
+    def edge_place(self, position: int) -> str:
+        """What an edge's place is called, for errors."""
+        return edge_place(position)
 
     @property
     @abstractmethod
@@ -91,7 +102,8 @@ class StreamedReader(Reader):
     def store_bytes(self) -> int:
         """Of the store."""
         index = 4 if self.num_nodes < 2**31 else 8
-        return self.num_edges * index + self.num_nodes * (8 + self.label_bytes + 1 + 4 * self.num_features)
+        an_edge = index + (4 if self.weighted else 0)
+        return self.num_edges * an_edge + self.num_nodes * (8 + self.label_bytes + 1 + 4 * self.num_features)
 
     def write(self, path: Path, buffer_bytes: int) -> None:
         """Make the store.
@@ -110,12 +122,12 @@ class StreamedReader(Reader):
             writer.put("labels", labels)
             writer.put("split", split)
             del labels, split
-            self._write_edges(writer, max(1, piece // 64), max(1, buffer_bytes // 32))
+            weights = self._write_edges(writer, max(1, piece // 64), max(1, buffer_bytes // 32))
             self._write_features(writer, max(1, piece // (16 * max(1, self.num_features))))
-            describe(writer, self.name, num_classes, Schema.homogeneous(self.num_nodes), self.identity())
+            describe(writer, self.name, num_classes, Schema.homogeneous(self.num_nodes), self.identity(), weights)
 
     def _check_disk(self, folder: Path) -> None:
-        needed = self.store_bytes + 8 * self.num_edges
+        needed = self.store_bytes + (12 if self.weighted else 8) * self.num_edges
         free = shutil.disk_usage(folder).free
         sizes = f"{needed / 1e9:.1f} GB while it is made, {self.store_bytes / 1e9:.1f} GB afterwards"
         step(f"reading {self.name}: {sizes}")
@@ -126,19 +138,23 @@ class StreamedReader(Reader):
                 hint="store_dir=FOLDER on another disk",
             )  # fmt: skip
 
-    def _write_edges(self, writer: StoreWriter, rows: int, bucket_edges: int) -> None:
+    def _write_edges(self, writer: StoreWriter, rows: int, bucket_edges: int) -> Range | None:
+        """The range of the weights, if there are any."""
+        check = WeightCheck(self.weights_source(), self.edge_place)
         with (
             tempfile.TemporaryDirectory(dir=writer.folder) as scratch,
-            EdgeBuckets(Path(scratch), self.num_nodes, self.num_edges, bucket_edges) as buckets,
+            EdgeBuckets(Path(scratch), self.num_nodes, self.num_edges, bucket_edges, weighted=self.weighted) as buckets,
         ):
             done = 0
-            for source, destination in self.edges(rows):
+            for source, destination, given in self.edges(rows):
                 step("reading edges", done, self.num_rows)
                 done += len(source)
-                buckets.add(destination, source)
+                weights = None if given is None else check.to_float32(given)
+                buckets.add(destination, source, weights)
                 if self.add_inverse_edges:
-                    buckets.add(source, destination)
+                    buckets.add(source, destination, weights)
             buckets.write(writer)
+        return check.range if self.weighted else None
 
     def _write_features(self, writer: StoreWriter, rows: int) -> None:
         done, check = 0, FeatureCheck(self.features_source(), unit=self.row_unit[0], first=self.row_unit[1])

@@ -21,6 +21,8 @@ _CHUNK = 1 << 22
 
 Range = tuple[float, float]
 """The smallest and the largest weight."""
+EdgePiece = tuple[np.ndarray, np.ndarray, np.ndarray | None]
+"""Sources and destinations, integers, and weights, numbers or bool, [E] each; None: the edges have no weights."""
 
 
 class WeightCheck:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Literal
 
 from sargnn.messages.rows import Rows
@@ -24,27 +25,29 @@ class Count(int):
         self.total, self.kind, self.rows = total, kind, rows
         return self
 
-    def _for(self, other: object) -> int:
-        """The number to compare: with zero, that of all workers."""
-        return self.total if isinstance(other, int) and not isinstance(other, Count) and int(other) == 0 else int(self)
+    def _pair(self, other: float) -> tuple[int, float]:
+        """The numbers to compare: with zero, that of all workers; with another count, both of this worker."""
+        if isinstance(other, Count):
+            return int(self), int(other)
+        return (self.total if isinstance(other, int) and other == 0 else int(self)), other
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, (int, float)) and self._for(other) == other
+        return isinstance(other, (int, float)) and operator.eq(*self._pair(other))
 
     def __ne__(self, other: object) -> bool:
         return not self == other
 
     def __lt__(self, other: float) -> bool:
-        return self._for(other) < other
+        return operator.lt(*self._pair(other))
 
     def __le__(self, other: float) -> bool:
-        return self._for(other) <= other
+        return operator.le(*self._pair(other))
 
     def __gt__(self, other: float) -> bool:
-        return self._for(other) > other
+        return operator.gt(*self._pair(other))
 
     def __ge__(self, other: float) -> bool:
-        return self._for(other) >= other
+        return operator.ge(*self._pair(other))
 
     def __bool__(self) -> bool:
         return self.total > 0

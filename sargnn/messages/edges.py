@@ -136,6 +136,8 @@ class EdgeTensor(OfEdges):
 
     @property
     def requires_grad(self) -> bool:
+        if isinstance(self.node, Field) and self.node.where == "e":
+            return self.node.tensor.requires_grad
         return torch.is_grad_enabled()
 
     def is_floating_point(self) -> bool:

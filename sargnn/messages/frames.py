@@ -12,6 +12,7 @@ from sargnn.messages.rows import Rows, is_shared, rows_of, tagged
 
 _OF_DATA = frozenset("feat feats feature features attr x".split())
 """What fields of features are called in DGL's data sets."""
+_OF_WEIGHTS = frozenset("w weight weights edge_weight edge_weights".split())
 
 
 class MissingField(ConfigError, KeyError):
@@ -32,7 +33,7 @@ class Frame(MutableMapping[str, Any]):
 
     def __init__(
         self, kind: str, rows: Rows, count: Callable[[], int], place: Callable[[], str],
-        fixed: Mapping[str, Callable[[], Tensor]] | None = None,
+        fixed: Mapping[str, Callable[[], Any]] | None = None,
     ) -> None:  # fmt: skip
         self.kind, self.rows, self._count, self._place = kind, rows, count, place
         self._fixed = dict(fixed or {})
@@ -41,13 +42,29 @@ class Frame(MutableMapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name not in self._fields:
             if name in self._fixed:
-                return tagged(self._fixed[name](), self.rows, shared=True)
+                found = self._fixed[name]()
+                return tagged(found, self.rows, shared=True) if isinstance(found, Tensor) else found
             raise MissingField(
                 f"The {self.kind} have no field '{name}'.", given=self._place(),
                 allowed=nearest(name, self._fields) or list(self._fields) or "none was set",
-                hint="features are what forward gets beside the graph" if name in _OF_DATA else None,
+                hint=self._hint(name),
             )  # fmt: skip
         return self._fields[name]
+
+    def fix(self, name: str, make: Callable[[], Any]) -> None:
+        """A field that is made whenever it is read, until another is set."""
+        self._fixed[name] = make
+
+    def _hint(self, name: str) -> str | None:
+        if name in _OF_DATA:
+            return "features are what forward gets beside the graph"
+        if self.rows.kind == "edges" and name in _OF_WEIGHTS:
+            return (
+                "the graph's weights are edata['w']"
+                if "w" in self
+                else "the run's graph has no edge weights (docs/OWN_DATA.md)"
+            )
+        return None
 
     def __setitem__(self, name: str, value: Any) -> None:
         if isinstance(value, Tensor):

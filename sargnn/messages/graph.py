@@ -34,6 +34,8 @@ from sargnn.shards.plan import LayerPlan
 
 NODE_ID = "_ID"
 """The field of original ids, as DGL calls it."""
+WEIGHT = "w"
+"""The field of the graph's edge weights, [E], where it has any."""
 Etype = tuple[str, str, str]
 FOR_LAYERS = tuple(
     """ndata srcdata dstdata edata local_scope local_var update_all apply_edges apply_nodes multi_update_all edge_softmax blocks
@@ -81,6 +83,8 @@ class ShardedGraph:
         self.is_block = self._totals.is_block if is_block is None else is_block
         if edata is None:
             edata = Frame("edges", Rows("edges", relation, level), self.num_edges, session.place)
+        if plan.weighted:
+            edata.fix(WEIGHT, self._edge_weights)
         self.edata = edata
         self._graph = GraphIndex(self)
 
@@ -298,8 +302,15 @@ class ShardedGraph:
         """
         return [tagged(fold(self, kind, node, called), self.dstdata.rows) for kind, node in wanted]
 
+    def _edge_weights(self) -> EdgeTensor:
+        """The graph's weights, [E], constant. An expression, so that their number is told for all workers."""
+        weights = tagged(self.plan.edge_weights(), self.edata.rows, shared=True)
+        return EdgeTensor(self, Field((), weights.dtype, "e", weights))
+
     def edge_values(self, node: Node) -> Tensor:
         """An expression's values for all edges of this worker, [E, ...]; all workers must call it."""
+        if isinstance(node, Field) and node.where == "e":
+            return node.tensor
         values = tagged(edge_table(self, node), self.edata.rows)
         self.session.seen("the values of an edge field", values)
         return values

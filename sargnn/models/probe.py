@@ -87,7 +87,7 @@ class _Trial:
         part = _part(shape, config.seed)
         self.graph = WorkerGraph(
             part, self.engine.exchange, self.engine.mode.layout, add_self_loops=config.add_self_loops, device=device,
-            by_relation=model.by_relation,
+            by_relation=model.by_relation, dtype=dtype,
         )  # fmt: skip
         self.rows = model.inputs.load(part, config.seed, device, dtype)
         labels = torch.zeros(len(self.rows), shape.label_columns, device=device, dtype=dtype)
@@ -195,7 +195,15 @@ def _part(shape: GraphShape, seed: int) -> Part:
         halo_offsets=np.zeros(2, np.int64),
         send_rows=np.zeros(0, np.int32),
         send_offsets=np.zeros(2, np.int64),
+        **(_weights(sources, destinations, nodes, rng) if shape.weighted else {}),
     )
+
+
+def _weights(sources: np.ndarray, destinations: np.ndarray, nodes: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Edge weights for the made-up graph, and their sums."""
+    weights = rng.uniform(0.5, 1.5, len(sources)).astype(np.float32)
+    inward, outward = (np.bincount(ends, weights=weights, minlength=nodes) for ends in (destinations, sources))
+    return {"edge_weight": weights, "in_weights": inward, "out_weights": outward}
 
 
 def _ring(relation: Relation) -> tuple[np.ndarray, np.ndarray]:

@@ -5,17 +5,30 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from sargnn.errors import ConfigError
 from sargnn.fields import one_of
 from sargnn.models.settings import StackSettings
 
 if TYPE_CHECKING:
+    from sargnn.config import RunConfig
     from sargnn.models.inputs import GraphShape
     from sargnn.models.stack import Stack
 
 
-_OPERATIONS = {"mean": "sum", "max": "max", "sum": "sum"}
+_OPERATIONS = {"mean": "sum", "max": "max", "sum": "sum", "pool": "max", "lstm": "sum"}
 WEIGHTED_AGGREGATORS = ("mean", "sum")
 """Aggregators that use edge weights."""
+WHOLE_MODES = ("one_shot", "domain_parallel")
+"""Modes that hold all rows of a node's neighbours."""
+
+
+def lstm_refusal(mode: str) -> ConfigError:
+    """Why a mode cannot run it on several workers."""
+    return ConfigError(
+        "An LSTM needs all neighbours of a node at one time, and this mode has those of one worker after the other.",
+        given=f"model.aggregator=lstm, mode={mode}", allowed=", ".join(f"mode={name}" for name in WHOLE_MODES) + ", world=1",
+        hint="model.aggregator=pool works in every mode",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -23,7 +36,8 @@ class Sage(StackSettings):
     """GraphSage (Hamilton et al., 2017).
 
     Attributes:
-        aggregator: how neighbours' rows are folded: ``mean``, ``max``, ``sum``, or ``FILE.py:NAME`` of a reducer's class.
+        aggregator: how neighbours' rows are folded: ``mean``, ``max``, ``sum``; ``pool``: the maximum of mapped and activated
+            rows; ``lstm``: an LSTM over them in an order that is drawn each epoch; or ``FILE.py:NAME`` of a reducer's class.
     """
 
     aggregator: str = field(metadata=one_of(tuple(_OPERATIONS)))
@@ -41,13 +55,23 @@ class Sage(StackSettings):
     def no_weights(self) -> str | None:
         if self.aggregator in WEIGHTED_AGGREGATORS:
             return None
-        if self.aggregator == "max":
-            return "A maximum over neighbours, model.aggregator=max, has no place for edge weights."
+        if self.aggregator in ("max", "pool"):
+            return f"A maximum over neighbours, model.aggregator={self.aggregator}, has no place for edge weights."
+        if self.aggregator == "lstm":
+            return "A sequence of neighbours, model.aggregator=lstm, has no place for edge weights."
         return f"What a reducer from outside the package does, model.aggregator={self.aggregator}, knows no edge weights."
 
     @property
     def divides_by_weights(self) -> bool:
         return self.aggregator == "mean"
+
+    @property
+    def draws_by_id(self) -> bool:
+        return super().draws_by_id or self.aggregator == "lstm"
+
+    def check(self, run: RunConfig) -> None:
+        if self.aggregator == "lstm" and run.world > 1 and run.mode.target is None and run.mode.name not in WHOLE_MODES:
+            raise lstm_refusal(run.mode.name)
 
     def build(self, shape: GraphShape) -> Stack:
         from sargnn.models.layers.sage import build

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -211,6 +212,11 @@ class LayerPlan:
         """The weights of all edges, [E] of the rows' dtype, put together on every call. Only where the plan is ``weighted``."""
         weights = [shard.block.weight for shard in self._all_shards().values()]
         return torch.cat([one for one in weights if one is not None])
+
+    @cached_property
+    def kept(self) -> dict[str, Any]:
+        """What layers derive from the plan alone, such as scales of rows, by their own keys."""
+        return {}
 
     @cached_property
     def joined(self) -> LayerPlan:

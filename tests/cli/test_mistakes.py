@@ -75,6 +75,8 @@ def test_a_worker_imports_neither_mlflow_nor_pandas_nor_dgl() -> None:
         (["train", "comm.interface=eth77"], ["no network interface", "eth77", "lo"]),
         (["train", "experiment=cora_gta"], ["'experiment' has no option 'cora_gta'", "cora_gat"]),
         (["train", "-m", "world=2,4", "run_dir=x"], ["chooses its run folders"]),
+        (["train", "model.aggregator=lstm"], ["An LSTM needs all neighbours", "mode=one_shot", "world=1", "aggregator=pool"]),
+        (["train", "model=gin", "model.mlp_layers=0"], ["'model.mlp_layers' is out of range"]),
         (["train", "model=gat", "mode=domain_parallel", "kernel=fused"], ["'gat'", "use one_shot"]),
         (["prepare", "dataset=ogb_dri"], ["'dataset' has no option", "ogb_dir"]),
         (["partition", "partitioner=metsi"], ["'partitioner' has no option", "metis"]),

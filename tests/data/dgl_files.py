@@ -32,7 +32,7 @@ def write_parts(folder: Path, dataset: Dataset, parts: int, *, original: bool = 
 
 
 def dgl_graph(dataset: Dataset, *, original: bool) -> Any:
-    """The graph with ``feat``, ``label``, ``train_mask``, ``val_mask`` and ``test_mask``."""
+    """The graph with ``feat``, ``label``, ``train_mask``, ``val_mask`` and ``test_mask``; and ``w`` of edges with weights."""
     dgl, schema = import_dgl(), dataset.schema
     sources = torch.from_numpy(dataset.indices.astype(np.int64))
     destinations = torch.from_numpy(np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr)))
@@ -46,6 +46,10 @@ def dgl_graph(dataset: Dataset, *, original: bool) -> Any:
             edges[schema.node_types[one.source], one.name, schema.node_types[one.destination]] = ends
         counts = {name: schema.count(t) for t, name in enumerate(schema.node_types)}
         graph = dgl.heterograph(edges, num_nodes_dict=counts)
+    if dataset.edge_weight is not None:
+        for r, etype in enumerate(graph.canonical_etypes if not schema.typed else edges):
+            own = torch.from_numpy(dataset.relation == r) if dataset.relation is not None else slice(None)
+            graph.edges[etype].data["w"] = torch.from_numpy(np.array(dataset.edge_weight))[own]
     labelled = int(schema.types_of(np.flatnonzero(dataset.split))[0])
     for t, name in enumerate(schema.node_types):
         data = graph.nodes[name].data if schema.typed else graph.ndata

@@ -34,6 +34,14 @@ def plain() -> Dataset:
     return dataclasses.replace(graph, name="mine", labels=labels)
 
 
+def ends_decide(graph: Dataset) -> Dataset:
+    """With weights that parallel edges share, since DGL keeps no order of these."""
+    destinations = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
+    relation = 0 if graph.relation is None else np.asarray(graph.relation)
+    weights = (graph.indices * 31 + destinations * 7 + relation) % 23 / 8
+    return dataclasses.replace(graph, edge_weight=weights.astype(np.float32))
+
+
 def typed(*, inverse: bool = False) -> Dataset:
     """``typed_graph`` with its relations in the order of their names, as readers take them; those with few edges left out."""
     graph = typed_graph()
@@ -94,6 +102,25 @@ def test_the_graph_and_the_parts_are_those_that_dgl_was_given_and_made(
         assert sorted(open_part(info.path, p).node_ids) == sorted(np.concatenate(wanted))
         assert int(own.ndata["inner_node"].sum()) == info.stats.nodes[p]
         assert int(own.edata["inner_edge"].sum()) == info.stats.edges[p]
+
+
+@pytest.mark.parametrize(("graph", "parts"), [(plain, 1), (plain, 3), (typed, 2)])
+def test_edge_weights(graph: Callable[[], Dataset], parts: int, tmp_path: Path) -> None:
+    wanted = ends_decide(graph())
+    write_parts(tmp_path / "parts", wanted, parts)
+    dataset, *_ = imported(tmp_path, str(tmp_path / "parts" / "mine.json"))
+    found = open_dataset(tmp_path / dataset, verify=True)
+    assert found.content_hash == hash_of(wanted, tmp_path / "wanted") and found.edge_weight is not None
+
+
+def test_edge_weights_of_another_length(tmp_path: Path) -> None:
+    write_parts(tmp_path / "parts", ends_decide(plain()), 2)
+    dgl = import_dgl()
+    path = tmp_path / "parts" / "part1" / "edge_feat.dgl"
+    data = dgl.data.utils.load_tensors(str(path))
+    dgl.data.utils.save_tensors(str(path), {name: rows[:-1] for name, rows in data.items()})
+    done = sargnn_here(tmp_path, "import-dgl", str(tmp_path / "parts" / "mine.json"))
+    assert done.returncode == 1 and "part1/edge_feat.dgl" in done.stderr and "own edges" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("kind", ["plain", "typed"])

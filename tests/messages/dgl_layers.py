@@ -78,6 +78,24 @@ class EdgeFeatures(nn.Module):
         return {"m": F.relu(self.linear(torch.cat([edges.src["h"], edges.data["d"]], 1)))}
 
 
+class OwnWeights(nn.Module):
+    """Weights in a message function, in expressions and as a table: out_i = sum w_e W h_j + max |w_e| + mean of w."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(IN, OUT)
+
+    def forward(self, graph: Any, x: Tensor) -> Tensor:
+        with graph.local_scope():
+            graph.ndata["h"] = self.linear(x)
+            graph.update_all(lambda edges: {"m": edges.src["h"] * edges.data["w"][:, None]}, fn.sum("m", "first"))
+            graph.edata["size"] = graph.edata["w"].abs()[:, None]
+            graph.update_all(fn.copy_e("size", "m"), fn.max("m", "second"))
+            graph.update_all(fn.u_mul_e("h", "w", "m"), fn.mean("m", "third"))
+            out: Tensor = graph.ndata["first"] + graph.ndata["second"] + graph.ndata["third"]
+            return out
+
+
 class Written(nn.Module):
     """A message and a reduce function by hand, with node fields, a weight that is no parameter itself, and three folds."""
 
@@ -165,6 +183,18 @@ CASES: dict[str, Case] = {
     "sage_weights": Case(
         lambda: dglnn.SAGEConv(IN, OUT, "mean"), lambda layer, graph, x: layer(graph, x, edge_weight=edge_weights(graph, x))
     ),
+    "sage_own_weights": Case(
+        lambda: dglnn.SAGEConv(IN, OUT, "mean"), lambda layer, graph, x: layer(graph, x, edge_weight=graph.edata["w"])
+    ),
+    "graphconv_own_weights": Case(
+        lambda: dglnn.GraphConv(IN, OUT, allow_zero_in_degree=True),
+        lambda layer, graph, x: layer(graph, x, edge_weight=graph.edata["w"]),
+    ),
+    "gat_own_weights": Case(
+        lambda: dglnn.GATConv(IN, OUT, 2, attn_drop=0.0, allow_zero_in_degree=True),
+        lambda layer, graph, x: layer(graph, x, edge_weight=graph.edata["w"]).flatten(1),
+    ),
+    "own_weights_written": Case(OwnWeights),
     "graphconv": Case(lambda: dglnn.GraphConv(IN, OUT, allow_zero_in_degree=True)),
     "graphconv_right": Case(lambda: dglnn.GraphConv(IN, IN + 2, norm="right", allow_zero_in_degree=True)),
     "graphconv_weights": Case(

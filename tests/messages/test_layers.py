@@ -19,12 +19,12 @@ from sargnn.messages.rows import Rows, tagged
 from sargnn.messages.stock_calls import StockCalls
 from sargnn.partition.cut import parts_of
 from sargnn.shards.load import load_plan
-from tests.graphs import assign, nasty_graph
+from tests.graphs import assign, nasty_graph, with_weights
 from tests.messages.dgl_layers import CASES, IN
 from tests.parity.covering import spread
 from tests.pool import pool
 
-GRAPH = nasty_graph(150, seed=3)
+GRAPH = with_weights(nasty_graph(150, seed=3), lowest=-1)
 TOLERANCE = 1e-9
 
 
@@ -42,6 +42,7 @@ def made(name: str) -> torch.nn.Module:
 def on_the_whole_graph(name: str) -> dict[str, Any]:
     destination = np.repeat(np.arange(GRAPH.num_nodes), np.diff(GRAPH.indptr))
     graph = dgl.graph((np.asarray(GRAPH.indices).astype(np.int64), destination), num_nodes=GRAPH.num_nodes)
+    graph.edata["w"] = torch.from_numpy(np.asarray(GRAPH.edge_weight)).double()
     layer, x = made(name), rows().requires_grad_()
     out = CASES[name].call(layer, graph, x)
     out.backward(rows(out.shape[1], seed=1))
@@ -53,7 +54,7 @@ def on_the_whole_graph(name: str) -> dict[str, Any]:
 def on_a_part(group: Group, name: str, mode: str, kernel: str) -> dict[str, Any]:
     part = list(parts_of(GRAPH, assign(GRAPH, "metis", group.world), group.world))[group.rank]
     engine = Engine(group, mode=mode, kernel=kernel, dtype=torch.float64)
-    plan = load_plan(part, group.rank, engine.mode.layout, device=torch.device("cpu"), message_rows=17)
+    plan = load_plan(part, group.rank, engine.mode.layout, device=torch.device("cpu"), message_rows=17, dtype=engine.dtype)
     layer, own = made(name), plan.node_ids
     maker = GraphMaker()
     maker.prepare(engine, [plan])

@@ -51,3 +51,10 @@ def test_random_numbers_are_refused(name: str) -> None:
         pytest.raises(ConfigError, match=f"{name} draws numbers for the rows of this worker.*\n.*test_made_rows.py"),
     ):
         RANDOM[name]()
+
+
+def test_counts_compare_with_zero_for_all_workers_and_with_each_other_for_this_one() -> None:
+    none, some = Count(0, 9, "edges"), Count(4, 9, "edges")
+    assert none != 0 and none > 0 and bool(none) and Count(0, 0, "edges") == 0
+    assert none == Count(0, 9, "edges") and none != some and none < some and some >= none
+    assert some == 4 == some and not some < 4

@@ -22,11 +22,11 @@ from sargnn.messages.rows import Rows, tagged
 from sargnn.messages.stock_calls import StockCalls
 from sargnn.partition.cut import parts_of
 from sargnn.shards.graph import WorkerGraph
-from tests.graphs import assign, typed_graph
+from tests.graphs import assign, typed_graph, with_weights
 from tests.parity.covering import spread
 from tests.pool import pool
 
-GRAPH = typed_graph()
+GRAPH = with_weights(typed_graph(), lowest=-1)
 IN, OUT = 5, 4
 TYPES, OFFSETS = GRAPH.schema.node_types, GRAPH.schema.offsets
 ETYPES = [(TYPES[one.source], one.name, TYPES[one.destination]) for one in GRAPH.schema.relations]
@@ -67,16 +67,37 @@ class MultiUpdate(nn.Module):
             return {ntype: graph.dstnodes[ntype].data["h"] for ntype in TYPES if "h" in graph.dstnodes[ntype].data}
 
 
+class Weighted(nn.Module):
+    """``GraphConv`` of each relation with the graph's own weights, and messages with them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(dglnn.GraphConv(IN, OUT, allow_zero_in_degree=True) for _ in ETYPES)
+
+    def forward(self, graph: Any, x: ByType) -> ByType:
+        found: dict[str, list[Tensor]] = {}
+        for etype, conv in zip(ETYPES, self.convs, strict=True):
+            one, weights = graph[etype], graph.edges[etype].data["w"]
+            out = conv(one, (x[etype[0]], x[etype[2]]), edge_weight=weights)
+            with one.local_scope():
+                one.srcdata["h"] = x[etype[0]][:, :OUT].contiguous()
+                one.update_all(fn.u_mul_e("h", "w", "m"), fn.mean("m", "h"))
+                out = out + one.dstdata["h"]
+            found.setdefault(etype[2], []).append(out)
+        return {ntype: torch.stack(rows).sum(0) for ntype, rows in found.items()}
+
+
 class Joined(nn.Module):
-    """``RelGraphConv`` on all relations as one graph."""
+    """``RelGraphConv`` on all relations as one graph, with the graph's own weights."""
 
     def __init__(self) -> None:
         super().__init__()
         self.conv = dglnn.RelGraphConv(IN, OUT, len(ETYPES), regularizer="basis", num_bases=2)
 
     def forward(self, graph: Any, x: ByType) -> ByType:
-        whole = graph.to_homogeneous() if hasattr(graph, "session") else dgl.to_homogeneous(graph)
-        out = self.conv(whole, torch.cat([x[ntype] for ntype in graph.ntypes]), whole.edata[dgl.ETYPE])
+        whole = graph.to_homogeneous() if hasattr(graph, "session") else dgl.to_homogeneous(graph, edata=["w"])
+        weights = whole.edata["w"][:, None]
+        out = self.conv(whole, torch.cat([x[ntype] for ntype in graph.ntypes]), whole.edata[dgl.ETYPE], weights)
         counts = [graph.num_nodes(ntype) for ntype in graph.ntypes]
         return dict(zip(graph.ntypes, out.split([int(n) for n in counts]), strict=True))
 
@@ -86,6 +107,7 @@ CASES: dict[str, Any] = {
     "graphconv": lambda: Hetero(lambda: dglnn.GraphConv(IN, OUT), "mean"),
     "gat": lambda: Hetero(lambda: dglnn.GATConv((IN, IN), OUT, 2), "stack"),
     "multi": MultiUpdate,
+    "weighted": Weighted,
     "joined": Joined,
 }
 
@@ -115,6 +137,9 @@ def on_the_whole_graph(name: str) -> dict[str, Any]:
     edges = {etype: pair for etype, pair in zip(ETYPES, _edges(), strict=True)}
     counts = {ntype: GRAPH.schema.count(t) for t, ntype in enumerate(TYPES)}
     graph = dgl.heterograph(edges, num_nodes_dict=counts)
+    assert GRAPH.edge_weight is not None
+    for number, etype in enumerate(ETYPES):
+        graph.edges[etype].data["w"] = torch.from_numpy(GRAPH.edge_weight[np.asarray(GRAPH.relation) == number]).double()
     layer, x = made(name), features().requires_grad_()
     found = layer(graph, {ntype: x[OFFSETS[t] : OFFSETS[t] + counts[ntype]] for t, ntype in enumerate(TYPES)})
     ids = {ntype: torch.arange(counts[ntype]) + OFFSETS[t] for t, ntype in enumerate(TYPES)}
@@ -143,7 +168,7 @@ def on_a_part(group: Group, name: str, mode: str) -> dict[str, Any]:
     engine = Engine(group, mode=mode, dtype=torch.float64)
     worker = WorkerGraph(
         part, engine.exchange, engine.mode.layout, add_self_loops=False, device=torch.device("cpu"), by_relation=True,
-        message_rows=23,
+        message_rows=23, dtype=engine.dtype,
     )  # fmt: skip
     plans = worker.whole(1).plans
     maker, layer = GraphMaker(), made(name)

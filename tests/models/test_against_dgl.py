@@ -15,9 +15,10 @@ from sargnn.interop.dgl import import_dgl
 from sargnn.models.layers.gat import GatLayer, GatV2Layer
 from sargnn.models.layers.gcn import GcnLayer
 from sargnn.models.layers.gin import GinLayer
-from sargnn.models.layers.sage import SageLayer
+from sargnn.models.layers.sage import LstmLayer, PoolLayer, SageLayer
 from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec
 from sargnn.partition.cut import parts_of
+from sargnn.rng import Draw, Purpose, neighbour_keys
 from sargnn.shards.load import load_plan
 from tests.graphs import assign, nasty_graph
 from tests.pool import pool
@@ -34,6 +35,8 @@ def spec(in_width: int, out_width: int, *, bias: bool = True) -> LayerSpec:
 
 
 KINDS = {
+    "pool": lambda out: PoolLayer(spec(IN, out)),
+    "lstm": lambda out: LstmLayer(spec(IN, out)),
     "gin": lambda out: GinLayer(spec(IN, out), hidden=out, eps=0.25),
     "gin, eps learned": lambda out: GinLayer(spec(IN, out), hidden=out, mlp_layers=1, eps=0.25, learn_eps=True),
     "gcn": lambda out: GcnLayer(spec(IN, out)),
@@ -118,6 +121,39 @@ def test_layer(kind: str, self_loops: bool, out: int, world: int) -> None:
             grad = theirs_by_name[other].grad.numpy()
             found = answer["grads"][name]
             np.testing.assert_allclose(found, grad if found.shape == grad.shape and other != "weight" else grad.T, atol=1e-9)
+
+
+DGLS = {
+    "neigh": "fc_neigh", "self": "fc_self", "pool": "fc_pool", "lstm": "lstm",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode"), [("pool", "sar"), ("pool", "one_shot"), ("lstm", "one_shot"), ("lstm", "domain_parallel")]
+)
+def test_sage_pool_and_lstm(kind: str, mode: str) -> None:
+    """DGL's ``SAGEConv``; an LSTM reads a node's edges in the order of their numbers, which is made the drawn one."""
+    ours = make(kind, 6)
+    theirs = import_dgl().nn.pytorch.SAGEConv(IN, 6, kind).double()
+    state = {f"{DGLS[name.partition('.')[0]]}.{name.partition('.')[2]}": value for name, value in ours.state_dict().items()}
+    theirs.load_state_dict(state)
+    graph = dgl_graph(GRAPH, False)
+    source, destination = graph.edges()
+    keys = neighbour_keys(source, destination, Draw(0, 0, Purpose.NEIGHBOURS, 0, 0.0))
+    order = torch.from_numpy(np.lexsort((keys.numpy(), destination.numpy())))
+    graph = import_dgl().graph((source[order], destination[order]), num_nodes=GRAPH.num_nodes)
+    x, d_out = inputs(6)
+    leaf = x.clone().requires_grad_()
+    want = theirs(graph, leaf)
+    want.backward(d_out)
+    wanted = {name: p.grad for name, p in theirs.named_parameters()}
+    assert leaf.grad is not None and len(wanted) == len(state)
+    for answer in pool(4)(run, kind, 6, False, mode):
+        ids = answer["ids"]
+        np.testing.assert_allclose(answer["out"], want.detach().numpy()[ids], rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(answer["d_x"], leaf.grad.numpy()[ids], rtol=1e-9, atol=1e-9)
+        for (name, grad), theirs_name in zip(answer["grads"].items(), state, strict=True):
+            np.testing.assert_allclose(grad, wanted[theirs_name].numpy(), rtol=1e-9, atol=1e-9, err_msg=name)
 
 
 @pytest.mark.parametrize("mode", ["sar", "domain_parallel"])

@@ -31,6 +31,7 @@ from sargnn.engine.reducers import REDUCERS
 from sargnn.engine.reducers.base import Reducer
 from sargnn.kernels import KERNELS
 from sargnn.models import MODELS
+from sargnn.models.sage import WHOLE_MODES
 from sargnn.models.stack import GraphLayer
 from sargnn.partition import PARTITIONERS
 from sargnn.partition.cut import parts_of
@@ -117,12 +118,15 @@ REDUCER_CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "sum": ("sage", {"aggregator": "sum"}),
     "mean": ("sage", {"aggregator": "mean"}),
     "max": ("sage", {"aggregator": "max"}),
+    "lstm": ("sage", {"aggregator": "lstm"}),
     "gat": ("gat", {}),
     "gatv2": ("gat", {"v2": True}),
     "rgcn": ("rgcn", {"order": "transform_first"}),
     "relation_sum": ("rgcn", {"order": "aggregate_first"}),
 }
 """A model whose layers fold with this reducer, and the settings that choose it."""
+WHOLE = {"lstm": WHOLE_MODES}
+"""Reducers that only some modes run on several workers."""
 MODE_CASES: dict[str, ModeCase] = {
     "sar": ModeCase(fetches_again=True),
     "no_remat": ModeCase(),

@@ -28,7 +28,7 @@ from sargnn.models.label_propagation import LabelPropagation
 from sargnn.models.sage import Sage
 from sargnn.models.settings import StackSettings
 from sargnn.models.sgc import Sgc
-from sargnn.rng import Draw, Purpose, dropout_mask, edge_mask
+from sargnn.rng import Draw, Purpose, dropout_mask, edge_mask, neighbour_keys
 
 
 @dataclass(frozen=True)
@@ -192,10 +192,14 @@ def _below(params: Params, start: str) -> Params:
 
 
 def sage(place: Place, h: Tensor, params: Params) -> Tensor:
-    """h W_self + the neighbours' mean, sum or maximum W_neigh."""
+    """h W_self + the neighbours' mean, sum, maximum or last state W_neigh."""
     assert isinstance(place.config.model, Sage)
     if place.config.model.aggregator == "max":
         gathered = _maxima(place.matrix, h)
+    elif place.config.model.aggregator == "pool":
+        gathered = _maxima(place.matrix, F.relu(h @ params["pool.weight"].T + params["pool.bias"]))
+    elif place.config.model.aggregator == "lstm":
+        gathered = _last_states(place, h, _below(params, "lstm."))
     else:
         gathered = place.sums @ h
         if place.config.model.aggregator == "mean":
@@ -422,6 +426,28 @@ def _attention(
     destination, source = torch.meshgrid(torch.arange(n), torch.arange(n), indexing="ij")
     kept = edge_mask(source.flatten(), destination.flatten(), heads, draw).view(n, n, heads)
     return torch.einsum("ijh,jhk->ihk", weights * kept * draw.scale * each[:, :, None], z).flatten(1)
+
+
+def _last_states(place: Place, h: Tensor, params: Params) -> Tensor:
+    """Each row's last hidden state of an LSTM over its in-neighbours, in the drawn order; 0 without any."""
+    n, edges = len(h), place.dataset
+    destination = torch.from_numpy(np.repeat(np.arange(n), np.diff(edges.indptr)))
+    source = torch.from_numpy(np.asarray(edges.indices)).long()
+    draw = Draw(place.config.seed, place.epoch * place.training, Purpose.NEIGHBOURS, place.index, 0.0)
+    keys = neighbour_keys(source, destination, draw).numpy()
+    order = torch.from_numpy(np.lexsort((keys, destination.numpy())))
+    degrees = torch.bincount(destination, minlength=n)
+    starts = degrees.cumsum(0) - degrees
+    state, cell = torch.zeros_like(h), torch.zeros_like(h)
+    for step in range(int(degrees.max())):
+        there = degrees > step
+        z = torch.zeros_like(h).index_put((there.nonzero()[:, 0],), h[source[order[starts[there] + step]]])
+        gates = z @ params["weight_ih_l0"].T + params["bias_ih_l0"] + state @ params["weight_hh_l0"].T + params["bias_hh_l0"]
+        into, forget, new, out = gates.chunk(4, 1)
+        cell_now = forget.sigmoid() * cell + into.sigmoid() * new.tanh()
+        state_now = out.sigmoid() * cell_now.tanh()
+        cell, state = torch.where(there[:, None], cell_now, cell), torch.where(there[:, None], state_now, state)
+    return state
 
 
 def _maxima(matrix: Tensor, h: Tensor) -> Tensor:

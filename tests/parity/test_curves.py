@@ -45,6 +45,8 @@ COMBINATIONS: dict[str, tuple[str, str, str, str, int, str]] = {
     "gat-sar-fused-metis-4-fp32": ("gat", "sar", "fused", "metis", 4, "fp32"),
     "sage-sar-fused-metis-4-fp32": ("sage", "sar", "fused", "metis", 4, "fp32"),
     "gin-sar-fused-metis-4": ("gin", "sar", "fused", "metis", 4, "fp64"),
+    "pool-sar-fused-metis-4": ("pool", "sar", "fused", "metis", 4, "fp64"),
+    "lstm-one_shot-fused-metis-4": ("lstm", "one_shot", "fused", "metis", 4, "fp64"),
     "layer_norm-sar-fused-metis-4": ("layer_norm", "sar", "fused", "metis", 4, "fp64"),
     "layer_norm-domain_parallel-dgl-random-2": ("layer_norm", "domain_parallel", "dgl", "random", 2, "fp64"),
     "typed_layer_norm-one_shot-fused-by_type-4": ("typed_layer_norm", "one_shot", "fused", "by_type", 4, "fp64"),
@@ -70,6 +72,8 @@ MORE: dict[str, tuple[str, str, str, str, int, str]] = {
     "rgcn-sar-fused-metis-4": ("rgcn", "sar", "fused", "metis", 4, "fp64"),
     "rgcn-one_shot-fused-random-2": ("rgcn", "one_shot", "fused", "random", 2, "fp64"),
     "sums-domain_parallel-dgl-metis-4": ("sums", "domain_parallel", "dgl", "metis", 4, "fp64"),
+    "pool-domain_parallel-dgl-random-2": ("pool", "domain_parallel", "dgl", "random", 2, "fp64"),
+    "lstm-domain_parallel-dgl-random-2": ("lstm", "domain_parallel", "dgl", "random", 2, "fp64"),
     "gin-domain_parallel-dgl-random-2": ("gin", "domain_parallel", "dgl", "random", 2, "fp64"),
     "layer_norm-one_shot-fused-empty-4": ("layer_norm", "one_shot", "fused", "empty", 4, "fp64"),
     "layer_norm-sar-fused-metis-4-fp32": ("layer_norm", "sar", "fused", "metis", 4, "fp32"),
@@ -84,8 +88,8 @@ MORE: dict[str, tuple[str, str, str, str, int, str]] = {
 
 
 def model(name: str) -> cases.Model:
-    if name == "max":
-        return cases.model_config("sage", aggregator="max", input_dropout=0.2)
+    if name in ("max", "pool", "lstm"):
+        return cases.model_config("sage", aggregator=name, input_dropout=0.2)
     if name == "arxiv":  # as DGL's example for ogbn-arxiv
         return cases.model_config(
             "gat", input_dropout=0.2, hidden=10, linear_residual=True, edge_dropout=0.3, attn_dst=False, symmetric_norm=True

@@ -104,7 +104,7 @@ def test_every_reducer(reducer: str, mode: str, kernel: str) -> None:
     trainer = cases.trainer_of(Group.single(), config, GRAPHS[name])
     used = {type(one) for _, one in cases.edge_layers(trainer)}
     assert resolve("reducer", REDUCERS, reducer) in used
-    check(model, mode=mode, kernel=kernel, world=2)
+    check(model, mode=mode, kernel=kernel, world=2 if mode in cases.WHOLE.get(reducer, MODES) else 1)
 
 
 @pytest.mark.parametrize("world", [1, 4])
@@ -145,6 +145,35 @@ def test_fp32(name: str, mode: str, kernel: str) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_sum_aggregator(mode: str) -> None:
     check(cases.model_config("sage", aggregator="sum"), mode=mode, world=4)
+
+
+@pytest.mark.parametrize(
+    ("mode", "precision", "world", "partitioner", "changes"),
+    spread(list(MODES), ["fp64", "fp32"], [1, 4], ["metis", "empty"], [{}, {"input_dropout": 0.3, "num_layers": 2}]),
+)
+def test_pool_aggregator(mode: str, precision: str, world: int, partitioner: str, changes: dict[str, Any]) -> None:
+    model = cases.model_config("sage", aggregator="pool", **changes)
+    check(model, mode=mode, precision=precision, world=world, partitioner=partitioner, mfg="num_layers" in changes)
+
+
+@pytest.mark.parametrize(
+    ("mode", "precision", "world", "partitioner", "mfg", "labels"),
+    spread(
+        list(cases.WHOLE["lstm"]), ["fp64", "fp32"], [1, 4], ["metis", "apart", "empty"], [False, True],
+        [LabelsConfig(), LabelsConfig(name="masked", reuse=1)],
+    ),
+)  # fmt: skip
+def test_lstm_aggregator(
+    mode: str, precision: str, world: int, partitioner: str, mfg: bool, labels: LabelsConfig
+) -> None:  # fmt: skip
+    """Isolated rows give zeros; where labels are fed back, that pass has the order of evaluation."""
+    model = cases.model_config("sage", aggregator="lstm", input_dropout=0.3 if mfg else 0.0)
+    check(model, mode=mode, precision=precision, world=world, partitioner=partitioner, mfg=mfg, labels=labels)
+
+
+@pytest.mark.parametrize("mode", ["sar", "no_remat"])
+def test_lstm_aggregator_of_one_worker(mode: str) -> None:
+    check(cases.model_config("sage", aggregator="lstm"), mode=mode, mfg=mode == "sar")
 
 
 GINS: list[dict[str, Any]] = [

@@ -74,7 +74,9 @@ class StockSage(_Homogeneous):
 class StockGat(_Homogeneous):
     """GAT: heads are concatenated, those of the last layer averaged."""
 
-    builds: ClassVar[dict[str, Any]] = PLAIN | {"v2": False}
+    builds: ClassVar[dict[str, Any]] = PLAIN | {
+        "v2": False, "linear_residual": False, "attn_dst": True, "symmetric_norm": False, "edge_dropout": 0,
+    }  # fmt: skip
 
     def __init__(self, config: RunConfig, dataset: Dataset, dgl: Any) -> None:
         super().__init__(config, dataset, dgl)

@@ -2,7 +2,7 @@
 
     NAME.json: graph_name, num_parts, num_nodes, num_edges,
                node_map: type -> [first, last + 1] of each part, edge_map: HEAD:RELATION:TAIL -> likewise,
-               part-K: part_graph and node_feats, files beside it
+               part-K: part_graph, node_feats and edge_feats, files beside it; the last is needed for weights only
     partK/graph.dgl: the part's own nodes and their in-edges, with the halo that these come from
     partK/node_feat.dgl: TYPE/NAME -> rows of the own nodes
 
@@ -38,7 +38,7 @@ class DglParts:
         num_nodes, num_edges: of the whole graph.
         nodes: type -> P ranges of DGL's ids. edges: (head, relation, tail) -> likewise.
         type_order: the types as DGL numbers them.
-        graphs, node_data: the files of the parts.
+        graphs, node_data, edge_data: the files of the parts; of edge data none unless all have one.
     """
 
     path: Path
@@ -50,6 +50,7 @@ class DglParts:
     type_order: tuple[str, ...]
     graphs: tuple[Path, ...]
     node_data: tuple[Path, ...]
+    edge_data: tuple[Path, ...]
 
     @property
     def num_parts(self) -> int:
@@ -182,7 +183,11 @@ def _take_apart(path: Path, content: Any) -> DglParts:
     name = re.sub(r"[^\w.+-]", "_", str(content["graph_name"]))[:60].lstrip(".+-") or "graph"
     types = tuple(sorted(order, key=lambda one: order[one]))
     graphs, node_data = (tuple(found) for found in files.values())
-    return DglParts(path, name, num_nodes, num_edges, nodes, dict(sorted(edges.items())), types, graphs, node_data)
+    named = [content[f"part-{p}"].get("edge_feats") for p in range(parts)]
+    edge_data = tuple(path.parent / one for one in named if one is not None and (path.parent / one).is_file())
+    edge_data = edge_data if len(edge_data) == parts else ()
+    sorted_edges = dict(sorted(edges.items()))
+    return DglParts(path, name, num_nodes, num_edges, nodes, sorted_edges, types, graphs, node_data, edge_data)
 
 
 def _whole(value: Any, low: int) -> int:

@@ -17,12 +17,14 @@ from sargnn.data.check import count_classes
 from sargnn.data.dataset import Dataset, InMemoryReader, Reader, features_name
 from sargnn.data.dgl_partition.nodes import ORIGINAL_IDS, DglNodes, Names, read_nodes, rows_of
 from sargnn.data.dgl_partition.parts import DglParts, Triplet, read_parts
+from sargnn.data.dgl_partition.weights import DglWeights, find_weights
 from sargnn.data.features import FeatureCheck
 from sargnn.data.ogb.tables import identity_of
 from sargnn.data.schema import Relation
 from sargnn.data.store import StoreWriter
 from sargnn.data.streamed import StreamedReader
 from sargnn.data.typed import Edges, typed_dataset
+from sargnn.data.weights import EdgePiece
 from sargnn.errors import DataError
 from sargnn.interop.dgl_files import load_part, load_tensors
 from sargnn.steps import step
@@ -35,13 +37,14 @@ class DglPartition:
     """What is read of a partition, and the dataset that it becomes.
 
     Attributes:
-        parts, nodes: as they were read. name: of the dataset.
+        parts, nodes, weights: as they were read. name: of the dataset.
         inverse: every edge also the other way round; of a typed graph, as relations of their own.
         identity: what decides the dataset's content, JSON-able.
     """
 
     parts: DglParts
     nodes: DglNodes
+    weights: DglWeights
     name: str
     inverse: bool
     identity: Mapping[str, Any]
@@ -50,6 +53,13 @@ class DglPartition:
     def reader(self) -> Reader:
         """Writes the dataset's store."""
         return TypedDgl(self) if self.parts.typed else HomogeneousDgl(self)
+
+    def edges(self, p: int) -> dict[Triplet, EdgePiece]:
+        """Relation -> our ids of sources and destinations of part p's own edges, and their weights. Raises ``DataError``."""
+        ends = self.parts.own_edges(p, load_part(self.parts.graphs[p]))
+        weights = self.weights.of_part(p, {triplet: len(sources) for triplet, (sources, _) in ends.items()})
+        ours = self.nodes.ours
+        return {triplet: (ours[a], ours[b], weights.get(triplet)) for triplet, (a, b) in ends.items()}
 
     def features(self) -> Iterator[tuple[str, np.ndarray, np.ndarray, str]]:
         """Part by part and type by type, where there are any.
@@ -95,17 +105,19 @@ def dgl_partition(
         DataError: what cannot be read, with its file's name.
     """
     parts = read_parts(path)
-    nodes = read_nodes(parts, names, mapping)
+    nodes, weights = read_nodes(parts, names, mapping), find_weights(parts)
     beside = [graph.with_name(ORIGINAL_IDS) for graph in parts.graphs]
     files = [path, *parts.graphs, *parts.node_data, *(one for one in beside if one.is_file())]
+    files += weights.files if weights.keys else ()
     identity = {
         "reader": "dgl",
         "version": _VERSION,
         "files": identity_of([one.resolve() for one in [*files, *([mapping] if mapping else [])]]),
         "names": dataclasses.asdict(names),
         "inverse": inverse,
+        **({"edge_weights": sorted(weights.keys.values())} if weights.keys else {}),
     }
-    return DglPartition(parts, nodes, name or parts.name, inverse, identity)
+    return DglPartition(parts, nodes, weights, name or parts.name, inverse, identity)
 
 
 class HomogeneousDgl(StreamedReader):
@@ -115,16 +127,17 @@ class HomogeneousDgl(StreamedReader):
         self.partition, self.parts, self.nodes = partition, partition.parts, partition.nodes
         self.name, self.num_nodes, self.num_rows = partition.name, self.parts.num_nodes, self.parts.num_edges
         self.add_inverse_edges, self.normalize_features = partition.inverse, False
+        self.weighted = bool(partition.weights.keys)
 
     def identity(self) -> dict[str, Any]:
         return dict(self.partition.identity)
 
-    def edges(self, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def edges(self, rows: int) -> Iterator[EdgePiece]:
         for p in range(self.parts.num_parts):
-            ((sources, destinations),) = self.parts.own_edges(p, load_part(self.parts.graphs[p])).values()
+            ((sources, destinations, weights),) = self.partition.edges(p).values()
             for first in range(0, len(sources), rows):
                 piece = slice(first, first + rows)
-                yield self.nodes.ours[sources[piece]], self.nodes.ours[destinations[piece]]
+                yield sources[piece], destinations[piece], None if weights is None else weights[piece]
 
     @property
     def num_features(self) -> int:
@@ -195,18 +208,18 @@ class TypedDgl(InMemoryReader):
 
     def _relations(self) -> list[Edges]:
         parts = self.parts
-        pieces: dict[Triplet, list[tuple[np.ndarray, np.ndarray]]] = {triplet: [] for triplet in parts.edges}
+        pieces: dict[Triplet, list[EdgePiece]] = {triplet: [] for triplet in parts.edges}
         for p in range(parts.num_parts):
             step("reading edges", p, parts.num_parts)
-            for triplet, (sources, destinations) in parts.own_edges(p, load_part(parts.graphs[p])).items():
+            for triplet, (sources, destinations, weights) in self.partition.edges(p).items():
                 head, _, tail = triplet
-                own = self.nodes.ours[sources] - parts.offsets[head], self.nodes.ours[destinations] - parts.offsets[tail]
-                pieces[triplet].append(own)
+                pieces[triplet].append((sources - parts.offsets[head], destinations - parts.offsets[tail], weights))
         relations = []
         for (head, name, tail), ends in pieces.items():
             relation = Relation(self._types.index(head), name, self._types.index(tail))
-            sources, destinations = (np.concatenate([one[k] for one in ends]) for k in (0, 1))
-            relations.append(Edges(relation, sources, destinations))
+            sources, destinations = (np.concatenate(side) for side in ([one[0] for one in ends], [one[1] for one in ends]))
+            found = [one for *_, one in ends if one is not None]
+            relations.append(Edges(relation, sources, destinations, np.concatenate(found) if found else None))
         return relations
 
     def _features(self) -> list[np.ndarray]:

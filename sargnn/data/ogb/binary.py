@@ -1,7 +1,7 @@
 """OGB's binary layout, that of ogbn-papers100M: arrays in deflated ``.npz`` files, too large to be read at once.
 
     raw/data.npz: edge_index int [2, E], node_feat float [N, F] (node_year is not used), num_nodes_list, num_edges_list [1],
-        which may be missing: then the shapes of the others say it
+        which may be missing: then the shapes of the others say it; edge_weight [E] or [E, 1] where edges have weights
     raw/node-label.npz: node_label float [N, 1], nan where there is none
     split/NAME/{train,valid,test}.csv.gz: node numbers
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from sargnn.data.ogb.folder import OgbFolder
 from sargnn.data.ogb.layouts import MAX_EDGES, MAX_NODES, find_binary
 from sargnn.data.ogb.tables import expect_one_column, expect_range, labels_from
 from sargnn.data.settings import OgbConfig, OgbDirConfig
+from sargnn.data.weights import EdgePiece, edge_place
 from sargnn.errors import DataError
 
 
@@ -41,6 +43,7 @@ class BinaryOgbDir(OgbFolder):
     def __init__(self, config: OgbDirConfig | OgbConfig, root: Path) -> None:
         super().__init__(config, root, find_binary(root))
         self.data, self.label = self.raw["data"], self.raw["label"]
+        self.weighted = self._holds("edge_weight")
 
     def _count(self, name: str, low: int, high: int, other: str, axis: int) -> int:
         """The count that ``name`` holds; where there is no such array, a length of the array ``other``."""
@@ -82,18 +85,33 @@ class BinaryOgbDir(OgbFolder):
             )  # fmt: skip
         return member
 
-    def edges(self, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def _weights(self) -> Member:
+        with Member(self.data, "edge_weight") as found:
+            columns = found.shape[1:]
+        return self._member(self.data, "edge_weight", (self.num_rows, 1) if columns else (self.num_rows,), "fiub")
+
+    def weights_source(self) -> str:
+        return f"'{self.data}'"
+
+    def edge_place(self, position: int) -> str:
+        return edge_place(position)
+
+    def edges(self, rows: int) -> Iterator[EdgePiece]:
         def ends() -> Member:
             return self._member(self.data, "edge_index", (2, self.num_rows), "iu")
 
-        with ends() as sources, ends() as destinations:
+        with ExitStack() as stack:
+            sources, destinations = (stack.enter_context(ends()) for _ in range(2))
+            weights = stack.enter_context(self._weights()) if self.weighted else None
             destinations.skip(self.num_rows)
             for first in range(0, self.num_rows, rows):
                 count = min(rows, self.num_rows - first)
                 pair = sources.read(count), destinations.read(count)
                 expect_range(self.data, np.stack(pair, 1), 0, self.num_nodes, "a node that does not exist", first)
-                yield pair
+                yield *pair, None if weights is None else weights.read(count)
             destinations.finish()
+            if weights is not None:
+                weights.finish()
 
     def features(self, rows: int) -> Iterator[np.ndarray]:
         with self._member(self.data, "node_feat", (self.num_nodes, self.num_features), "f") as member:

@@ -2,7 +2,8 @@
 
 gzip CSV without header (ogbn-products, ogbn-arxiv):
 
-    raw/edge.csv.gz [E, 2]   raw/node-feat.csv.gz [N, F]   raw/node-label.csv.gz [N, 1]
+    raw/edge.csv.gz [E, 2]   raw/edge-weight.csv.gz [E, 1], where edges have weights
+    raw/node-feat.csv.gz [N, F]   raw/node-label.csv.gz [N, 1]
     raw/num-node-list.csv.gz [1]   raw/num-edge-list.csv.gz [1]: where they are missing, rows are counted
     split/NAME/{train,valid,test}.csv.gz: node numbers
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +26,7 @@ from sargnn.data.ogb.folder import OgbFolder
 from sargnn.data.ogb.layouts import BINARY, MAX_EDGES, MAX_NODES, TYPED, find_csv, folder_at, layout_at
 from sargnn.data.ogb.tables import count_rows, expect_range, read_count, read_labels, table_pieces, width_of
 from sargnn.data.settings import OgbConfig, OgbDirConfig
+from sargnn.data.weights import EdgePiece
 from sargnn.steps import step
 
 
@@ -51,6 +54,7 @@ class OgbDir(OgbFolder):
 
     def __init__(self, config: OgbDirConfig | OgbConfig, root: Path) -> None:
         super().__init__(config, root, find_csv(root))
+        self.weighted = "edge-weight" in self.raw
 
     @cached_property
     def num_nodes(self) -> int:  # type: ignore[override]
@@ -69,11 +73,25 @@ class OgbDir(OgbFolder):
     def num_features(self) -> int:
         return width_of(self.raw["node-feat"])
 
-    def edges(self, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def edges(self, rows: int) -> Iterator[EdgePiece]:
         path = self.raw["edge"]
+        weights = self._weights(rows) if self.weighted else repeat(None)
         for first, piece in table_pieces(path, np.int64, rows, 2, self.num_rows):
             expect_range(path, piece, 0, self.num_nodes, "a node that does not exist", first)
-            yield piece[:, 0], piece[:, 1]
+            yield piece[:, 0], piece[:, 1], next(weights)
+
+    def _weights(self, rows: int) -> Iterator[np.ndarray]:
+        """Float64 [at most ``rows``] each, cut as the edges are."""
+        last = None
+        for _, piece in table_pieces(self.raw["edge-weight"], np.float64, rows, 1, self.num_rows):
+            if last is not None:
+                yield last
+            last = piece[:, 0]
+        if last is not None:  # only now is it known that there are as many as edges
+            yield last
+
+    def weights_source(self) -> str:
+        return f"'{self.raw['edge-weight']}'" if self.weighted else super().weights_source()
 
     def features(self, rows: int) -> Iterator[np.ndarray]:
         # As OGB's reader: parsed in double precision, rounded by who stores them.

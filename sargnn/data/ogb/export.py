@@ -20,11 +20,11 @@ import pandas as pd
 from numpy.lib import format as npy_format
 
 from sargnn.data.dataset import SPLITS, UNLABELLED, Dataset
+from sargnn.data.weights import EdgePiece
 from sargnn.errors import ConfigError
 from sargnn.steps import step
 
 _CHUNK = 1 << 20
-Pairs = Iterator[tuple[np.ndarray, np.ndarray]]
 
 
 def export(dataset: Dataset, root: Path, layout: str, *, symmetric: bool) -> None:
@@ -32,7 +32,7 @@ def export(dataset: Dataset, root: Path, layout: str, *, symmetric: bool) -> Non
 
     Args:
         layout: ``csv``, ``binary`` or ``typed``.
-        symmetric: every edge is there in both directions.
+        symmetric: every edge is there in both directions, with one weight.
 
     Raises:
         ConfigError: the folder exists, or the layout cannot hold the graph.
@@ -61,8 +61,8 @@ def export(dataset: Dataset, root: Path, layout: str, *, symmetric: bool) -> Non
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def edge_pieces(dataset: Dataset, once: bool) -> Pairs:
-    """Sources and destinations, int64; with ``once`` only edges to larger ids."""
+def edge_pieces(dataset: Dataset, once: bool) -> Iterator[EdgePiece]:
+    """Sources and destinations, int64, and weights; with ``once`` only edges to larger ids."""
     indptr = np.asarray(dataset.indptr)
     row = 0
     while row < dataset.num_nodes:
@@ -71,7 +71,8 @@ def edge_pieces(dataset: Dataset, once: bool) -> Pairs:
         destination = np.repeat(np.arange(row, last), np.diff(indptr[row : last + 1]))
         step("writing edges", row, dataset.num_nodes)
         kept = source < destination if once else slice(None)
-        yield source[kept], destination[kept]
+        weights = None if dataset.edge_weight is None else np.asarray(dataset.edge_weight[indptr[row] : indptr[last]])[kept]
+        yield source[kept], destination[kept], weights
         row = last
 
 
@@ -104,11 +105,13 @@ def _csv(dataset: Dataset, root: Path, symmetric: bool) -> None:
 
     def pieces() -> Iterator[np.ndarray]:
         nonlocal edges
-        for source, destination in edge_pieces(dataset, symmetric):
+        for source, destination, _ in edge_pieces(dataset, symmetric):
             edges += len(source)
             yield np.stack([source, destination], 1)
 
     _table(raw / "edge.csv.gz", pieces())
+    if dataset.edge_weight is not None:
+        _table(raw / "edge-weight.csv.gz", (one for *_, one in edge_pieces(dataset, symmetric) if one is not None))
     _table(raw / "node-feat.csv.gz", _rows(dataset.features[0]))
     labels = np.asarray(dataset.labels)
     labelled = bool((labels != UNLABELLED).all())
@@ -120,10 +123,13 @@ def _csv(dataset: Dataset, root: Path, symmetric: bool) -> None:
 
 
 def _binary(dataset: Dataset, root: Path, symmetric: bool) -> None:
-    total = sum(len(source) for source, _ in edge_pieces(dataset, symmetric)) if symmetric else dataset.num_edges
+    total = sum(len(source) for source, *_ in edge_pieces(dataset, symmetric)) if symmetric else dataset.num_edges
     with _archive(root / "raw" / "data.npz") as archive:
-        ends = (pair[side].tobytes() for side in (0, 1) for pair in edge_pieces(dataset, symmetric))
+        ends = (pair[side].tobytes() for side in (0, 1) for *pair, _ in edge_pieces(dataset, symmetric))
         _member(archive, "edge_index", (2, total), np.dtype(np.int64), ends)
+        if dataset.edge_weight is not None:
+            weights = (one.tobytes() for *_, one in edge_pieces(dataset, symmetric) if one is not None)
+            _member(archive, "edge_weight", (total,), np.dtype(np.float32), weights)
         for name, count in (("num_nodes_list", dataset.num_nodes), ("num_edges_list", total)):
             _member(archive, name, (1,), np.dtype(np.int64), iter([np.array([count]).tobytes()]))
         rows = (np.ascontiguousarray(piece, np.float32).tobytes() for piece in _rows(dataset.features[0]))
@@ -164,6 +170,8 @@ def _typed(dataset: Dataset, root: Path, symmetric: bool) -> None:
         edges = np.stack([np.asarray(dataset.indices)[own], destination[own]], 1) - shift
         folder = raw / "relations" / "___".join(triplet)
         _table(folder / "edge.csv.gz", [edges])
+        if dataset.edge_weight is not None:
+            _table(folder / "edge-weight.csv.gz", [np.asarray(dataset.edge_weight)[own]])
         _table(folder / "num-edge-list.csv.gz", [np.array([len(edges)])])
         _table(folder / "edge_reltype.csv.gz", [np.full((len(edges), 1), number)])
     for t, rows in enumerate(dataset.features):

@@ -47,7 +47,11 @@ class OgbFolder(StreamedReader):
             "add_inverse_edges": self.add_inverse_edges,
             "normalize_features": self.normalize_features,
             **({"task": self.task} if self.task is not None else {}),
+            **({"edge_weights": True} if self.weighted else {}),
         }
+
+    def edge_place(self, position: int) -> str:
+        return f"row {position + 1}"
 
     def split(self) -> np.ndarray:
         return read_split(self._split, self.num_nodes)

@@ -45,6 +45,7 @@ CSV = Layout(
     ("raw/node-feat.csv.gz", "raw/node-label.csv.gz", "raw/num-node-list.csv.gz", "raw/num-edge-list.csv.gz"),
     (
         ("raw/edge.csv.gz", "source,destination of each edge"),
+        ("raw/edge-weight.csv.gz", "weight of each edge; optional"),
         ("raw/node-feat.csv.gz", "features of each node"),
         ("raw/node-label.csv.gz", "label of each node, or nan"),
         _SPLIT,
@@ -60,6 +61,7 @@ BINARY = Layout(
         ("raw/data.npz", "edge_index [2, E], node_feat [N, F]"),
         ("", "num_nodes_list [1]; optional"),
         ("", "num_edges_list [1]; optional"),
+        ("", "edge_weight [E]; optional"),
         ("raw/node-label.npz", "node_label [N, 1], nan for none"),
         _SPLIT,
     ),
@@ -71,6 +73,7 @@ TYPED = Layout(
     (
         ("raw/triplet-type-list.csv.gz", "H,R,T: relations, their ends"),
         ("raw/relations/H___R___T/edge.csv.gz", "head,tail of each edge"),
+        ("raw/relations/H___R___T/edge-weight.csv.gz", "weights; optional"),
         ("raw/node-feat/TYPE/node-feat.csv.gz", "features; optional"),
         ("raw/node-label/TYPE/node-label.csv.gz", "labels, of one type"),
         ("split/NAME/TYPE/{train,valid,test}.csv.gz", "a node number in each row"),
@@ -191,7 +194,7 @@ def find_csv(root: Path) -> FlatFiles:
     """The files of a folder in the CSV layout. Raises ``DataError`` with all that are missing."""
     files = RawFiles(root, CSV)
     raw = {name: files.need(f"raw/{name}.csv.gz") for name in ("edge", "node-feat", "node-label")}
-    for name in ("num-node-list", "num-edge-list"):
+    for name in ("num-node-list", "num-edge-list", "edge-weight"):
         if (path := files.may(f"raw/{name}.csv.gz")) is not None:
             raw[name] = path
     split = files.split()

@@ -3,6 +3,7 @@
     raw/num-node-dict.csv.gz: node types, then their counts          raw/triplet-type-list.csv.gz: h,r,t
     raw/nodetype-has-label.csv.gz: node types, then True or False
     raw/relations/h___r___t/edge.csv.gz [E, 2]: node numbers within their types      .../num-edge-list.csv.gz [1]
+    raw/relations/h___r___t/edge-weight.csv.gz [E, 1], where edges have weights
     raw/node-feat/TYPE/node-feat.csv.gz [N, F], where the type has features
     raw/node-label/TYPE/node-label.csv.gz [N, 1]
     split/NAME/TYPE/{train,valid,test}.csv.gz: node numbers
@@ -38,6 +39,7 @@ from sargnn.data.ogb.typed_files import Triplet, find_typed
 from sargnn.data.schema import Relation
 from sargnn.data.settings import OgbConfig, OgbDirConfig
 from sargnn.data.typed import Edges, homogenize, typed_dataset
+from sargnn.data.weights import WeightCheck
 
 _VERSION = 1
 
@@ -52,6 +54,7 @@ class TypedOgbDir(InMemoryReader):
         """What decides the content, for the store's key: the flags, and what tells each raw file from another."""
         own = self.files
         paths = [*own.tables, *own.edges.values(), *own.edge_counts.values(), *own.features.values(), own.labels]
+        paths += own.edge_weights.values()
         return {
             "reader": "ogb_dir typed",
             "version": _VERSION,
@@ -131,4 +134,14 @@ class TypedOgbDir(InMemoryReader):
             numbers, path = edges[:, column : column + 1], self.files.edges[triplet]
             expect_range(path, numbers, 0, counts[node_type], f"a {node_type} that does not exist")
         types = self.files.node_types
-        return Edges(Relation(types.index(head), name, types.index(tail)), edges[:, 0], edges[:, 1])
+        ends = Relation(types.index(head), name, types.index(tail))
+        return Edges(ends, edges[:, 0], edges[:, 1], self._weights(triplet, len(edges)))
+
+    def _weights(self, triplet: Triplet, count: int) -> np.ndarray | None:
+        """A relation's weights, float32 [count], if it has some."""
+        path = self.files.edge_weights.get(triplet)
+        if path is None:
+            return None
+        table = read_table(path, np.float64, may_be_empty=not count)
+        expect_shape(path, table, (count, 1))
+        return WeightCheck(f"'{path}'", lambda position: f"row {position + 1}").to_float32(table[:, 0])

@@ -31,7 +31,7 @@ class TypedFiles:
     Attributes:
         tables: the small tables that are there.
         node_types: names. counts: of their nodes, where a table says them.
-        triplets: relations. edges: a file each. edge_counts: for those that have such a file.
+        triplets: relations. edges: a file each. edge_counts, edge_weights: for those that have such a file.
         features: for types that have them. labelled: the type that has labels.
     """
 
@@ -41,6 +41,7 @@ class TypedFiles:
     triplets: list[Triplet]
     edges: dict[Triplet, Path]
     edge_counts: dict[Triplet, Path]
+    edge_weights: dict[Triplet, Path]
     features: dict[str, Path]
     labelled: str
     labels: Path
@@ -64,17 +65,21 @@ def find_typed(root: Path) -> TypedFiles:
     else:
         labelled = _type_with_labels(root, node_types)
     features = {t: path for t in node_types if (path := files.may(_FEATURES.format(t))) is not None}
-    edges, edge_counts = {}, {}
+    edges, edge_counts, edge_weights = {}, {}, {}
     for triplet in triplets:
         place = f"raw/relations/{'___'.join(triplet)}"
         edges[triplet] = files.need(f"{place}/edge.csv.gz")
         if (path := files.may(f"{place}/num-edge-list.csv.gz")) is not None:
             edge_counts[triplet] = path
+        if (path := files.may(f"{place}/edge-weight.csv.gz")) is not None:
+            edge_weights[triplet] = path
     labels = files.need(_LABELS.format(labelled))
     split = files.split(labelled)
     files.check()
     tables = [path for path in (count_table, table, label_table) if path is not None]
-    return TypedFiles(tables, node_types, counts, triplets, edges, edge_counts, features, labelled, labels, split)
+    return TypedFiles(
+        tables, node_types, counts, triplets, edges, edge_counts, edge_weights, features, labelled, labels, split
+    )  # fmt: skip
 
 
 def _counts(path: Path) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """Edges in files: ``.npy``, ``.csv`` (also ``.csv.gz``) and ``.parquet``, read piece by piece.
 
 A CSV file may have a header: its first line, where no field of it is a number. The columns called source and destination, or
-the like, count; without names the first two.
+the like, count, and one called weight; without names the first two, since a third may be anything.
 
 Letters: E edges.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import logging
 import re
 import zlib
 from abc import abstractmethod
@@ -22,7 +23,8 @@ from typing import IO, Any
 import numpy as np
 import pandas as pd
 
-from sargnn.data.own.graph import EdgeList
+from sargnn.data.own.graph import NAMES, WEIGHTS, EdgeList
+from sargnn.data.weights import EdgePiece
 from sargnn.errors import DataError
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet")
@@ -37,14 +39,25 @@ class EdgeTable(EdgeList):
     def __init__(self, path: Path) -> None:
         self.path, self.name = path, f"'{path}'"
 
-    def _columns(self, names: list[str]) -> tuple[int, int]:
-        """Which columns hold sources and destinations, by their names. Raises ``DataError`` where they cannot be told."""
+    def _columns(self, names: list[str]) -> tuple[int, ...]:
+        """Which columns hold sources, destinations and, if there are some, weights, by their names.
+
+        Raises:
+            DataError: they cannot be told.
+        """
         lower = [name.strip().strip("\"'").lower() for name in names]
+        weight = [k for k, name in enumerate(lower) if NAMES.get(name) == WEIGHTS]
+        if len(weight) > 1:
+            given = ", ".join(names[k] for k in weight)
+            raise DataError(f"{self.name} has several columns of weights.", given=given, hint="name one of them weight")
+        if weight:
+            self.weights_name = f"{self.name}, column '{lower[weight[0]]}',"
         found = [next((k for k, name in enumerate(lower) if name in words), None) for words in (_SOURCE, _DESTINATION)]
         if found[0] is not None and found[1] is not None:
-            return found[0], found[1]
-        if len(names) == 2:
-            return 0, 1
+            return found[0], found[1], *weight
+        if len(names) - len(weight) == 2:
+            first, second = (k for k in range(len(names)) if k not in weight)
+            return first, second, *weight
         raise DataError(
             f"{self.name} does not say which columns are an edge's two nodes.", given=", ".join(names[:8]),
             hint="two columns; or name them source and destination",
@@ -52,13 +65,15 @@ class EdgeTable(EdgeList):
 
     def digest(self) -> str:
         found = hashlib.sha256()
-        for pair in self.pieces(1 << 20):
-            for column in pair:
+        for *ends, weights in self.pieces(1 << 20):
+            for column in ends:
                 found.update(column.astype(np.int64).data)
+            if weights is not None:
+                found.update(weights.astype(np.float64).data)
         return found.hexdigest()
 
     @abstractmethod
-    def pieces(self, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]: ...
+    def pieces(self, rows: int) -> Iterator[EdgePiece]: ...
 
 
 class CsvEdges(EdgeTable):
@@ -80,6 +95,9 @@ class CsvEdges(EdgeTable):
         if len(fields) == 1:
             raise DataError(f"{self.name} has one column; an edge has two nodes.", given=f"line {number}: {first[:60]}")
         self.columns = self._columns(fields) if self.header else (0, 1)
+        if not self.header and len(fields) > 2:
+            what = f"columns of {self.name} after the second (a first line source,target,weight names weights)"
+            logging.getLogger(__name__).warning(f"not read: {what}")
 
     @cached_property
     def count(self) -> int:  # type: ignore[override]
@@ -88,7 +106,7 @@ class CsvEdges(EdgeTable):
     def _fields(self, line: str) -> list[str]:
         return [one.strip().strip("\"'") for one in re.split(self.separator, line)] if line else []
 
-    def pieces(self, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def pieces(self, rows: int) -> Iterator[EdgePiece]:
         if not self.count:
             return
         options: dict[str, Any] = {
@@ -97,13 +115,13 @@ class CsvEdges(EdgeTable):
             "skipinitialspace": True,
             "skiprows": self.header,
             "chunksize": rows,
-            "dtype": np.int64,
+            "dtype": dict(zip(self.columns, (np.int64, np.int64, np.float64), strict=False)),
         }
         try:
             with pd.read_csv(self.path, sep=self.separator, usecols=sorted(self.columns), **options) as reader:
                 for frame in reader:
-                    source, destination = (np.array(frame[column].to_numpy()) for column in self.columns)
-                    yield source, destination
+                    source, destination, *weight = (np.array(frame[column].to_numpy()) for column in self.columns)
+                    yield source, destination, weight[0] if weight else None
         except _BROKEN as error:
             raise DataError(f"{self.name} cannot be read: {error}") from error
         except (ValueError, OverflowError) as error:
@@ -119,8 +137,10 @@ class CsvEdges(EdgeTable):
             if not line or number == self.header:
                 continue
             fields = self._fields(line)
-            if len(fields) <= max(self.columns) or not all(_is_number(fields[k], whole=True) for k in self.columns):
-                return DataError(f"{self.name} holds no edge in line {number}.", given=line[:60], allowed="two whole numbers")
+            whole = len(fields) > max(self.columns) and all(_is_number(fields[k], whole=True) for k in self.columns[:2])
+            if not whole or not all(_is_number(fields[k]) for k in self.columns[2:]):
+                allowed = "two whole numbers" + (" and a weight, a number" if self.weights_name else "")
+                return DataError(f"{self.name} holds no edge in line {number}.", given=line[:60], allowed=allowed)
         return None
 
     def _lines(self) -> Iterator[str]:
@@ -153,24 +173,29 @@ class ParquetEdges(EdgeTable):
             raise DataError(f"{self.name} cannot be read: {error}") from error
         schema = self._file.schema_arrow
         self.columns = [schema.names[k] for k in self._columns(schema.names)]
-        for name in self.columns:
+        for name in self.columns[:2]:
             if not types.is_integer(schema.field(name).type):
                 given = f"column '{name}': {schema.field(name).type}"
                 raise DataError(f"{self.name} does not hold whole numbers, which an edge's two nodes are.", given=given)
+        for name in self.columns[2:]:
+            kind = schema.field(name).type
+            if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+                raise DataError(f"{self.name} holds weights that are no numbers.", given=f"column '{name}': {kind}")
         self.count = self._file.metadata.num_rows
 
-    def pieces(self, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def pieces(self, rows: int) -> Iterator[EdgePiece]:
         from pyarrow import ArrowException
 
         first = 0
         try:
             for batch in self._file.iter_batches(rows, columns=self.columns):
-                pair = [batch.column(name) for name in self.columns]
-                for name, column in zip(self.columns, pair, strict=True):
+                columns = [batch.column(name) for name in self.columns]
+                for name, column in zip(self.columns, columns, strict=True):
                     if column.null_count:
                         row = first + int(np.asarray(column.is_null()).argmax())
                         raise DataError(f"{self.name} holds no edge in {self.place(row)}.", given=f"column '{name}' is null")
-                yield pair[0].to_numpy(), pair[1].to_numpy()
+                source, destination, *weight = (column.to_numpy(zero_copy_only=False) for column in columns)
+                yield source, destination, weight[0] if weight else None
                 first += batch.num_rows
         except (ArrowException, OSError) as error:
             raise DataError(f"{self.name} cannot be read: {error}") from error

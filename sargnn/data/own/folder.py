@@ -1,6 +1,7 @@
 """``dataset=arrays``: a folder of arrays, or one ``.npz`` file with arrays of the same names.
 
     edge_index.npy [2, E]  or edges.csv, edges.csv.gz, edges.parquet
+    edge_weight.npy [E]  or a column of that file called weight; neither: edges have no weights
     x.npy [N, F]   y.npy [N] or [N, C]
     train_mask.npy, val_mask.npy, test_mask.npy [N]  or train_idx.npy, ...; without them dataset.split draws a split
 
@@ -33,6 +34,8 @@ from sargnn.data.own.graph import (
     MASKS,
     NAMES,
     NUMBERS,
+    OF_EDGES,
+    WEIGHTS,
     EdgeArrays,
     EdgeList,
     build_graph,
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
 
 LAYOUT = """\
     edge_index.npy   whole numbers [2, edges]: sources, destinations; or edges.csv, edges.parquet
+    edge_weight.npy  a number for each edge; optional
     x.npy            features, numbers [nodes, features]
     y.npy            classes, whole numbers [nodes], -1 for a node without one
     train_mask.npy, val_mask.npy, test_mask.npy
@@ -122,7 +126,7 @@ def _tree(root: Path, leaves: Mapping[str, Path | str]) -> dict[str, Any]:
         of_types = {
             name.partition("/")[2]: _leaf(root, used, leaf) for name, leaf in leaves.items() if name.startswith(f"{first}/")
         }
-        tree[used] = {_triplet(root, key): leaf for key, leaf in of_types.items()} if used == EDGES else of_types
+        tree[used] = {_triplet(root, key): leaf for key, leaf in of_types.items()} if used in OF_EDGES else of_types
     return tree
 
 
@@ -130,7 +134,7 @@ def _triplet(root: Path, key: str) -> tuple[str, ...]:
     parts = tuple(key.split(_JOINER))
     if len(parts) != 3 or not all(parts):
         raise DataError(
-            f"'{root}' has edges whose name does not say which types they join.", given=key,
+            f"'{root}' has edges, or weights of some, whose name does not say which types they join.", given=key,
             allowed=f"SOURCE{_JOINER}RELATION{_JOINER}DESTINATION, such as author{_JOINER}writes{_JOINER}paper",
         )  # fmt: skip
     return parts
@@ -141,17 +145,19 @@ def _leaf(root: Path, used: str, leaf: Path | str) -> GivenArray | EdgeList | in
         return ParquetEdges(leaf) if leaf.suffix == ".parquet" else CsvEdges(leaf)
     array: GivenArray = member_of(root, leaf) if isinstance(leaf, str) else PlainArray(f"'{leaf}'", _mapped(leaf))
     if array.dtype.kind not in "fiub":
-        hint = "number texts first: np.unique(texts, return_inverse=True)[1]" if array.dtype.kind in "USO" else None
+        number = "weights.astype(np.float32)" if used == WEIGHTS else "np.unique(texts, return_inverse=True)[1]"
+        hint = f"number texts first: {number}" if array.dtype.kind in "USO" else None
         raise DataError(f"{array.name} holds no numbers.", given=array.dtype.name, hint=hint)
     if used == EDGES:
         return EdgeArrays.of_index(array)
     if used != COUNT and not array.shape:
-        raise DataError(f"{array.name} is a single number.", allowed="an array with an entry for each node")
+        one = "edge" if used == WEIGHTS else "node"
+        raise DataError(f"{array.name} is a single number.", allowed=f"an array with an entry for each {one}")
     if used == COUNT:
-        number = array.whole().reshape(-1)
-        if number.size != 1 or number.dtype.kind not in "iu":
+        count = array.whole().reshape(-1)
+        if count.size != 1 or count.dtype.kind not in "iu":
             raise DataError(f"{array.name} must be one whole number.", given=f"{array.dtype.name} {list(array.shape)}")
-        return int(number[0])
+        return int(count[0])
     return array
 
 

@@ -136,8 +136,11 @@ def member_of(path: Path, member: str) -> GivenArray:
             raise DataError(f"'{path}' cannot be read: {error}") from error
 
 
-def given(name: str, value: Any) -> GivenArray:
+def given(name: str, value: Any, of: str = "node") -> GivenArray:
     """Whatever holds numbers: a NumPy array, a tensor, a list, a table of pandas, a sparse matrix.
+
+    Args:
+        of: what each entry is of, for messages.
 
     Raises:
         DataError: it holds none, or is ragged.
@@ -152,9 +155,10 @@ def given(name: str, value: Any) -> GivenArray:
         hint = "rows of one length" if isinstance(value, list) else None
         if array is not None and array.dtype.kind in "USO":
             hint = "number texts first: np.unique(texts, return_inverse=True)[1]; give every row the same length"
+            hint = "texts that are numbers: np.asarray(weights, np.float32)" if of == "edge" else hint
         raise DataError(f"{name} holds no numbers.", given=kind, allowed="an array, a tensor or a list of numbers", hint=hint)
     if not array.shape:
-        raise DataError(f"{name} is a single number.", given=array, allowed="an array with an entry for each node")
+        raise DataError(f"{name} is a single number.", given=array, allowed=f"an array with an entry for each {of}")
     return PlainArray(name, array)
 
 

@@ -6,6 +6,7 @@ type, relation, destination type), to arrays.
 | name | | also called |
 |---|---|---|
 | ``edge_index`` | integers [2, E]: sources, destinations | ``edges`` |
+| ``edge_weight`` | numbers [E], in the order of the edges | ``edge_weights``, ``weight``, ``w`` |
 | ``x`` | numbers [N, F], features | ``feat``, ``node_feat`` |
 | ``y`` | [N] or [N, C], what is to be predicted | ``label``, ``labels``, ``node_label`` |
 | ``train_mask``, ``val_mask``, ``test_mask`` | bool [N] | ``valid_mask`` |
@@ -20,16 +21,17 @@ from __future__ import annotations
 import difflib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from sargnn.data.own.given import GivenArray
+from sargnn.data.weights import EdgePiece, edge_place
 from sargnn.errors import DataError
 
-EDGES, FEATURES, LABELS, COUNT = "edge_index", "x", "y", "num_nodes"
+EDGES, WEIGHTS, FEATURES, LABELS, COUNT = "edge_index", "edge_weight", "x", "y", "num_nodes"
 _SPLIT_WORDS = {"train": ("train",), "valid": ("val", "valid"), "test": ("test",)}
 MASKS = {f"{word}_mask": name for name, words in _SPLIT_WORDS.items() for word in words}
 """Name of a mask -> name of the split."""
@@ -39,12 +41,15 @@ NUMBERS = {
 """Name of an array of node numbers -> name of the split."""
 ALIASES = {
     EDGES: (EDGES, "edges"),
+    WEIGHTS: (WEIGHTS, "edge_weights", "weight", "w"),
     FEATURES: (FEATURES, "feat", "node_feat"),
     LABELS: (LABELS, "label", "labels", "node_label"),
     COUNT: (COUNT,),
 } | {name: (name,) for name in (*MASKS, *NUMBERS)}
 NAMES = {alias: name for name, aliases in ALIASES.items() for alias in aliases}
 """Every name that is known -> the one that is used here."""
+OF_EDGES = (EDGES, WEIGHTS)
+"""What a typed graph has by relation; the rest by node type."""
 _ALIKE = 0.8
 
 Triplet = tuple[str, str, str]
@@ -56,18 +61,20 @@ class EdgeList(ABC):
 
     Attributes:
         name: what messages call it. count: E.
+        weights_name: what messages call the edges' weights; empty: they have none.
     """
 
     name: str
     count: int
+    weights_name: str = ""
 
     @abstractmethod
-    def pieces(self, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Sources and destinations, integers [at most ``rows``] each, of any value."""
+    def pieces(self, rows: int) -> Iterator[EdgePiece]:
+        """Sources and destinations, integers [at most ``rows``] each, of any value, and weights where there are some."""
 
     def place(self, position: int) -> str:
         """What an edge's place is called, for messages."""
-        return f"edge {position} (counted from 0)"
+        return edge_place(position)
 
     @abstractmethod
     def digest(self) -> str:
@@ -105,11 +112,52 @@ class EdgeArrays(EdgeList):
                             allowed="[2, number of edges]", hint=hint)  # fmt: skip
         return cls(given.name, given.row(0), given.row(1))
 
-    def pieces(self, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        yield from zip(self.sources.pieces(rows), self.destinations.pieces(rows), strict=True)
+    def pieces(self, rows: int) -> Iterator[EdgePiece]:
+        for pair in zip(self.sources.pieces(rows), self.destinations.pieces(rows), strict=True):
+            yield *pair, None
 
     def digest(self) -> str:
         return self.sources.digest() + self.destinations.digest()
+
+
+class WeightedEdges(EdgeList):
+    """Edges whose weights are an array of their own, [E] or [E, 1].
+
+    Raises:
+        DataError: it has another shape; or the edges have weights already.
+    """
+
+    def __init__(self, edges: EdgeList, weights: GivenArray) -> None:
+        self.edges, self.weights = edges, weights
+        self.name, self.count, self.weights_name = edges.name, edges.count, weights.name
+        if edges.weights_name:
+            both = f"{edges.weights_name} and {weights.name}"
+            raise DataError(f"{both} both say what the edges' weights are.", hint="leave one out")
+        if len(weights.shape) > 1 and weights.shape[1:] != (1,):
+            raise DataError(
+                f"{weights.name} must hold one number for each edge.", given=f"shape {list(weights.shape)}",
+                allowed=f"[{self.count}]", hint="give one of its columns, such as edge_weight[:, 0]",
+            )  # fmt: skip
+        if weights.shape[:1] != (self.count,):
+            raise DataError(
+                f"{weights.name} does not have a weight for each edge.",
+                given=f"{weights.shape[0] if weights.shape else 1} weights, {self.count} edges in {edges.name}",
+                allowed=f"[{self.count}], in the order of the edges",
+            )  # fmt: skip
+
+    def pieces(self, rows: int) -> Iterator[EdgePiece]:
+        given, waiting = self.weights.pieces(rows), np.zeros(0, self.weights.dtype)
+        for source, destination, _ in self.edges.pieces(rows):
+            while len(waiting) < len(source):
+                waiting = np.concatenate([waiting, next(given).reshape(-1)])
+            yield source, destination, waiting[: len(source)]
+            waiting = waiting[len(source) :]
+
+    def place(self, position: int) -> str:
+        return self.edges.place(position)
+
+    def digest(self) -> str:
+        return self.edges.digest() + self.weights.digest()
 
 
 @dataclass(frozen=True)
@@ -156,6 +204,11 @@ class OwnGraph:
         """Whether there is more than one type or relation."""
         return len(self.nodes) > 1 or len(self.edges) > 1
 
+    @property
+    def weighted(self) -> bool:
+        """Whether any edges have weights."""
+        return any(edges.weights_name for edges in self.edges.values())
+
     def digest(self) -> dict[str, Any]:
         """What decides the content, JSON-able."""
         nodes = {
@@ -169,11 +222,12 @@ Tree = Mapping[str, Any]
 """Name -> ``GivenArray``, ``EdgeList`` or whole number; of a typed graph a mapping from type or triplet to those."""
 
 
-def known_names(names: Mapping[str, str] | list[str], whole: str) -> dict[str, str]:
+def known_names(names: Mapping[str, str] | list[str], whole: str, without: Container[str] = ()) -> dict[str, str]:
     """Used name -> given name, for those that are known; a warning names the others.
 
     Args:
         names: as given; a mapping says for each what messages call it.
+        without: given names that mean nothing here.
 
     Raises:
         DataError: one that is nearly known, or two that mean the same.
@@ -181,17 +235,17 @@ def known_names(names: Mapping[str, str] | list[str], whole: str) -> dict[str, s
     called = names if isinstance(names, Mapping) else {name: f"'{name}'" for name in names}
     found: dict[str, str] = {}
     for name in called:
-        known = NAMES.get(name)
+        known = None if name in without else NAMES.get(name)
         if known is not None and known in found:
             raise DataError(
                 f"{whole} has {called[found[known]]} and {called[name]}, which mean the same.", hint="leave one out"
             )
         if known is not None:
             found[known] = name
-    unread = [name for name in called if name not in NAMES]
+    unread = [name for name in called if name not in NAMES or name in without]
     for name in unread:
         alike = difflib.get_close_matches(name, [one for one in NAMES if one[:1] == name[:1]], n=1, cutoff=_ALIKE)
-        if alike and NAMES[alike[0]] not in found:
+        if alike and name not in without and NAMES[alike[0]] not in found:
             raise DataError(f"{whole} has {called[name]}, which is not known.", allowed=alike, hint=f"name it {alike[0]}")
     if unread:
         logging.getLogger(__name__).warning(f"not read of {whole}: {', '.join(called[name] for name in unread)}")
@@ -212,8 +266,9 @@ def build_graph(name: str, whole: str, tree: Tree) -> OwnGraph:
             raise DataError(
                 f"{whole} has types in '{mixed}' and none in '{EDGES}'.", hint="edges by (source, relation, destination)"
             )
-        edges: dict[Triplet, EdgeList] = {("node", "edge", "node"): tree[EDGES]}
-        by_type: dict[str, dict[str, Any]] = {"node": {key: value for key, value in tree.items() if key != EDGES}}
+        only = tree[EDGES] if WEIGHTS not in tree else WeightedEdges(tree[EDGES], tree[WEIGHTS])
+        edges: dict[Triplet, EdgeList] = {("node", "edge", "node"): only}
+        by_type: dict[str, dict[str, Any]] = {"node": {key: value for key, value in tree.items() if key not in OF_EDGES}}
     else:
         edges = dict(sorted(tree[EDGES].items()))
         joined = {end for triplet in edges for end in (triplet[0], triplet[2])}
@@ -222,7 +277,11 @@ def build_graph(name: str, whole: str, tree: Tree) -> OwnGraph:
             if key == EDGES:
                 continue
             if not isinstance(values, Mapping):
-                raise DataError(f"{whole} has types, but '{key}' does not say of which.", hint=f"'{key}' by node type")
+                how = "(source, relation, destination)" if key == WEIGHTS else "node type"
+                raise DataError(f"{whole} has types, but '{key}' does not say of which.", hint=f"'{key}' by {how}")
+            if key == WEIGHTS:
+                edges |= _with_weights(edges, values, whole)
+                continue
             for node_type, value in values.items():
                 if node_type not in joined:
                     alike = difflib.get_close_matches(node_type, sorted(joined), n=1, cutoff=_ALIKE)
@@ -231,6 +290,19 @@ def build_graph(name: str, whole: str, tree: Tree) -> OwnGraph:
                 by_type.setdefault(node_type, {})[key] = value
     nodes = {one: _nodes(one, by_type[one], edges, whole) for one in sorted(by_type)}
     return OwnGraph(name, whole, nodes, edges)
+
+
+def _with_weights(
+    edges: Mapping[Triplet, EdgeList], given: Mapping[Triplet, GivenArray], whole: str
+) -> dict[Triplet, EdgeList]:  # fmt: skip
+    """The relations that get weights, with them."""
+    for triplet in given:
+        if triplet not in edges:
+            raise DataError(
+                f"{whole} has edge weights of a relation that has no edges.", given=" ".join(triplet),
+                allowed=[" ".join(one) for one in edges],
+            )  # fmt: skip
+    return {triplet: WeightedEdges(edges[triplet], weights) for triplet, weights in given.items()}
 
 
 def _nodes(node_type: str, found: Mapping[str, Any], edges: Mapping[Triplet, EdgeList], whole: str) -> Nodes:
@@ -272,7 +344,7 @@ def _nodes(node_type: str, found: Mapping[str, Any], edges: Mapping[Triplet, Edg
 
 def _largest(triplet: Triplet, edges: EdgeList, node_type: str) -> int:
     largest = -1
-    for source, destination in edges.pieces(1 << 20):
+    for source, destination, _ in edges.pieces(1 << 20):
         for end, column in ((triplet[0], source), (triplet[2], destination)):
             if end == node_type and len(column):
                 largest = max(largest, int(column.max()))

@@ -16,15 +16,20 @@ from scipy import sparse
 
 from sargnn.data.own.given import GivenArray, PlainArray, as_array, given
 from sargnn.data.own.graph import (
+    ALIASES,
     COUNT,
     EDGES,
     FEATURES,
     LABELS,
     MASKS,
     NUMBERS,
+    OF_EDGES,
+    WEIGHTS,
     EdgeArrays,
+    EdgeList,
     OwnGraph,
     Tree,
+    WeightedEdges,
     build_graph,
     known_names,
 )
@@ -97,10 +102,10 @@ def _leaf(used: str, called: str, value: Any) -> Any:
         return int(value)
     if used == EDGES:
         return _edges(called, value)
-    return given(called, value)
+    return given(called, value, "edge" if used == WEIGHTS else "node")
 
 
-def _edges(called: str, value: Any) -> EdgeArrays:
+def _edges(called: str, value: Any) -> EdgeList:
     if sparse.issparse(value):
         return _from_matrix(called, value)
     if (
@@ -111,8 +116,9 @@ def _edges(called: str, value: Any) -> EdgeArrays:
         ends = [given(f"{called}, {what}", one) for what, one in zip(("sources", "destinations"), value, strict=True)]
         return EdgeArrays(called, *(_whole_if_empty(one) for one in ends))
     if hasattr(value, "coo") and hasattr(value, "sparse_sizes"):  # PyG's SparseTensor, transposed: rows are destinations
-        destinations, sources, _ = value.coo()
-        return EdgeArrays(called, given(called, sources), given(called, destinations))
+        destinations, sources, values = value.coo()
+        edges = EdgeArrays(called, given(called, sources), given(called, destinations))
+        return edges if values is None else WeightedEdges(edges, given(f"the values of {called}", values, "edge"))
     return EdgeArrays.of_index(given(called, value))
 
 
@@ -121,14 +127,15 @@ def _whole_if_empty(array: GivenArray) -> GivenArray:
     return array if array.shape[0] else PlainArray(array.name, np.zeros(0, np.int64))
 
 
-def _from_matrix(called: str, matrix: Any) -> EdgeArrays:
+def _from_matrix(called: str, matrix: Any) -> EdgeList:
+    """A matrix with another value than 1 has weights."""
     if matrix.shape[0] != matrix.shape[1]:
         raise DataError(f"{called} is no adjacency matrix: it is not square.", given=f"shape {list(matrix.shape)}")
     entries = sparse.coo_array(matrix)
     stored = entries.data != 0
-    if (entries.data[stored] != 1).any():
-        _leave_out(f"the values of {called}: edges have no weights")
-    return EdgeArrays(called, PlainArray(called, entries.row[stored]), PlainArray(called, entries.col[stored]))
+    values = entries.data[stored]
+    edges = EdgeArrays(called, PlainArray(called, entries.row[stored]), PlainArray(called, entries.col[stored]))
+    return WeightedEdges(edges, given(f"the values of {called}", values, "edge")) if (values != 1).any() else edges
 
 
 def _leave_out(what: str) -> None:
@@ -161,7 +168,7 @@ def _from_mapping(mapping: Mapping[Any, Any], whole: str) -> dict[str, Any]:
 
 
 def _type_key(used: str, called: str, key: Any) -> Any:
-    if used == EDGES:
+    if used in OF_EDGES:
         if not (isinstance(key, tuple) and len(key) == 3 and all(isinstance(one, str) for one in key)):
             allowed = "('author', 'writes', 'paper')"
             raise DataError(
@@ -175,7 +182,7 @@ def _type_key(used: str, called: str, key: Any) -> Any:
 def _collect(tree: dict[str, Any], node_type: str, data: Mapping[str, Any], called: Callable[[str], str], whole: str) -> None:
     """Add one type's arrays to a tree by types."""
     names = {str(name): called(str(name)) for name in data}
-    for used, name in known_names(names, whole).items():
+    for used, name in known_names(names, whole, without=ALIASES[WEIGHTS]).items():
         if used not in (EDGES, COUNT) and data[name] is not None:
             tree.setdefault(used, {})[node_type] = _leaf(used, names[name], data[name])
 
@@ -196,9 +203,13 @@ def _from_dgl(graph: Any, whole: str) -> Tree:
     tree: dict[str, Any] = {EDGES: {}, COUNT: {one: int(graph.num_nodes(one)) for one in graph.ntypes}}
     single = len(graph.ntypes) == 1
     for triplet in graph.canonical_etypes:
-        if len(graph.edges[triplet].data):
-            _leave_out(f"data of the edges {triplet}: {', '.join(graph.edges[triplet].data)}")
-        called = "the graph's edges" if len(graph.canonical_etypes) == 1 else f"the edges {triplet}"
+        several, data = len(graph.canonical_etypes) > 1, dict(graph.edges[triplet].data)
+        prefix = f"edges[{tuple(triplet)}].data" if several else "edata"
+        found = {str(name): f"{prefix}['{name}']" for name in data}
+        weights = _weights_among(found, data, whole)
+        if weights is not None:
+            tree.setdefault(WEIGHTS, {})[tuple(triplet)] = weights
+        called = f"the edges {triplet}" if several else "the graph's edges"
         sources, destinations = graph.edges(etype=triplet)
         tree[EDGES][tuple(triplet)] = EdgeArrays(called, given(called, sources), given(called, destinations))
     for one in graph.ntypes:
@@ -207,13 +218,32 @@ def _from_dgl(graph: Any, whole: str) -> Tree:
     return _flat_if_single(tree)
 
 
+def _weights_among(names: Mapping[str, str], data: Mapping[str, Any], whole: str) -> GivenArray | None:
+    """Edge data that are weights, if there are any; the others are left out.
+
+    Args:
+        names: of the data, with what messages call each.
+
+    Raises:
+        DataError: several are.
+    """
+    found = [name for name in names if name in ALIASES[WEIGHTS]]
+    if len(found) > 1:
+        both = " and ".join(names[name] for name in found)
+        raise DataError(f"{whole} has {both}, which mean the same.", hint="leave one out")
+    others = [names[name] for name in names if name not in found]
+    if others:
+        _leave_out(f"edge data {', '.join(others)}")
+    return given(names[found[0]], data[found[0]], "edge") if found else None
+
+
 def _from_pyg(data: Any, whole: str) -> Tree:
     values = {str(key): data[key] for key in _keys(data)}
     if EDGES not in values and values.get("adj_t") is not None:
         values[EDGES] = values["adj_t"]
     names = {name: f"data.{name}" for name in values}
     tree: dict[str, Any] = {}
-    for used, name in known_names(names, whole).items():
+    for used, name in known_names(names, whole, without=("weight", "w")).items():
         if values[name] is not None:
             tree[used] = _leaf(used, names[name], values[name])
     if EDGES not in tree:
@@ -231,6 +261,9 @@ def _from_hetero(data: Any, whole: str) -> Tree:
         if value is None:
             raise DataError(f"{whole} has no edges of the type {triplet}.", hint=f"data{list(triplet)}.edge_index, [2, E]")
         tree[EDGES][tuple(triplet)] = _edges(f"data{list(triplet)}.edge_index", value)
+        if store.get("edge_weight") is not None:
+            weights = given(f"data{list(triplet)}.edge_weight", store["edge_weight"], "edge")
+            tree.setdefault(WEIGHTS, {})[tuple(triplet)] = weights
     for one in data.node_types:
         store = data[one]
         values = {str(key): store[key] for key in store}
@@ -250,17 +283,22 @@ def _keys(data: Any) -> list[str]:
 def _from_networkx(graph: Any, whole: str) -> Tree:
     numbers = {node: number for number, node in enumerate(graph.nodes)}
     pairs = np.array([(numbers[a], numbers[b]) for a, b in graph.edges()], np.int64).reshape(-1, 2)
-    if not graph.is_directed():  # an edge goes both ways; a loop once
-        pairs = np.concatenate([pairs, pairs[pairs[:, 0] != pairs[:, 1]][:, ::-1]])
+    both = pairs[:, 0] != pairs[:, 1] if not graph.is_directed() else np.zeros(len(pairs), bool)
+    pairs = np.concatenate([pairs, pairs[both][:, ::-1]])  # an edge without direction goes both ways; a loop once
     called = "the graph's edges"
-    if any(data for _, _, data in graph.edges(data=True)):
-        _leave_out("data of the graph's edges")
     tree: dict[str, Any] = {
         COUNT: len(numbers),
         EDGES: EdgeArrays(called, PlainArray(called, pairs[:, 0]), PlainArray(called, pairs[:, 1])),
     }
+    names = {str(name): f"the edge attribute '{name}'" for _, _, data in graph.edges(data=True) for name in data}
+    if names.pop("weight", None) is not None:  # NetworkX takes an edge without one for 1
+        weights = given("the edge attribute 'weight'", [one for *_, one in graph.edges(data="weight", default=1)], "edge")
+        array = weights.whole()
+        tree[WEIGHTS] = PlainArray(weights.name, np.concatenate([array, array[both]]) if len(array) == len(both) else array)
+    if names:
+        _leave_out(", ".join(names.values()))
     attributes = {str(name): f"the node attribute '{name}'" for _, data in graph.nodes(data=True) for name in data}
-    for used, name in known_names(attributes, whole).items():
+    for used, name in known_names(attributes, whole, without=ALIASES[WEIGHTS]).items():
         if used not in (EDGES, COUNT):
             tree[used] = given(attributes[name], _attribute(graph, used, name, attributes[name]))
     return tree

@@ -25,6 +25,7 @@ from sargnn.data.own.targets import check_fractions, draw_split, labelled_type, 
 from sargnn.data.schema import SPLITS, Relation
 from sargnn.data.streamed import StreamedReader
 from sargnn.data.typed import Edges, homogenize, typed_dataset
+from sargnn.data.weights import EdgePiece, WeightCheck
 from sargnn.errors import DataError
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def own_reader(graph: OwnGraph, config: OwnGraphConfig, content: Any, origin: st
             "homogenize": config.homogenize,
             "split": [config.split, config.split_seed] if config.split is not None else None,
             "task": config.task,
+            **({"edge_weights": True} if graph.weighted else {}),
         }
         return (_Typed if graph.typed else _Homogeneous)(graph, config, identity, origin)
 
@@ -133,6 +135,7 @@ class _Homogeneous(StreamedReader):
         ((_, nodes),) = graph.nodes.items()
         ((_, self._edges),) = graph.edges.items()
         self.num_nodes, self.num_rows = nodes.count, self._edges.count
+        self.weighted = bool(self._edges.weights_name)
         self.add_inverse_edges, self.normalize_features = config.add_inverse_edges, config.normalize_features
         self._features, self._targets = nodes.features, _Targets(graph, config)
 
@@ -143,8 +146,14 @@ class _Homogeneous(StreamedReader):
         with blame(self._origin):
             super().write(path, buffer_bytes)
 
-    def edges(self, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def edges(self, rows: int) -> Iterator[EdgePiece]:
         yield from checked_edges(self._edges, rows, self.num_nodes, self.num_nodes)
+
+    def weights_source(self) -> str:
+        return self._edges.weights_name
+
+    def edge_place(self, position: int) -> str:
+        return self._edges.place(position)
 
     @property
     def num_features(self) -> int:
@@ -216,9 +225,15 @@ class _Typed(InMemoryReader):
         counts = self.graph.nodes[source].count, self.graph.nodes[destination].count
         pieces = list(checked_edges(edges, _PIECE_NUMBERS, *counts))
         sources, destinations = (
-            np.concatenate([np.zeros(0, np.int64), *(piece[end].astype(np.int64) for piece in pieces)]) for end in (0, 1)
+            np.concatenate([np.zeros(0, np.int64), *(ends.astype(np.int64) for ends in column)])
+            for column in ([piece[0] for piece in pieces], [piece[1] for piece in pieces])
         )
-        return Edges(Relation(node_types.index(source), name, node_types.index(destination)), sources, destinations)
+        check, weights = WeightCheck(edges.weights_name, edges.place), None
+        if edges.weights_name:
+            found = [check.to_float32(weights) for _, _, weights in pieces if weights is not None]
+            weights = np.concatenate([np.zeros(0, np.float32), *found])
+        ends = Relation(node_types.index(source), name, node_types.index(destination))
+        return Edges(ends, sources, destinations, weights)
 
     def _table(self, nodes: Nodes) -> np.ndarray:
         """float32 [N, F]."""
@@ -246,11 +261,11 @@ def _width(features: GivenArray | None) -> int:
     return features.shape[1] if len(features.shape) == 2 else 1
 
 
-def checked_edges(edges: EdgeList, rows: int, sources: int, destinations: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def checked_edges(edges: EdgeList, rows: int, sources: int, destinations: int) -> Iterator[EdgePiece]:
     """The pieces of an edge list between so many sources and destinations. Raises ``DataError`` naming the edge."""
     first = 0
-    for pair in edges.pieces(rows):
-        for what, column, count in (("source", pair[0], sources), ("destination", pair[1], destinations)):
+    for piece in edges.pieces(rows):
+        for what, column, count in (("source", piece[0], sources), ("destination", piece[1], destinations)):
             if not len(column) or (column.min() >= 0 and column.max() < count):
                 continue
             row = int(((column < 0) | (column >= count)).argmax())
@@ -259,5 +274,5 @@ def checked_edges(edges: EdgeList, rows: int, sources: int, destinations: int) -
                 f"{edges.name} names a {what} that does not exist, in {edges.place(first + row)}.", given=column[row],
                 allowed=f"0 to {count - 1}; there are {count} nodes", hint=hint,
             )  # fmt: skip
-        yield pair
-        first += len(pair[0])
+        yield piece
+        first += len(piece[0])

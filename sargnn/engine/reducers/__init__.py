@@ -4,6 +4,7 @@ REDUCERS = {
     "sum": "sargnn.engine.reducers.sum:Sum",
     "mean": "sargnn.engine.reducers.mean:Mean",
     "max": "sargnn.engine.reducers.max:Max",
+    "lstm": "sargnn.engine.reducers.lstm:Lstm",
     "gat": "sargnn.engine.reducers.gat:Gat",
     "rgcn": "sargnn.engine.reducers.rgcn:Rgcn",
     "relation_sum": "sargnn.engine.reducers.relation_sum:RelationSum",

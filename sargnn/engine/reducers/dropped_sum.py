@@ -19,7 +19,7 @@ from sargnn.shards.plan import LayerPlan, Shard
 
 
 class DroppedSum(Reducer[WeightedSumOperation, SumState, SumState]):
-    """``out_i = sum of r_ji w_ji z_j over edges j -> i``, r = 0 or 1 / (1 - p), w the weights, if any.
+    """``out_i = sum of r_ji w_ji z_j over edges j -> i``, r = 0 with probability p, else 1 / (1 - p), w the edge weights, or 1.
 
     Backward: ``d z_j = sum of r_ji w_ji g_i over edges j -> i``, r drawn again (case 1).
     Saves nothing. Memory beside input and output: a few numbers for each edge of one block.

@@ -68,10 +68,15 @@ def symmetric_sum(
         reducer: a sum of other messages; ``Sum(weighted=True)`` if not given.
         reuse: ``rows`` are of no further use to the caller, who lets them be scaled in place.
     """
-    source_scale = _scale(plan.out_degrees, plan.out_weights, rows)
-    messages = rows.mul_(source_scale) if reuse else rows * source_scale
+    key = f"symmetric {rows.dtype}"
+    if key not in plan.kept:  # autograd would hold scales of each call
+        plan.kept[key] = (
+            _scale(plan.out_degrees, plan.out_weights, rows), _scale(plan.in_degrees, plan.in_weights, rows)
+        )  # fmt: skip
+    of_sources, of_destinations = plan.kept[key]
+    messages = rows.mul_(of_sources) if reuse else rows * of_sources
     (out,) = engine.aggregate(plan, reducer or Sum(weighted=True), (messages,))
-    scaled: Tensor = out.mul_(_scale(plan.in_degrees, plan.in_weights, rows))
+    scaled: Tensor = out.mul_(of_destinations)
     return scaled
 
 

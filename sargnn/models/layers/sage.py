@@ -1,9 +1,10 @@
 """GraphSage (Hamilton et al., 2017).
 
     h'_i = W_self h_i + W_neigh agg(h_j over edges j -> i) + b
+    agg    mean, max, sum; pool: max of relu(W_pool h_j + b_pool); lstm: the last state of an LSTM over the h_j
 
 Of a graph with edge weights w_e, sum is the sum of w_e h_j and mean that divided by the sum of w_e.
-Initialised as DGL's ``SAGEConv``: Glorot uniform with ReLU's gain, the bias as PyTorch's linear layer.
+Initialised as DGL's ``SAGEConv``: Glorot uniform with ReLU's gain, the bias as PyTorch's linear layer, an LSTM as PyTorch's.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from sargnn.engine.aggregate import Engine
 from sargnn.engine.operators.base import RowMap
 from sargnn.engine.reducers import REDUCERS
 from sargnn.engine.reducers.base import Reducer
+from sargnn.engine.reducers.lstm import Lstm
 from sargnn.models.inputs import Features, GraphShape
-from sargnn.models.sage import WEIGHTED_AGGREGATORS, Sage
+from sargnn.models.sage import WEIGHTED_AGGREGATORS, Sage, lstm_refusal
 from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
 from sargnn.resolve import resolve
+from sargnn.rng import Draw, Purpose
 from sargnn.shards.plan import LayerPlan
 
 
@@ -26,7 +29,7 @@ class SageLayer(GraphLayer):
 
     Args:
         spec: its place in the stack.
-        aggregator: a key of ``REDUCERS`` (``mean``, ``max`` or ``sum``), or the target of a reducer outside the package.
+        aggregator: a key of ``REDUCERS``, or the target of a reducer outside the package.
     """
 
     reads_blocks = True
@@ -55,14 +58,58 @@ class SageLayer(GraphLayer):
             return out
         x, again = x.fork(engine)
         own = engine.operators.linear(again.self_rows(plan), self.self.weight, self.self.bias)
-        gathered = self.gathered(engine, plan, x, lambda rows: engine.aggregate(plan, self.reducer, (rows,))[0])
-        return engine.operators.linear(gathered, self.neigh.weight, None, onto=own)
+        return engine.operators.linear(self.neighbours(engine, plan, x), self.neigh.weight, None, onto=own)
+
+    def neighbours(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> list[Tensor]:
+        """agg(h_j), [M, in_width] in blocks of columns."""
+        return self.gathered(engine, plan, x, lambda rows: engine.aggregate(plan, self.reducer, (rows,))[0])
+
+
+class PoolLayer(SageLayer):
+    """One GraphSage layer with the aggregator ``pool``. What travels is mapped and activated, so its gradient is wanted."""
+
+    def __init__(self, spec: LayerSpec) -> None:
+        super().__init__(spec, aggregator="max")
+        self.pool = nn.Linear(self.in_width, self.in_width)
+        nn.init.xavier_uniform_(self.pool.weight, gain=nn.init.calculate_gain("relu"))
+
+    @property
+    def exchanged_needs_grad(self) -> bool:
+        return True
+
+    def neighbours(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> list[Tensor]:
+        h = engine.operators.linear(x.blocks, self.pool.weight, self.pool.bias)
+        h = engine.operators.norm_act_drop(h, None, "relu", plan.node_ids, None, plan.row_bounds)
+        return list(engine.aggregate(plan, self.reducer, (h,)))
+
+
+class LstmLayer(SageLayer):
+    """One GraphSage layer with the aggregator ``lstm``, for modes that hold all rows of a node's neighbours.
+
+    The order of a node's neighbours is drawn by their original ids, anew for each layer and epoch; in evaluation it is always
+    that of epoch 0.
+    """
+
+    def __init__(self, spec: LayerSpec) -> None:
+        super().__init__(spec, aggregator="lstm")
+        self.index = spec.index
+        self.lstm = nn.LSTM(self.in_width, self.in_width)
+
+    def prepare(self, engine: Engine, plan: LayerPlan) -> None:
+        if plan.merged is None and plan.world > 1:  # a mode from outside the package, which the settings do not know
+            raise lstm_refusal(engine.mode.name)
+
+    def neighbours(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> list[Tensor]:
+        draw = Draw(engine.seed, engine.epoch if self.training else 0, Purpose.NEIGHBOURS, self.index, 0.0)
+        return list(engine.aggregate(plan, Lstm(draw), (x.joined(),), (), tuple(self.lstm.all_weights[0])))
 
 
 def build(config: Sage, shape: GraphShape) -> Stack:
     """The model that ``config`` describes."""
 
     def layer(spec: LayerSpec) -> SageLayer:
-        return SageLayer(spec, aggregator=config.aggregator)
+        if config.aggregator == "pool":
+            return PoolLayer(spec)
+        return LstmLayer(spec) if config.aggregator == "lstm" else SageLayer(spec, aggregator=config.aggregator)
 
     return build_stack(config, Features(shape, config.name), shape, layer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from scipy import sparse
 
 from sargnn.data.dataset import SPLITS, Dataset
 
+OF_EDGES = ("edge_index", "edge_weight")
 MASKS = {"train_mask": "train", "val_mask": "valid", "test_mask": "test"}
 Arrays = dict[str, Any]
 
@@ -22,8 +24,10 @@ def arrays_of(dataset: Dataset) -> Arrays:
     destination = np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr))
     order = np.random.default_rng(1).permutation(dataset.num_edges)
     edges = np.stack([np.asarray(dataset.indices, np.int64), destination])[:, order]
+    weights = {} if dataset.edge_weight is None else {"edge_weight": dataset.edge_weight[order]}
     return {
         "edge_index": edges,
+        **weights,
         "x": np.asarray(dataset.features[0]),
         "y": np.asarray(dataset.labels),
         **{name: np.asarray(dataset.split) == SPLITS[split] for name, split in MASKS.items()},
@@ -35,16 +39,21 @@ def typed_arrays_of(dataset: Dataset) -> Arrays:
     schema = dataset.schema
     destination = np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr))
     assert dataset.relation is not None
-    edges = {}
+    edges: dict[Any, Any] = {}
+    weights: dict[Any, Any] = {}
     for number, (source, name, end) in enumerate(schema.relations):
         own = dataset.relation == number
         pair = np.asarray(dataset.indices)[own] - schema.offsets[source], destination[own] - schema.offsets[end]
-        edges[schema.node_types[source], name, schema.node_types[end]] = np.stack(pair).astype(np.int64)
+        triplet = schema.node_types[source], name, schema.node_types[end]
+        edges[triplet] = np.stack(pair).astype(np.int64)
+        if dataset.edge_weight is not None:
+            weights[triplet] = dataset.edge_weight[own]
     labelled = int(schema.types_of(np.flatnonzero(np.asarray(dataset.split))[:1])[0])
     own_nodes = slice(*schema.offsets[labelled : labelled + 2])
     labelled_name = schema.node_types[labelled]
     return {
         "edge_index": edges,
+        **({"edge_weight": weights} if weights else {}),
         "x": {t: rows for t, rows in zip(schema.node_types, dataset.features, strict=True) if rows.shape[1]},
         "num_nodes": {t: schema.count(k) for k, t in enumerate(schema.node_types)},
         "y": {labelled_name: dataset.labels[own_nodes]},
@@ -64,9 +73,16 @@ def save_arrays(folder: Path, arrays: Arrays) -> Path:
 
 
 def write_csv(
-    folder: Path, arrays: Arrays, *, header: str = "", separator: str = ",", quote: str = "", more: str = ""
+    folder: Path, arrays: Arrays, *, header: str = "", separator: str = ",", quote: str = "", more: str = "",
+    weight: str = "",
 ) -> Path:  # fmt: skip
-    save_arrays(folder, {name: value for name, value in arrays.items() if name != "edge_index"})
+    """Weights as a file of their own, or as a third column called ``weight``."""
+    save_arrays(folder, {name: value for name, value in arrays.items() if name not in ("edge_index", weight and "edge_weight")})
+    if weight:
+        table = zip(*arrays["edge_index"].tolist(), arrays["edge_weight"].tolist(), strict=True)
+        lines = [["source", "target", weight], *table]
+        (folder / "edges.csv").write_text("".join(separator.join(map(str, one)) + "\n" for one in lines))
+        return folder
     rows = "".join(f"{quote}{a}{separator}{b}{quote}{more}\n" for a, b in arrays["edge_index"].T.tolist())
     (folder / "edges.csv").write_text(header + rows, encoding="utf-8")
     return folder
@@ -78,7 +94,7 @@ def write_parquet(folder: Path, arrays: Arrays) -> Path:
 
     save_arrays(folder, {name: value for name, value in arrays.items() if name != "edge_index"})
     source, destination = arrays["edge_index"]
-    columns = {"weight": np.ones(len(source)), "dst": destination.astype(np.int32), "src": source.astype(np.int32)}
+    columns = {"year": np.ones(len(source)), "dst": destination.astype(np.int32), "src": source.astype(np.int32)}
     parquet.write_table(table(columns), folder / "edges.parquet", row_group_size=100)
     return folder
 
@@ -102,7 +118,9 @@ def as_dgl(arrays: Arrays) -> Any:
     source, destination = map(torch.from_numpy, arrays["edge_index"])
     graph = dgl.graph((source, destination), num_nodes=len(arrays["x"]))
     names = {"x": "feat", "y": "label"}
-    graph.ndata.update({names.get(k, k): torch.from_numpy(v) for k, v in arrays.items() if k != "edge_index"})
+    graph.ndata.update({names.get(k, k): torch.from_numpy(v) for k, v in arrays.items() if k not in OF_EDGES})
+    if "edge_weight" in arrays:
+        graph.edata["w"] = torch.from_numpy(arrays["edge_weight"])[:, None]
     return graph
 
 
@@ -112,6 +130,8 @@ def as_typed_dgl(arrays: Arrays) -> Any:
 
     edges = {triplet: tuple(map(torch.from_numpy, pair)) for triplet, pair in arrays["edge_index"].items()}
     graph = dgl.heterograph(edges, num_nodes_dict=arrays["num_nodes"])
+    for triplet, value in arrays.get("edge_weight", {}).items():
+        graph.edges[triplet].data["weight"] = torch.from_numpy(value)
     for key, name in (("x", "feat"), ("y", "label"), *((mask, mask) for mask in MASKS)):
         for node_type, value in arrays[key].items():
             graph.nodes[node_type].data[name] = torch.from_numpy(np.array(value))
@@ -136,6 +156,8 @@ def as_hetero(arrays: Arrays) -> Any:
         data[node_type].num_nodes = count
     for triplet, pair in arrays["edge_index"].items():
         data[triplet].edge_index = torch.from_numpy(pair)
+        if "edge_weight" in arrays:
+            data[triplet].edge_weight = torch.from_numpy(arrays["edge_weight"][triplet])
     for key in ("x", "y", *MASKS):
         for node_type, value in arrays[key].items():
             data[node_type][key] = torch.from_numpy(np.array(value))
@@ -146,9 +168,12 @@ def as_networkx(arrays: Arrays) -> Any:
     import networkx
 
     graph = networkx.MultiDiGraph()
-    nodes = {name: value for name, value in arrays.items() if name != "edge_index"}
+    nodes = {name: value for name, value in arrays.items() if name not in OF_EDGES}
     graph.add_nodes_from((f"node {i}", {name: value[i] for name, value in nodes.items()}) for i in range(len(arrays["x"])))
-    graph.add_edges_from((f"node {a}", f"node {b}") for a, b in arrays["edge_index"].T.tolist())
+    weights: Any = [{"weight": one} for one in arrays.get("edge_weight", np.zeros(0)).tolist()] or repeat({})
+    graph.add_edges_from(
+        (f"node {a}", f"node {b}", w) for (a, b), w in zip(arrays["edge_index"].T.tolist(), weights, strict=False)
+    )
     return graph
 
 
@@ -156,8 +181,9 @@ def as_matrix(arrays: Arrays) -> Any:
     """A SciPy matrix, which holds parallel edges as entries of their own, and the nodes' arrays."""
     source, destination = arrays["edge_index"]
     count = len(arrays["x"])
-    matrix = sparse.coo_matrix((np.ones(len(source)), (source, destination)), shape=(count, count))
-    others = {name: value for name, value in arrays.items() if name != "edge_index"}
+    values = arrays.get("edge_weight", np.ones(len(source)))
+    matrix = sparse.coo_matrix((values, (source, destination)), shape=(count, count))
+    others = {name: value for name, value in arrays.items() if name not in OF_EDGES}
     return matrix, others | {"x": sparse.csr_matrix(others["x"])}
 
 

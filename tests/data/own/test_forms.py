@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from sargnn.data.own.folder import arrays_reader
 from sargnn.data.own.function import object_reader
 from sargnn.data.settings import ArraysConfig, OgbDirConfig, PythonConfig
 from tests.data.own import given
-from tests.graphs import nasty_graph, typed_graph
+from tests.graphs import nasty_graph, typed_graph, with_weights
 
 OWN: dict[str, Any] = {
     "add_inverse_edges": False, "normalize_features": False, "homogenize": False, "split": None, "split_seed": 0,
@@ -39,12 +40,18 @@ def hash_of(reader: Any, tmp_path: Path, buffer_bytes: int = 256 * 10**6) -> str
     return open_dataset(path, verify=True).content_hash
 
 
-@pytest.fixture(scope="module")
-def graph() -> Dataset:
-    """With a label for every node of the split, and none for some others."""
+@pytest.fixture(scope="module", params=[False, True], ids=["plain", "weighted"])
+def graph(request: pytest.FixtureRequest) -> Dataset:
+    """With a label for every node of the split, and none for some others; parallel edges have one weight."""
+    return labelled(weighted=request.param)
+
+
+def labelled(*, weighted: bool) -> Dataset:
     nasty = nasty_graph()
     labels = np.where(nasty.split == 0, -1, nasty.labels)
-    return dataclasses.replace(nasty, labels=labels)
+    destination = np.repeat(np.arange(nasty.num_nodes), np.diff(nasty.indptr))
+    weights = ((nasty.indices * 31 + destination * 7) % 23 - 3.5).astype(np.float32) / 10
+    return dataclasses.replace(nasty, labels=labels, edge_weight=weights if weighted else None)
 
 
 @pytest.fixture
@@ -66,7 +73,7 @@ FOLDERS: dict[str, Callable[[Path, Any], Path]] = {
     "csv": given.write_csv,
     "csv of a spreadsheet": lambda folder, arrays: given.write_csv(folder, arrays, header="\ufeff", separator='","', quote='"'),
     "csv with blanks": lambda folder, arrays: given.write_csv(folder, arrays, header="\n", separator="  "),
-    "csv with weights": lambda folder, arrays: given.write_csv(folder, arrays, more=",0.5"),
+    "csv with a third column": lambda folder, arrays: given.write_csv(folder, arrays, more=",0.5"),
     "csv with a header": lambda folder, arrays: given.write_csv(folder, arrays, header="source;target\n", separator=";"),
     "parquet": given.write_parquet,
     "npz": lambda folder, arrays: given.write_npz(folder, arrays, np.savez),
@@ -77,8 +84,13 @@ OBJECTS: dict[str, Callable[[Any], Any]] = {
     "other names": lambda arrays: (
         {"edges": tuple(arrays["edge_index"]), "feat": arrays["x"], "label": arrays["y"]}
         | {name: value for name, value in arrays.items() if name in given.MASKS}
+        | ({"edge_weights": arrays["edge_weight"]} if "edge_weight" in arrays else {})
     ),
     "lists": given.as_lists,
+    "fp64 and short names": lambda arrays: (
+        ({"w": arrays["edge_weight"].astype(np.float64)[:, None]} if "edge_weight" in arrays else {})
+        | {name: value for name, value in arrays.items() if name != "edge_weight"}
+    ),
     "DGLGraph": given.as_dgl,
     "Data": given.as_pyg,
     "networkx": given.as_networkx,
@@ -110,19 +122,77 @@ def test_ogbs_layout(graph: Dataset, wanted: str, tmp_path: Path) -> None:
     assert hash_of(ogb_dir(config), tmp_path) == wanted
 
 
+def test_a_column_of_weights(tmp_path: Path) -> None:
+    graph = labelled(weighted=True)
+    write_dataset(tmp_path / "wanted", graph, {})
+    wanted = open_dataset(tmp_path / "wanted", verify=True).content_hash
+    arrays = given.arrays_of(graph)
+    assert hash_of_folder(tmp_path, given.write_csv(tmp_path / "given", arrays, weight="Weight", separator="\t")) == wanted
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+
+    shutil.rmtree(tmp_path / "own-store")
+    (tmp_path / "given" / "edges.csv").unlink()
+    columns = {"w": arrays["edge_weight"], "dst": arrays["edge_index"][1], "src": arrays["edge_index"][0]}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "given" / "edges.parquet", row_group_size=100)
+    assert hash_of_folder(tmp_path, tmp_path / "given", buffer_bytes=20_000) == wanted
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, bool])
+def test_weights_of_whole_numbers_and_flags(kind: Any, tmp_path: Path) -> None:
+    arrays = given.arrays_of(labelled(weighted=True))
+    weights = (np.arange(len(arrays["edge_weight"])) % 3).astype(kind)
+    wanted = hash_of_object(tmp_path / "numbers", arrays | {"edge_weight": weights.astype(np.float32)})
+    assert hash_of_object(tmp_path / "others", arrays | {"edge_weight": weights}) == wanted
+
+
+def test_values_of_a_sparse_tensor(tmp_path: Path) -> None:
+    """PyG's, transposed, where its class is not installed: what is asked of it."""
+    graph = labelled(weighted=True)
+    write_dataset(tmp_path / "wanted", graph, {})
+    arrays = given.arrays_of(graph)
+
+    class Sparse:
+        sparse_sizes = len
+
+        def coo(self) -> Any:
+            return arrays["edge_index"][1], arrays["edge_index"][0], arrays["edge_weight"]
+
+    others = {name: value for name, value in arrays.items() if name not in given.OF_EDGES}
+    found = hash_of_object(tmp_path, others | {"edge_index": Sparse()})
+    assert found == open_dataset(tmp_path / "wanted", verify=True).content_hash
+
+
+def test_weights_of_some_relations(tmp_path: Path) -> None:
+    """The edges of the others have weight 1."""
+    arrays = given.typed_arrays_of(typed_graph())
+    chosen = ("author", "writes", "paper")
+    weights = {chosen: np.linspace(0.1, 2, arrays["edge_index"][chosen].shape[1])}
+    hash_of_object(tmp_path, arrays | {"edge_weight": weights})
+    found = open_dataset(tmp_path / "own-store", verify=True)
+    assert found.edge_weight is not None and found.relation is not None
+    number = [one.name for one in found.schema.relations].index("writes")
+    own = np.asarray(found.relation) == number
+    assert (found.edge_weight[~own] == 1).all() and np.isclose(np.sort(found.edge_weight[own]), weights[chosen]).all()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("form", ["folder", "npz", "mapping", "DGLGraph", "HeteroData"])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-def test_typed(form: str, tmp_path: Path) -> None:
+def test_typed(form: str, weighted: bool, tmp_path: Path) -> None:
     """Types and relations are taken in sorted order, whatever order they come in."""
-    graph = typed_graph()
+    graph = with_weights(typed_graph()) if weighted else typed_graph()
     arrays = given.typed_arrays_of(graph)
     relations = sorted(arrays["edge_index"])
     schema = graph.schema
     from sargnn.data.schema import Relation
     from sargnn.data.typed import Edges, typed_dataset
 
-    types = schema.node_types
-    edges = [Edges(Relation(types.index(a), r, types.index(b)), *arrays["edge_index"][a, r, b]) for a, r, b in relations]
+    types, weights = schema.node_types, arrays.get("edge_weight", {})
+    edges = []
+    for a, r, b in relations:
+        sources, destinations = arrays["edge_index"][a, r, b]
+        edges.append(Edges(Relation(types.index(a), r, types.index(b)), sources, destinations, weights.get((a, r, b))))
     labelled = types.index("paper")
     own = slice(*schema.offsets[labelled : labelled + 2])
     sorted_graph = typed_dataset(
@@ -144,6 +214,8 @@ def test_typed(form: str, tmp_path: Path) -> None:
 def test_inverse_edges_and_normalised_rows(graph: Dataset, tmp_path: Path) -> None:
     arrays = given.arrays_of(graph)
     both = arrays | {"edge_index": np.concatenate([arrays["edge_index"], arrays["edge_index"][::-1]], 1)}
+    if "edge_weight" in arrays:
+        both["edge_weight"] = np.concatenate([arrays["edge_weight"]] * 2)
     sums = np.maximum(np.abs(arrays["x"]).sum(1, keepdims=True), 1e-12)
     wanted = hash_of_object(tmp_path, both | {"x": arrays["x"] / sums})
     (tmp_path / "own-store").rename(tmp_path / "by-hand")
@@ -159,6 +231,13 @@ def test_an_undirected_graph_of_networkx_goes_both_ways(tmp_path: Path) -> None:
     hash_of_object(tmp_path, graph)
     found = open_dataset(tmp_path / "own-store", verify=True)
     assert (found.num_nodes, found.num_edges, found.num_classes) == (34, 2 * graph.number_of_edges(), 2)
+    weights = networkx.to_numpy_array(graph)
+    destination = np.repeat(np.arange(34), np.diff(found.indptr))
+    assert found.edge_weight is not None and np.array_equal(found.edge_weight, weights[found.indices, destination])
+    (_, _, data), *_ = graph.edges(data=True)
+    del data["weight"]
+    hash_of_object(tmp_path / "less", graph)
+    assert open_dataset(tmp_path / "less" / "own-store", verify=True).edge_weight is not None  # 1 where an edge has none
 
 
 def test_a_drawn_split_goes_by_node_number(graph: Dataset, tmp_path: Path) -> None:
@@ -170,8 +249,6 @@ def test_a_drawn_split_goes_by_node_number(graph: Dataset, tmp_path: Path) -> No
         hash_of_object(tmp_path, changed, **changes)
         path = tmp_path / "own-store"
         found = np.array(open_dataset(path, verify=True).split)
-        import shutil
-
         shutil.rmtree(path)
         return found
 

@@ -77,6 +77,14 @@ FOLDERS: dict[str, tuple[Arrays, tuple[str, ...]]] = {
     "a name misspelt": (changed(train_mask=None, train_maks=GRAPH["train_mask"]), ("'train_maks'", "train_mask")),
     "two masks": (changed(valid_mask=GRAPH["val_mask"]), ("val_mask.npy", "valid_mask.npy", "twice")),
     "a number alone": (changed(train_mask=None, train_idx=np.array(0)), ("train_idx.npy", "single number")),
+    "a short list of weights": (changed(edge_weight=np.ones(4)), ("edge_weight.npy", "4 weights, 5 edges", "edge_index.npy")),
+    "weights of two columns": (changed(edge_weight=np.ones((5, 2))), ("edge_weight.npy", "[5, 2]", "edge_weight[:, 0]")),
+    "a weight that is none": (changed(weight=np.array([1, 2, np.nan, 1, 1])), ("weight.npy", "not finite", "edge 2", "nan")),
+    "an infinite weight": (changed(w=np.array([1, 2, 3, 4, -np.inf])), ("w.npy", "not finite", "edge 4", "-inf")),
+    "a huge weight": (changed(w=np.array([1, 1e31, 3, 4, 5])), ("w.npy", "too large", "edge 1", "1e+31")),
+    "text weights": (changed(edge_weight=np.array(list("abcde"))), ("edge_weight.npy", "no numbers", "astype(np.float32)")),
+    "a weight alone": (changed(edge_weight=np.array(2.0)), ("edge_weight.npy", "single number", "each edge")),
+    "weights twice": (changed(edge_weight=np.ones(5), w=np.ones(5)), ("'edge_weight'", "'w'", "mean the same")),
     "two names": (changed(label=GRAPH["y"]), ("'y'", "'label'", "mean the same")),
 }  # fmt: skip
 
@@ -89,8 +97,8 @@ def test_a_folder_of_arrays(case: str, tmp_path: Path) -> None:
     assert all(text in said for text in (str(tmp_path / "mine"), *wanted)), said
 
 
-def broken_csv(folder: Path, text: str) -> None:
-    save_arrays(folder, changed(edge_index=None))
+def broken_csv(folder: Path, text: str, **more: np.ndarray) -> None:
+    save_arrays(folder, changed(edge_index=None, **more))
     (folder / "edges.csv").write_text(text)
 
 
@@ -111,6 +119,20 @@ FILES: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
     "three columns": (lambda folder: broken_csv(folder, "a,b,c\n0,1,2\n"), ("edges.csv", "source and destination")),
     "a first line that is broken": (lambda folder: broken_csv(folder, "NA,1\n0,1\n"), ("edges.csv", "line 1", "NA,1")),
     "a node too many in a CSV": (lambda folder: broken_csv(folder, "src,dst\n0,1\n3,6\n"), ("edges.csv", "line 3", "6")),
+    "a weight that is a word": (
+        lambda folder: broken_csv(folder, "source,target,weight\n0,1,2\n1,2,much\n"),
+        ("edges.csv", "line 3", "1,2,much", "a weight"),
+    ),
+    "a weight left out": (
+        lambda folder: broken_csv(folder, "source,target,weight\n0,1,2\n\n1,2,\n"), ("edges.csv", "'weight'", "line 4", "nan")
+    ),
+    "two columns of weights": (
+        lambda folder: broken_csv(folder, "source,target,weight,w\n0,1,2,2\n"), ("edges.csv", "several columns", "weight, w")
+    ),
+    "a column of weights and a file": (
+        lambda folder: broken_csv(folder, "source,target,weight\n0,1,2\n", edge_weight=np.ones(1)),
+        ("edges.csv", "edge_weight.npy", "leave one out"),
+    ),
     "half an array": (
         lambda folder: save_arrays(folder, GRAPH) and (folder / "x.npy").write_bytes((folder / "x.npy").read_bytes()[:140]),
         ("x.npy", "cannot be read"),
@@ -176,6 +198,27 @@ FUNCTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "a far edge": (
         "def graph():\n    return {**G, 'edge_index': [[0, 1], [1, 3]]}",
         ("'edge_index'", "edge 1", "line 5, graph"),
+    ),
+    "text weights": ("def graph():\n    return {**G, 'w': ['a', 'b']}", ("'w'", "no numbers", "np.float32", "line 5, graph")),
+    "a matrix and weights": (
+        "def graph():\n    import scipy.sparse as s\n"
+        "    return {**G, 'edge_index': s.csr_matrix(np.eye(3) * 2), 'w': np.ones(3)}",
+        ("values of 'edge_index'", "'w'", "leave one out", "line 5, graph"),
+    ),
+    "weights of no type": (
+        "def graph():\n    e = {('a', 'to', 'b'): G['edge_index']}\n"
+        "    return {'edge_index': e, 'edge_weight': np.ones(2), 'x': {'a': G['x']}, 'y': {'a': G['y']}}",
+        ("'edge_weight'", "of which", "(source, relation, destination)", "line 5, graph"),
+    ),
+    "weights of another relation": (
+        "def graph():\n    e = {('a', 'to', 'b'): G['edge_index']}\n"
+        "    return {'edge_index': e, 'edge_weight': {('a', 'too', 'b'): np.ones(2)}, 'y': {'a': G['y']}}",
+        ("a relation that has no edges", "a too b", "a to b", "line 5, graph"),
+    ),
+    "weights of networkx that are words": (
+        "def graph():\n    import networkx as nx\n    g = nx.path_graph(3)\n    nx.set_edge_attributes(g, 'x', 'weight')\n"
+        "    nx.set_node_attributes(g, 0, 'y')\n    nx.set_node_attributes(g, True, 'train_mask')\n    return g",
+        ("edge attribute 'weight'", "no numbers", "line 5, graph"),
     ),
     "an oblong matrix": ("def graph():\n    import scipy.sparse as s\n    return s.csr_matrix((3, 2)), G", ("square",)),
     "nodes without features": (
