@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sargnn.bench import attention, norms, sums
+from sargnn.bench import attention, norms, sums, weighted
 from sargnn.bench.report import Row, machine, write_plot
 from sargnn.bench.settings import BenchKernelsConfig
 from sargnn.data.dataset import open_dataset
@@ -26,11 +26,12 @@ from sargnn.tracking.memory import return_freed_memory
 @dataclass(frozen=True)
 class Results:
     """Attributes:
-    sums, attention, norms: rows of ``measure`` in ``bench.sums``, ``bench.attention`` and ``bench.norms``.
+    sums, weighted, attention, norms: rows of ``measure`` in the modules of ``bench`` that are called so.
     folder: where they were written.
     """
 
     sums: list[Row]
+    weighted: list[Row]
     attention: list[Row]
     norms: list[Row]
     folder: Path
@@ -50,11 +51,12 @@ def run(config: BenchKernelsConfig) -> Results:
         "copy_bytes_per_s": _copy_bandwidth(), **machine(),
     }  # fmt: skip
     title = f"{config.dataset.name}: {block.num_edges / 1e6:.1f} M edges, {threads} threads"
-    operations = [name for name in config.operations if name not in ("gat", "norm")]
+    operations = [name for name in config.operations if name in ("sum", "mean")]
     rows = [sums.measure(operation, block, width, config) for operation in operations for width in config.widths]
+    weighed = [weighted.measure(block, width, config) for width in config.widths if "weighted" in config.operations]
     attended = [attention.measure(block, heads, config) for heads in config.heads] if "gat" in config.operations else []
     normed = [norms.measure(block.num_dst, width, config) for width in config.widths if "norm" in config.operations]
-    found = {"about": about, "rows": rows, "attention": attended, "norms": normed}
+    found = {"about": about, "rows": rows, "weighted": weighed, "attention": attended, "norms": normed}
     (folder / "kernels.json").write_text(json.dumps(found, indent=1) + "\n")
     if rows:
         labels = [f"{row['operation']} {row['width']}" for row in rows]
@@ -62,7 +64,7 @@ def run(config: BenchKernelsConfig) -> Results:
         write_plot(folder / "kernels.png", labels, series, title=title, y_label="milliseconds, median")
     if attended:
         attention.plot(folder / "attention.png", attended, title)
-    return Results(rows, attended, normed, folder)
+    return Results(rows, weighed, attended, normed, folder)
 
 
 def _block(config: BenchKernelsConfig) -> EdgeBlock:

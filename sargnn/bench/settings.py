@@ -15,8 +15,8 @@ class BenchKernelsConfig:
     """``sargnn bench kernels``: the compiled kernel against DGL's operators.
 
     Attributes:
-        operations: which; ``sum`` and ``mean`` of rows; forward and backward: ``gat`` for attention, ``norm`` for what stands
-            between two layers.
+        operations: which; ``sum`` and ``mean`` of rows; forward and backward: ``weighted`` for sums with edge weights, ``gat``
+            for attention, ``norm`` for what stands between two layers.
         order: of the nodes: as workers have them, or as the dataset has them.
         widths: features of the rows that are summed or normalised.
         heads: of attention, each of ``head_width`` features.
@@ -25,7 +25,7 @@ class BenchKernelsConfig:
     """
 
     dataset: DatasetSettings = field(metadata=DATASETS)
-    operations: list[Literal["sum", "mean", "gat", "norm"]]
+    operations: list[Literal["sum", "mean", "weighted", "gat", "norm"]]
     order: Literal["locality", "original"]
     widths: list[int]
     heads: list[int]
@@ -44,7 +44,7 @@ def parse_bench_kernels(mapping: dict[str, Any]) -> BenchKernelsConfig:
         if min(getattr(config, name), default=0) < 1:
             raise ConfigError(f"'{name}' must name numbers of at least 1.", given=getattr(config, name), allowed=example)
     if not config.operations:
-        raise ConfigError("'operations' names none.", allowed="some of [sum,mean,gat,norm]")
+        raise ConfigError("'operations' names none.", allowed="some of [sum,mean,weighted,gat,norm]")
     return config
 
 

@@ -26,11 +26,13 @@ def kernels(line: CommandLine) -> int:
     os.environ.update(worker_environment(config.threads or default_threads(1)))
     from sargnn.bench.kernels import run
     from sargnn.tracking.progress import say
-    from sargnn.tracking.tables import attention_table, kernels_table, norms_table
+    from sargnn.tracking.tables import attention_table, kernels_table, norms_table, weighted_table
 
     results = run(config)
     if results.sums:
         kernels_table(results.sums)
+    if results.weighted:
+        weighted_table(results.weighted)
     if results.attention:
         attention_table(results.attention)
     if results.norms:

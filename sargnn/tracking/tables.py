@@ -151,6 +151,17 @@ def norms_table(rows: Sequence[dict[str, Any]]) -> None:
     say("batch, layer: compiled, with a mask drawn by id; torch: PyTorch's operators")
 
 
+def weighted_table(rows: Sequence[dict[str, Any]]) -> None:
+    """Print the benchmark of sums with edge weights: medians, beside sums without and DGL's."""
+    table = Table(title="Sums with edge weights, forward and backward: median ms")
+    for name in ("width", "sum", "weighted", "weighted / sum", "DGL, weighted", "DGL / ours"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        sums, weighted, dgl = (f"{row[name]['median_s'] * 1e3:.0f}" for name in ("sum", "weighted", "dgl"))
+        table.add_row(str(row["width"]), sums, weighted, f"{row['ratio']:.2f}", dgl, f"{row['speedup']:.2f}")
+    Console().print(table)
+
+
 def kernels_table(rows: Sequence[dict[str, Any]]) -> None:
     """Print the kernels benchmark: medians with quartiles, and how many times faster the compiled kernel is."""
     table = Table(title="DGL's SpMM and the compiled kernel: median ms (quartiles)")

@@ -24,6 +24,11 @@ def test_a_table_a_file_and_a_plot(tmp_path: Path) -> None:
             low, high = row[column]["quartiles_s"]
             assert 0 < low <= row[column]["median_s"] <= high
         assert row["speedup"] == row["dgl"]["median_s"] / row["fused"]["median_s"]
+    assert [(row["operation"], row["width"]) for row in found["weighted"]] == [("weighted", 8), ("weighted", 20)]
+    for row in found["weighted"]:
+        assert all(row[column]["median_s"] > 0 for column in ("sum", "weighted", "dgl")) and row["ratio"] > 0
+        assert row["speedup"] == row["dgl"]["median_s"] / row["weighted"]["median_s"]
+    assert "weighted / sum" in done.stdout
     assert [(row["operation"], row["width"]) for row in found["norms"]] == [("norm", 8), ("norm", 20)]
     for row in found["norms"]:
         assert all(row[column]["median_s"] > 0 for column in ("batch", "layer", "batch_torch", "layer_torch"))
