@@ -18,6 +18,7 @@ from sargnn.interop.dgl import import_dgl
 from sargnn.models.custom import Custom
 from sargnn.models.settings import StackSettings
 from sargnn.resolve import resolve
+from tests.graphs import with_weights
 from tests.parity import cases
 
 
@@ -50,12 +51,12 @@ def test_a_module_of_the_users_computes_what_it_computes_on_shards() -> None:
         resolve("stock model", STOCK, "custom")(config, cases.graph_for("rgcn"), import_dgl())
 
 
-@pytest.mark.parametrize("norm", ["batch", "layer"])
+@pytest.mark.parametrize(("norm", "weighted"), [("batch", False), ("layer", False), ("batch", True)])
 @pytest.mark.parametrize("name", [name for name in STOCK if name != "custom"])
-def test_it_computes_what_the_baseline_mode_computes(name: str, norm: str) -> None:
+def test_it_computes_what_the_baseline_mode_computes(name: str, norm: str, weighted: bool) -> None:
     """With the same parameters the first loss is the same."""
     config = config_of(name, norm=norm, **({"embedding": None} if name == "rgcn" else {}))
-    graph = graph_of(name)
+    graph = with_weights(graph_of(name)) if weighted else graph_of(name)
     trainer = cases.trainer_of(Group.single(), config, graph)
     network = resolve("stock model", STOCK, name)(config, graph, import_dgl())
     ours: dict[str, torch.Tensor] = dict(trainer.model.named_parameters())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ import torch
 from sargnn.comm.group import Group
 from sargnn.config import RunConfig, SmoothConfig
 from sargnn.data.dataset import SPLITS, Dataset, by_destination
-from tests.graphs import NUM_CLASSES, nasty_graph, typed_graph
+from tests.graphs import NUM_CLASSES, nasty_graph, typed_graph, with_weights
 from tests.parity import cases
+from tests.parity.covering import spread
 from tests.pool import pool
 
 FORMS = ["dad", "da", "ad"]
@@ -40,14 +42,16 @@ def unlabelled_component(dataset: Dataset, extra: int = 40) -> Dataset:
 
 
 GRAPHS = {"isolated": nasty_graph(), "component": unlabelled_component(nasty_graph(seed=3)), "typed": typed_graph()}
+GRAPHS |= {"weighted": with_weights(GRAPHS["component"]), "weighted_typed": with_weights(GRAPHS["typed"])}
 
 
 def between_labelled(dataset: Dataset) -> tuple[scipy.sparse.csr_matrix, slice]:
-    """The edges between nodes of the labelled type, rows are destinations, and which ids these nodes have."""
+    """The edges between nodes of the labelled type, or their weights, rows are destinations, and which ids these nodes have."""
     kind = int(dataset.schema.types_of(np.flatnonzero(dataset.split)[:1])[0])
     nodes = slice(*dataset.schema.offsets[kind : kind + 2])
     rows, columns = np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr)), np.asarray(dataset.indices)
-    matrix = scipy.sparse.csr_matrix((np.ones(len(rows)), (rows, columns)), shape=(dataset.num_nodes,) * 2)
+    each = np.ones(len(rows)) if dataset.edge_weight is None else np.asarray(dataset.edge_weight, np.float64)
+    matrix = scipy.sparse.csr_matrix((each, (rows, columns)), shape=(dataset.num_nodes,) * 2)
     return matrix[nodes, nodes], nodes
 
 
@@ -111,19 +115,22 @@ def check(dataset: Dataset, smooth: SmoothConfig, **choices: Any) -> None:
     assert np.abs(want - np.eye(len(want[0]))[want.argmax(1)]).max() > 0.1
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("autoscale", [True, False])
-@pytest.mark.parametrize("world", [1, 2, 4])
-@pytest.mark.parametrize("kind", GRAPHS)
+@pytest.mark.parametrize(
+    ("kind", "world", "autoscale", "form"),
+    [
+        *product(("isolated", "component", "typed"), (1, 2, 4), (True, False), FORMS),
+        *spread(["weighted", "weighted_typed"], [1, 2], [True, False], FORMS),
+    ],
+)
 def test_against_scipy(kind: str, world: int, autoscale: bool, form: str) -> None:
     smooth = SmoothConfig("cs", autoscale, 0.7, form, 0.8, 9, FORMS[FORMS.index(form) - 1], 0.6, 7)  # type: ignore[arg-type]
-    check(GRAPHS[kind], smooth, world=world, partitioner="by_type" if kind == "typed" else "random")
+    check(GRAPHS[kind], smooth, world=world, partitioner="by_type" if "typed" in kind else "random")
 
 
 @pytest.mark.parametrize("mode", ["no_remat", "one_shot", "domain_parallel"])
 @pytest.mark.parametrize("precision", ["fp64", "fp32"])
 def test_in_every_mode(precision: str, mode: str) -> None:
-    for kind, name in (("component", "sage"), ("typed", "rgcn")):
+    for kind, name in (("component", "sage"), ("typed", "rgcn"), ("weighted", "gcn"), ("weighted_typed", "rgcn")):
         check(GRAPHS[kind], SmoothConfig("cs"), mode=mode, world=2, precision=precision, mfg=True, name=name)
 
 
@@ -145,9 +152,9 @@ def _whole_run(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, A
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("world", [1, 4])
-def test_label_propagation(world: int, form: str) -> None:
-    dataset = GRAPHS["component"]
+@pytest.mark.parametrize(("kind", "world"), [("component", 1), ("component", 4), ("weighted", 2)])
+def test_label_propagation(kind: str, world: int, form: str) -> None:
+    dataset = GRAPHS[kind]
     config = cases.run_config(cases.model_config("label_propagation", adjacency=form), world=world)
     answers = pool(world)(smoothed, dataclasses.replace(config, smooth=SmoothConfig("cs")), dataset)
     ids, logits = (np.concatenate([answer[k] for answer in answers]) for k in (0, 1))

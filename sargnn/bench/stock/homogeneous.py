@@ -9,7 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sargnn.bench.stock.network import NORMS, PLAIN, StockNetwork, layer_widths, normed, training_nodes
+from sargnn.bench.stock.network import (
+    NORMS,
+    PLAIN,
+    StockNetwork,
+    edge_weights,
+    for_mean,
+    layer_widths,
+    normed,
+    training_nodes,
+)
 from sargnn.config import RunConfig
 from sargnn.data.dataset import Dataset
 from sargnn.errors import ConfigError
@@ -18,15 +27,21 @@ from sargnn.models.settings import StackSettings
 
 
 class _Homogeneous(StockNetwork):
-    """Graph, features and labels; a layer is a DGL convolution."""
+    """Graph, features and labels; a layer is a DGL convolution.
+
+    Attributes:
+        options: what a convolution is given beside graph and rows: the edges' weights, where there are any.
+    """
 
     convs: nn.ModuleList
     norms: nn.ModuleList
+    options: dict[str, Tensor]
 
     def __init__(self, config: RunConfig, dataset: Dataset, dgl: Any) -> None:
         super().__init__(config, dataset, dgl)
         self.dropout = config.model.dropout if isinstance(config.model, StackSettings) else 0.0
         self.graph = self._graph(config, dataset, dgl)
+        self.options = {"edge_weight": self.graph.edata["w"]} if "w" in self.graph.edata else {}
         self.features = torch.from_numpy(np.array(dataset.features[0]))
         nodes = training_nodes(dataset)
         self.train_rows = torch.from_numpy(nodes)
@@ -35,8 +50,10 @@ class _Homogeneous(StockNetwork):
     def _graph(self, config: RunConfig, dataset: Dataset, dgl: Any) -> Any:
         columns = torch.from_numpy(np.array(dataset.indptr, np.int32)), torch.from_numpy(np.array(dataset.indices))
         graph = dgl.graph(("csc", (*columns, torch.empty(0, dtype=torch.int32))), num_nodes=dataset.num_nodes)
+        if (weight := edge_weights(config, dataset)) is not None:
+            graph.edata["w"] = weight
         if config.add_self_loops:
-            graph = dgl.add_self_loop(dgl.remove_self_loop(graph))
+            graph = dgl.add_self_loop(dgl.remove_self_loop(graph), fill_data=1.0)
         return graph
 
     def forward(self) -> Tensor:
@@ -48,7 +65,7 @@ class _Homogeneous(StockNetwork):
 
     def convolve(self, conv: nn.Module, rows: Tensor) -> Tensor:
         """A layer that is not the last."""
-        out: Tensor = conv(self.graph, rows)
+        out: Tensor = conv(self.graph, rows, **self.options)
         return out
 
     def last(self, conv: nn.Module, rows: Tensor) -> Tensor:
@@ -63,6 +80,8 @@ class StockSage(_Homogeneous):
 
     def __init__(self, config: RunConfig, dataset: Dataset, dgl: Any) -> None:
         super().__init__(config, dataset, dgl)
+        if self.options:
+            self.options = {"edge_weight": for_mean(self.graph, self.options["edge_weight"])}
         self.graph = self.graph.formats(["csc", "csr"])
         self.graph.create_formats_()
         model: Any = config.model
@@ -96,12 +115,12 @@ class StockGat(_Homogeneous):
 
     def convolve(self, conv: nn.Module, rows: Tensor) -> Tensor:
         """Heads side by side."""
-        out: Tensor = conv(self.graph, rows).flatten(1)
+        out: Tensor = conv(self.graph, rows, **self.options).flatten(1)
         return out
 
     def last(self, conv: nn.Module, rows: Tensor) -> Tensor:
         """The heads' mean."""
-        out: Tensor = conv(self.graph, rows).mean(1)
+        out: Tensor = conv(self.graph, rows, **self.options).mean(1)
         return out
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from sargnn.config import RunConfig
 from sargnn.data.dataset import SPLITS, Dataset
 from sargnn.errors import ConfigError
+from sargnn.training.edge_weights import uses_edge_weights
 
 NORMS: dict[str, Callable[[int], nn.Module]] = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
 """``model.norm`` -> what stands between two layers, by their width."""
@@ -53,6 +54,26 @@ class StockNetwork(nn.Module, ABC):
         """Cross entropy over the training rows."""
         logits = self()
         return F.cross_entropy(logits[self.train_rows], self.labels)
+
+
+def edge_weights(config: RunConfig, dataset: Dataset) -> Tensor | None:
+    """fp32 [E], in the dataset's order; None where there are none or the run uses none."""
+    if dataset.edge_weight is None or not uses_edge_weights(config):
+        return None
+    return torch.from_numpy(np.array(dataset.edge_weight, np.float32))
+
+
+def for_mean(graph: Any, weight: Tensor) -> Tensor:
+    """Weights [E] with which DGL's mean, which divides by the in-degree, becomes that by their sum.
+
+    Args:
+        graph: of one relation.
+    """
+    into = graph.edges()[1].long()
+    degrees = graph.in_degrees().to(weight.dtype)
+    sums = torch.zeros_like(degrees, dtype=torch.float64).index_add_(0, into, weight.double())
+    scale = torch.where(sums > 0, degrees / sums, 0).to(weight.dtype)
+    return weight * scale[into]
 
 
 def training_nodes(dataset: Dataset) -> np.ndarray:

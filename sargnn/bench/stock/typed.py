@@ -1,7 +1,8 @@
 """R-GCN of DGL's own layers: ``HeteroGraphConv`` of a ``GraphConv`` per relation.
 
-Means over each relation, summed over the relations, plus a map of a node's own row that all types share. The last layer has
-the relations into the labelled type only. Rows of types without features are parameters.
+Means over each relation, summed over the relations, plus a map of a node's own row that all types share; of edges with
+weights, means divided by the sum of these. The last layer has the relations into the labelled type only. Rows of types without
+features are parameters.
 """
 
 from __future__ import annotations
@@ -12,26 +13,39 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sargnn.bench.stock.network import NORMS, PLAIN, StockNetwork, layer_widths, normed, training_nodes
+from sargnn.bench.stock.network import (
+    NORMS,
+    PLAIN,
+    StockNetwork,
+    edge_weights,
+    for_mean,
+    layer_widths,
+    normed,
+    training_nodes,
+)
 from sargnn.config import RunConfig
 from sargnn.data.dataset import Dataset
 from sargnn.errors import ConfigError
 
 
-def typed_graph(dataset: Dataset, dgl: Any) -> Any:
-    """The dataset as a heterograph, its formats made."""
+def typed_graph(dataset: Dataset, dgl: Any, weight: Tensor | None) -> Any:
+    """The dataset as a heterograph, its formats made; ``edata["w"]`` holds weights [E] for means, if some are given."""
     schema = dataset.schema
     types = list(schema.node_types)
     destination = np.repeat(np.arange(schema.num_nodes), np.diff(dataset.indptr))
     relation = np.zeros(dataset.num_edges, np.uint8) if dataset.relation is None else np.asarray(dataset.relation)
-    ends = {}
+    ends, weights = {}, {}
     for number, one in enumerate(schema.relations):
         own = np.flatnonzero(relation == number)
         source = np.asarray(dataset.indices)[own] - schema.offsets[one.source]
         into = destination[own] - schema.offsets[one.destination]
         key = (types[one.source], one.name, types[one.destination])
         ends[key] = (torch.from_numpy(source.astype(np.int32)), torch.from_numpy(into.astype(np.int32)))
+        weights[key] = None if weight is None else weight[torch.from_numpy(own)]
     graph = dgl.heterograph(ends, num_nodes_dict={name: schema.count(number) for number, name in enumerate(types)})
+    for key, each in weights.items():
+        if each is not None:
+            graph.edges[key].data["w"] = for_mean(graph[key], each)
     graph = graph.formats(["csc", "csr"])
     graph.create_formats_()
     return graph
@@ -49,7 +63,7 @@ class StockRgcn(StockNetwork):
         self.dropout: float = model.dropout
         schema = dataset.schema
         self.types = list(schema.node_types)
-        graph = typed_graph(dataset, dgl)
+        graph = typed_graph(dataset, dgl, edge_weights(config, dataset))
         widths = dataset.feature_widths
         width = max(widths)
         if set(widths) - {0, width}:
@@ -97,5 +111,6 @@ class StockRgcn(StockNetwork):
     def _layer(
         self, graph: Any, conv: nn.Module, loop: nn.Module, h: dict[str, Tensor], types: list[str]
     ) -> dict[str, Tensor]:  # fmt: skip
-        sums = conv(graph, h)
+        options = {one: {"edge_weight": graph.edges[one].data["w"]} for one in graph.etypes if "w" in graph.edges[one].data}
+        sums = conv(graph, h, mod_kwargs=options)
         return {name: sums[name] + loop(h[name]) if name in sums else loop(h[name]) for name in types}
