@@ -154,7 +154,7 @@ def test_a_file_of_an_aggregator_decides_the_losses(folder: Path) -> None:
     config = parse(compose_verb("train", ["model.aggregator=soft.py:Soft"]))
     assert config.model.operations == ("soft",)
     assert issubclass(resolve("aggregator", {}, config.model.aggregator), Mean)  # type: ignore[attr-defined]
-    assert "mean, max, sum, FILE.py:NAME" in message(lambda: parse(compose_verb("train", ["model.aggregator=gat"])))
+    assert "mean, max, sum, pool, lstm, FILE.py:NAME" in message(lambda: parse(compose_verb("train", ["model.aggregator=gat"])))
 
 
 def test_a_dataset_of_a_file(folder: Path) -> None:
