@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from sargnn.fields import FRACTION, PROBABILITY, number
-from sargnn.models.settings import StackSettings
+from sargnn.models.settings import StackSettings, SymmetricSums
 
 if TYPE_CHECKING:
     from sargnn.models.base import Model
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Appnp(StackSettings):
+class Appnp(SymmetricSums, StackSettings):
     """APPNP (Gasteiger et al., 2019): a perceptron, which the settings of a stack describe, and propagation of its outputs.
 
     Its embeddings are the rows that the perceptron's last layer reads, propagated.
@@ -27,20 +27,6 @@ class Appnp(StackSettings):
     steps: int = field(metadata=number(low=1, high=256))
     alpha: float = field(metadata=FRACTION)
     edge_dropout: float = field(metadata=PROBABILITY)
-
-    adds_self_loops: ClassVar[bool] = True
-
-    @property
-    def operations(self) -> tuple[str, ...]:
-        return ("sum",)
-
-    @property
-    def no_weights(self) -> str | None:
-        return None
-
-    @property
-    def divides_by_weights(self) -> bool:
-        return True
 
     @property
     def draws_by_id(self) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from sargnn.models.settings import StackSettings
+from sargnn.models.settings import StackSettings, SymmetricSums
 
 if TYPE_CHECKING:
     from sargnn.models.inputs import GraphShape
@@ -13,22 +13,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Gcn(StackSettings):
+class Gcn(SymmetricSums, StackSettings):
     """GCN (Kipf and Welling, 2017)."""
-
-    adds_self_loops: ClassVar[bool] = True
-
-    @property
-    def no_weights(self) -> None:
-        return None
-
-    @property
-    def divides_by_weights(self) -> bool:
-        return True
-
-    @property
-    def operations(self) -> tuple[str, ...]:
-        return ("sum",)
 
     def build(self, shape: GraphShape) -> Stack:
         from sargnn.models.layers.gcn import build

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from sargnn.fields import FRACTION, POSITIVE, number
-from sargnn.models.settings import StackSettings
+from sargnn.models.settings import StackSettings, SymmetricSums
 
 if TYPE_CHECKING:
     from sargnn.models.inputs import GraphShape
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Gcnii(StackSettings):
+class Gcnii(SymmetricSums, StackSettings):
     """GCNII (Chen et al., 2020): ``num_layers`` convolutions of ``hidden`` features between two linear maps.
 
     Attributes:
@@ -24,20 +24,6 @@ class Gcnii(StackSettings):
     num_layers: int = field(metadata=number(low=1, high=255))
     alpha: float = field(metadata=FRACTION)
     theta: float = field(metadata=POSITIVE)
-
-    adds_self_loops: ClassVar[bool] = True
-
-    @property
-    def operations(self) -> tuple[str, ...]:
-        return ("sum",)
-
-    @property
-    def no_weights(self) -> str | None:
-        return None
-
-    @property
-    def divides_by_weights(self) -> bool:
-        return True
 
     @property
     def has_embeddings(self) -> bool:

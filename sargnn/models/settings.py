@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from sargnn.config import ModelSettings
 from sargnn.fields import AT_LEAST_ONE, PROBABILITY, number
@@ -39,3 +39,21 @@ class StackSettings(ModelSettings, ABC):
     @property
     def norms_over_rows(self) -> bool:
         return self.norm == "batch"
+
+
+class SymmetricSums:
+    """What models have in common that sum by ``D^-1/2 (A + I) D^-1/2`` (``models/layers/gcn.py``); before their other base."""
+
+    adds_self_loops: ClassVar[bool] = True
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        return ("sum",)
+
+    @property
+    def no_weights(self) -> str | None:
+        return None
+
+    @property
+    def divides_by_weights(self) -> bool:
+        return True

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from sargnn.config import ModelSettings
 from sargnn.fields import PROBABILITY, number
+from sargnn.models.settings import SymmetricSums
 
 if TYPE_CHECKING:
     from sargnn.models.base import Model
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Sgc(ModelSettings):
+class Sgc(SymmetricSums, ModelSettings):
     """SGC (Wu et al., 2019). Its embeddings are the rows that its linear map reads, S^K X.
 
     Attributes:
@@ -23,20 +24,6 @@ class Sgc(ModelSettings):
 
     steps: int = field(metadata=number(low=1, high=256))
     input_dropout: float = field(metadata=PROBABILITY)
-
-    adds_self_loops: ClassVar[bool] = True
-
-    @property
-    def operations(self) -> tuple[str, ...]:
-        return ("sum",)
-
-    @property
-    def no_weights(self) -> str | None:
-        return None
-
-    @property
-    def divides_by_weights(self) -> bool:
-        return True
 
     @property
     def draws_by_id(self) -> bool:

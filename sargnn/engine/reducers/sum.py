@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
 from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
 from sargnn.engine.reducers.edge_weights import check_weights, weight_argument
-from sargnn.kernels.base import AutogradOperation
+from sargnn.kernels.base import AutogradOperation, Operation
+from sargnn.kernels.block import EdgeBlock
 from sargnn.kernels.operations import SumOperation
 from sargnn.shards.plan import LayerPlan, Shard
 
@@ -49,6 +51,14 @@ class Sum(Reducer[SumOperation, SumState, SumState]):
     def __init__(self, *, weighted: bool = False) -> None:
         self.weighted = weighted
 
+    def check(self, plan: LayerPlan, operation: Operation | AutogradOperation) -> None:
+        """The operation takes the weights that this reducer hands to it. Raises ``KernelError``."""
+        check_weights(plan, operation, weighted=self.weighted)
+
+    def weight(self, block: EdgeBlock, like: Tensor) -> dict[str, Any]:
+        """``weight=`` of the block's edges, w [E] in the order of ``block.src`` and the dtype of ``like``; nothing for ones."""
+        return weight_argument(block, weighted=self.weighted)
+
     def scale(self, plan: LayerPlan, like: Tensor) -> Tensor | None:
         """c [M] in the dtype of ``like``; None for ones."""
         return None
@@ -57,15 +67,14 @@ class Sum(Reducer[SumOperation, SumState, SumState]):
         assert not dest_local or dest_local[0].data_ptr() != exchanged[0].data_ptr() or not dest_local[0].numel(), (
             "rows are read while l is written"
         )
-        check_weights(fold.plan, fold.operation, weighted=self.weighted)
+        self.check(fold.plan, fold.operation)
         total = dest_local[0] if dest_local else fold.pool.zeros(fold.plan.num_out, exchanged[0].shape[1], exchanged[0])
         return SumState(total, self.scale(fold.plan, total))
 
     def step(
         self, fold: Fold[SumOperation], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors, state: SumState
     ) -> None:
-        weight = weight_argument(shard.block, weighted=self.weighted)
-        fold.operation.forward(shard.block, rows[0], state.rows, state.scale, **weight)
+        fold.operation.forward(shard.block, rows[0], state.rows, state.scale, **self.weight(shard.block, state.rows))
 
     def finish(
         self, fold: Fold[SumOperation], dest_local: Tensors, params: Tensors, state: SumState
@@ -86,8 +95,7 @@ class Sum(Reducer[SumOperation, SumState, SumState]):
         out: Tensors | None,
     ) -> None:
         if out is not None:  # no other gradient depends on the shard
-            weight = weight_argument(shard.block, weighted=self.weighted)
-            fold.operation.backward(shard.block, state.rows, out[0], state.scale, **weight)
+            fold.operation.backward(shard.block, state.rows, out[0], state.scale, **self.weight(shard.block, state.rows))
 
     def backward_finish(self, saved: Saved, state: SumState) -> tuple[Tensors, Tensors]:
         return (state.rows,), ()
@@ -101,8 +109,8 @@ class Sum(Reducer[SumOperation, SumState, SumState]):
         dest_local: Tensors,
         params: Tensors,
     ) -> Tensors:
-        check_weights(plan, operation, weighted=self.weighted)
-        total = operation(shard.block, rows[0], **weight_argument(shard.block, weighted=self.weighted))
+        self.check(plan, operation)
+        total = operation(shard.block, rows[0], **self.weight(shard.block, rows[0]))
         scale = self.scale(plan, total)
         if scale is not None:
             total = total * scale[:, None]
