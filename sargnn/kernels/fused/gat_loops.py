@@ -37,6 +37,15 @@ BATCH = 256
 """Edges whose weights are held at a time."""
 
 
+@numba.njit(inline="always")
+def weigh_edges(weight: Any, out: Any, edge_weight: Any, start: Any, end: Any) -> None:  # pragma: no cover - compiled
+    """``out[e - start, :] = edge_weight[e] * weight[e - start, :]`` for e in [start, end), number by number: no temporary."""
+    for e in range(start, end):
+        factor = edge_weight[e]
+        for h in range(weight.shape[1]):
+            out[e - start, h] = weight[e - start, h] * factor
+
+
 @numba.njit(parallel=True, cache=True, nogil=True)
 def fold_attention(
     chunks: Any, rows: Any, indptr: Any, indices: Any, z: Any, el: Any, er: Any, slope: Any, heads: Any,
@@ -76,8 +85,7 @@ def fold_attention(
                     for e in range(start, end):
                         drop_edge(weight[e - start], np.uint64(source_ids[indices[e]]), mine, heads, draw, keep)
                 if weighted:
-                    for e in range(start, end):
-                        weight[e - start, :] *= edge_weight[e]
+                    weigh_edges(weight, weight, edge_weight, start, end)
                 fold_rows((
                     out.ctypes.data + i * out.strides[0], z.ctypes.data, z.strides[0], indices.ctypes.data, start, end,
                     limit, heads, width, weight.ctypes.data, factor.ctypes.data, carry.ctypes.data, adds,
@@ -115,8 +123,7 @@ def write_attention_gradients(
                     weight.ctypes.data, own, records.ctypes.data, indices.ctypes.data, start, end, limit, heads,
                 ), slope)  # fmt: skip
                 if weighted:
-                    for e in range(start, end):
-                        dropped[e - start, :] = weight[e - start] * edge_weight[e]
+                    weigh_edges(weight, dropped, edge_weight, start, end)
                 elif dropping:
                     dropped[: end - start] = weight[: end - start]
                 if dropping:

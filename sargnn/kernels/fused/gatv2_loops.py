@@ -22,7 +22,7 @@ import torch
 from sargnn.kernels.fused.attention_vector_code import fold_rows, pair_scores, row_of, score_softmax
 from sargnn.kernels.fused.destination_records import dot
 from sargnn.kernels.fused.edge_dropout import drop_edge, words_of
-from sargnn.kernels.fused.gat_loops import BATCH
+from sargnn.kernels.fused.gat_loops import BATCH, weigh_edges
 
 
 @numba.njit(fastmath={"contract"}, nogil=True)
@@ -83,8 +83,7 @@ def fold_attention_v2(
                     for e in range(start, end):
                         drop_edge(weight[e - start], np.uint64(source_ids[indices[e]]), mine, heads, draw, keep)
                 if len(edge_weight) > 0:
-                    for e in range(start, end):
-                        weight[e - start, :] *= edge_weight[e]
+                    weigh_edges(weight, weight, edge_weight, start, end)
                 fold_rows((
                     out.ctypes.data + i * out.strides[0], z.ctypes.data, z.strides[0], indices.ctypes.data, start, end,
                     limit, heads, width, weight.ctypes.data, factor.ctypes.data, carry.ctypes.data, adds,
