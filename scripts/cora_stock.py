@@ -1,6 +1,6 @@
-"""SGC, APPNP and GCNII of DGL's own modules in a plain training loop, with the settings of their experiments on Cora.
+"""SGC, APPNP, GCNII and GIN of DGL's own modules in a plain training loop, with the settings of their experiments on Cora.
 
-    python scripts/cora_stock.py 5 dataset.root=FOLDER 'cases=sgc;appnp;gcnii'
+    python scripts/cora_stock.py 5 dataset.root=FOLDER 'cases=sgc;appnp;gcnii;gin'
 
 The first argument is the number of seeds, the others are overrides of ``sargnn train``; ``cases`` chooses models. Prints a
 Markdown table of test accuracies, mean and standard deviation over the seeds: at the best validation accuracy, which is what a
@@ -25,13 +25,14 @@ from sargnn.data.prepare import prepare_dataset
 from sargnn.interop.dgl import import_dgl
 from sargnn.models.appnp import Appnp
 from sargnn.models.gcnii import Gcnii
+from sargnn.models.gin import Gin
 from sargnn.models.sgc import Sgc
 
-CASES = ("sgc", "appnp", "gcnii")
+CASES = ("sgc", "appnp", "gcnii", "gin")
 
 
 class Network(nn.Module):
-    """One of the three models, of DGL's modules."""
+    """One of the four models, of DGL's modules."""
 
     def __init__(self, config: RunConfig, width: int, classes: int) -> None:
         super().__init__()
@@ -39,6 +40,13 @@ class Network(nn.Module):
         model: Any = config.model
         if isinstance(model, Sgc):
             self.first: nn.Module = conv.SGConv(width, classes, k=model.steps, cached=not model.input_dropout)
+            return
+        if isinstance(model, Gin):
+            ends = [width, *[model.hidden] * (model.num_layers - 1), classes]
+            self.convolutions = nn.ModuleList(
+                conv.GINConv(nn.Sequential(nn.Linear(a, model.hidden), nn.ReLU(), nn.Linear(model.hidden, b)), "sum", model.eps)
+                for a, b in zip(ends, ends[1:], strict=False)
+            )
             return
         self.first, self.last = nn.Linear(width, model.hidden), nn.Linear(model.hidden, classes)
         if isinstance(model, Appnp):
@@ -59,6 +67,10 @@ class Network(nn.Module):
         x = drop(x, model.input_dropout)
         if isinstance(model, Sgc):
             return self.first(graph, x)
+        if isinstance(model, Gin):
+            for one in self.convolutions[:-1]:
+                x = drop(torch.relu(one(graph, x)), model.dropout)
+            return self.convolutions[-1](graph, x)
         h = initial = torch.relu(self.first(x))
         for one in self.convolutions if isinstance(model, Gcnii) else ():
             h = torch.relu(one(graph, drop(h, model.dropout), initial))
@@ -68,24 +80,25 @@ class Network(nn.Module):
     def groups(self, config: RunConfig) -> list[dict[str, Any]]:
         """Parameters with their weight decay."""
         own = config.optim.weight_decay_of or {}
-        named = {"first": self.first, "convolutions": getattr(self, "convolutions", nn.ModuleList())}
+        named = {name: getattr(self, name, nn.ModuleList()) for name in ("first", "convolutions")}
         chosen = {id(p): decay for name, decay in own.items() for p in named[name].parameters()}
         decay = config.optim.weight_decay
         return [{"params": [p], "weight_decay": chosen.get(id(p), decay)} for p in self.parameters()]
 
 
-def graph_of(dataset: Dataset) -> Any:
-    """The graph in DGL, each node with one self-loop."""
+def graph_of(dataset: Dataset, *, self_loops: bool) -> Any:
+    """The graph in DGL, each node with one self-loop if asked for."""
     dgl = import_dgl()
     destinations = np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr))
     ends = torch.from_numpy(np.array(dataset.indices)).long(), torch.from_numpy(destinations)
-    return dgl.add_self_loop(dgl.remove_self_loop(dgl.graph(ends, num_nodes=dataset.num_nodes)))
+    graph = dgl.graph(ends, num_nodes=dataset.num_nodes)
+    return dgl.add_self_loop(dgl.remove_self_loop(graph)) if self_loops else graph
 
 
 def trained(config: RunConfig, dataset: Dataset) -> tuple[float, float, float]:
     """Test accuracy at the best validation accuracy, at the lowest validation loss, and after the last epoch."""
     torch.manual_seed(config.seed)
-    graph, x = graph_of(dataset), torch.from_numpy(np.array(dataset.features[0]))
+    graph, x = graph_of(dataset, self_loops=not isinstance(config.model, Gin)), torch.from_numpy(np.array(dataset.features[0]))
     labels, split = (torch.from_numpy(np.array(one)) for one in (dataset.labels, dataset.split))
     train, valid, test = (split == SPLITS[name] for name in ("train", "valid", "test"))
     network = Network(config, x.shape[1], dataset.num_classes)

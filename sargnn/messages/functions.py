@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sargnn.engine.reducers.generic import EdgeRun
 from sargnn.messages.edges import EdgeTensor
-from sargnn.messages.expressions import Call, Item, Node, Where, Written
+from sargnn.messages.expressions import Call, Field, Item, Node, Where, Written
 from sargnn.messages.frames import Frame
 from sargnn.messages.user_functions import Reads, captured_tensors
 
@@ -93,6 +93,8 @@ def _aligned(one: Node, other: Node) -> tuple[Node, Node]:
         if not missing:
             return node
         shape = (*[1] * missing, *node.shape)
+        if isinstance(node, Field) and node.where == "e":  # a field it stays, which a fused kernel takes
+            return Field(shape, node.dtype, "e", _fill_shape(node.tensor, missing))
         return Call(shape, node.dtype, _fill_shape, (node, missing), {})
 
     return filled(one), filled(other)

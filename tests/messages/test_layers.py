@@ -93,3 +93,10 @@ def test_layer(name: str, mode: str, world: int) -> None:
         assert answer["grads"].keys() == wanted["grads"].keys()
         for key, grad in wanted["grads"].items():
             close(answer["grads"][key], grad)
+
+
+@pytest.mark.parametrize("name", ["graphconv_own_weights", "sage_own_weights"])
+def test_the_graphs_weights_in_stock_layers_take_a_fused_kernel(name: str) -> None:
+    (answer,) = pool(1)(on_a_part, name, "sar", "auto")
+    assert any("weighted" in line and "kernel" in line for line in answer["notes"]), answer["notes"]
+    assert not any("run by run" in line for line in answer["notes"]), answer["notes"]

@@ -60,10 +60,15 @@ def inputs(out: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(n, IN, generator=generator).double(), torch.randn(n, out, generator=generator).double()
 
 
-def run(group: Group, kind: str, out: int, self_loops: bool, mode: str = "sar") -> dict[str, Any]:
-    part = list(parts_of(GRAPH, assign(GRAPH, "random", group.world), group.world))[group.rank]
+def run(
+    group: Group, kind: str, out: int, self_loops: bool, mode: str = "sar", graph: Dataset = GRAPH, message_rows: int = 2**31
+) -> dict[str, Any]:
+    part = list(parts_of(graph, assign(graph, "random", group.world), group.world))[group.rank]
     engine = Engine(group, mode=mode, kernel="auto", dtype=torch.float64)
-    plan = load_plan(part, group.rank, engine.mode.layout, add_self_loops=self_loops, device=torch.device("cpu"))
+    plan = load_plan(
+        part, group.rank, engine.mode.layout, add_self_loops=self_loops, device=torch.device("cpu"), dtype=torch.float64,
+        message_rows=message_rows,
+    )  # fmt: skip
     layer = make(kind, out)
     x, grad = inputs(layer.out_width)
     leaf = x[plan.node_ids].requires_grad_()

@@ -23,10 +23,10 @@ def peak(name: str, **changes: Any) -> int:
 
 
 def test_the_peak_of_appnp_does_not_grow_with_its_steps() -> None:
-    """Also where every step drops edges of its own."""
+    """Also where every step drops edges of its own. A table held by each of the twelve steps more would be twelve."""
     plain = {"num_layers": 1, "dropout": 0.0, "edge_dropout": 0.3}
     few, many = (peak("appnp", steps=steps, **plain) for steps in (FEW, MANY))
-    assert few > 2 * TABLE and many - few < TABLE / 2
+    assert few > 2 * TABLE and many - few < TABLE
 
 
 def test_the_peak_of_gcnii_grows_by_two_tables_a_layer() -> None:

@@ -10,48 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from sargnn.comm.group import Group, sum_flat
-from sargnn.engine.aggregate import Engine
 from sargnn.interop.dgl import import_dgl
-from sargnn.models.layers.sage import SageLayer
-from sargnn.models.stack import LayerInput
-from sargnn.partition.cut import parts_of
-from sargnn.shards.load import load_plan
-from tests.graphs import assign, nasty_graph, with_weights
-from tests.models.test_against_dgl import HEADS, IN, inputs, make, spec
+from tests.graphs import nasty_graph, with_weights
+from tests.models.test_against_dgl import HEADS, IN, inputs, make, run
 from tests.parity.covering import spread
 from tests.pool import pool
 
 GRAPH = with_weights(nasty_graph(seed=2))
 WIDTHS = (4, 20)
 KINDS = ("mean", "sum", "gcn", "gat", "gatv2")
-
-
-def layer_of(kind: str, out: int) -> Any:
-    torch.manual_seed(0)
-    return SageLayer(spec(IN, out), aggregator="sum").double() if kind == "sum" else make(kind, out)
-
-
-def run(group: Group, kind: str, out: int, mode: str) -> dict[str, Any]:
-    part = list(parts_of(GRAPH, assign(GRAPH, "random", group.world), group.world))[group.rank]
-    engine = Engine(group, mode=mode, kernel="auto", dtype=torch.float64)
-    loops = kind in ("gcn", "gat", "gatv2")
-    plan = load_plan(
-        part, group.rank, engine.mode.layout, add_self_loops=loops, device=torch.device("cpu"), dtype=torch.float64,
-        message_rows=17,
-    )  # fmt: skip
-    layer = layer_of(kind, out)
-    x, grad = inputs(layer.out_width)
-    leaf = x[plan.node_ids].requires_grad_()
-    result = layer(engine, plan, LayerInput(leaf))
-    result.backward(grad[plan.node_ids])
-    grads = {name: p.grad for name, p in layer.named_parameters()}
-    sum_flat(group, [g for g in grads.values() if g is not None])
-    assert leaf.grad is not None
-    return {
-        "ids": plan.node_ids.numpy(), "out": result.detach().numpy(), "d_x": leaf.grad.numpy(),
-        "grads": {name: g.numpy() for name, g in grads.items() if g is not None},
-    }  # fmt: skip
+LOOPS = ("gcn", "gat", "gatv2")
 
 
 def weighted_graph(self_loops: bool) -> tuple[Any, Tensor]:
@@ -69,8 +37,8 @@ def weighted_graph(self_loops: bool) -> tuple[Any, Tensor]:
 
 def by_dgl(kind: str, out: int) -> tuple[Any, dict[str, str], Callable[[Tensor], Tensor]]:
     """DGL's layer with the parameters of ours, which of its names are which of ours, and its outputs of rows."""
-    conv, ours = import_dgl().nn.pytorch, dict(layer_of(kind, out).named_parameters())
-    graph, weight = weighted_graph(kind in ("gcn", "gat", "gatv2"))
+    conv, ours = import_dgl().nn.pytorch, dict(make(kind, out).named_parameters())
+    graph, weight = weighted_graph(kind in LOOPS)
     theirs: Any
     if kind in ("mean", "sum"):
         # DGL's mean divides by the in-degree; the mean of these weights is that by their sum.
@@ -122,7 +90,7 @@ def test_layer(kind: str, out: int, world: int, mode: str) -> None:
     want.backward(d_out)
     assert leaf.grad is not None
     found = dict(theirs.named_parameters())
-    for answer in pool(world)(run, kind, out, mode):
+    for answer in pool(world)(run, kind, out, kind in LOOPS, mode, GRAPH, 17):
         ids = answer["ids"]
         np.testing.assert_allclose(answer["out"], want.detach().numpy()[ids], rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(answer["d_x"], leaf.grad.numpy()[ids], rtol=1e-9, atol=1e-9)
