@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,7 @@ from sargnn.training.build import make_trainer
 from sargnn.training.loop import Trainer
 from tests.graphs import assign, nasty_graph, typed_graph
 from tests.parity import oracle
+from tests.parity.covering import spread
 from tests.parity.oracle import Definition
 
 _DATASET = SyntheticConfig(
@@ -69,11 +70,13 @@ class ModelCase:
     Attributes:
         settings: a small one, with batch norm and dropouts on.
         definition: what it computes, in dense matrices. graph: a graph that it is for, from a seed.
+        folds_as: the model that meets everything for it, since its layers fold by the same reducer with the same weights.
     """
 
     settings: Mapping[str, Any]
     definition: Definition
     graph: Callable[[int], Dataset] = _plain_graph
+    folds_as: str = ""
 
 
 @dataclass(frozen=True)
@@ -103,11 +106,15 @@ MODEL_CASES: dict[str, ModelCase] = {
     "sage": ModelCase({**_STACK, "aggregator": "mean"}, Definition(oracle.sage)),
     "gat": ModelCase({**_STACK, **_ATTENTION}, Definition(oracle.gat)),
     "gcn": ModelCase(_STACK, Definition(oracle.gcn)),
-    "gin": ModelCase({**_STACK, "eps": 0.3, "learn_eps": True, "mlp_layers": 2}, Definition(oracle.gin)),
+    "gin": ModelCase({**_STACK, "eps": 0.3, "learn_eps": True, "mlp_layers": 2}, Definition(oracle.gin), folds_as="sage"),
     "rgcn": ModelCase({**_STACK, "bases": None, "order": "auto", "embedding": 11}, Definition(oracle.rgcn), typed_graph),
-    "sgc": ModelCase({"steps": 2, "input_dropout": 0.0}, Definition(oracle.sgc, stack=False)),
-    "appnp": ModelCase({**_STACK, "steps": 3, "alpha": 0.2, "edge_dropout": 0.3}, Definition(oracle.appnp, stack=False)),
-    "gcnii": ModelCase({**_STACK, "alpha": 0.2, "theta": 0.7}, Definition(oracle.gcnii, ends=oracle.perceptron)),
+    "sgc": ModelCase({"steps": 2, "input_dropout": 0.0}, Definition(oracle.sgc, stack=False), folds_as="gcn"),
+    "appnp": ModelCase(
+        {**_STACK, "steps": 3, "alpha": 0.2, "edge_dropout": 0.3}, Definition(oracle.appnp, stack=False), folds_as="gcn"
+    ),
+    "gcnii": ModelCase(
+        {**_STACK, "alpha": 0.2, "theta": 0.7}, Definition(oracle.gcnii, ends=oracle.perceptron), folds_as="gcn"
+    ),
     "mlp": ModelCase(_STACK, Definition(oracle.perceptron, reads_edges=False)),
     "linear": ModelCase({**_STACK, "num_layers": 1}, Definition(oracle.perceptron, reads_edges=False)),
     "label_propagation": ModelCase(
@@ -163,6 +170,7 @@ NAMES = [name for name in WRITTEN_MODELS if MODEL_CASES[name].definition.reads_e
     "gatv2"
 ]
 """Models that learn from edges, and the scorings of GAT."""
+_LIKE_OTHERS = [name for name in NAMES if name != "gatv2" and MODEL_CASES[name].folds_as]
 PAIRS = [
     (mode, kernel)
     for mode in MODES
@@ -170,6 +178,12 @@ PAIRS = [
     if KERNEL_CASES[kernel].plain_autograd or not MODE_CASES[mode].plain_autograd
 ]
 """Modes with the kernels that they run."""
+
+
+def spread_models(*axes: Sequence[Any], strength: int = 2, others: int = 1) -> list[Any]:
+    """``spread`` of the models in ``NAMES`` and the axes; models that fold as another one with a strength of ``others``."""
+    own = [name for name in NAMES if name not in _LIKE_OTHERS]
+    return [*spread(own, *axes, strength=strength), *spread(_LIKE_OTHERS, *axes, strength=others)]
 
 
 def graph_for(name: str, seed: int = 0) -> Dataset:

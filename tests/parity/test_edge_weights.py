@@ -20,6 +20,7 @@ from tests.parity.covering import spread
 from tests.parity.test_curves import assert_same_curve
 from tests.pool import pool
 
+WHERE = ["metis", "empty", "apart"]
 POSITIVE = [*cases.NAMES, "label_propagation"]
 SIGNED = ["sum", "gin", "gat", "gatv2"]
 """Models that divide by no sum of weights, so that these may be negative."""
@@ -44,7 +45,7 @@ def ones(dataset: Dataset) -> Dataset:
 
 @pytest.mark.parametrize(
     ("name", "mode", "kernel", "partitioner", "world"),
-    spread(POSITIVE, PAIRS, ["metis", "empty", "apart"], [1, 2, 4]),
+    [*cases.spread_models(PAIRS, WHERE, [1, 2, 4]), *spread(["label_propagation"], PAIRS, WHERE, [1, 2, 4], strength=1)],
 )
 def test_every_pair(name: str, mode: str, kernel: str, partitioner: str, world: int) -> None:
     model = model_of(name)
@@ -103,19 +104,24 @@ def learning(name: str) -> cases.Model:
 
 CURVES = [
     ("sage", "sar", "fused", "metis", 4, "fp64"),
-    ("gcn", "no_remat", "dgl", "random", 4, "fp64"),
     ("gcn", "domain_parallel", "reference", "metis", 2, "fp64"),
-    ("gat", "sar", "fused", "empty", 4, "fp64"),
     ("gatv2", "one_shot", "fused", "random", 4, "fp64"),
     ("rgcn", "sar", "fused", "metis", 4, "fp64"),
     ("sums", "domain_parallel", "dgl", "by_type", 4, "fp64"),
-    ("sage", "domain_parallel", "dgl", "metis", 4, "fp32"),
     ("gat", "sar", "fused", "metis", 4, "fp32"),
 ]
-"""Between them every mode and kernel, and every reducer that uses weights."""
+"""Between them every kernel, every mode but ``no_remat`` and every reducer that uses weights."""
+MORE = [
+    ("gcn", "no_remat", "dgl", "random", 4, "fp64"),
+    ("gat", "sar", "fused", "empty", 4, "fp64"),
+    ("sage", "domain_parallel", "dgl", "metis", 4, "fp32"),
+]
 
 
-@pytest.mark.parametrize(("name", "mode", "kernel", "partitioner", "world", "precision"), CURVES)
+@pytest.mark.parametrize(
+    ("name", "mode", "kernel", "partitioner", "world", "precision"),
+    [*CURVES, *(pytest.param(*one, marks=pytest.mark.long) for one in MORE)],
+)
 def test_curve(name: str, mode: str, kernel: str, partitioner: str, world: int, precision: str) -> None:
     choices: dict[str, Any] = {"mode": mode, "kernel": kernel, "partitioner": partitioner, "world": world}
     config = cases.run_config(learning(name), precision=precision, seed=SEEDS[precision], **choices)
@@ -125,7 +131,9 @@ def test_curve(name: str, mode: str, kernel: str, partitioner: str, world: int, 
         assert_same_curve(answer["losses"], want["losses"], precision)
 
 
-@pytest.mark.parametrize(("name", "mode"), spread(["sage", "sum", "gcn", "gat", "gatv2", "rgcn", "sums"], list(MODES)))
+@pytest.mark.parametrize(
+    ("name", "mode"), spread(["sage", "sum", "gcn", "gat", "gatv2", "rgcn", "sums"], list(MODES), strength=1)
+)
 def test_weights_of_ones_are_no_weights(name: str, mode: str) -> None:
     """To rounding: sums of products instead of sums."""
     plain = dataclasses.replace(graph(name), edge_weight=None)

@@ -89,7 +89,7 @@ def check(model: cases.Model, kind: str = "", definition: Definition | None = No
 
 @pytest.mark.parametrize(
     ("name", "mode", "kernel", "partitioner", "world"),
-    spread(cases.NAMES, PAIRS, [*PARTITIONERS, "empty", "apart"], [1, 2, 4], strength=3),
+    cases.spread_models(PAIRS, [*PARTITIONERS, "empty", "apart"], [1, 2, 4], strength=3, others=2),
 )
 def test_every_pair(name: str, mode: str, kernel: str, partitioner: str, world: int) -> None:
     check(cases.model_config(name), mode=mode, kernel=kernel, partitioner=partitioner, world=world)
@@ -136,8 +136,7 @@ def test_options_of_attention(variant: str, v2: bool, mode: str, kernel: str, mf
     check(cases.model_config("gat", **changes), mode=mode, kernel=kernel, world=4, mfg=mfg)
 
 
-@pytest.mark.parametrize(("mode", "kernel"), PAIRS)
-@pytest.mark.parametrize("name", cases.NAMES)
+@pytest.mark.parametrize(("name", "mode", "kernel"), cases.spread_models(PAIRS))
 def test_fp32(name: str, mode: str, kernel: str) -> None:
     check(cases.model_config(name), mode=mode, kernel=kernel, world=4, precision="fp32")
 
@@ -247,7 +246,7 @@ def test_the_forced_partitions_are_what_they_claim() -> None:
     assert apart[3]["halo_rows"] == 0 and len(apart[3]["ids"]) > 0
 
 
-@pytest.mark.parametrize(("name", "mode", "kernel", "world"), spread(cases.NAMES, PAIRS, [1, 2, 4]))
+@pytest.mark.parametrize(("name", "mode", "kernel", "world"), cases.spread_models(PAIRS, [1, 2, 4]))
 def test_bytes_equal_the_plan(name: str, mode: str, kernel: str, world: int) -> None:
     config = cases.run_config(cases.model_config(name), mode=mode, kernel=kernel, world=world)
     ranks = pool(world)(cases.step, config, GRAPHS[name])

@@ -44,7 +44,7 @@ WHERE = [("range", 1), ("random", 2), ("range", 4), ("apart", 4)]
 QUICK = [pair for pair in PAIRS if pair[1] != "reference"]
 
 
-@pytest.mark.parametrize(("name", "mode", "kernel", "partitioner", "world"), spread(cases.NAMES, PAIRS, WHERE))
+@pytest.mark.parametrize(("name", "mode", "kernel", "partitioner", "world"), cases.spread_models(PAIRS, WHERE))
 def test_message_flow_first_step(name: str, mode: str, kernel: str, partitioner: str, world: int) -> None:
     """Few training nodes, so that some ranks keep no row of some layers; batch norm over the rows that are kept."""
     model = cases.model_config(name, **({"residual": True} if name == "gcn" else {}))
@@ -60,7 +60,8 @@ def test_message_flow_where_ranks_lack_types(mode: str, kernel: str, order: str,
 
 
 @pytest.mark.parametrize(
-    ("name", "mode", "kernel", "reuse", "mfg"), spread([*cases.NAMES, "mlp"], QUICK, [0, 2], [False, True])
+    ("name", "mode", "kernel", "reuse", "mfg"),
+    [*cases.spread_models(QUICK, [0, 2], [False, True]), *spread(["mlp"], QUICK, [0, 2], [False, True])],
 )
 def test_labels_first_step(name: str, mode: str, kernel: str, reuse: int, mfg: bool) -> None:
     labels = dataclasses.replace(MASKED, reuse=reuse)
@@ -105,7 +106,7 @@ def single(name: str, labels: LabelsConfig, mfg: bool) -> dict[str, Any]:
     return cases.curve(Group.single(), config, graph(name))
 
 
-LONG = ("sage-one_shot-4", "gcn-sar-8", "rgcn-domain_parallel-4", "gatv2-no_remat-2")
+LONG = ("sage-one_shot-4", "gcn-sar-8", "rgcn-domain_parallel-4", "gatv2-no_remat-2", "sgc-sar-4", "gcnii-sar-4")
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.long] if case in LONG else []) for case in CURVES])
@@ -123,7 +124,7 @@ def test_curve(case: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "mode", "reuse", "norm"),
-    spread(cases.NAMES, ["sar", "one_shot", "domain_parallel"], [None, REUSED.reuse], ["none", "layer"]),
+    cases.spread_models(["sar", "one_shot", "domain_parallel"], [None, REUSED.reuse], ["none", "layer"]),
 )
 def test_without_batch_norm_message_flow_changes_nothing(name: str, mode: str, reuse: int | None, norm: str) -> None:
     runs, labels = [], LabelsConfig() if reuse is None else REUSED
