@@ -13,7 +13,7 @@ from sargnn.data.dataset import open_dataset
 from tests.in_process import sargnn_here as run
 
 
-@pytest.mark.parametrize("world", [pytest.param(1, marks=pytest.mark.long), 3])
+@pytest.mark.parametrize("world", [pytest.param(1, marks=pytest.mark.long), 2, pytest.param(3, marks=pytest.mark.long)])
 def test_the_work_of_graph_sage(world: int, tmp_path: Path) -> None:
     words = ["dataset.scale=0.001", "epochs=3", f"world={world}", "threads=1", "model.hidden=32", "model.dropout=0.5"]
     done = run(tmp_path, "bench", "epoch", *words, "partitioner=range")

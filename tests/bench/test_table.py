@@ -111,6 +111,7 @@ def test_what_is_measured_is_kept(made: Path, tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 def test_an_interrupt_ends_what_runs(tmp_path: Path) -> None:
     words = [*TINY, "models=[sage]", "epochs=100000", "stock=false", "not_static=[]"]
     process = subprocess.Popen(

@@ -84,6 +84,7 @@ def test_training_does_not_wait_for_a_dead_server(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 def test_training_does_not_wait_for_a_silent_server(tmp_path: Path) -> None:
     """It takes the connection and never answers: training goes on, and its end waits for a while only."""
     with socket.socket() as silent:

@@ -27,8 +27,10 @@ def peak(mode: str, edges: int, operation: str = "gat") -> int:
     ("mode", "operation"),
     [
         ("sar", "gat"),
-        ("domain_parallel", "gat"),
-        *(pytest.param(*case, marks=pytest.mark.long) for case in (("sar", "gatv2"), ("no_remat", "gat"), ("one_shot", "gat"))),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in (("domain_parallel", "gat"), ("sar", "gatv2"), ("no_remat", "gat"), ("one_shot", "gat"))
+        ),
     ],
 )
 def test_doubling_the_edges(mode: str, operation: str) -> None:

@@ -34,22 +34,22 @@ TWINS: dict[str, tuple[ModelSettings, Custom]] = {
     ),
 }
 LABELS = LabelsConfig("masked", rate=0.6, reuse=1)
-RUNS: list[tuple[str, str, str, int, str, dict[str, Any]]] = [
+RUNS: list[Any] = [
     ("sage", "sar", "metis", 4, "fp64", {}),
     ("sage", "no_remat", "random", 2, "fp64", {"labels": LABELS}),
-    ("sage", "one_shot", "empty", 4, "fp64", {"mfg": True}),
+    pytest.param("sage", "one_shot", "empty", 4, "fp64", {"mfg": True}, marks=pytest.mark.long),
     ("sage", "domain_parallel", "metis", 2, "fp64", {"mfg": True, "labels": LABELS}),
-    ("sage", "sar", "random", 1, "fp32", {}),
+    pytest.param("sage", "sar", "random", 1, "fp32", {}, marks=pytest.mark.long),
     ("sage", "sar", "metis", 4, "fp32", {"mfg": True}),
     ("dropped", "sar", "apart", 4, "fp64", {"labels": LABELS}),
-    ("dropped", "one_shot", "metis", 2, "fp64", {}),
+    pytest.param("dropped", "one_shot", "metis", 2, "fp64", {}, marks=pytest.mark.long),
     ("propagated", "sar", "metis", 4, "fp64", {}),
-    ("propagated", "domain_parallel", "random", 2, "fp64", {}),
+    pytest.param("propagated", "domain_parallel", "random", 2, "fp64", {}, marks=pytest.mark.long),
     ("gat", "sar", "metis", 4, "fp64", {}),
     ("gat", "no_remat", "random", 2, "fp64", {"mfg": True, "labels": LABELS}),
-    ("gat", "one_shot", "random", 4, "fp64", {}),
+    pytest.param("gat", "one_shot", "random", 4, "fp64", {}, marks=pytest.mark.long),
     ("gat", "domain_parallel", "metis", 2, "fp64", {}),
-    ("gat", "sar", "random", 2, "fp32", {}),
+    pytest.param("gat", "sar", "random", 2, "fp32", {}, marks=pytest.mark.long),
 ]
 
 

@@ -89,7 +89,7 @@ def check(model: cases.Model, kind: str = "", definition: Definition | None = No
 
 @pytest.mark.parametrize(
     ("name", "mode", "kernel", "partitioner", "world"),
-    cases.spread_models(PAIRS, [*PARTITIONERS, "empty", "apart"], [1, 2, 4], strength=3, others=2),
+    cases.spread_models(PAIRS, [*PARTITIONERS, "empty", "apart"], [1, 2, 4], others=2),
 )
 def test_every_pair(name: str, mode: str, kernel: str, partitioner: str, world: int) -> None:
     check(cases.model_config(name), mode=mode, kernel=kernel, partitioner=partitioner, world=world)
@@ -217,7 +217,7 @@ def test_messages_in_pieces_change_nothing(aggregator: str, rows: int, depth: in
 
 
 @pytest.mark.parametrize(
-    ("name", "mode", "rows", "depth"), spread(["gat", "gatv2", "rgcn"], ["sar", "no_remat"], [1, 7, 30], [0, 1, 3], strength=3)
+    ("name", "mode", "rows", "depth"), spread(["gat", "gatv2", "rgcn"], ["sar", "no_remat"], [1, 7, 30], [0, 1, 3])
 )
 def test_case_two_in_pieces_changes_nothing(name: str, mode: str, rows: int, depth: int) -> None:
     """The running maximum changes from piece to piece, and sar fetches the pieces again in backward."""
