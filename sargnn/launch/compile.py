@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
+
+from sargnn.launch.env import PRECISION
 
 
 def warm_up() -> None:
-    """Compile every kernel for fp32 and fp64, or load it from Numba's cache where it was compiled before. Runs none of them.
+    """Compile every kernel, or load it from Numba's cache where it was compiled before. Runs none of them.
 
-    The launching process calls it so that no worker has to compile, the fork server so that workers start with the code
-    loaded and share its memory.
+    For the precision of the run that the environment is for (``launch.env``), for all where it names none. The launching
+    process calls it so that no worker has to compile, the fork server so that workers start with the code loaded and share its
+    memory.
     """
     import numba
     import torch
@@ -19,9 +23,11 @@ def warm_up() -> None:
     from sargnn.kernels.fused import destination_records, edge_dropout, edge_loops, layer_norm_loops, nodewise_loops
     from sargnn.kernels.fused.kernel import FusedKernel
 
+    dtypes = {"fp32": torch.float32, "fp64": torch.float64}
+    wanted = os.environ.get(PRECISION)
     compiled: list[Any] = [rng, rows, nodewise_loops, layer_norm_loops, edge_dropout, edge_loops, destination_records]
     compiled += [FusedKernel().operation(name) for name in FusedKernel.operations]
     for part in compiled:
-        for dtype in (torch.float32, torch.float64):
+        for dtype in [dtypes[wanted]] if wanted else dtypes.values():
             for function, arguments in part.samples(dtype):
                 function.compile(tuple(numba.typeof(argument) for argument in arguments))

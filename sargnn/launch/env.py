@@ -15,6 +15,9 @@ from platformdirs import user_cache_path
 from sargnn.config import RunConfig
 from sargnn.tracking.provenance import usable_cores
 
+PRECISION = "SARGNN_PRECISION"
+"""The variable that names the precision for which workers need kernels."""
+
 
 def default_threads(world: int) -> int:
     """Threads per worker: the cores this process may use, shared out, at least one."""
@@ -79,7 +82,7 @@ def worker_environment(threads: int) -> dict[str, str]:
 def prepare_process(config: RunConfig) -> RunConfig:
     """Set what workers inherit, before torch is imported here, numba compiles and the fork server starts; threads filled in."""
     threads = config.threads or default_threads(config.world)
-    os.environ.update(worker_environment(threads))
+    os.environ.update(worker_environment(threads), **{PRECISION: config.precision})
     if "numba" in sys.modules:  # which has read it; once its threads run, another number is an error at the next compilation
         sys.modules["numba"].core.config.reload_config()
     return dataclasses.replace(config, threads=threads)

@@ -8,8 +8,6 @@ No parallel region may run here: GNU OpenMP does not survive a fork.
 import gc
 import os
 
-import torch._dynamo  # noqa: F401  (the first optimizer would import it, 80 MB in every worker)
-
 import sargnn.engine.reducers.max
 import sargnn.engine.reducers.mean
 import sargnn.launch.work

@@ -12,6 +12,7 @@ from sargnn.comm.group import Group
 from sargnn.config import OptimConfig
 from sargnn.errors import ConfigError
 from sargnn.models.base import Model
+from sargnn.training.adam import Adam, AdamW
 
 
 def check_decay(config: OptimConfig, model: Model) -> None:
@@ -35,7 +36,7 @@ def make_optimizer(
     """
     if not parameters:
         return None
-    kinds: dict[str, type[torch.optim.Optimizer]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    kinds: dict[str, type[torch.optim.Optimizer]] = {"adam": Adam, "adamw": AdamW}
     own = {id(p): decay for name, decay in (config.weight_decay_of or {}).items() for p in groups[name]}
     chosen: dict[float, list[nn.Parameter]] = {}
     for parameter in parameters:
