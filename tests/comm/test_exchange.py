@@ -10,6 +10,7 @@ import torch
 
 from sargnn.comm.exchange import Exchange, HaloLists
 from sargnn.comm.group import Group
+from tests.parity.covering import spread
 from tests.pool import pool
 
 ROWS, WORLD = 3000, 4
@@ -77,9 +78,7 @@ def run(group: Group, depth: int, slow: int, message_rows: int, widths: tuple[in
     return {"sent": group.traffic.sent_bytes, "held": exchange.held_bytes()}
 
 
-@pytest.mark.parametrize("message_rows", [2**31, 64])
-@pytest.mark.parametrize("slow", [0, 3])
-@pytest.mark.parametrize("depth", [0, 1, 2])
+@pytest.mark.parametrize(("depth", "slow", "message_rows"), spread([0, 1, 2], [0, 3], [2**31, 64]))
 def test_buffers_are_not_reused_while_they_travel(depth: int, slow: int, message_rows: int) -> None:
     answers = pool(WORLD)(run, depth, slow, message_rows)
     for rank, answer in enumerate(answers):

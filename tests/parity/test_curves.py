@@ -37,7 +37,7 @@ COMBINATIONS: dict[str, tuple[str, str, str, str, int, str]] = {
     "sage-sar-fused-metis-4-fp32": ("sage", "sar", "fused", "metis", 4, "fp32"),
     "gin-sar-fused-metis-4": ("gin", "sar", "fused", "metis", 4, "fp64"),
     "pool-sar-fused-metis-4": ("pool", "sar", "fused", "metis", 4, "fp64"),
-    "lstm-one_shot-fused-metis-4": ("lstm", "one_shot", "fused", "metis", 4, "fp64"),
+    "lstm-one_shot-fused-metis-2": ("lstm", "one_shot", "fused", "metis", 2, "fp64"),
     "layer_norm-sar-fused-metis-4": ("layer_norm", "sar", "fused", "metis", 4, "fp64"),
     "typed_layer_norm-one_shot-fused-by_type-4": ("typed_layer_norm", "one_shot", "fused", "by_type", 4, "fp64"),
 }

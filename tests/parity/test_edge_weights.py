@@ -45,7 +45,10 @@ def ones(dataset: Dataset) -> Dataset:
 
 @pytest.mark.parametrize(
     ("name", "mode", "kernel", "partitioner", "world"),
-    [*cases.spread_models(PAIRS, WHERE, [1, 2, 4]), *spread(["label_propagation"], PAIRS, WHERE, [1, 2, 4], strength=1)],
+    [
+        *cases.spread_models(PAIRS, WHERE, [1, 2, 4], strength=1),
+        *spread(["label_propagation"], PAIRS, WHERE, [1, 2, 4], strength=1),
+    ],
 )
 def test_every_pair(name: str, mode: str, kernel: str, partitioner: str, world: int) -> None:
     model = model_of(name)

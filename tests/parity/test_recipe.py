@@ -124,7 +124,7 @@ def test_curve(case: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "mode", "reuse", "norm"),
-    cases.spread_models(["sar", "one_shot", "domain_parallel"], [None, REUSED.reuse], ["none", "layer"]),
+    cases.spread_models(["sar", "one_shot", "domain_parallel"], [None, REUSED.reuse], ["none", "layer"], strength=1),
 )
 def test_without_batch_norm_message_flow_changes_nothing(name: str, mode: str, reuse: int | None, norm: str) -> None:
     runs, labels = [], LabelsConfig() if reuse is None else REUSED
@@ -166,10 +166,9 @@ def _logits(group: Group, config: RunConfig, dataset: Dataset, epoch: int | None
         return view.flow.own_outputs(trainer.ids).numpy(), trainer.logits(view, epoch).numpy()
 
 
-@pytest.mark.parametrize("mfg", [False, True])
-@pytest.mark.parametrize("reuse", [0, 1])
-@pytest.mark.parametrize("world", [1, 4])
-@pytest.mark.parametrize("name", ["sage", "gat", "rgcn"])
+@pytest.mark.parametrize(
+    ("name", "world", "reuse", "mfg"), spread(["sage", "gat", "rgcn"], [1, 4], [0, 1], [False, True])
+)  # fmt: skip
 def test_no_label_leaks(name: str, world: int, reuse: int, mfg: bool) -> None:
     """Flipping the labels of the predicted nodes changes no logit, in training and in evaluation; of a carried one it does."""
     dataset, epoch = GRAPHS[name], 2
@@ -195,8 +194,7 @@ def test_no_label_leaks(name: str, world: int, reuse: int, mfg: bool) -> None:
     assert not np.array_equal(before, answers(train, None))
 
 
-@pytest.mark.parametrize("mode", ["sar", "no_remat", "one_shot"])
-@pytest.mark.parametrize("name", ["sage", "gcn", "max", "sgc"])
+@pytest.mark.parametrize(("name", "mode"), spread(["sage", "gcn", "max", "sgc"], ["sar", "no_remat", "one_shot"], strength=1))
 def test_only_label_columns_are_aggregated_every_epoch(name: str, mode: str) -> None:
     """The features' aggregate is kept: less travels from the second epoch on, and nothing else changes."""
     model = cases.model_config("sage", aggregator="max") if name == "max" else cases.model_config(name)

@@ -37,9 +37,7 @@ def test_orders_and_bases(mode: str, kernel: str, order: str, bases: int | None,
     check(model, mode=mode, kernel=kernel, partitioner=partitioner, world=world)
 
 
-@pytest.mark.parametrize("rows", [1, 7, 30])
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("kernel", ["fused", "dgl", "reference"])
+@pytest.mark.parametrize(("kernel", "order", "rows"), spread(["fused", "dgl", "reference"], ORDERS, [1, 7, 30]))
 def test_blocks_of_any_size(kernel: str, order: str, rows: int) -> None:
     """Small messages also cut the own blocks, by source and by destination rows."""
     model = cases.model_config("rgcn", order=order, input_dropout=0.3)
