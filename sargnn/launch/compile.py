@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from sargnn.launch.env import PRECISION
+from sargnn.launch.env import PRECISION, note_compiled
 
 
 def warm_up() -> None:
@@ -16,18 +16,19 @@ def warm_up() -> None:
     memory.
     """
     import numba
-    import torch
 
     from sargnn import rng
     from sargnn.comm import rows
     from sargnn.kernels.fused import destination_records, edge_dropout, edge_loops, layer_norm_loops, nodewise_loops
     from sargnn.kernels.fused.kernel import FusedKernel
+    from sargnn.training.build import DTYPES
 
-    dtypes = {"fp32": torch.float32, "fp64": torch.float64}
-    wanted = os.environ.get(PRECISION)
+    chosen = os.environ.get(PRECISION)
+    dtypes = [DTYPES[chosen]] if chosen else list(DTYPES.values())
     compiled: list[Any] = [rng, rows, nodewise_loops, layer_norm_loops, edge_dropout, edge_loops, destination_records]
     compiled += [FusedKernel().operation(name) for name in FusedKernel.operations]
     for part in compiled:
-        for dtype in [dtypes[wanted]] if wanted else dtypes.values():
+        for dtype in dtypes:
             for function, arguments in part.samples(dtype):
                 function.compile(tuple(numba.typeof(argument) for argument in arguments))
+    note_compiled()

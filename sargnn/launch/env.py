@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from platformdirs import user_cache_path
@@ -56,14 +57,30 @@ def numba_cache_dir() -> Path:
     return Path(tempfile.mkdtemp(prefix="sargnn-numba-"))
 
 
+_ALL = "all"
+
+
 def kernels_are_compiled() -> bool:
-    """Whether the place for compiled kernels, once it is in the environment, holds any."""
-    return any(Path(os.environ["NUMBA_CACHE_DIR"]).rglob("*.nbi"))
+    """Whether the place for compiled kernels, once it is in the environment, holds those of the precision that this names."""
+    return any(_mark(one).exists() for one in (os.environ.get(PRECISION, _ALL), _ALL))
 
 
-def worker_environment(threads: int) -> dict[str, str]:
-    """Variables that workers need."""
-    return {
+def note_compiled() -> None:
+    """It does now; nothing where the environment has no such place, or one that cannot be written."""
+    if "NUMBA_CACHE_DIR" in os.environ and not kernels_are_compiled():
+        mark = _mark(os.environ.get(PRECISION, _ALL))
+        with suppress(OSError):
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            mark.touch()
+
+
+def _mark(precision: str) -> Path:
+    return Path(os.environ["NUMBA_CACHE_DIR"]) / f"compiled_{precision}"
+
+
+def worker_environment(threads: int, precision: str | None = None) -> dict[str, str]:
+    """Variables that workers need. ``precision``: of the only kernels that they do; None: of all."""
+    return ({} if precision is None else {PRECISION: precision}) | {
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
         "NUMBA_NUM_THREADS": str(threads),
@@ -82,7 +99,7 @@ def worker_environment(threads: int) -> dict[str, str]:
 def prepare_process(config: RunConfig) -> RunConfig:
     """Set what workers inherit, before torch is imported here, numba compiles and the fork server starts; threads filled in."""
     threads = config.threads or default_threads(config.world)
-    os.environ.update(worker_environment(threads), **{PRECISION: config.precision})
+    os.environ.update(worker_environment(threads, config.precision))
     if "numba" in sys.modules:  # which has read it; once its threads run, another number is an error at the next compilation
         sys.modules["numba"].core.config.reload_config()
     return dataclasses.replace(config, threads=threads)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sargnn.config import load
 from sargnn.errors import ConfigError, SargnnError
-from sargnn.launch.env import PRECISION, worker_environment
+from sargnn.launch.env import worker_environment
 from sargnn.tracking import files
 
 _PER_TASK = {"RANK": "SLURM_PROCID", "WORLD_SIZE": "SLURM_NTASKS", "LOCAL_RANK": "SLURM_LOCALID"}
@@ -99,7 +99,7 @@ def main() -> None:
     environment.pop("SARGNN_STORE", None)
     if config.comm.interface is not None:
         environment["GLOO_SOCKET_IFNAME"] = config.comm.interface
-    environment |= worker_environment(config.threads or 1) | {PRECISION: config.precision}
+    environment |= worker_environment(config.threads or 1, config.precision)
     # Signals that ask for a checkpoint wait until the worker has one to write: blocked they stay pending, also over exec.
     signal.pthread_sigmask(signal.SIG_BLOCK, ASKING)
     command = [sys.executable, "-m", "sargnn.launch.worker", str(run_dir / files.CONFIG)]

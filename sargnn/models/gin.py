@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sargnn.fields import number
-from sargnn.models.settings import StackSettings
+from sargnn.models.settings import StackSettings, WeightedSums
 
 if TYPE_CHECKING:
     from sargnn.models.inputs import GraphShape
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Gin(StackSettings):
+class Gin(WeightedSums, StackSettings):
     """GIN (Xu et al., 2019).
 
     Attributes:
@@ -26,14 +26,6 @@ class Gin(StackSettings):
     eps: float
     learn_eps: bool
     mlp_layers: int = field(metadata=number(low=1, high=256))
-
-    @property
-    def operations(self) -> tuple[str, ...]:
-        return ("sum",)
-
-    @property
-    def no_weights(self) -> str | None:
-        return None
 
     def build(self, shape: GraphShape) -> Stack:
         from sargnn.models.layers.gin import build

@@ -41,10 +41,8 @@ class StackSettings(ModelSettings, ABC):
         return self.norm == "batch"
 
 
-class SymmetricSums:
-    """What models have in common that sum by ``D^-1/2 (A + I) D^-1/2`` (``models/layers/gcn.py``); before their other base."""
-
-    adds_self_loops: ClassVar[bool] = True
+class WeightedSums:
+    """What models have in common that sum rows, times edge weights if there are any; it comes before their other base."""
 
     @property
     def operations(self) -> tuple[str, ...]:
@@ -53,6 +51,12 @@ class SymmetricSums:
     @property
     def no_weights(self) -> str | None:
         return None
+
+
+class SymmetricSums(WeightedSums):
+    """Those that sum by ``D^-1/2 (A + I) D^-1/2`` (``models/layers/gcn.py``)."""
+
+    adds_self_loops: ClassVar[bool] = True
 
     @property
     def divides_by_weights(self) -> bool:

@@ -15,7 +15,9 @@ _add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
 _step = inspect.unwrap(torch.optim.Adam.step)
 
 
-class _WithoutCompiler(torch.optim.Adam):
+class Adam(torch.optim.Adam):
+    """``torch.optim.Adam``."""
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         _add_param_group(self, param_group)
 
@@ -24,9 +26,5 @@ class _WithoutCompiler(torch.optim.Adam):
         _step(self, closure)
 
 
-class Adam(_WithoutCompiler):
-    """``torch.optim.Adam``."""
-
-
-class AdamW(_WithoutCompiler, torch.optim.AdamW):
+class AdamW(Adam, torch.optim.AdamW):
     """``torch.optim.AdamW``."""
