@@ -13,7 +13,7 @@ import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, get_args
 
 import yaml
 
@@ -316,9 +316,17 @@ class SmoothConfig:
     smooth_steps: int = field(default=50, metadata=NOT_NEGATIVE)
 
 
+Precision = Literal["fp32", "fp64", "bf16", "mixed"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+
+
 @dataclass(frozen=True)
 class CommConfig:
-    """How workers exchange rows."""
+    """How workers exchange rows.
+
+    Attributes:
+        wire: what fp32 rows and their gradients are rounded to on their way to other workers; ``exact``: they are not.
+    """
 
     backend: Literal["gloo"]
     prefetch_depth: int = field(metadata=NOT_NEGATIVE)
@@ -327,6 +335,7 @@ class CommConfig:
     max_restarts: int = field(default=0, metadata=NOT_NEGATIVE)
     interface: str | None = None
     port: int | None = field(default=None, metadata=number(low=1, high=65535))
+    wire: Literal["exact", "bf16"] = field(default="exact", metadata=LOSSES)
 
 
 @dataclass(frozen=True)
@@ -386,7 +395,7 @@ class RunConfig:
     world: int = field(metadata=AT_LEAST_ONE | RUN)
     threads: int | None = field(metadata=AT_LEAST_ONE | FREE)
     device: Literal["cpu"] = field(metadata=RUN)
-    precision: Literal["fp32", "fp64"] = field(metadata=LOSSES)
+    precision: Precision = field(metadata=LOSSES)
     profile: bool = field(metadata=FREE)
     store_dir: str = field(metadata=FREE)
     run_name: str | None = field(metadata=RUN)
@@ -461,6 +470,11 @@ def parse(mapping: Any) -> RunConfig:
         raise ConfigError("Labels that are not read cannot be fed back.", given="labels=none", allowed="labels=masked")
     if config.init_digest is not None and config.init_from is None:
         raise ConfigError("'init_digest' is filled in by itself.", given=config.init_digest, hint="init_from=RUN_DIR")
+    if config.comm.wire != "exact" and config.precision == "fp64":
+        raise ConfigError(
+            "fp64 rows are sent as they are.", given=f"precision=fp64, comm.wire={config.comm.wire}",
+            hint="precision=fp32, or comm.wire=exact",
+        )  # fmt: skip
     if not config.store_dir:
         raise ConfigError("'store_dir' is empty.", hint="store_dir=FOLDER, such as stores")
     return config

@@ -32,7 +32,8 @@ def hashed_as(value: Any) -> Metadata:
 
 
 def find_deciding(settings: Any, run: Any, kind: str = "") -> dict[str, Any]:
-    """The settings of a dataclass that decide the losses; those of a group in it as a mapping of their own.
+    """The settings of a dataclass that decide the losses; those of a group in it as a mapping of their own, also where only one
+    of its fields says that it does.
 
     A setting at its default is left out, so that a new one leaves older runs' hashes as they are. Of a target the name and the
     content of its file are given, not its path.
@@ -46,10 +47,15 @@ def find_deciding(settings: Any, run: Any, kind: str = "") -> dict[str, Any]:
         value, says = getattr(settings, one.name), one.metadata
         if "hashed_as" in says:
             found[one.name] = says["hashed_as"]
-        elif says.get(DECIDES, kind) != LOSSES[DECIDES] or ("when" in says and not getattr(run, says["when"])):
+        elif "when" in says and not getattr(run, says["when"]):
             continue
         elif dataclasses.is_dataclass(value):
-            found[one.name] = find_deciding(value, run, LOSSES[DECIDES])
+            own = says.get(DECIDES, kind)
+            inner = find_deciding(value, run, own)
+            if inner or own == LOSSES[DECIDES]:
+                found[one.name] = inner
+        elif says.get(DECIDES, kind) != LOSSES[DECIDES]:
+            continue
         elif says.get("always") or value != one.default:
             outside = says.get("target") and is_target(str(value))
             if outside and getattr(settings, "reads_target", False):  # what it makes is compared, not how it is written

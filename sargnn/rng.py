@@ -24,9 +24,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sargnn.bf16 import array_of, held_row, number, store_row, widen
+
 _MULTIPLIER_0, _MULTIPLIER_1 = 0xD2511F53, 0xCD9E8D57
 _WEYL_0, _WEYL_1 = 0x9E3779B9, 0xBB67AE85
 _ROUNDS = 10
+_CHUNK_ROWS = 256
 _MASK = 0xFFFFFFFF
 MAX_ID = 2**32
 """Original ids stay below this wherever something is drawn for them."""
@@ -146,8 +149,15 @@ def drop_row(
 def _dropout_kernel(
     x: Any, ids: Any, seed: Any, epoch: Any, tag: Any, threshold: Any, scale: Any, out: Any
 ) -> None:  # pragma: no cover - compiled
-    for row in numba.prange(x.shape[0]):
-        drop_row(x[row], np.uint64(ids[row]), seed, epoch, tag, threshold, scale, out[row])
+    rows, width = x.shape
+    for c in numba.prange(-(-rows // _CHUNK_ROWS)):
+        scratch = np.empty(width, np.float32)  # of bf16 rows
+        for row in range(c * _CHUNK_ROWS, min(rows, (c + 1) * _CHUNK_ROWS)):
+            held, source = held_row(out[row], scratch), x[row]
+            for f in range(width):
+                held[f] = widen(source[f])
+            drop_row(held, np.uint64(ids[row]), seed, epoch, tag, threshold, scale, held)
+            store_row(held, out[row])
 
 
 def draw_words(ids: np.ndarray, seed: int, purpose: Purpose) -> np.ndarray:
@@ -211,7 +221,7 @@ def dropout_rows(x: Tensor, ids: Tensor, draw: Draw, out: Tensor | None = None) 
     """``out[i, f] = x[i, f] / (1 - p)`` where the draw keeps (i, f), else 0. Linear in ``x``, so also its own backward pass.
 
     Args:
-        x: [N, F], fp32 or fp64; compiled on a CPU, plain operations elsewhere.
+        x: [N, F], fp32, fp64 or bf16; compiled on a CPU, plain operations elsewhere.
         ids: int64 [N], original ids of the rows, below 2**32.
         draw: what the mask depends on.
         out: [N, F] to write to, may be ``x`` itself; allocated if not given.
@@ -222,8 +232,8 @@ def dropout_rows(x: Tensor, ids: Tensor, draw: Draw, out: Tensor | None = None) 
         return torch.mul(x, dropout_mask(ids, x.shape[1], draw).to(x.dtype).mul_(draw.scale), out=out)
     if x.numel():
         _dropout_kernel(
-            x.numpy(), ids.numpy(), np.uint64(draw.seed), np.uint64(draw.epoch), np.uint64(draw.tag),
-            np.uint64(draw.threshold), x.numpy().dtype.type(draw.scale), out.numpy(),
+            array_of(x), ids.numpy(), np.uint64(draw.seed), np.uint64(draw.epoch), np.uint64(draw.tag),
+            np.uint64(draw.threshold), number(draw.scale, x.dtype), array_of(out),
         )  # fmt: skip
     return out
 
@@ -253,9 +263,9 @@ def uniform_rows(ids: Tensor, width: int, seed: int, bound: float) -> Tensor:
 
 def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
     """The compiled functions with arguments of the types that they are called with."""
-    x, word = np.ones((1, 4), torch.empty(0, dtype=dtype).numpy().dtype), np.uint64(0)
+    x, word = array_of(torch.ones(1, 4, dtype=dtype)), np.uint64(0)
     ids = np.zeros(1, np.int64)
     return [
-        (_dropout_kernel, (x, ids, word, word, word, word, x.dtype.type(1), x)),
+        (_dropout_kernel, (x, ids, word, word, word, word, number(1, dtype), x)),
         (_uniform_kernel, (ids, word, word, 1.0, np.ones((1, 4), np.float32))),
     ]

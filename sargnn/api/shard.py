@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from sargnn.api.overrides import as_words
 from sargnn.api.stores import store_of_graph
+from sargnn.bf16 import ROW_DTYPES, wide
 from sargnn.comm.group import Group, sum_flat
 from sargnn.config import RunConfig, parse
 from sargnn.data.labels import task_of
@@ -142,15 +143,14 @@ class GraphShard:
     """
 
     def __init__(self, words: list[str], partition: Path, group: Group) -> None:
-        from sargnn.training.build import DTYPES
-
         config = _config_of(words)
         self.config, self.group, self._words = config, group, words
         self.rank, self.world = group.rank, group.world
-        device, dtype = torch.device(config.device), DTYPES[config.precision]
+        device, dtype = torch.device(config.device), ROW_DTYPES[config.precision]
         self.engine = Engine(
             group, mode=config.mode.choice, kernel=config.kernel.choice, prefetch_depth=config.comm.prefetch_depth,
-            seed=config.seed, device=device, dtype=dtype, cache_static=False,
+            seed=config.seed, device=device, dtype=dtype, cache_static=False, half_products=config.precision == "mixed",
+            wire=None if config.comm.wire == "exact" else ROW_DTYPES[config.comm.wire],
         )  # fmt: skip
         info = partition_info(partition)
         part = open_part(info.path, group.rank)
@@ -173,7 +173,7 @@ class GraphShard:
             self._graphs[key] = WorkerGraph(
                 self.part, self.engine.exchange, self.engine.mode.layout, add_self_loops=add_self_loops,
                 device=self.engine.device, message_rows=self.config.comm.message_rows, by_relation=by_relation,
-                dtype=self.engine.dtype,
+                dtype=wide(self.engine.dtype),
             )  # fmt: skip
         return self._graphs[key]
 
@@ -247,7 +247,7 @@ class GraphShard:
             self.schema, widths, self.num_classes, task=task_of(self.part.labels.dtype), labelled=labelled,
             weighted=self.part.weighted,
         )  # fmt: skip
-        model = make_model(config, shape).to(self.engine.dtype)
+        model = make_model(config, shape).to(wide(self.engine.dtype))
         graph = self.graph(add_self_loops=config.add_self_loops, by_relation=model.by_relation)
         return ShardModel(self, model, graph, config.seed)
 

@@ -94,10 +94,10 @@ def run(config: RunConfig, bench_dir: Path) -> EpochReport:
         SargnnError: as ``launch.local.train``; also if the folder cannot be written, the mode's work is not counted, or the run
             ends after one epoch.
     """
+    from sargnn.bf16 import ROW_DTYPES
     from sargnn.launch.check import check_strategies
     from sargnn.launch.env import prepare_process
     from sargnn.launch.local import train
-    from sargnn.training.build import DTYPES
 
     config = prepare_process(config)
     check_strategies(config)
@@ -111,7 +111,7 @@ def run(config: RunConfig, bench_dir: Path) -> EpochReport:
         raise ConfigError(
             f"The folder cannot be written: {error.strerror}.", given=str(bench_dir), hint="choose another bench_dir"
         ) from error
-    cores, dtype = len(os.sched_getaffinity(0)), str(DTYPES[config.precision]).removeprefix("torch.")
+    cores, dtype = len(os.sched_getaffinity(0)), str(ROW_DTYPES[config.precision]).removeprefix("torch.")
     before = measure_roofline(cores, dtype)
     result, run_dir = train(config)
     summary = result.as_dict()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sargnn.config import DATASETS, DatasetSettings
+from sargnn.config import DATASETS, DatasetSettings, Precision
 from sargnn.errors import ConfigError
 from sargnn.fields import AT_LEAST_ONE, NOT_NEGATIVE, build
 
@@ -61,6 +61,7 @@ class BenchTableConfig:
         limits: also measure the machine's limits, and profile the first mode on the first world against them.
         others: name -> command of a further row (``bench.table.processes.run_other`` says what it is given and prints).
         bench_dir: where results go; those that are there are kept.
+        precisions: further ones, beside the runs' own: each run is also measured in them, and stock DGL in bf16.
     """
 
     cases: dict[str, list[str]]
@@ -73,6 +74,7 @@ class BenchTableConfig:
     limits: bool
     others: dict[str, str]
     bench_dir: str
+    precisions: list[Precision] = field(default_factory=list)
 
 
 def parse_bench_table(mapping: dict[str, Any]) -> BenchTableConfig:

@@ -18,6 +18,7 @@ def main(line: CommandLine) -> int:
     import psutil
     import torch
 
+    from sargnn.cpu import describe_bf16
     from sargnn.kernels import KERNELS
     from sargnn.resolve import resolve
     from sargnn.tracking.memory import human_bytes
@@ -29,6 +30,7 @@ def main(line: CommandLine) -> int:
     rows = [("", f"{name} {version}") for name, version in versions().items()]
     rows += [
         ("cores", f"{len(os.sched_getaffinity(0))} usable"),
+        ("bf16", describe_bf16()),
         ("memory", f"{human_bytes(memory.total)}, {human_bytes(memory.available)} free"),
         ("devices", ", ".join(["cpu", *(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))])),
     ]

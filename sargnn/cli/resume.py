@@ -24,7 +24,7 @@ def read_resumed(
 
     Args:
         folders: where options that are changed are looked for; None: as without ``--config-dir``.
-        trains: it is to train on; then ``epochs`` may change where the learning rate does not depend on it.
+        trains: it is to train on; then ``precision`` may change, and ``epochs`` where the learning rate does not depend on it.
 
     Raises:
         ConfigError: no such run, a setting that cannot be changed, or one that would change the losses.
@@ -52,12 +52,12 @@ def read_resumed(
 
 
 def _check_losses(before: RunConfig, config: RunConfig, run_dir: Path, trains: bool) -> None:
-    """What decides the losses is as before, but for ``epochs`` where that may change. Raises ``ConfigError``."""
-    compared = dataclasses.replace(before, epochs=config.epochs) if trains else before
+    """What decides the losses is as before, but for ``epochs`` where that may change, and ``precision``: ``ConfigError``."""
+    compared = dataclasses.replace(before, epochs=config.epochs, precision=config.precision) if trains else before
     if config.config_hash != compared.config_hash:
         raise ConfigError(
             "A resumed run keeps what decides its losses.\n    " + "\n    ".join(differing(compared, config)),
-            hint="world, mode, kernel, partitioner, comm, threads, checkpoint and tracking may change",
+            hint="world, mode, kernel, partitioner, comm, threads, precision, checkpoint and tracking may change",
         )
     if config.epochs != before.epochs and config.optim.depends_on_epochs:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Adds arriving rows to the own rows that they belong to. Compiled, because PyTorch's ``index_add_`` is slow.
+"""Takes rows that leave, and adds arriving ones to the own rows that they belong to. Compiled where PyTorch is slow.
 
 Letters: N own rows, R arriving rows, F features.
 """
@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sargnn.bf16 import array_of, narrow, widen
+
 
 def add_rows(target: Tensor, rows: Tensor, values: Tensor) -> None:
     """``target[rows[r]] += values[r]``.
@@ -22,7 +24,29 @@ def add_rows(target: Tensor, rows: Tensor, values: Tensor) -> None:
     if target.device.type != "cpu":
         target.index_add_(0, rows, values)
     elif len(rows):
-        _add_rows(target.numpy(), rows.numpy(), values.numpy())
+        _add_rows(array_of(target), rows.numpy(), array_of(values))
+
+
+def take_rows(source: Tensor, rows: Tensor, out: Tensor) -> Tensor:
+    """``out[r] = source[rows[r]]``, rounded to the dtype of ``out``, which is returned.
+
+    Args:
+        source: [N, F]. rows: int32 [R]. out: [R, F].
+    """
+    if source.dtype == out.dtype:
+        return torch.index_select(source, 0, rows, out=out)
+    if source.device.type != "cpu":
+        return out.copy_(source.index_select(0, rows))
+    _take_rows(array_of(source), rows.numpy(), array_of(out))
+    return out
+
+
+@numba.njit(parallel=True, cache=True, nogil=True)
+def _take_rows(source: Any, rows: Any, out: Any) -> None:  # pragma: no cover - compiled
+    for r in numba.prange(len(rows)):
+        into, value = out[r], source[rows[r]]
+        for f in range(len(into)):
+            into[f] = narrow(widen(value[f]), out)
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)
@@ -30,10 +54,13 @@ def _add_rows(target: Any, rows: Any, values: Any) -> None:  # pragma: no cover 
     for r in numba.prange(len(rows)):
         into, value = target[rows[r]], values[r]
         for f in range(len(into)):
-            into[f] += value[f]
+            into[f] = narrow(widen(into[f]) + widen(value[f]), into)
 
 
 def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
     """The compiled functions with arguments of the types that they are called with."""
-    x = torch.zeros(1, 1, dtype=dtype).numpy()
-    return [(_add_rows, (x, np.zeros(1, np.int32), x))]
+    x, rows = array_of(torch.zeros(1, 1, dtype=dtype)), np.zeros(1, np.int32)
+    if dtype != torch.float32:
+        return [(_add_rows, (x, rows, x))]
+    half = array_of(torch.zeros(1, 1, dtype=torch.bfloat16))  # on the wire
+    return [(_add_rows, (x, rows, x)), (_add_rows, (x, rows, half)), (_take_rows, (x, rows, half))]

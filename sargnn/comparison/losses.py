@@ -11,8 +11,9 @@ from sargnn.config import differing, load
 from sargnn.errors import ConfigError
 from sargnn.tracking.files import CONFIG
 
-TOLERANCES = {"fp64": 1e-8, "fp32": 1e-4}
-"""The exactness contract, by precision: fp64 relative to each epoch's loss, fp32 to the first epoch's."""
+TOLERANCES = {"fp64": 1e-8, "fp32": 1e-4, "mixed": 1e-3, "bf16": 2e-2}
+"""The exactness contract, by precision: fp64 relative to each epoch's loss, others to the first epoch's. Where messages are
+rounded, it is that of what they are rounded to."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,8 @@ def losses_equal(runs: Sequence[Run]) -> tuple[bool, list[str]]:
                 "Runs differ in what decides their losses.", given=f"{run.folder}: {'; '.join(changed)}",
                 hint=f"compare it with runs of the settings of {wanted.folder}",
             )  # fmt: skip
-        found = deviation(run.result.losses, wanted.result.losses, first.precision)
+        rounded = first.comm.wire != "exact" and first.precision != "fp64"
+        found = deviation(run.result.losses, wanted.result.losses, first.comm.wire if rounded else first.precision)
         fine &= found.within
         same = "the same to the last bit" if found.bits_equal else f"largest difference {found.relative:.2e}"
         where = "" if found.bits_equal else (

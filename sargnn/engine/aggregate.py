@@ -36,8 +36,10 @@ class Engine:
         kernel: ``auto``, a key of ``KERNELS``, or a target.
         prefetch_depth: how many rounds of the exchange are posted ahead.
         seed: of the dropout masks.
-        device, dtype: of all tensors.
+        device, dtype: of all rows.
         cache_static: keep aggregates of constant rows over the epochs; a baseline mode never does.
+        half_products: take products of fp32 tables of their entries rounded to bf16.
+        wire: what fp32 rows are rounded to on their way to other workers; None: nothing is.
 
     Attributes:
         operators: linear and node-wise operators: fused on a CPU, stock in a baseline mode and elsewhere.
@@ -59,16 +61,18 @@ class Engine:
         device: torch.device = torch.device("cpu"),  # noqa: B008
         dtype: torch.dtype = torch.float32,
         cache_static: bool = True,
+        half_products: bool = False,
+        wire: torch.dtype | None = None,
     ) -> None:
         self.group = group
         self.mode: Mode = resolve("training mode", MODES, mode)()
         self._kernel_name = kernel
-        self.exchange = Exchange(group, prefetch_depth)
+        self.exchange = Exchange(group, prefetch_depth, wire)
         self.seed, self.device, self.dtype = seed, device, dtype
         self.splits_columns = not self.mode.is_baseline
         self.caches_constants = cache_static and self.splits_columns
         fused = device.type == "cpu" and not self.mode.is_baseline
-        work = Workspace(Pool(enabled=fused), group.profile)
+        work = Workspace(Pool(enabled=fused), group.profile, half_products)
         self.operators: Operators = FusedOperators(group, work) if fused else StockOperators(group, work)
         self.pool = work.pool
         self.epoch = 0
@@ -99,7 +103,7 @@ class Engine:
         """What runs an operation in this engine's mode; made once."""
         if name not in self._operations:
             self._operations[name] = make_operation(
-                self.kernel(name), name, profile=self.profile, autograd=self.mode.plain_autograd
+                self.kernel(name), name, profile=self.profile, autograd=self.mode.plain_autograd, dtype=self.dtype
             )  # fmt: skip
         return self._operations[name]
 
@@ -120,7 +124,7 @@ class Engine:
         """
         call = Call(
             reducer=reducer,
-            fold=Fold(plan, self.operation(reducer.operation), self.pool, self.profile),
+            fold=Fold(plan, self.operation(reducer.operation), self.pool, self.profile, exchanged[0].dtype),
             exchange=self.exchange,
             exchanged_needs_grad=any(t.requires_grad and t.shape[1] for t in exchanged),
             training=torch.is_grad_enabled() and any(t.requires_grad for t in (*exchanged, *dest_local, *params)),

@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from sargnn.bf16 import array_of
 from sargnn.comm.group import Group
 from sargnn.engine.activations import ACTIVATION_CODES
 from sargnn.engine.nodewise import words_of
@@ -60,7 +61,8 @@ class _Pass:
             out = self.work.pool.empty_like(x)
             for rows, gamma, beta, settings in self._runs(x, weight, bias):
                 layer_norm_act_drop(
-                    x[rows].numpy(), gamma, beta, *settings, self.ids[rows].numpy(), *words_of(self.draw, x), out[rows].numpy()
+                    array_of(x[rows]), gamma, beta, *settings, self.ids[rows].numpy(), *words_of(self.draw, x),
+                    array_of(out[rows]),
                 )  # fmt: skip
         return out
 
@@ -75,8 +77,8 @@ class _Pass:
             d_x, grad = self.work.pool.empty_like(x), grad.contiguous()
             for (t, _), (rows, gamma, beta, settings) in zip(type_runs(self.bounds), self._runs(x, weight, bias), strict=True):
                 found = layer_norm_act_drop_backward(
-                    grad[rows].numpy(), x[rows].numpy(), gamma, beta, *settings, self.ids[rows].numpy(),
-                    words_of(self.draw, x), d_x[rows].numpy(),
+                    array_of(grad[rows]), array_of(x[rows]), gamma, beta, *settings, self.ids[rows].numpy(),
+                    words_of(self.draw, x), array_of(d_x[rows]),
                 )  # fmt: skip
                 for total, one in zip(by_type, found, strict=True):
                     total[t] = torch.from_numpy(one)

@@ -2,32 +2,39 @@
 
 y = x W^T + b        dx = g W        dW = g^T x        db = sum of g's rows
 
-The products are those of ``torch.nn.functional.linear``, bit for bit.
+The products are those of ``torch.nn.functional.linear``, bit for bit. Of bf16 rows weights are rounded to bf16 for them, and
+products are summed in fp32 and rounded once; the gradients of weights and biases are fp32.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from sargnn.engine.bias import bias_gradient
+from sargnn.engine.products import add_product, product, transposed_product
 from sargnn.engine.rebuild import keep, kept
+from sargnn.engine.rounding import empty_sums
 from sargnn.engine.workspace import Workspace
-from sargnn.profile import LINEAR
 
 
 def _map(work: Workspace, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x W^T + b."""
-    out = work.pool.empty(len(x), len(weight), x)
-    return torch.mm(x, weight.T, out=out) if bias is None else torch.addmm(bias, x, weight.T, out=out)
+    return product(x, weight.T, work.pool.empty(len(x), len(weight), x), bias)
+
+
+def _scores(work: Workspace, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The same in what sums of such rows are held in."""
+    return product(x, weight.T, empty_sums(work.pool, len(x), len(weight), x), bias)
 
 
 def _product(work: Workspace, grad: Tensor, weight: Tensor) -> Tensor:
     """g W."""
-    return torch.mm(grad, weight, out=work.pool.empty(len(grad), weight.shape[1], grad))
+    return product(grad, weight, work.pool.empty(len(grad), weight.shape[1], grad))
 
 
 class _Linear(torch.autograd.Function):
@@ -37,21 +44,22 @@ class _Linear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, onto: Tensor | None, work: Workspace) -> Tensor:
         keep(ctx, x, weight)
         ctx.has_bias, ctx.has_onto, ctx.work = bias is not None, onto is not None, work
-        with work.profile.span(LINEAR):
+        with work.linear():
             if onto is not None:
                 ctx.mark_dirty(onto)
-                return onto.addmm_(x, weight.T)
+                add_product(onto, x, weight.T)
+                return onto
             return _map(work, x, weight, bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = kept(ctx)
-        with ctx.work.profile.span(LINEAR):
-            d_weight = grad.T @ x
+        with ctx.work.linear():
+            d_weight = transposed_product(grad, x)
             del x
             d_x = _product(ctx.work, grad, weight) if ctx.needs_input_grad[0] else None
-            d_bias = grad.sum(0) if ctx.has_bias else None
+            d_bias = bias_gradient(grad) if ctx.has_bias else None
         return d_x, d_weight, d_bias, grad if ctx.has_onto else None, None
 
 
@@ -65,17 +73,35 @@ def linear_map(work: Workspace, x: Tensor, weight: Tensor, bias: Tensor | None, 
     return _Linear.apply(x, weight, bias, onto, work)
 
 
+class Map(NamedTuple):
+    """A linear map of the first ``rows`` rows: weight [out, in], bias [out] or None.
+
+    Attributes:
+        scores: its results are numbers to compute with, such as attention scores: fp32 where rows are bf16.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    rows: int
+    scores: bool = False
+
+
 class _Linears(torch.autograd.Function):
     """Several maps of the first rows, ``y_k = x[:n_k] W_k^T + b_k``. The gradients of x are added up in one table."""
 
     @staticmethod
-    def forward(ctx: Any, work: Workspace, x: Tensor, counts: tuple[int, ...], *maps: Tensor | None) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, work: Workspace, x: Tensor, kinds: tuple[tuple[int, bool], ...], *maps: Tensor | None
+    ) -> tuple[Tensor, ...]:  # fmt: skip
         weights: Any = maps[::2]
         biases = maps[1::2]
         keep(ctx, x, *weights)
-        ctx.counts, ctx.biased, ctx.work = counts, [bias is not None for bias in biases], work
-        with work.profile.span(LINEAR):
-            return tuple(_map(work, x[:n], w, b) for n, w, b in zip(counts, weights, biases, strict=True))
+        ctx.counts, ctx.biased, ctx.work = [n for n, _ in kinds], [bias is not None for bias in biases], work
+        with work.linear():
+            return tuple(
+                (_scores if scores else _map)(work, x[:n], w, b)
+                for (n, scores), w, b in zip(kinds, weights, biases, strict=True)
+            )
 
     @staticmethod
     @once_differentiable
@@ -83,9 +109,10 @@ class _Linears(torch.autograd.Function):
         x, *weights = kept(ctx)
         work: Workspace = ctx.work
         rows, d_maps = len(x), []
-        with work.profile.span(LINEAR):
+        grads = tuple(grad.to(x.dtype) for grad in grads)  # of scores, too
+        with work.linear():
             for n, grad, biased in zip(ctx.counts, grads, ctx.biased, strict=True):
-                d_maps += [grad.T @ x[:n], grad.sum(0) if biased else None]
+                d_maps += [transposed_product(grad, x[:n]), bias_gradient(grad) if biased else None]
             del x
             d_x = None
             if ctx.needs_input_grad[1]:
@@ -97,20 +124,14 @@ class _Linears(torch.autograd.Function):
                         d_x = _product(work, grad, weight) if n == rows else work.pool.zeros(rows, weight.shape[1], grad)
                         if n == rows:
                             continue
-                    d_x[:n].addmm_(grad, weight)
+                    add_product(d_x[:n], grad, weight)
         return None, d_x, None, *d_maps
 
 
-def linears(
-    work: Workspace, x: Tensor, *maps: tuple[Tensor, Tensor | None], counts: tuple[int, ...] | None = None
-) -> tuple[Tensor, ...]:
-    """Several maps of ``x`` [N, in], each a weight [out, in] and a bias [out] or None: [N, out] each.
-
-    Args:
-        counts: how many of the first rows each one maps; all if not given.
-    """
-    counts = counts or (len(x),) * len(maps)
-    return _Linears.apply(work, x, counts, *(tensor for one in maps for tensor in one))
+def linears(work: Workspace, x: Tensor, *maps: Map) -> tuple[Tensor, ...]:
+    """Several maps of the first rows of ``x`` [N, in]: [rows, out] each."""
+    kinds = tuple((one.rows, one.scores) for one in maps)
+    return _Linears.apply(work, x, kinds, *(tensor for one in maps for tensor in one[:2]))
 
 
 def linear_blocks(

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from sargnn.bf16 import array_of, number, wide
 from sargnn.comm.group import Group
 from sargnn.engine.activations import ACTIVATION_CODES
 from sargnn.engine.rebuild import rebuilt_by
@@ -33,7 +34,7 @@ from sargnn.rng import Draw, Purpose
 
 @dataclass(frozen=True)
 class Norm:
-    """Batch norms' statistics for one call, in the dtype of the rows: [T, F] each.
+    """Batch norms' statistics for one call, in the dtype of the rows, fp32 for bf16 rows: [T, F] each.
 
     Attributes:
         counts: fp64 [T], rows of each type over all workers.
@@ -77,21 +78,21 @@ class _Fused(torch.autograd.Function):
             d_x, grad = work.pool.empty_like(x), grad.contiguous()
             for t, rows in norm.runs:
                 found = norm_act_drop_backward(
-                    grad[rows].numpy(), x[rows].numpy(), slope[t].numpy(), shift[t].numpy(), mean[t].numpy(),
+                    array_of(grad[rows]), array_of(x[rows]), slope[t].numpy(), shift[t].numpy(), mean[t].numpy(),
                     inv_std[t].numpy(), ACTIVATION_CODES[ctx.activation], ctx.ids[rows].numpy(), words_of(ctx.draw, x),
-                    d_x[rows].numpy(),
+                    array_of(d_x[rows]),
                 )  # fmt: skip
                 for total, one in zip(sums, found, strict=True):
                     total[t] = torch.from_numpy(one)
         if ctx.shape is None:
             return (d_x, *[None] * 10)
-        d_bias, d_weight = (total.to(x.dtype).view(ctx.shape) for total in sums)
-        means = (ctx.group.sum_(sums.clone()) / norm.counts.clamp(min=1)[:, None]).to(x.dtype)
+        d_bias, d_weight = (total.to(mean.dtype).view(ctx.shape) for total in sums)
+        means = (ctx.group.sum_(sums.clone()) / norm.counts.clamp(min=1)[:, None]).to(mean.dtype)
         with work.profile.span(NODEWISE):
             work.profile.work(NODEWISE, 3 * x.numel() * x.element_size())
             for t, rows in norm.runs:
                 norm_backward(
-                    d_x[rows].numpy(), x[rows].numpy(), mean[t].numpy(), inv_std[t].numpy(), slope[t].numpy(),
+                    array_of(d_x[rows]), array_of(x[rows]), mean[t].numpy(), inv_std[t].numpy(), slope[t].numpy(),
                     means[0, t].numpy(), means[1, t].numpy(),
                 )  # fmt: skip
         return (d_x, d_weight, d_bias, *[None] * 8)
@@ -108,8 +109,8 @@ def _pass(
         out = work.pool.empty_like(x)
         for t, rows in norm.runs:
             norm_act_drop(
-                x.detach()[rows].numpy(), slope[t].numpy(), shift[t].numpy(), ACTIVATION_CODES[activation],
-                ids[rows].numpy(), *words_of(draw, x), out[rows].numpy(),
+                array_of(x[rows]), slope[t].numpy(), shift[t].numpy(), ACTIVATION_CODES[activation],
+                ids[rows].numpy(), *words_of(draw, x), array_of(out[rows]),
             )  # fmt: skip
     return out
 
@@ -119,7 +120,7 @@ def words_of(draw: Draw | None, like: Tensor) -> tuple[Any, ...]:
     if draw is None:
         draw = Draw(0, 0, Purpose.DROPOUT, 0, 0.0)
     words = (np.uint64(word) for word in (draw.seed, draw.epoch, draw.tag, draw.threshold))
-    return (*words, like.numpy().dtype.type(draw.scale))
+    return (*words, number(draw.scale, like.dtype))
 
 
 def norm_act_drop(
@@ -129,7 +130,7 @@ def norm_act_drop(
     """Normalise, activate and drop the rows of ``x`` in one pass, on a CPU.
 
     Args:
-        x: [N, F], contiguous, fp32 or fp64.
+        x: [N, F], contiguous, fp32, fp64 or bf16.
         weight, bias: gamma, beta [F] or [T, F]; None without a norm.
         norm: the statistics; None without a norm.
         activation: ``relu`` or ``elu``.
@@ -138,7 +139,8 @@ def norm_act_drop(
     with torch.no_grad():
         if norm is None or weight is None or bias is None:
             weight = bias = None
-            slope, shift = x.new_ones(1, x.shape[1]), x.new_zeros(1, x.shape[1])
+            slope = x.new_ones(1, x.shape[1], dtype=wide(x.dtype))
+            shift = torch.zeros_like(slope)
             norm = Norm(shift, slope, torch.zeros(1, dtype=torch.float64), (0, len(x)))
         else:
             slope = weight.view_as(norm.mean) * norm.inv_std

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sargnn.bf16 import array_of, wide
 from sargnn.comm.group import Group
 from sargnn.engine.nodewise import Norm, norm_act_drop
 from sargnn.engine.pool import Pool
@@ -69,7 +70,7 @@ def global_moments(
 
             with group.profile.span(NODEWISE):
                 group.profile.work(NODEWISE, rows.numel() * rows.element_size())
-                own_mean, own_squares = moments(rows.numpy())
+                own_mean, own_squares = moments(array_of(rows))
             own[t, 1 : width + 1], own[t, width + 1 :] = torch.from_numpy(own_mean), torch.from_numpy(own_squares)
         else:
             variance, local_mean = torch.var_mean(rows, 0, correction=0)
@@ -107,7 +108,8 @@ def batch_statistics(
             for moved, now in zip(running, (mean, unbiased), strict=True):
                 moved.lerp_(now.to(moved.dtype), weight)
         inv_std = inverse_deviation(mean, variance, eps, x.dtype)
-        return Norm(mean.to(x.dtype), inv_std.to(x.dtype), counts, bounds)
+        held = wide(x.dtype)
+        return Norm(mean.to(held), inv_std.to(held), counts, bounds)
 
 
 class _Normalise(torch.autograd.Function):

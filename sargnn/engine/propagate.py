@@ -18,6 +18,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from sargnn.bf16 import wide
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.sum import Sum
 from sargnn.shards.plan import LayerPlan
@@ -43,9 +44,9 @@ def propagate(
         [N, C]; ``start`` itself where there are no steps.
     """
     left, right = (_power(plan, power, start) for power in _POWERS[adjacency])
-    reducer, x = Sum(weighted=True), start
+    reducer, x = Sum(weighted=True, exact=True), start
     for _ in range(steps):
-        (x,) = engine.aggregate(plan, reducer, (x if right is None else x * right,))
+        (x,) = engine.aggregate(plan, reducer, (x if right is None else (x * right).to(x.dtype),))
         if left is not None:
             x.mul_(left)
         x.mul_(alpha).add_(start, alpha=1 - alpha)
@@ -58,5 +59,5 @@ def _power(plan: LayerPlan, power: float, like: Tensor) -> Tensor | None:
     if power == 0:
         return None
     if plan.in_weights is not None:
-        return torch.where(plan.in_weights > 0, plan.in_weights.pow(power), 0).to(like.dtype)[:, None]
-    return torch.where(plan.in_degrees > 0, plan.in_degrees.clamp(min=1).to(like.dtype).pow(power), 0)[:, None]
+        return torch.where(plan.in_weights > 0, plan.in_weights.pow(power), 0).to(wide(like.dtype))[:, None]
+    return torch.where(plan.in_degrees > 0, plan.in_degrees.clamp(min=1).to(wide(like.dtype)).pow(power), 0)[:, None]

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from sargnn.bf16 import wide
+from sargnn.engine.products import add_product, add_transposed_product, product
 from sargnn.profile import LINEAR, Profile
 from sargnn.shards.plan import LayerPlan
 
@@ -31,11 +33,12 @@ class _AddMapped(torch.autograd.Function):
         ctx.mark_dirty(own)
         ctx.plan, ctx.profile = plan, profile
         ctx.save_for_backward(weights, *sums)
+        held = wide(own.dtype)
         with profile.span(LINEAR):
             for r, table in enumerate(sums):
-                out, scale = own[plan.out_of(r)], plan.relation_scale(r, own.dtype)
+                out, scale = own[plan.out_of(r)], plan.relation_scale(r, held)
                 for rows in _chunks(len(table)):
-                    out[rows].addmm_(table[rows] * scale[rows, None], weights[r])
+                    add_product(out[rows], (table[rows] * scale[rows, None]).to(own.dtype), weights[r])
         return own
 
     @staticmethod
@@ -45,15 +48,16 @@ class _AddMapped(torch.autograd.Function):
         weights, *sums = ctx.saved_tensors
         d_weights = torch.zeros_like(weights)
         d_sums: list[Tensor | None] = []
+        held = wide(grad.dtype)
         with ctx.profile.span(LINEAR):
             for r, table in enumerate(sums):
                 wanted = ctx.needs_input_grad[4 + r]
-                d_out, scale = grad[plan.out_of(r)], plan.relation_scale(r, grad.dtype)
+                d_out, scale = grad[plan.out_of(r)], plan.relation_scale(r, held)
                 for rows in _chunks(len(table)):
-                    scaled = d_out[rows] * scale[rows, None]
-                    d_weights[r].addmm_(table[rows].T, scaled)
+                    scaled = (d_out[rows] * scale[rows, None]).to(grad.dtype)
+                    add_transposed_product(d_weights[r], table[rows], scaled)
                     if wanted:
-                        torch.mm(scaled, weights[r].T, out=table[rows])
+                        product(scaled, weights[r].T, table[rows])
                 d_sums.append(table if wanted else None)
         return None, None, grad, d_weights, *d_sums
 

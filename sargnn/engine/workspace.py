@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
+from sargnn.bf16 import products_in_bf16
 from sargnn.engine.pool import Pool
-from sargnn.profile import Profile
+from sargnn.profile import LINEAR, Profile
 
 
 @dataclass(frozen=True)
@@ -15,7 +18,15 @@ class Workspace:
     Attributes:
         pool: memory for large tensors.
         profile: where time is recorded.
+        half_products: whether products of fp32 tables are taken of their entries rounded to bf16.
     """
 
     pool: Pool = field(default_factory=Pool)
     profile: Profile = field(default_factory=lambda: Profile(recording=False))
+    half_products: bool = False
+
+    @contextmanager
+    def linear(self) -> Iterator[None]:
+        """Where products of tables are taken: their time is recorded as that of linear maps."""
+        with self.profile.span(LINEAR), products_in_bf16() if self.half_products else nullcontext():
+            yield

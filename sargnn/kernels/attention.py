@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from sargnn.bf16 import wide
 from sargnn.rng import Draw
 
 
@@ -55,9 +56,10 @@ class RunningSoftmax:
 
     @classmethod
     def empty(cls, like: Tensor, num_dst: int, heads: int, out: Tensor | None = None) -> RunningSoftmax:
-        """Before any edge; ``like``: [any, K D]; ``out``: memory to be used for it."""
+        """Before any edge, in what sums of such rows are held in; ``like``: [any, K D]; ``out``: memory to be used for it."""
+        held = wide(like.dtype)
         return cls(
-            like.new_empty(num_dst, like.shape[1]) if out is None else out,
-            like.new_full((num_dst, heads), float("-inf")),
-            like.new_zeros(num_dst, heads),
+            like.new_empty(num_dst, like.shape[1], dtype=held) if out is None else out,
+            like.new_full((num_dst, heads), float("-inf"), dtype=held),
+            like.new_zeros(num_dst, heads, dtype=held),
         )

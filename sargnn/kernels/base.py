@@ -62,11 +62,15 @@ class Kernel(ABC):
             or as the class itself.
         autograd_operations: name of an operation -> an ``AutogradOperation``, as "module:function" or as the function itself.
             A baseline's operators: what a user has without this engine.
+        reads_bf16, autograd_reads_bf16: whether its operations, and those for autograd, take bf16 rows. They get fp32 copies
+            where they do not, and their results are rounded.
     """
 
     name: ClassVar[str]
     operations: ClassVar[Mapping[str, str | type[Operation]]]
     autograd_operations: ClassVar[Mapping[str, str | AutogradOperation]] = {}
+    reads_bf16: ClassVar[bool] = False
+    autograd_reads_bf16: ClassVar[bool] = False
 
     @abstractmethod
     def unavailable_reasons(self, device: torch.device, dtype: torch.dtype) -> list[str]:

@@ -10,6 +10,7 @@ from sargnn.errors import KernelError
 from sargnn.kernels import KERNELS
 from sargnn.kernels.base import Kernel
 from sargnn.kernels.counting import CountedOperation
+from sargnn.kernels.widened import WidenedOperation, widened_autograd
 from sargnn.profile import Profile
 from sargnn.resolve import resolve
 
@@ -47,18 +48,25 @@ def choose_kernel(
     )
 
 
-def make_operation(kernel: Kernel, operation: str, *, profile: Profile, autograd: bool = False) -> Any:
+def make_operation(
+    kernel: Kernel, operation: str, *, profile: Profile, autograd: bool = False, dtype: torch.dtype = torch.float32
+) -> Any:
     """What a kernel runs for an operation that it can serve.
 
     Args:
         profile: where the bytes that are read and written are counted, if it is recording; not with ``autograd``.
+        dtype: of rows.
 
     Returns:
         An ``Operation``; with ``autograd`` a function, an ``AutogradOperation``. See ``sargnn.kernels.operations``.
     """
+    half = dtype == torch.bfloat16
     if autograd:
-        return kernel.autograd_operation(operation)
+        function = kernel.autograd_operation(operation)
+        return widened_autograd(function) if half and not kernel.autograd_reads_bf16 else function
     found = kernel.operation(operation)
+    if half and not kernel.reads_bf16:
+        found = WidenedOperation(found)
     return CountedOperation(found, profile) if profile.recording else found
 
 

@@ -18,12 +18,12 @@ def check_strategies(config: RunConfig) -> None:
     """
     import torch
 
+    from sargnn.bf16 import ROW_DTYPES
     from sargnn.comm.group import Group
     from sargnn.engine.aggregate import Engine
     from sargnn.partition import PARTITIONERS
     from sargnn.partition.given import check_file
     from sargnn.resolve import resolve
-    from sargnn.training.build import DTYPES
 
     resolve("partitioner", PARTITIONERS, config.partitioner.choice)
     if config.partitioner.file is not None and config.partitioner.target is None:
@@ -33,7 +33,7 @@ def check_strategies(config: RunConfig) -> None:
         mode=config.mode.choice,
         kernel=config.kernel.choice,
         device=torch.device(config.device),
-        dtype=DTYPES[config.precision],
+        dtype=ROW_DTYPES[config.precision],
     )
     for operation in config.model.operations:
         engine.kernel(operation)

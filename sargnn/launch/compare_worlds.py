@@ -55,8 +55,14 @@ def compare_worlds(config: RunConfig) -> tuple[Graph, Outcome]:
         SargnnError: anything a user can cause; a module that a worker fails in, as ``WorkerError``.
     """
     from sargnn.data.prepare import prepare_dataset
-    from sargnn.training.worlds.compare import compare_records
+    from sargnn.training.worlds.compare import TOLERANCES, compare_records
     from sargnn.training.worlds.record import load_records
+
+    if config.precision not in TOLERANCES:
+        raise ConfigError(
+            "Worlds are compared in a precision whose rounding is small.", given=f"precision={config.precision}",
+            allowed=", ".join(TOLERANCES),
+        )  # fmt: skip
 
     config = prepare_process(_reduced(config))
     check_network(config.comm)
@@ -88,7 +94,7 @@ def _reduced(config: RunConfig) -> RunConfig:
     return replace(
         config, world=max(WORLDS), epochs=max(config.epochs, STEPS), partitioner=partitioner, smooth=SmoothConfig(),
         early_stopping=None, init_from=None, profile=False, checkpoint=CheckpointConfig(None, 1),
-        tracking=replace(config.tracking, enabled=False),
+        tracking=replace(config.tracking, enabled=False), comm=replace(config.comm, wire="exact"),
     )  # fmt: skip
 
 

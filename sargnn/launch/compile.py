@@ -18,14 +18,31 @@ def warm_up() -> None:
     import numba
 
     from sargnn import rng
+    from sargnn.bf16 import ROW_DTYPES, wide
     from sargnn.comm import rows
-    from sargnn.kernels.fused import destination_records, edge_dropout, edge_loops, layer_norm_loops, nodewise_loops
+    from sargnn.kernels.fused import (
+        destination_records,
+        edge_dropout,
+        edge_loops,
+        layer_norm_loops,
+        mixed_rows,
+        nodewise_loops,
+    )
     from sargnn.kernels.fused.kernel import FusedKernel
-    from sargnn.training.build import DTYPES
 
     chosen = os.environ.get(PRECISION)
-    dtypes = [DTYPES[chosen]] if chosen else list(DTYPES.values())
-    compiled: list[Any] = [rng, rows, nodewise_loops, layer_norm_loops, edge_dropout, edge_loops, destination_records]
+    rows_of = [ROW_DTYPES[chosen]] if chosen else ROW_DTYPES.values()
+    dtypes = dict.fromkeys(held for one in rows_of for held in (one, wide(one)))
+    compiled: list[Any] = [
+        rng,
+        rows,
+        nodewise_loops,
+        layer_norm_loops,
+        edge_dropout,
+        edge_loops,
+        destination_records,
+        mixed_rows,
+    ]
     compiled += [FusedKernel().operation(name) for name in FusedKernel.operations]
     for part in compiled:
         for dtype in dtypes:

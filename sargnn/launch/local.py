@@ -12,7 +12,8 @@ import time
 from functools import partial
 from pathlib import Path
 
-from sargnn.config import RunConfig
+from sargnn.config import RunConfig, load
+from sargnn.cpu import without_bf16
 from sargnn.errors import SargnnError
 from sargnn.launch.check import check_graph, check_network, check_strategies
 from sargnn.launch.env import kernels_are_compiled, prepare_process
@@ -23,6 +24,7 @@ from sargnn.launch.report import describe_identity, report_end, report_failure
 from sargnn.launch.run_folder import begin_run, check_checkpoint, choose_checkpoint, hold_run_dir, make_run_dir
 from sargnn.launch.start import Interrupted, run_and_restart
 from sargnn.launch.stores import Stores, partition_of, prepare_stores
+from sargnn.tracking.files import CONFIG
 from sargnn.tracking.follow import Follower
 from sargnn.tracking.inputs import Inputs, write_inputs
 from sargnn.tracking.mlflow.target import target_of
@@ -50,6 +52,8 @@ def train(config: RunConfig, *, resume: Path | None = None) -> tuple[Summary, Pa
     config.dataset.check_files()
     if not kernels_are_compiled():
         say("compiling the kernels, once for this version: a minute or two, beside what follows")
+    if slow := without_bf16(config.precision):
+        say(slow)
     start_fork_server()
     check_strategies(config)
     if resume is not None:
@@ -64,16 +68,23 @@ def train(config: RunConfig, *, resume: Path | None = None) -> tuple[Summary, Pa
     config = dataclasses.replace(config, run_dir=str(run_dir))
     lock = hold_run_dir(run_dir)
     try:
+        changed = _change_of_precision(config, run_dir) if resume is not None else ""
         inputs = begin_run(config, run_dir, stores, started_at=started_at, going_on=resume is not None)
         start = f", from the parameters in '{config.init_from}'" if config.init_from and resume is None else ""
         many = f"{config.world} workers with {config.threads} threads each, {config.epochs} epochs"
-        say(f"training {run_dir.name}: {many}{start}")
+        say(f"training {run_dir.name}: {many}{start}{changed}")
         summary, error = _run_tracked(config, run_dir, inputs, stores, same_run=resume is not None)
     finally:
         lock.release()
     if error is not None:
         raise error
     return summary, run_dir
+
+
+def _change_of_precision(config: RunConfig, run_dir: Path) -> str:
+    """What is said of a run that goes on in another precision; nothing of others."""
+    before = load(run_dir / CONFIG).precision
+    return "" if before == config.precision else f", in {config.precision} from here on, {before} before"
 
 
 def _run_tracked(

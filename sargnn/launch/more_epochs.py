@@ -1,4 +1,4 @@
-"""How many epochs a run still has to train, also where ``epochs`` is another number than before.
+"""How many epochs a run still has to train, also where ``epochs`` is another number than before, or ``precision`` another.
 
 Where the learning rate does not depend on it, a run passes through the same states however many epochs follow; so it may be
 made longer at any time, and a checkpoint of the shorter run is one of the longer.
@@ -7,10 +7,12 @@ made longer at any time, and a checkpoint of the shorter run is one of the longe
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from sargnn.config import RunConfig
+from sargnn.config import PRECISIONS, RunConfig
 from sargnn.errors import ConfigError, StoreError
 from sargnn.tracking.summary import FINISHED, read_summary
 
@@ -21,13 +23,15 @@ def has_settings_of(meta: dict[str, Any], config: RunConfig) -> bool:
     Args:
         meta: the checkpoint's.
     """
-    if meta["config_hash"] == config.config_hash:
-        return True
-    if config.optim.depends_on_epochs:
-        return False
-    known = meta.get("epochs")
-    options = range(int(meta["epoch"]), config.epochs) if known is None else [known]  # older checkpoints do not say
-    return any(dataclasses.replace(config, epochs=one).config_hash == meta["config_hash"] for one in options)
+    options: Iterable[int] = [config.epochs]
+    if not config.optim.depends_on_epochs:
+        known = meta.get("epochs")
+        options = [config.epochs, *([known] if known else range(int(meta["epoch"]), config.epochs))]  # older ones do not say
+    alike = (
+        dataclasses.replace(config, epochs=one, precision=precision)  # parameters and moments are never bf16
+        for one, precision in product(options, PRECISIONS)
+    )  # fmt: skip
+    return any(one.config_hash == meta["config_hash"] for one in alike)
 
 
 def is_over(config: RunConfig, run_dir: Path) -> bool:

@@ -17,6 +17,7 @@ import torch
 
 from sargnn.comm.group import Group, Traffic
 from sargnn.config import RunConfig
+from sargnn.cpu import without_bf16
 from sargnn.errors import SargnnError
 from sargnn.launch.heartbeat import Heartbeat
 from sargnn.partition.store import PartitionInfo, open_part, partition_info
@@ -46,6 +47,8 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Ca
     threads = config.threads or 1
     torch.set_num_threads(threads)
     print(f"rank {rank} of {world}, process {os.getpid()}, {threads} threads", flush=True)
+    if slow := without_bf16(config.precision):
+        print(slow, flush=True)
     traffic = Traffic()
     heartbeat = Heartbeat(rank, traffic)
     if world > 1:
@@ -70,6 +73,12 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Ca
         flows = flow_rows(trainer)
         for line in flow_lines(flows) if rank == 0 else ():
             print(line, flush=True)
+        if config.comm.wire != "exact" and world > 1 and config.precision != "bf16":
+            exact, rounded = trainer.loss_by_wire()
+            part = f"{abs(rounded - exact) / abs(exact):.1e} of it" if exact else "of 0"
+            lossy = f"comm.wire={config.comm.wire}: rows are rounded on their way, which changes the first loss"
+            if rank == 0:
+                print(f"{lossy} from {exact:.7g} to {rounded:.7g} ({part})", flush=True)
         _train(trainer, config, run_dir, info.dataset_hash)
         figures = measure_results(trainer, group) | {"mfg": flows, "startup_time_s": startup_time_s}
         figures["memory_bytes"] = memory_parts(trainer, base)

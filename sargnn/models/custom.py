@@ -76,6 +76,12 @@ class Custom(ModelSettings):
     def check(self, run: RunConfig) -> None:
         if self.target is None:
             raise ConfigError("The setting 'model.target' must be given.", hint="add model.target=FILE.py:CLASS")
+        if run.precision == "bf16":
+            raise ConfigError(
+                "A module of your own computes in fp32 or fp64: PyTorch multiplies no bf16 rows by its fp32 parameters.",
+                given="model=custom, precision=bf16",
+                hint="precision=mixed multiplies in bf16, comm.wire=bf16 halves what is sent",
+            )
 
     def check_target(self) -> None:
         from sargnn.models.user_module import find_module

@@ -8,13 +8,16 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from sargnn.bf16 import wide
 from sargnn.config import Task
 from sargnn.data.schema import Schema
+from sargnn.engine.linear import linear_map
+from sargnn.engine.workspace import Workspace
 from sargnn.errors import ConfigError
 from sargnn.partition.cut import Part
 from sargnn.rng import uniform_rows
@@ -145,8 +148,10 @@ class TypedRows(Inputs):
             own = rows[first:last]
             if t in self._embedded:
                 bound = math.sqrt(6.0 / (self.schema.count(t) + self.width))
-                own.copy_(uniform_rows(ids[first:last], self.width, seed, bound))
-                self.embeddings[self._embedded[t]] = nn.Parameter(own)
+                drawn = uniform_rows(ids[first:last], self.width, seed, bound)
+                # What is learned is fp32: of bf16 rows a table of its own, from which they are rounded.
+                learned = own.copy_(drawn) if wide(dtype) == dtype else drawn.to(device)
+                self.embeddings[self._embedded[t]] = nn.Parameter(learned)
                 continue
             features = torch.from_numpy(part.features[t])
             if t in self._mapped:
@@ -163,7 +168,9 @@ class TypedRows(Inputs):
             return joined
         pieces = [joined[a:b] for a, b in zip(self._bounds, self._bounds[1:], strict=False)]
         for t, name in self._mapped.items():
-            pieces[t] = self.maps[name](self._features[t])
+            features, linear = self._features[t], cast(nn.Linear, self.maps[name])
+            same = features.dtype == linear.weight.dtype
+            pieces[t] = linear(features) if same else linear_map(Workspace(), features, linear.weight, None)
         return torch.cat(pieces)
 
     def sharded(self) -> list[nn.Parameter]:
@@ -180,13 +187,19 @@ class TypedRows(Inputs):
 
 
 class _Joined(torch.autograd.Function):
-    """The table that the embeddings are runs of: nothing is copied, and each gets its run of the table's gradient."""
+    """The table that the embeddings are runs of: nothing is copied, and each gets its run of the table's gradient.
+
+    In a table of bf16 rows they are rounded anew.
+    """
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, runs: list[tuple[int, int]], *tables: Tensor) -> Tensor:
         ctx.runs = runs
+        for (first, last), table in zip(runs, tables, strict=True):
+            if table.dtype != rows.dtype:
+                rows[first:last] = table
         return rows.view_as(rows)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return (None, None, *(grad[a:b] for a, b in ctx.runs))
+        return (None, None, *(grad[a:b].to(wide(grad.dtype)) for a, b in ctx.runs))

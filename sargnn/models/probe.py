@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
+from sargnn.bf16 import ROW_DTYPES
 from sargnn.comm.group import Group
 from sargnn.config import RunConfig
 from sargnn.data.labels import LABEL_DTYPES
@@ -33,7 +34,6 @@ from sargnn.shards.mfg import MessageFlow
 
 NODES = 6
 """Of each type."""
-_DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
 
 
 def try_module(model: CustomModel, make: Callable[[GraphShape], CustomModel], config: RunConfig, shape: GraphShape) -> None:
@@ -53,7 +53,7 @@ def try_module(model: CustomModel, make: Callable[[GraphShape], CustomModel], co
         tried.note = f"found on a graph of {NODES} nodes{' of each type' if small.schema.typed else ''}, before the run"
         tried.group = _Alike(config.world)
         _check_same(model, tried)
-        _Trial(tried, config, small, _DTYPES[config.precision]).run()
+        _Trial(tried, config, small, ROW_DTYPES[config.precision]).run()
         model.num_layers, model.asks_for_blocks = tried.num_layers, tried.asks_for_blocks
         if any(is_lazy(one) for one in (*model.module.parameters(), *model.module.buffers())):
             torch.manual_seed(config.seed)

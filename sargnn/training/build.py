@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from sargnn.bf16 import ROW_DTYPES, wide
 from sargnn.comm.group import Group
 from sargnn.config import RunConfig
 from sargnn.data.labels import task_of
@@ -18,12 +19,10 @@ from sargnn.training.edge_weights import uses_edge_weights
 from sargnn.training.loop import Trainer
 from sargnn.training.optim import check_decay
 
-DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
-
 
 def make_trainer(config: RunConfig, part: Part, num_classes: int, group: Group) -> Trainer:
     """Everything one rank needs to train, from its part."""
-    device, dtype = torch.device(config.device), DTYPES[config.precision]
+    device, dtype = torch.device(config.device), ROW_DTYPES[config.precision]
     if not uses_edge_weights(config):
         part = without_weights(part)
     engine = Engine(
@@ -35,6 +34,8 @@ def make_trainer(config: RunConfig, part: Part, num_classes: int, group: Group) 
         device=device,
         dtype=dtype,
         cache_static=config.engine.cache_static == "auto",
+        half_products=config.precision == "mixed",
+        wire=None if config.comm.wire == "exact" else ROW_DTYPES[config.comm.wire],
     )
     widths = tuple(rows.shape[1] for rows in part.features)
     if (config.model.draws_by_id or 0 in widths or config.reads_labels) and part.schema.num_nodes > MAX_ID:
@@ -50,9 +51,9 @@ def make_trainer(config: RunConfig, part: Part, num_classes: int, group: Group) 
     graph = WorkerGraph(
         part, engine.exchange, engine.mode.layout, add_self_loops=config.add_self_loops, device=device,
         message_rows=config.comm.message_rows, by_relation=model.by_relation, labelled=shape.labelled,
-        dtype=dtype,
+        dtype=wide(dtype),
     )  # fmt: skip
-    model = model.to(device, dtype)
+    model = model.to(device, wide(dtype))
     rows = model.inputs.load(part, config.seed, device, dtype)
     return Trainer(config, model, engine, graph, rows, num_classes)
 

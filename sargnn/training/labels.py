@@ -68,5 +68,5 @@ class LabelInputs:
         """
         soft = self.task.soft(logits)
         blank = ~(carried if rows is None else carried[rows])
-        columns[torch.nonzero(blank)[:, 0] if rows is None else rows[blank]] = soft[blank]
+        columns[torch.nonzero(blank)[:, 0] if rows is None else rows[blank]] = soft[blank].to(columns.dtype)
         return columns

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sargnn.bf16 import wide
 from sargnn.comm.group import sum_flat
 from sargnn.config import RunConfig
 from sargnn.data.dataset import SPLITS
@@ -116,12 +117,17 @@ class Trainer:
         return self.training.flow.plans
 
     def logits(self, view: View, epoch: int | None = None, *, hidden: bool = False) -> Tensor:
-        """The model on a view, [M, C].
+        """The model on a view, [M, C], fp32 where rows are bf16.
 
         Args:
             epoch: the training epoch whose labels are carried; None: all training nodes carry theirs.
             hidden: the last layer's input instead.
         """
+        out = self._rows(view, epoch, hidden=hidden)
+        return out.to(wide(out.dtype))
+
+    def _rows(self, view: View, epoch: int | None, *, hidden: bool = False) -> Tensor:
+        """The same in the rows' dtype."""
         columns = None
         if self.labels is not None:
             carried = self.labels.carried(epoch)
@@ -132,6 +138,7 @@ class Trainer:
                 self.model.eval()
                 with torch.no_grad():
                     found = self._forward(whole, columns)
+                    found = found.to(wide(found.dtype))
                 columns = self.labels.filled(columns, carried, found, whole.flow.output_rows)
             self.model.train(training)
         return self._forward(view, columns, hidden=hidden)
@@ -254,17 +261,7 @@ class Trainer:
 
     def gradients(self) -> float:
         """Forward, backward, one flattened all-reduce of the gradients; the loss over all ranks."""
-        view, epoch = self.training, self.engine.epoch
-        logits = self.logits(view, epoch)
-        predicted = None
-        if self.labels is not None and self.labels.masked:
-            rows = view.targets.rows["train"]
-            rows = rows[~view.flow.own_outputs(self.labels.carried(epoch))[rows]]
-            known = self.task.count(view.targets.labels[rows])
-            predicted = rows, int(self.engine.group.sum_(torch.tensor(known, dtype=torch.int64)))
-        share = training_loss(
-            logits, view.targets, predicted=predicted, label_smoothing=self.config.optim.label_smoothing
-        )  # fmt: skip
+        share = self._share()
         if share.requires_grad:
             share.backward()
         for parameter in self.parameters:
@@ -276,6 +273,39 @@ class Trainer:
             shares = self.engine.group.gather(share.detach().double())
             self._not_finite = [rank for rank, one in enumerate(shares) if not bool(one.isfinite())]
         return loss
+
+    def _share(self) -> Tensor:
+        """Forward; this rank's share of the loss."""
+        view, epoch = self.training, self.engine.epoch
+        logits = self._rows(view, epoch)
+        predicted = None
+        if self.labels is not None and self.labels.masked:
+            rows = view.targets.rows["train"]
+            rows = rows[~view.flow.own_outputs(self.labels.carried(epoch))[rows]]
+            known = self.task.count(view.targets.labels[rows])
+            predicted = rows, int(self.engine.group.sum_(torch.tensor(known, dtype=torch.int64)))
+        return training_loss(
+            logits, view.targets, predicted=predicted, label_smoothing=self.config.optim.label_smoothing
+        )  # fmt: skip
+
+    def loss_by_wire(self) -> tuple[float, float]:
+        """The next epoch's loss with rows sent as they are, and as ``comm.wire`` rounds them; all workers must call it.
+
+        Costs two forward passes, and changes nothing: masks are drawn by epoch, buffers are put back.
+        """
+        engine, found = self.engine, []
+        engine.epoch, wire = self.first_epoch, engine.exchange.wire
+        self.model.train()
+        before = [buffer.clone() for buffer in self.model.buffers()]
+        for rounded_to in (None, wire):
+            engine.exchange.wire = rounded_to
+            engine.forget_constants()
+            with torch.no_grad():
+                found.append(float(engine.group.sum_(self._share().double())))
+                for buffer, value in zip(self.model.buffers(), before, strict=True):
+                    buffer.copy_(value)
+        engine.pool.reset()
+        return found[0], found[1]
 
     def evaluate(self, *, counts: bool = True) -> EvaluationResult:
         """The metric on all splits, in the same mode without autograd; ``counts``: for early stopping."""

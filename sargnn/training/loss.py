@@ -6,13 +6,19 @@ Letters: M output rows, C outputs.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
+from sargnn.bf16 import wide
 from sargnn.comm.group import Group
 from sargnn.data.dataset import SPLITS
 from sargnn.training.tasks import TASKS, NodeTask
+
+_NUMBERS_AT_ONCE = 1 << 19
+"""Of logits that are widened: two megabytes, which malloc gives back when they are freed."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +54,39 @@ def training_loss(
     that is still differentiable.
 
     Args:
+        logits: [M, C]. Of bf16 ones the loss and its gradient are computed in fp32, which no table is held in.
         predicted: the output rows that count, int64, and the number of their known labels over all workers; all training rows
             if not given.
         label_smoothing: how much of a label's weight is spread over all classes, or over true and false.
     """
     rows, count = predicted or (targets.rows["train"], targets.global_counts["train"])
+    if wide(logits.dtype) != logits.dtype:
+        share: Tensor = _OfRoundedLogits.apply(logits, targets, rows, max(count, 1), label_smoothing)
+        return share
     return targets.task.loss_sum(logits[rows], targets.labels[rows], label_smoothing) / max(count, 1)
+
+
+class _OfRoundedLogits(torch.autograd.Function):
+    """The share of bf16 logits; saves its gradient, which is as large as they are."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits: Tensor, targets: Targets, rows: Tensor, count: int, label_smoothing: float
+    ) -> Tensor:  # fmt: skip
+        gradient = torch.zeros_like(logits) if ctx.needs_input_grad[0] else None
+        share = torch.zeros((), dtype=torch.float64, device=logits.device)
+        for chunk in rows.split(max(1, _NUMBERS_AT_ONCE // max(1, logits.shape[1]))):
+            leaf = logits[chunk].to(wide(logits.dtype)).requires_grad_(gradient is not None)
+            with torch.set_grad_enabled(gradient is not None):
+                found = targets.task.loss_sum(leaf, targets.labels[chunk], label_smoothing) / count
+            if gradient is not None:
+                gradient[chunk] = torch.autograd.grad(found, leaf)[0].to(gradient.dtype)
+            share += found.detach()
+        ctx.gradient = gradient
+        return share.to(wide(logits.dtype))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        gradient, ctx.gradient = ctx.gradient, None
+        return gradient.mul_(grad), None, None, None, None

@@ -164,6 +164,7 @@ def test_the_contracts_tolerance() -> None:
     assert not deviation([4.0, 2.0, 1.0 + 5e-4], wanted, "fp32").within  # 4e-4 is what 1e-4 of the first loss allows
     assert deviation([4.0, 2.0, 1.0 + 0.9e-8], wanted, "fp64").within
     assert not deviation([4.0, 2.0, 1.0 + 1.1e-8], wanted, "fp64").within  # of this epoch's loss, not of the first
+    assert deviation([4.0, 2.0 + 0.07], wanted, "bf16").within and not deviation([4.0, 2.0 + 0.09], wanted, "bf16").within
     assert deviation(wanted, wanted[:2], "fp64").epochs == 2 and deviation(wanted, wanted, "fp64").bits_equal
     for bad in (math.nan, math.inf):
         assert not deviation([4.0, bad], wanted[:2], "fp32").within
@@ -171,7 +172,7 @@ def test_the_contracts_tolerance() -> None:
     with pytest.raises(ConfigError, match="no epoch"):
         deviation([], wanted, "fp32")
     with pytest.raises(ConfigError, match="precision"):
-        deviation(wanted, wanted, "bf16")
+        deviation(wanted, wanted, "fp16")
 
 
 def test_mean_and_deviation() -> None:

@@ -178,7 +178,7 @@ def test_the_configuration_is_shown_and_nothing_runs(sargnn: Sargnn, tmp_path: P
         (["train", "-m", "model=glob(g*)", "model.ag"], []),
         (["train", "-m", "model=glob(*)", "model.ag"], ["model.aggregator="]),
         (["train", "-m", "model=sage,g"], [f"model=sage,{one}" for one in ("gat", "gcn", "gcnii", "gin")]),
-        (["train", "precision="], ["precision=fp32", "precision=fp64"]),
+        (["train", "precision="], [f"precision={one}" for one in ("fp32", "fp64", "bf16", "mixed")]),
         (["train", "model=rgcn", "model.order=t"], ["model.order=transform_first"]),
         (["train", "-m", "optim.schedule=step,c"], ["optim.schedule=step,constant", "optim.schedule=step,cosine"]),
         (["train", "dataset.add_self_loops="], [f"dataset.add_self_loops={one}" for one in ("true", "false", "null")]),
@@ -242,7 +242,7 @@ complete_it sargnn train -m seed = 1 model = sage,g
     benchmarks = " ".join(below.name.split()[-1] for below in VERBS["bench"].verbs)
     assert done.stdout.splitlines() == [
         " ".join(VERBS), benchmarks, "what=", "train track", "sar", "auto dgl fused reference",
-        "model.heads= model.hidden=", "fp32 fp64", "tour", "sage,gat sage,gcn sage,gcnii sage,gin",
+        "model.heads= model.hidden=", "fp32 fp64 bf16 mixed", "tour", "sage,gat sage,gcn sage,gcnii sage,gin",
     ], done.stdout + done.stderr  # fmt: skip
 
 

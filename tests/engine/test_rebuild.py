@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from sargnn.comm.group import Group
-from sargnn.engine.linear import linear_blocks, linear_map, linears
+from sargnn.engine.linear import Map, linear_blocks, linear_map, linears
 from sargnn.engine.nodewise import norm_act_drop
 from sargnn.engine.workspace import Workspace
 from sargnn.rng import Draw, Purpose
@@ -30,7 +30,7 @@ def apply(kind: str, h: Tensor, layers: list[nn.Linear]) -> Tensor:
         return linear_map(WORK, h, layers[0].weight, layers[0].bias)
     if kind == "blocks":
         return linear_blocks(WORK, [h], layers[0].weight, layers[0].bias)
-    return torch.cat(linears(WORK, h, *((layer.weight, layer.bias) for layer in layers)), 1)
+    return torch.cat(linears(WORK, h, *(Map(layer.weight, layer.bias, len(h)) for layer in layers)), 1)
 
 
 def layers() -> list[nn.Linear]:

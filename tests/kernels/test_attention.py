@@ -16,12 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sargnn.bf16 import wide
 from sargnn.kernels import KERNELS
 from sargnn.kernels.attention import Attention, RunningSoftmax
 from sargnn.kernels.base import Kernel
 from sargnn.kernels.block import EdgeBlock
 from sargnn.kernels.dispatch import make_kernel
-from sargnn.kernels.operations import GatOperation, GatV2Operation
 from sargnn.rng import Draw, Purpose, edge_mask
 
 SLOPE = 0.2
@@ -123,18 +123,20 @@ def run(kernel: Kernel, case: Case, operation: str, dtype: torch.dtype, order: l
     def cast(tensor: Tensor) -> Tensor:
         return tensor.detach().to(dtype)
 
-    z, el, er = [cast(t) for t in case.z], [cast(t) for t in case.el], cast(case.er)
-    x, att, grad = cast(case.x), cast(case.att), cast(case.grad)
+    def number(tensor: Tensor) -> Tensor:  # scores and parameters are fp32 beside bf16 rows
+        return tensor.detach().to(wide(dtype))
+
+    z, el, er = [cast(t) for t in case.z], [number(t) for t in case.el], number(case.er)
+    x, att, grad = cast(case.x), number(case.att), cast(case.grad)
     running = RunningSoftmax.empty(x, len(x), case.attention.heads)
     running.out.fill_(torch.nan)
-    attend = kernel.operation(operation)
-    assert isinstance(attend, GatOperation | GatV2Operation)
+    attend: Any = kernel.operation(operation)
     for block, own in zip(case.blocks, case.weights or (), strict=False):
-        block.weight = own.to(dtype)
+        block.weight = number(own)
         block.__dict__.pop("t_weight", None)
     given: list[dict[str, Any]] = [{} if case.weights is None else {"weight": block.weight} for block in case.blocks]
     for k in order:
-        if isinstance(attend, GatOperation):
+        if operation == "gat":
             attend.forward(case.blocks[k], case.attention, z[k], el[k], er, running, **given[k])
         else:
             attend.forward(case.blocks[k], case.attention, z[k], x, att, running, **given[k])
@@ -145,16 +147,16 @@ def run(kernel: Kernel, case: Case, operation: str, dtype: torch.dtype, order: l
         er if operation == "gat" else None, RunningSoftmax(out, running.max_score, running.denominator), grad
     )
     d_z, d_el = [torch.full_like(t, torch.nan) for t in z], [torch.full_like(t, torch.nan) for t in el]
-    d_er, d_x, d_att = torch.zeros_like(er), torch.zeros_like(x), torch.zeros_like(att)
+    d_er, d_x, d_att = torch.zeros_like(er), torch.zeros_like(number(x)), torch.zeros_like(att)
     for k in order:
         block = case.blocks[k]
-        if isinstance(attend, GatOperation):
+        if operation == "gat":
             attend.backward(block, case.attention, z[k], el[k], records, grad, d_z[k], d_el[k], d_er, **given[k])
         else:
             attend.backward(block, case.attention, z[k], x, att, records, grad, d_z[k], d_x, d_att, **given[k])
     again = [torch.zeros_like(t) for t in (d_er, d_x, d_att)]
     for k in order:  # the sources' gradients are not wanted
-        if isinstance(attend, GatOperation):
+        if operation == "gat":
             attend.backward(case.blocks[k], case.attention, z[k], el[k], records, grad, None, None, again[0], **given[k])
         else:
             attend.backward(case.blocks[k], case.attention, z[k], x, att, records, grad, None, *again[1:], **given[k])

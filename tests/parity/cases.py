@@ -220,7 +220,7 @@ def run_config(
     model: Model, *, mode: str = "sar", kernel: str = "auto", partitioner: str = "random", world: int = 1,
     precision: str = "fp64", epochs: int = 30, seed: int = 3, prefetch_depth: int = 1,
     cache_static: str | bool = "auto",
-    message_rows: int | None = None, labels: LabelsConfig | None = None, mfg: bool = False,
+    message_rows: int | None = None, labels: LabelsConfig | None = None, mfg: bool = False, wire: str = "exact",
 ) -> RunConfig:  # fmt: skip
     """A configuration for cases that need no files. Modes, kernels and partitioners are names, or targets ``FILE.py:NAME``."""
     return RunConfig(
@@ -230,7 +230,13 @@ def run_config(
         mode=ModeConfig(**_choice(mode)),
         kernel=KernelConfig(**_choice(kernel)),
         optim=OptimConfig(name="adam", lr=0.01, weight_decay=0.0, schedule="cosine"),
-        comm=CommConfig(backend="gloo", prefetch_depth=prefetch_depth, timeout_s=60.0, message_rows=message_rows),
+        comm=CommConfig(
+            backend="gloo",
+            prefetch_depth=prefetch_depth,
+            timeout_s=60.0,
+            message_rows=message_rows,
+            wire=wire,  # type: ignore[arg-type]
+        ),  # fmt: skip
         checkpoint=CheckpointConfig(every=None, keep=2),
         engine=EngineConfig(cache_static=cache_static),  # type: ignore[arg-type]
         tracking=TrackingConfig(enabled=False, uri=None, experiment="test"),
@@ -281,12 +287,20 @@ def step(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
     sent = group.traffic.sent_bytes
     plan = trainer.plans[0]
     predicted = 0
+    wire = trainer.engine.exchange.wire
+
+    def row_bytes(layer: GraphLayer, reducer: Reducer) -> int:
+        return reducer.row_bytes(layer.exchanged_widths, trainer.rows.dtype, wire)
+
+    def widened_bytes(layer: GraphLayer, reducer: Reducer) -> int:
+        rows = sum(width for t, width in enumerate(layer.exchanged_widths) if t not in reducer.scores)
+        return 0 if wire is None or trainer.rows.dtype != torch.float32 else 4 * rows
+
     for layer, own_plan in zip(graph_layers(trainer), trainer.plans, strict=True):
         predicted += layer.uses_edges and trainer.engine.mode.wire_bytes(
             own_plan,
             layer.reducer_on(own_plan),
-            layer.exchanged_widths,
-            trainer.rows.element_size(),
+            row_bytes(layer, layer.reducer_on(own_plan)),
             exchanged_needs_grad=layer.exchanged_needs_grad,
         )
     with torch.no_grad():
@@ -307,10 +321,10 @@ def step(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
         "held_bytes": trainer.engine.exchange.held_bytes(),
         "planned_bytes": plan.lists.buffer_bytes(
             plan.rank,
-            max((sum(layer.exchanged_widths) for layer, _ in edge_layers(trainer)), default=0),
-            trainer.rows.element_size(),
+            max((row_bytes(*one) for one in edge_layers(trainer)), default=0),
             config.comm.prefetch_depth,
             refetch=any(trainer.engine.mode.fetches(reducer) > 1 for _, reducer in edge_layers(trainer)),
+            widened_bytes=max((widened_bytes(*one) for one in edge_layers(trainer)), default=0),
         ),
     }
 

@@ -56,6 +56,11 @@ class _Homogeneous(StockNetwork):
             graph = dgl.add_self_loop(dgl.remove_self_loop(graph), fill_data=1.0)
         return graph
 
+    def to_bf16(self) -> None:
+        self.to(torch.bfloat16)
+        self.features = self.features.bfloat16()
+        self.options = {name: weight.bfloat16() for name, weight in self.options.items()}
+
     def forward(self) -> Tensor:
         """Logits of all nodes."""
         h = self.features

@@ -51,9 +51,13 @@ class StockNetwork(nn.Module, ABC):
         """Logits [N, C]."""
 
     def loss(self) -> Tensor:
-        """Cross entropy over the training rows."""
-        logits = self()
-        return F.cross_entropy(logits[self.train_rows], self.labels)
+        """Cross entropy over the training rows, in fp32 where they are bf16."""
+        logits = self()[self.train_rows]
+        return F.cross_entropy(logits.float() if logits.dtype == torch.bfloat16 else logits, self.labels)
+
+    @abstractmethod
+    def to_bf16(self) -> None:
+        """Graph, features and parameters become bf16, as DGL's guide on mixed precision has it."""
 
 
 def edge_weights(config: RunConfig, dataset: Dataset) -> Tensor | None:

@@ -31,6 +31,8 @@ def measure(config: RunConfig, store: Path, threads: int) -> dict[str, Any]:
     torch.manual_seed(config.seed)
     build: type[StockNetwork] = resolve("stock model", STOCK, config.model.name)
     network = build(config, open_dataset(store, verify=False), import_dgl())
+    if config.precision == "bf16":
+        network.to_bf16()
     optimizer = torch.optim.Adam(network.parameters(), lr=config.optim.lr, weight_decay=config.optim.weight_decay)
     meter = PeakMeter.here()
     times, losses, peak = [], [], 0

@@ -99,6 +99,14 @@ class StockRgcn(StockNetwork):
         for _, b in pairs[:-1]:
             self.norms.append(nn.ModuleDict({name: NORMS[model.norm](b) for name in self.types}))
 
+    def to_bf16(self) -> None:
+        self.to(torch.bfloat16)
+        self.features = {name: rows.bfloat16() for name, rows in self.features.items()}
+        for graph in {id(one): one for one in self.graphs}.values():
+            for one in graph.canonical_etypes:
+                if "w" in graph.edges[one].data:
+                    graph.edges[one].data["w"] = graph.edges[one].data["w"].bfloat16()
+
     def forward(self) -> Tensor:
         """Logits of the labelled type's nodes."""
         h: dict[str, Tensor] = {**self.features, **self.embeddings}

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sargnn.bench.settings import BenchTableConfig
-from sargnn.config import ModeConfig, RunConfig
+from sargnn.config import ModeConfig, Precision, RunConfig
 from sargnn.resolve import resolve
 
 STOCK, HUGE = "stock DGL", "stock DGL, huge pages"
-BEFORE, AFTER = "limits before", "limits after"
-NOT_STATIC = ", not static"
+IN_BF16 = "stock DGL, bf16, huge pages"
+LIMITS = "limits"
+BEFORE, AFTER = f"{LIMITS} before", f"{LIMITS} after"
+NOT_STATIC, PROFILED = ", not static", ", profiled"
 _CHANGES_NOTHING = ("store_dir", "run_dir", "run_name", "tracking", "prepare")
 
 
@@ -62,9 +64,9 @@ class Entry:
         return settings | {"cores": cores, "command": self.command}
 
 
-def row_name(mode: str, world: int) -> str:
-    """Of a run of this project."""
-    return f"{mode}, world {world}"
+def row_name(mode: str, world: int, precision: str | None = None) -> str:
+    """Of a run of this project; ``precision``: if it is a further one."""
+    return f"{mode}, world {world}{'' if precision is None else f', {precision}'}"
 
 
 def before_rounds(case: Case, table: BenchTableConfig) -> list[Entry]:
@@ -86,12 +88,15 @@ def of_a_round(case: Case, table: BenchTableConfig) -> list[Entry]:
                 engine = dataclasses.replace(case.config.engine, cache_static=False)
                 anew = dataclasses.replace(_varied(case.config, mode, world), engine=engine)
                 runs.append(Entry("train", row_name(mode, world) + NOT_STATIC, anew))
+            for one in _further(case, table):
+                runs.append(Entry("train", row_name(mode, world, one), _varied(case.config, mode, world, one)))
     others = [Entry("other", name, case.config, command) for name, command in table.others.items()]
     if not table.stock or reasons_without_stock(case):
         return [*runs, *others]
     first = next((number for number, run in enumerate(runs) if number and not run.name.endswith(NOT_STATIC)), len(runs))
     plain, huge = (Entry("stock", name, case.config) for name in (STOCK, HUGE))
-    return [plain, *runs[:first], huge, *runs[first:], *others]
+    halves = [Entry("stock", IN_BF16, dataclasses.replace(case.config, precision="bf16"))] * ("bf16" in _further(case, table))
+    return [plain, *runs[:first], huge, *runs[first:], *halves, *others]
 
 
 def after_rounds(case: Case, table: BenchTableConfig) -> list[Entry]:
@@ -100,10 +105,18 @@ def after_rounds(case: Case, table: BenchTableConfig) -> list[Entry]:
         return []
     mode, world = profiled_mode(table.modes), table.worlds[0]
     profiled = []
-    if mode is not None:
-        config = dataclasses.replace(_varied(case.config, mode, world), profile=True)
-        profiled = [Entry("train", f"{row_name(mode, world)}, profiled", config)]
+    if mode is None:
+        return [Entry("limits", AFTER, case.config)]
+    for one in (None, *_further(case, table)):
+        config = dataclasses.replace(_varied(case.config, mode, world, one), profile=True)
+        profiled.append(Entry("train", f"{row_name(mode, world, one)}{PROFILED}", config))
+        if one is not None:
+            profiled.append(Entry("limits", f"{LIMITS}, {one}", dataclasses.replace(case.config, precision=one)))
     return [*profiled, Entry("limits", AFTER, case.config)]
+
+
+def _further(case: Case, table: BenchTableConfig) -> list[Precision]:
+    return [one for one in table.precisions if one != case.config.precision]
 
 
 def profiled_mode(modes: Sequence[str]) -> str | None:
@@ -113,8 +126,8 @@ def profiled_mode(modes: Sequence[str]) -> str | None:
     return next((mode for mode in modes if mode in counted_modes()), None)
 
 
-def _varied(config: RunConfig, mode: str, world: int) -> RunConfig:
-    return dataclasses.replace(config, mode=ModeConfig(mode), world=world)
+def _varied(config: RunConfig, mode: str, world: int, precision: Precision | None = None) -> RunConfig:
+    return dataclasses.replace(config, mode=ModeConfig(mode), world=world, precision=precision or config.precision)
 
 
 def reasons_without_stock(case: Case) -> list[str]:

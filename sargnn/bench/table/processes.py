@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import mean
 
 from sargnn.bench.roofline import measure_roofline
-from sargnn.bench.table.entries import HUGE
+from sargnn.bench.table.entries import HUGE, IN_BF16
 from sargnn.bench.table.results import Figures, Kept
 from sargnn.config import save
 from sargnn.errors import SargnnError
@@ -34,9 +34,9 @@ def measure(kept: Kept, store: Path) -> Figures:
     """
     kept.clear()
     if kept.entry.kind == "limits":
-        from sargnn.training.build import DTYPES
+        from sargnn.bf16 import ROW_DTYPES
 
-        dtype = str(DTYPES[kept.entry.config.precision]).removeprefix("torch.")
+        dtype = str(ROW_DTYPES[kept.entry.config.precision]).removeprefix("torch.")
         return dict(measure_roofline(len(os.sched_getaffinity(0)), dtype).as_row())
     if kept.entry.kind == "train":
         return _train(kept)
@@ -77,7 +77,7 @@ def _stock(kept: Kept, config: Path, store: Path) -> Figures:
     """Stock DGL with all cores; its numbers of threads are set as those of workers are."""
     threads = str(len(os.sched_getaffinity(0)))
     environment = _plain() | {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
-    if kept.entry.name == HUGE:
+    if kept.entry.name in (HUGE, IN_BF16):
         environment[HUGE_PAGES] = "1"
     command = [sys.executable, "-m", "sargnn.bench.stock.process", str(config), str(store), threads]
     return _read(_output(command, kept, environment), kept)

@@ -12,8 +12,9 @@ from typing import Any
 from sargnn.bench.epoch import EpochReport, limit_line, parts_of
 from sargnn.bench.epoch import markdown as parts_markdown
 from sargnn.bench.roofline import Roofline
-from sargnn.bench.table.entries import AFTER, BEFORE, HUGE, NOT_STATIC, STOCK, Case
+from sargnn.bench.table.entries import AFTER, BEFORE, HUGE, LIMITS, NOT_STATIC, PROFILED, STOCK, Case
 from sargnn.bench.table.results import Figures
+from sargnn.config import PRECISIONS
 from sargnn.profile import EVALUATION, EXCHANGE_WAIT
 from sargnn.tracking.memory import human_bytes
 
@@ -32,7 +33,9 @@ class Found:
     @property
     def timed(self) -> dict[str, list[Figures]]:
         """Without the machine's limits and the profiled run."""
-        return {name: runs for name, runs in self.runs.items() if not name.endswith(("profiled", BEFORE, AFTER))}
+        return {
+            name: runs for name, runs in self.runs.items() if not name.startswith(LIMITS) and not name.endswith(PROFILED)
+        }  # fmt: skip
 
     def figures(self) -> list[dict[str, Any]]:
         """The rows, as numbers.
@@ -47,23 +50,28 @@ class Found:
             row["epoch_to_stock"] = _ratio(row, by_name.get(STOCK), "epoch_s")
             row["epoch_to_huge"] = _ratio(row, by_name.get(HUGE), "epoch_s")
             row["peak_to_stock"] = _ratio(row, by_name.get(STOCK), "peak_bytes")
-            world = row["name"].removesuffix(NOT_STATIC).rpartition("world ")[2]
+            mode, _, rest = row["name"].removesuffix(NOT_STATIC).partition(", world ")
+            world = rest.partition(",")[0]
             baseline = by_name.get(f"{BASELINE}, world {world}")
+            own = by_name.get(f"{mode}, world {world}")
+            row["peak_to_own"], row["bytes_to_own"] = (_ratio(row, own, key) for key in ("peak_bytes", "bytes_per_epoch"))
             row["epoch_to_baseline"] = _ratio(row, baseline, "epoch_s")
             row["peak_to_baseline"] = _ratio(row, baseline, "peak_bytes")
         return rows
 
     @property
-    def profiled(self) -> tuple[str, Figures] | None:
-        """Name and figures of the profiled run."""
-        return next(((name, runs[0]) for name, runs in self.runs.items() if name.endswith("profiled")), None)
+    def profiled(self) -> dict[str, Figures]:
+        """Name and figures of the profiled runs."""
+        return {name: runs[0] for name, runs in self.runs.items() if name.endswith(PROFILED)}
 
-    @property
-    def limits(self) -> tuple[Roofline, Roofline] | None:
-        """The machine's limits before and after."""
-        if BEFORE not in self.runs or AFTER not in self.runs:
+    def limits(self, name: str) -> tuple[Roofline, Roofline] | None:
+        """The machine's limits before and after a profiled run; of a run in a further precision those that stand behind it."""
+        precision = name.removesuffix(PROFILED).rpartition(", ")[2]
+        names = (f"{LIMITS}, {precision}",) * 2 if f"{LIMITS}, {precision}" in self.runs else (BEFORE, AFTER)
+        if any(one not in self.runs for one in names):
             return None
-        return Roofline(**self.runs[BEFORE][0]), Roofline(**self.runs[AFTER][0])
+        before, after = (Roofline(**self.runs[one][0]) for one in names)
+        return before, after
 
 
 def _row(name: str, runs: Sequence[Figures]) -> dict[str, Any]:
@@ -88,7 +96,7 @@ def _row(name: str, runs: Sequence[Figures]) -> dict[str, Any]:
 
 
 def _ratio(row: dict[str, Any], other: dict[str, Any] | None, key: str) -> float | None:
-    if other is None:
+    if other is None or row[key] is None:
         return None
     one, two = (each[key][0] if isinstance(each[key], list) else each[key] for each in (row, other))
     return one / two if two else None
@@ -99,13 +107,15 @@ HEADS = (
     "peak / stock", f"/ {BASELINE}", "waiting: most, mean", "exchanged", "start-up s", "peak of each, MB",
 )  # fmt: skip
 _TABLES = "peak less embeddings' optimizer"
+_TO_OWN = "peak / fp32", "exchanged / fp32"
 
 
 def markdown(results: Sequence[Found]) -> list[str]:
     """The table of all cases, the profiled runs below."""
     rows = [(found, row) for found in results for row in found.figures()]
     embedded = any(row["peak_without_tables_bytes"] is not None for _, row in rows)
-    heads = [*HEADS, *([_TABLES] if embedded else [])]
+    further = any(row["name"].endswith(PRECISIONS) for _, row in rows)
+    heads = [*HEADS, *([_TABLES] if embedded else []), *(_TO_OWN if further else ())]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for found, row in rows:
         cells = [
@@ -116,21 +126,23 @@ def markdown(results: Sequence[Found]) -> list[str]:
             _bytes(row["bytes_per_epoch"]), "-" if row["startup_s"] is None else f"{row['startup_s']:.1f}",
             " ".join(f"{peak / 1e6:.0f}" for peak in row["peaks_bytes"]),
             *([_bytes(row["peak_without_tables_bytes"])] if embedded else []),
+            *((_two(row["peak_to_own"]), _two(row["bytes_to_own"])) if further else ()),
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     for found in results:
-        lines += _profile_lines(found)
+        for name, figures in found.profiled.items():
+            lines += _profile_lines(found, name, figures)
     return lines
 
 
-def _profile_lines(found: Found) -> list[str]:
-    """Where the profiled run's time went, against the machine's limits."""
-    if found.profiled is None or found.limits is None:
+def _profile_lines(found: Found, name: str, figures: Figures) -> list[str]:
+    """Where a profiled run's time went, against the machine's limits."""
+    limits = found.limits(name)
+    if limits is None:
         return []
-    name, figures = found.profiled
     cores = len(os.sched_getaffinity(0))
-    report = EpochReport([], cores, found.limits, figures, Path())
-    parts = EpochReport(parts_of(figures, cores, report.roofline), cores, found.limits, figures, Path())
+    report = EpochReport([], cores, limits, figures, Path())
+    parts = EpochReport(parts_of(figures, cores, report.roofline), cores, limits, figures, Path())
     waits = figures["profile_s"][EXCHANGE_WAIT]
     whole = sum(sum(seconds) for part, seconds in figures["profile_s"].items() if part != EVALUATION) / len(waits)
     return [

@@ -65,9 +65,13 @@ class Mode(ABC):
         return plan.num_rows + plan.halo_rows
 
     def wire_bytes(
-        self, plan: LayerPlan, reducer: Reducer, widths: tuple[int, ...], itemsize: int, *, exchanged_needs_grad: bool
+        self, plan: LayerPlan, reducer: Reducer, row_bytes: int, *, exchanged_needs_grad: bool
     ) -> int:  # fmt: skip
-        """Bytes that this rank sends in a training step of one layer: its rows forward, its halo rows' gradients backward."""
+        """Bytes that this rank sends in a training step of one layer: its rows forward, its halo rows' gradients backward.
+
+        Args:
+            row_bytes: of a row of all that travels (``Reducer.row_bytes``).
+        """
         rows = self.fetches(reducer) * plan.lists.sent_rows
         gradients = plan.halo_rows if exchanged_needs_grad else 0
-        return (rows + gradients) * sum(widths) * itemsize
+        return (rows + gradients) * row_bytes

@@ -25,7 +25,7 @@ class OneShot(ManualMode):
         assert plan.merged is not None
         rows = tuple(t.new_empty(plan.num_rows + plan.halo_rows, t.shape[1]) for t in exchanged)
         halos = tuple(plan.merged_rows.room_for_halo(merged) for merged in rows)
-        call.exchange.all_rows(plan.lists, exchanged, halos)
+        call.exchange.all_rows(plan.lists, exchanged, halos, exact=reducer.scores)
         for merged, own, halo in zip(rows, exchanged, halos, strict=True):
             plan.merged_rows.fill(merged, own, halo)
         del halos
@@ -39,12 +39,13 @@ class OneShot(ManualMode):
         assert plan.merged is not None
         state = reducer.backward_init(fold, saved, grads)
         total = plan.num_rows + plan.halo_rows
-        widths = [t.shape[1] for t in kept or ()] or [grads[0].shape[1]]
-        d_rows = tuple(grads[0].new_empty(total, width) for width in widths) if call.exchanged_needs_grad else None
+        likes = kept or grads[:1]
+        d_rows = tuple(one.new_empty(total, one.shape[1]) for one in likes) if call.exchanged_needs_grad else None
         reducer.backward_step(fold, plan.merged, kept, saved, state, d_rows)
         if d_rows is None:
             return ((), *reducer.backward_finish(saved, state))
         by_type = [plan.merged_rows.split(one) for one in d_rows]
         d_exchanged = tuple(plan.merged_rows.own_part(one) for one in by_type)
-        call.exchange.all_gradients(plan.lists, tuple(plan.merged_rows.halo_part(one) for one in by_type), d_exchanged)
+        halos = tuple(plan.merged_rows.halo_part(one) for one in by_type)
+        call.exchange.all_gradients(plan.lists, halos, d_exchanged, exact=reducer.scores)
         return (d_exchanged, *reducer.backward_finish(saved, state))

@@ -38,7 +38,7 @@ class Sar(ManualMode):
         keep = self.keep_rows and reducer.needs_src_in_backward and call.training
         kept: Kept = {}
         state = reducer.init(fold, exchanged, dest_local, params)
-        for piece, rows in call.exchange.rows(plan.lists, exchanged, keep=keep):
+        for piece, rows in call.exchange.rows(plan.lists, exchanged, keep=keep, exact=reducer.scores):
             reducer.step(fold, plan.shards[piece], rows, dest_local, params, state)
             if keep and piece.peer != plan.rank:  # the own rows are saved as such
                 kept[piece] = rows
@@ -55,7 +55,7 @@ class Sar(ManualMode):
             return ((), *reducer.backward_finish(saved, state))
         d_exchanged = tuple(_gradient_of(call, t, grads) for t in saved.exchanged) or (_gradient_of(call, None, grads),)
         refetch = self.fetches(reducer) > 1
-        with call.exchange.gradients(plan.lists, d_exchanged, beside_rows=refetch) as returning:
+        with call.exchange.gradients(plan.lists, d_exchanged, beside_rows=refetch, exact=reducer.scores) as returning:
             for piece, rows in self._sources(call, saved, kept):
                 shard = plan.shards[piece]
                 if piece.peer == plan.rank:
@@ -75,7 +75,7 @@ class Sar(ManualMode):
             for piece in call.plan.shards:
                 yield piece, kept.get(piece, saved.exchanged)
         else:
-            yield from call.exchange.rows(call.plan.lists, saved.exchanged)
+            yield from call.exchange.rows(call.plan.lists, saved.exchanged, exact=call.reducer.scores)
 
     def kept_rows(self, plan: LayerPlan) -> int:
         if self.keep_rows:

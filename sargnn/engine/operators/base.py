@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from sargnn.engine.bias import add_bias
 from sargnn.engine.modes.base import Mode
 from sargnn.engine.reducers.base import Tensors
 from sargnn.engine.row_norm import RowNorm
@@ -94,6 +95,10 @@ class Operators(ABC):
     @abstractmethod
     def add_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """``x + b``; x [N, F] is of no further use to the caller."""
+
+    def with_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """``x + b`` [N, F] in memory of its own; x itself without a bias."""
+        return x if bias is None else add_bias(x, bias)
 
     @abstractmethod
     def dropout(self, x: Tensor, ids: Tensor, draw: Draw | None) -> Tensor:

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from sargnn.comm.group import Group
+from sargnn.engine.bias import add_bias
 from sargnn.engine.dropout import dropout
 from sargnn.engine.fork import add, fork
-from sargnn.engine.linear import linear_blocks, linears
+from sargnn.engine.linear import Map, linear_blocks, linears
 from sargnn.engine.modes.base import Mode
 from sargnn.engine.nodewise import norm_act_drop
 from sargnn.engine.operators.base import Operators, RowMap
@@ -40,8 +41,8 @@ class FusedOperators(Operators):
         return linear_blocks(self._work, blocks, weight, bias, onto)
 
     def linears(self, plan: LayerPlan, h: Tensor, *maps: RowMap) -> tuple[Tensor, ...]:
-        counts = tuple(plan.num_out if one.of_outputs else plan.num_rows for one in maps)
-        return linears(self._work, h, *((one.weight, one.bias) for one in maps), counts=counts)
+        found = (Map(one.weight, one.bias, plan.num_out if one.of_outputs else plan.num_rows) for one in maps)
+        return linears(self._work, h, *found)
 
     def attention_maps(
         self, plan: LayerPlan, h: Tensor, weight: Tensor, attn_src: Tensor, attn_dst: Tensor | None
@@ -49,10 +50,12 @@ class FusedOperators(Operators):
         """<a, W h> = <W^T a, h>: taken from h, so that nothing else of the size of z is held, forward or backward."""
         by_head = weight.view(*attn_src.shape, weight.shape[1])
         vectors = (attn_src,) if attn_dst is None else (attn_src, attn_dst)
-        scores = ((torch.einsum("hk,hki->hi", a, by_head), None) for a in vectors)
-        counts = (plan.num_rows, plan.num_rows, plan.num_out)[: 1 + len(vectors)]
-        z, of_sources, *rest = linears(self._work, h, (weight, None), *scores, counts=counts)
-        return z, of_sources, rest[0] if rest else z.new_zeros(plan.num_out, len(attn_src))
+        scores = (
+            Map(torch.einsum("hk,hki->hi", a, by_head), None, count, scores=True)
+            for a, count in zip(vectors, (plan.num_rows, plan.num_out), strict=False)
+        )
+        z, of_sources, *rest = linears(self._work, h, Map(weight, None, plan.num_rows), *scores)
+        return z, of_sources, rest[0] if rest else of_sources.new_zeros(plan.num_out, len(attn_src))
 
     def self_loop(self, plan: LayerPlan, h: Tensor, weight: Tensor) -> tuple[Tensors, Tensors]:
         return (), (weight,)
@@ -80,7 +83,7 @@ class FusedOperators(Operators):
         return scale(self._work, x, factor)
 
     def add_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        return x if bias is None else x.add_(bias)
+        return x if bias is None else add_bias(x, bias, in_place=True)
 
     def dropout(self, x: Tensor, ids: Tensor, draw: Draw | None) -> Tensor:
         return x if draw is None else dropout(self._work.profile, x, ids, draw)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from sargnn.bf16 import wide
 from sargnn.comm.group import Group
 from sargnn.engine.activations import ACTIVATIONS
 from sargnn.engine.dropout import dropout
@@ -56,15 +57,15 @@ class StockOperators(Operators):
         return z, of_sources, (plan.self_rows(by_head) * attn_dst).sum(2)
 
     def self_loop(self, plan: LayerPlan, h: Tensor, weight: Tensor) -> tuple[Tensors, Tensors]:
-        return (plan.self_rows(h) @ weight,), ()
+        return (plan.self_rows(h) @ weight.to(h.dtype),), ()
 
     def add_relation_maps(self, plan: LayerPlan, own: Tensor, weights: Tensor, sums: Tensors) -> Tensor:
         by_type = plan.by_type(own)
         for r, weight in enumerate(weights.unbind(0)):
             destination = plan.schema.relations[r].destination
             if plan.out_type in (None, destination):
-                mean = sums[r] * plan.relation_scale(r, own.dtype)[:, None]
-                by_type[destination] = by_type[destination] + mean @ weight
+                mean = (sums[r] * plan.relation_scale(r, wide(own.dtype))[:, None]).to(own.dtype)
+                by_type[destination] = by_type[destination] + mean @ weight.to(own.dtype)
         return plan.in_one_table(by_type)
 
     def sums_relations_first(
@@ -83,7 +84,7 @@ class StockOperators(Operators):
         return x * factor
 
     def add_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        return x if bias is None else x + bias
+        return self.with_bias(x, bias)
 
     def dropout(self, x: Tensor, ids: Tensor, draw: Draw | None) -> Tensor:
         return x if draw is None else dropout(self._work.profile, x, ids, draw)

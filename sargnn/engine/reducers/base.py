@@ -9,9 +9,12 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+import torch
 from torch import Tensor
 
+from sargnn.bf16 import wide
 from sargnn.engine.pool import Pool
+from sargnn.engine.rounding import narrowed
 from sargnn.kernels.base import AutogradOperation, Operation
 from sargnn.profile import Profile
 from sargnn.shards.plan import LayerPlan, Shard
@@ -33,12 +36,18 @@ class Fold(Generic[Op]):
         operation: the kernel operation that the reducer names, forward and backward.
         pool: memory for what is as large as a layer's rows.
         profile: where time in linear maps is recorded; operations count their own work.
+        dtype: of rows; of bf16 ones sums under way, scores and statistics are fp32.
     """
 
     plan: LayerPlan
     operation: Op
     pool: Pool
     profile: Profile
+    dtype: torch.dtype
+
+    def narrowed(self, sums: Tensor, into: Tensor | None = None) -> Tensor:
+        """``engine.rounding.narrowed`` to the rows' dtype."""
+        return narrowed(self.pool, sums, self.dtype, into)
 
 
 @dataclass
@@ -78,8 +87,21 @@ class Reducer(ABC, Generic[Op, State, BackwardState]):
     """The paper's case 2: gradients depend on the source rows (attention, learned messages). False: case 1."""
     needs_out_in_backward: bool = False
     """Whether gradients also depend on the output (attention's softmax)."""
+    scores: tuple[int, ...] = ()
+    """Which exchanged tensors are scores: fp32 beside bf16 rows, and never rounded on their way."""
     linear: bool = False
     """Whether it commutes with a linear map of the rows, so that a model may transform before it aggregates."""
+
+    def row_bytes(self, widths: tuple[int, ...], rows: torch.dtype, wire: torch.dtype | None = None) -> int:
+        """Of a row of all exchanged tensors, as it travels.
+
+        Args:
+            widths: F_t of each. rows: the dtype of rows. wire: what fp32 ones are rounded to on their way.
+        """
+        travels = wire if wire is not None and rows == torch.float32 else rows
+        return sum(
+            width * (wide(rows) if t in self.scores else travels).itemsize for t, width in enumerate(widths)
+        )  # fmt: skip
 
     @abstractmethod
     def init(self, fold: Fold[Op], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> State:

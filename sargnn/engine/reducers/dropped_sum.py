@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from sargnn.bf16 import wide
 from sargnn.engine.reducers.edge_weights import takes_weights, without_weights
 from sargnn.engine.reducers.sum import Sum
 from sargnn.kernels.base import AutogradOperation, Operation
@@ -38,5 +39,5 @@ class DroppedSum(Sum):
             raise without_weights(operation)
 
     def weight(self, block: EdgeBlock, like: Tensor) -> dict[str, Any]:
-        factors = drop_factors(block, self.draw, like.dtype)
+        factors = drop_factors(block, self.draw, wide(like.dtype))
         return {"weight": factors if block.weight is None else factors.mul_(block.weight)}

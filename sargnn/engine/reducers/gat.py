@@ -19,8 +19,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from sargnn.bf16 import wide
 from sargnn.engine.reducers.base import BackwardState, Fold, Reducer, Saved, Tensors
 from sargnn.engine.reducers.edge_weights import check_weights, weight_argument
+from sargnn.engine.rounding import empty_sums
 from sargnn.kernels.attention import Attention, RunningSoftmax
 from sargnn.kernels.base import AutogradOperation
 from sargnn.kernels.block import EdgeBlock
@@ -54,7 +56,7 @@ class _Attentive(Reducer[AttentionOp, RunningSoftmax, BackwardState], ABC):
     def init(self, fold: Fold[AttentionOp], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> RunningSoftmax:
         check_weights(fold.plan, fold.operation, weighted=self.weighted)
         z, num_out = exchanged[0], fold.plan.num_out
-        return RunningSoftmax.empty(z, num_out, self.attention.heads, fold.pool.empty(num_out, z.shape[1], z))
+        return RunningSoftmax.empty(z, num_out, self.attention.heads, empty_sums(fold.pool, num_out, z.shape[1], z))
 
     def finish(
         self, fold: Fold[AttentionOp], dest_local: Tensors, params: Tensors, state: RunningSoftmax
@@ -62,7 +64,7 @@ class _Attentive(Reducer[AttentionOp, RunningSoftmax, BackwardState], ABC):
         nothing = fold.plan.in_degrees == 0 if self.edges is None else state.denominator[:, 0] == 0
         isolated = torch.nonzero(nothing)[:, 0]
         state.out.index_fill_(0, isolated, 0)
-        return (state.out,), (state.max_score, state.denominator)
+        return (fold.narrowed(state.out),), (state.max_score, state.denominator)
 
     def _block(self, shard: Shard) -> tuple[EdgeBlock, dict[str, Any]]:
         """The edges that take part, and their weights as an argument."""
@@ -98,6 +100,7 @@ class Gat(_Attentive[GatOperation, GatGradients]):
 
     name = "gat"
     operation = "gat"
+    scores = (1,)
 
     def step(
         self,
@@ -191,7 +194,7 @@ class GatV2(_Attentive[GatV2Operation, GatV2Gradients]):
     def backward_init(self, fold: Fold[GatV2Operation], saved: Saved, grads: Tensors) -> GatV2Gradients:
         grad, (x,), (att,) = grads[0].contiguous(), saved.dest_local, saved.params
         records = self._records(fold.operation, None, saved, grad)
-        return GatV2Gradients(records, grad, torch.zeros_like(x), torch.zeros_like(att))
+        return GatV2Gradients(records, grad, torch.zeros_like(x, dtype=wide(x.dtype)), torch.zeros_like(att))
 
     def backward_step(
         self,
@@ -210,7 +213,7 @@ class GatV2(_Attentive[GatV2Operation, GatV2Gradients]):
         )  # fmt: skip
 
     def backward_finish(self, saved: Saved, state: GatV2Gradients) -> tuple[Tensors, Tensors]:
-        return (state.d_x,), (state.d_att,)
+        return (state.d_x.to(state.grad.dtype),), (state.d_att,)
 
     def autograd_forward(
         self,

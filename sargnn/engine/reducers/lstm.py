@@ -20,7 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sargnn.bf16 import wide
 from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
+from sargnn.engine.rounding import zero_sums
 from sargnn.kernels.base import AutogradOperation, Operation
 from sargnn.kernels.fused.edge_loops import add_to_starts
 from sargnn.rng import Draw, Purpose, neighbour_keys
@@ -61,7 +63,7 @@ class Lstm(Reducer[Operation, Tensor, _Backward]):
 
     def init(self, fold: Fold[Operation], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> Tensor:
         assert fold.plan.merged is not None or fold.plan.world == 1, "a mode that holds all rows of a node's neighbours"
-        return fold.pool.zeros(fold.plan.num_out, params[1].shape[1], exchanged[0])
+        return zero_sums(fold.pool, fold.plan.num_out, params[1].shape[1], exchanged[0])
 
     def step(
         self, fold: Fold[Operation], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors, state: Tensor
@@ -70,7 +72,7 @@ class Lstm(Reducer[Operation, Tensor, _Backward]):
             state[batch.rows] = _last(_gather(rows[0], batch), params)
 
     def finish(self, fold: Fold[Operation], dest_local: Tensors, params: Tensors, state: Tensor) -> tuple[Tensors, Tensors]:
-        return (state,), ()
+        return (fold.narrowed(state),), ()
 
     def backward_init(self, fold: Fold[Operation], saved: Saved, grads: Tensors) -> _Backward:
         return _Backward(grads[0].contiguous(), [torch.zeros_like(one) for one in saved.params])
@@ -79,19 +81,20 @@ class Lstm(Reducer[Operation, Tensor, _Backward]):
         self, fold: Fold[Operation], shard: Shard, rows: Tensors | None, saved: Saved, state: _Backward, out: Tensors | None
     ) -> None:
         assert rows is not None
-        if out is not None:
-            out[0].zero_()
+        d_rows = None if out is None else zero_sums(fold.pool, len(out[0]), out[0].shape[1], out[0])
         params = [one.detach().requires_grad_() for one in saved.params]
         for batch in self._batches(shard):
-            leaf = _gather(rows[0], batch).detach().requires_grad_(out is not None)
+            leaf = _gather(rows[0], batch).detach().requires_grad_(d_rows is not None)
             with torch.enable_grad():
                 found = _last(leaf, tuple(params))
-            wanted = [leaf, *params] if out is not None else params
-            gradients = list(torch.autograd.grad(found, wanted, state.grad[batch.rows]))
-            if out is not None:
-                add_to_starts(gradients.pop(0).flatten(0, 1), batch.sources.flatten(), out[0])
+            wanted = params if d_rows is None else [leaf, *params]
+            gradients = list(torch.autograd.grad(found, wanted, state.grad[batch.rows].to(found.dtype)))
+            if d_rows is not None:
+                add_to_starts(gradients.pop(0).flatten(0, 1), batch.sources.flatten(), d_rows)
             for total, one in zip(state.params, gradients, strict=True):
                 total += one
+        if out is not None and d_rows is not None:
+            out[0].copy_(d_rows)
 
     def backward_finish(self, saved: Saved, state: _Backward) -> tuple[Tensors, Tensors]:
         return (), tuple(state.params)
@@ -99,11 +102,12 @@ class Lstm(Reducer[Operation, Tensor, _Backward]):
     def autograd_forward(
         self, plan: LayerPlan, operation: AutogradOperation, shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors
     ) -> Tensors:
-        out, batches = rows[0].new_zeros(plan.num_out, params[1].shape[1]), list(self._batches(shard))
+        dtype = rows[0].dtype
+        out, batches = torch.zeros(plan.num_out, params[1].shape[1], dtype=wide(dtype)), list(self._batches(shard))
         if not batches:
-            return (out + 0 * sum(one.sum() for one in params),)  # gradients of zero, not none
+            return ((out + 0 * sum(one.sum() for one in params)).to(dtype),)  # gradients of zero, not none
         found = torch.cat([_last(_gather(rows[0], batch), params) for batch in batches])
-        return (out.index_copy(0, torch.cat([batch.rows for batch in batches]), found),)
+        return (out.index_copy(0, torch.cat([batch.rows for batch in batches]), found).to(dtype),)
 
     def _batches(self, shard: Shard) -> Iterator[_Batch]:
         block = shard.block
@@ -119,8 +123,8 @@ class Lstm(Reducer[Operation, Tensor, _Backward]):
 
 
 def _gather(rows: Tensor, batch: _Batch) -> Tensor:
-    """[B, D, F]."""
-    return rows.index_select(0, batch.sources.flatten()).view(*batch.sources.shape, rows.shape[1])
+    """[B, D, F], in what such rows are computed with."""
+    return rows.index_select(0, batch.sources.flatten()).view(*batch.sources.shape, rows.shape[1]).to(wide(rows.dtype))
 
 
 def _last(sequences: Tensor, params: Tensors) -> Tensor:

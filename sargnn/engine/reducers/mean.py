@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from sargnn.bf16 import wide
 from sargnn.engine.reducers.sum import Sum
 from sargnn.shards.plan import LayerPlan
 
@@ -22,8 +23,8 @@ class Mean(Sum):
 
     def scale(self, plan: LayerPlan, like: Tensor) -> Tensor:
         if self.weighted and plan.in_weights is not None:
-            return inverse_or_zero(plan.in_weights).to(like.dtype)
-        return plan.in_degrees.clamp(min=1).to(like.dtype).reciprocal_()
+            return inverse_or_zero(plan.in_weights).to(wide(like.dtype))
+        return plan.in_degrees.clamp(min=1).to(wide(like.dtype)).reciprocal_()
 
 
 def inverse_or_zero(sums: Tensor) -> Tensor:

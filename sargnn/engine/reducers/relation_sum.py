@@ -17,6 +17,7 @@ from torch import Tensor
 from sargnn.comm.rows import add_rows
 from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
 from sargnn.engine.reducers.edge_weights import check_weights, weight_argument
+from sargnn.engine.rounding import zero_sums
 from sargnn.kernels.base import AutogradOperation
 from sargnn.kernels.operations import SumOperation
 from sargnn.shards.plan import LayerPlan, RelationBlock, Shard
@@ -33,7 +34,7 @@ class RelationSum(Reducer[SumOperation, Tensors, Tensors]):
     def init(self, fold: Fold[SumOperation], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
         (h,) = exchanged
         check_weights(fold.plan, fold.operation, weighted=True)
-        return tuple(fold.pool.zeros(len(degrees), h.shape[1], h) for degrees in fold.plan.relation_degrees)
+        return tuple(zero_sums(fold.pool, len(degrees), h.shape[1], h) for degrees in fold.plan.relation_degrees)
 
     def step(
         self, fold: Fold[SumOperation], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors, state: Tensors
@@ -43,12 +44,12 @@ class RelationSum(Reducer[SumOperation, Tensors, Tensors]):
             if part.rows is None:
                 fold.operation.forward(part.block, h, total, **weight_argument(part.block, weighted=True))
             else:
-                gathered = h.new_zeros(part.block.num_dst, h.shape[1])
+                gathered = total.new_zeros(part.block.num_dst, h.shape[1])
                 fold.operation.forward(part.block, h, gathered, **weight_argument(part.block, weighted=True))
                 add_rows(total, part.rows, gathered)
 
     def finish(self, fold: Fold[SumOperation], dest_local: Tensors, params: Tensors, state: Tensors) -> tuple[Tensors, Tensors]:
-        return state, ()
+        return tuple(fold.narrowed(total) for total in state), ()
 
     def backward_init(self, fold: Fold[SumOperation], saved: Saved, grads: Tensors) -> Tensors:
         return tuple(grad.contiguous() for grad in grads)

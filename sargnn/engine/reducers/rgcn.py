@@ -23,9 +23,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sargnn.bf16 import wide
 from sargnn.comm.rows import add_rows
+from sargnn.engine.products import add_product, add_transposed_product, product
 from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
 from sargnn.engine.reducers.edge_weights import check_weights, weight_argument
+from sargnn.engine.rounding import widened, zero_sums
 from sargnn.kernels.base import AutogradOperation
 from sargnn.kernels.operations import SumOperation
 from sargnn.profile import LINEAR
@@ -36,14 +39,15 @@ from sargnn.shards.plan import LayerPlan, RelationBlock, Shard
 class _Scratch:
     """Two tables that are written to again and again: fresh memory costs more than the arithmetic."""
 
-    tables: dict[str, Tensor] = field(default_factory=dict)
+    tables: dict[tuple[str, torch.dtype], Tensor] = field(default_factory=dict)
 
     def take(self, name: str, rows: int, width: int, like: Tensor) -> Tensor:
         """[rows, width], not initialised."""
-        table = self.tables.get(name)
+        key = name, like.dtype
+        table = self.tables.get(key)
         if table is None or table.numel() < rows * width:
-            self.tables.pop(name, None)
-            table = self.tables[name] = like.new_empty(rows * width)
+            self.tables.pop(key, None)
+            table = self.tables[key] = like.new_empty(rows * width)
         return table[: rows * width].view(rows, width)
 
 
@@ -55,7 +59,7 @@ class _Scales:
 
     @classmethod
     def of(cls, plan: LayerPlan, like: Tensor) -> _Scales:
-        return cls([plan.relation_scale(r, like.dtype) for r in range(len(plan.relation_degrees))])
+        return cls([plan.relation_scale(r, wide(like.dtype)) for r in range(len(plan.relation_degrees))])
 
     def of_block(self, part: RelationBlock) -> Tensor:
         """[A], for the block's destination rows."""
@@ -100,7 +104,10 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients]):
 
     def init(self, fold: Fold[SumOperation], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> RgcnSums:
         check_weights(fold.plan, fold.operation, weighted=True)
-        total = dest_local[0] if dest_local else fold.pool.zeros(fold.plan.num_out, params[0].shape[2], exchanged[0])
+        width = params[0].shape[2]
+        total = (
+            widened(fold.pool, dest_local[0]) if dest_local else zero_sums(fold.pool, fold.plan.num_out, width, exchanged[0])
+        )  # fmt: skip
         return RgcnSums(total, _Scales.of(fold.plan, total), _Scratch())
 
     def step(
@@ -110,27 +117,27 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients]):
         if len(params) > 1:
             with fold.profile.span(LINEAR):
                 for src, out, n in shard.own:
-                    state.rows[out : out + n].addmm_(h[src : src + n], params[1])
+                    add_product(state.rows[out : out + n], h[src : src + n], params[1])
         for part in shard.relations:
             total, scale = state.rows[part.out], state.scales.of_block(part)
             if part.map_sources:
                 mapped = state.scratch.take("mapped", part.block.num_src, weight.shape[2], h)
                 with fold.profile.span(LINEAR):
-                    torch.mm(h[part.src], weight[part.relation], out=mapped)
+                    product(h[part.src], weight[part.relation], mapped)
                 fold.operation.forward(part.block, mapped, total, scale, **_weight(part))
                 continue
-            gathered = _gather_means(fold.operation, part, h, scale, state.scratch)
+            gathered = _gather_means(fold, part, h, scale, state.scratch)
             with fold.profile.span(LINEAR):
                 if part.rows is None:
-                    total.addmm_(gathered, weight[part.relation])
+                    add_product(total, gathered, weight[part.relation])
                 else:
                     mapped = state.scratch.take("mapped", part.block.num_dst, weight.shape[2], h)
-                    add_rows(total, part.rows, torch.mm(gathered, weight[part.relation], out=mapped))
+                    add_rows(total, part.rows, product(gathered, weight[part.relation], mapped))
 
     def finish(
         self, fold: Fold[SumOperation], dest_local: Tensors, params: Tensors, state: RgcnSums
     ) -> tuple[Tensors, Tensors]:
-        return (state.rows,), ()
+        return (fold.narrowed(state.rows, *dest_local),), ()
 
     def backward_init(self, fold: Fold[SumOperation], saved: Saved, grads: Tensors) -> RgcnGradients:
         grad = grads[0].contiguous()
@@ -153,28 +160,28 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients]):
             with fold.profile.span(LINEAR):
                 for src, first, n in shard.own:
                     grad = state.rows[first : first + n]
-                    state.d_loop.addmm_(h[src : src + n].T, grad)
+                    add_transposed_product(state.d_loop, h[src : src + n], grad)
                     if d_h is not None:
-                        d_h[src : src + n].addmm_(grad, saved.params[1].T)
+                        add_product(d_h[src : src + n], grad, saved.params[1].T)
         for part in shard.relations:
             grad, scale, w = state.rows[part.out], state.scales.of_block(part), weight[part.relation]
             if part.map_sources:
                 d_mapped = state.scratch.take("mapped", part.block.num_src, weight.shape[2], h)
                 fold.operation.backward(part.block, grad, d_mapped, scale, **_weight(part))
                 with fold.profile.span(LINEAR):
-                    state.d_weight[part.relation].addmm_(h[part.src].T, d_mapped)
+                    add_transposed_product(state.d_weight[part.relation], h[part.src], d_mapped)
                     if d_h is not None:
-                        d_h[part.src].addmm_(d_mapped, w.T)
+                        add_product(d_h[part.src], d_mapped, w.T)
                 continue
-            gathered = _gather_means(fold.operation, part, h, scale, state.scratch)
+            gathered = _gather_means(fold, part, h, scale, state.scratch)
             if part.rows is not None:
                 chosen = state.scratch.take("mapped", part.block.num_dst, weight.shape[2], h)
                 grad = torch.index_select(grad, 0, part.rows, out=chosen)
             with fold.profile.span(LINEAR):
-                state.d_weight[part.relation].addmm_(gathered.T, grad)
+                add_transposed_product(state.d_weight[part.relation], gathered, grad)
                 if d_h is None:
                     continue
-                d_gathered = torch.mm(grad, w.T, out=gathered).mul_(scale[:, None])
+                d_gathered = _scale(product(grad, w.T, gathered), scale)
             fold.operation.backward(part.block, d_gathered, d_h[part.src], add=True, **_weight(part))
 
     def backward_finish(self, saved: Saved, state: RgcnGradients) -> tuple[Tensors, Tensors]:
@@ -194,19 +201,30 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients]):
         sums = plan.by_type(total)
         for part in shard.relations:
             relation = plan.schema.relations[part.relation]
-            mapped = rows[relation.source] @ weights[part.relation]
-            scale = plan.relation_scale(part.relation, mapped.dtype)
-            mean = operation(part.block, mapped, **_weight(part)) * scale[:, None]
+            mapped = rows[relation.source] @ weights[part.relation].to(total.dtype)
+            scale = plan.relation_scale(part.relation, wide(mapped.dtype))
+            mean = (operation(part.block, mapped, **_weight(part)) * scale[:, None]).to(total.dtype)
             sums[relation.destination] = sums[relation.destination] + mean
         return (plan.in_one_table(sums),)
+
+
+def _scale(rows: Tensor, scale: Tensor) -> Tensor:
+    """``rows[i] *= scale[i]``, in place."""
+    if rows.dtype == scale.dtype:
+        return rows.mul_(scale[:, None])
+    from sargnn.kernels.fused.mixed_rows import scale_rows
+
+    return scale_rows(rows, scale)
 
 
 def _weight(part: RelationBlock) -> dict[str, Any]:
     return weight_argument(part.block, weighted=True)
 
 
-def _gather_means(operation: SumOperation, part: RelationBlock, h: Tensor, scale: Tensor, scratch: _Scratch) -> Tensor:
+def _gather_means(
+    fold: Fold[SumOperation], part: RelationBlock, h: Tensor, scale: Tensor, scratch: _Scratch
+) -> Tensor:  # fmt: skip
     """[A, in]: means of source rows, for each of the block's destination rows."""
     gathered = scratch.take("gathered", part.block.num_dst, h.shape[1], h).zero_()
-    operation.forward(part.block, h[part.src], gathered, scale, **_weight(part))
+    fold.operation.forward(part.block, h[part.src], gathered, scale, **_weight(part))
     return gathered

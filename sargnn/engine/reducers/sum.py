@@ -5,14 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
 from sargnn.engine.reducers.edge_weights import check_weights, weight_argument
+from sargnn.engine.rounding import widened, zero_sums
 from sargnn.kernels.base import AutogradOperation, Operation
 from sargnn.kernels.block import EdgeBlock
 from sargnn.kernels.operations import SumOperation
 from sargnn.shards.plan import LayerPlan, Shard
+
+SPLIT_COLUMNS = 16
+"""Sums of fewer columns are held in one piece."""
 
 
 @dataclass(frozen=True)
@@ -22,10 +27,13 @@ class SumState:
     Attributes:
         rows: [M, F], the sums so far; backward the output's gradient.
         scale: c [M]; None for ones.
+        lower: int16 [M, F], the lower halves of fp32 sums whose upper halves ``rows`` holds, which is bf16; None where
+            ``rows`` holds all of them.
     """
 
     rows: Tensor
     scale: Tensor | None
+    lower: Tensor | None = None
 
 
 class Sum(Reducer[SumOperation, SumState, SumState]):
@@ -41,6 +49,7 @@ class Sum(Reducer[SumOperation, SumState, SumState]):
 
     Args:
         weighted: use the graph's edge weights where it has some.
+        exact: rows are never rounded on their way.
     """
 
     name = "sum"
@@ -48,19 +57,21 @@ class Sum(Reducer[SumOperation, SumState, SumState]):
     needs_src_in_backward = False
     linear = True
 
-    def __init__(self, *, weighted: bool = False) -> None:
+    def __init__(self, *, weighted: bool = False, exact: bool = False) -> None:
         self.weighted = weighted
+        if exact:
+            self.scores = (0,)
 
     def check(self, plan: LayerPlan, operation: Operation | AutogradOperation) -> None:
         """The operation takes the weights that this reducer hands to it. Raises ``KernelError``."""
         check_weights(plan, operation, weighted=self.weighted)
 
     def weight(self, block: EdgeBlock, like: Tensor) -> dict[str, Any]:
-        """``weight=`` of the block's edges, w [E] in the order of ``block.src`` and the dtype of ``like``; nothing for ones."""
+        """``weight=`` of the block's edges [E] in the order of ``block.src``; nothing for ones. ``like``: of their rows."""
         return weight_argument(block, weighted=self.weighted)
 
     def scale(self, plan: LayerPlan, like: Tensor) -> Tensor | None:
-        """c [M] in the dtype of ``like``; None for ones."""
+        """c [M] in what sums of rows of the dtype of ``like`` are held in; None for ones."""
         return None
 
     def init(self, fold: Fold[SumOperation], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> SumState:
@@ -68,18 +79,30 @@ class Sum(Reducer[SumOperation, SumState, SumState]):
             "rows are read while l is written"
         )
         self.check(fold.plan, fold.operation)
-        total = dest_local[0] if dest_local else fold.pool.zeros(fold.plan.num_out, exchanged[0].shape[1], exchanged[0])
+        z = exchanged[0]
+        rows, width = fold.plan.num_out, z.shape[1]
+        if z.dtype == torch.bfloat16 and fold.operation.splits_sums and width >= SPLIT_COLUMNS:
+            total = dest_local[0] if dest_local else fold.pool.zeros(rows, width, z)
+            return SumState(total, self.scale(fold.plan, z), fold.pool.zeros(rows, width, z.new_empty(0, dtype=torch.int16)))
+        total = widened(fold.pool, dest_local[0]) if dest_local else zero_sums(fold.pool, rows, width, z)
         return SumState(total, self.scale(fold.plan, total))
 
     def step(
         self, fold: Fold[SumOperation], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors, state: SumState
     ) -> None:
-        fold.operation.forward(shard.block, rows[0], state.rows, state.scale, **self.weight(shard.block, state.rows))
+        settings = self.weight(shard.block, state.rows)
+        if state.lower is not None:
+            settings["lower"] = state.lower
+        fold.operation.forward(shard.block, rows[0], state.rows, state.scale, **settings)
 
     def finish(
         self, fold: Fold[SumOperation], dest_local: Tensors, params: Tensors, state: SumState
     ) -> tuple[Tensors, Tensors]:
-        return (state.rows,), ()
+        if state.lower is not None:
+            from sargnn.kernels.fused.mixed_rows import round_halves
+
+            round_halves(state.rows, state.lower)
+        return (fold.narrowed(state.rows, *dest_local),), ()
 
     def backward_init(self, fold: Fold[SumOperation], saved: Saved, grads: Tensors) -> SumState:
         grad = grads[0].contiguous()
@@ -113,5 +136,5 @@ class Sum(Reducer[SumOperation, SumState, SumState]):
         total = operation(shard.block, rows[0], **self.weight(shard.block, rows[0]))
         scale = self.scale(plan, total)
         if scale is not None:
-            total = total * scale[:, None]
+            total = (total * scale[:, None]).to(total.dtype)
         return (dest_local[0] + total if dest_local else total,)

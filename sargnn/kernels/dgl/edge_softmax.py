@@ -96,7 +96,7 @@ def attend(block: EdgeBlock, attention: Attention, z: Tensor, scores: Tensor, we
         weights = _Dropped.apply(weights, block, attention)
     if weight is not None:
         weights = weights * weight[:, None]
-    return weigh(graph, attention, z, weights)
+    return weigh(graph, attention, z, weights.to(z.dtype))
 
 
 def add_to_listed(total: Tensor, graphs: AttentionGraphs, part: Tensor) -> None:

@@ -58,5 +58,5 @@ def gat_autograd(
     """The operation in DGL's operators, differentiable; see ``GatOperation``."""
     if not block.num_edges:
         return z.new_zeros(block.num_dst, z.shape[1]) + 0 * (z.sum() + el.sum() + er.sum())  # keeps the exchange in the graph
-    raw = import_dgl().ops.u_add_v(whole_attention_graph(block), el, er)
+    raw = import_dgl().ops.u_add_v(whole_attention_graph(block), el.to(z.dtype), er.to(z.dtype))
     return attend(block, attention, z, leaky_relu(raw, attention.negative_slope), weight)

@@ -12,6 +12,7 @@ class DglKernel(Kernel):
     """DGL's operators on graphs that are built on first use and kept with the block; see ``graphs``."""
 
     name = "dgl"
+    autograd_reads_bf16 = True
     operations = {
         "sum": "sargnn.kernels.dgl.sum:DglSum",
         "max": "sargnn.kernels.dgl.max:DglMax",
@@ -29,8 +30,8 @@ class DglKernel(Kernel):
         reasons = []
         if device.type != "cpu":
             reasons.append(f"DGL from PyPI runs on a CPU only, not on {device.type}")
-        if dtype not in (torch.float32, torch.float64):
-            reasons.append(f"it is used in fp32 and fp64, not in {dtype}")
+        if dtype not in (torch.float32, torch.float64, torch.bfloat16):
+            reasons.append(f"it is used in fp32, fp64 and bf16, not in {dtype}")
         try:
             import_dgl()
         except (ImportError, OSError) as error:

@@ -74,6 +74,7 @@ def sum_autograd(block: EdgeBlock, src: Tensor, weight: Tensor | None = None) ->
 def _sums(graph: Any, rows: Tensor, weight: Tensor | None) -> Tensor:
     """Sums of rows, times a number for each edge if one is given."""
     operators = import_dgl().ops
+    weight = None if weight is None else weight.to(rows.dtype)
     if weight is None:
         sums: Tensor = operators.copy_u_sum(graph, rows)
     elif rows.shape[1] == 1:  # in fp32 DGL's code for rows as wide as weights asks for edge numbers, which this graph has not

@@ -18,7 +18,7 @@ from typing import Any
 import numba
 from llvmlite import ir
 
-from sargnn.kernels.fused.vector_code import VECTOR_BYTES, VectorCode, const, vector_intrinsic
+from sargnn.kernels.fused.vector_code import AHEAD, VECTOR_BYTES, RowFormat, VectorCode, const, row_intrinsic, vector_intrinsic
 
 TILE = 8
 RECORD = 4
@@ -45,24 +45,20 @@ class _Tile:
         start = v.b.mul(part, const(v.lanes))
         last = v.b.add(start, const((vectors - 1) * v.lanes))
         self._mask = v.lanes_below(v.b.sub(width, last))
-        self.offsets = [
-            [
-                v.b.mul(v.b.add(v.at(start, v.b.add(first, const(q)), width), const(r * v.lanes)), const(v.item))
-                for r in range(vectors)
-            ]
+        self.elements = [
+            [v.b.add(v.at(start, v.b.add(first, const(q)), width), const(r * v.lanes)) for r in range(vectors)]
             for q in range(heads)
         ]
 
-    def load(self, v: VectorCode, row: Any, head: int, vector: int) -> Any:
-        return v.load(v.b.add(row, self.offsets[head][vector]), self._mask if vector == self.vectors - 1 else None)
+    def load(self, rows: RowFormat, row: Any, head: int, vector: int) -> Any:
+        return rows.load(row, self.elements[head][vector], self._mask if vector == self.vectors - 1 else None)
 
-    def store(self, v: VectorCode, value: Any, row: Any, head: int, vector: int) -> None:
-        v.store(value, v.b.add(row, self.offsets[head][vector]), self._mask if vector == self.vectors - 1 else None)
+    def store(self, rows: RowFormat, value: Any, row: Any, head: int, vector: int) -> None:
+        rows.store(value, row, self.elements[head][vector], self._mask if vector == self.vectors - 1 else None)
 
-    def prefetch(self, v: VectorCode, row: Any) -> None:
-        for offsets in self.offsets:
-            for offset in offsets:
-                v.prefetch(v.b.add(row, offset))
+    def prefetch(self, rows: RowFormat, row: Any) -> None:
+        for elements in self.elements:
+            rows.prefetch(row, elements)
 
     def each(self) -> list[tuple[int, int]]:
         """(head, vector) of every vector."""
@@ -100,16 +96,20 @@ def _tiles(v: VectorCode, heads: Any, width: Any, emit: Callable[[_Tile, Any], N
     b.position_at_end(done)
 
 
-def _rows(v: VectorCode, base: Any, stride: Any, indices: Any, edge: Any, limit: Any) -> tuple[Any, Any]:
+def _rows(
+    v: VectorCode, base: Any, stride: Any, indices: Any, edge: Any, limit: Any, by: int = AHEAD
+) -> tuple[Any, Any]:  # fmt: skip
     """Addresses of an edge's row and of the row to prefetch."""
-    return v.at(base, v.index(indices, edge), stride), v.row_ahead(base, stride, indices, edge, limit)
+    return v.at(base, v.index(indices, edge), stride), v.row_ahead(base, stride, indices, edge, limit, by)
 
 
-def _finish_row(v: VectorCode, tile: _Tile, sums: list[list[Any]], row: Any, adds: Any, carry: Any) -> None:
+def _finish_row(
+    v: VectorCode, tile: _Tile, sums: list[list[Any]], rows: RowFormat, row: Any, adds: Any, carry: Any
+) -> None:  # fmt: skip
     """Store a tile's sums, or add them to ``row`` times ``carry`` (address of a number per head; None for 1)."""
     with v.case(adds):
         for q, r in tile.each():
-            old = tile.load(v, row, q, r)
+            old = tile.load(rows, row, q, r)
             if carry is None:
                 total = v.b.fadd(old, sums[q][r].get())
             else:
@@ -117,15 +117,15 @@ def _finish_row(v: VectorCode, tile: _Tile, sums: list[list[Any]], row: Any, add
                 total = v.multiply_add(old, kept, sums[q][r].get())
             sums[q][r].set(total)
     for q, r in tile.each():
-        tile.store(v, sums[q][r].get(), row, q, r)
+        tile.store(rows, sums[q][r].get(), row, q, r)
 
 
-@vector_intrinsic
-def fold_rows(v: VectorCode, integers: Any, scalar: Any) -> None:
+@row_intrinsic
+def fold_rows(v: VectorCode, integers: Any, scalar: Any, of_sources: RowFormat, of_sums: RowFormat) -> None:
     """``out[h, :] = factor[h] * sum over e in [start, end) of weight[e - start, h] * src[indices[e], h, :]``.
 
     With ``adds``: ``+ carry[h] * out[h, :]``. Arguments: out, src, stride, indices, start, end, limit, K, D, weight, factor,
-    carry, adds.
+    carry, adds; an element of src and one of out.
     """
     out, src, stride, indices, start, end, limit, heads, width, weight, factor, carry, adds = integers
 
@@ -134,30 +134,32 @@ def fold_rows(v: VectorCode, integers: Any, scalar: Any) -> None:
     def emit(tile: _Tile, part: Any) -> None:
         sums = [[v.variable(v.constant(0.0)) for _ in range(tile.vectors)] for _ in range(tile.heads)]
         with v.loop(start, end) as edge:
-            row, ahead = _rows(v, src, stride, indices, edge, limit)
-            tile.prefetch(v, ahead)
+            row, ahead = _rows(v, src, stride, indices, edge, limit, of_sources.ahead)
+            tile.prefetch(of_sources, ahead)
             weights = v.at(weight, v.at(tile.first, v.b.sub(edge, start), held), v.item)
             for q in range(tile.heads):
                 factor_q = v.splat(v.load_scalar(v.b.add(weights, const(q * v.item))))
                 for r in range(tile.vectors):
-                    sums[q][r].set(v.multiply_add(factor_q, tile.load(v, row, q, r), sums[q][r].get()))
+                    sums[q][r].set(v.multiply_add(factor_q, tile.load(of_sources, row, q, r), sums[q][r].get()))
         for q in range(tile.heads):
             scale = v.splat(v.load_scalar(v.at(factor, v.b.add(tile.first, const(q)), v.item)))
             for r in range(tile.vectors):
                 sums[q][r].set(v.b.fmul(sums[q][r].get(), scale))
-        _finish_row(v, tile, sums, out, v.b.icmp_signed("!=", adds, const(0)), carry)
+        _finish_row(v, tile, sums, of_sums, out, v.b.icmp_signed("!=", adds, const(0)), carry)
 
     _tiles(v, heads, width, emit)
 
 
-@vector_intrinsic
-def gradient_rows(v: VectorCode, integers: Any, scalar: Any) -> None:
+@row_intrinsic
+def gradient_rows(
+    v: VectorCode, integers: Any, scalar: Any, of_own: RowFormat, of_gradients: RowFormat, of_sums: RowFormat
+) -> None:  # fmt: skip
     """One walk over a source's edges, for the gradients of its row and of its scores.
 
         out[h, :] (+)= sum over e in [start, end) of weight[e - start, h] * grad[indices[e], h, :]
         dots[e - start, h] = <grad[indices[e], h, :], row[h, :]>
 
-    Arguments: out, row, grad, stride, indices, start, end, limit, K, D, weight, dots, adds.
+    Arguments: out, row, grad, stride, indices, start, end, limit, K, D, weight, dots, adds; an element of row, grad and out.
     """
     out, own, grad, stride, indices, start, end, limit, heads, width, weight, dots, adds = integers
 
@@ -165,24 +167,24 @@ def gradient_rows(v: VectorCode, integers: Any, scalar: Any) -> None:
 
     def emit(tile: _Tile, part: Any) -> None:
         sums = [[v.variable(v.constant(0.0)) for _ in range(tile.vectors)] for _ in range(tile.heads)]
-        mine = {(q, r): tile.load(v, own, q, r) for q, r in tile.each()}
+        mine = {(q, r): tile.load(of_own, own, q, r) for q, r in tile.each()}
         begins = v.b.icmp_signed("==", part, const(0))
         with v.loop(start, end) as edge:
-            row, ahead = _rows(v, grad, stride, indices, edge, limit)
-            tile.prefetch(v, ahead)
+            row, ahead = _rows(v, grad, stride, indices, edge, limit, of_gradients.ahead)
+            tile.prefetch(of_gradients, ahead)
             place = v.at(tile.first, v.b.sub(edge, start), held)
             for q in range(tile.heads):
                 at = v.b.mul(v.b.add(place, const(q)), const(v.item))
                 weight_q = v.splat(v.load_scalar(v.b.add(weight, at)))
                 products = v.constant(0.0)
                 for r in range(tile.vectors):
-                    g = tile.load(v, row, q, r)
+                    g = tile.load(of_gradients, row, q, r)
                     sums[q][r].set(v.multiply_add(weight_q, g, sums[q][r].get()))
                     products = v.multiply_add(g, mine[q, r], products)
                 slot = v.b.add(dots, at)
                 before = v.b.select(begins, ir.Constant(v.scalar, 0.0), v.load_scalar(slot))
                 v.store_scalar(v.b.fadd(before, v.sum_lanes(products)), slot)
-        _finish_row(v, tile, sums, out, v.b.icmp_signed("!=", adds, const(0)), None)
+        _finish_row(v, tile, sums, of_sums, out, v.b.icmp_signed("!=", adds, const(0)), None)
 
     _tiles(v, heads, width, emit)
 
@@ -224,20 +226,20 @@ def edge_softmax(v: VectorCode, integers: Any, slope: Any) -> None:
     _groups(v, heads, emit)
 
 
-@vector_intrinsic
-def pair_scores(v: VectorCode, integers: Any, slope: Any) -> None:
+@row_intrinsic
+def pair_scores(v: VectorCode, integers: Any, slope: Any, of_sources: RowFormat, of_destinations: RowFormat) -> None:
     """GATv2's scores of one edge: ``out[h] = <att[h, :], LeakyReLU(z[h, :] + x[h, :])>``, always summed in one order.
 
-    Arguments: out, att, z, x, K, D.
+    Arguments: out, att, z, x, K, D; an element of z and one of x.
     """
     out, att, z, x, heads, width = integers
     slopes = v.splat(slope)
     with v.loop(const(0), heads) as head:
         total = v.variable(v.constant(0.0))
         with v.loop(const(0), width, v.lanes) as first:
-            offset = v.b.mul(v.at(first, head, width), const(v.item))
-            mask = v.lanes_below(v.b.sub(width, first))
-            att_here, z_here, x_here = (v.load(v.b.add(base, offset), mask) for base in (att, z, x))
+            element, mask = v.at(first, head, width), v.lanes_below(v.b.sub(width, first))
+            att_here = v.load(v.at(att, element, v.item), mask)
+            z_here, x_here = of_sources.load(z, element, mask), of_destinations.load(x, element, mask)
             total.set(v.multiply_add(att_here, _leaky(v, v.b.fadd(z_here, x_here), slopes), total.get()))
         v.store_scalar(v.sum_lanes(total.get()), v.at(out, head, v.item))
 

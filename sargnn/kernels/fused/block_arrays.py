@@ -6,6 +6,7 @@ import numba
 import numpy as np
 from torch import Tensor
 
+from sargnn.bf16 import array_of
 from sargnn.kernels.block import EdgeBlock
 
 ALL_ROWS = np.empty(0, np.int32)
@@ -19,7 +20,7 @@ CHUNK_EDGES = 1 << 14
 def numpy_of(tensor: Tensor) -> np.ndarray:
     """The memory of a contiguous tensor, for the compiled loops."""
     assert tensor.is_contiguous()
-    return tensor.detach().numpy()
+    return array_of(tensor)
 
 
 def listed_rows(block: EdgeBlock) -> np.ndarray:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sargnn.bf16 import wide
 from sargnn.rng import Draw, philox_words
 
 
@@ -50,6 +51,9 @@ def drop_weights(
     Args:
         source_ids: int64 [S]. sources: int32 [E], the source row of each edge; destinations likewise.
     """
+    if wide(weights.dtype) != weights.dtype:
+        held = weights.to(wide(weights.dtype))
+        return drop_weights(held, source_ids, sources, destination_ids, destinations, draw).to(weights.dtype)
     out = torch.empty_like(weights)
     _drop_weights(
         weights.numpy(), source_ids.numpy(), sources.numpy(), destination_ids.numpy(), destinations.numpy(),
@@ -67,5 +71,5 @@ def words_of(draw: Draw | None) -> tuple[Any, ...]:
 
 def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
     """The compiled functions with arguments of the types that they are called with."""
-    x, ints, longs = torch.zeros(1, 16, dtype=dtype).numpy(), np.zeros(2, np.int32), np.zeros(2, np.int64)
+    x, ints, longs = torch.zeros(1, 16, dtype=wide(dtype)).numpy(), np.zeros(2, np.int32), np.zeros(2, np.int64)
     return [(_drop_weights, (x, longs, ints, longs, ints, words_of(None), x.dtype.type(1), x))]

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sargnn.bf16 import wide
+
 NOBODY = -1
 """Whose a maximum is before there is one."""
 
@@ -146,7 +148,7 @@ def _fold_softmax(
 
 def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
     """The compiled functions with arguments of the types that they are called with."""
-    x, rows, longs = torch.zeros(1, 1, dtype=dtype).numpy(), np.zeros(1, np.int32), np.zeros(2, np.int64)
+    x, rows, longs = torch.zeros(1, 1, dtype=wide(dtype)).numpy(), np.zeros(1, np.int32), np.zeros(2, np.int64)
     table = np.zeros((1, 1), np.int32)
     return [
         (_add_to_ends, (longs, x, rows, x)),

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sargnn.bf16 import number, wide
 from sargnn.kernels.attention import Attention, RunningSoftmax
 from sargnn.kernels.block import EdgeBlock
 from sargnn.kernels.fused import gat_loops
@@ -58,16 +59,16 @@ class FusedGat(GatOperation):
 
 def attention_numbers(block: EdgeBlock, attention: Attention, like: Tensor) -> tuple[Any, ...]:
     """The slope and what dropout needs, as the compiled loops take them."""
-    number = numpy_of(like).dtype.type
-    ids = (block.src_ids.numpy(), block.dst_ids.numpy())
-    return (number(attention.negative_slope), attention.heads, *ids, words_of(attention.draw), number(attention.scale))
+    ids, of_draw = (block.src_ids.numpy(), block.dst_ids.numpy()), words_of(attention.draw)
+    slope, kept = (number(one, like.dtype) for one in (attention.negative_slope, attention.scale))
+    return slope, attention.heads, *ids, of_draw, kept
 
 
 def edge_weights(block: EdgeBlock, weight: Tensor | None, like: Tensor, *, by_source: bool = False) -> np.ndarray:
     """Weights [E] as the compiled loops take them: in the order of ``block.src``, or of ``block.t_dst``; empty for ones."""
     if weight is None:
-        return np.empty(0, numpy_of(like).dtype)
-    assert weight.shape == (block.num_edges,) and weight.dtype == like.dtype
+        return numpy_of(like.new_empty(0, dtype=wide(like.dtype)))
+    assert weight.shape == (block.num_edges,) and weight.dtype == wide(like.dtype)
     if by_source:
         weight = block.t_weight if weight is block.weight else weight[block.t_edge.long()]
     return numpy_of(weight)

@@ -23,6 +23,7 @@ import numba
 import numpy as np
 import torch
 
+from sargnn.bf16 import array_of, narrow, number, wide
 from sargnn.kernels.fused.attention_vector_code import (
     edge_softmax,
     edge_weights,
@@ -56,20 +57,20 @@ def fold_attention(
     Args:
         chunks: int64, boundaries of runs of listed rows with about equal edges. rows: int32 [A]; empty: row a itself.
         indptr: int32 [A + 1]. indices: int32 [E].
-        z: [S, K D]. el: [S, K]. er: [M, K]. slope: of LeakyReLU.
+        z: [S, K D], may be bf16; all else is fp32 then. el: [S, K]. er: [M, K]. slope: of LeakyReLU.
         source_ids: int64 [S], destination_ids: int64 [M].
         draw, keep: see ``edge_dropout.drop_edge``; a threshold of 0 drops nothing.
         edge_weight: [E], in the order of ``indices``; empty: 1.
         out: [M, K D]; rows whose ``denominator`` is 0 are overwritten.
         max_score, denominator: [M, K], so far.
     """
-    item, width = z.itemsize, z.shape[1] // heads
+    item, width, kinds = el.itemsize, z.shape[1] // heads, (z.dtype.type(0), out.dtype.type(0))
     everything = len(rows) == 0
     limit = np.int64(len(indices))
     dropping, weighted = draw[3] > 0, len(edge_weight) > 0
     for c in numba.prange(len(chunks) - 1):
-        weight = np.empty((BATCH, row_of(heads, item)), z.dtype)
-        factor, carry = np.empty(heads, z.dtype), np.empty(heads, z.dtype)
+        weight = np.empty((BATCH, row_of(heads, item)), el.dtype)
+        factor, carry = np.empty(heads, el.dtype), np.empty(heads, el.dtype)
         for a in range(chunks[c], chunks[c + 1]):
             i = np.int64(a) if everything else np.int64(rows[a])
             for start in range(np.int64(indptr[a]), np.int64(indptr[a + 1]), BATCH):
@@ -89,7 +90,7 @@ def fold_attention(
                 fold_rows((
                     out.ctypes.data + i * out.strides[0], z.ctypes.data, z.strides[0], indices.ctypes.data, start, end,
                     limit, heads, width, weight.ctypes.data, factor.ctypes.data, carry.ctypes.data, adds,
-                ), slope)  # fmt: skip
+                ), slope, kinds)  # fmt: skip
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)
@@ -102,16 +103,17 @@ def write_attention_gradients(
     Args:
         bounds: int64 [T + 1], the source rows of each lane.
         indptr: int32 [S + 1], indices: int32 [E]: the destinations of each source.
-        records: [M, 4 K], see ``attention_vector_code.edge_weights``. grad: [M, K D].
-        d_z: [S, K D], d_el: [S, K], overwritten. d_er: [T, M, K], added to.
+        records: [M, 4 K], see ``attention_vector_code.edge_weights``. grad: [M, K D], bf16 if z is.
+        d_z: [S, K D], bf16 if z is, d_el: [S, K], overwritten. d_er: [T, M, K], added to.
     """
-    item, width = z.itemsize, z.shape[1] // heads
+    item, width = el.itemsize, z.shape[1] // heads
+    sums_apart = z.itemsize < item  # a source with many edges has its row rounded once
     limit = np.int64(len(indices))
     dropping, weighted = draw[3] > 0, len(edge_weight) > 0
     for lane in numba.prange(len(bounds) - 1):
-        weight = np.empty((BATCH, row_of(heads, item)), z.dtype)
-        dropped = np.empty(weight.shape, z.dtype) if dropping or weighted else weight
-        dots = np.empty(weight.shape, z.dtype)
+        weight = np.empty((BATCH, row_of(heads, item)), el.dtype)
+        dropped = np.empty(weight.shape, el.dtype) if dropping or weighted else weight
+        dots, sums = np.empty(weight.shape, el.dtype), np.empty(z.shape[1], el.dtype)
         for j in range(bounds[lane], bounds[lane + 1]):
             d_el[j, :] = 0
             if indptr[j] == indptr[j + 1]:
@@ -130,11 +132,20 @@ def write_attention_gradients(
                     mine = np.uint64(source_ids[j])
                     for e in range(start, end):
                         drop_edge(dropped[e - start], mine, np.uint64(destination_ids[indices[e]]), heads, draw, keep)
-                gradient_rows((
-                    d_z.ctypes.data + np.int64(j) * d_z.strides[0], z.ctypes.data + np.int64(j) * z.strides[0],
-                    grad.ctypes.data, grad.strides[0], indices.ctypes.data, start, end, limit, heads, width,
-                    dropped.ctypes.data, dots.ctypes.data, np.int64(start > indptr[j]),
-                ), slope)  # fmt: skip
+                row, adds = z.ctypes.data + np.int64(j) * z.strides[0], np.int64(start > indptr[j])
+                if sums_apart and indptr[j + 1] - indptr[j] > BATCH:
+                    gradient_rows((
+                        sums.ctypes.data, row, grad.ctypes.data, grad.strides[0], indices.ctypes.data, start, end, limit,
+                        heads, width, dropped.ctypes.data, dots.ctypes.data, adds,
+                    ), slope, (z.dtype.type(0), grad.dtype.type(0), sums.dtype.type(0)))  # fmt: skip
+                    if end == indptr[j + 1]:
+                        for f in range(len(sums)):
+                            d_z[j, f] = narrow(sums[f], d_z)
+                else:
+                    gradient_rows((
+                        d_z.ctypes.data + np.int64(j) * d_z.strides[0], row, grad.ctypes.data, grad.strides[0],
+                        indices.ctypes.data, start, end, limit, heads, width, dropped.ctypes.data, dots.ctypes.data, adds,
+                    ), slope, (z.dtype.type(0), grad.dtype.type(0), d_z.dtype.type(0)))  # fmt: skip
                 score_gradients((
                     weight.ctypes.data, dropped.ctypes.data, dots.ctypes.data, own, records.ctypes.data,
                     indices.ctypes.data, start, end, heads, d_el.ctypes.data + np.int64(j) * heads * item,
@@ -144,12 +155,10 @@ def write_attention_gradients(
 
 def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
     """The compiled functions with arguments of the types that they are called with."""
-    x, ints, longs = torch.zeros(1, 16, dtype=dtype).numpy(), np.zeros(2, np.int32), np.zeros(2, np.int64)
-    scalar, draw = x.dtype.type(1), words_of(None)
+    z, x = (array_of(torch.zeros(1, 16, dtype=one)) for one in (dtype, wide(dtype)))
+    ints, longs = np.zeros(2, np.int32), np.zeros(2, np.int64)
+    numbers = (number(1, dtype), 1, longs, longs, words_of(None), number(1, dtype))
     return [
-        (fold_attention, (longs, ints, ints, ints, x, x, x, scalar, 1, longs, longs, draw, scalar, x[0], x, x, x)),
-        (
-            write_attention_gradients,
-            (longs, ints, ints, x, x, x, x, scalar, 1, longs, longs, draw, scalar, x[0], x, x, x[None]),
-        ),
+        (fold_attention, (longs, ints, ints, ints, z, x, x, *numbers, x[0], x, x, x)),
+        (write_attention_gradients, (longs, ints, ints, z, x, x, z, *numbers, x[0], z, x, x[None])),
     ]

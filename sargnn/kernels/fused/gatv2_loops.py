@@ -19,6 +19,7 @@ import numba
 import numpy as np
 import torch
 
+from sargnn.bf16 import array_of, narrow, number, wide, widen
 from sargnn.kernels.fused.attention_vector_code import fold_rows, pair_scores, row_of, score_softmax
 from sargnn.kernels.fused.destination_records import dot
 from sargnn.kernels.fused.edge_dropout import drop_edge, words_of
@@ -29,9 +30,9 @@ from sargnn.kernels.fused.gat_loops import BATCH, weigh_edges
 def _add_destination_gradient(
     d_score: Any, att: Any, z: Any, x: Any, slope: Any, d_x: Any, d_att: Any
 ) -> None:  # pragma: no cover - compiled
-    one, zero = z.dtype.type(1), z.dtype.type(0)
+    one, zero = att.dtype.type(1), att.dtype.type(0)
     for f in range(len(z)):
-        u = z[f] + x[f]
+        u = widen(z[f]) + widen(x[f])
         factor = one if u > zero else slope
         d_x[f] += d_score * att[f] * factor
         d_att[f] += d_score * u * factor
@@ -41,10 +42,10 @@ def _add_destination_gradient(
 def _add_source_gradient(
     d_score: Any, weight: Any, att: Any, z: Any, x: Any, g: Any, slope: Any, d_z: Any
 ) -> None:  # pragma: no cover - compiled
-    one, zero = z.dtype.type(1), z.dtype.type(0)
+    one, zero = att.dtype.type(1), att.dtype.type(0)
     for f in range(len(z)):
-        factor = one if z[f] + x[f] > zero else slope
-        d_z[f] += weight * g[f] + d_score * att[f] * factor
+        factor = one if widen(z[f]) + widen(x[f]) > zero else slope
+        d_z[f] += weight * widen(g[f]) + d_score * att[f] * factor
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)
@@ -55,14 +56,15 @@ def fold_attention_v2(
     """Fold a block's edges into the running softmax of every listed destination; as ``gat_loops.fold_attention``.
 
     Args:
-        z: [S, K D]. x: [M, K D]. att: [K D].
+        z: [S, K D]. x: [M, K D]. att: [K D]. z and x may be bf16; all else is fp32 then.
     """
-    item, width = z.itemsize, z.shape[1] // heads
+    item, width = att.itemsize, z.shape[1] // heads
+    ends, kinds = (z.dtype.type(0), x.dtype.type(0)), (z.dtype.type(0), out.dtype.type(0))
     everything = len(rows) == 0
     limit = np.int64(len(indices))
     for c in numba.prange(len(chunks) - 1):
-        weight = np.empty((BATCH, row_of(heads, item)), z.dtype)
-        factor, carry = np.empty(heads, z.dtype), np.empty(heads, z.dtype)
+        weight = np.empty((BATCH, row_of(heads, item)), att.dtype)
+        factor, carry = np.empty(heads, att.dtype), np.empty(heads, att.dtype)
         for a in range(chunks[c], chunks[c + 1]):
             i = np.int64(a) if everything else np.int64(rows[a])
             own = x.ctypes.data + i * x.strides[0]
@@ -73,7 +75,7 @@ def fold_attention_v2(
                     pair_scores((
                         weight.ctypes.data + (e - start) * weight.strides[0], att.ctypes.data,
                         z.ctypes.data + np.int64(indices[e]) * z.strides[0], own, np.int64(heads), width,
-                    ), slope)  # fmt: skip
+                    ), slope, ends)  # fmt: skip
                 score_softmax((
                     weight.ctypes.data, end - start, heads, max_score.ctypes.data + i * heads * item,
                     denominator.ctypes.data + i * heads * item, factor.ctypes.data, carry.ctypes.data,
@@ -87,7 +89,7 @@ def fold_attention_v2(
                 fold_rows((
                     out.ctypes.data + i * out.strides[0], z.ctypes.data, z.strides[0], indices.ctypes.data, start, end,
                     limit, heads, width, weight.ctypes.data, factor.ctypes.data, carry.ctypes.data, adds,
-                ), slope)  # fmt: skip
+                ), slope, kinds)  # fmt: skip
 
 
 @numba.njit(nogil=True)
@@ -98,12 +100,13 @@ def _edge_gradients(
     """One edge's weights after dropout, times ``factor``, and gradients of its scores, into ``weight`` and ``d_scores`` [K]."""
     width = np.int64(len(row) // heads)
     pair_scores(
-        (d_scores.ctypes.data, att.ctypes.data, row.ctypes.data, own.ctypes.data, np.int64(heads), width), slope
+        (d_scores.ctypes.data, att.ctypes.data, row.ctypes.data, own.ctypes.data, np.int64(heads), width), slope,
+        (row.dtype.type(0), own.dtype.type(0)),
     )  # fmt: skip
     for h in range(heads):
         first, last = h * width, (h + 1) * width
         score = d_scores[h]
-        dots[h] = dot(g[first:last], row[first:last])
+        dots[h] = dot(g[first:last], row[first:last], att.dtype.type(0))
         weight[h] = math.exp(score - record[heads + h]) * record[2 * heads + h]
         d_scores[h] = -weight[h] * record[3 * heads + h]
     if draw[3] > 0:
@@ -121,14 +124,14 @@ def add_destination_gradients(
     """Gradients of the destinations' rows and of ``att``.
 
     Args:
-        bounds: int64 [T + 1], the listed rows of each lane. records: [M, 4 K]. grad: [M, K D].
+        bounds: int64 [T + 1], the listed rows of each lane. records: [M, 4 K]. grad: [M, K D], bf16 if z is.
         d_x: [M, K D] and d_att: fp64 [T, K D], added to.
     """
     width = z.shape[1] // heads
-    everything, weighted, one = len(rows) == 0, len(edge_weight) > 0, z.dtype.type(1)
+    everything, weighted, one = len(rows) == 0, len(edge_weight) > 0, att.dtype.type(1)
     for lane in numba.prange(len(bounds) - 1):
-        weight, dots, d_scores = np.empty(heads, z.dtype), np.empty(heads, z.dtype), np.empty(heads, z.dtype)
-        of_row = np.empty(z.shape[1], z.dtype)
+        weight, dots, d_scores = np.empty(heads, att.dtype), np.empty(heads, att.dtype), np.empty(heads, att.dtype)
+        of_row = np.empty(z.shape[1], att.dtype)
         for a in range(bounds[lane], bounds[lane + 1]):
             i = np.int64(a) if everything else np.int64(rows[a])
             own, g, record, target = x[i], grad[i], records[i], d_x[i]
@@ -155,13 +158,14 @@ def write_source_gradients(
     chunks: Any, indptr: Any, indices: Any, z: Any, x: Any, att: Any, records: Any, grad: Any, slope: Any, heads: Any,
     source_ids: Any, destination_ids: Any, draw: Any, keep: Any, edge_weight: Any, d_z: Any,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
-    """Gradients of the sources' rows, d_z: [S, K D], overwritten."""
+    """Gradients of the sources' rows, d_z: [S, K D], overwritten; bf16 if z is."""
     width = z.shape[1] // heads
-    weighted, one = len(edge_weight) > 0, z.dtype.type(1)
+    weighted, one = len(edge_weight) > 0, att.dtype.type(1)
     for c in numba.prange(len(chunks) - 1):
-        weight, dots, d_scores = np.empty(heads, z.dtype), np.empty(heads, z.dtype), np.empty(heads, z.dtype)
+        weight, dots, d_scores = np.empty(heads, att.dtype), np.empty(heads, att.dtype), np.empty(heads, att.dtype)
+        target = np.empty(z.shape[1], att.dtype)
         for j in range(chunks[c], chunks[c + 1]):
-            row, target = z[j], d_z[j]
+            row = z[j]
             target[:] = 0
             for e in range(indptr[j], indptr[j + 1]):
                 i = indices[e]
@@ -176,15 +180,17 @@ def write_source_gradients(
                         d_scores[h], weight[h], att[first:last], row[first:last], own[first:last], g[first:last], slope,
                         target[first:last],
                     )  # fmt: skip
+            for f in range(len(target)):
+                d_z[j, f] = narrow(target[f], d_z)
 
 
 def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
     """The compiled functions with arguments of the types that they are called with."""
-    x, ints, longs = torch.zeros(1, 16, dtype=dtype).numpy(), np.zeros(2, np.int32), np.zeros(2, np.int64)
-    scalar, table = x.dtype.type(1), np.zeros((1, 16))
-    numbers = (scalar, 1, longs, longs, words_of(None), scalar)
+    z, x = (array_of(torch.zeros(1, 16, dtype=one)) for one in (dtype, wide(dtype)))
+    ints, longs, table = np.zeros(2, np.int32), np.zeros(2, np.int64), np.zeros((1, 16))
+    numbers = (number(1, dtype), 1, longs, longs, words_of(None), number(1, dtype))
     return [
-        (fold_attention_v2, (longs, ints, ints, ints, x, x, x[0], *numbers, x[0], x, x, x)),
-        (add_destination_gradients, (longs, ints, ints, ints, x, x, x[0], x, x, *numbers, x[0], x, table)),
-        (write_source_gradients, (longs, ints, ints, x, x, x[0], x, x, *numbers, x[0], x)),
+        (fold_attention_v2, (longs, ints, ints, ints, z, z, x[0], *numbers, x[0], x, x, x)),
+        (add_destination_gradients, (longs, ints, ints, ints, z, z, x[0], x, z, *numbers, x[0], x, table)),
+        (write_source_gradients, (longs, ints, ints, z, z, x[0], x, z, *numbers, x[0], z)),
     ]

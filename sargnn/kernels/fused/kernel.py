@@ -6,7 +6,7 @@ import torch
 
 from sargnn.kernels.base import Kernel
 
-_DTYPES = (torch.float32, torch.float64)
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
 
 class FusedKernel(Kernel):
@@ -18,6 +18,7 @@ class FusedKernel(Kernel):
     """
 
     name = "fused"
+    reads_bf16 = True
     operations = {
         "sum": "sargnn.kernels.fused.sum:FusedSum",
         "max": "sargnn.kernels.fused.max:FusedMax",
@@ -30,5 +31,5 @@ class FusedKernel(Kernel):
         if device.type != "cpu":
             reasons.append(f"it runs on a CPU, not on {device.type}")
         if dtype not in _DTYPES:
-            reasons.append(f"it is compiled for fp32 and fp64, not for {dtype}")
+            reasons.append(f"it is compiled for fp32, fp64 and bf16, not for {dtype}")
         return reasons

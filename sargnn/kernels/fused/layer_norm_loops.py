@@ -19,42 +19,43 @@ import numba
 import numpy as np
 import torch
 
+from sargnn.bf16 import array_of, held_row, number, store_row, wide, widen
 from sargnn.kernels.fused.nodewise_loops import CHUNK_ROWS, RELU
 from sargnn.rng import drop_row
 
 
 @numba.njit(fastmath={"reassoc", "contract"}, nogil=True)
-def _mean_of_row(row: Any) -> Any:  # pragma: no cover - compiled
-    first, total = row[0], row.dtype.type(0)
+def _mean_of_row(row: Any, gamma: Any) -> Any:  # pragma: no cover - compiled
+    first, total = widen(row[0]), gamma.dtype.type(0)
     for f in range(row.shape[0]):
-        total += row[f] - first
-    return first + total / row.dtype.type(row.shape[0])
+        total += widen(row[f]) - first
+    return first + total / gamma.dtype.type(row.shape[0])
 
 
 @numba.njit(fastmath={"reassoc", "contract"}, nogil=True)
-def _squares_of_row(row: Any, mean: Any) -> Any:  # pragma: no cover - compiled
-    total = row.dtype.type(0)
+def _squares_of_row(row: Any, gamma: Any, mean: Any) -> Any:  # pragma: no cover - compiled
+    total = gamma.dtype.type(0)
     for f in range(row.shape[0]):
-        total += (row[f] - mean) * (row[f] - mean)
+        total += (widen(row[f]) - mean) * (widen(row[f]) - mean)
     return total
 
 
 @numba.njit(nogil=True)
-def _statistics(row: Any, eps: Any) -> Any:  # pragma: no cover - compiled
-    """mu and 1 / sqrt(var + eps) of a row [F], in its dtype."""
-    one = row.dtype.type(1)
-    mean = _mean_of_row(row)
-    return mean, one / math.sqrt(_squares_of_row(row, mean) / row.dtype.type(row.shape[0]) + eps)
+def _statistics(row: Any, gamma: Any, eps: Any) -> Any:  # pragma: no cover - compiled
+    """mu and 1 / sqrt(var + eps) of a row [F], in the dtype of gamma."""
+    one = gamma.dtype.type(1)
+    mean = _mean_of_row(row, gamma)
+    return mean, one / math.sqrt(_squares_of_row(row, gamma, mean) / gamma.dtype.type(row.shape[0]) + eps)
 
 
 @numba.njit(fastmath={"reassoc", "contract"}, nogil=True)
 def _gradient_sums(grad: Any, row: Any, gamma: Any, mean: Any, inv_std: Any) -> Any:  # pragma: no cover - compiled
     """sum of g gamma and of g gamma xhat over a row's features."""
-    total, product = row.dtype.type(0), row.dtype.type(0)
+    total, product = gamma.dtype.type(0), gamma.dtype.type(0)
     for f in range(row.shape[0]):
         scaled = grad[f] * gamma[f]
         total += scaled
-        product += scaled * ((row[f] - mean) * inv_std)
+        product += scaled * ((widen(row[f]) - mean) * inv_std)
     return total, product
 
 
@@ -66,25 +67,28 @@ def layer_norm_act_drop(
     """``out = drop(act(gamma * xhat + beta))``.
 
     Args:
-        x, out: [N, F]. gamma, beta: [F]. eps: of the dtype of x.
+        x, out: [N, F], may be bf16. gamma, beta: [F]. eps: of the dtype of gamma.
         activation: ``RELU`` or ``ELU`` of ``nodewise_loops``.
         ids: int64 [N]; seed, epoch, tag, threshold: of the draw, uint64; a threshold of 0 drops nothing.
         keep: what kept elements are multiplied with.
     """
-    width = x.shape[1]
-    zero = x.dtype.type(0)
-    for i in numba.prange(x.shape[0]):
-        row, target = x[i], out[i]
-        mean, inv_std = _statistics(row, eps)
-        if activation == RELU:
-            for f in range(width):
-                target[f] = max(gamma[f] * ((row[f] - mean) * inv_std) + beta[f], zero)
-        else:
-            for f in range(width):
-                value = gamma[f] * ((row[f] - mean) * inv_std) + beta[f]
-                target[f] = value if value > zero else x.dtype.type(math.expm1(value))
-        if threshold > 0:
-            drop_row(target, np.uint64(ids[i]), seed, epoch, tag, threshold, keep, target)
+    rows, width = x.shape
+    zero = gamma.dtype.type(0)
+    for c in numba.prange(-(-rows // CHUNK_ROWS)):
+        scratch = np.empty(width, gamma.dtype)
+        for i in range(c * CHUNK_ROWS, min(rows, (c + 1) * CHUNK_ROWS)):
+            row, held = x[i], held_row(out[i], scratch)
+            mean, inv_std = _statistics(row, gamma, eps)
+            if activation == RELU:
+                for f in range(width):
+                    held[f] = max(gamma[f] * ((widen(row[f]) - mean) * inv_std) + beta[f], zero)
+            else:
+                for f in range(width):
+                    value = gamma[f] * ((widen(row[f]) - mean) * inv_std) + beta[f]
+                    held[f] = value if value > zero else gamma.dtype.type(math.expm1(value))
+            if threshold > 0:
+                drop_row(held, np.uint64(ids[i]), seed, epoch, tag, threshold, keep, held)
+            store_row(held, out[i])
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)
@@ -93,32 +97,33 @@ def _backward_chunks(
     threshold: Any, keep: Any, d_x: Any, sums: Any, products: Any,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
     rows, width = x.shape
-    zero, one = x.dtype.type(0), x.dtype.type(1)
+    zero, one = gamma.dtype.type(0), gamma.dtype.type(1)
     for c in numba.prange(len(sums)):
-        total, product = sums[c], products[c]
+        total, product, scratch = sums[c], products[c], np.empty(width, gamma.dtype)
         total[:] = 0
         product[:] = 0
         for i in range(c * CHUNK_ROWS, min(rows, (c + 1) * CHUNK_ROWS)):
-            row, g, target = x[i], grad[i], d_x[i]
+            row, g, held = x[i], grad[i], held_row(d_x[i], scratch)
+            for f in range(width):
+                held[f] = widen(g[f])
             if threshold > 0:
-                drop_row(g, np.uint64(ids[i]), seed, epoch, tag, threshold, keep, target)
-            else:
-                target[:] = g
-            mean, inv_std = _statistics(row, eps)
+                drop_row(held, np.uint64(ids[i]), seed, epoch, tag, threshold, keep, held)
+            mean, inv_std = _statistics(row, gamma, eps)
             if activation == RELU:
                 for f in range(width):
-                    target[f] = target[f] if gamma[f] * ((row[f] - mean) * inv_std) + beta[f] > zero else zero
+                    held[f] = held[f] if gamma[f] * ((widen(row[f]) - mean) * inv_std) + beta[f] > zero else zero
             else:
                 for f in range(width):
-                    value = gamma[f] * ((row[f] - mean) * inv_std) + beta[f]
-                    target[f] *= one if value > zero else x.dtype.type(math.exp(value))
+                    value = gamma[f] * ((widen(row[f]) - mean) * inv_std) + beta[f]
+                    held[f] *= one if value > zero else gamma.dtype.type(math.exp(value))
             for f in range(width):
-                total[f] += target[f]
-                product[f] += target[f] * ((row[f] - mean) * inv_std)
-            of_grad, of_product = _gradient_sums(target, row, gamma, mean, inv_std)
-            of_grad, of_product = of_grad / x.dtype.type(width), of_product / x.dtype.type(width)
+                total[f] += held[f]
+                product[f] += held[f] * ((widen(row[f]) - mean) * inv_std)
+            of_grad, of_product = _gradient_sums(held, row, gamma, mean, inv_std)
+            of_grad, of_product = of_grad / gamma.dtype.type(width), of_product / gamma.dtype.type(width)
             for f in range(width):
-                target[f] = inv_std * (gamma[f] * target[f] - of_grad - (row[f] - mean) * inv_std * of_product)
+                held[f] = inv_std * (gamma[f] * held[f] - of_grad - (widen(row[f]) - mean) * inv_std * of_product)
+            store_row(held, d_x[i])
 
 
 def layer_norm_act_drop_backward(
@@ -141,8 +146,9 @@ def layer_norm_act_drop_backward(
 
 def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
     """The compiled functions with arguments of the types that they are called with."""
-    x, table, ids = torch.zeros(1, 4, dtype=dtype).numpy(), np.zeros((1, 4)), np.zeros(1, np.int64)
-    v, eps, words = x[0], x.dtype.type(0), (*[np.uint64(0)] * 4, x.dtype.type(1))
+    x, v = array_of(torch.zeros(1, 4, dtype=dtype)), array_of(torch.zeros(4, dtype=wide(dtype)))
+    table, ids, words = np.zeros((1, 4)), np.zeros(1, np.int64), (*[np.uint64(0)] * 4, number(1, dtype))
+    eps = number(0, dtype)
     return [
         (layer_norm_act_drop, (x, v, v, eps, RELU, ids, *words, x)),
         (_backward_chunks, (x, x, v, v, eps, RELU, ids, *words, x, table, table)),

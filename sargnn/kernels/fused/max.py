@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from sargnn.bf16 import number
 from sargnn.kernels.block import EdgeBlock
 from sargnn.kernels.fused import max_loops
 from sargnn.kernels.fused.block_arrays import chunks_of_block, listed_rows, numpy_of
@@ -28,5 +29,5 @@ class FusedMax(MaxOperation):
             return
         max_loops.write_max_gradients(
             chunks_of_block(block, "backward"), block.t_indptr.numpy(), block.t_dst.numpy(),
-            numpy_of(grad), numpy_of(winner), block.src_id_rank.numpy(), numpy_of(out),
+            numpy_of(grad), numpy_of(winner), block.src_id_rank.numpy(), number(0, grad.dtype), numpy_of(out),
         )  # fmt: skip

@@ -11,6 +11,8 @@ import numba
 import numpy as np
 import torch
 
+from sargnn.bf16 import array_of, narrow, number, widen
+
 
 @numba.njit(parallel=True, cache=True, nogil=True)
 def fold_max(
@@ -32,34 +34,40 @@ def fold_max(
             for e in range(indptr[a], indptr[a + 1]):
                 values, rank = src[indices[e]], id_rank[indices[e]]
                 for f in range(len(most)):
-                    better = values[f] > most[f] or (values[f] == most[f] and rank < who[f]) or values[f] != values[f]
+                    value, held = widen(values[f]), widen(most[f])
+                    better = value > held or (value == held and rank < who[f]) or value != value
                     most[f] = values[f] if better else most[f]
                     who[f] = rank if better else who[f]
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)
 def write_max_gradients(
-    chunks: Any, indptr: Any, indices: Any, grad: Any, winner: Any, id_rank: Any, out: Any
+    chunks: Any, indptr: Any, indices: Any, grad: Any, winner: Any, id_rank: Any, zero: Any, out: Any
 ) -> None:  # pragma: no cover
-    """``out[j] = sum of grad[i] over edges j -> i where j won``; parallel edges, which lie side by side, count once."""
-    zero = grad.dtype.type(0)
+    """``out[j] = sum of grad[i] over edges j -> i where j won``; parallel edges, which lie side by side, count once.
+
+    ``zero`` is of the type in which sums are kept.
+    """
     for c in numba.prange(len(chunks) - 1):
+        sums = np.full(grad.shape[1], zero)
         for j in range(chunks[c], chunks[c + 1]):
             target, rank = out[j], id_rank[j]
-            target[:] = 0
+            sums[:] = zero
             for e in range(indptr[j], indptr[j + 1]):
                 if e > indptr[j] and indices[e] == indices[e - 1]:
                     continue
                 g, who = grad[indices[e]], winner[indices[e]]
-                for f in range(len(target)):
-                    target[f] += g[f] if who[f] == rank else zero
+                for f in range(len(sums)):
+                    sums[f] += widen(g[f]) if who[f] == rank else zero
+            for f in range(len(target)):
+                target[f] = narrow(sums[f], target)
 
 
 def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
     """The compiled functions with arguments of the types that they are called with."""
-    x, ints, longs = torch.zeros(1, 16, dtype=dtype).numpy(), np.zeros(2, np.int32), np.zeros(2, np.int64)
+    x, ints, longs = array_of(torch.zeros(1, 16, dtype=dtype)), np.zeros(2, np.int32), np.zeros(2, np.int64)
     table = np.zeros((1, 16), np.int32)
     return [
         (fold_max, (longs, ints, ints, ints, x, ints, x, table)),
-        (write_max_gradients, (longs, ints, ints, x, table, ints, x)),
+        (write_max_gradients, (longs, ints, ints, x, table, ints, number(0, dtype), x)),
     ]

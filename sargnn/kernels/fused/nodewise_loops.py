@@ -15,6 +15,7 @@ import numba
 import numpy as np
 import torch
 
+from sargnn.bf16 import array_of, held_row, narrow, number, store_row, wide, widen
 from sargnn.rng import drop_row
 
 CHUNK_ROWS = 256
@@ -32,13 +33,13 @@ def _chunk_moments(x: Any, mean: Any, squares: Any) -> None:  # pragma: no cover
         for i in range(first, last):
             row = x[i]
             for f in range(width):
-                m[f] += row[f]
+                m[f] += widen(row[f])
         for f in range(width):
             m[f] /= last - first
         for i in range(first, last):
             row = x[i]
             for f in range(width):
-                deviation = row[f] - m[f]
+                deviation = widen(row[f]) - m[f]
                 s[f] += deviation * deviation
 
 
@@ -58,6 +59,26 @@ def moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)
+def _chunk_sums(x: Any, sums: Any) -> None:  # pragma: no cover - compiled
+    rows, width = x.shape
+    for c in numba.prange(len(sums)):
+        total = sums[c]
+        total[:] = 0
+        for i in range(c * CHUNK_ROWS, min(rows, (c + 1) * CHUNK_ROWS)):
+            row = x[i]
+            for f in range(width):
+                total[f] += widen(row[f])
+
+
+def column_sums(x: np.ndarray) -> np.ndarray:
+    """The sum of the rows of ``x`` [N, F], fp64 [F]."""
+    sums = np.empty((-(-x.shape[0] // CHUNK_ROWS), x.shape[1]))
+    _chunk_sums(x, sums)
+    total: np.ndarray = sums.sum(0)
+    return total
+
+
+@numba.njit(parallel=True, cache=True, nogil=True)
 def norm_act_drop(
     x: Any, slope: Any, shift: Any, activation: Any, ids: Any, seed: Any, epoch: Any, tag: Any, threshold: Any, keep: Any,
     out: Any,
@@ -65,24 +86,27 @@ def norm_act_drop(
     """``out = drop(act(slope * x + shift))``.
 
     Args:
-        x, out: [N, F]. slope, shift: [F].
+        x, out: [N, F], may be bf16. slope, shift: [F].
         activation: ``RELU`` or ``ELU``.
         ids: int64 [N]; seed, epoch, tag, threshold: of the draw, uint64; a threshold of 0 drops nothing.
         keep: what kept elements are multiplied with.
     """
-    width = x.shape[1]
-    zero = x.dtype.type(0)
-    for i in numba.prange(x.shape[0]):
-        row, target = x[i], out[i]
-        if activation == RELU:
-            for f in range(width):
-                target[f] = max(slope[f] * row[f] + shift[f], zero)
-        else:
-            for f in range(width):
-                value = slope[f] * row[f] + shift[f]
-                target[f] = value if value > zero else x.dtype.type(math.expm1(value))
-        if threshold > 0:
-            drop_row(target, np.uint64(ids[i]), seed, epoch, tag, threshold, keep, target)
+    rows, width = x.shape
+    zero = slope.dtype.type(0)
+    for c in numba.prange(-(-rows // CHUNK_ROWS)):
+        scratch = np.empty(width, slope.dtype)
+        for i in range(c * CHUNK_ROWS, min(rows, (c + 1) * CHUNK_ROWS)):
+            row, held = x[i], held_row(out[i], scratch)
+            if activation == RELU:
+                for f in range(width):
+                    held[f] = max(slope[f] * widen(row[f]) + shift[f], zero)
+            else:
+                for f in range(width):
+                    value = slope[f] * widen(row[f]) + shift[f]
+                    held[f] = value if value > zero else slope.dtype.type(math.expm1(value))
+            if threshold > 0:
+                drop_row(held, np.uint64(ids[i]), seed, epoch, tag, threshold, keep, held)
+            store_row(held, out[i])
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)
@@ -91,27 +115,28 @@ def _backward_chunks(
     tag: Any, threshold: Any, keep: Any, d_x: Any, sums: Any, products: Any,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
     rows, width = x.shape
-    zero = x.dtype.type(0)
+    zero, one = slope.dtype.type(0), slope.dtype.type(1)
     for c in numba.prange(len(sums)):
-        total, product = sums[c], products[c]
+        total, product, scratch = sums[c], products[c], np.empty(width, slope.dtype)
         total[:] = 0
         product[:] = 0
         for i in range(c * CHUNK_ROWS, min(rows, (c + 1) * CHUNK_ROWS)):
-            row, g, target = x[i], grad[i], d_x[i]
+            row, g, held = x[i], grad[i], held_row(d_x[i], scratch)
+            for f in range(width):
+                held[f] = widen(g[f])
             if threshold > 0:
-                drop_row(g, np.uint64(ids[i]), seed, epoch, tag, threshold, keep, target)
-            else:
-                target[:] = g
+                drop_row(held, np.uint64(ids[i]), seed, epoch, tag, threshold, keep, held)
             if activation == RELU:
                 for f in range(width):
-                    target[f] = target[f] if slope[f] * row[f] + shift[f] > zero else zero
+                    held[f] = held[f] if slope[f] * widen(row[f]) + shift[f] > zero else zero
             else:
                 for f in range(width):
-                    value = slope[f] * row[f] + shift[f]
-                    target[f] *= x.dtype.type(1) if value > zero else x.dtype.type(math.exp(value))
+                    value = slope[f] * widen(row[f]) + shift[f]
+                    held[f] *= one if value > zero else slope.dtype.type(math.exp(value))
             for f in range(width):
-                total[f] += target[f]
-                product[f] += target[f] * ((row[f] - mean[f]) * inv_std[f])
+                total[f] += held[f]
+                product[f] += held[f] * ((widen(row[f]) - mean[f]) * inv_std[f])
+            store_row(held, d_x[i])
 
 
 def norm_act_drop_backward(
@@ -141,16 +166,17 @@ def norm_backward(
     for i in numba.prange(x.shape[0]):
         row, target = x[i], d_x[i]
         for f in range(width):
-            normal = (row[f] - mean[f]) * inv_std[f]
-            target[f] = slope[f] * (target[f] - mean_grad[f] - normal * mean_product[f])
+            normal = (widen(row[f]) - mean[f]) * inv_std[f]
+            target[f] = narrow(slope[f] * (widen(target[f]) - mean_grad[f] - normal * mean_product[f]), target)
 
 
 def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
     """The compiled functions with arguments of the types that they are called with."""
-    x, table, ids = torch.zeros(1, 4, dtype=dtype).numpy(), np.zeros((1, 4)), np.zeros(1, np.int64)
-    v, words = x[0], (*[np.uint64(0)] * 4, x.dtype.type(1))
+    x, v = array_of(torch.zeros(1, 4, dtype=dtype)), array_of(torch.zeros(4, dtype=wide(dtype)))
+    table, ids, words = np.zeros((1, 4)), np.zeros(1, np.int64), (*[np.uint64(0)] * 4, number(1, dtype))
     return [
         (_chunk_moments, (x, table, table)),
+        (_chunk_sums, (x, table)),
         (norm_act_drop, (x, v, v, RELU, ids, *words, x)),
         (_backward_chunks, (x, x, v, v, v, v, RELU, ids, *words, x, table, table)),
         (norm_backward, (x, x, v, v, v, v, v)),

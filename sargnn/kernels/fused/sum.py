@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sargnn.bf16 import wide
 from sargnn.kernels.block import EdgeBlock
 from sargnn.kernels.fused import sum_loops, weighted_sum_loops
 from sargnn.kernels.fused.block_arrays import ALL_EDGES, ALL_ROWS, chunks_of_block, listed_rows, numpy_of
@@ -18,23 +19,28 @@ class FusedSum(WeightedSumOperation):
     """Needs no temporary. Backward with weights reads what is made the first time: of the block's own weights
     ``EdgeBlock.t_weight``, in order; of others ``EdgeBlock.t_edge``, which says where each is."""
 
+    splits_sums = True
+
     @staticmethod
     def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
         """The compiled functions with arguments of the types that they are called with."""
         return sum_loops.samples(dtype) + weighted_sum_loops.samples(dtype)
 
     def forward(
-        self, block: EdgeBlock, src: Tensor, out: Tensor, scale: Tensor | None = None, *, weight: Tensor | None = None
-    ) -> None:
+        self, block: EdgeBlock, src: Tensor, out: Tensor, scale: Tensor | None = None, *, weight: Tensor | None = None,
+        lower: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        """``lower``: int16 [M, F], the lower halves of fp32 sums whose upper halves ``out`` holds, which is bf16."""
         if not block.num_edges:
             return
+        target = numpy_of(out), numpy_of(out if lower is None else lower)
         edges = chunks_of_block(block, "forward"), listed_rows(block), block.indptr.numpy(), block.src.numpy()
         if weight is None:
-            sum_loops.add_sums(*edges, numpy_of(src), _factors(scale, src), numpy_of(out))
+            sum_loops.add_sums(*edges, numpy_of(src), _factors(scale, src), *target)
         else:
             weights = _weights(weight, block, src)
             weighted_sum_loops.add_weighted_sums(
-                *edges, numpy_of(src), _factors(scale, src), weights, ALL_EDGES, numpy_of(out)
+                *edges, numpy_of(src), _factors(scale, src), weights, ALL_EDGES, *target
             )  # fmt: skip
 
     def backward(
@@ -55,11 +61,11 @@ class FusedSum(WeightedSumOperation):
                 ALL_EDGES if own else block.t_edge.numpy(),
             )  # fmt: skip
             if add:
-                weighted_sum_loops.add_weighted_sums(chunks, ALL_ROWS, *ends, values, factors, *weights, target)
+                weighted_sum_loops.add_weighted_sums(chunks, ALL_ROWS, *ends, values, factors, *weights, target, target)
             else:
                 weighted_sum_loops.write_weighted_sums(chunks, *ends, values, factors, *weights, target)
         elif add:
-            sum_loops.add_sums(chunks, ALL_ROWS, *ends, values, factors, target)
+            sum_loops.add_sums(chunks, ALL_ROWS, *ends, values, factors, target, target)
         else:
             sum_loops.write_sums(chunks, *ends, values, factors, target)
 
@@ -73,10 +79,10 @@ class FusedSum(WeightedSumOperation):
 
 def _factors(scale: Tensor | None, like: Tensor) -> np.ndarray:
     """``scale`` as the loops take it: empty for ones."""
-    return np.empty(0, numpy_of(like).dtype) if scale is None else numpy_of(scale)
+    return numpy_of(like.new_empty(0, dtype=wide(like.dtype)) if scale is None else scale)
 
 
 def _weights(weight: Tensor, block: EdgeBlock, like: Tensor) -> np.ndarray:
     """``weight`` as the loops take it, which check nothing."""
-    assert weight.shape == (block.num_edges,) and weight.dtype == like.dtype
+    assert weight.shape == (block.num_edges,) and weight.dtype == wide(like.dtype)
     return numpy_of(weight)

@@ -1,6 +1,7 @@
 """Sums over edges on a CPU, compiled with Numba: they accumulate straight into the destination rows.
 
-Work is shared out in chunks of equal edges, not of equal rows. Rows of at least one vector run in ``sum_vector_code``.
+Work is shared out in chunks of equal edges, not of equal rows. Rows of at least one vector run in ``sum_vector_code``. Rows may
+be bf16; what multiplies them, and sums on their way, are fp32 then.
 
 Letters: S source rows, M destination rows, A listed destination rows, E edges, F features.
 """
@@ -13,12 +14,15 @@ import numba
 import numpy as np
 import torch
 
+from sargnn.bf16 import array_of, narrow, wide, widen
 from sargnn.kernels.fused.sum_vector_code import add_row, write_row, write_weighted_row
 from sargnn.kernels.fused.vector_code import VECTOR_BYTES
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)
-def add_sums(chunks: Any, rows: Any, indptr: Any, indices: Any, src: Any, scale: Any, out: Any) -> None:  # pragma: no cover
+def add_sums(
+    chunks: Any, rows: Any, indptr: Any, indices: Any, src: Any, scale: Any, out: Any, lower: Any
+) -> None:  # pragma: no cover - compiled
     """``out[i] += scale[i] * sum of src[indices[indptr[a]:indptr[a + 1]]]``, i = rows[a], for every listed row a.
 
     Args:
@@ -27,10 +31,12 @@ def add_sums(chunks: Any, rows: Any, indptr: Any, indices: Any, src: Any, scale:
         indptr: int32 [A + 1]. indices: int32 [E]. src: [S, F].
         scale: [M]; empty: 1.
         out: [M, F].
+        lower: ``out`` again, or of bf16 rows of at least one vector int16 [M, F], the lower halves of fp32 sums whose upper
+            halves ``out`` holds.
     """
-    item, width = src.itemsize, src.shape[1]
-    everything, scaled = len(rows) == 0, len(scale) > 0
-    one = src.dtype.type(1)
+    width, kinds = src.shape[1], (src.dtype.type(0), lower.dtype.type(0))
+    everything, scaled, behind = len(rows) == 0, len(scale) > 0, np.int64(lower.ctypes.data) - np.int64(out.ctypes.data)
+    one, zero = scale.dtype.type(1), scale.dtype.type(0)
     for c in numba.prange(len(chunks) - 1):
         for a in range(chunks[c], chunks[c + 1]):
             start, end = np.int64(indptr[a]), np.int64(indptr[a + 1])
@@ -38,17 +44,17 @@ def add_sums(chunks: Any, rows: Any, indptr: Any, indices: Any, src: Any, scale:
                 continue
             i = np.int64(a) if everything else np.int64(rows[a])
             factor = scale[i] if scaled else one
-            if width * item >= VECTOR_BYTES:
+            if width * scale.itemsize >= VECTOR_BYTES:
                 add_row((
                     out.ctypes.data + i * out.strides[0], src.ctypes.data, src.strides[0], indices.ctypes.data,
-                    start, end, np.int64(len(indices)), width * item, np.int64(0),
-                ), factor)  # fmt: skip
+                    start, end, np.int64(len(indices)), width, np.int64(0), behind,
+                ), factor, kinds)  # fmt: skip
             else:
                 for f in range(width):
-                    total = src.dtype.type(0)
+                    total = zero
                     for e in range(start, end):
-                        total += src[indices[e], f]
-                    out[i, f] += total * factor
+                        total += widen(src[indices[e], f])
+                    out[i, f] = narrow(widen(out[i, f]) + total * factor, out)
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)
@@ -58,35 +64,44 @@ def write_sums(chunks: Any, indptr: Any, indices: Any, src: Any, weight: Any, ou
     Args:
         weight: [S]; empty: 1.
     """
-    item, width = src.itemsize, src.shape[1]
+    width, kinds = src.shape[1], (src.dtype.type(0), out.dtype.type(0))
     weighted = len(weight) > 0
-    one = src.dtype.type(1)
+    one, zero = weight.dtype.type(1), weight.dtype.type(0)
     for c in numba.prange(len(chunks) - 1):
         for a in range(chunks[c], chunks[c + 1]):
             start, end = np.int64(indptr[a]), np.int64(indptr[a + 1])
             address = out.ctypes.data + np.int64(a) * out.strides[0]
             if start == end:
                 out[a, :] = 0
-            elif width * item < VECTOR_BYTES:
+            elif width * weight.itemsize < VECTOR_BYTES:
                 for f in range(width):
-                    total = src.dtype.type(0)
+                    total = zero
                     for e in range(start, end):
-                        value = src[indices[e], f]
+                        value = widen(src[indices[e], f])
                         total += value * weight[indices[e]] if weighted else value
-                    out[a, f] = total
+                    out[a, f] = narrow(total, out)
             elif weighted:
                 write_weighted_row((
                     address, src.ctypes.data, src.strides[0], indices.ctypes.data,
-                    start, end, np.int64(len(indices)), width * item, weight.ctypes.data,
-                ), one)  # fmt: skip
+                    start, end, np.int64(len(indices)), width, weight.ctypes.data,
+                ), one, kinds)  # fmt: skip
             else:
                 write_row((
                     address, src.ctypes.data, src.strides[0], indices.ctypes.data,
-                    start, end, np.int64(len(indices)), width * item, np.int64(0),
-                ), one)  # fmt: skip
+                    start, end, np.int64(len(indices)), width, np.int64(0),
+                ), one, kinds)  # fmt: skip
 
 
 def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
     """The compiled functions with arguments of the types that they are called with."""
-    x, ints, longs = torch.zeros(1, 16, dtype=dtype).numpy(), np.zeros(2, np.int32), np.zeros(2, np.int64)
-    return [(add_sums, (longs, ints, ints, ints, x, x[0], x)), (write_sums, (longs, ints, ints, x, x[0], x))]
+    x, y = (array_of(torch.zeros(1, 16, dtype=one)) for one in (dtype, wide(dtype)))
+    ints, longs = np.zeros(2, np.int32), np.zeros(2, np.int64)
+    return [
+        *((add_sums, (longs, ints, ints, ints, x, y[0], *out)) for out in add_targets(x, y)),
+        (write_sums, (longs, ints, ints, x, y[0], x)),
+    ]
+
+
+def add_targets(rows: Any, sums: Any) -> list[tuple[Any, Any]]:
+    """What rows are added to: (out, lower)."""
+    return [(sums, sums)] if sums.dtype == rows.dtype else [(sums, sums), (rows, rows), (rows, rows.view(np.int16))]

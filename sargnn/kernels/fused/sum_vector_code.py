@@ -7,7 +7,9 @@ The accumulator stays in registers: a destination row is cut into tiles of up to
 edges once. A width that is no multiple of a vector ends in a vector that overlaps the one before: both hold the same sums, so
 it does not matter which is stored last. A row must be at least one vector wide.
 
-These take ((out, src, stride, indices, start, end, limit, width, weight), scale): addresses, bytes, edge numbers.
+These take ((out, src, stride, indices, start, end, limit, width, weight), scale, kinds): addresses, a stride in bytes, edge
+numbers, a width in elements; an element of the array of source rows and one of that of destination rows. Sums are kept in the
+type of scale.
 
 Weights of edges: ``add_edge_weighted_row`` and ``write_edge_weighted_row`` take weight[e] in place of weight[indices[e]], and
 ``write_scaled_edge_weighted_row`` weight[e] * scales[indices[e]]. Where the edges go in another order than their weights,
@@ -24,7 +26,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from sargnn.kernels.fused.vector_code import AHEAD, VECTOR_BYTES, VectorCode, const, vector_intrinsic
+from sargnn.kernels.fused.vector_code import AHEAD, RowFormat, VectorCode, const, row_intrinsic
 
 TILE = 8
 """Vectors of an accumulator. Sixteen, which AVX-512's registers would hold too, were slower at 256 features in fp32."""
@@ -54,9 +56,9 @@ def _each_tile(v: VectorCode, width: Any, emit: Callable[[int, Any, Any], None],
     """The loop over a row's tiles, a switch on the number of vectors that are left.
 
     Args:
-        width: bytes of a row.
-        emit: called once for each number of vectors, with it, where the tile begins, and where its last vector does if rows end
-            in a vector that overlaps the one before.
+        width: elements of a row.
+        emit: called once for each number of vectors, with it, the element with which the tile begins, and that with which its
+            last vector does if rows end in a vector that overlaps the one before.
         overlaps: whether they do.
     """
     b = v.b
@@ -65,13 +67,13 @@ def _each_tile(v: VectorCode, width: Any, emit: Callable[[int, Any, Any], None],
     b.branch(head)
     b.position_at_end(head)
     base = position.get()
-    needed = b.sdiv(b.add(b.sub(width, base), const(VECTOR_BYTES - 1)), const(VECTOR_BYTES))
+    needed = b.sdiv(b.add(b.sub(width, base), const(v.lanes - 1)), const(v.lanes))
     most: Any = const(TILE)
     if overlaps:
         # Never leaves a single vector to the last tile: it would overlap a tile that is stored already.
         most = b.select(b.icmp_signed("==", needed, const(TILE + 1)), const(TILE - 1), const(TILE))
     vectors = v.smaller(needed, most)
-    final = v.smaller(v.at(base, b.sub(vectors, const(1)), VECTOR_BYTES), b.sub(width, const(VECTOR_BYTES)))
+    final = v.smaller(v.at(base, b.sub(vectors, const(1)), v.lanes), b.sub(width, const(v.lanes)))
     switch = b.switch(vectors, done)
     for count in range(1, TILE + 1):
         block = b.append_basic_block(f"tile.{count}")
@@ -80,29 +82,33 @@ def _each_tile(v: VectorCode, width: Any, emit: Callable[[int, Any, Any], None],
         emit(count, base, final)
         b.branch(last)
     b.position_at_end(last)
-    following = v.at(base, vectors, VECTOR_BYTES)
+    following = v.at(base, vectors, v.lanes)
     position.set(following)
     b.cbranch(b.icmp_signed("<", following, width), head, done)
     b.position_at_end(done)
 
 
-def _row(v: VectorCode, integers: Any, scale: Any, *, accumulate: bool, factor: Factor | None = None) -> None:
-    """A row's sums."""
+def _row(
+    v: VectorCode, integers: Any, scale: Any, formats: tuple[RowFormat, ...], *, accumulate: bool,
+    factor: Factor | None = None,
+) -> None:  # fmt: skip
+    """A row's sums. ``formats``: of source rows and of destination rows."""
     scales = v.splat(scale)
 
     def emit(count: int, base: Any, final: Any) -> None:
-        offsets = [v.b.add(base, const(VECTOR_BYTES * k)) for k in range(count - 1)] + [final]
-        _tile(v, integers, scales, offsets, accumulate=accumulate, factor=factor)
+        offsets = [v.b.add(base, const(v.lanes * k)) for k in range(count - 1)] + [final]
+        _tile(v, integers, scales, formats, offsets, accumulate=accumulate, factor=factor)
 
     _each_tile(v, integers[7], emit, overlaps=True)
 
 
 def _tile(
-    v: VectorCode, integers: Any, scales: Any, offsets: list[Any], *, accumulate: bool, factor: Factor | None
+    v: VectorCode, integers: Any, scales: Any, formats: tuple[RowFormat, ...], offsets: list[Any], *,
+    accumulate: bool, factor: Factor | None,
 ) -> None:  # fmt: skip
     """Products with edges' weights are rounded together with the sums that they are added to."""
     out, src, stride, indices, start, end, limit = integers[:7]
-    b = v.b
+    (of_sources, of_sums), b = formats, v.b
     in_order = () if factor is None else factor.in_order
     sums = [v.variable(v.constant(0.0)) for _ in offsets]
     # Not beyond the last edge; the same for all edges of a row, so that the loop need not look.
@@ -114,13 +120,12 @@ def _tile(
         if in_order:
             ahead = v.at(src, v.index(later, edge), stride)
         else:
-            ahead = v.row_ahead(src, stride, indices, edge, limit)
+            ahead = v.row_ahead(src, stride, indices, edge, limit, of_sources.ahead)
         if len(offsets) <= 2:
             for array, item in in_order:
                 v.prefetch(v.at(array, b.add(edge, const(STREAM)), item))
-        for offset in offsets:
-            v.prefetch(b.add(ahead, offset))
-        values = [v.load(b.add(row, offset)) for offset in offsets]
+        of_sources.prefetch(ahead, offsets)
+        values = [of_sources.load(row, offset) for offset in offsets]
         factors = None if factor is None else v.splat(factor.number(v, edge, index))
         for total, value in zip(sums, values, strict=True):
             if factors is None:
@@ -132,9 +137,9 @@ def _tile(
     results = [b.fmul(total.get(), scales) for total in sums]
     if accumulate:
         # All loads come before all stores: the last vector may overlap the one before.
-        results = [b.fadd(v.load(b.add(out, o)), r) for r, o in zip(results, offsets, strict=True)]
+        results = [b.fadd(of_sums.load(out, o), r) for r, o in zip(results, offsets, strict=True)]
     for result, offset in zip(results, offsets, strict=True):
-        v.store(result, b.add(out, offset))
+        of_sums.store(result, out, offset)
 
 
 def _of_edge(v: VectorCode, integers: Any) -> Factor:
@@ -168,75 +173,78 @@ def _scaled(factor: Factor, of_rows: Any) -> Factor:
     return Factor(number, factor.in_order)
 
 
-@vector_intrinsic
-def add_row(v: VectorCode, integers: Any, scale: Any) -> None:
-    _row(v, integers, scale, accumulate=True)
+@row_intrinsic
+def add_row(v: VectorCode, integers: Any, scale: Any, *formats: RowFormat) -> None:
+    _row(v, integers, scale, formats, accumulate=True)
 
 
-@vector_intrinsic
-def write_row(v: VectorCode, integers: Any, scale: Any) -> None:
-    _row(v, integers, scale, accumulate=False)
+@row_intrinsic
+def write_row(v: VectorCode, integers: Any, scale: Any, *formats: RowFormat) -> None:
+    _row(v, integers, scale, formats, accumulate=False)
 
 
-@vector_intrinsic
-def write_weighted_row(v: VectorCode, integers: Any, scale: Any) -> None:
+@row_intrinsic
+def write_weighted_row(v: VectorCode, integers: Any, scale: Any, *formats: RowFormat) -> None:
     def number(v: VectorCode, edge: Any, index: Any) -> Any:
         return v.load_scalar(v.at(integers[8], index, v.item))
 
-    _row(v, integers, scale, accumulate=False, factor=Factor(number))
+    _row(v, integers, scale, formats, accumulate=False, factor=Factor(number))
 
 
-@vector_intrinsic
-def add_edge_weighted_row(v: VectorCode, integers: Any, scale: Any) -> None:
-    _row(v, integers, scale, accumulate=True, factor=_of_edge(v, integers))
+@row_intrinsic
+def add_edge_weighted_row(v: VectorCode, integers: Any, scale: Any, *formats: RowFormat) -> None:
+    _row(v, integers, scale, formats, accumulate=True, factor=_of_edge(v, integers))
 
 
-@vector_intrinsic
-def write_edge_weighted_row(v: VectorCode, integers: Any, scale: Any) -> None:
-    _row(v, integers, scale, accumulate=False, factor=_of_edge(v, integers))
+@row_intrinsic
+def write_edge_weighted_row(v: VectorCode, integers: Any, scale: Any, *formats: RowFormat) -> None:
+    _row(v, integers, scale, formats, accumulate=False, factor=_of_edge(v, integers))
 
 
-@vector_intrinsic
-def write_scaled_edge_weighted_row(v: VectorCode, integers: Any, scale: Any) -> None:
-    _row(v, integers, scale, accumulate=False, factor=_scaled(_of_edge(v, integers), integers[9]))
+@row_intrinsic
+def write_scaled_edge_weighted_row(v: VectorCode, integers: Any, scale: Any, *formats: RowFormat) -> None:
+    _row(v, integers, scale, formats, accumulate=False, factor=_scaled(_of_edge(v, integers), integers[9]))
 
 
-@vector_intrinsic
-def add_placed_row(v: VectorCode, integers: Any, scale: Any) -> None:
-    _row(v, integers, scale, accumulate=True, factor=_of_place(v, integers))
+@row_intrinsic
+def add_placed_row(v: VectorCode, integers: Any, scale: Any, *formats: RowFormat) -> None:
+    _row(v, integers, scale, formats, accumulate=True, factor=_of_place(v, integers))
 
 
-@vector_intrinsic
-def write_placed_row(v: VectorCode, integers: Any, scale: Any) -> None:
-    _row(v, integers, scale, accumulate=False, factor=_of_place(v, integers))
+@row_intrinsic
+def write_placed_row(v: VectorCode, integers: Any, scale: Any, *formats: RowFormat) -> None:
+    _row(v, integers, scale, formats, accumulate=False, factor=_of_place(v, integers))
 
 
-@vector_intrinsic
-def write_scaled_placed_row(v: VectorCode, integers: Any, scale: Any) -> None:
-    _row(v, integers, scale, accumulate=False, factor=_scaled(_of_place(v, integers), integers[10]))
+@row_intrinsic
+def write_scaled_placed_row(v: VectorCode, integers: Any, scale: Any, *formats: RowFormat) -> None:
+    _row(v, integers, scale, formats, accumulate=False, factor=_scaled(_of_place(v, integers), integers[10]))
 
 
-@vector_intrinsic
-def write_edge_dots(v: VectorCode, integers: Any, scale: Any) -> None:
+@row_intrinsic
+def write_edge_dots(v: VectorCode, integers: Any, scale: Any, of_sources: RowFormat, of_own: RowFormat) -> None:
     """``out[e] = scale * <own, src[indices[e], :]>`` for e in [start, end); rows of any width.
 
-    Arguments: out, own, src, stride, indices, start, end, limit, width.
+    Arguments: out, own, src, stride, indices, start, end, limit, width; an element of src and one of own.
     """
     out, own, src, stride, indices, start, end, limit, width = integers
     b = v.b
 
     def emit(count: int, base: Any, final: Any) -> None:
-        offsets = [b.add(base, const(VECTOR_BYTES * k)) for k in range(count)]
-        rest = v.lanes_below(b.sdiv(b.sub(width, offsets[-1]), const(v.item)))
+        offsets = [b.add(base, const(v.lanes * k)) for k in range(count)]
+        rest = v.lanes_below(b.sub(width, offsets[-1]))
         masks = [None] * (count - 1) + [rest]
-        mine = [v.load(b.add(own, offset), mask) for offset, mask in zip(offsets, masks, strict=True)]
+        mine = [of_own.load(own, offset, mask) for offset, mask in zip(offsets, masks, strict=True)]
         begins = b.icmp_signed("==", base, const(0))
         with v.loop(start, end) as edge:
-            row, ahead = v.at(src, v.index(indices, edge), stride), v.row_ahead(src, stride, indices, edge, limit)
+            row, ahead = (
+                v.at(src, v.index(indices, edge), stride),
+                v.row_ahead(src, stride, indices, edge, limit, of_sources.ahead),
+            )
             products = v.constant(0.0)
+            of_sources.prefetch(ahead, offsets)
             for offset, mask, one in zip(offsets, masks, mine, strict=True):
-                v.prefetch(b.add(ahead, offset))
-                products = v.multiply_add(v.load(b.add(row, offset), mask), one, products)
+                products = v.multiply_add(of_sources.load(row, offset, mask), one, products)
             slot = v.at(out, edge, v.item)
             before = b.select(begins, ir.Constant(v.scalar, 0.0), v.load_scalar(slot))
             v.store_scalar(b.fadd(before, b.fmul(v.sum_lanes(products), scale)), slot)

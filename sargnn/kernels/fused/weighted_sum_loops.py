@@ -13,6 +13,8 @@ import numba
 import numpy as np
 import torch
 
+from sargnn.bf16 import array_of, narrow, wide, widen
+from sargnn.kernels.fused.sum_loops import add_targets
 from sargnn.kernels.fused.sum_vector_code import (
     add_edge_weighted_row,
     add_placed_row,
@@ -27,17 +29,19 @@ from sargnn.kernels.fused.vector_code import VECTOR_BYTES
 
 @numba.njit(parallel=True, cache=True, nogil=True)
 def add_weighted_sums(
-    chunks: Any, rows: Any, indptr: Any, indices: Any, src: Any, scale: Any, weight: Any, places: Any, out: Any
+    chunks: Any, rows: Any, indptr: Any, indices: Any, src: Any, scale: Any, weight: Any, places: Any, out: Any, lower: Any
 ) -> None:  # pragma: no cover - compiled
     """``out[i] += scale[i] * sum of weight[places[e]] * src[indices[e]], e in [indptr[a], indptr[a + 1])``, i = rows[a].
 
     Args:
         weight: [E]. places: int32 [E]; empty: e itself. The others as for ``sum_loops.add_sums``.
     """
-    item, width = src.itemsize, src.shape[1]
+    width, kinds = src.shape[1], (src.dtype.type(0), lower.dtype.type(0))
     everything, scaled, in_order = len(rows) == 0, len(scale) > 0, len(places) == 0
-    one = src.dtype.type(1)
+    behind = np.int64(lower.ctypes.data) - np.int64(out.ctypes.data)
+    one = weight.dtype.type(1)
     for c in numba.prange(len(chunks) - 1):
+        sums = np.empty(width, weight.dtype)
         for a in range(chunks[c], chunks[c + 1]):
             start, end = np.int64(indptr[a]), np.int64(indptr[a + 1])
             if start == end:
@@ -45,21 +49,25 @@ def add_weighted_sums(
             i = np.int64(a) if everything else np.int64(rows[a])
             factor = scale[i] if scaled else one
             address = out.ctypes.data + i * out.strides[0]
-            if width * item < VECTOR_BYTES:
+            if width * weight.itemsize < VECTOR_BYTES:
+                for f in range(width):
+                    sums[f] = widen(out[i, f])
                 for e in range(start, end):
                     value = (weight[e] if in_order else weight[places[e]]) * factor
                     for f in range(width):
-                        out[i, f] += src[indices[e], f] * value
+                        sums[f] += widen(src[indices[e], f]) * value
+                for f in range(width):
+                    out[i, f] = narrow(sums[f], out)
             elif in_order:
                 add_edge_weighted_row((
                     address, src.ctypes.data, src.strides[0], indices.ctypes.data,
-                    start, end, np.int64(len(indices)), width * item, weight.ctypes.data,
-                ), factor)  # fmt: skip
+                    start, end, np.int64(len(indices)), width, weight.ctypes.data, behind,
+                ), factor, kinds)  # fmt: skip
             else:
                 add_placed_row((
                     address, src.ctypes.data, src.strides[0], indices.ctypes.data,
-                    start, end, np.int64(len(indices)), width * item, weight.ctypes.data, places.ctypes.data,
-                ), factor)  # fmt: skip
+                    start, end, np.int64(len(indices)), width, weight.ctypes.data, places.ctypes.data, behind,
+                ), factor, kinds)  # fmt: skip
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)
@@ -71,40 +79,45 @@ def write_weighted_sums(
     Args:
         scale: [S]; empty: 1. weight: [E]. places: int32 [E]; empty: e itself. The others as for ``sum_loops.write_sums``.
     """
-    item, width = src.itemsize, src.shape[1]
+    width, kinds = src.shape[1], (src.dtype.type(0), out.dtype.type(0))
     scaled, in_order = len(scale) > 0, len(places) == 0
-    one = src.dtype.type(1)
+    one, zero = weight.dtype.type(1), weight.dtype.type(0)
     for c in numba.prange(len(chunks) - 1):
+        sums = np.empty(width, weight.dtype)
         for a in range(chunks[c], chunks[c + 1]):
             start, end = np.int64(indptr[a]), np.int64(indptr[a + 1])
             address = out.ctypes.data + np.int64(a) * out.strides[0]
-            if start == end or width * item < VECTOR_BYTES:
+            if start == end:
                 out[a, :] = 0
+            elif width * weight.itemsize < VECTOR_BYTES:
+                sums[:] = zero
                 for e in range(start, end):
                     value = (weight[e] if in_order else weight[places[e]]) * (scale[indices[e]] if scaled else one)
                     for f in range(width):
-                        out[a, f] += src[indices[e], f] * value
+                        sums[f] += widen(src[indices[e], f]) * value
+                for f in range(width):
+                    out[a, f] = narrow(sums[f], out)
             elif scaled and in_order:
                 write_scaled_edge_weighted_row((
                     address, src.ctypes.data, src.strides[0], indices.ctypes.data,
-                    start, end, np.int64(len(indices)), width * item, weight.ctypes.data, scale.ctypes.data,
-                ), one)  # fmt: skip
+                    start, end, np.int64(len(indices)), width, weight.ctypes.data, scale.ctypes.data,
+                ), one, kinds)  # fmt: skip
             elif in_order:
                 write_edge_weighted_row((
                     address, src.ctypes.data, src.strides[0], indices.ctypes.data,
-                    start, end, np.int64(len(indices)), width * item, weight.ctypes.data,
-                ), one)  # fmt: skip
+                    start, end, np.int64(len(indices)), width, weight.ctypes.data,
+                ), one, kinds)  # fmt: skip
             elif scaled:
                 write_scaled_placed_row((
                     address, src.ctypes.data, src.strides[0], indices.ctypes.data,
-                    start, end, np.int64(len(indices)), width * item, weight.ctypes.data, places.ctypes.data,
+                    start, end, np.int64(len(indices)), width, weight.ctypes.data, places.ctypes.data,
                     scale.ctypes.data,
-                ), one)  # fmt: skip
+                ), one, kinds)  # fmt: skip
             else:
                 write_placed_row((
                     address, src.ctypes.data, src.strides[0], indices.ctypes.data,
-                    start, end, np.int64(len(indices)), width * item, weight.ctypes.data, places.ctypes.data,
-                ), one)  # fmt: skip
+                    start, end, np.int64(len(indices)), width, weight.ctypes.data, places.ctypes.data,
+                ), one, kinds)  # fmt: skip
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)
@@ -117,7 +130,7 @@ def write_weight_gradients(
         grad: [M, F]. out: [E]. The others as for ``sum_loops.add_sums``.
     """
     everything, scaled = len(rows) == 0, len(scale) > 0
-    one = src.dtype.type(1)
+    one, kinds = out.dtype.type(1), (src.dtype.type(0), grad.dtype.type(0))
     for c in numba.prange(len(chunks) - 1):
         for a in range(chunks[c], chunks[c + 1]):
             start, end = np.int64(indptr[a]), np.int64(indptr[a + 1])
@@ -125,15 +138,16 @@ def write_weight_gradients(
             if start < end:
                 write_edge_dots((
                     out.ctypes.data, grad.ctypes.data + i * grad.strides[0], src.ctypes.data, src.strides[0],
-                    indices.ctypes.data, start, end, np.int64(len(indices)), src.shape[1] * src.itemsize,
-                ), scale[i] if scaled else one)  # fmt: skip
+                    indices.ctypes.data, start, end, np.int64(len(indices)), src.shape[1],
+                ), scale[i] if scaled else one, kinds)  # fmt: skip
 
 
 def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
     """The compiled functions with arguments of the types that they are called with."""
-    x, ints, longs = torch.zeros(1, 16, dtype=dtype).numpy(), np.zeros(2, np.int32), np.zeros(2, np.int64)
+    x, y = (array_of(torch.zeros(1, 16, dtype=one)) for one in (dtype, wide(dtype)))
+    ints, longs, row = np.zeros(2, np.int32), np.zeros(2, np.int64), y[0]
     return [
-        (add_weighted_sums, (longs, ints, ints, ints, x, x[0], x[0], ints, x)),
-        (write_weighted_sums, (longs, ints, ints, x, x[0], x[0], ints, x)),
-        (write_weight_gradients, (longs, ints, ints, ints, x, x, x[0], x[0])),
+        *((add_weighted_sums, (longs, ints, ints, ints, x, row, row, ints, *out)) for out in add_targets(x, y)),
+        (write_weighted_sums, (longs, ints, ints, x, row, row, ints, x)),
+        (write_weight_gradients, (longs, ints, ints, ints, x, x, row, row)),
     ]

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sargnn.bf16 import wide
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.operators.base import RowMap
 from sargnn.engine.reducers.base import Reducer
@@ -77,7 +78,7 @@ class _AttentiveLayer(GraphLayer):
         if self.residual is not None:
             rows = engine.operators.add(rows, engine.operators.linear(x.self_rows(plan), self.residual.weight, None))
         out = rows if self.concat else rows.view(len(rows), self.heads, self.width).mean(1)
-        return out if self.bias is None else out + self.bias
+        return engine.operators.with_bias(out, self.bias)
 
     def _linear(self, bias: bool) -> nn.Linear:
         layer = nn.Linear(self.in_width, self.heads * self.width, bias=bias)
@@ -124,12 +125,12 @@ class GatLayer(_AttentiveLayer):
         z, el, er = engine.operators.attention_maps(plan, x.joined(), self.linear.weight, self.attn_src, self.attn_dst)
         if self.symmetric_norm:
             scale = _roots(plan.out_degrees, z).reciprocal_()
-            z, el = z * scale, el * scale
+            z, el = (z * scale).to(z.dtype), el * scale
         (rows,) = engine.aggregate(
             plan, Gat(self.heads, self.negative_slope, *self._draws(engine), weighted=True), (z, el), (er,)
         )
         if self.symmetric_norm:
-            rows = rows * _roots(plan.in_degrees, rows)
+            rows = (rows * _roots(plan.in_degrees, rows)).to(rows.dtype)
         return self._output(engine, plan, rows, again)
 
 
@@ -163,7 +164,7 @@ class GatV2Layer(_AttentiveLayer):
 
 def _roots(degrees: Tensor, like: Tensor) -> Tensor:
     """[rows, 1], sqrt(max(degree, 1))."""
-    return degrees.clamp(min=1).to(like.dtype).sqrt_()[:, None]
+    return degrees.clamp(min=1).to(wide(like.dtype)).sqrt_()[:, None]
 
 
 def build(config: GatSettings, shape: GraphShape) -> Stack:

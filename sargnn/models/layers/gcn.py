@@ -14,6 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from sargnn.bf16 import wide
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.sum import Sum
@@ -49,7 +50,7 @@ class GcnLayer(GraphLayer):
         if self.transforms_first:
             z = engine.operators.linear([x.joined()], self.linear.weight, None)
             out = symmetric_sum(engine, plan, z, self.reducer, reuse=True)
-            return out if self.linear.bias is None else out.add_(self.linear.bias)
+            return engine.operators.add_bias(out, self.linear.bias)
 
         def gather(rows: Tensor) -> Tensor:
             return symmetric_sum(engine, plan, rows, self.reducer)
@@ -74,7 +75,7 @@ def symmetric_sum(
             _scale(plan.out_degrees, plan.out_weights, rows), _scale(plan.in_degrees, plan.in_weights, rows)
         )  # fmt: skip
     of_sources, of_destinations = plan.kept[key]
-    messages = rows.mul_(of_sources) if reuse else rows * of_sources
+    messages = rows.mul_(of_sources) if reuse else (rows * of_sources).to(rows.dtype)
     (out,) = engine.aggregate(plan, reducer or Sum(weighted=True), (messages,))
     scaled: Tensor = out.mul_(of_destinations)
     return scaled
@@ -83,8 +84,8 @@ def symmetric_sum(
 def _scale(degrees: Tensor, weights: Tensor | None, like: Tensor) -> Tensor:
     """[rows, 1], 1 / sqrt(max(degree, 1)); of sums of weights 1 / sqrt(sum), 0 where the sum is 0."""
     if weights is not None:
-        return torch.where(weights > 0, weights.rsqrt(), 0).to(like.dtype)[:, None]
-    return degrees.clamp(min=1).to(like.dtype).rsqrt_()[:, None]
+        return torch.where(weights > 0, weights.rsqrt(), 0).to(wide(like.dtype))[:, None]
+    return degrees.clamp(min=1).to(wide(like.dtype)).rsqrt_()[:, None]
 
 
 def build(config: Gcn, shape: GraphShape) -> Stack:
