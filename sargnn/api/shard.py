@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from sargnn.api.overrides import as_words
 from sargnn.api.stores import store_of_graph
-from sargnn.bf16 import ROW_DTYPES, wide
+from sargnn.bf16 import wide
 from sargnn.comm.group import Group, sum_flat
 from sargnn.config import RunConfig, parse
 from sargnn.data.labels import task_of
@@ -143,14 +143,15 @@ class GraphShard:
     """
 
     def __init__(self, words: list[str], partition: Path, group: Group) -> None:
+        from sargnn.training.build import number_formats
+
         config = _config_of(words)
         self.config, self.group, self._words = config, group, words
         self.rank, self.world = group.rank, group.world
-        device, dtype = torch.device(config.device), ROW_DTYPES[config.precision]
+        device = torch.device(config.device)
         self.engine = Engine(
             group, mode=config.mode.choice, kernel=config.kernel.choice, prefetch_depth=config.comm.prefetch_depth,
-            seed=config.seed, device=device, dtype=dtype, cache_static=False, half_products=config.precision == "mixed",
-            wire=None if config.comm.wire == "exact" else ROW_DTYPES[config.comm.wire],
+            seed=config.seed, device=device, cache_static=False, **number_formats(config),
         )  # fmt: skip
         info = partition_info(partition)
         part = open_part(info.path, group.rank)
@@ -162,7 +163,7 @@ class GraphShard:
         split = torch.from_numpy(np.array(self.part.split))
         self.train_mask, self.val_mask, self.test_mask = (split == SPLITS[name] for name in ("train", "valid", "test"))
         rows = self.part.features[0] if not info.schema.typed else np.zeros((len(self.ids), 0), np.float32)
-        self.features = torch.from_numpy(np.array(rows)).to(dtype)
+        self.features = torch.from_numpy(np.array(rows)).to(self.engine.dtype)
         self._graphs: dict[tuple[bool, bool], WorkerGraph] = {}
         self._models: set[nn.Module] = set()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -108,3 +109,9 @@ class Kernel(ABC):
 def _resolved(table: Mapping[str, Any], name: str) -> Any:
     entry = table[name]
     return resolve("operation", table, name) if isinstance(entry, str) else entry
+
+
+def takes_weights(operation: Operation | AutogradOperation) -> bool:
+    """Whether what a kernel runs takes a weight for each edge; one from outside of the package need not."""
+    declared: bool | None = getattr(operation, "takes_weights", None)
+    return "weight" in inspect.signature(operation).parameters if callable(operation) and declared is None else bool(declared)

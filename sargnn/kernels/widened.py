@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sargnn.kernels.attention import RunningSoftmax
-from sargnn.kernels.base import AutogradOperation, Operation
+from sargnn.kernels.base import AutogradOperation, Operation, takes_weights
 from sargnn.kernels.block import EdgeBlock
 
 
@@ -52,7 +52,7 @@ def widened_autograd(operation: AutogradOperation) -> AutogradOperation:
         found = operation(block, *(_wide(one) for one in arguments), **settings)
         return found.to(torch.bfloat16) if any(_is_half(one) for one in arguments) else found
 
-    widened.takes_weights = _takes_weights(operation)  # type: ignore[attr-defined]
+    widened.takes_weights = takes_weights(operation)  # type: ignore[attr-defined]
     return widened
 
 
@@ -70,9 +70,3 @@ def _is_half(one: Any) -> bool:
 
 def _wide(one: Any) -> Any:
     return one.float() if _is_half(one) else one
-
-
-def _takes_weights(operation: AutogradOperation) -> bool:
-    import inspect
-
-    return "weight" in inspect.signature(operation).parameters

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from sargnn.bf16 import ROW_DTYPES, wide
@@ -32,10 +34,8 @@ def make_trainer(config: RunConfig, part: Part, num_classes: int, group: Group) 
         prefetch_depth=config.comm.prefetch_depth,
         seed=config.seed,
         device=device,
-        dtype=dtype,
         cache_static=config.engine.cache_static == "auto",
-        half_products=config.precision == "mixed",
-        wire=None if config.comm.wire == "exact" else ROW_DTYPES[config.comm.wire],
+        **number_formats(config),
     )
     widths = tuple(rows.shape[1] for rows in part.features)
     if (config.model.draws_by_id or 0 in widths or config.reads_labels) and part.schema.num_nodes > MAX_ID:
@@ -56,6 +56,15 @@ def make_trainer(config: RunConfig, part: Part, num_classes: int, group: Group) 
     model = model.to(device, wide(dtype))
     rows = model.inputs.load(part, config.seed, device, dtype)
     return Trainer(config, model, engine, graph, rows, num_classes)
+
+
+def number_formats(config: RunConfig) -> dict[str, Any]:
+    """The engine's settings that say which numbers are rounded: ``dtype``, ``half_products``, ``wire``."""
+    return {
+        "dtype": ROW_DTYPES[config.precision],
+        "half_products": config.precision == "mixed",
+        "wire": None if config.comm.wire == "exact" else ROW_DTYPES[config.comm.wire],
+    }
 
 
 def label_columns(config: RunConfig, num_classes: int) -> int:

@@ -10,9 +10,9 @@ from typing import Any
 from torch import Tensor
 
 from sargnn.bf16 import wide
-from sargnn.engine.reducers.edge_weights import takes_weights, without_weights
+from sargnn.engine.reducers.edge_weights import without_weights
 from sargnn.engine.reducers.sum import Sum
-from sargnn.kernels.base import AutogradOperation, Operation
+from sargnn.kernels.base import AutogradOperation, Operation, takes_weights
 from sargnn.kernels.block import EdgeBlock
 from sargnn.kernels.dropped_edges import drop_factors
 from sargnn.rng import Draw

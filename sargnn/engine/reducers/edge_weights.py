@@ -5,14 +5,13 @@ A reducer with ``weighted`` uses them where the plan has any. Where it has none,
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 
 from sargnn.errors import KernelError
-from sargnn.kernels.base import AutogradOperation, Operation
+from sargnn.kernels.base import AutogradOperation, Operation, takes_weights
 from sargnn.kernels.block import EdgeBlock
 from sargnn.shards.plan import LayerPlan
 
@@ -26,12 +25,6 @@ def check_weights(plan: LayerPlan, operation: Operation | AutogradOperation, *, 
     """Raises ``KernelError`` if there are weights that a kernel's operation does not take."""
     if weighted and plan.weighted and not takes_weights(operation):
         raise without_weights(operation)
-
-
-def takes_weights(operation: Operation | AutogradOperation) -> bool:
-    """Whether what a kernel runs takes a weight for each edge; one from outside of the package need not."""
-    declared: bool | None = getattr(operation, "takes_weights", None)
-    return "weight" in inspect.signature(operation).parameters if callable(operation) and declared is None else bool(declared)
 
 
 def without_weights(operation: Operation | Callable[..., Tensor]) -> KernelError:

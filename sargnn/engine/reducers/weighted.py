@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
-from sargnn.engine.reducers.edge_weights import takes_weights, without_weights
-from sargnn.kernels.base import AutogradOperation
+from sargnn.engine.reducers.edge_weights import without_weights
+from sargnn.kernels.base import AutogradOperation, takes_weights
 from sargnn.kernels.operations import WeightedSumOperation
 from sargnn.shards.plan import LayerPlan, Shard
 
