@@ -1,7 +1,9 @@
-"""Products of tables of rows. Of fp32 and fp64 ones they are PyTorch's, bit for bit; those of bf16 entries take few shapes.
+"""Products of tables of rows. Of fp32 and fp64 ones they are PyTorch's, bit for bit.
 
-PyTorch hands products of bf16 entries to oneDNN, which compiles code for every shape and keeps it for a thousand of them, a
-megabyte each. Here they are taken of blocks of one or two sizes, the last one filled up with zeros.
+Those of bf16 entries are taken on the CPU's tiles where it has some (``kernels.fused.tile_products``): summed in fp32, rounded
+once. Elsewhere PyTorch hands them to oneDNN, which compiles code for every shape and keeps it for a thousand of them, each a
+megabyte. So there they are taken of blocks of one or two sizes, the last one filled up with zeros, and what is added to fp32
+numbers is rounded to bf16 before.
 
 Letters: N rows, K and O columns.
 """
@@ -14,6 +16,8 @@ import torch
 from torch import Tensor
 
 from sargnn.bf16 import multiplies_in_bf16, products_in_bf16, wide
+from sargnn.kernels.fused import tile_products
+from sargnn.kernels.fused.tile_code import has_tiles
 
 _ROWS, _FEW = 1024, 128
 """Of a block: few enough that a widened one stays in a core's cache. Short tables end in smaller ones."""
@@ -25,6 +29,9 @@ def product(x: Tensor, w: Tensor, out: Tensor, bias: Tensor | None = None) -> Te
 
     Factors are rounded to the dtype of x; where ``out`` is of a wider one, nothing else is.
     """
+    if _tiles(x):
+        tile_products.multiply(x, w, out, bias)
+        return out
     if x.dtype != out.dtype:
         with products_in_bf16():
             for rows, size in _blocks(len(x)):
@@ -40,7 +47,10 @@ def product(x: Tensor, w: Tensor, out: Tensor, bias: Tensor | None = None) -> Te
 
 
 def add_product(total: Tensor, x: Tensor, w: Tensor) -> None:
-    """``total += x w``. total: [N, O], of the dtype of x [N, K] or fp32; then products are rounded to bf16. w: [K, O]."""
+    """``total += x w``. total: [N, O], of the dtype of x [N, K] or fp32. w: [K, O]."""
+    if _tiles(x):
+        tile_products.multiply(x, w, total, add=True)
+        return
     w = w.to(x.dtype)
     if x.dtype != total.dtype:
         from sargnn.kernels.fused.mixed_rows import add_table
@@ -60,8 +70,12 @@ def add_product(total: Tensor, x: Tensor, w: Tensor) -> None:
 def add_transposed_product(total: Tensor, x: Tensor, g: Tensor) -> None:
     """``total += x^T g`` [K, O], fp32 where rows are bf16. x: [N, K]. g: [N, O].
 
-    PyTorch rounds products of bf16 tables to bf16. So they are taken of a block of rows at a time, and added in fp32.
+    PyTorch rounds products of bf16 tables to bf16. So without tiles they are taken of a block of rows at a time, and added in
+    fp32.
     """
+    if _tiles(x):
+        total += tile_products.sum_of_products(x, g)
+        return
     if not multiplies_in_bf16(x):
         total.addmm_(x.T, g)
         return
@@ -77,9 +91,15 @@ def transposed_product(x: Tensor, g: Tensor) -> Tensor:
     """x^T g [K, O], in what sums of such rows are held in. x: [N, K]. g: [N, O]."""
     if not multiplies_in_bf16(x):
         return x.T @ g
+    if _tiles(x):
+        return tile_products.sum_of_products(x, g)
     total = torch.zeros(x.shape[1], g.shape[1], dtype=wide(x.dtype), device=x.device)
     add_transposed_product(total, x, g)
     return total
+
+
+def _tiles(x: Tensor) -> bool:
+    return multiplies_in_bf16(x) and x.device.type == "cpu" and has_tiles()
 
 
 def _blocks(rows: int) -> Iterator[tuple[slice, int]]:

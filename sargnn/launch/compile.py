@@ -27,6 +27,7 @@ def warm_up() -> None:
         layer_norm_loops,
         mixed_rows,
         nodewise_loops,
+        tile_products,
     )
     from sargnn.kernels.fused.kernel import FusedKernel
 
@@ -42,6 +43,7 @@ def warm_up() -> None:
         edge_loops,
         destination_records,
         mixed_rows,
+        tile_products,
     ]
     compiled += [FusedKernel().operation(name) for name in FusedKernel.operations]
     for part in compiled:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -29,6 +29,16 @@ class _Counting(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@contextmanager
+def _counted(profile: Profile) -> Iterator[None]:
+    from sargnn.kernels.fused.tile_products import done
+
+    before = done["flops"]
+    with _Counting(profile):
+        yield
+    profile.work(LINEAR, done["flops"] - before)
+
+
 def count_products(profile: Profile) -> AbstractContextManager[Any]:
     """Count what is multiplied until the context is left; nothing where the profile does not record."""
-    return _Counting(profile) if profile.recording else nullcontext()
+    return _counted(profile) if profile.recording else nullcontext()

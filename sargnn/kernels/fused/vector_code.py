@@ -245,21 +245,24 @@ class RowFormat:
             if k % self.apart == 0 or k == len(elements) - 1:
                 self._v.prefetch(self.at(row, element))
 
+    def load_bits(self, row: Any, element: Any, mask: Any = None) -> Any:
+        """A vector of bf16 numbers as they stand in memory; lanes outside the mask are 0 and not read."""
+        v, pointer = self._v, self._v.pointer(self.at(row, element), self._short)
+        if mask is None:
+            value = v.b.load(pointer)
+            value.align = self.item
+            return value
+        kind = ir.FunctionType(self._short, [pointer.type, I32, v.mask, self._short])
+        function = v._function(f"llvm.masked.load.v{v.lanes}i16.p0v{v.lanes}i16", kind)
+        nothing = ir.Constant(self._short, [0] * v.lanes)
+        return v.b.call(function, [pointer, ir.Constant(I32, self.item), mask, nothing])
+
     def load(self, row: Any, element: Any, mask: Any = None) -> Any:
         """A vector of numbers; lanes outside the mask are 0 and not read."""
         v, address = self._v, self.at(row, element)
         if not self._half:
             return v.load(address, mask)
-        pointer = v.pointer(address, self._short)
-        if mask is None:
-            value = v.b.load(pointer)
-            value.align = self.item
-        else:
-            kind = ir.FunctionType(self._short, [pointer.type, I32, v.mask, self._short])
-            function = v._function(f"llvm.masked.load.v{v.lanes}i16.p0v{v.lanes}i16", kind)
-            nothing = ir.Constant(self._short, [0] * v.lanes)
-            value = v.b.call(function, [pointer, ir.Constant(I32, self.item), mask, nothing])
-        bits = v.b.shl(v.b.zext(value, self._wide), self._shift)
+        bits = v.b.shl(v.b.zext(self.load_bits(row, element, mask), self._wide), self._shift)
         if self._lower is not None:
             assert mask is None
             lower = v.b.load(v.pointer(v.b.add(address, self._lower), self._short))
