@@ -295,7 +295,7 @@ class ShardModel(nn.Module):
         return torch.arange(len(self._owner[0].ids)) if found is None else found
 
     def forward(self) -> Tensor:
-        """[rows, C], differentiable in the parameters. All ranks must call it together."""
+        """[rows, C], differentiable in the parameters; fp32 where rows are bf16. All ranks must call it together."""
         inputs = self._flow.own_inputs(self.stack.inputs(self._rows[0]))
         out: Tensor = self.stack(self._owner[0].engine, self._flow.plans, LayerInput(inputs, None), hidden=False)
-        return out
+        return out.to(wide(out.dtype))

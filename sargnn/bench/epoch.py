@@ -94,7 +94,6 @@ def run(config: RunConfig, bench_dir: Path) -> EpochReport:
         SargnnError: as ``launch.local.train``; also if the folder cannot be written, the mode's work is not counted, or the run
             ends after one epoch.
     """
-    from sargnn.bf16 import ROW_DTYPES
     from sargnn.launch.check import check_strategies
     from sargnn.launch.env import prepare_process
     from sargnn.launch.local import train
@@ -111,13 +110,13 @@ def run(config: RunConfig, bench_dir: Path) -> EpochReport:
         raise ConfigError(
             f"The folder cannot be written: {error.strerror}.", given=str(bench_dir), hint="choose another bench_dir"
         ) from error
-    cores, dtype = len(os.sched_getaffinity(0)), str(ROW_DTYPES[config.precision]).removeprefix("torch.")
-    before = measure_roofline(cores, dtype)
+    cores = len(os.sched_getaffinity(0))
+    before = measure_roofline(cores, config.precision)
     result, run_dir = train(config)
     summary = result.as_dict()
     if len(summary["losses"]) < 2:
         raise ConfigError("The run ended after its first epoch, which is left out.", given=f"model={config.model.name}")
-    rooflines = before, measure_roofline(cores, dtype)
+    rooflines = before, measure_roofline(cores, config.precision)
     report = EpochReport(parts_of(summary, cores, better(*rooflines)), cores, rooflines, summary, run_dir)
     about = {
         "config_hash": config.config_hash, "world": config.world, "threads": config.threads, "mode": config.mode.name,

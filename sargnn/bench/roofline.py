@@ -9,11 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 
 import torch
 
+from sargnn.bf16 import ROW_DTYPES, products_in_bf16
 from sargnn.errors import SargnnError
 from sargnn.launch.env import worker_environment
 
@@ -55,22 +57,24 @@ def better(one: Roofline, other: Roofline) -> Roofline:
     return Roofline(**{name: max(rate, rates[name]) for name, rate in one.as_row().items()})
 
 
-def measure_roofline(threads: int, dtype: str = "float32") -> Roofline:
+def measure_roofline(threads: int, precision: str) -> Roofline:
     """``measure`` in a process of its own, set up as workers are. Raises ``SargnnError`` where it fails."""
-    command = [sys.executable, "-m", "sargnn.bench.roofline", str(threads), dtype]
+    command = [sys.executable, "-m", "sargnn.bench.roofline", str(threads), precision]
     done = subprocess.run(command, env=os.environ | worker_environment(threads), capture_output=True, text=True)
     if done.returncode:
         raise SargnnError("The machine's limits cannot be measured.", given=(done.stderr.strip().splitlines() or [""])[-1])
     return Roofline(**json.loads(done.stdout))
 
 
-def measure(threads: int, dtype: str) -> Roofline:
+def measure(threads: int, precision: str) -> Roofline:
     """The best of five each. Takes about six seconds."""
     torch.set_num_threads(threads)
-    rows, weight = (torch.randn(rows, _WIDTH, dtype=getattr(torch, dtype)) for rows in (_ROWS, _WIDTH))
+    rows, weight = (torch.randn(rows, _WIDTH).to(ROW_DTYPES[precision]) for rows in (_ROWS, _WIDTH))
     out = torch.empty_like(rows)
+    with products_in_bf16() if precision == "mixed" else nullcontext():
+        products_s = _seconds(lambda: torch.mm(rows, weight, out=out))
     return Roofline(
-        gemm_flops=2 * _ROWS * _WIDTH**2 / _seconds(lambda: torch.mm(rows, weight, out=out)),
+        gemm_flops=2 * _ROWS * _WIDTH**2 / products_s,
         gather_bytes_per_s=_gather(_NEAR),
         far_gather_bytes_per_s=_gather(_FAR),
         copy_bytes_per_s=2 * rows.numel() * rows.element_size() / _seconds(lambda: out.copy_(rows)),

@@ -57,7 +57,8 @@ def _check_losses(before: RunConfig, config: RunConfig, run_dir: Path, trains: b
     if config.config_hash != compared.config_hash:
         raise ConfigError(
             "A resumed run keeps what decides its losses.\n    " + "\n    ".join(differing(compared, config)),
-            hint="world, mode, kernel, partitioner, comm, threads, precision, checkpoint and tracking may change",
+            hint=f"world, mode, kernel, partitioner, threads, {'precision, ' * trains}checkpoint, tracking and comm may change,"
+            " but not comm.wire",
         )
     if config.epochs != before.epochs and config.optim.depends_on_epochs:
         raise ConfigError(

@@ -139,6 +139,10 @@ class Exchange:
         """Bytes of all buffers held at present."""
         return sum(buffer.numel() * buffer.element_size() for buffer in self._buffers.values())
 
+    def reset(self) -> None:
+        """Give all buffers back; not while an exchange is under way."""
+        self._buffers.clear()
+
     def rows(
         self, lists: HaloLists, tensors: Sequence[Tensor], *, keep: bool = False, exact: Container[int] = ()
     ) -> Iterator[tuple[Piece, tuple[Tensor, ...]]]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import torch
 
+from sargnn.bf16 import products_in_bf16
 from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
 from sargnn.engine.modes import MODES
@@ -68,7 +70,7 @@ class Engine:
         self.mode: Mode = resolve("training mode", MODES, mode)()
         self._kernel_name = kernel
         self.exchange = Exchange(group, prefetch_depth, wire)
-        self.seed, self.device, self.dtype = seed, device, dtype
+        self.seed, self.device, self.dtype, self.half_products = seed, device, dtype, half_products
         self.splits_columns = not self.mode.is_baseline
         self.caches_constants = cache_static and self.splits_columns
         fused = device.type == "cpu" and not self.mode.is_baseline
@@ -85,6 +87,10 @@ class Engine:
     def profile(self) -> Profile:
         """Where time is recorded."""
         return self.group.profile
+
+    def rounds_products(self) -> AbstractContextManager[None]:
+        """Within it all products are taken as ``half_products`` says, also those of a user's modules and of the baseline."""
+        return products_in_bf16() if self.half_products else nullcontext()
 
     def kernel(self, operation: str) -> Kernel:
         """The kernel that serves an operation such as ``sum``; chosen once. Raises ``KernelError`` with every reason."""
@@ -124,7 +130,9 @@ class Engine:
         """
         call = Call(
             reducer=reducer,
-            fold=Fold(plan, self.operation(reducer.operation), self.pool, self.profile, exchanged[0].dtype),
+            fold=Fold(
+                plan, self.operation(reducer.operation), self.pool, self.profile, exchanged[0].dtype, self.half_products
+            ),  # fmt: skip
             exchange=self.exchange,
             exchanged_needs_grad=any(t.requires_grad and t.shape[1] for t in exchanged),
             training=torch.is_grad_enabled() and any(t.requires_grad for t in (*exchanged, *dest_local, *params)),

@@ -10,7 +10,7 @@ order in fp64 (Chan, Golub and LeVeque, 1979). One gather forward, one all-reduc
 have statistics and parameters for each type, in the same messages.
 
 A column that is the same in all rows up to rounding has rounding noise for deviations, whose sign would decide activations.
-Where var_f < (ROUNDING eps(dtype))^2 mean over columns f' of mu_f'^2, the column is taken as constant: its normalised values
+Where var_f < ROUNDING(dtype)^2 mean over columns f' of mu_f'^2, the column is taken as constant: its normalised values
 are 0, y is beta, and no gradient flows to x. 1 / sqrt(var + eps) becomes 0 for this, so every implementation does the same.
 The noise of a column is that of the terms it is summed from, which are as large in all columns; its own mean may be small by
 cancellation.
@@ -20,6 +20,7 @@ Letters: N own rows, F features, T node types.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -34,8 +35,10 @@ from sargnn.engine.workspace import Workspace
 from sargnn.profile import NODEWISE
 from sargnn.rng import Draw
 
-ROUNDING = 64
-"""Deviations below this many machine epsilons of the columns' means are noise; measured: up to 3.4."""
+ROUNDING = {torch.float32: 2.0**-17, torch.float64: 2.0**-46, torch.bfloat16: 2.0**-7}
+"""Deviations below this fraction of the columns' means are noise: 64 machine epsilons of fp32 and fp64, where up to 3.4 were
+measured, and one of bf16: there a column that deviates by so little has two or three values, and one by more is data."""
+_CHUNK_ROWS = 8192
 
 
 def inverse_deviation(mean: Tensor, variance: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
@@ -44,7 +47,7 @@ def inverse_deviation(mean: Tensor, variance: Tensor, eps: float, dtype: torch.d
     Args:
         mean, variance: [T, F], fp64. dtype: of the rows that they were taken of.
     """
-    noise = variance < (ROUNDING * torch.finfo(dtype).eps) ** 2 * mean.square().mean(1, keepdim=True)
+    noise = variance < ROUNDING[dtype] ** 2 * mean.square().mean(1, keepdim=True)
     return (variance + eps).rsqrt().masked_fill(noise, 0)
 
 
@@ -73,19 +76,36 @@ def global_moments(
                 own_mean, own_squares = moments(array_of(rows))
             own[t, 1 : width + 1], own[t, width + 1 :] = torch.from_numpy(own_mean), torch.from_numpy(own_squares)
         else:
-            variance, local_mean = torch.var_mean(rows, 0, correction=0)
-            own[t, 1 : width + 1], own[t, width + 1 :] = local_mean, variance.double() * len(rows)
-    count = own.new_zeros(types, 1)
-    mean, squares = own.new_zeros(types, width), own.new_zeros(types, width)
-    for part in group.gather(own):
-        part_count = part[:, :1]
-        total = count + part_count
-        share = part_count / total.clamp(min=1)
-        shift = part[:, 1 : width + 1] - mean
-        squares += part[:, width + 1 :] + shift.square() * (count * share)
-        mean += shift * share
-        count = total
-    return mean, squares / count.clamp(min=1), count[:, 0]
+            own[t] = _combined([_moments(chunk) for chunk in _in_fp32(rows)])[0]
+    total = _combined(group.gather(own))
+    return total[:, 1 : width + 1], total[:, width + 1 :] / total[:, :1].clamp(min=1), total[:, 0]
+
+
+def _in_fp32(rows: Tensor) -> Iterable[Tensor]:
+    """Rows that PyTorch takes moments of: bf16 ones, of which its results would be bf16, a chunk at a time."""
+    return (chunk.float() for chunk in rows.split(_CHUNK_ROWS)) if wide(rows.dtype) != rows.dtype else (rows,)
+
+
+def _moments(rows: Tensor) -> Tensor:
+    """Count, mean, sum of squared deviations, fp64 [1, 2 F + 1]."""
+    variance, mean = torch.var_mean(rows, 0, correction=0)
+    return torch.cat([mean.new_tensor([len(rows)]).double(), mean.double(), variance.double() * len(rows)])[None]
+
+
+def _combined(parts: Iterable[Tensor]) -> Tensor:
+    """The same of all parts together, fp64 [T, 2 F + 1], added in their order."""
+    found, *others = parts
+    width = found.shape[1] // 2
+    mean = slice(1, width + 1)
+    found = found.clone()
+    for part in others:
+        total = found[:, :1] + part[:, :1]
+        share = part[:, :1] / total.clamp(min=1)
+        shift = part[:, mean] - found[:, mean]
+        found[:, width + 1 :] += part[:, width + 1 :] + shift.square() * (found[:, :1] * share)
+        found[:, mean] += shift * share
+        found[:, :1] = total
+    return found
 
 
 def batch_statistics(
@@ -125,14 +145,15 @@ class _Normalise(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         norm: Norm = ctx.norm
-        sums = x.new_zeros(2, *norm.mean.shape)
+        sums = norm.mean.new_zeros(2, *norm.mean.shape)
         normalised = ctx.pool.empty_like(x)
         with ctx.group.profile.span(NODEWISE):
             for t, rows in norm.runs:
                 torch.sub(x[rows], norm.mean[t], out=normalised[rows]).mul_(norm.inv_std[t])
-                sums[0, t], sums[1, t] = grad[rows].sum(0), (grad[rows] * normalised[rows]).sum(0)
+                sums[0, t] = grad[rows].sum(0, dtype=sums.dtype)
+                sums[1, t] = (grad[rows] * normalised[rows]).sum(0, dtype=sums.dtype)
         d_bias, d_weight = (total.clone().view_as(weight) for total in sums)
-        means = (ctx.group.sum_(sums.double()) / norm.counts.clamp(min=1)[:, None]).to(x.dtype)
+        means = (ctx.group.sum_(sums.double()) / norm.counts.clamp(min=1)[:, None]).to(sums.dtype)
         with ctx.group.profile.span(NODEWISE):
             d_x, slope = ctx.pool.empty_like(x), norm.inv_std * weight.view_as(norm.mean)
             for t, rows in norm.runs:
@@ -208,7 +229,8 @@ class DistributedBatchNorm(RowNorm):
         norm = self.statistics(x, group, bounds)
         if not self.training:
             slope, shift = _map(self.weight, self.bias, norm)
-            return torch.cat([x[:0], *(torch.addcmul(shift[t], x[rows], slope[t]) for t, rows in norm.runs)])
+            mapped = (torch.addcmul(shift[t], x[rows], slope[t]).to(x.dtype) for t, rows in norm.runs)
+            return torch.cat([x[:0], *mapped])
         return normalise(x, self.weight, self.bias, norm, group)
 
     def fused(

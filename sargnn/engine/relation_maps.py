@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 
 from sargnn.bf16 import wide
 from sargnn.engine.products import add_product, add_transposed_product, product
-from sargnn.profile import LINEAR, Profile
+from sargnn.engine.workspace import Workspace
 from sargnn.shards.plan import LayerPlan
 
 _CHUNK_ROWS = 8192
@@ -29,12 +29,12 @@ class _AddMapped(torch.autograd.Function):
     """Saves W and the sums; in backward the sums' gradients take the sums' memory."""
 
     @staticmethod
-    def forward(ctx: Any, profile: Profile, plan: LayerPlan, own: Tensor, weights: Tensor, *sums: Tensor) -> Tensor:
+    def forward(ctx: Any, work: Workspace, plan: LayerPlan, own: Tensor, weights: Tensor, *sums: Tensor) -> Tensor:
         ctx.mark_dirty(own)
-        ctx.plan, ctx.profile = plan, profile
+        ctx.plan, ctx.work = plan, work
         ctx.save_for_backward(weights, *sums)
         held = wide(own.dtype)
-        with profile.span(LINEAR):
+        with work.linear():
             for r, table in enumerate(sums):
                 out, scale = own[plan.out_of(r)], plan.relation_scale(r, held)
                 for rows in _chunks(len(table)):
@@ -49,7 +49,7 @@ class _AddMapped(torch.autograd.Function):
         d_weights = torch.zeros_like(weights)
         d_sums: list[Tensor | None] = []
         held = wide(grad.dtype)
-        with ctx.profile.span(LINEAR):
+        with ctx.work.linear():
             for r, table in enumerate(sums):
                 wanted = ctx.needs_input_grad[4 + r]
                 d_out, scale = grad[plan.out_of(r)], plan.relation_scale(r, held)
@@ -62,14 +62,14 @@ class _AddMapped(torch.autograd.Function):
         return None, None, grad, d_weights, *d_sums
 
 
-def add_mapped(profile: Profile, plan: LayerPlan, own: Tensor, weights: Tensor, sums: tuple[Tensor, ...]) -> Tensor:
+def add_mapped(work: Workspace, plan: LayerPlan, own: Tensor, weights: Tensor, sums: tuple[Tensor, ...]) -> Tensor:
     """y [M, out].
 
     Args:
         own: [M, out], of no further use to the caller: it becomes y. weights: [R, in, out].
         sums: per relation [M_r, in]; where their gradients are wanted they are of no further use to the caller either.
     """
-    out: Tensor = _AddMapped.apply(profile, plan, own, weights, *sums)
+    out: Tensor = _AddMapped.apply(work, plan, own, weights, *sums)
     return out
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 from sargnn.bf16 import products_in_bf16
@@ -25,8 +25,13 @@ class Workspace:
     profile: Profile = field(default_factory=lambda: Profile(recording=False))
     half_products: bool = False
 
-    @contextmanager
-    def linear(self) -> Iterator[None]:
+    def linear(self) -> AbstractContextManager[None]:
         """Where products of tables are taken: their time is recorded as that of linear maps."""
-        with self.profile.span(LINEAR), products_in_bf16() if self.half_products else nullcontext():
-            yield
+        return where_products_are(self.profile, self.half_products)
+
+
+@contextmanager
+def where_products_are(profile: Profile, half_products: bool) -> Iterator[None]:
+    """A span of linear maps, whose products are taken of entries rounded to bf16 where ``half_products`` says so."""
+    with profile.span(LINEAR), products_in_bf16() if half_products else nullcontext():
+        yield

@@ -65,9 +65,8 @@ def make_operation(
         function = kernel.autograd_operation(operation)
         return widened_autograd(function) if half and not kernel.autograd_reads_bf16 else function
     found = kernel.operation(operation)
-    if half and not kernel.reads_bf16:
-        found = WidenedOperation(found)
-    return CountedOperation(found, profile) if profile.recording else found
+    counted = CountedOperation(found, profile) if profile.recording else found
+    return WidenedOperation(counted) if half and not kernel.reads_bf16 else counted
 
 
 def make_kernel(name: str) -> Kernel:

@@ -197,7 +197,8 @@ class _Joined(torch.autograd.Function):
         ctx.runs = runs
         for (first, last), table in zip(runs, tables, strict=True):
             if table.dtype != rows.dtype:
-                rows[first:last] = table
+                # No version: whoever holds these rows from an earlier call, for its gradients, finds the same numbers.
+                rows.data[first:last] = table
         return rows.view_as(rows)
 
     @staticmethod

@@ -148,7 +148,8 @@ class Trainer:
         self.engine.keeps_constants = view.recurring
         rows = view.inputs if view.inputs is not None else flow.own_inputs(self.model.inputs(self.rows))
         x = LayerInput(rows, None if columns is None else flow.own_inputs(columns))
-        out: Tensor = self.model(self.engine, flow.plans, x, hidden=hidden)
+        with self.engine.rounds_products():
+            out: Tensor = self.model(self.engine, flow.plans, x, hidden=hidden)
         return out
 
     def run(
@@ -261,9 +262,10 @@ class Trainer:
 
     def gradients(self) -> float:
         """Forward, backward, one flattened all-reduce of the gradients; the loss over all ranks."""
-        share = self._share()
-        if share.requires_grad:
-            share.backward()
+        with self.engine.rounds_products():
+            share = self._share()
+            if share.requires_grad:
+                share.backward()
         for parameter in self.parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -305,6 +307,7 @@ class Trainer:
                 for buffer, value in zip(self.model.buffers(), before, strict=True):
                     buffer.copy_(value)
         engine.pool.reset()
+        engine.exchange.reset()  # buffers of fp32 rows are of no more use
         return found[0], found[1]
 
     def evaluate(self, *, counts: bool = True) -> EvaluationResult:

@@ -138,6 +138,23 @@ def test_an_interrupt_ends_what_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+def test_further_precisions_stand_beside_the_own(tmp_path: Path) -> None:
+    words = [word for word in TINY if not word.startswith("limits")] + ["not_static=[]", "precisions=[bf16,mixed]"]
+    done = run(tmp_path, "bench", "table", "models=[sage]", *words, "model.dropout=0")
+    assert done.returncode == 0, done.stderr
+    rows = rows_of(tmp_path, "sage")
+    assert list(rows) == [
+        "stock DGL", "sar, world 2", "stock DGL, huge pages", "sar, world 2, bf16", "sar, world 2, mixed",
+        "stock DGL, bf16, huge pages",
+    ]  # fmt: skip
+    bf16, mixed = rows["sar, world 2, bf16"], rows["sar, world 2, mixed"]
+    assert bf16["bytes_to_own"] == 0.5 and mixed["bytes_to_own"] == 1
+    assert bf16["peak_to_own"] == bf16["peak_bytes"] / rows["sar, world 2"]["peak_bytes"]
+    text = (tmp_path / "bench" / "table.md").read_text()
+    assert "| peak / fp32 | exchanged / fp32 |" in text and text.count("| linear maps |") == 3
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "more"), [("gat", []), ("rgcn", ["dataset=mag_like"])])
 def test_other_models_beside_stock(model: str, more: list[str], tmp_path: Path) -> None:
     done = run(tmp_path, "bench", "table", f"models=[{model}]", *TINY, *more)
@@ -156,6 +173,7 @@ def test_mistakes_are_answered(tmp_path: Path) -> None:
         (["worlds=[]"], "names none"),
         (["worlds=[0]"], "at least 1"),
         (["modes=[sar,sar]"], "twice"),
+        (["precisions=[bf61]"], "bf16"),
         (["modes=[sra]"], "There is no mode 'sra'"),
         (["partitioner.name=metsi"], "There is no partitioner 'metsi'"),
         (["models=[sgae]"], "sage"),

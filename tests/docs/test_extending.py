@@ -9,12 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from sargnn.bench.attention import whole_plan
 from sargnn.cli.compose import compose_verb, sweep_points
 from sargnn.comm.group import Group
 from sargnn.config import RunConfig, parse
 from sargnn.data.dataset import open_dataset
 from sargnn.data.prepare import prepare_dataset
+from sargnn.engine.aggregate import Engine
+from sargnn.kernels.block import EdgeBlock
 from sargnn.partition import PARTITIONERS
 from sargnn.partition.cut import parts_of
 from sargnn.resolve import resolve
@@ -85,6 +89,16 @@ def test_all_of_them_together_on_two_workers(mine: Path) -> None:
     summary = read_summary(mine / "runs" / "ours")
     assert summary is not None and summary.mode == "refetch" and summary.kernel == "scatter"
     np.testing.assert_allclose(summary.losses, losses_on_one_worker(model), rtol=1e-8)
+
+
+@pytest.mark.parametrize("kernel", ["auto", "scatter.py:Scatter"])
+def test_the_own_reducer_and_kernel_sum_bf16_rows_in_fp32(kernel: str, mine: Path) -> None:
+    """A sum of a thousand ones, which in bf16 would stop at 256."""
+    ends = torch.arange(1000, dtype=torch.int32), torch.zeros(1000, dtype=torch.int32)
+    engine = Engine(Group.single(), mode="sar", kernel=kernel, dtype=torch.bfloat16)
+    reducer = resolve("reducer", {}, "mean_square.py:MeanSquare")()
+    (out,) = engine.aggregate(whole_plan(EdgeBlock(*ends, 1000, 1000)), reducer, (torch.ones(1000, 16, dtype=torch.bfloat16),))
+    assert out.dtype == torch.bfloat16 and torch.equal(out[0], torch.ones(16, dtype=torch.bfloat16))
 
 
 def test_the_check_of_two_worlds_agrees(mine: Path) -> None:

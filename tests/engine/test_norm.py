@@ -110,3 +110,35 @@ def test_columns_that_are_all_zero_are_normalised_as_ever() -> None:
     norm(leaves[1], Group.single()).backward(grad)
     assert leaves[0].grad is not None and leaves[1].grad is not None and leaves[0].grad.abs().max() > 1
     torch.testing.assert_close(leaves[1].grad, leaves[0].grad)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("deviation", [0.02, 0.3, 3.0])
+def test_bf16_rows_whose_columns_lie_around_a_mean_are_normalised(deviation: float, fused: bool) -> None:
+    """As PyTorch's batch norm does; its statistics are not bf16, nor are the gradients of its parameters."""
+    generator = torch.Generator().manual_seed(1)
+    x = (torch.randn(20_000, 24, generator=generator) * deviation + 1).to(torch.bfloat16)
+    grad = torch.randn(20_000, 24, generator=generator).to(torch.bfloat16)
+    stock, ours = torch.nn.BatchNorm1d(24), DistributedBatchNorm(24)
+    wanted = stock(leaf := x.float().requires_grad_())
+    wanted.backward(grad.float())
+    mine = x.clone().requires_grad_()
+    if fused:
+        found = ours.fused(Workspace(), mine, Group.single(), "elu", torch.arange(len(x)), None)
+        wanted = torch.nn.functional.elu(wanted)
+    else:
+        found = ours(mine, Group.single())
+    assert found.dtype == torch.bfloat16 and ours.running_mean.dtype == torch.float32
+    torch.testing.assert_close(found.float(), wanted.detach(), rtol=2**-7, atol=2**-7)
+    torch.testing.assert_close(ours.running_mean, stock.running_mean, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ours.running_var, stock.running_var, rtol=1e-5, atol=1e-7)
+    if not fused:
+        found.backward(grad)
+        assert (
+            mine.grad is not None and leaf.grad is not None and ours.weight.grad is not None and stock.weight.grad is not None
+        )
+        scale = leaf.grad.abs().max()
+        torch.testing.assert_close(mine.grad.float() / scale, leaf.grad / scale, rtol=2**-6, atol=2**-6)
+        torch.testing.assert_close(ours.weight.grad, stock.weight.grad, rtol=1e-2, atol=0.01 * 20_000**0.5)
+    ours.eval()
+    assert ours(x, Group.single()).dtype == torch.bfloat16

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from sargnn.bf16 import ROW_DTYPES
 from sargnn.comm.group import Group
 from sargnn.comparison.losses import deviation
 from sargnn.config import RunConfig
@@ -57,7 +58,7 @@ def serves(config: RunConfig, graph: Dataset) -> bool:
     return True
 
 
-@pytest.mark.parametrize("precision", ["fp64", "fp32"])
+@pytest.mark.parametrize("precision", ROW_DTYPES)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_curve_is_the_same(name: str, mode: str, precision: str) -> None:

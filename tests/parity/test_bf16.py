@@ -137,3 +137,48 @@ def test_parameters_and_their_moments_are_fp32() -> None:
         assert {p.dtype for p in trainer.parameters} == {torch.float32}
         assert {m.dtype for state in trainer.optimizer.state.values() for m in state.values()} == {torch.float32}
         assert trainer.logits(trainer.evaluation).dtype == torch.float32
+
+
+def _forms(group: Group, settings: Any, graph: Any) -> dict[str, Any]:
+    """The dtypes of all rows between layers, and of the parameters' gradients."""
+    trainer = cases.trainer_of(group, settings, graph)
+    seen: set[torch.dtype] = set()
+    for layer in cases.graph_layers(trainer):
+        layer.register_forward_hook(lambda module, args, out: seen.add(out.dtype))
+    trainer.gradients()
+    trainer.evaluate()
+    return {"rows": seen, "parameters": {p.grad.dtype for p in trainer.parameters if p.grad is not None}}
+
+
+@pytest.mark.parametrize("mode", ["sar", "one_shot", "domain_parallel"])
+@pytest.mark.parametrize("name", MODELS)
+def test_rows_between_layers_are_bf16_everywhere(name: str, mode: str) -> None:
+    found = pool(2)(_forms, config(name, "bf16", mode=mode, world=2), cases.graph_for(MODELS[name][0]))
+    assert found[0] == {"rows": {torch.bfloat16}, "parameters": {torch.float32}}
+
+
+def _held(group: Group, settings: Any, graph: Any) -> tuple[int, int]:
+    trainer = cases.trainer_of(group, settings, graph)
+    trainer.loss_by_wire()
+    between = trainer.engine.exchange.held_bytes()
+    trainer.gradients()
+    return between, trainer.engine.exchange.held_bytes()
+
+
+def test_asking_what_rounded_messages_change_leaves_no_buffers() -> None:
+    settings, graph = config("sage", "wire", world=2), cases.graph_for("sage")
+    planned = pool(2)(cases.step, settings, graph)
+    for (between, held), answer in zip(pool(2)(_held, settings, graph), planned, strict=True):
+        assert between == 0 and held <= answer["held_bytes"]
+
+
+@pytest.mark.parametrize("mode", ["sar", "domain_parallel"])
+@pytest.mark.parametrize("name", ["sage", "gat", "rgcn", "rgcn, sums", "gcnii"])
+def test_mixed_rounds_the_products_of_every_model(name: str, mode: str) -> None:
+    """The first step's loss is another one than fp32's, by about what rounded factors make."""
+    graph = cases.graph_for(MODELS[name][0])
+    mixed = cases.curve(Group.single(), config(name, "mixed", mode=mode, epochs=3), graph)["losses"]
+    model, changes = MODELS[name]
+    whole = cases.run_config(cases.model_config(model, **changes), precision="fp32", mode=mode, epochs=3)
+    exact = cases.curve(Group.single(), whole, graph)["losses"]
+    assert mixed[0] != exact[0] and deviation(mixed, exact, "bf16").within

@@ -34,10 +34,7 @@ def measure(kept: Kept, store: Path) -> Figures:
     """
     kept.clear()
     if kept.entry.kind == "limits":
-        from sargnn.bf16 import ROW_DTYPES
-
-        dtype = str(ROW_DTYPES[kept.entry.config.precision]).removeprefix("torch.")
-        return dict(measure_roofline(len(os.sched_getaffinity(0)), dtype).as_row())
+        return dict(measure_roofline(len(os.sched_getaffinity(0)), kept.entry.config.precision).as_row())
     if kept.entry.kind == "train":
         return _train(kept)
     config = kept.run_dir / files.CONFIG

@@ -107,7 +107,7 @@ HEADS = (
     "peak / stock", f"/ {BASELINE}", "waiting: most, mean", "exchanged", "start-up s", "peak of each, MB",
 )  # fmt: skip
 _TABLES = "peak less embeddings' optimizer"
-_TO_OWN = "peak / fp32", "exchanged / fp32"
+_TO_OWN = "peak / {0}", "exchanged / {0}"
 
 
 def markdown(results: Sequence[Found]) -> list[str]:
@@ -115,7 +115,8 @@ def markdown(results: Sequence[Found]) -> list[str]:
     rows = [(found, row) for found in results for row in found.figures()]
     embedded = any(row["peak_without_tables_bytes"] is not None for _, row in rows)
     further = any(row["name"].endswith(PRECISIONS) for _, row in rows)
-    heads = [*HEADS, *([_TABLES] if embedded else []), *(_TO_OWN if further else ())]
+    own = results[0].case.config.precision if results else ""
+    heads = [*HEADS, *([_TABLES] if embedded else []), *(head.format(own) for head in _TO_OWN if further)]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for found, row in rows:
         cells = [

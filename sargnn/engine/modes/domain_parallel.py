@@ -41,7 +41,6 @@ class _HaloExchange(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Call, *exchanged: Tensor) -> Tensors:
         ctx.call = call
-        ctx.widths = [t.shape[1] for t in exchanged]
         halos = tuple(t.new_empty(call.plan.halo_rows, t.shape[1]) for t in exchanged)
         call.exchange.all_rows(call.plan.lists, exchanged, halos, exact=call.reducer.scores)
         return halos
@@ -49,7 +48,7 @@ class _HaloExchange(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         call: Call = ctx.call
-        d_exchanged = tuple(grads[0].new_zeros(call.plan.num_rows, width) for width in ctx.widths)
+        d_exchanged = tuple(g.new_zeros(call.plan.num_rows, g.shape[1]) for g in grads)
         grads = tuple(g.contiguous() for g in grads)
         call.exchange.all_gradients(call.plan.lists, grads, d_exchanged, exact=call.reducer.scores)
         return (None, *d_exchanged)

@@ -61,7 +61,7 @@ class FusedOperators(Operators):
         return (), (weight,)
 
     def add_relation_maps(self, plan: LayerPlan, own: Tensor, weights: Tensor, sums: Tensors) -> Tensor:
-        return add_mapped(self._work.profile, plan, own, weights, sums)
+        return add_mapped(self._work, plan, own, weights, sums)
 
     def sums_relations_first(
         self, plan: LayerPlan, mode: Mode, in_width: int, out_width: int, *, keeps_sums: bool

@@ -81,7 +81,7 @@ class StockOperators(Operators):
         return one + other
 
     def scale(self, x: Tensor, factor: Tensor | float) -> Tensor:
-        return x * factor
+        return (x * factor).to(x.dtype)
 
     def add_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
         return self.with_bias(x, bias)

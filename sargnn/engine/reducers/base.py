@@ -6,6 +6,7 @@ Letters: N input rows, M output rows, S source rows of a shard, F features.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from sargnn.bf16 import wide
 from sargnn.engine.pool import Pool
 from sargnn.engine.rounding import narrowed
+from sargnn.engine.workspace import where_products_are
 from sargnn.kernels.base import AutogradOperation, Operation
 from sargnn.profile import Profile
 from sargnn.shards.plan import LayerPlan, Shard
@@ -37,6 +39,7 @@ class Fold(Generic[Op]):
         pool: memory for what is as large as a layer's rows.
         profile: where time in linear maps is recorded; operations count their own work.
         dtype: of rows; of bf16 ones sums under way, scores and statistics are fp32.
+        half_products: whether products of fp32 tables are taken of their entries rounded to bf16.
     """
 
     plan: LayerPlan
@@ -44,6 +47,11 @@ class Fold(Generic[Op]):
     pool: Pool
     profile: Profile
     dtype: torch.dtype
+    half_products: bool = False
+
+    def linear(self) -> AbstractContextManager[None]:
+        """Where products of tables are taken: their time is recorded as that of linear maps."""
+        return where_products_are(self.profile, self.half_products)
 
     def narrowed(self, sums: Tensor, into: Tensor | None = None) -> Tensor:
         """``engine.rounding.narrowed`` to the rows' dtype."""

@@ -12,6 +12,8 @@ Letters: N input rows, M_r output rows of relation r's destination type.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from sargnn.comm.rows import add_rows
@@ -23,7 +25,7 @@ from sargnn.kernels.operations import SumOperation
 from sargnn.shards.plan import LayerPlan, RelationBlock, Shard
 
 
-class RelationSum(Reducer[SumOperation, Tensors, Tensors]):
+class RelationSum(Reducer[SumOperation, list[Tensor], Tensors]):
     """``exchanged`` is (h [N, F],); the outputs are [M_r, F], one per relation, zeros where it has no edges."""
 
     name = "relation_sum"
@@ -31,13 +33,13 @@ class RelationSum(Reducer[SumOperation, Tensors, Tensors]):
     needs_src_in_backward = False
     linear = True
 
-    def init(self, fold: Fold[SumOperation], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
+    def init(self, fold: Fold[SumOperation], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> list[Tensor]:
         (h,) = exchanged
         check_weights(fold.plan, fold.operation, weighted=True)
-        return tuple(zero_sums(fold.pool, len(degrees), h.shape[1], h) for degrees in fold.plan.relation_degrees)
+        return [zero_sums(fold.pool, len(degrees), h.shape[1], h) for degrees in fold.plan.relation_degrees]
 
     def step(
-        self, fold: Fold[SumOperation], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors, state: Tensors
+        self, fold: Fold[SumOperation], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors, state: list[Tensor]
     ) -> None:
         for part in shard.relations:
             total, h = _run(state, part), rows[0][part.src]
@@ -48,8 +50,12 @@ class RelationSum(Reducer[SumOperation, Tensors, Tensors]):
                 fold.operation.forward(part.block, h, gathered, **weight_argument(part.block, weighted=True))
                 add_rows(total, part.rows, gathered)
 
-    def finish(self, fold: Fold[SumOperation], dest_local: Tensors, params: Tensors, state: Tensors) -> tuple[Tensors, Tensors]:
-        return tuple(fold.narrowed(total) for total in state), ()
+    def finish(
+        self, fold: Fold[SumOperation], dest_local: Tensors, params: Tensors, state: list[Tensor]
+    ) -> tuple[Tensors, Tensors]:
+        for r in range(len(state)):  # of bf16 rows each relation's fp32 sums go before the next one's are rounded
+            state[r] = fold.narrowed(state[r])
+        return tuple(state), ()
 
     def backward_init(self, fold: Fold[SumOperation], saved: Saved, grads: Tensors) -> Tensors:
         return tuple(grad.contiguous() for grad in grads)
@@ -95,6 +101,6 @@ class RelationSum(Reducer[SumOperation, Tensors, Tensors]):
         return tuple(by_relation.get(r, nothing) for r in range(len(sources)))
 
 
-def _run(tables: Tensors, part: RelationBlock) -> Tensor:
+def _run(tables: Sequence[Tensor], part: RelationBlock) -> Tensor:
     """The rows of a relation's table that the block's edges end in."""
     return tables[part.relation][part.out_in_type : part.out_in_type + part.num_out]

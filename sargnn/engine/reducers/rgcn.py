@@ -31,7 +31,6 @@ from sargnn.engine.reducers.edge_weights import check_weights, weight_argument
 from sargnn.engine.rounding import widened, zero_sums
 from sargnn.kernels.base import AutogradOperation
 from sargnn.kernels.operations import SumOperation
-from sargnn.profile import LINEAR
 from sargnn.shards.plan import LayerPlan, RelationBlock, Shard
 
 
@@ -115,19 +114,19 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients]):
     ) -> None:
         (h,), weight = rows, params[0]
         if len(params) > 1:
-            with fold.profile.span(LINEAR):
+            with fold.linear():
                 for src, out, n in shard.own:
                     add_product(state.rows[out : out + n], h[src : src + n], params[1])
         for part in shard.relations:
             total, scale = state.rows[part.out], state.scales.of_block(part)
             if part.map_sources:
                 mapped = state.scratch.take("mapped", part.block.num_src, weight.shape[2], h)
-                with fold.profile.span(LINEAR):
+                with fold.linear():
                     product(h[part.src], weight[part.relation], mapped)
                 fold.operation.forward(part.block, mapped, total, scale, **_weight(part))
                 continue
             gathered = _gather_means(fold, part, h, scale, state.scratch)
-            with fold.profile.span(LINEAR):
+            with fold.linear():
                 if part.rows is None:
                     add_product(total, gathered, weight[part.relation])
                 else:
@@ -157,7 +156,7 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients]):
         (h,), weight = rows, saved.params[0]
         d_h = None if out is None else out[0].zero_()
         if state.d_loop is not None:
-            with fold.profile.span(LINEAR):
+            with fold.linear():
                 for src, first, n in shard.own:
                     grad = state.rows[first : first + n]
                     add_transposed_product(state.d_loop, h[src : src + n], grad)
@@ -168,7 +167,7 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients]):
             if part.map_sources:
                 d_mapped = state.scratch.take("mapped", part.block.num_src, weight.shape[2], h)
                 fold.operation.backward(part.block, grad, d_mapped, scale, **_weight(part))
-                with fold.profile.span(LINEAR):
+                with fold.linear():
                     add_transposed_product(state.d_weight[part.relation], h[part.src], d_mapped)
                     if d_h is not None:
                         add_product(d_h[part.src], d_mapped, w.T)
@@ -177,7 +176,7 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients]):
             if part.rows is not None:
                 chosen = state.scratch.take("mapped", part.block.num_dst, weight.shape[2], h)
                 grad = torch.index_select(grad, 0, part.rows, out=chosen)
-            with fold.profile.span(LINEAR):
+            with fold.linear():
                 add_transposed_product(state.d_weight[part.relation], gathered, grad)
                 if d_h is None:
                     continue

@@ -81,7 +81,8 @@ class Sum(Reducer[SumOperation, SumState, SumState]):
         self.check(fold.plan, fold.operation)
         z = exchanged[0]
         rows, width = fold.plan.num_out, z.shape[1]
-        if z.dtype == torch.bfloat16 and fold.operation.splits_sums and width >= SPLIT_COLUMNS:
+        splits = getattr(fold.operation, "splits_sums", False)
+        if z.dtype == torch.bfloat16 and splits and width >= SPLIT_COLUMNS:
             total = dest_local[0] if dest_local else fold.pool.zeros(rows, width, z)
             return SumState(total, self.scale(fold.plan, z), fold.pool.zeros(rows, width, z.new_empty(0, dtype=torch.int16)))
         total = widened(fold.pool, dest_local[0]) if dest_local else zero_sums(fold.pool, rows, width, z)

@@ -27,6 +27,7 @@ from sargnn.engine.aggregate import Engine
 from sargnn.engine.operators.base import RowMap
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.gat import Gat, GatV2
+from sargnn.engine.scale import scaled_rows
 from sargnn.models.gat import Gat as GatSettings
 from sargnn.models.inputs import Features, GraphShape
 from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
@@ -125,12 +126,12 @@ class GatLayer(_AttentiveLayer):
         z, el, er = engine.operators.attention_maps(plan, x.joined(), self.linear.weight, self.attn_src, self.attn_dst)
         if self.symmetric_norm:
             scale = _roots(plan.out_degrees, z).reciprocal_()
-            z, el = (z * scale).to(z.dtype), el * scale
+            z, el = scaled_rows(engine.pool, z, scale), el * scale
         (rows,) = engine.aggregate(
             plan, Gat(self.heads, self.negative_slope, *self._draws(engine), weighted=True), (z, el), (er,)
         )
         if self.symmetric_norm:
-            rows = (rows * _roots(plan.in_degrees, rows)).to(rows.dtype)
+            rows = scaled_rows(engine.pool, rows, _roots(plan.in_degrees, rows))
         return self._output(engine, plan, rows, again)
 
 

@@ -18,6 +18,7 @@ from sargnn.bf16 import wide
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.sum import Sum
+from sargnn.engine.scale import scaled_rows
 from sargnn.models.gcn import Gcn
 from sargnn.models.inputs import Features, GraphShape
 from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
@@ -75,10 +76,9 @@ def symmetric_sum(
             _scale(plan.out_degrees, plan.out_weights, rows), _scale(plan.in_degrees, plan.in_weights, rows)
         )  # fmt: skip
     of_sources, of_destinations = plan.kept[key]
-    messages = rows.mul_(of_sources) if reuse else (rows * of_sources).to(rows.dtype)
+    messages = scaled_rows(engine.pool, rows, of_sources, reuse=reuse)
     (out,) = engine.aggregate(plan, reducer or Sum(weighted=True), (messages,))
-    scaled: Tensor = out.mul_(of_destinations)
-    return scaled
+    return scaled_rows(engine.pool, out, of_destinations, reuse=True)
 
 
 def _scale(degrees: Tensor, weights: Tensor | None, like: Tensor) -> Tensor:

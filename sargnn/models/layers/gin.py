@@ -92,7 +92,10 @@ class GinLayer(GraphLayer):
         if not (self.constant_input and isinstance(self.eps, Tensor)):
             return self.gathered(engine, plan, x, lambda rows: self._with_neighbours(engine, plan, rows))
         sums = self.gathered(engine, plan, x, lambda rows: engine.aggregate(plan, self.reducer, (rows,))[0])
-        return [torch.addcmul(one, own, 1 + self.eps) for one, own in zip(sums, x.self_rows(plan), strict=True)]
+        factor, both = 1 + self.eps, zip(sums, x.self_rows(plan), strict=True)
+        if factor.dtype == sums[0].dtype:
+            return [torch.addcmul(one, own, factor) for one, own in both]
+        return [engine.operators.add(engine.operators.scale(own, factor), one) for one, own in both]
 
 
 def build(config: Gin, shape: GraphShape) -> Stack:
