@@ -19,8 +19,8 @@ from torch.nn.functional import leaky_relu
 
 from sargnn.bench.report import Row, figure
 from sargnn.bench.settings import BenchKernelsConfig
-from sargnn.comm.exchange import HaloLists, Piece
 from sargnn.comm.group import Group
+from sargnn.comm.lists import HaloLists, Piece
 from sargnn.data.schema import Schema
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.gat import Gat

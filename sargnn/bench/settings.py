@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sargnn.config import DATASETS, DatasetSettings, Precision
+from sargnn.config import DATASETS, DatasetSettings
+from sargnn.config_groups import Precision
 from sargnn.errors import ConfigError
 from sargnn.fields import AT_LEAST_ONE, NOT_NEGATIVE, build
 

@@ -23,99 +23,20 @@ Letters: N own rows, H halo rows, F features, P ranks, d prefetch depth.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass
 from types import TracebackType
-from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from sargnn.comm.group import Group
+from sargnn.comm.layout import Columns, Layout, copy_sections
+from sargnn.comm.lists import HaloLists, PartialLists, Piece, Round
+from sargnn.comm.partial_rounds import Ask, PartialRounds, Serve
 from sargnn.comm.rows import add_rows, take_rows
 from sargnn.profile import PACKING
 
 ROWS_TAG, GRADIENTS_TAG = 1, 2
-
-
-class Piece(NamedTuple):
-    """A message's worth of a peer's halo rows: which peer, and which piece of its rows."""
-
-    peer: int
-    number: int
-
-
-@dataclass(frozen=True)
-class Round:
-    """One step of the exchange: own rows ``send`` (int32, may be empty) to rank ``to``, rows of ``piece`` from its owner.
-
-    Attributes:
-        receive_rows: rows in ``piece``; 0 if the owner has no such piece.
-    """
-
-    to: int
-    send: Tensor
-    piece: Piece
-    receive_rows: int
-
-
-@dataclass(frozen=True)
-class HaloLists:
-    """Who needs which rows of whom.
-
-    Attributes:
-        send_rows: per peer, int32 own rows that it needs, ascending; empty for the own rank.
-        receive_rows: per peer, how many of its rows are needed here; 0 for the own rank.
-        message_rows: no message holds more rows; longer lists travel in pieces of equal size. The same on all ranks.
-    """
-
-    send_rows: tuple[Tensor, ...]
-    receive_rows: tuple[int, ...]
-    message_rows: int = 2**31
-
-    @property
-    def halo_rows(self) -> int:
-        """H, all peers together."""
-        return sum(self.receive_rows)
-
-    @property
-    def sent_rows(self) -> int:
-        """Rows that this rank sends in one exchange, all peers together."""
-        return sum(len(rows) for rows in self.send_rows)
-
-    def pieces(self, count: int) -> list[tuple[int, int]]:
-        """The pieces of a list of ``count`` rows: (start, end) each."""
-        number = -(-count // self.message_rows)
-        return [(count * j // number, count * (j + 1) // number) for j in range(number)]
-
-    def rounds(self, rank: int) -> list[Round]:
-        """All rounds of rank ``rank``, in order: k = 1 .. P - 1, and for each k the pieces."""
-        world = len(self.send_rows)
-        rounds = []
-        for k in range(1, world):
-            to, source = (rank + k) % world, (rank - k) % world
-            sent, received = self.pieces(len(self.send_rows[to])), self.pieces(self.receive_rows[source])
-            for j in range(max(len(sent), len(received))):
-                start, end = sent[j] if j < len(sent) else (0, 0)
-                first, last = received[j] if j < len(received) else (0, 0)
-                rounds.append(Round(to, self.send_rows[to][start:end], Piece(source, j), last - first))
-        return rounds
-
-    def buffer_bytes(
-        self, rank: int, row_bytes: int, prefetch_depth: int, *, refetch: bool = False, widened_bytes: int = 0
-    ) -> int:  # fmt: skip
-        """Bytes that exchanges hold at most on rank ``rank``.
-
-        Args:
-            row_bytes: of a row of all tensors, as it travels.
-            refetch: the backward pass fetches rows again, while gradients return (case 2).
-            widened_bytes: of what of a row is rounded on its way, when it is not.
-        """
-        rounds = self.rounds(rank)
-        slots = min(1 + prefetch_depth, len(rounds)) + (refetch and len(rounds) > 0)
-        received = max((r.receive_rows for r in rounds), default=0)
-        largest = received + max((len(r.send) for r in rounds), default=0)
-        return slots * largest * row_bytes + (1 + refetch) * received * widened_bytes
 
 
 class Exchange:
@@ -160,7 +81,7 @@ class Exchange:
         group, depth = self.group, self.prefetch_depth
         group.traffic.begun += 1
         tensors = tuple(tensors)
-        layout = _Layout.of(tensors, self.wire, exact)
+        layout = Layout.of(tensors, self.wire, exact)
         width, unit = layout.width, tensors[0].new_empty(0, dtype=layout.unit)
         rounds = lists.rounds(group.rank)
         largest_in = max((r.receive_rows for r in rounds), default=0) * width
@@ -172,12 +93,12 @@ class Exchange:
             now, slot = rounds[r], r % (1 + depth)
             numel = now.receive_rows * width
             own = keep and not layout.rounds
-            message = unit.new_empty(numel) if own else self._buffer("halo", slot, largest_in, numel, unit)
+            message = unit.new_empty(numel) if own else self.buffer("halo", slot, largest_in, numel, unit)
             incoming[r] = (message, group.receive(message, now.piece.peer, ROWS_TAG) if numel else None)
             if len(now.send) * width:
                 if slot in outgoing:
                     group.wait(*outgoing.pop(slot), "sending rows")
-                message = self._buffer("own", slot, largest_out, len(now.send) * width, unit)
+                message = self.buffer("own", slot, largest_out, len(now.send) * width, unit)
                 with self.group.profile.span(PACKING):
                     self.group.profile.work(PACKING, 2 * message.numel() * message.element_size())
                     for tensor, section in zip(tensors, layout.sections(message, len(now.send)), strict=True):
@@ -199,7 +120,7 @@ class Exchange:
             sections = layout.sections(message, now.receive_rows)
             if layout.rounds:
                 wide = layout.wide(sections, None if keep else self._room(0, layout, rounds, now.receive_rows, tensors[0]))
-                _copy(sections, wide)
+                copy_sections(sections, wide)
                 if keep:  # the message is used again
                     wide = tuple(one.clone() if one is given else one for one, given in zip(wide, sections, strict=True))
                 sections = wide
@@ -221,6 +142,12 @@ class Exchange:
         """
         return GradientRounds(self, lists, tuple(targets), beside_rows, exact)
 
+    def partials(
+        self, lists: PartialLists, asked: Columns, answered: Columns, ask: Ask, serve: Serve, like: Tensor
+    ) -> PartialRounds:  # fmt: skip
+        """Have peers compute partial results for own rows, and compute theirs; see ``PartialRounds``."""
+        return PartialRounds(self, lists, asked, answered, ask, serve, like)
+
     def all_rows(
         self, lists: HaloLists, tensors: Sequence[Tensor], outs: Sequence[Tensor], *, exact: Container[int] = ()
     ) -> None:  # fmt: skip
@@ -230,7 +157,7 @@ class Exchange:
             tensors: [N, F_t] each. outs: [H, F_t] each, written; rows by peer in rank order.
             exact: as for ``rows``.
         """
-        layout = _Layout.of(tensors, self.wire, exact)
+        layout = Layout.of(tensors, self.wire, exact)
         with self.group.profile.span(PACKING):
             to_send = [
                 tuple(
@@ -252,7 +179,7 @@ class Exchange:
             grads: [H, F_t] each, by peer in rank order. targets: [N, F_t] each.
             exact: as for ``rows``.
         """
-        layout = _Layout.of(grads, self.wire, exact)
+        layout = Layout.of(grads, self.wire, exact)
         for rows, received in zip(lists.send_rows, self._to_owners(lists, grads, layout), strict=True):
             with self.group.profile.span(PACKING):
                 for target, grad in zip(targets, received if len(rows) else (), strict=bool(len(rows))):
@@ -268,9 +195,9 @@ class Exchange:
         Returns:
             For each peer what it holds of the rows that it needs: [len(send_rows[peer]), F_t] each.
         """
-        return self._to_owners(lists, halos, _Layout.of(halos))
+        return self._to_owners(lists, halos, Layout.of(halos))
 
-    def _to_owners(self, lists: HaloLists, halos: Sequence[Tensor], layout: _Layout) -> list[tuple[Tensor, ...]]:
+    def _to_owners(self, lists: HaloLists, halos: Sequence[Tensor], layout: Layout) -> list[tuple[Tensor, ...]]:
         to_send = [
             tuple(h[start:end].to(dtype) for h, dtype in zip(halos, layout.dtypes, strict=True)) if end > start else ()
             for start, end in _runs(lists.receive_rows)
@@ -283,7 +210,7 @@ class Exchange:
         return to_fill
 
     def _one_round(
-        self, layout: _Layout, to_send: list[tuple[Tensor, ...]], to_fill: list[tuple[Tensor, ...]], tag: int, doing: str
+        self, layout: Layout, to_send: list[tuple[Tensor, ...]], to_fill: list[tuple[Tensor, ...]], tag: int, doing: str
     ) -> None:  # fmt: skip
         """``to_send`` has the dtypes in which it travels, ``to_fill`` those or wider ones."""
         group = self.group
@@ -304,14 +231,19 @@ class Exchange:
                 message = parts[0].contiguous()
                 if len(parts) > 1:
                     message = message.new_empty(len(parts[0]) * layout.width, dtype=layout.unit)
-                    _copy(parts, layout.sections(message, len(parts[0])))
+                    copy_sections(parts, layout.sections(message, len(parts[0])))
                 works.append((group.send(message, to, tag), to))
         for work, peer in works:
             group.wait(work, peer, doing)
         for message, fill in arrivals:
-            _copy(layout.sections(message, len(fill[0])), fill)
+            copy_sections(layout.sections(message, len(fill[0])), fill)
 
-    def _buffer(self, kind: str, slot: int, largest: int, numel: int, like: Tensor) -> Tensor:
+    def buffer(self, kind: str, slot: int, largest: int, numel: int, like: Tensor) -> Tensor:
+        """The first ``numel`` numbers of a buffer that is used again: one for each kind, slot and dtype (``like``).
+
+        Args:
+            largest: how many numbers it will be asked for at most in this exchange.
+        """
         key = (kind, slot, like.dtype)
         buffer = self._buffers.get(key)
         if buffer is None or buffer.numel() < largest:
@@ -319,10 +251,10 @@ class Exchange:
             buffer = self._buffers[key] = like.new_empty(largest)
         return buffer[:numel]
 
-    def _room(self, slot: int, layout: _Layout, rounds: list[Round], rows: int, like: Tensor) -> Tensor:
+    def _room(self, slot: int, layout: Layout, rounds: list[Round], rows: int, like: Tensor) -> Tensor:
         """Where rows of a piece are computed with that are rounded on their way."""
         width, largest = layout.rounded_width, max(r.receive_rows for r in rounds)
-        return self._buffer("wide", slot, largest * width, rows * width, like.new_empty(0, dtype=torch.float32))
+        return self.buffer("wide", slot, largest * width, rows * width, like.new_empty(0, dtype=torch.float32))
 
 
 class GradientRounds:
@@ -336,7 +268,7 @@ class GradientRounds:
         self, exchange: Exchange, lists: HaloLists, targets: tuple[Tensor, ...], beside_rows: bool, exact: Container[int]
     ) -> None:  # fmt: skip
         self._exchange, self._targets = exchange, targets
-        self._layout = layout = _Layout.of(targets, exchange.wire, exact)
+        self._layout = layout = Layout.of(targets, exchange.wire, exact)
         self._wide_slot = int(beside_rows)
         self._depth = 0 if beside_rows else exchange.prefetch_depth
         self._first_slot = 1 + exchange.prefetch_depth if beside_rows else 0
@@ -363,7 +295,7 @@ class GradientRounds:
         if slot in self._outgoing:
             self._exchange.group.wait(*self._outgoing.pop(slot), "sending gradients")
         rows = self._rounds[r].receive_rows
-        message = self._exchange._buffer("halo", self._first_slot + slot, self._largest_out, rows * self._width, self._unit)
+        message = self._exchange.buffer("halo", self._first_slot + slot, self._largest_out, rows * self._width, self._unit)
         written = sections = self._layout.sections(message, rows)
         if self._layout.rounds:
             room = self._exchange._room(self._wide_slot, self._layout, self._rounds, rows, self._targets[0])
@@ -376,7 +308,7 @@ class GradientRounds:
         r = self._number[piece]
         message, sections, written = self._messages.pop(r)
         if message.numel():
-            _copy(written, sections)
+            copy_sections(written, sections)
             work = self._exchange.group.send(message, piece.peer, GRADIENTS_TAG)
             self._outgoing[r % (1 + self._depth)] = (work, piece.peer)
         while self._added + self._depth <= r:
@@ -397,7 +329,7 @@ class GradientRounds:
             numel = len(now.send) * self._width
             if numel:
                 slot = self._first_slot + r % (1 + self._depth)
-                message = self._exchange._buffer("own", slot, self._largest_in, numel, self._unit)
+                message = self._exchange.buffer("own", slot, self._largest_in, numel, self._unit)
                 self._incoming[r] = (message, self._exchange.group.receive(message, now.to, GRADIENTS_TAG))
 
     def _add_next(self) -> None:
@@ -411,83 +343,6 @@ class GradientRounds:
                 for target, section in zip(self._targets, self._layout.sections(message, len(now.send)), strict=True):
                     add_rows(target, now.send, section)
         self._post_until(r + 2 + self._depth)
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """How the rows of several tensors [N, F_t] stand in one flat message: one table after the other, the widest dtype first.
-
-    Attributes:
-        widths, dtypes: of each tensor's rows as they travel. held: the dtypes that the tensors have.
-    """
-
-    widths: tuple[int, ...]
-    dtypes: tuple[torch.dtype, ...]
-    held: tuple[torch.dtype, ...]
-
-    @classmethod
-    def of(cls, tensors: Sequence[Tensor], wire: torch.dtype | None = None, exact: Container[int] = ()) -> _Layout:
-        """``wire``: what fp32 rows are rounded to on their way, but for the tensors ``exact``; None: nothing is."""
-        held = tuple(tensor.dtype for tensor in tensors)
-        rounded = (
-            dtype if wire is None or t in exact or dtype != torch.float32 else wire for t, dtype in enumerate(held)
-        )  # fmt: skip
-        return cls(tuple(tensor.shape[1] for tensor in tensors), tuple(rounded), held)
-
-    @property
-    def unit(self) -> torch.dtype:
-        """A message is counted in elements of the narrowest."""
-        return min(self.dtypes, key=lambda dtype: dtype.itemsize)
-
-    @property
-    def width(self) -> int:
-        """Of a row of all tensors, in units."""
-        return sum(width * dtype.itemsize for width, dtype in zip(self.widths, self.dtypes, strict=True)) // self.unit.itemsize
-
-    @property
-    def rounds(self) -> bool:
-        """Whether anything travels in another dtype than it is held in."""
-        return self.dtypes != self.held
-
-    @property
-    def rounded_width(self) -> int:
-        """Of a row of what does."""
-        return sum(width for width, *both in zip(self.widths, self.dtypes, self.held, strict=True) if both[0] != both[1])
-
-    def sections(self, message: Tensor, rows: int) -> tuple[Tensor, ...]:
-        """Contiguous [rows, F_t] views of a message, one for each tensor."""
-        if len(self.widths) == 1:
-            return (message.view(rows, self.widths[0]),)
-        sections, start = {}, 0
-        for t in sorted(range(len(self.widths)), key=lambda t: -self.dtypes[t].itemsize):  # each begins where its dtype may
-            numel = rows * self.widths[t] * (self.dtypes[t].itemsize // self.unit.itemsize)
-            sections[t] = message[start : start + numel].view(self.dtypes[t]).view(rows, self.widths[t])
-            start += numel
-        return tuple(sections[t] for t in range(len(self.widths)))
-
-    def wide(self, sections: Sequence[Tensor], room: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Where what the sections of a message hold is computed with: in the dtypes that the tensors have. Nothing is copied.
-
-        Args:
-            room: at least rows x ``rounded_width`` numbers; memory of their own if not given.
-        """
-        out, start = [], 0
-        for section, dtype in zip(sections, self.held, strict=True):
-            if section.dtype == dtype:
-                out.append(section)
-            elif room is None:
-                out.append(torch.empty(section.shape, dtype=dtype, device=section.device))
-            else:
-                out.append(room[start : start + section.numel()].view(section.shape))
-                start += section.numel()
-        return tuple(out)
-
-
-def _copy(sources: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
-    """What is the same tensor on both sides stays."""
-    for source, target in zip(sources, targets, strict=True):
-        if source is not target:
-            target.copy_(source)
 
 
 def _runs(counts: Sequence[int]) -> list[tuple[int, int]]:

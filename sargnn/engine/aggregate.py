@@ -18,6 +18,7 @@ from sargnn.engine.operators.fused import FusedOperators
 from sargnn.engine.operators.stock import StockOperators
 from sargnn.engine.pool import Pool
 from sargnn.engine.reducers.base import Fold, Reducer, Tensors
+from sargnn.engine.reducers.partial import WithPartials
 from sargnn.engine.workspace import Workspace
 from sargnn.kernels.base import Kernel
 from sargnn.kernels.dispatch import choose_kernel, make_operation
@@ -113,6 +114,11 @@ class Engine:
             )  # fmt: skip
         return self._operations[name]
 
+    def serves_partials(self, reducer: Reducer) -> bool:
+        """Whether its mode, the reducer and the kernel can have edges aggregated where their sources are."""
+        known = self.mode.takes_partials and isinstance(reducer, WithPartials)
+        return known and getattr(self.operation(reducer.operation), "lists_sources", False)
+
     def aggregate(
         self, plan: LayerPlan, reducer: Reducer, exchanged: Tensors, dest_local: Tensors = (), params: Tensors = ()
     ) -> Tensors:
@@ -134,6 +140,7 @@ class Engine:
                 plan, self.operation(reducer.operation), self.pool, self.profile, exchanged[0].dtype, self.half_products
             ),  # fmt: skip
             exchange=self.exchange,
+            widths=tuple(t.shape[1] for t in exchanged),
             exchanged_needs_grad=any(t.requires_grad and t.shape[1] for t in exchanged),
             training=torch.is_grad_enabled() and any(t.requires_grad for t in (*exchanged, *dest_local, *params)),
         )

@@ -1,6 +1,6 @@
 """A bipartite block of edges in both orders, as kernels read it.
 
-Letters: S source rows, M destination rows, A destination rows with an edge in this block, E edges.
+Letters: S source rows, M destination rows, A destination rows and B source rows with an edge in this block, E edges.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ class EdgeBlock:
     """The edges from S source rows to M destination rows.
 
     Only the A destination rows that have an edge here are listed, so a block costs nothing for the others. Source rows
-    are listed in full: a halo holds no row without an edge, and an own part has them all.
+    are listed in full: a halo holds no row without an edge, and an own part has them all. Where the source rows are the own
+    ones and the destinations a peer's, few of them have one: ``lists_sources`` lists the B that do, and what goes back through
+    the block can only be added to what there is.
 
     Attributes:
         num_src: S. num_dst: M.
         dst_rows: int32 [A], ascending; None if every destination row is listed (A = M).
         indptr: int32 [A + 1] and src: int32 [E]: the sources of each listed destination row.
-        t_indptr: int32 [S + 1] and t_dst: int32 [E]: the destination rows (not list positions) of each source row.
+        src_rows: int32 [B], ascending; None if every source row is listed (B = S).
+        t_indptr: int32 [B + 1] and t_dst: int32 [E]: the destination rows (not list positions) of each listed source row.
         t_edge: int32 [E]: the position of each edge of ``t_dst`` in the order of ``src``; made the first time it is asked for.
         weight: [E], the graph's edge weights in the order of ``src``, of the rows' dtype; None: it has none.
         t_weight: [E], the same in the order of ``t_dst``; made the first time it is asked for.
@@ -42,6 +45,8 @@ class EdgeBlock:
         src_ids: Tensor | None = None,
         dst_ids: Tensor | None = None,
         weight: Tensor | None = None,
+        *,
+        lists_sources: bool = False,
     ) -> None:
         """Build from edges sorted by destination.
 
@@ -50,6 +55,7 @@ class EdgeBlock:
             src_id_rank: int32 [S]; the rows' own order if not given.
             src_ids: int64 [S] and dst_ids: int64 [M]; the rows' own numbers if not given.
             weight: [E], in the order of ``src``.
+            lists_sources: list only source rows that have an edge.
         """
         self.src_id_rank = torch.arange(num_src, dtype=torch.int32, device=src.device) if src_id_rank is None else src_id_rank
         self.src_ids = torch.arange(num_src, device=src.device) if src_ids is None else src_ids
@@ -64,8 +70,31 @@ class EdgeBlock:
         self.indptr = _offsets(counts)
         order = torch.sort(src, stable=True).indices
         self.t_dst = dst[order]
-        self.t_indptr = _offsets(torch.bincount(src, minlength=num_src))
+        self.src_rows: Tensor | None = None
+        if lists_sources:
+            self.src_rows, counts = torch.unique_consecutive(src[order], return_counts=True)
+            self.t_indptr = _offsets(counts)
+        else:
+            self.t_indptr = _offsets(torch.bincount(src, minlength=num_src))
         self.cache: dict[str, Any] = {}
+
+    @classmethod
+    def one_each(cls, rows: Tensor, num_dst: int) -> EdgeBlock:
+        """An edge from row a to destination row ``rows[a]``, for every a. It knows no original ids.
+
+        Args:
+            rows: int32 [A], ascending.
+        """
+        block = cls.__new__(cls)
+        own = torch.arange(len(rows) + 1, dtype=torch.int32, device=rows.device)
+        block.num_src, block.num_dst = len(rows), num_dst
+        block.src = block.src_id_rank = own[:-1]
+        block.indptr = block.t_indptr = own
+        block.dst_rows = block.t_dst = rows
+        block.src_rows = block.weight = None
+        block.src_ids = block.dst_ids = torch.empty(0, dtype=torch.int64, device=rows.device)
+        block.cache = {}
+        return block
 
     @cached_property
     def t_edge(self) -> Tensor:
@@ -115,7 +144,10 @@ def keep_edges(block: EdgeBlock, kept: Tensor) -> EdgeBlock:
     some.dst_rows = None if bool(listed.all()) and block.dst_rows is None else rows[listed]
     some.indptr = _offsets(counts[listed])
     by_source = kept[block.t_edge]
-    some.t_dst, some.t_indptr = block.t_dst[by_source], _offsets(_counts_between(block.t_indptr, by_source))
+    counts = _counts_between(block.t_indptr, by_source)
+    if block.src_rows is not None:
+        some.src_rows, counts = block.src_rows[counts > 0], counts[counts > 0]
+    some.t_dst, some.t_indptr = block.t_dst[by_source], _offsets(counts)
     return some
 
 

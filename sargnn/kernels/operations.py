@@ -98,11 +98,11 @@ class MaxOperation(Operation):
         """
 
     @abstractmethod
-    def backward(self, block: EdgeBlock, grad: Tensor, winner: Tensor, out: Tensor) -> None:
+    def backward(self, block: EdgeBlock, grad: Tensor, winner: Tensor, out: Tensor, *, add: bool = False) -> None:
         """``out[j] = sum of grad[i] over the destinations i that row j won``, once each.
 
         Args:
-            grad: [M, F]. winner: int32 [M, F]. out: [S, F], overwritten.
+            grad: [M, F]. winner: int32 [M, F]. out: [S, F], overwritten. add: add to ``out`` instead.
         """
 
 
@@ -153,13 +153,14 @@ class GatOperation(AttentionOperation):
     @abstractmethod
     def backward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, records: Tensor, grad: Tensor,
-        d_z: Tensor | None, d_el: Tensor | None, d_er: Tensor, *, weight: Tensor | None = None,
+        d_z: Tensor | None, d_el: Tensor | None, d_er: Tensor, *, weight: Tensor | None = None, add: bool = False,
     ) -> None:  # fmt: skip
         """Gradients through the block's edges; weights are computed, and dropped, again.
 
         Args:
             records: [M, 4 K], from ``destination_records``. grad: [M, K D].
             d_z: [S, K D] and d_el: [S, K], overwritten; None if not wanted. d_er: [M, K], added to.
+            add: add to ``d_z`` and ``d_el`` instead.
         """
 
 
@@ -186,10 +187,11 @@ class GatV2Operation(AttentionOperation):
     @abstractmethod
     def backward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, records: Tensor, grad: Tensor,
-        d_z: Tensor | None, d_x: Tensor, d_att: Tensor, *, weight: Tensor | None = None,
+        d_z: Tensor | None, d_x: Tensor, d_att: Tensor, *, weight: Tensor | None = None, add: bool = False,
     ) -> None:  # fmt: skip
         """As ``GatOperation.backward``.
 
         Args:
             d_z: [S, K D], overwritten; None if not wanted. d_x: [M, K D] and d_att: [K D], added to.
+            add: add to ``d_z`` instead.
         """

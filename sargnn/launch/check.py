@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from sargnn.config import CommConfig, RunConfig, Task
+from sargnn.config import RunConfig, Task
+from sargnn.config_groups import CommConfig
 from sargnn.errors import ConfigError, nearest
 from sargnn.tracking.progress import say
 

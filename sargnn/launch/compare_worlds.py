@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sargnn.config import CheckpointConfig, PartitionerConfig, RunConfig, SmoothConfig, save
+from sargnn.config import PartitionerConfig, RunConfig, save
+from sargnn.config_groups import CheckpointConfig, SmoothConfig
 from sargnn.errors import ConfigError, WorkerError
 from sargnn.launch.check import check_graph, check_network, check_strategies
 from sargnn.launch.compile import warm_up

@@ -25,6 +25,7 @@ def warm_up() -> None:
         edge_dropout,
         edge_loops,
         layer_norm_loops,
+        merge_loops,
         mixed_rows,
         nodewise_loops,
         tile_products,
@@ -42,6 +43,7 @@ def warm_up() -> None:
         edge_dropout,
         edge_loops,
         destination_records,
+        merge_loops,
         mixed_rows,
         tile_products,
     ]

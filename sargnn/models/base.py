@@ -19,6 +19,7 @@ from sargnn.messages.places import Places
 from sargnn.messages.stock_calls import Observe
 from sargnn.models.inputs import GraphShape, Inputs
 from sargnn.rng import Purpose
+from sargnn.shards.cover import Costs
 from sargnn.shards.plan import LayerPlan
 
 
@@ -89,6 +90,10 @@ class Model(nn.Module, ABC):
     @abstractmethod
     def kernels(self, engine: Engine) -> set[str]:
         """The names of the kernels that its aggregations run on."""
+
+    def partial_costs(self, engine: Engine) -> list[Costs | None]:
+        """Per layer what rows and partial results cost in the engine's mode; None where the destinations' owners aggregate all."""
+        return [None] * len(self.uses_edges)
 
     def try_out(self, config: RunConfig, shape: GraphShape) -> None:  # noqa: B027 - what is written here is tested here
         """Find out whether it works on such a graph, and how many layers it has, before anything long. Needs no worker.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from sargnn.config import Adjacency, ModelSettings, RunConfig
+from sargnn.config import ModelSettings, RunConfig
+from sargnn.config_groups import Adjacency
 from sargnn.errors import ConfigError
 from sargnn.fields import FRACTION, NOT_NEGATIVE
 

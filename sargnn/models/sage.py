@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from sargnn.config import ONE_GRAPH
 from sargnn.errors import ConfigError
 from sargnn.fields import one_of
 from sargnn.models.settings import StackSettings
@@ -18,15 +19,13 @@ if TYPE_CHECKING:
 _OPERATIONS = {"mean": "sum", "max": "max", "sum": "sum", "pool": "max", "lstm": "sum"}
 WEIGHTED_AGGREGATORS = ("mean", "sum")
 """Aggregators that use edge weights."""
-WHOLE_MODES = ("one_shot", "domain_parallel")
-"""Modes that hold all rows of a node's neighbours."""
 
 
 def lstm_refusal(mode: str) -> ConfigError:
     """Why a mode cannot run it on several workers."""
     return ConfigError(
         "An LSTM needs all neighbours of a node at one time, and this mode has those of one worker after the other.",
-        given=f"model.aggregator=lstm, mode={mode}", allowed=", ".join(f"mode={name}" for name in WHOLE_MODES) + ", world=1",
+        given=f"model.aggregator=lstm, mode={mode}", allowed=", ".join(f"mode={name}" for name in ONE_GRAPH) + ", world=1",
         hint="model.aggregator=pool works in every mode",
     )  # fmt: skip
 
@@ -70,7 +69,7 @@ class Sage(StackSettings):
         return super().draws_by_id or self.aggregator == "lstm"
 
     def check(self, run: RunConfig) -> None:
-        if self.aggregator == "lstm" and run.world > 1 and run.mode.target is None and run.mode.name not in WHOLE_MODES:
+        if self.aggregator == "lstm" and run.world > 1 and run.mode.target is None and run.mode.name not in ONE_GRAPH:
             raise lstm_refusal(run.mode.name)
 
     def build(self, shape: GraphShape) -> Stack:

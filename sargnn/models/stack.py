@@ -27,6 +27,7 @@ from sargnn.models.base import LayerInput, Model
 from sargnn.models.inputs import GraphShape, Inputs
 from sargnn.models.settings import StackSettings
 from sargnn.rng import Purpose
+from sargnn.shards.cover import Costs
 from sargnn.shards.plan import LayerPlan
 
 NORMS: dict[str, type[RowNorm]] = {"batch": DistributedBatchNorm, "layer": LayerNorm}
@@ -110,6 +111,14 @@ class GraphLayer(nn.Module, ABC):
         """How messages are folded on a plan that the layer was prepared for."""
         return self.reducer
 
+    def partial_costs(self, engine: Engine) -> Costs | None:
+        """What its rows and its partial results cost in the engine's mode; None where it has no partial results."""
+        if not self.uses_edges or not engine.serves_partials(self.reducer):
+            return None
+        return engine.mode.costs(
+            self.reducer, self.exchanged_widths, engine.dtype, engine.exchange.wire, exchanged_needs_grad=self.exchanged_needs_grad
+        )  # fmt: skip
+
     def prepare(self, engine: Engine, plan: LayerPlan) -> None:  # noqa: B027 - most layers decide nothing
         """Decide what depends on the plan, before it is first used; all workers must call it together."""
 
@@ -178,6 +187,9 @@ class Stack(Model):
 
     def kernels(self, engine: Engine) -> set[str]:
         return {engine.kernel(layer.reducer.operation).name for layer in self.graph_layers if layer.uses_edges}
+
+    def partial_costs(self, engine: Engine) -> list[Costs | None]:
+        return [layer.partial_costs(engine) for layer in self.graph_layers]
 
     def decay_groups(self) -> dict[str, list[nn.Parameter]]:
         """``first``: the first layer; ``norms``; and the groups that layers name."""

@@ -5,14 +5,18 @@ Letters: N own rows, L layers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
 from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
 from sargnn.partition.cut import Part, one_type
-from sargnn.shards.load import Layout, load_plan, with_self_loops
-from sargnn.shards.mfg import MessageFlow, message_flow
+from sargnn.shards.cover import Share
+from sargnn.shards.load import Layout, with_self_loops
+from sargnn.shards.mfg import MessageFlow, message_flow, only_into
+from sargnn.shards.partials import load_shared_plan
 from sargnn.shards.plan import LayerPlan
 from sargnn.shards.relations import RelationSplitter
 
@@ -36,14 +40,16 @@ class WorkerGraph:
             hold at most three quarters as many.
         by_relation: give the plans of a typed graph ``relations``, one plan each, in place of shards with all of them.
         labelled: the node type that has labels, where it is known already; else all workers find it together.
+        shares: per layer, how cut edges are shared out (``shards.cover``); layers behind the last one, and where ``by_relation``
+            holds all, leave them with their destinations. sums: the same for ``neighbourhood``.
     """
 
     def __init__(
         self, part: Part, exchange: Exchange, layout: Layout, *, add_self_loops: bool, device: torch.device,
         message_rows: int | None = None, by_relation: bool = False, labelled: int | None = None,
-        dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype = torch.float32, shares: Sequence[Share | None] = (), sums: Share | None = None,
     ) -> None:  # fmt: skip
-        self._dtype = dtype
+        self._dtype, self._shares, self._sums = dtype, tuple(shares), sums
         self.part, self.exchange, self.layout, self.device = part, exchange, layout, device
         self._add_self_loops = add_self_loops
         group = exchange.group
@@ -58,7 +64,8 @@ class WorkerGraph:
             self._splitter = RelationSplitter(
                 part, exchange, layout, device=device, message_rows=message_rows, dtype=dtype
             )  # fmt: skip
-        self._whole: LayerPlan | None = None
+        self._split: LayerPlan | None = None
+        self._plans: dict[Share | None, LayerPlan] = {}
         self._flows: dict[int, MessageFlow] = {}
 
     @property
@@ -74,23 +81,43 @@ class WorkerGraph:
 
     def whole(self, num_layers: int) -> MessageFlow:
         """Every layer computes all rows, the last one those of the labelled type, or all where relations are kept apart."""
-        if self._whole is None and self._splitter is not None:
-            self._whole = self._splitter.split(lambda: (self.part, self.part.row_bounds))
-        if self._whole is None:
-            self._whole = load_plan(
-                self.part, self.rank, self.layout, device=self.device, add_self_loops=self._add_self_loops,
-                message_rows=self._message_rows, dtype=self._dtype,
-            )  # fmt: skip
         if num_layers not in self._flows:
-            plan = self._whole
-            if len(self.part.schema.node_types) == 1:
-                flow = MessageFlow((plan,) * num_layers)
-            else:
+            plans = [self._whole_plan(share) for share in self._shares_of(num_layers)]
+            rows = None
+            if len(self.part.schema.node_types) > 1:
                 rows = torch.arange(self.labelled_rows.start, self.labelled_rows.stop, device=self.device)
-                last = plan if self._splitter is not None else plan.only(self.labelled)
-                flow = MessageFlow((*[plan] * (num_layers - 1), last), None, rows)
-            self._flows[num_layers] = flow
+                plans[-1] = self._last_plan(plans[-1], self._shares_of(num_layers)[-1])
+            self._flows[num_layers] = MessageFlow(tuple(plans), None, rows)
         return self._flows[num_layers]
+
+    def _shares_of(self, num_layers: int) -> list[Share | None]:
+        return [*self._shares, *[None] * num_layers][:num_layers]
+
+    def _whole_plan(self, share: Share | None) -> LayerPlan:
+        """The plan that computes all rows."""
+        if self._splitter is not None:
+            if self._split is None:
+                self._split = self._splitter.split(lambda: (self.part, self.part.row_bounds))
+            return self._split
+        if share not in self._plans:
+            part = with_self_loops(self.part, self.rank) if self._add_self_loops else self.part
+            self._plans[share] = self._load(part, share)
+        return self._plans[share]
+
+    def _last_plan(self, plan: LayerPlan, share: Share | None) -> LayerPlan:
+        """Of a typed graph: the plan of the last layer, which computes the labelled rows, where ``plan`` computes all."""
+        if self._splitter is not None:
+            return plan
+        if share is None or self.exchange.group.world == 1:
+            return plan.only(self.labelled)
+        part, bounds = only_into(self.part, self.rank, self.exchange, self.labelled_rows)
+        return self._load(part, share, bounds)
+
+    def _load(self, part: Part, share: Share | None, out_bounds: tuple[int, ...] | None = None) -> LayerPlan:
+        return load_shared_plan(
+            part, self.rank, self.layout, self.exchange.group, share, device=self.device, message_rows=self._message_rows,
+            out_bounds=out_bounds, dtype=self._dtype,
+        )  # fmt: skip
 
     def flow(self, wanted: np.ndarray, uses_edges: list[bool]) -> MessageFlow:
         """Only what reaches the rows that are wanted; ``whole`` where these are all rows of the labelled type.
@@ -105,16 +132,11 @@ class WorkerGraph:
         return message_flow(
             part, self.rank, self.layout, self.exchange, wanted, uses_edges, device=self.device,
             message_rows=self._message_rows, splitter=self._splitter, dtype=self._dtype,
+            shares=self._shares_of(len(uses_edges)),
         )  # fmt: skip
 
     def neighbourhood(self) -> LayerPlan:
         """The labelled nodes with the edges between them, as the data has them."""
         if not self.part.schema.typed:
-            if not self._add_self_loops:
-                return self.whole(1).plans[0]
-            part = self.part
-        else:
-            part = one_type(self.part, self.rank, self.labelled)
-        return load_plan(
-            part, self.rank, self.layout, device=self.device, message_rows=self._message_rows, dtype=self._dtype
-        )  # fmt: skip
+            return self._load(self.part, self._sums) if self._add_self_loops else self._whole_plan(self._sums)
+        return self._load(one_type(self.part, self.rank, self.labelled), self._sums)

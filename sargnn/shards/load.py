@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sargnn.comm.exchange import HaloLists, Piece
+from sargnn.comm.lists import HaloLists, Piece
 from sargnn.errors import StoreError
 from sargnn.kernels.block import EdgeBlock
 from sargnn.partition.cut import Part
@@ -44,7 +44,7 @@ class OutputRows:
 def load_plan(
     part: Part, rank: int, layout: Layout | None, *, device: torch.device, add_self_loops: bool = False,
     message_rows: int = 2**31, out_bounds: tuple[int, ...] | None = None, outputs: OutputRows | None = None,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype = torch.float32, id_ranks: np.ndarray | None = None,
 ) -> LayerPlan:  # fmt: skip
     """The plan of a layer on a part: the one that all layers share when every row is computed.
 
@@ -58,13 +58,14 @@ def load_plan(
             them so. All own rows if not given.
         outputs: other output rows, which the edges number, of a part that is homogeneous; instead of ``out_bounds``.
         dtype: of edge weights: that of the rows.
+        id_ranks: int32 [N + H], the rank of each row's original id among all that the worker sees; among the part's if not given.
 
     Raises:
         StoreError: a part with 2**31 or more edges: local indices are 32 bits wide.
     """
     if add_self_loops:
         part = with_self_loops(part, rank)
-    return _Loader(part, rank, device, message_rows, out_bounds or part.row_bounds, outputs, dtype).plan(layout)
+    return _Loader(part, rank, device, message_rows, out_bounds or part.row_bounds, outputs, dtype, id_ranks).plan(layout)
 
 
 def halo_lists(part: Part, device: torch.device, message_rows: int = 2**31) -> HaloLists:
@@ -134,7 +135,7 @@ def with_self_loops(part: Part, rank: int) -> Part:
 class _Loader:
     def __init__(
         self, part: Part, rank: int, device: torch.device, message_rows: int, out_bounds: tuple[int, ...],
-        outputs: OutputRows | None, dtype: torch.dtype,
+        outputs: OutputRows | None, dtype: torch.dtype, id_ranks: np.ndarray | None,
     ) -> None:  # fmt: skip
         self.dtype = dtype
         self.part, self.rank, self.device, self.message_rows, self.out_bounds = part, rank, device, message_rows, out_bounds
@@ -151,7 +152,8 @@ class _Loader:
             tuple(int(part.halo_offsets[q]) + bound for bound in self.schema.bounds(halos[q])) for q in range(self.world)
         ]
         ids = np.concatenate([part.node_ids, part.halo_ids])
-        self.ids, self.id_ranks = _tensor(ids, device), _tensor(_id_ranks(ids), device)
+        self.ids = _tensor(ids, device)
+        self.id_ranks = _tensor(id_ranks_of(part) if id_ranks is None else id_ranks, device)
         self.node_ids = self.ids[: self.num_rows]
         self.outputs = outputs
         if outputs is not None:
@@ -359,8 +361,9 @@ class _BySource:
         return self._src[inside], self._dst[inside], None if self._weight is None else self._weight[inside]
 
 
-def _id_ranks(ids: np.ndarray) -> np.ndarray:
-    """int32, the rank of each id among all in ascending order."""
+def id_ranks_of(part: Part) -> np.ndarray:
+    """int32 [N + H], the rank of each own and halo row's original id among all of these."""
+    ids = np.concatenate([part.node_ids, part.halo_ids])
     ranks = np.empty(len(ids), np.int32)
     ranks[np.argsort(ids)] = np.arange(len(ids), dtype=np.int32)
     return ranks

@@ -22,9 +22,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sargnn.comm.exchange import Exchange, HaloLists
+from sargnn.comm.exchange import Exchange
+from sargnn.comm.lists import HaloLists
 from sargnn.partition.cut import Part
-from sargnn.shards.load import Layout, halo_lists, load_plan
+from sargnn.shards.cover import Share
+from sargnn.shards.load import Layout, halo_lists
+from sargnn.shards.partials import load_shared_plan
 from sargnn.shards.plan import LayerPlan
 from sargnn.shards.relations import RelationSplitter
 
@@ -69,6 +72,7 @@ class _Marks:
 def message_flow(
     part: Part, rank: int, layout: Layout, exchange: Exchange, wanted: np.ndarray, uses_edges: Sequence[bool], *,
     device: torch.device, message_rows: int, splitter: RelationSplitter | None = None, dtype: torch.dtype = torch.float32,
+    shares: Sequence[Share | None] | None = None,
 ) -> MessageFlow:  # fmt: skip
     """Build the message-flow graph of some rows; all workers must call it.
 
@@ -78,6 +82,7 @@ def message_flow(
         uses_edges: per layer, whether it aggregates; one that does not reads its output rows only.
         layout, device, message_rows, dtype: as ``load_plan``.
         splitter: gives every layer a plan of each relation; None: does not.
+        shares: per layer, how its cut edges are shared out; None: the destinations' owners aggregate all.
     """
     lists = halo_lists(part, torch.device("cpu"))
     num_layers = len(uses_edges)
@@ -102,10 +107,25 @@ def message_flow(
             continue
         restricted, bounds = _restricted(part, rank, inputs, outputs, mark)
         plans.append(
-            load_plan(restricted, rank, layout, device=device, message_rows=message_rows, out_bounds=bounds, dtype=dtype)
+            load_shared_plan(
+                restricted, rank, layout, exchange.group, None if shares is None else shares[layer - 1], device=device,
+                message_rows=message_rows, out_bounds=bounds, dtype=dtype,
+            )
         )  # fmt: skip
     ends = (torch.from_numpy(order[depth[order] >= least]).to(device) for least in (0, num_layers))
     return MessageFlow(tuple(plans), *ends)
+
+
+def only_into(part: Part, rank: int, exchange: Exchange, rows: slice) -> tuple[Part, tuple[int, ...]]:
+    """The part of a layer that computes some own rows from all, and the bounds of its output rows; all workers must call it.
+
+    Args:
+        rows: all own rows of one type.
+    """
+    everything = np.arange(len(part.node_ids))
+    wanted = (everything >= rows.start) & (everything < rows.stop)
+    mark = _marks(part, rank, exchange, halo_lists(part, torch.device("cpu")), wanted, True)
+    return _restricted(part, rank, everything, everything[rows], mark)
 
 
 def _marks(

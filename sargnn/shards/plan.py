@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sargnn.comm.exchange import HaloLists, Piece
+from sargnn.comm.lists import HaloLists, PartialLists, Piece
 from sargnn.data.schema import Schema
 from sargnn.kernels.block import EdgeBlock
 from sargnn.shards.merged import MergedRows
@@ -84,6 +84,28 @@ class Shard:
 
 
 @dataclass(frozen=True)
+class Partials:
+    """Edges between this worker's rows and a peer's that are aggregated where their sources are (``shards.partials``).
+
+    Attributes:
+        lists: which partial results travel.
+        shards: for each piece of a peer's output rows, the edges into it from the own rows.
+        scales: of typed graphs, likewise, for each of the shard's blocks what the means of its destination rows are multiplied by.
+        blocks: for each piece of own output rows, an edge to each from the partial result that comes for it.
+        num_edges: edges into the own output rows that peers aggregate.
+        peer_ranks: per peer int32 ascending, ``EdgeBlock.src_id_rank`` here of its rows that edges into the own rows start from;
+            a partial result names a winner by its place in this list. None where no reducer needs it.
+    """
+
+    lists: PartialLists
+    shards: dict[Piece, Shard]
+    scales: dict[Piece, tuple[Tensor, ...]]
+    blocks: dict[Piece, EdgeBlock]
+    num_edges: int
+    peer_ranks: tuple[Tensor, ...] | None
+
+
+@dataclass(frozen=True)
 class LayerPlan:
     """One layer's view of the graph on one worker. Passed with every call, so that layers may differ.
 
@@ -114,6 +136,7 @@ class LayerPlan:
             the rows that it reads. ``shards`` and ``merged`` are None then. See ``shards/relations.py``.
         edge_types: int64 [E], the relation of each edge, of a plan that joins all relations; else None.
         join: makes what ``joined`` gives.
+        partials: cut edges that are aggregated where their sources are; they are in no shard of this plan. None: there are none.
     """
 
     rank: int
@@ -137,6 +160,7 @@ class LayerPlan:
     in_weights: Tensor | None = None
     out_weights: Tensor | None = None
     relation_weights: tuple[Tensor, ...] | None = None
+    partials: Partials | None = None
 
     @property
     def weighted(self) -> bool:
@@ -178,7 +202,8 @@ class LayerPlan:
         """Edges into this worker's output rows."""
         if self.relations is not None:
             return sum(plan.num_edges for plan in self.relations)
-        return sum(part.block.num_edges for shard in self._all_shards().values() for part in shard.relations)
+        elsewhere = 0 if self.partials is None else self.partials.num_edges
+        return elsewhere + sum(part.block.num_edges for shard in self._all_shards().values() for part in shard.relations)
 
     def _all_shards(self) -> dict[Piece, Shard]:
         """The shards in their order; the merged one as piece 0 of peer -1."""
@@ -255,7 +280,7 @@ class LayerPlan:
 
     def only(self, node_type: int) -> LayerPlan:
         """The plan that computes the rows of one type only. Shares all edges with this one, and exchanges the same rows."""
-        assert self.out_bounds == self.row_bounds and self.relations is None
+        assert self.out_bounds == self.row_bounds and self.relations is None and self.partials is None
         first, last = self.row_bounds[node_type], self.row_bounds[node_type + 1]
         bounds = tuple(0 if t <= node_type else last - first for t in range(len(self.row_bounds)))
         into = [r for r, relation in enumerate(self.schema.relations) if relation.destination == node_type]

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from sargnn.comm.exchange import Exchange, HaloLists
+from sargnn.comm.exchange import Exchange
+from sargnn.comm.lists import HaloLists
 from sargnn.data.schema import Schema
 from sargnn.partition.cut import Part
 from sargnn.shards.load import Layout, OutputRows, edge_positions, halo_lists, load_plan

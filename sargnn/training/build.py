@@ -11,11 +11,13 @@ from sargnn.comm.group import Group
 from sargnn.config import RunConfig
 from sargnn.data.labels import task_of
 from sargnn.engine.aggregate import Engine
+from sargnn.engine.reducers.sum import Sum
 from sargnn.errors import ConfigError
 from sargnn.models.base import Model
 from sargnn.models.inputs import GraphShape
 from sargnn.partition.cut import Part, without_weights
 from sargnn.rng import MAX_ID
+from sargnn.shards.cover import Share, shares_of
 from sargnn.shards.graph import WorkerGraph, find_labelled
 from sargnn.training.edge_weights import uses_edge_weights
 from sargnn.training.loop import Trainer
@@ -51,11 +53,18 @@ def make_trainer(config: RunConfig, part: Part, num_classes: int, group: Group) 
     graph = WorkerGraph(
         part, engine.exchange, engine.mode.layout, add_self_loops=config.add_self_loops, device=device,
         message_rows=config.comm.message_rows, by_relation=model.by_relation, labelled=shape.labelled,
-        dtype=wide(dtype),
+        dtype=wide(dtype), shares=shares_of(config.comm.aggregate or "least", model.partial_costs(engine)),
+        sums=_share_of_sums(config, engine),
     )  # fmt: skip
     model = model.to(device, wide(dtype))
     rows = model.inputs.load(part, config.seed, device, dtype)
     return Trainer(config, model, engine, graph, rows, num_classes)
+
+
+def _share_of_sums(config: RunConfig, engine: Engine) -> Share | None:
+    """How plain sums of rows without gradients share cut edges out."""
+    costs = engine.mode.costs(Sum(), (1,), engine.dtype, exchanged_needs_grad=False) if engine.serves_partials(Sum()) else None
+    return shares_of(config.comm.aggregate or "least", [costs])[0]
 
 
 def number_formats(config: RunConfig) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from sargnn.comm.exchange import Exchange, HaloLists
+from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
+from sargnn.comm.lists import HaloLists
 from tests.parity.covering import spread
 from tests.pool import pool
 

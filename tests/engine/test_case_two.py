@@ -48,7 +48,7 @@ def run(group: Group, mode: str, partitioner: str, depth: int, constant: bool, m
     (out,) = engine.aggregate(plan, Toy(), tuple(leaves[:2]), (leaves[2],), (leaves[3],))
     out.backward(grad[own])
     sent = group.traffic.sent_bytes
-    predicted = engine.mode.wire_bytes(plan, Toy(), (WIDTH + 1) * 8, exchanged_needs_grad=not constant)
+    predicted = engine.mode.wire_bytes(plan, Toy(), (WIDTH, 1), torch.float64, exchanged_needs_grad=not constant)
     planned = plan.lists.buffer_bytes(plan.rank, (WIDTH + 1) * 8, depth, refetch=engine.mode.fetches(Toy()) > 1)
     assert leaves[3].grad is not None
     group.sum_(leaves[3].grad)

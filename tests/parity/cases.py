@@ -11,31 +11,21 @@ import numpy as np
 import torch
 
 from sargnn.comm.group import Group
-from sargnn.config import (
-    CheckpointConfig,
-    CommConfig,
-    EngineConfig,
-    KernelConfig,
-    LabelsConfig,
-    ModeConfig,
-    ModelSettings,
-    OptimConfig,
-    PartitionerConfig,
-    RunConfig,
-    TrackingConfig,
-)
+from sargnn.config import ONE_GRAPH, KernelConfig, ModeConfig, ModelSettings, PartitionerConfig, RunConfig
+from sargnn.config_groups import CheckpointConfig, CommConfig, EngineConfig, LabelsConfig, OptimConfig, TrackingConfig
 from sargnn.data.dataset import Dataset
 from sargnn.data.settings import SyntheticConfig
 from sargnn.engine.modes import MODES
 from sargnn.engine.reducers import REDUCERS
 from sargnn.engine.reducers.base import Reducer
+from sargnn.engine.reducers.partial import WithPartials
 from sargnn.kernels import KERNELS
 from sargnn.models import MODELS
-from sargnn.models.sage import WHOLE_MODES
 from sargnn.models.stack import GraphLayer
 from sargnn.partition import PARTITIONERS
 from sargnn.partition.cut import parts_of
 from sargnn.resolve import is_target, resolve
+from sargnn.shards.plan import LayerPlan
 from sargnn.training.build import make_trainer
 from sargnn.training.loop import Trainer
 from tests.graphs import assign, nasty_graph, typed_graph
@@ -132,7 +122,7 @@ REDUCER_CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "relation_sum": ("rgcn", {"order": "aggregate_first"}),
 }
 """A model whose layers fold with this reducer, and the settings that choose it."""
-WHOLE = {"lstm": WHOLE_MODES}
+WHOLE = {"lstm": ONE_GRAPH}
 """Reducers that only some modes run on several workers."""
 MODE_CASES: dict[str, ModeCase] = {
     "sar": ModeCase(fetches_again=True),
@@ -221,6 +211,7 @@ def run_config(
     precision: str = "fp64", epochs: int = 30, seed: int = 3, prefetch_depth: int = 1,
     cache_static: str | bool = "auto",
     message_rows: int | None = None, labels: LabelsConfig | None = None, mfg: bool = False, wire: str = "exact",
+    aggregate: str | None = None,
 ) -> RunConfig:  # fmt: skip
     """A configuration for cases that need no files. Modes, kernels and partitioners are names, or targets ``FILE.py:NAME``."""
     return RunConfig(
@@ -236,6 +227,7 @@ def run_config(
             timeout_s=60.0,
             message_rows=message_rows,
             wire=wire,  # type: ignore[arg-type]
+            aggregate=aggregate,  # type: ignore[arg-type]
         ),  # fmt: skip
         checkpoint=CheckpointConfig(every=None, keep=2),
         engine=EngineConfig(cache_static=cache_static),  # type: ignore[arg-type]
@@ -289,18 +281,13 @@ def step(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
     predicted = 0
     wire = trainer.engine.exchange.wire
 
-    def row_bytes(layer: GraphLayer, reducer: Reducer) -> int:
-        return reducer.row_bytes(layer.exchanged_widths, trainer.rows.dtype, wire)
-
-    def widened_bytes(layer: GraphLayer, reducer: Reducer) -> int:
-        rows = sum(width for t, width in enumerate(layer.exchanged_widths) if t not in reducer.scores)
-        return 0 if wire is None or trainer.rows.dtype != torch.float32 else 4 * rows
-
     for layer, own_plan in zip(graph_layers(trainer), trainer.plans, strict=True):
         predicted += layer.uses_edges and trainer.engine.mode.wire_bytes(
             own_plan,
             layer.reducer_on(own_plan),
-            row_bytes(layer, layer.reducer_on(own_plan)),
+            layer.exchanged_widths,
+            trainer.rows.dtype,
+            wire,
             exchanged_needs_grad=layer.exchanged_needs_grad,
         )
     with torch.no_grad():
@@ -319,14 +306,34 @@ def step(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
         "fetched_again": [trainer.engine.mode.fetches(reducer) - 1 for _, reducer in edge_layers(trainer)],
         "halo_rows": plan.halo_rows,
         "held_bytes": trainer.engine.exchange.held_bytes(),
-        "planned_bytes": plan.lists.buffer_bytes(
-            plan.rank,
-            max((row_bytes(*one) for one in edge_layers(trainer)), default=0),
-            config.comm.prefetch_depth,
-            refetch=any(trainer.engine.mode.fetches(reducer) > 1 for _, reducer in edge_layers(trainer)),
-            widened_bytes=max((widened_bytes(*one) for one in edge_layers(trainer)), default=0),
-        ),
+        "planned_bytes": sum(planned_bytes(trainer, plan) for plan in {id(one): one for one in trainer.plans}.values()),
     }
+
+
+def planned_bytes(trainer: Trainer, plan: LayerPlan) -> int:
+    """What the exchange may hold for the layers of a plan."""
+    rows, wire, depth = trainer.rows.dtype, trainer.engine.exchange.wire, trainer.config.comm.prefetch_depth
+    layers = [one for one, own in zip(graph_layers(trainer), trainer.plans, strict=True) if own is plan and one.uses_edges]
+    reducers = [layer.reducer_on(plan) for layer in layers]
+    widened = [sum(w for t, w in enumerate(layer.exchanged_widths) if t not in reducer.scores)
+               for layer, reducer in zip(layers, reducers, strict=True)]  # fmt: skip
+    total = plan.lists.buffer_bytes(
+        plan.rank,
+        max((r.row_bytes(layer.exchanged_widths, rows, wire) for layer, r in zip(layers, reducers, strict=True)), default=0),
+        depth,
+        refetch=any(trainer.engine.mode.fetches(reducer) > 1 for reducer in reducers),
+        widened_bytes=0 if wire is None or rows != torch.float32 else 4 * max(widened, default=0),
+    )
+    if plan.partials is None:
+        return total
+    columns = [r.partial_columns(layer.exchanged_widths, rows) for layer, r in zip(layers, reducers, strict=True)
+               if isinstance(r, WithPartials)]  # fmt: skip
+    travels = [one.row_bytes(wire) for one in columns]
+    wide = 0 if wire is None else 2 * max(max(one.row_bytes()) for one in columns)
+    return total + plan.partials.lists.buffer_bytes(
+        plan.rank, max(max(one[0], one[2]) for one in travels), max(max(one[1], one[3]) for one in travels), depth,
+        widened_bytes=(wide, wide),
+    )  # fmt: skip
 
 
 def initial_parameters(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, np.ndarray]:

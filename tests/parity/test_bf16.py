@@ -10,7 +10,7 @@ import torch
 
 from sargnn.comm.group import Group
 from sargnn.comparison.losses import deviation
-from sargnn.config import LabelsConfig
+from sargnn.config_groups import LabelsConfig
 from tests.parity import cases
 from tests.parity.covering import spread
 from tests.pool import pool

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from sargnn.comm.group import Group
-from sargnn.config import LabelsConfig, ModelSettings, RunConfig
+from sargnn.config import ModelSettings, RunConfig
+from sargnn.config_groups import LabelsConfig
 from sargnn.models.custom import Custom
 from tests.graphs import nasty_graph
 from tests.parity import cases

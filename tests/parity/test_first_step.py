@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sargnn.comm.group import Group
-from sargnn.config import LabelsConfig
+from sargnn.config_groups import LabelsConfig
 from sargnn.data.dataset import SPLITS
 from sargnn.engine.modes import MODES
 from sargnn.engine.reducers import REDUCERS
@@ -248,7 +248,8 @@ def test_the_forced_partitions_are_what_they_claim() -> None:
 
 @pytest.mark.parametrize(("name", "mode", "kernel", "world"), cases.spread_models(PAIRS, [1, 2, 4]))
 def test_bytes_equal_the_plan(name: str, mode: str, kernel: str, world: int) -> None:
-    config = cases.run_config(cases.model_config(name), mode=mode, kernel=kernel, world=world)
+    """Of rows; with partial results: ``test_partials.py``."""
+    config = cases.run_config(cases.model_config(name), mode=mode, kernel=kernel, world=world, aggregate="post")
     ranks = pool(world)(cases.step, config, GRAPHS[name])
     for answer in ranks:
         assert answer["sent_bytes"] == answer["predicted_bytes"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from sargnn.comm.exchange import Piece
+from sargnn.comm.lists import Piece
 from sargnn.partition.cut import parts_of
 from sargnn.shards.load import Layout, edge_positions, load_plan, with_self_loops
 from sargnn.shards.plan import Shard

@@ -13,7 +13,8 @@ import scipy.sparse
 import torch
 
 from sargnn.comm.group import Group
-from sargnn.config import RunConfig, SmoothConfig
+from sargnn.config import RunConfig
+from sargnn.config_groups import SmoothConfig
 from sargnn.data.dataset import SPLITS, Dataset, by_destination
 from tests.graphs import NUM_CLASSES, nasty_graph, typed_graph, with_weights
 from tests.parity import cases

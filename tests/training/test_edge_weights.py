@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from sargnn.comm.group import Group
-from sargnn.config import ModelSettings, RunConfig, SmoothConfig
+from sargnn.config import ModelSettings, RunConfig
+from sargnn.config_groups import SmoothConfig
 from sargnn.data.dataset import Dataset, write_dataset
 from sargnn.data.surroundings import cut_surroundings
 from sargnn.data.weights import weight_range

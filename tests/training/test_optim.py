@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from sargnn.comm.group import Group
-from sargnn.config import OptimConfig, RunConfig
+from sargnn.config import RunConfig
+from sargnn.config_groups import OptimConfig
 from sargnn.data.dataset import Dataset
 from sargnn.data.schema import Schema
 from sargnn.errors import ConfigError

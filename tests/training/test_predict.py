@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from sargnn.comm.group import Group
-from sargnn.config import LabelsConfig, RunConfig, SmoothConfig
+from sargnn.config import RunConfig
+from sargnn.config_groups import LabelsConfig, SmoothConfig
 from sargnn.data.dataset import Dataset
 from sargnn.training import checkpoint
 from sargnn.training.predict import write_predictions

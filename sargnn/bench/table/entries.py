@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sargnn.bench.settings import BenchTableConfig
-from sargnn.config import ModeConfig, Precision, RunConfig
+from sargnn.config import ModeConfig, RunConfig
+from sargnn.config_groups import Precision
 from sargnn.resolve import resolve
 
 STOCK, HUGE = "stock DGL", "stock DGL, huge pages"

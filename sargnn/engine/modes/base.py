@@ -5,8 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+import torch
+
 from sargnn.comm.exchange import Exchange
 from sargnn.engine.reducers.base import Fold, Reducer, Tensors
+from sargnn.engine.reducers.partial import WithPartials
+from sargnn.shards.cover import Costs
 from sargnn.shards.load import Layout
 from sargnn.shards.plan import LayerPlan
 
@@ -18,6 +22,7 @@ class Call:
     Attributes:
         reducer: the mathematics. fold: what it works with: plan, kernel operation, memory, profile.
         exchange: how rows travel.
+        widths: F_t of the exchanged tensors.
         exchanged_needs_grad: whether gradients of the exchanged rows are wanted at all (not those of constant features).
         training: whether a backward pass will follow.
     """
@@ -25,6 +30,7 @@ class Call:
     reducer: Reducer
     fold: Fold
     exchange: Exchange
+    widths: tuple[int, ...]
     exchanged_needs_grad: bool
     training: bool
 
@@ -52,6 +58,15 @@ class Mode(ABC):
     reads_exchanged_in_backward: bool = True
     """Whether a case-2 reducer's backward pass needs the own rows as they were exchanged."""
 
+    takes_partials: bool = False
+    """Whether it has edges of ``LayerPlan.partials`` aggregated where their sources are."""
+
+    def __init_subclass__(cls) -> None:
+        """Who says anew what happens forward or backward says also whether that knows partial results."""
+        super().__init_subclass__()
+        if {"run", "forward", "backward"} & set(vars(cls)) and "takes_partials" not in vars(cls):
+            cls.takes_partials = False
+
     @abstractmethod
     def run(self, call: Call, exchanged: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
         """The outputs, differentiable in all three tuples."""
@@ -65,13 +80,52 @@ class Mode(ABC):
         return plan.num_rows + plan.halo_rows
 
     def wire_bytes(
-        self, plan: LayerPlan, reducer: Reducer, row_bytes: int, *, exchanged_needs_grad: bool
+        self, plan: LayerPlan, reducer: Reducer, widths: tuple[int, ...], rows: torch.dtype, wire: torch.dtype | None = None, *,
+        exchanged_needs_grad: bool,
     ) -> int:  # fmt: skip
-        """Bytes that this rank sends in a training step of one layer: its rows forward, its halo rows' gradients backward.
+        """Bytes that this rank sends in a training step of one layer: its rows forward, its halo rows' gradients backward, and
+        for partial results requests and answers in both.
 
         Args:
-            row_bytes: of a row of all that travels (``Reducer.row_bytes``).
+            widths, rows, wire: as ``Reducer.row_bytes``.
         """
-        rows = self.fetches(reducer) * plan.lists.sent_rows
+        row_bytes = reducer.row_bytes(widths, rows, wire)
+        sent = self.fetches(reducer) * plan.lists.sent_rows
         gradients = plan.halo_rows if exchanged_needs_grad else 0
-        return (rows + gradients) * row_bytes
+        total = (sent + gradients) * row_bytes
+        if plan.partials is not None:
+            forward, backward = self._partial_bytes(reducer, widths, rows, wire, exchanged_needs_grad=exchanged_needs_grad)
+            lists = plan.partials.lists
+            total += lists.all_wanted * (forward[0] + backward[0]) + lists.all_served * (forward[1] + backward[1])
+        return total
+
+    def costs(
+        self, reducer: Reducer, widths: tuple[int, ...], rows: torch.dtype, wire: torch.dtype | None = None, *,
+        exchanged_needs_grad: bool,
+    ) -> Costs | None:  # fmt: skip
+        """What a source row that travels and a partial result cost in a training step; None where there are no partial results.
+
+        Args:
+            widths, rows, wire: as ``Reducer.row_bytes``.
+        """
+        if not self.takes_partials or not isinstance(reducer, WithPartials):
+            return None
+        row = reducer.row_bytes(widths, rows, wire)
+        passes = self._partial_bytes(reducer, widths, rows, wire, exchanged_needs_grad=exchanged_needs_grad)
+        return Costs(
+            source=(self.fetches(reducer) + exchanged_needs_grad) * row,
+            destination=sum(sum(one) for one in passes),
+            largest=max(max(one) for one in passes),
+            row=row,
+            ranked=reducer.ranks_winners,
+        )
+
+    def _partial_bytes(
+        self, reducer: Reducer, widths: tuple[int, ...], rows: torch.dtype, wire: torch.dtype | None, *,
+        exchanged_needs_grad: bool,
+    ) -> tuple[tuple[int, int], tuple[int, int]]:  # fmt: skip
+        """Forward and backward the bytes of a request and of an answer."""
+        assert isinstance(reducer, WithPartials)
+        backward = exchanged_needs_grad or reducer.needs_src_in_backward
+        asked, answered, gradients, returned = reducer.partial_columns(widths, rows).row_bytes(wire)
+        return (asked, answered), (gradients, returned) if backward else (0, 0)

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from sargnn.comm.exchange import Piece
+from sargnn.comm.lists import Piece
 from sargnn.engine.function import ManualMode
 from sargnn.engine.modes.base import Call
+from sargnn.engine.modes.partials import partials_backward, partials_forward
 from sargnn.engine.reducers.base import Reducer, Saved, Tensors
 from sargnn.shards.plan import LayerPlan
 
@@ -25,12 +26,16 @@ class Sar(ManualMode):
     | forward | 1 + d received shards, 1 + d send buffers |
     | backward, case 1 (no source rows needed) | 1 + d outgoing and 1 + d incoming shards of gradients |
     | backward, case 2 | 1 + d received shards, 1 + d send buffers, 1 outgoing and 1 incoming shard of gradients |
+
+    Where the plan has partial results, half of that, and 1 + d requests and answers each on their way here and there. They go after
+    the own shard and before the peers' rows, which are posted before either.
     """
 
     name = "sar"
     layout = "sharded"
     keep_rows = False
     fetches_again = True
+    takes_partials = True
 
     def forward(self, call: Call, exchanged: Tensors, dest_local: Tensors, params: Tensors) -> tuple[Tensors, Tensors, Kept]:
         plan, reducer, fold = call.plan, call.reducer, call.fold
@@ -38,8 +43,11 @@ class Sar(ManualMode):
         keep = self.keep_rows and reducer.needs_src_in_backward and call.training
         kept: Kept = {}
         state = reducer.init(fold, exchanged, dest_local, params)
+        partials = partials_forward(call, exchanged, dest_local, params, state)
         for piece, rows in call.exchange.rows(plan.lists, exchanged, keep=keep, exact=reducer.scores):
             reducer.step(fold, plan.shards[piece], rows, dest_local, params, state)
+            if piece.peer == plan.rank:
+                partials.finish()
             if keep and piece.peer != plan.rank:  # the own rows are saved as such
                 kept[piece] = rows
         out, stats = reducer.finish(fold, dest_local, params, state)
@@ -50,16 +58,21 @@ class Sar(ManualMode):
         assert plan.shards is not None
         state = reducer.backward_init(fold, saved, grads)
         if not call.exchanged_needs_grad:
+            partials = partials_backward(call, saved, state, None, grads)
             for piece, rows in self._sources(call, saved, kept):
                 reducer.backward_step(fold, plan.shards[piece], rows, saved, state, None)
+                if piece.peer == plan.rank:
+                    partials.finish()
             return ((), *reducer.backward_finish(saved, state))
         d_exchanged = tuple(_gradient_of(call, t, grads) for t in saved.exchanged) or (_gradient_of(call, None, grads),)
         refetch = self.fetches(reducer) > 1
+        partials = partials_backward(call, saved, state, d_exchanged, grads)
         with call.exchange.gradients(plan.lists, d_exchanged, beside_rows=refetch, exact=reducer.scores) as returning:
             for piece, rows in self._sources(call, saved, kept):
                 shard = plan.shards[piece]
                 if piece.peer == plan.rank:
                     reducer.backward_step(fold, shard, rows, saved, state, d_exchanged)
+                    partials.finish()  # adds to what the own shard has written
                 else:
                     reducer.backward_step(fold, shard, rows, saved, state, returning.buffer(piece))
                     returning.send(piece)

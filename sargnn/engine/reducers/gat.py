@@ -7,12 +7,16 @@ scaled by exp(old m - new m). r is attention dropout's factor, drawn again in ba
 and with ``weighted`` times the graph's edge weight, as DGL's ``GATConv`` takes ``edge_weight``: the softmax does not see it.
 Backward, with delta_i = <g_i, out_i> per head: d e = a (r <g_i, z_j> - delta_i), d z_j += a r g_i.
 
-Letters: N input rows, M output rows, S source rows of a shard, K heads, D head width.
+A partial result is the softmax over some of a destination's edges: the row normalised, and l = m + log s per head. It merges as one
+edge with the score l. Backward asks with g_i, l_i of all edges and delta_i: a_ji = exp(e_ji - l_i) needs nothing that the
+sources' owner would have kept.
+
+Letters: N input rows, M output rows, S source rows of a shard, A rows of a piece, K heads, D head width.
 """
 
 from __future__ import annotations
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,13 +24,18 @@ import torch
 from torch import Tensor
 
 from sargnn.bf16 import wide
+from sargnn.comm.layout import Column
+from sargnn.comm.lists import PartialRound, Piece
+from sargnn.comm.rows import add_rows, take_rows
 from sargnn.engine.reducers.base import BackwardState, Fold, Reducer, Saved, Tensors
 from sargnn.engine.reducers.edge_weights import check_weights, weight_argument
-from sargnn.engine.rounding import empty_sums
+from sargnn.engine.reducers.partial import PartialColumns, WithPartials, served_shard
+from sargnn.engine.rounding import empty_sums, zero_sums
 from sargnn.kernels.attention import Attention, RunningSoftmax
 from sargnn.kernels.base import AutogradOperation
 from sargnn.kernels.block import EdgeBlock
 from sargnn.kernels.dropped_edges import without_dropped
+from sargnn.kernels.fused.merge_loops import merge_softmax
 from sargnn.kernels.operations import AttentionOperation, GatOperation, GatV2Operation
 from sargnn.rng import Draw
 from sargnn.shards.plan import LayerPlan, Shard
@@ -34,7 +43,7 @@ from sargnn.shards.plan import LayerPlan, Shard
 AttentionOp = TypeVar("AttentionOp", bound=AttentionOperation)
 
 
-class _Attentive(Reducer[AttentionOp, RunningSoftmax, BackwardState], ABC):
+class _Attentive(Reducer[AttentionOp, RunningSoftmax, BackwardState], WithPartials, ABC):
     """What both scorings share.
 
     Args:
@@ -65,6 +74,43 @@ class _Attentive(Reducer[AttentionOp, RunningSoftmax, BackwardState], ABC):
         isolated = torch.nonzero(nothing)[:, 0]
         state.out.index_fill_(0, isolated, 0)
         return (fold.narrowed(state.out),), (state.max_score, state.denominator)
+
+    def serve(
+        self, fold: Fold[AttentionOp], piece: Piece, exchanged: Tensors, asked: Tensors, params: Tensors, state: RunningSoftmax,
+        out: Tensors,
+    ) -> None:  # fmt: skip
+        rows, log_sum = out
+        shard = served_shard(fold, piece)
+        half = rows.dtype == torch.bfloat16
+        held = empty_sums(fold.pool, len(rows), rows.shape[1], rows) if half else rows
+        running = RunningSoftmax.empty(exchanged[0], len(rows), self.attention.heads, held)
+        self.step(fold, shard, exchanged, asked, params, running)
+        if self.edges is not None:  # which may leave nothing of a row's edges
+            running.out.index_fill_(0, torch.nonzero(running.denominator[:, 0] == 0)[:, 0], 0)
+        torch.add(running.max_score, running.denominator.log(), out=log_sum)
+        if held is not rows:
+            rows.copy_(held)
+
+    def merge(self, fold: Fold[AttentionOp], now: PartialRound, answers: Tensors, state: RunningSoftmax) -> None:
+        rows, log_sum = answers
+        merge_softmax(now.wanted, rows, log_sum, state)
+
+    @abstractmethod
+    def _numbers(self, state: BackwardState) -> tuple[Tensor, Tensor]:
+        """The records [M, 4 K] and the output's gradient [M, K D] of a backward pass."""
+
+    def _write_weights(self, state: BackwardState, rows: Tensor, grad: Tensor, out: Tensor, *, er: bool) -> None:
+        """The gradient of output rows [A, K D] and (er, if wanted, l, delta) [A, 2 K or 3 K], for ``_records_of``."""
+        records, whole = self._numbers(state)
+        take_rows(whole, rows, grad)
+        score, top, inverse, delta = records.index_select(0, rows).split(self.attention.heads, 1)
+        log_sum = torch.where(inverse > 0, top - inverse.log(), 0)
+        torch.cat([*([score] if er else []), log_sum, delta], 1, out=out)
+
+    def _records_of(self, numbers: Tensor) -> Tensor:
+        """[A, 4 K], what ``_write_weights`` wrote as records: a maximum of l and a sum of 1."""
+        *er, log_sum, delta = numbers.split(self.attention.heads, 1)
+        return torch.cat([er[0] if er else torch.zeros_like(delta), log_sum, torch.ones_like(delta), delta], 1)
 
     def _block(self, shard: Shard) -> tuple[EdgeBlock, dict[str, Any]]:
         """The edges that take part, and their weights as an argument."""
@@ -138,6 +184,37 @@ class Gat(_Attentive[GatOperation, GatGradients]):
 
     def backward_finish(self, saved: Saved, state: GatGradients) -> tuple[Tensors, Tensors]:
         return (state.d_er,), ()
+
+    def partial_columns(self, widths: tuple[int, ...], rows: torch.dtype) -> PartialColumns:
+        heads = self.attention.heads
+        row, score = Column(widths[0], rows), Column(heads, wide(rows), exact=True)
+        return PartialColumns((score,), (row, score), (row, Column(3 * heads, wide(rows), exact=True)), (score,))
+
+    def ask(self, fold: Fold[GatOperation], now: PartialRound, dest_local: Tensors, params: Tensors, out: Tensors) -> None:
+        take_rows(dest_local[0], now.wanted, out[0])
+
+    def ask_gradients(
+        self, fold: Fold[GatOperation], now: PartialRound, saved: Saved, state: GatGradients, out: Tensors
+    ) -> None:  # fmt: skip
+        self._write_weights(state, now.wanted, *out, er=True)
+
+    def serve_gradients(
+        self, fold: Fold[GatOperation], piece: Piece, asked: Tensors, saved: Saved, state: GatGradients,
+        d_exchanged: Tensors | None, out: Tensors,
+    ) -> None:  # fmt: skip
+        (z, el), (grad, numbers) = saved.exchanged, asked
+        d_z, d_el = d_exchanged or (None, None)
+        block, weight = self._block(served_shard(fold, piece))
+        fold.operation.backward(
+            block, self.attention, z, el, self._records_of(numbers), grad, d_z, d_el, out[0].zero_(),
+            add=d_exchanged is not None, **weight,
+        )  # fmt: skip
+
+    def merge_gradients(self, fold: Fold[GatOperation], now: PartialRound, answers: Tensors, state: GatGradients) -> None:
+        add_rows(state.d_er, now.wanted, answers[0])
+
+    def _numbers(self, state: GatGradients) -> tuple[Tensor, Tensor]:
+        return state.records, state.grad
 
     def autograd_forward(
         self,
@@ -214,6 +291,41 @@ class GatV2(_Attentive[GatV2Operation, GatV2Gradients]):
 
     def backward_finish(self, saved: Saved, state: GatV2Gradients) -> tuple[Tensors, Tensors]:
         return (state.d_x.to(state.grad.dtype),), (state.d_att,)
+
+    def partial_columns(self, widths: tuple[int, ...], rows: torch.dtype) -> PartialColumns:
+        heads, row = self.attention.heads, Column(widths[0], rows)
+        numbers = [Column(count * heads, wide(rows), exact=True) for count in (1, 2)]
+        return PartialColumns((row,), (row, numbers[0]), (row, row, numbers[1]), (row,))
+
+    def ask(self, fold: Fold[GatV2Operation], now: PartialRound, dest_local: Tensors, params: Tensors, out: Tensors) -> None:
+        take_rows(dest_local[0], now.wanted, out[0])
+
+    def ask_gradients(
+        self, fold: Fold[GatV2Operation], now: PartialRound, saved: Saved, state: GatV2Gradients, out: Tensors
+    ) -> None:  # fmt: skip
+        take_rows(saved.dest_local[0], now.wanted, out[0])
+        self._write_weights(state, now.wanted, *out[1:], er=False)
+
+    def serve_gradients(
+        self, fold: Fold[GatV2Operation], piece: Piece, asked: Tensors, saved: Saved, state: GatV2Gradients,
+        d_exchanged: Tensors | None, out: Tensors,
+    ) -> None:  # fmt: skip
+        (x, grad, numbers), (d_x,) = asked, out
+        block, weight = self._block(served_shard(fold, piece))
+        half = d_x.dtype == torch.bfloat16
+        held = zero_sums(fold.pool, len(d_x), d_x.shape[1], d_x) if half else d_x.zero_()
+        fold.operation.backward(
+            block, self.attention, saved.exchanged[0], x, saved.params[0], self._records_of(numbers), grad,
+            None if d_exchanged is None else d_exchanged[0], held, state.d_att, add=d_exchanged is not None, **weight,
+        )  # fmt: skip
+        if held is not d_x:
+            d_x.copy_(held)
+
+    def merge_gradients(self, fold: Fold[GatV2Operation], now: PartialRound, answers: Tensors, state: GatV2Gradients) -> None:
+        add_rows(state.d_x, now.wanted, answers[0])
+
+    def _numbers(self, state: GatV2Gradients) -> tuple[Tensor, Tensor]:
+        return state.records, state.grad
 
     def autograd_forward(
         self,

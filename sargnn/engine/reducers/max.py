@@ -7,8 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sargnn.comm.layout import Column
+from sargnn.comm.lists import PartialRound, Piece
+from sargnn.comm.rows import take_rows
 from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
+from sargnn.engine.reducers.partial import PartialColumns, WithPartials, partials_of, served_shard
 from sargnn.kernels.base import AutogradOperation
+from sargnn.kernels.fused.merge_loops import merge_maxima, take_winners
 from sargnn.kernels.operations import MaxOperation
 from sargnn.shards.plan import LayerPlan, Shard
 
@@ -28,17 +33,21 @@ class MaxState:
     winner: Tensor
 
 
-class Max(Reducer[MaxOperation, MaxState, Tensor]):
+class Max(Reducer[MaxOperation, MaxState, Tensor], WithPartials):
     """``out_if = max of z_jf over edges j -> i``; isolated destinations give zeros. ``dest_local`` is empty.
 
     A tie goes to the smallest original source id. Backward: ``d z_jf = sum of g_if over the i that j won``: case 1.
     Saves the winners, int32 [M, F], as ranks of their original ids: no row is fetched again.
+
+    A partial result is a maximum and its winner, named by its place among the peer's rows that edges into the own rows start from;
+    its gradient goes back with the winner, or with a place that no row has where the peer has not won.
     """
 
     name = "max"
     operation = "max"
     needs_src_in_backward = False
     linear = False
+    ranks_winners = True
 
     def init(self, fold: Fold[MaxOperation], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> MaxState:
         z = exchanged[0]
@@ -69,6 +78,35 @@ class Max(Reducer[MaxOperation, MaxState, Tensor]):
     def backward_finish(self, saved: Saved, state: Tensor) -> tuple[Tensors, Tensors]:
         return (), ()
 
+    def partial_columns(self, widths: tuple[int, ...], rows: torch.dtype) -> PartialColumns:
+        columns = (Column(widths[0], rows), Column(widths[0], torch.int32, exact=True))
+        return PartialColumns(answered=columns, gradients=columns)
+
+    def serve(
+        self, fold: Fold[MaxOperation], piece: Piece, exchanged: Tensors, asked: Tensors, params: Tensors, state: MaxState,
+        out: Tensors,
+    ) -> None:  # fmt: skip
+        best, winner = out
+        fold.operation.forward(
+            served_shard(fold, piece).block, exchanged[0], best.fill_(-torch.inf), winner.fill_(_NONE)
+        )  # fmt: skip
+
+    def merge(self, fold: Fold[MaxOperation], now: PartialRound, answers: Tensors, state: MaxState) -> None:
+        values, places = answers
+        merge_maxima(now.wanted, values, places, _ranks(fold, now), state.best, state.winner)
+
+    def ask_gradients(self, fold: Fold[MaxOperation], now: PartialRound, saved: Saved, state: Tensor, out: Tensors) -> None:
+        take_rows(state, now.wanted, out[0])
+        take_winners(saved.stats[0], now.wanted, _ranks(fold, now), out[1])
+
+    def serve_gradients(
+        self, fold: Fold[MaxOperation], piece: Piece, asked: Tensors, saved: Saved, state: Tensor,
+        d_exchanged: Tensors | None, out: Tensors,
+    ) -> None:  # fmt: skip
+        if d_exchanged is not None:
+            grad, winner = asked
+            fold.operation.backward(served_shard(fold, piece).block, grad, winner, d_exchanged[0], add=True)
+
     def autograd_forward(
         self,
         plan: LayerPlan,
@@ -79,3 +117,9 @@ class Max(Reducer[MaxOperation, MaxState, Tensor]):
         params: Tensors,
     ) -> Tensors:
         return (operation(shard.block, rows[0]),)
+
+
+def _ranks(fold: Fold[MaxOperation], now: PartialRound) -> Tensor:
+    ranks = partials_of(fold).peer_ranks
+    assert ranks is not None
+    return ranks[now.piece.peer]

@@ -12,11 +12,15 @@ A block of edges from S source rows to A rows maps either before the sum, S rows
 width ``in`` which backward sums up again. Blocks are cut so that these are no more rows than a message holds; beside them
 nothing of size rows x features is held.
 
+A partial result is a row of width ``out`` over all relations, mapped after the sums where the sources are, with the
+destination's 1 / |N_r(i)|; its gradient is g_i. Nothing is fetched for these edges, neither forward nor backward.
+
 Letters: N input rows, M output rows, S source rows and A destination rows of a block, R relations.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,10 +28,13 @@ import torch
 from torch import Tensor
 
 from sargnn.bf16 import wide
-from sargnn.comm.rows import add_rows
+from sargnn.comm.layout import Column
+from sargnn.comm.lists import PartialRound, Piece
+from sargnn.comm.rows import add_rows, take_rows
 from sargnn.engine.products import add_product, add_transposed_product, product
 from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
 from sargnn.engine.reducers.edge_weights import check_weights, weight_argument
+from sargnn.engine.reducers.partial import PartialColumns, WithPartials, partials_of, served_shard
 from sargnn.engine.rounding import widened, zero_sums
 from sargnn.kernels.base import AutogradOperation
 from sargnn.kernels.operations import SumOperation
@@ -91,19 +98,26 @@ class RgcnGradients:
     d_loop: Tensor | None
 
 
-class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients]):
+class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients], WithPartials):
     """``exchanged`` is (h [N, in],), ``dest_local`` (l [M, out],) or empty, ``params`` (W [R, in, out], W_0 [in, out]) or (W,).
 
     l becomes the accumulator and the output; it must be of no further use to the caller. Saves h and the weights.
+
+    Args:
+        width: ``out``.
     """
 
     name = "rgcn"
     operation = "sum"
     needs_src_in_backward = True
 
+    def __init__(self, width: int) -> None:
+        self.width = width
+
     def init(self, fold: Fold[SumOperation], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> RgcnSums:
         check_weights(fold.plan, fold.operation, weighted=True)
-        width = params[0].shape[2]
+        width = self.width
+        assert params[0].shape[2] == width
         total = (
             widened(fold.pool, dest_local[0]) if dest_local else zero_sums(fold.pool, fold.plan.num_out, width, exchanged[0])
         )  # fmt: skip
@@ -186,6 +200,52 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients]):
     def backward_finish(self, saved: Saved, state: RgcnGradients) -> tuple[Tensors, Tensors]:
         return (state.rows,), (state.d_weight,) if state.d_loop is None else (state.d_weight, state.d_loop)
 
+    def partial_columns(self, widths: tuple[int, ...], rows: torch.dtype) -> PartialColumns:
+        columns = (Column(self.width, rows),)
+        return PartialColumns(answered=columns, gradients=columns)
+
+    def serve(
+        self, fold: Fold[SumOperation], piece: Piece, exchanged: Tensors, asked: Tensors, params: Tensors, state: RgcnSums,
+        out: Tensors,
+    ) -> None:  # fmt: skip
+        (h,), (rows,) = exchanged, out
+        total = zero_sums(fold.pool, len(rows), self.width, rows) if rows.dtype == torch.bfloat16 else rows.zero_()
+        for part, scale in _served(fold, piece):
+            gathered = _gather_means(fold, part, h, scale, state.scratch)
+            with fold.linear():
+                if part.rows is None:
+                    add_product(total, gathered, params[0][part.relation])
+                else:
+                    mapped = state.scratch.take("mapped", part.block.num_dst, self.width, h)
+                    add_rows(total, part.rows, product(gathered, params[0][part.relation], mapped))
+        if total is not rows:
+            rows.copy_(total)
+
+    def merge(self, fold: Fold[SumOperation], now: PartialRound, answers: Tensors, state: RgcnSums) -> None:
+        add_rows(state.rows, now.wanted, answers[0])
+
+    def ask_gradients(
+        self, fold: Fold[SumOperation], now: PartialRound, saved: Saved, state: RgcnGradients, out: Tensors
+    ) -> None:  # fmt: skip
+        take_rows(state.rows, now.wanted, out[0])
+
+    def serve_gradients(
+        self, fold: Fold[SumOperation], piece: Piece, asked: Tensors, saved: Saved, state: RgcnGradients,
+        d_exchanged: Tensors | None, out: Tensors,
+    ) -> None:  # fmt: skip
+        for part, scale in _served(fold, piece):
+            grad, w = asked[0], saved.params[0][part.relation]
+            gathered = _gather_means(fold, part, saved.exchanged[0], scale, state.scratch)
+            if part.rows is not None:
+                chosen = state.scratch.take("mapped", part.block.num_dst, self.width, grad)
+                grad = torch.index_select(grad, 0, part.rows, out=chosen)
+            with fold.linear():
+                add_transposed_product(state.d_weight[part.relation], gathered, grad)
+                if d_exchanged is None:
+                    continue
+                d_gathered = _scale(product(grad, w.T, gathered), scale)
+            fold.operation.backward(part.block, d_gathered, d_exchanged[0][part.src], add=True, **_weight(part))
+
     def autograd_forward(
         self,
         plan: LayerPlan,
@@ -205,6 +265,11 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients]):
             mean = (operation(part.block, mapped, **_weight(part)) * scale[:, None]).to(total.dtype)
             sums[relation.destination] = sums[relation.destination] + mean
         return (plan.in_one_table(sums),)
+
+
+def _served(fold: Fold[SumOperation], piece: Piece) -> Iterator[tuple[RelationBlock, Tensor]]:
+    """The blocks of edges into a piece of a peer's rows, and 1 / |N_r(i)| of each block's destination rows, [A]."""
+    return zip(served_shard(fold, piece).relations, partials_of(fold).scales[piece], strict=True)
 
 
 def _scale(rows: Tensor, scale: Tensor) -> Tensor:

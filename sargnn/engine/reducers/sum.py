@@ -8,8 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sargnn.comm.layout import Column
+from sargnn.comm.lists import PartialRound, Piece
 from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
 from sargnn.engine.reducers.edge_weights import check_weights, weight_argument
+from sargnn.engine.reducers.partial import PartialColumns, WithPartials, partials_of, served_shard
 from sargnn.engine.rounding import widened, zero_sums
 from sargnn.kernels.base import AutogradOperation, Operation
 from sargnn.kernels.block import EdgeBlock
@@ -36,7 +39,7 @@ class SumState:
     lower: Tensor | None = None
 
 
-class Sum(Reducer[SumOperation, SumState, SumState]):
+class Sum(Reducer[SumOperation, SumState, SumState], WithPartials):
     """``out_i = l_i + c_i * sum of w_e z_j over edges e from j to i``, c_i = 1; isolated destinations give l_i.
 
     w_e is 1, or with ``weighted`` the graph's edge weight.
@@ -46,6 +49,8 @@ class Sum(Reducer[SumOperation, SumState, SumState]):
 
     Backward: ``d z_j = sum of c_i w_e g_i over edges j -> i``, ``d l = g``: linear, so no source row is needed (case 1).
     Saves nothing. Memory beside input and output: none.
+
+    A partial result is a sum over some of the edges, before c_i; its gradient is c_i g_i. It comes as a row with one edge.
 
     Args:
         weighted: use the graph's edge weights where it has some.
@@ -81,10 +86,9 @@ class Sum(Reducer[SumOperation, SumState, SumState]):
         self.check(fold.plan, fold.operation)
         z = exchanged[0]
         rows, width = fold.plan.num_out, z.shape[1]
-        splits = getattr(fold.operation, "splits_sums", False)
-        if z.dtype == torch.bfloat16 and splits and width >= SPLIT_COLUMNS:
-            total = dest_local[0] if dest_local else fold.pool.zeros(rows, width, z)
-            return SumState(total, self.scale(fold.plan, z), fold.pool.zeros(rows, width, z.new_empty(0, dtype=torch.int16)))
+        if _splits(fold, z):
+            under_way = _sums_of(fold, dest_local[0] if dest_local else fold.pool.zeros(rows, width, z))
+            return SumState(under_way.rows, self.scale(fold.plan, z), under_way.lower)
         total = widened(fold.pool, dest_local[0]) if dest_local else zero_sums(fold.pool, rows, width, z)
         return SumState(total, self.scale(fold.plan, total))
 
@@ -99,10 +103,7 @@ class Sum(Reducer[SumOperation, SumState, SumState]):
     def finish(
         self, fold: Fold[SumOperation], dest_local: Tensors, params: Tensors, state: SumState
     ) -> tuple[Tensors, Tensors]:
-        if state.lower is not None:
-            from sargnn.kernels.fused.mixed_rows import round_halves
-
-            round_halves(state.rows, state.lower)
+        _round(state)
         return (fold.narrowed(state.rows, *dest_local),), ()
 
     def backward_init(self, fold: Fold[SumOperation], saved: Saved, grads: Tensors) -> SumState:
@@ -124,6 +125,39 @@ class Sum(Reducer[SumOperation, SumState, SumState]):
     def backward_finish(self, saved: Saved, state: SumState) -> tuple[Tensors, Tensors]:
         return (state.rows,), ()
 
+    def partial_columns(self, widths: tuple[int, ...], rows: torch.dtype) -> PartialColumns:
+        columns = (Column(widths[0], rows, exact=0 in self.scores),)
+        return PartialColumns(answered=columns, gradients=columns)
+
+    def serve(
+        self, fold: Fold[SumOperation], piece: Piece, exchanged: Tensors, asked: Tensors, params: Tensors, state: SumState,
+        out: Tensors,
+    ) -> None:  # fmt: skip
+        block, (total,) = served_shard(fold, piece).block, out
+        under_way = _sums_of(fold, total.zero_())
+        settings = self.weight(block, total) | ({} if under_way.lower is None else {"lower": under_way.lower})
+        fold.operation.forward(block, exchanged[0], under_way.rows, None, **settings)
+        _round(under_way)
+        if under_way.rows is not total:
+            total.copy_(under_way.rows)
+
+    def merge(self, fold: Fold[SumOperation], now: PartialRound, answers: Tensors, state: SumState) -> None:
+        settings = {} if state.lower is None else {"lower": state.lower}
+        fold.operation.forward(partials_of(fold).blocks[now.piece], answers[0], state.rows, state.scale, **settings)
+
+    def ask_gradients(
+        self, fold: Fold[SumOperation], now: PartialRound, saved: Saved, state: SumState, out: Tensors
+    ) -> None:  # fmt: skip
+        fold.operation.backward(partials_of(fold).blocks[now.piece], state.rows, out[0], state.scale)
+
+    def serve_gradients(
+        self, fold: Fold[SumOperation], piece: Piece, asked: Tensors, saved: Saved, state: SumState,
+        d_exchanged: Tensors | None, out: Tensors,
+    ) -> None:  # fmt: skip
+        if d_exchanged is not None:
+            block = served_shard(fold, piece).block
+            fold.operation.backward(block, asked[0], d_exchanged[0], None, add=True, **self.weight(block, asked[0]))
+
     def autograd_forward(
         self,
         plan: LayerPlan,
@@ -139,3 +173,25 @@ class Sum(Reducer[SumOperation, SumState, SumState]):
         if scale is not None:
             total = (total * scale[:, None]).to(total.dtype)
         return (dest_local[0] + total if dest_local else total,)
+
+
+def _splits(fold: Fold[SumOperation], rows: Tensor) -> bool:
+    """Whether sums of such rows are held as two tables of halves while they are under way."""
+    wide_enough = rows.shape[1] >= SPLIT_COLUMNS
+    return rows.dtype == torch.bfloat16 and wide_enough and getattr(fold.operation, "splits_sums", False)
+
+
+def _sums_of(fold: Fold[SumOperation], total: Tensor) -> SumState:
+    """What sums that end in ``total`` [rows, F], which holds what they start from, are held in while they are under way."""
+    if not _splits(fold, total):
+        return SumState(widened(fold.pool, total), None)
+    rows, width = total.shape
+    return SumState(total, None, fold.pool.zeros(rows, width, total.new_empty(0, dtype=torch.int16)))
+
+
+def _round(state: SumState) -> None:
+    """Make rows of sums that are held in halves."""
+    if state.lower is not None:
+        from sargnn.kernels.fused.mixed_rows import round_halves
+
+        round_halves(state.rows, state.lower)

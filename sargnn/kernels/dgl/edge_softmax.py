@@ -107,6 +107,14 @@ def add_to_listed(total: Tensor, graphs: AttentionGraphs, part: Tensor) -> None:
         total.index_add_(0, graphs.listed, part)
 
 
+def put(target: Tensor, values: Tensor, *, add: bool) -> None:
+    """Overwrite a gradient, or add to it."""
+    if add:
+        target += values
+    else:
+        target.copy_(values)
+
+
 def zero(*gradients: Tensor | None) -> None:
     """Fill those that are wanted with zeros."""
     for gradient in gradients:

@@ -9,7 +9,7 @@ from torch.nn.functional import leaky_relu
 from sargnn.interop.dgl import import_dgl
 from sargnn.kernels.attention import Attention, RunningSoftmax
 from sargnn.kernels.block import EdgeBlock
-from sargnn.kernels.dgl.edge_softmax import add_to_listed, attend, fold_scores, score_gradients, weigh, zero
+from sargnn.kernels.dgl.edge_softmax import add_to_listed, attend, fold_scores, put, score_gradients, weigh, zero
 from sargnn.kernels.dgl.graphs import attention_graphs, whole_attention_graph
 from sargnn.kernels.fused.destination_records import destination_records
 from sargnn.kernels.operations import GatOperation
@@ -18,6 +18,7 @@ from sargnn.kernels.operations import GatOperation
 class DglGat(GatOperation):
     """Holds tensors of size edges x heads while a block is at work."""
 
+    lists_sources = True
     destination_records = staticmethod(destination_records)
     takes_weights = True
 
@@ -34,10 +35,10 @@ class DglGat(GatOperation):
 
     def backward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, records: Tensor, grad: Tensor,
-        d_z: Tensor | None, d_el: Tensor | None, d_er: Tensor, *, weight: Tensor | None = None,
+        d_z: Tensor | None, d_el: Tensor | None, d_er: Tensor, *, weight: Tensor | None = None, add: bool = False,
     ) -> None:  # fmt: skip
         if not block.num_edges:
-            zero(d_z, d_el)
+            zero(*() if add else (d_z, d_el))
             return
         graphs, ops = attention_graphs(block), import_dgl().ops
         with torch.no_grad():
@@ -48,8 +49,8 @@ class DglGat(GatOperation):
             d_scores = torch.where(raw > 0, d_scores, d_scores * attention.negative_slope)
             add_to_listed(d_er, graphs, ops.copy_e_sum(graphs.forward, d_scores))
             if d_z is not None and d_el is not None:
-                d_el.copy_(ops.copy_e_sum(graphs.backward, d_scores))
-                d_z.copy_(weigh(graphs.backward, attention, graphs.rows(grad), dropped))
+                put(d_el, ops.copy_e_sum(graphs.backward, d_scores), add=add)
+                put(d_z, weigh(graphs.backward, attention, graphs.rows(grad), dropped), add=add)
 
 
 def gat_autograd(

@@ -9,7 +9,7 @@ from torch.nn.functional import leaky_relu
 from sargnn.interop.dgl import import_dgl
 from sargnn.kernels.attention import Attention, RunningSoftmax
 from sargnn.kernels.block import EdgeBlock
-from sargnn.kernels.dgl.edge_softmax import add_to_listed, attend, fold_scores, score_gradients, weigh, zero
+from sargnn.kernels.dgl.edge_softmax import add_to_listed, attend, fold_scores, put, score_gradients, weigh, zero
 from sargnn.kernels.dgl.graphs import attention_graphs, whole_attention_graph
 from sargnn.kernels.fused.destination_records import destination_records
 from sargnn.kernels.operations import GatV2Operation
@@ -18,6 +18,7 @@ from sargnn.kernels.operations import GatV2Operation
 class DglGatV2(GatV2Operation):
     """Holds tensors of size edges x heads x head width while a block is at work."""
 
+    lists_sources = True
     destination_records = staticmethod(destination_records)
     takes_weights = True
 
@@ -35,10 +36,10 @@ class DglGatV2(GatV2Operation):
 
     def backward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, records: Tensor, grad: Tensor,
-        d_z: Tensor | None, d_x: Tensor, d_att: Tensor, *, weight: Tensor | None = None,
+        d_z: Tensor | None, d_x: Tensor, d_att: Tensor, *, weight: Tensor | None = None, add: bool = False,
     ) -> None:  # fmt: skip
         if not block.num_edges:
-            zero(d_z)
+            zero(None if add else d_z)
             return
         graphs, ops = attention_graphs(block), import_dgl().ops
         with torch.no_grad():
@@ -53,7 +54,7 @@ class DglGatV2(GatV2Operation):
             d_u = torch.where(u > 0, d_u, d_u * attention.negative_slope)
             add_to_listed(d_x, graphs, ops.copy_e_sum(graphs.forward, d_u))
             if d_z is not None:
-                d_z.copy_(weigh(graphs.backward, attention, graphs.rows(grad), dropped))
+                put(d_z, weigh(graphs.backward, attention, graphs.rows(grad), dropped), add=add)
                 d_z += ops.copy_e_sum(graphs.backward, d_u)
 
 

@@ -12,7 +12,10 @@ from sargnn.kernels.operations import MaxOperation
 
 
 class DglMax(MaxOperation):
-    """Holds three temporaries of the size of its result. DGL's own maximum hides rows that are not a number."""
+    """Holds three temporaries of the size of its result. DGL's own maximum hides rows that are not a number.
+
+    Not for partial results: a row's gradient goes to the winner whether the block has the edge or not.
+    """
 
     def forward(self, block: EdgeBlock, src: Tensor, best: Tensor, winner: Tensor) -> None:
         if not block.num_edges:
@@ -25,14 +28,18 @@ class DglMax(MaxOperation):
             better = (top > known) | ((top == known) & (ranks < holder))
             best[listed], winner[listed] = torch.where(better, top, known), torch.where(better, ranks, holder)
 
-    def backward(self, block: EdgeBlock, grad: Tensor, winner: Tensor, out: Tensor) -> None:
+    def backward(self, block: EdgeBlock, grad: Tensor, winner: Tensor, out: Tensor, *, add: bool = False) -> None:
         # Scattered by winning row, as in DGL's own backward pass; those that no source row of this block won go to a spare row.
         if not block.num_src:
             return
         ranks, rows = block.src_id_rank.sort()
         found = torch.searchsorted(ranks, winner).clamp_(max=block.num_src - 1)
         target = torch.where(ranks[found] == winner, rows[found], block.num_src)
-        out.copy_(grad.new_zeros(block.num_src + 1, grad.shape[1]).scatter_add_(0, target, grad)[:-1])
+        total = grad.new_zeros(block.num_src + 1, grad.shape[1]).scatter_add_(0, target, grad)[:-1]
+        if add:
+            out.add_(total)
+        else:
+            out.copy_(total)
 
 
 def max_autograd(block: EdgeBlock, src: Tensor) -> Tensor:

@@ -23,6 +23,8 @@ class DglSum(WeightedSumOperation):
     """Holds one temporary of the size of its result, because DGL's SpMM cannot add into an existing tensor; backward with
     weights other than the block's, one number an edge more."""
 
+    lists_sources = True
+
     def forward(
         self, block: EdgeBlock, src: Tensor, out: Tensor, scale: Tensor | None = None, *, weight: Tensor | None = None
     ) -> None:
@@ -48,7 +50,10 @@ class DglSum(WeightedSumOperation):
         with torch.no_grad():
             by_source = None if weight is None else block.by_source(weight)
             total = _sums(backward_graph(block), grad if scale is None else grad * scale[:, None], by_source)
-        if add:
+        assert add or block.src_rows is None, "source rows that are not listed would not be written"
+        if block.src_rows is not None:
+            out.index_add_(0, block.src_rows, total)
+        elif add:
             out.add_(total)
         else:
             out.copy_(total)

@@ -28,6 +28,11 @@ def listed_rows(block: EdgeBlock) -> np.ndarray:
     return ALL_ROWS if block.dst_rows is None else block.dst_rows.numpy()
 
 
+def listed_sources(block: EdgeBlock) -> np.ndarray:
+    """int32 [B], the source rows that are listed; ``ALL_ROWS`` if all are."""
+    return ALL_ROWS if block.src_rows is None else block.src_rows.numpy()
+
+
 def chunks_of_block(block: EdgeBlock, direction: str) -> np.ndarray:
     """``chunks_of`` the block's listed destinations (``forward``) or its sources (``backward``), kept with the block."""
     key = f"fused_{direction}"

@@ -12,7 +12,7 @@ from sargnn.bf16 import number, wide
 from sargnn.kernels.attention import Attention, RunningSoftmax
 from sargnn.kernels.block import EdgeBlock
 from sargnn.kernels.fused import gat_loops
-from sargnn.kernels.fused.block_arrays import chunks_of_block, lanes_of_block, listed_rows, numpy_of
+from sargnn.kernels.fused.block_arrays import chunks_of_block, lanes_of_block, listed_rows, listed_sources, numpy_of
 from sargnn.kernels.fused.destination_records import destination_records
 from sargnn.kernels.fused.edge_dropout import words_of
 from sargnn.kernels.operations import GatOperation
@@ -21,6 +21,7 @@ from sargnn.kernels.operations import GatOperation
 class FusedGat(GatOperation):
     """Nothing of size edges x heads is stored: weights are computed again in backward, and dropped again."""
 
+    lists_sources = True
     samples = staticmethod(gat_loops.samples)
     destination_records = staticmethod(destination_records)
     takes_weights = True
@@ -39,20 +40,22 @@ class FusedGat(GatOperation):
 
     def backward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, records: Tensor, grad: Tensor,
-        d_z: Tensor | None, d_el: Tensor | None, d_er: Tensor, *, weight: Tensor | None = None,
+        d_z: Tensor | None, d_el: Tensor | None, d_er: Tensor, *, weight: Tensor | None = None, add: bool = False,
     ) -> None:  # fmt: skip
+        assert add or block.src_rows is None or d_z is None, "source rows that are not listed would not be written"
         if d_z is None or d_el is None:
-            d_z, d_el = torch.empty_like(z), torch.empty_like(el)
+            d_z, d_el, add = torch.empty_like(z), torch.empty_like(el), False
         if not block.num_edges:
-            d_z.zero_()
-            d_el.zero_()
+            if not add:
+                d_z.zero_()
+                d_el.zero_()
             return
         bounds = lanes_of_block(block, "backward")
         lanes = _lanes(d_er, len(bounds) - 1)
         gat_loops.write_attention_gradients(
-            bounds, block.t_indptr.numpy(), block.t_dst.numpy(), numpy_of(z), numpy_of(el), numpy_of(records),
+            bounds, listed_sources(block), block.t_indptr.numpy(), block.t_dst.numpy(), numpy_of(z), numpy_of(el), numpy_of(records),
             numpy_of(grad), *attention_numbers(block, attention, z), edge_weights(block, weight, z, by_source=True),
-            numpy_of(d_z), numpy_of(d_el), numpy_of(lanes),
+            int(add), numpy_of(d_z), numpy_of(d_el), numpy_of(lanes),
         )  # fmt: skip
         _add_lanes(d_er, lanes)
 

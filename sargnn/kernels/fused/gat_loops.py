@@ -12,7 +12,7 @@ without a closing pass. Backward walks sources, one row of z and its gradient at
 with delta_i = <g_i, out_i> per head. Sources are cut into one lane per thread with equal edges, and every lane has room of
 its own for d er: two runs with the same number of threads give the same bits.
 
-Letters: S source rows, M destination rows, A listed destination rows, E edges, K heads, D head width, T lanes.
+Letters: S source rows, M destination rows, B and A of them listed, E edges, K heads, D head width, T lanes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numba
 import numpy as np
 import torch
 
-from sargnn.bf16 import array_of, narrow, number, wide
+from sargnn.bf16 import array_of, narrow, number, wide, widen
 from sargnn.kernels.fused.attention_vector_code import (
     edge_softmax,
     edge_weights,
@@ -95,32 +95,35 @@ def fold_attention(
 
 @numba.njit(parallel=True, cache=True, nogil=True)
 def write_attention_gradients(
-    bounds: Any, indptr: Any, indices: Any, z: Any, el: Any, records: Any, grad: Any, slope: Any, heads: Any,
-    source_ids: Any, destination_ids: Any, draw: Any, keep: Any, edge_weight: Any, d_z: Any, d_el: Any, d_er: Any,
+    bounds: Any, rows: Any, indptr: Any, indices: Any, z: Any, el: Any, records: Any, grad: Any, slope: Any, heads: Any,
+    source_ids: Any, destination_ids: Any, draw: Any, keep: Any, edge_weight: Any, add: Any, d_z: Any, d_el: Any, d_er: Any,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
     """Gradients of a block's source rows and scores, and of the destinations' scores.
 
     Args:
-        bounds: int64 [T + 1], the source rows of each lane.
-        indptr: int32 [S + 1], indices: int32 [E]: the destinations of each source.
+        bounds: int64 [T + 1], the listed source rows of each lane. rows: int32 [B], these; empty: all.
+        indptr: int32 [B + 1], indices: int32 [E]: the destinations of each listed source.
         records: [M, 4 K], see ``attention_vector_code.edge_weights``. grad: [M, K D], bf16 if z is.
-        d_z: [S, K D], bf16 if z is, d_el: [S, K], overwritten. d_er: [T, M, K], added to.
+        add: 1 to add to ``d_z`` and ``d_el``, 0 to overwrite them.
+        d_z: [S, K D], bf16 if z is, d_el: [S, K]. d_er: [T, M, K], added to.
     """
     item, width = el.itemsize, z.shape[1] // heads
     sums_apart = z.itemsize < item  # a source with many edges has its row rounded once
     limit = np.int64(len(indices))
-    dropping, weighted = draw[3] > 0, len(edge_weight) > 0
+    dropping, weighted, everything = draw[3] > 0, len(edge_weight) > 0, len(rows) == 0
     for lane in numba.prange(len(bounds) - 1):
         weight = np.empty((BATCH, row_of(heads, item)), el.dtype)
         dropped = np.empty(weight.shape, el.dtype) if dropping or weighted else weight
         dots, sums = np.empty(weight.shape, el.dtype), np.empty(z.shape[1], el.dtype)
-        for j in range(bounds[lane], bounds[lane + 1]):
-            d_el[j, :] = 0
-            if indptr[j] == indptr[j + 1]:
-                d_z[j, :] = 0
-            own = el.ctypes.data + np.int64(j) * heads * item
-            for start in range(np.int64(indptr[j]), np.int64(indptr[j + 1]), BATCH):
-                end: Any = min(start + BATCH, np.int64(indptr[j + 1]))
+        for a in range(bounds[lane], bounds[lane + 1]):
+            j = np.int64(a) if everything else np.int64(rows[a])
+            if add == 0:
+                d_el[j, :] = 0
+                if indptr[a] == indptr[a + 1]:
+                    d_z[j, :] = 0
+            own = el.ctypes.data + j * heads * item
+            for start in range(np.int64(indptr[a]), np.int64(indptr[a + 1]), BATCH):
+                end: Any = min(start + BATCH, np.int64(indptr[a + 1]))
                 edge_weights((
                     weight.ctypes.data, own, records.ctypes.data, indices.ctypes.data, start, end, limit, heads,
                 ), slope)  # fmt: skip
@@ -132,23 +135,24 @@ def write_attention_gradients(
                     mine = np.uint64(source_ids[j])
                     for e in range(start, end):
                         drop_edge(dropped[e - start], mine, np.uint64(destination_ids[indices[e]]), heads, draw, keep)
-                row, adds = z.ctypes.data + np.int64(j) * z.strides[0], np.int64(start > indptr[j])
-                if sums_apart and indptr[j + 1] - indptr[j] > BATCH:
+                row, later = z.ctypes.data + j * z.strides[0], np.int64(start > indptr[a])
+                if sums_apart and indptr[a + 1] - indptr[a] > BATCH:
                     gradient_rows((
                         sums.ctypes.data, row, grad.ctypes.data, grad.strides[0], indices.ctypes.data, start, end, limit,
-                        heads, width, dropped.ctypes.data, dots.ctypes.data, adds,
+                        heads, width, dropped.ctypes.data, dots.ctypes.data, later,
                     ), slope, (z.dtype.type(0), grad.dtype.type(0), sums.dtype.type(0)))  # fmt: skip
-                    if end == indptr[j + 1]:
+                    if end == indptr[a + 1]:
                         for f in range(len(sums)):
-                            d_z[j, f] = narrow(sums[f], d_z)
+                            before = widen(d_z[j, f]) if add != 0 else sums.dtype.type(0)
+                            d_z[j, f] = narrow(before + sums[f], d_z)
                 else:
                     gradient_rows((
-                        d_z.ctypes.data + np.int64(j) * d_z.strides[0], row, grad.ctypes.data, grad.strides[0],
-                        indices.ctypes.data, start, end, limit, heads, width, dropped.ctypes.data, dots.ctypes.data, adds,
+                        d_z.ctypes.data + j * d_z.strides[0], row, grad.ctypes.data, grad.strides[0], indices.ctypes.data,
+                        start, end, limit, heads, width, dropped.ctypes.data, dots.ctypes.data, np.int64(later + add > 0),
                     ), slope, (z.dtype.type(0), grad.dtype.type(0), d_z.dtype.type(0)))  # fmt: skip
                 score_gradients((
                     weight.ctypes.data, dropped.ctypes.data, dots.ctypes.data, own, records.ctypes.data,
-                    indices.ctypes.data, start, end, heads, d_el.ctypes.data + np.int64(j) * heads * item,
+                    indices.ctypes.data, start, end, heads, d_el.ctypes.data + j * heads * item,
                     d_er.ctypes.data + np.int64(lane) * d_er.strides[0],
                 ), slope)  # fmt: skip
 
@@ -160,5 +164,5 @@ def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
     numbers = (number(1, dtype), 1, longs, longs, words_of(None), number(1, dtype))
     return [
         (fold_attention, (longs, ints, ints, ints, z, x, x, *numbers, x[0], x, x, x)),
-        (write_attention_gradients, (longs, ints, ints, z, x, x, z, *numbers, x[0], z, x, x[None])),
+        (write_attention_gradients, (longs, ints, ints, ints, z, x, x, z, *numbers, x[0], 1, z, x, x[None])),
     ]

@@ -8,7 +8,7 @@ from torch import Tensor
 from sargnn.kernels.attention import Attention, RunningSoftmax
 from sargnn.kernels.block import EdgeBlock
 from sargnn.kernels.fused import gatv2_loops
-from sargnn.kernels.fused.block_arrays import chunks_of_block, lanes_of_block, listed_rows, numpy_of
+from sargnn.kernels.fused.block_arrays import chunks_of_block, lanes_of_block, listed_rows, listed_sources, numpy_of
 from sargnn.kernels.fused.destination_records import destination_records
 from sargnn.kernels.fused.gat import attention_numbers, edge_weights
 from sargnn.kernels.operations import GatV2Operation
@@ -17,6 +17,7 @@ from sargnn.kernels.operations import GatV2Operation
 class FusedGatV2(GatV2Operation):
     """Nothing of size edges x heads is stored: weights are computed again in backward, and dropped again."""
 
+    lists_sources = True
     samples = staticmethod(gatv2_loops.samples)
     destination_records = staticmethod(destination_records)
     takes_weights = True
@@ -35,12 +36,13 @@ class FusedGatV2(GatV2Operation):
 
     def backward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, records: Tensor, grad: Tensor,
-        d_z: Tensor | None, d_x: Tensor, d_att: Tensor, *, weight: Tensor | None = None,
+        d_z: Tensor | None, d_x: Tensor, d_att: Tensor, *, weight: Tensor | None = None, add: bool = False,
     ) -> None:  # fmt: skip
         if not block.num_edges:
-            if d_z is not None:
+            if d_z is not None and not add:
                 d_z.zero_()
             return
+        assert add or block.src_rows is None or d_z is None, "source rows that are not listed would not be written"
         numbers = attention_numbers(block, attention, z)
         rows = (numpy_of(z), numpy_of(x), numpy_of(att), numpy_of(records), numpy_of(grad))
         bounds = lanes_of_block(block, "forward")
@@ -52,6 +54,6 @@ class FusedGatV2(GatV2Operation):
         d_att += lanes.sum(0).to(d_att.dtype)
         if d_z is not None:
             gatv2_loops.write_source_gradients(
-                chunks_of_block(block, "backward"), block.t_indptr.numpy(), block.t_dst.numpy(), *rows, *numbers,
-                edge_weights(block, weight, z, by_source=True), numpy_of(d_z),
+                chunks_of_block(block, "backward"), listed_sources(block), block.t_indptr.numpy(), block.t_dst.numpy(), *rows,
+                *numbers, edge_weights(block, weight, z, by_source=True), int(add), numpy_of(d_z),
             )  # fmt: skip

@@ -155,19 +155,25 @@ def add_destination_gradients(
 
 @numba.njit(parallel=True, cache=True, nogil=True)
 def write_source_gradients(
-    chunks: Any, indptr: Any, indices: Any, z: Any, x: Any, att: Any, records: Any, grad: Any, slope: Any, heads: Any,
-    source_ids: Any, destination_ids: Any, draw: Any, keep: Any, edge_weight: Any, d_z: Any,
+    chunks: Any, rows: Any, indptr: Any, indices: Any, z: Any, x: Any, att: Any, records: Any, grad: Any, slope: Any,
+    heads: Any, source_ids: Any, destination_ids: Any, draw: Any, keep: Any, edge_weight: Any, add: Any, d_z: Any,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
-    """Gradients of the sources' rows, d_z: [S, K D], overwritten; bf16 if z is."""
+    """Gradients of the sources' rows, d_z: [S, K D], overwritten, or added to where ``add`` is 1; bf16 if z is.
+
+    Args:
+        rows: int32 [B], the listed source rows; empty: all.
+    """
     width = z.shape[1] // heads
-    weighted, one = len(edge_weight) > 0, att.dtype.type(1)
+    everything, weighted, one = len(rows) == 0, len(edge_weight) > 0, att.dtype.type(1)
     for c in numba.prange(len(chunks) - 1):
         weight, dots, d_scores = np.empty(heads, att.dtype), np.empty(heads, att.dtype), np.empty(heads, att.dtype)
         target = np.empty(z.shape[1], att.dtype)
-        for j in range(chunks[c], chunks[c + 1]):
+        for a in range(chunks[c], chunks[c + 1]):
+            j = np.int64(a) if everything else np.int64(rows[a])
             row = z[j]
-            target[:] = 0
-            for e in range(indptr[j], indptr[j + 1]):
+            for f in range(len(target)):
+                target[f] = widen(d_z[j, f]) if add != 0 else att.dtype.type(0)
+            for e in range(indptr[a], indptr[a + 1]):
                 i = indices[e]
                 own, g = x[i], grad[i]
                 _edge_gradients(
@@ -192,5 +198,5 @@ def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
     return [
         (fold_attention_v2, (longs, ints, ints, ints, z, z, x[0], *numbers, x[0], x, x, x)),
         (add_destination_gradients, (longs, ints, ints, ints, z, z, x[0], x, z, *numbers, x[0], x, table)),
-        (write_source_gradients, (longs, ints, ints, z, z, x[0], x, z, *numbers, x[0], z)),
+        (write_source_gradients, (longs, ints, ints, ints, z, z, x[0], x, z, *numbers, x[0], 1, z)),
     ]

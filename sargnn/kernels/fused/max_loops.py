@@ -42,19 +42,24 @@ def fold_max(
 
 @numba.njit(parallel=True, cache=True, nogil=True)
 def write_max_gradients(
-    chunks: Any, indptr: Any, indices: Any, grad: Any, winner: Any, id_rank: Any, zero: Any, out: Any
+    chunks: Any, rows: Any, indptr: Any, indices: Any, grad: Any, winner: Any, id_rank: Any, zero: Any, add: Any, out: Any
 ) -> None:  # pragma: no cover
     """``out[j] = sum of grad[i] over edges j -> i where j won``; parallel edges, which lie side by side, count once.
 
-    ``zero`` is of the type in which sums are kept.
+    Args:
+        rows: int32 [B], the listed source rows; empty: all. zero: of the type in which sums are kept.
+        add: 1 to add to ``out``, 0 to overwrite it.
     """
+    everything = len(rows) == 0
     for c in numba.prange(len(chunks) - 1):
         sums = np.full(grad.shape[1], zero)
-        for j in range(chunks[c], chunks[c + 1]):
+        for a in range(chunks[c], chunks[c + 1]):
+            j = np.int64(a) if everything else np.int64(rows[a])
             target, rank = out[j], id_rank[j]
-            sums[:] = zero
-            for e in range(indptr[j], indptr[j + 1]):
-                if e > indptr[j] and indices[e] == indices[e - 1]:
+            for f in range(len(target)):
+                sums[f] = widen(target[f]) if add != 0 else zero
+            for e in range(indptr[a], indptr[a + 1]):
+                if e > indptr[a] and indices[e] == indices[e - 1]:
                     continue
                 g, who = grad[indices[e]], winner[indices[e]]
                 for f in range(len(sums)):
@@ -69,5 +74,5 @@ def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
     table = np.zeros((1, 16), np.int32)
     return [
         (fold_max, (longs, ints, ints, ints, x, ints, x, table)),
-        (write_max_gradients, (longs, ints, ints, x, table, ints, number(0, dtype), x)),
+        (write_max_gradients, (longs, ints, ints, ints, x, table, ints, number(0, dtype), 1, x)),
     ]

@@ -11,7 +11,7 @@ from torch import Tensor
 from sargnn.bf16 import wide
 from sargnn.kernels.block import EdgeBlock
 from sargnn.kernels.fused import sum_loops, weighted_sum_loops
-from sargnn.kernels.fused.block_arrays import ALL_EDGES, ALL_ROWS, chunks_of_block, listed_rows, numpy_of
+from sargnn.kernels.fused.block_arrays import ALL_EDGES, chunks_of_block, listed_rows, listed_sources, numpy_of
 from sargnn.kernels.operations import WeightedSumOperation
 
 
@@ -19,6 +19,7 @@ class FusedSum(WeightedSumOperation):
     """Needs no temporary. Backward with weights reads what is made the first time: of the block's own weights
     ``EdgeBlock.t_weight``, in order; of others ``EdgeBlock.t_edge``, which says where each is."""
 
+    lists_sources = True
     splits_sums = True
 
     @staticmethod
@@ -53,7 +54,9 @@ class FusedSum(WeightedSumOperation):
             return
         chunks, *ends = chunks_of_block(block, "backward"), block.t_indptr.numpy(), block.t_dst.numpy()
         values, factors, target = numpy_of(grad), _factors(scale, grad), numpy_of(out)
+        assert add or block.src_rows is None, "source rows that are not listed would not be written"
         assert not add or scale is None
+        rows = listed_sources(block)
         if weight is not None:
             own = weight is block.weight
             weights = (
@@ -61,11 +64,11 @@ class FusedSum(WeightedSumOperation):
                 ALL_EDGES if own else block.t_edge.numpy(),
             )  # fmt: skip
             if add:
-                weighted_sum_loops.add_weighted_sums(chunks, ALL_ROWS, *ends, values, factors, *weights, target, target)
+                weighted_sum_loops.add_weighted_sums(chunks, rows, *ends, values, factors, *weights, target, target)
             else:
                 weighted_sum_loops.write_weighted_sums(chunks, *ends, values, factors, *weights, target)
         elif add:
-            sum_loops.add_sums(chunks, ALL_ROWS, *ends, values, factors, target, target)
+            sum_loops.add_sums(chunks, rows, *ends, values, factors, target, target)
         else:
             sum_loops.write_sums(chunks, *ends, values, factors, target)
 

@@ -15,6 +15,7 @@ from sargnn.kernels.reference.edge_softmax import attend, destination_records, e
 class ReferenceGat(GatOperation):
     """Gather, compute per edge, ``index_add_``; holds tensors of size E x K D while it runs."""
 
+    lists_sources = True
     destination_records = staticmethod(destination_records)
     takes_weights = True
 
@@ -27,7 +28,7 @@ class ReferenceGat(GatOperation):
 
     def backward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, records: Tensor, grad: Tensor,
-        d_z: Tensor | None, d_el: Tensor | None, d_er: Tensor, *, weight: Tensor | None = None,
+        d_z: Tensor | None, d_el: Tensor | None, d_er: Tensor, *, weight: Tensor | None = None, add: bool = False,
     ) -> None:  # fmt: skip
         src, dst = ends_of(block)
         raw = el[src] + records[dst, : attention.heads]
@@ -36,8 +37,8 @@ class ReferenceGat(GatOperation):
         d_scores = torch.where(raw > 0, d_scores, d_scores * attention.negative_slope)
         d_er.index_add_(0, dst, d_scores)
         if d_z is not None and d_el is not None:
-            d_el.zero_().index_add_(0, src, d_scores)
-            d_z.zero_().index_add_(0, src, (dropped[:, :, None] * attention.by_head(grad)[dst]).flatten(1))
+            (d_el if add else d_el.zero_()).index_add_(0, src, d_scores)
+            (d_z if add else d_z.zero_()).index_add_(0, src, (dropped[:, :, None] * attention.by_head(grad)[dst]).flatten(1))
 
 
 def gat_autograd(

@@ -15,6 +15,7 @@ from sargnn.kernels.reference.edge_softmax import attend, destination_records, e
 class ReferenceGatV2(GatV2Operation):
     """Gather, compute per edge, ``index_add_``; holds tensors of size E x K D while it runs."""
 
+    lists_sources = True
     destination_records = staticmethod(destination_records)
     takes_weights = True
 
@@ -28,7 +29,7 @@ class ReferenceGatV2(GatV2Operation):
 
     def backward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, records: Tensor, grad: Tensor,
-        d_z: Tensor | None, d_x: Tensor, d_att: Tensor, *, weight: Tensor | None = None,
+        d_z: Tensor | None, d_x: Tensor, d_att: Tensor, *, weight: Tensor | None = None, add: bool = False,
     ) -> None:  # fmt: skip
         src, dst = ends_of(block)
         u = z[src] + x[dst]
@@ -41,7 +42,7 @@ class ReferenceGatV2(GatV2Operation):
         d_x.index_add_(0, dst, d_u)
         if d_z is not None:
             d_u += (dropped[:, :, None] * attention.by_head(grad)[dst]).flatten(1)
-            d_z.zero_().index_add_(0, src, d_u)
+            (d_z if add else d_z.zero_()).index_add_(0, src, d_u)
 
 
 def gatv2_autograd(

@@ -12,6 +12,8 @@ from sargnn.kernels.operations import MaxOperation
 class ReferenceMax(MaxOperation):
     """Gather and ``scatter_reduce``; holds tensors of size edges x features while it runs."""
 
+    lists_sources = True
+
     def forward(self, block: EdgeBlock, src: Tensor, best: Tensor, winner: Tensor) -> None:
         if not block.num_edges:
             return
@@ -25,10 +27,10 @@ class ReferenceMax(MaxOperation):
         winner.copy_(winner.scatter_reduce(0, dst, ranks, "amin"))
         best.copy_(most)
 
-    def backward(self, block: EdgeBlock, grad: Tensor, winner: Tensor, out: Tensor) -> None:
+    def backward(self, block: EdgeBlock, grad: Tensor, winner: Tensor, out: Tensor, *, add: bool = False) -> None:
         pairs = torch.stack([block.src.long(), block.dst_per_edge()]).unique(dim=1)  # parallel edges count once
         won = winner[pairs[1]] == block.src_id_rank[pairs[0]][:, None]
-        out.zero_().index_add_(0, pairs[0], grad[pairs[1]] * won)
+        (out if add else out.zero_()).index_add_(0, pairs[0], grad[pairs[1]] * won)
 
 
 def max_autograd(block: EdgeBlock, src: Tensor) -> Tensor:

@@ -11,6 +11,8 @@ from sargnn.kernels.operations import WeightedSumOperation
 class ReferenceSum(WeightedSumOperation):
     """Gather and ``index_add_``; holds a tensor of size edges x features while it runs."""
 
+    lists_sources = True
+
     def forward(
         self, block: EdgeBlock, src: Tensor, out: Tensor, scale: Tensor | None = None, *, weight: Tensor | None = None
     ) -> None:

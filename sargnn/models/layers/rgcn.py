@@ -28,6 +28,7 @@ from sargnn.engine.reducers.rgcn import Rgcn
 from sargnn.models.inputs import GraphShape, TypedRows
 from sargnn.models.rgcn import Rgcn as RgcnSettings
 from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
+from sargnn.shards.cover import Costs
 from sargnn.shards.plan import LayerPlan
 
 
@@ -59,13 +60,15 @@ class RgcnLayer(GraphLayer):
 
     @property
     def reducer(self) -> Reducer:
-        return RelationSum() if self.order == "aggregate_first" else Rgcn()
+        return RelationSum() if self.order == "aggregate_first" else Rgcn(self.out_width)
 
     def prepare(self, engine: Engine, plan: LayerPlan) -> None:
         """Choose the order on this plan; all workers must call it together."""
         if id(plan) in self._orders:
             return
         order = self.order
+        if plan.partials is not None:  # which RelationSum has none of
+            order = "transform_first"
         if order == "auto":
             keeps_sums = self.constant_input and engine.caches_constants
             first = engine.operators.sums_relations_first(
@@ -77,12 +80,16 @@ class RgcnLayer(GraphLayer):
 
     def reducer_on(self, plan: LayerPlan) -> Reducer:
         assert id(plan) in self._orders, "prepare(engine, plan) comes first: all workers choose the order together"
-        return RelationSum() if self._orders[id(plan)] == "aggregate_first" else Rgcn()
+        return RelationSum() if self._orders[id(plan)] == "aggregate_first" else Rgcn(self.out_width)
 
     @property
     def exchanged_widths(self) -> tuple[int, ...]:
         """Raw rows travel, in either order."""
         return (self.in_width,)
+
+    def partial_costs(self, engine: Engine) -> Costs | None:
+        """Not where sums of raw rows may be kept: they are taken once."""
+        return None if self.constant_input and engine.caches_constants else super().partial_costs(engine)
 
     def relation_weights(self) -> Tensor:
         """W [R, in, out]."""

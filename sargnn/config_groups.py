@@ -1,0 +1,130 @@
+"""Groups of a run's settings that know nothing of each other: how it optimises, exchanges, checkpoints, and what it adds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from sargnn.decides import LOSSES, RUN
+from sargnn.fields import AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, PROBABILITY, number
+
+Adjacency = Literal["dad", "da", "ad"]
+"""D^-1/2 A D^-1/2, D^-1 A or A D^-1."""
+
+
+@dataclass(frozen=True)
+class OptimConfig:
+    """The optimizer, its learning rate over the epochs, and what is minimised.
+
+    Attributes:
+        schedule: ``constant``; ``cosine``: half a cosine towards 0; ``step``: times ``step_factor`` every ``step_every``
+            epochs.
+        warmup: epochs of linear growth before that.
+        clip: largest norm of all gradients together; null: no limit.
+        label_smoothing: how much of a label's weight is spread over all classes, in the training loss.
+        weight_decay_of: groups of parameters that the model names, each with a weight decay of its own; null: none.
+    """
+
+    name: Literal["adam", "adamw"]
+    lr: float = field(metadata=POSITIVE)
+    weight_decay: float = field(metadata=NOT_NEGATIVE)
+    schedule: Literal["constant", "cosine", "step"]
+    warmup: int = field(default=0, metadata=NOT_NEGATIVE)
+    step_every: int = field(default=30, metadata=AT_LEAST_ONE)
+    step_factor: float = field(default=0.5, metadata=number(low=0, high=1, open_low=True))
+    clip: float | None = field(default=None, metadata=POSITIVE)
+    label_smoothing: float = field(default=0.0, metadata=PROBABILITY)
+    weight_decay_of: dict[str, float] | None = field(default=None, metadata=NOT_NEGATIVE)
+
+    @property
+    def depends_on_epochs(self) -> bool:
+        """Whether an epoch's learning rate depends on how many epochs there are in all."""
+        return self.schedule == "cosine"
+
+
+@dataclass(frozen=True)
+class LabelsConfig:
+    """Labels of training nodes as further input (``training/labels.py``).
+
+    Attributes:
+        rate: of training nodes that carry their label in an epoch; the loss is taken on the others.
+        reuse: how many times predicted labels are fed back to the nodes that carry none.
+    """
+
+    name: Literal["none", "masked"] = "none"
+    rate: float = field(default=0.5, metadata=PROBABILITY)
+    reuse: int = field(default=0, metadata=NOT_NEGATIVE)
+
+
+@dataclass(frozen=True)
+class SmoothConfig:
+    """What is done to the predictions after training: nothing, or Correct & Smooth (``training/correct_smooth.py``).
+
+    Attributes:
+        autoscale: size the spread errors as the known ones are; else ``scale`` times them.
+        correct_adjacency, correct_alpha, correct_steps: of the correction. smooth_...: of the smoothing.
+    """
+
+    name: Literal["none", "cs"] = "none"
+    autoscale: bool = True
+    scale: float = field(default=1.0, metadata=NOT_NEGATIVE)
+    correct_adjacency: Adjacency = "dad"
+    correct_alpha: float = field(default=0.8, metadata=FRACTION)
+    correct_steps: int = field(default=50, metadata=NOT_NEGATIVE)
+    smooth_adjacency: Adjacency = "dad"
+    smooth_alpha: float = field(default=0.8, metadata=FRACTION)
+    smooth_steps: int = field(default=50, metadata=NOT_NEGATIVE)
+
+
+Precision = Literal["fp32", "fp64", "bf16", "mixed"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+
+
+@dataclass(frozen=True)
+class CommConfig:
+    """How workers exchange rows.
+
+    Attributes:
+        wire: what fp32 rows and their gradients are rounded to on their way to other workers; ``exact``: they are not.
+        aggregate: who aggregates an edge between two workers: the destination's (``post``), the source's (``pre``), or whoever makes
+            for fewer bytes (``least``); null: ``least`` where the mode can.
+    """
+
+    backend: Literal["gloo"]
+    prefetch_depth: int = field(metadata=NOT_NEGATIVE)
+    timeout_s: float = field(metadata=POSITIVE)
+    message_rows: int | None = field(default=None, metadata=AT_LEAST_ONE)
+    max_restarts: int = field(default=0, metadata=NOT_NEGATIVE)
+    interface: str | None = None
+    port: int | None = field(default=None, metadata=number(low=1, high=65535))
+    wire: Literal["exact", "bf16"] = field(default="exact", metadata=LOSSES)
+    aggregate: Literal["post", "pre", "least"] | None = field(default=None, metadata=RUN)
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Choices of the engine that change no loss. ``cache_static``: keep aggregates of constant rows over the epochs."""
+
+    cache_static: Literal["auto", False] = "auto"
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """When checkpoints are written: ``every`` so many epochs, and after the last one; null: only when a signal asks for one.
+
+    Attributes:
+        keep: how many of the newest are kept, beside the one that validates best.
+    """
+
+    every: int | None = field(metadata=AT_LEAST_ONE)
+    keep: int = field(metadata=AT_LEAST_ONE)
+
+
+@dataclass(frozen=True)
+class TrackingConfig:
+    """Where figures are sent. ``uri`` null: an sqlite store in the working folder. ``ranks``: also the figures of each rank."""
+
+    enabled: bool
+    uri: str | None
+    experiment: str
+    ranks: bool = False

@@ -1,0 +1,156 @@
+"""Who aggregates an edge between two parts: the owner of its destination, or that of its source.
+
+Where the destination's owner does, the source's row travels; where the source's owner does, a partial result for the destination.
+What has to travel from one part to another is then a vertex cover of the bipartite graph of the edges between them: every edge has
+its source or its destination in it. The cheapest is a cover of minimum weight, w_s for each source and w_d for each destination, that
+is, a minimum cut (Koenig, 1931; Egervary, 1931): s -> source with capacity w_s, source -> destination without limit, destination ->
+t with capacity w_d. SuperGCN (Zhuang et al.) chooses so for sums.
+
+An edge with both ends in the cover stays with its destination. Destinations are made dearer by ``TILT``, so that near ties stay there,
+too, and dearer still at a rank that would aggregate ``MOST_EDGES`` times the edges that end in its rows.
+
+Letters: S sources, D destinations, E edges between two parts, P ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy import sparse
+from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
+from sargnn.comm.group import Group
+
+TILT, TILTS_MORE, MOST_EDGES, TRIALS = 1.02, 1.1, 1.08, 8
+_UNIT, _NO_LIMIT = 50, 2**30
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What the two ways cost a layer, in bytes of a training step.
+
+    Attributes:
+        source: of a source row that travels to a peer. destination: of a destination row whose partial result does.
+        largest: of the largest message of a partial result, for a row; ``row``: of a source row in one message.
+        ranked: whether partial results name their winners (``LayerPlan.partials``).
+    """
+
+    source: int
+    destination: int
+    largest: int
+    row: int
+    ranked: bool = False
+
+
+@dataclass(frozen=True)
+class Share:
+    """How the cut edges of layers are shared out.
+
+    Attributes:
+        ratio: bytes of a destination row / bytes of a source row. None: all go to the sources' owners.
+        widest: how many times as wide as a source row the widest message of a partial result is.
+        ranked: see ``Costs``.
+    """
+
+    ratio: float | None
+    widest: float
+    ranked: bool = False
+
+
+def shares_of(aggregate: str, costs: Sequence[Costs | None]) -> list[Share | None]:
+    """How each of a model's layers shares its cut edges; those whose ratios lie within 10 % have one share.
+
+    Args:
+        aggregate: ``post``, ``pre`` or ``least``. costs: per layer; None: it has no partial results.
+
+    Returns:
+        Per layer; None: the destinations' owners aggregate all edges.
+    """
+    found: list[Share | None] = [None] * len(costs)
+    left = [k for k, one in enumerate(costs) if one is not None and aggregate != "post"]
+    while left:
+        first = costs[left[0]]
+        assert first is not None
+        alike = [k for k in left if aggregate == "pre" or _ratio(costs[k]) <= 1.1 * _ratio(first) <= 1.21 * _ratio(costs[k])]
+        members = [one for k in alike if (one := costs[k]) is not None]
+        ratio = sum(one.destination for one in members) / sum(one.source for one in members)
+        share = Share(
+            None if aggregate == "pre" else ratio,
+            max(1.0, *(one.largest / one.row for one in members)),
+            any(one.ranked for one in members),
+        )
+        for k in alike:
+            found[k] = share
+        left = [k for k in left if k not in alike]
+    return found
+
+
+def _ratio(costs: Costs | None) -> float:
+    assert costs is not None
+    return costs.destination / costs.source
+
+
+def least_cover(src: np.ndarray, dst: np.ndarray, num_src: int, ratio: float) -> np.ndarray:
+    """The sources of a cover of minimum weight, 1 for a source and ``ratio`` for a destination; of several always the same.
+
+    Args:
+        src: int [E] in [0, S). dst: int [E].
+
+    Returns:
+        bool [S].
+    """
+    ends, places = np.unique(dst, return_inverse=True)
+    num_dst = len(ends)
+    edges = sparse.csr_matrix((np.ones(len(src), np.int32), (src, places)), (num_src, num_dst))
+    edges.sum_duplicates()  # parallel edges
+    edges.sort_indices()
+    # Rows of the network: s, the sources, the destinations, t.
+    first = 1 + num_src
+    indptr = np.concatenate([[0, num_src], num_src + edges.indptr[1:], np.zeros(num_dst + 1, np.int64)])
+    indptr[first:] = np.append(num_src + edges.nnz + np.arange(num_dst + 1), num_src + edges.nnz + num_dst)
+    indices = np.concatenate([1 + np.arange(num_src), first + edges.indices, np.full(num_dst, first + num_dst)])
+    capacity = np.full(len(indices), _NO_LIMIT, np.int32)
+    capacity[:num_src], capacity[num_src + edges.nnz :] = _UNIT, max(1, round(_UNIT * ratio))
+    size = first + num_dst + 1
+    network = sparse.csr_matrix((capacity, indices.astype(np.int32), indptr.astype(np.int32)), (size, size))
+    residual = network - maximum_flow(network, 0, size - 1).flow
+    residual.data = (residual.data > 0).astype(np.int8)
+    residual.eliminate_zeros()
+    reached = np.zeros(size, bool)
+    reached[breadth_first_order(residual, 0, return_predecessors=False)] = True
+    covered: np.ndarray = ~reached[1:first]
+    return covered
+
+
+def choose_edges(
+    group: Group, edges: Sequence[tuple[np.ndarray, np.ndarray]], halo_rows: Sequence[int], share: Share
+) -> list[np.ndarray]:
+    """Which edges into this rank's rows the owners of their sources aggregate; all ranks must call it together.
+
+    Args:
+        edges: per peer sources int [E], numbered among its halo rows here, and destinations int [E]. halo_rows: per peer S.
+
+    Returns:
+        Per peer bool [E].
+    """
+    rank, world = group.rank, group.world
+    if share.ratio is None:
+        return [np.full(len(src), q != rank) for q, (src, _) in enumerate(edges)]
+    own = torch.zeros(world, dtype=torch.int64)
+    own[rank] = sum(len(src) for src, _ in edges)
+    total = group.sum_(own)
+    tilt, chosen, tilted = np.full(world, TILT), [np.zeros(len(src), bool) for src, _ in edges], np.ones(world, bool)
+    for _ in range(TRIALS):
+        for q, (src, dst) in enumerate(edges):
+            if q != rank and len(src) and tilted[q]:
+                chosen[q] = ~least_cover(src, dst, halo_rows[q], share.ratio * tilt[q])[src]
+        moved = torch.tensor([int(one.sum()) for one in chosen])
+        moved[rank] = -sum(int(one.sum()) for one in chosen)
+        tilted = ((total + group.sum_(moved)) > MOST_EDGES * total.clamp(min=1)).numpy()
+        if not tilted.any():
+            break
+        tilt[tilted] *= TILTS_MORE
+    return chosen

@@ -1,0 +1,239 @@
+"""Edges that the owners of their sources aggregate: found when a plan is made, and left out of the destinations' shards.
+
+A part's edges from a peer are shared out (``shards.cover``). For those that the peer aggregates, it learns between which of its own
+rows and which of this worker's rows they run, and makes shards of them: from its own rows to a piece of the peer's output rows. What
+remains of the part is one with fewer edges and fewer halo rows, of which plans are made as of any other.
+
+Letters: N own rows, M output rows, H halo rows, E edges, A rows of a piece, R relations.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sargnn.comm.group import Group
+from sargnn.comm.lists import PartialLists, Piece
+from sargnn.comm.swap import swap
+from sargnn.kernels.block import EdgeBlock
+from sargnn.partition.cut import Part
+from sargnn.shards.cover import Share, choose_edges
+from sargnn.shards.load import Layout, id_ranks_of, load_plan
+from sargnn.shards.plan import LayerPlan, Partials, RelationBlock, Shard
+
+_DOING = "sharing out cut edges"
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """Edges of a peer's that this worker aggregates, sorted by relation, destination and source.
+
+    Attributes:
+        src: int32 [E], own input rows. dst: int32 [E], places among the peer's rows. relations: int64 [R + 1], where each begins.
+        ids: int64, original ids of the peer's rows. weight: [E], of a graph with edge weights; else None.
+        scale: fp64, for each pair of a relation and a row that has edges of it, in their order, what its mean is multiplied by.
+        sent: int32, all own rows that the peer's part reads: winners are ranked among these.
+    """
+
+    src: np.ndarray
+    dst: np.ndarray
+    relations: np.ndarray
+    ids: np.ndarray
+    weight: np.ndarray | None
+    scale: np.ndarray
+    sent: np.ndarray
+
+
+def load_shared_plan(
+    part: Part, rank: int, layout: Layout, group: Group, share: Share | None, *, device: torch.device, message_rows: int,
+    out_bounds: tuple[int, ...] | None = None, dtype: torch.dtype = torch.float32,
+) -> LayerPlan:  # fmt: skip
+    """``load_plan`` with some edges aggregated where their sources are; all ranks must call it together.
+
+    Args:
+        part: with self-loops, if the model adds them.
+        share: how cut edges are shared out; None: the destinations' owners aggregate all.
+        message_rows: as ``load_plan``; with a share messages of rows hold half as many, those of partial results as many bytes.
+    """
+    if share is None or group.world == 1:
+        return load_plan(
+            part, rank, layout, device=device, message_rows=message_rows, out_bounds=out_bounds, dtype=dtype
+        )  # fmt: skip
+    rows = max(1, message_rows // 2)
+    whole = load_plan(part, rank, None, device=device, message_rows=rows, out_bounds=out_bounds, dtype=dtype)
+    kept, kept_halo, wanted, asked, moved = _share_out(part, rank, group, share, whole)
+    ranks, in_order = id_ranks_of(part), torch.arange(whole.num_rows, dtype=torch.int32, device=device)
+    plan = load_plan(
+        kept, rank, layout, device=device, message_rows=rows, out_bounds=out_bounds, dtype=dtype,
+        id_ranks=np.concatenate([ranks[: whole.num_rows], ranks[whole.num_rows :][kept_halo]]),
+    )  # fmt: skip
+    lists = PartialLists(
+        tuple(torch.from_numpy(one).to(device) for one in wanted),
+        tuple(len(one.ids) for one in asked),
+        max(1, int(rows / share.widest)),
+    )
+    shards: dict[Piece, Shard] = {}
+    scales: dict[Piece, tuple[Tensor, ...]] = {}
+    for p, one in enumerate(asked):
+        if p != rank:
+            id_rank = _ranks_of(whole.node_ids, one.sent) if share.ranked else in_order
+            for number, (first, last) in enumerate(lists.pieces(len(one.ids))):
+                piece = Piece(p, number)
+                shards[piece], scales[piece] = _shard(part, p, one, first, last, whole, id_rank, dtype)
+    blocks = {
+        now.piece: EdgeBlock.one_each(now.wanted, whole.num_out) for now in lists.rounds(rank) if len(now.wanted)
+    }  # fmt: skip
+    partials = Partials(lists, shards, scales, blocks, moved, _peer_ranks(part, ranks, device) if share.ranked else None)
+    return dataclasses.replace(
+        plan,
+        partials=partials,
+        relation_degrees=whole.relation_degrees,
+        relation_weights=whole.relation_weights,
+    )
+
+
+def _share_out(
+    part: Part, rank: int, group: Group, share: Share, whole: LayerPlan
+) -> tuple[Part, np.ndarray, list[np.ndarray], list[_Asked], int]:
+    """What remains of the part and which of its halo rows, the own output rows that each peer computes for, what each peer asks
+    for, and how many edges others aggregate."""
+    world, relations = group.world, len(part.schema.relations)
+    spans = [slice(int(part.edge_offsets[q * relations]), int(part.edge_offsets[(q + 1) * relations])) for q in range(world)]
+    edges = [(np.asarray(part.edge_src[one]), np.asarray(part.edge_dst[one])) for one in spans]
+    moved = choose_edges(group, edges, [int(one) for one in np.diff(part.halo_offsets)], share)
+    moved[rank][:] = False
+    starts = [_starts(part, q, moved[q]) for q in range(world)]
+    wanted, places = [], []
+    for (_, dst), chosen in zip(edges, moved, strict=True):
+        rows, place = np.unique(dst[chosen], return_inverse=True)
+        wanted.append(rows.astype(np.int32))
+        places.append(place.astype(np.int32))
+    read = [np.bincount(src[~chosen], minlength=int(part.halo_offsets[q + 1] - part.halo_offsets[q])) > 0
+            for q, ((src, _), chosen) in enumerate(zip(edges, moved, strict=True))]  # fmt: skip
+    read[rank] = np.zeros(0, bool)
+    out_ids = whole.self_rows(whole.node_ids).cpu().numpy()
+    told = [
+        swap(group, one, _DOING)
+        for one in (
+            [one.view(np.uint8) for one in read],
+            [src[chosen] for (src, _), chosen in zip(edges, moved, strict=True)],
+            places,
+            starts,
+            [out_ids[rows] for rows in wanted],
+            [_scales(part, q, moved[q], whole) for q in range(world)],
+        )
+    ]
+    weights: list[np.ndarray] | list[None] = [None] * world
+    if part.edge_weight is not None:
+        given = [np.asarray(part.edge_weight[span])[chosen] for span, chosen in zip(spans, moved, strict=True)]
+        weights = swap(group, given, _DOING)
+    send = [np.asarray(part.send_rows[a:b]) for a, b in zip(part.send_offsets, part.send_offsets[1:], strict=False)]
+    asked = []
+    for q, (src, dst, relation, ids, scale) in enumerate(zip(*told[1:], strict=True)):
+        asked.append(_Asked(send[q][src] if q != rank else src[:0], dst, relation, ids, weights[q], scale, send[q]))
+    kept = _without(part, rank, moved, read, [rows[keep.view(bool)] for rows, keep in zip(send, told[0], strict=True)])
+    return kept, np.concatenate(read), wanted, asked, sum(int(one.sum()) for one in moved)
+
+
+def _starts(part: Part, q: int, chosen: np.ndarray) -> np.ndarray:
+    """int64 [R + 1], where each relation begins among the chosen edges from part ``q``."""
+    relations = len(part.schema.relations)
+    offsets = np.asarray(part.edge_offsets[q * relations : (q + 1) * relations + 1])
+    before = np.concatenate([[0], np.cumsum(chosen)])
+    starts: np.ndarray = before[offsets - offsets[0]].astype(np.int64)
+    return starts
+
+
+def _scales(part: Part, q: int, chosen: np.ndarray, whole: LayerPlan) -> np.ndarray:
+    """fp64, see ``_Asked.scale``."""
+    found = [np.zeros(0)]
+    for r in range(len(part.schema.relations)):
+        span = part.edge_span(q, r)
+        first = int(part.edge_offsets[q * len(part.schema.relations)])
+        rows = np.unique(np.asarray(part.edge_dst[span])[chosen[span.start - first : span.stop - first]])
+        found.append(whole.relation_scale(r, torch.float64).cpu().numpy()[rows - whole.out_of(r).start])
+    return np.concatenate(found)
+
+
+def _without(part: Part, rank: int, moved: list[np.ndarray], read: list[np.ndarray], send: list[np.ndarray]) -> Part:
+    """The part without the edges that were moved, and without halo rows that no other edge reads."""
+    world, relations = len(read), len(part.schema.relations)
+    sources, destinations, counts, halos = [], [], [], []
+    for q in range(world):
+        span = slice(int(part.edge_offsets[q * relations]), int(part.edge_offsets[(q + 1) * relations]))
+        stays = ~moved[q]
+        src = np.asarray(part.edge_src[span])[stays]
+        sources.append(src if q == rank else (np.cumsum(read[q]) - 1).astype(np.int32)[src] if len(src) else src)
+        destinations.append(np.asarray(part.edge_dst[span])[stays])
+        counts.append(np.diff(_starts(part, q, stays)))
+        halos.append(np.asarray(part.halo_ids[part.halo_offsets[q] : part.halo_offsets[q + 1]])[read[q]] if q != rank else
+                     np.asarray(part.halo_ids[:0]))  # fmt: skip
+    stay = np.concatenate([~one for one in moved])
+    return dataclasses.replace(
+        part,
+        edge_src=np.concatenate(sources),
+        edge_dst=np.concatenate(destinations),
+        edge_offsets=np.concatenate([[0], np.cumsum(np.concatenate(counts))]).astype(np.int64),
+        edge_weight=None if part.edge_weight is None else np.asarray(part.edge_weight)[stay],
+        halo_ids=np.concatenate(halos),
+        halo_offsets=_offsets(halos),
+        send_rows=np.concatenate(send),
+        send_offsets=_offsets(send),
+    )
+
+
+def _shard(
+    part: Part, peer: int, asked: _Asked, first: int, last: int, whole: LayerPlan, id_rank: Tensor, dtype: torch.dtype
+) -> tuple[Shard, tuple[Tensor, ...]]:  # fmt: skip
+    """The edges into rows [first, last) of the peer's, and per block the scales of its destination rows."""
+    device, typed = whole.node_ids.device, part.schema.typed
+    ids = torch.from_numpy(asked.ids[first:last]).to(device)
+    blocks, scales, scale_at = [], [], 0
+    for r, relation in enumerate(part.schema.relations):
+        a, b = asked.relations[r], asked.relations[r + 1]
+        dst = asked.dst[a:b]
+        listed = np.unique(dst)
+        low, high = np.searchsorted(dst, (first, last))
+        s0, s1 = (whole.row_bounds[relation.source], whole.row_bounds[relation.source + 1])
+        if high > low or not typed:
+            local, rows = dst[low:high] - np.int32(first), None
+            dst_ids = ids
+            if typed:
+                places, inverse = np.unique(local, return_inverse=True)
+                local, rows = inverse.astype(np.int32), torch.from_numpy(places.astype(np.int32)).to(device)
+                dst_ids = ids[rows.long()]
+            begin, end = scale_at + np.searchsorted(listed, (first, last))
+            scales.append(torch.from_numpy(asked.scale[begin:end]).to(device, dtype))
+            weight = None if asked.weight is None else torch.from_numpy(asked.weight[a + low : a + high]).to(device, dtype)
+            block = EdgeBlock(
+                torch.from_numpy(asked.src[a + low : a + high] - np.int32(s0)).to(device), torch.from_numpy(local).to(device),
+                s1 - s0, len(dst_ids), id_rank[s0:s1], whole.node_ids[s0:s1], dst_ids,
+                weight=weight, lists_sources=True,
+            )  # fmt: skip
+            blocks.append(RelationBlock(r, s0, 0, 0, last - first, block, rows, map_sources=False))
+        scale_at += len(listed)
+    return Shard(peer, whole.num_rows, tuple(blocks)), tuple(scales)
+
+
+def _ranks_of(node_ids: Tensor, rows: np.ndarray) -> Tensor:
+    """int32 [N], the rank of each of ``rows`` among them by original id; -1 for others."""
+    ranks = torch.full((len(node_ids),), -1, dtype=torch.int32, device=node_ids.device)
+    chosen = torch.from_numpy(rows).long().to(node_ids.device)
+    order = chosen[torch.argsort(node_ids[chosen])]
+    ranks[order] = torch.arange(len(order), dtype=torch.int32, device=node_ids.device)
+    return ranks
+
+
+def _peer_ranks(part: Part, ranks: np.ndarray, device: torch.device) -> tuple[Tensor, ...]:
+    """Per peer int32, see ``Partials.peer_ranks``."""
+    halo = ranks[len(part.node_ids) :]
+    found = [np.sort(halo[a:b]) for a, b in zip(part.halo_offsets, part.halo_offsets[1:], strict=False)]
+    return tuple(torch.from_numpy(one).to(device) for one in found)
+
+
+def _offsets(lists: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum([len(one) for one in lists])]).astype(np.int64)
