@@ -24,7 +24,7 @@ from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from sargnn.comm.group import Group
 
-TILT, TILTS_MORE, MOST_EDGES, TRIALS = 1.02, 1.1, 1.08, 8
+TILT, TILTS_MORE, MOST_EDGES, TRIALS = 1.05, 1.1, 1.08, 8
 _UNIT, _NO_LIMIT = 50, 2**30
 
 
