@@ -86,8 +86,8 @@ class CommConfig:
 
     Attributes:
         wire: what fp32 rows and their gradients are rounded to on their way to other workers; ``exact``: they are not.
-        aggregate: who aggregates an edge between two workers: the destination's (``post``), the source's (``pre``), or whoever makes
-            for fewer bytes (``least``); null: ``least`` where the mode can.
+        aggregate: who aggregates an edge between two workers: the destination's (``post``), the source's (``pre``), or whoever
+            makes for fewer bytes (``least``); null: ``least`` where the mode can.
     """
 
     backend: Literal["gloo"]

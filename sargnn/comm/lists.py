@@ -20,7 +20,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Round:
-    """One step of the exchange of rows: own rows ``send`` (int32, may be empty) to rank ``to``, rows of ``piece`` from its owner.
+    """One step of the exchange: own rows ``send`` (int32, may be empty) to rank ``to``, rows of ``piece`` from its owner.
 
     Attributes:
         receive_rows: rows in ``piece``; 0 if the owner has no such piece.

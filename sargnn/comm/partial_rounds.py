@@ -1,13 +1,13 @@
 """The exchange of partial results: who owns the sources of an edge aggregates it, and sends the result.
 
 A worker whose output rows have edges from a peer's rows asks the peer for the partial results of some of them, and says what
-these depend on (a score, the gradient of the output); the peer computes them from its own rows and answers. Requests and answers may
-be empty: a sum needs no request, its gradient no answer.
+these depend on (a score, the gradient of the output); the peer computes them from its own rows and answers. Requests and
+answers may be empty: a sum needs no request, its gradient no answer.
 
-In step k = 1 .. P - 1 of rank p it computes for p + k, and p - k computes for it. Long lists go in pieces, one a round. Requests are
-posted d rounds before the results are computed, and these d rounds before they are merged (d = prefetch depth), so that both are
-on their way while others are computed. No deadlock, for the reason that ``comm.exchange`` gives: nothing is waited for
-but transfers of the current or earlier rounds.
+In step k = 1 .. P - 1 of rank p it computes for p + k, and p - k computes for it. Long lists go in pieces, one a round.
+Requests are posted d rounds before the results are computed, and these d rounds before they are merged (d = prefetch depth), so
+that both are on their way while others are computed. No deadlock, for the reason that ``comm.exchange`` gives: nothing is
+waited for but transfers of the current or earlier rounds.
 
 Memory: 1 + d buffers each for requests that go out and come in, and for answers, of the largest piece, reused.
 ``PartialLists.buffer_bytes`` says how much that is.
@@ -34,7 +34,7 @@ Tensors = tuple[Tensor, ...]
 Ask = Callable[[PartialRound, Tensors], None]
 """Writes the request for a round's ``wanted`` rows: [rows, width] for each column."""
 Serve = Callable[[Piece, Tensors, Tensors], None]
-"""Computes the answers for a piece of a peer's rows, from its requests; [rows, width] for each column, answers uninitialised."""
+"""Computes the answers for a piece of a peer's rows, from its requests: [rows, width] for each column, to be overwritten."""
 
 
 class PartialRounds:

@@ -92,7 +92,7 @@ class Model(nn.Module, ABC):
         """The names of the kernels that its aggregations run on."""
 
     def partial_costs(self, engine: Engine) -> list[Costs | None]:
-        """Per layer what rows and partial results cost in the engine's mode; None where the destinations' owners aggregate all."""
+        """Per layer what rows and partial results cost in the engine's mode; None where it has no partial results."""
         return [None] * len(self.uses_edges)
 
     def try_out(self, config: RunConfig, shape: GraphShape) -> None:  # noqa: B027 - what is written here is tested here

@@ -116,7 +116,8 @@ class GraphLayer(nn.Module, ABC):
         if not self.uses_edges or not engine.serves_partials(self.reducer):
             return None
         return engine.mode.costs(
-            self.reducer, self.exchanged_widths, engine.dtype, engine.exchange.wire, exchanged_needs_grad=self.exchanged_needs_grad
+            self.reducer, self.exchanged_widths, engine.dtype, engine.exchange.wire,
+            exchanged_needs_grad=self.exchanged_needs_grad,
         )  # fmt: skip
 
     def prepare(self, engine: Engine, plan: LayerPlan) -> None:  # noqa: B027 - most layers decide nothing

@@ -1,13 +1,13 @@
 """Who aggregates an edge between two parts: the owner of its destination, or that of its source.
 
-Where the destination's owner does, the source's row travels; where the source's owner does, a partial result for the destination.
-What has to travel from one part to another is then a vertex cover of the bipartite graph of the edges between them: every edge has
-its source or its destination in it. The cheapest is a cover of minimum weight, w_s for each source and w_d for each destination, that
-is, a minimum cut (Koenig, 1931; Egervary, 1931): s -> source with capacity w_s, source -> destination without limit, destination ->
-t with capacity w_d. SuperGCN (Zhuang et al.) chooses so for sums.
+Where the destination's owner does, the source's row travels; where the source's owner does, a partial result for the
+destination. What has to travel from one part to another is then a vertex cover of the bipartite graph of the edges between
+them: every edge has its source or its destination in it. The cheapest is a cover of minimum weight, w_s for each source and w_d
+for each destination, that is, a minimum cut (Koenig, 1931; Egervary, 1931): s -> source with capacity w_s, source ->
+destination without limit, destination -> t with capacity w_d. SuperGCN (Zhuang et al.) chooses so for sums.
 
-An edge with both ends in the cover stays with its destination. Destinations are made dearer by ``TILT``, so that near ties stay there,
-too, and dearer still at a rank that would aggregate ``MOST_EDGES`` times the edges that end in its rows.
+An edge with both ends in the cover stays with its destination. Destinations are made dearer by ``TILT``, so that near ties stay
+there, too, and dearer still at a rank that would aggregate ``MOST_EDGES`` times the edges that end in its rows.
 
 Letters: S sources, D destinations, E edges between two parts, P ranks.
 """

@@ -40,8 +40,8 @@ class WorkerGraph:
             hold at most three quarters as many.
         by_relation: give the plans of a typed graph ``relations``, one plan each, in place of shards with all of them.
         labelled: the node type that has labels, where it is known already; else all workers find it together.
-        shares: per layer, how cut edges are shared out (``shards.cover``); layers behind the last one, and where ``by_relation``
-            holds all, leave them with their destinations. sums: the same for ``neighbourhood``.
+        shares: per layer, how cut edges are shared out (``shards.cover``); layers behind the last one, and where
+            ``by_relation`` holds all, leave them with their destinations. sums: the same for ``neighbourhood``.
     """
 
     def __init__(

@@ -58,7 +58,8 @@ def load_plan(
             them so. All own rows if not given.
         outputs: other output rows, which the edges number, of a part that is homogeneous; instead of ``out_bounds``.
         dtype: of edge weights: that of the rows.
-        id_ranks: int32 [N + H], the rank of each row's original id among all that the worker sees; among the part's if not given.
+        id_ranks: int32 [N + H], the rank of each row's original id among all that the worker sees; among the part's if not
+            given.
 
     Raises:
         StoreError: a part with 2**31 or more edges: local indices are 32 bits wide.

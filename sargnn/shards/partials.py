@@ -1,8 +1,8 @@
 """Edges that the owners of their sources aggregate: found when a plan is made, and left out of the destinations' shards.
 
-A part's edges from a peer are shared out (``shards.cover``). For those that the peer aggregates, it learns between which of its own
-rows and which of this worker's rows they run, and makes shards of them: from its own rows to a piece of the peer's output rows. What
-remains of the part is one with fewer edges and fewer halo rows, of which plans are made as of any other.
+A part's edges from a peer are shared out (``shards.cover``). For those that the peer aggregates, it learns between which of its
+own rows and which of this worker's rows they run, and makes shards of them: from its own rows to a piece of the peer's output
+rows. What remains of the part is one with fewer edges and fewer halo rows, of which plans are made as of any other.
 
 Letters: N own rows, M output rows, H halo rows, E edges, A rows of a piece, R relations.
 """
@@ -33,7 +33,8 @@ class _Asked:
     """Edges of a peer's that this worker aggregates, sorted by relation, destination and source.
 
     Attributes:
-        src: int32 [E], own input rows. dst: int32 [E], places among the peer's rows. relations: int64 [R + 1], where each begins.
+        src: int32 [E], own input rows. dst: int32 [E], places among the peer's rows. relations: int64 [R + 1], where each
+            begins.
         ids: int64, original ids of the peer's rows. weight: [E], of a graph with edge weights; else None.
         scale: fp64, for each pair of a relation and a row that has edges of it, in their order, what its mean is multiplied by.
         sent: int32, all own rows that the peer's part reads: winners are ranked among these.

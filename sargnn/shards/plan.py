@@ -90,11 +90,12 @@ class Partials:
     Attributes:
         lists: which partial results travel.
         shards: for each piece of a peer's output rows, the edges into it from the own rows.
-        scales: of typed graphs, likewise, for each of the shard's blocks what the means of its destination rows are multiplied by.
+        scales: of typed graphs, likewise, for each of the shard's blocks what the means of its destination rows are multiplied
+            by.
         blocks: for each piece of own output rows, an edge to each from the partial result that comes for it.
         num_edges: edges into the own output rows that peers aggregate.
-        peer_ranks: per peer int32 ascending, ``EdgeBlock.src_id_rank`` here of its rows that edges into the own rows start from;
-            a partial result names a winner by its place in this list. None where no reducer needs it.
+        peer_ranks: per peer int32 ascending, ``EdgeBlock.src_id_rank`` here of its rows that edges into the own rows start
+            from; a partial result names a winner by its place in this list. None where no reducer needs it.
     """
 
     lists: PartialLists
@@ -136,7 +137,8 @@ class LayerPlan:
             the rows that it reads. ``shards`` and ``merged`` are None then. See ``shards/relations.py``.
         edge_types: int64 [E], the relation of each edge, of a plan that joins all relations; else None.
         join: makes what ``joined`` gives.
-        partials: cut edges that are aggregated where their sources are; they are in no shard of this plan. None: there are none.
+        partials: cut edges that are aggregated where their sources are; they are in no shard of this plan. None: there are
+            none.
     """
 
     rank: int

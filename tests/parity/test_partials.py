@@ -40,9 +40,8 @@ def model_of(name: str) -> cases.Model:
     spread(list(MODELS), WAYS, MODES, KERNELS, PARTITIONERS, [2, 4, 8]),
 )
 def test_first_step(name: str, aggregate: str, mode: str, kernel: str, partitioner: str, world: int) -> None:
-    check(
-        model_of(name), kind=MODELS[name][0], aggregate=aggregate, mode=mode, kernel=kernel, partitioner=partitioner, world=world
-    )  # fmt: skip
+    where: dict[str, Any] = {"mode": mode, "kernel": kernel, "partitioner": partitioner, "world": world}
+    check(model_of(name), kind=MODELS[name][0], aggregate=aggregate, **where)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ scaled by exp(old m - new m). r is attention dropout's factor, drawn again in ba
 and with ``weighted`` times the graph's edge weight, as DGL's ``GATConv`` takes ``edge_weight``: the softmax does not see it.
 Backward, with delta_i = <g_i, out_i> per head: d e = a (r <g_i, z_j> - delta_i), d z_j += a r g_i.
 
-A partial result is the softmax over some of a destination's edges: the row normalised, and l = m + log s per head. It merges as one
-edge with the score l. Backward asks with g_i, l_i of all edges and delta_i: a_ji = exp(e_ji - l_i) needs nothing that the
+A partial result is the softmax over some of a destination's edges: the row normalised, and l = m + log s per head. It merges as
+one edge with the score l. Backward asks with g_i, l_i of all edges and delta_i: a_ji = exp(e_ji - l_i) needs nothing that the
 sources' owner would have kept.
 
 Letters: N input rows, M output rows, S source rows of a shard, A rows of a piece, K heads, D head width.

@@ -39,8 +39,8 @@ class Max(Reducer[MaxOperation, MaxState, Tensor], WithPartials):
     A tie goes to the smallest original source id. Backward: ``d z_jf = sum of g_if over the i that j won``: case 1.
     Saves the winners, int32 [M, F], as ranks of their original ids: no row is fetched again.
 
-    A partial result is a maximum and its winner, named by its place among the peer's rows that edges into the own rows start from;
-    its gradient goes back with the winner, or with a place that no row has where the peer has not won.
+    A partial result is a maximum and its winner, named by its place among the peer's rows that edges into the own rows start
+    from; its gradient goes back with the winner, or with a place that no row has where the peer has not won.
     """
 
     name = "max"

@@ -1,14 +1,15 @@
 """Partial results: what the owner of source rows computes for a peer's output rows, instead of sending the rows.
 
-The edges are those of ``LayerPlan.partials``: on the sources' side shards from own rows to a piece of a peer's output rows, on the
-destinations' side lists of own output rows. Four messages, each of which may be empty, for every such output row:
+The edges are those of ``LayerPlan.partials``: on the sources' side shards from own rows to a piece of a peer's output rows, on
+the destinations' side lists of own output rows. Four messages, each of which may be empty, for every such output row:
 
 | | from the destination's owner | back |
 |---|---|---|
-| forward | ``asked``: what the result depends on | ``answered``: the partial result, which merges into the accumulator like a shard |
+| forward | ``asked``: what the result depends on | ``answered``: the partial result, which merges like a shard |
 | backward | ``gradients``: the gradient of the output and what weighs it | ``returned``: gradients of what was ``asked`` |
 
-The gradients of source rows and of parameters arise where the rows are. Nothing is kept for backward there: what is needed is asked for again.
+The gradients of source rows and of parameters arise where the rows are. Nothing is kept for backward there: what is needed is
+asked for again.
 
 Letters: N own rows, M output rows, A rows of a piece.
 """

@@ -36,6 +36,7 @@ from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
 from sargnn.engine.reducers.edge_weights import check_weights, weight_argument
 from sargnn.engine.reducers.partial import PartialColumns, WithPartials, partials_of, served_shard
 from sargnn.engine.rounding import widened, zero_sums
+from sargnn.engine.scale import scaled_rows
 from sargnn.kernels.base import AutogradOperation
 from sargnn.kernels.operations import SumOperation
 from sargnn.shards.plan import LayerPlan, RelationBlock, Shard
@@ -194,7 +195,7 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients], WithPartials):
                 add_transposed_product(state.d_weight[part.relation], gathered, grad)
                 if d_h is None:
                     continue
-                d_gathered = _scale(product(grad, w.T, gathered), scale)
+                d_gathered = scaled_rows(fold.pool, product(grad, w.T, gathered), scale[:, None], reuse=True)
             fold.operation.backward(part.block, d_gathered, d_h[part.src], add=True, **_weight(part))
 
     def backward_finish(self, saved: Saved, state: RgcnGradients) -> tuple[Tensors, Tensors]:
@@ -243,7 +244,7 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients], WithPartials):
                 add_transposed_product(state.d_weight[part.relation], gathered, grad)
                 if d_exchanged is None:
                     continue
-                d_gathered = _scale(product(grad, w.T, gathered), scale)
+                d_gathered = scaled_rows(fold.pool, product(grad, w.T, gathered), scale[:, None], reuse=True)
             fold.operation.backward(part.block, d_gathered, d_exchanged[0][part.src], add=True, **_weight(part))
 
     def autograd_forward(
@@ -270,15 +271,6 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients], WithPartials):
 def _served(fold: Fold[SumOperation], piece: Piece) -> Iterator[tuple[RelationBlock, Tensor]]:
     """The blocks of edges into a piece of a peer's rows, and 1 / |N_r(i)| of each block's destination rows, [A]."""
     return zip(served_shard(fold, piece).relations, partials_of(fold).scales[piece], strict=True)
-
-
-def _scale(rows: Tensor, scale: Tensor) -> Tensor:
-    """``rows[i] *= scale[i]``, in place."""
-    if rows.dtype == scale.dtype:
-        return rows.mul_(scale[:, None])
-    from sargnn.kernels.fused.mixed_rows import scale_rows
-
-    return scale_rows(rows, scale)
 
 
 def _weight(part: RelationBlock) -> dict[str, Any]:

@@ -53,9 +53,9 @@ class FusedGat(GatOperation):
         bounds = lanes_of_block(block, "backward")
         lanes = _lanes(d_er, len(bounds) - 1)
         gat_loops.write_attention_gradients(
-            bounds, listed_sources(block), block.t_indptr.numpy(), block.t_dst.numpy(), numpy_of(z), numpy_of(el), numpy_of(records),
-            numpy_of(grad), *attention_numbers(block, attention, z), edge_weights(block, weight, z, by_source=True),
-            int(add), numpy_of(d_z), numpy_of(d_el), numpy_of(lanes),
+            bounds, listed_sources(block), block.t_indptr.numpy(), block.t_dst.numpy(), numpy_of(z), numpy_of(el),
+            numpy_of(records), numpy_of(grad), *attention_numbers(block, attention, z),
+            edge_weights(block, weight, z, by_source=True), int(add), numpy_of(d_z), numpy_of(d_el), numpy_of(lanes),
         )  # fmt: skip
         _add_lanes(d_er, lanes)
 

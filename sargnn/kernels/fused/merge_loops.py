@@ -36,7 +36,8 @@ def merge_maxima(rows: Tensor, values: Tensor, places: Tensor, ranks: Tensor, be
     """Fold maxima over other edges into running ones, as ``MaxOperation.forward`` folds rows.
 
     Args:
-        rows: int32 [A], destination rows, none twice. values: [A, F]. places: int32 [A, F], the winners, as places in ``ranks``.
+        rows: int32 [A], destination rows, none twice. values: [A, F]. places: int32 [A, F], the winners, as places in
+            ``ranks``.
         ranks: int32. best: [M, F]. winner: int32 [M, F], ranks.
     """
     if len(rows):

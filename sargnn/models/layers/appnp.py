@@ -22,6 +22,7 @@ from sargnn.models.inputs import Features, GraphShape
 from sargnn.models.layers.mlp import MlpLayer
 from sargnn.models.layers.propagation import PropagationStep
 from sargnn.models.stack import Stack, build_stack
+from sargnn.shards.cover import Costs
 from sargnn.shards.plan import LayerPlan
 
 
@@ -44,6 +45,10 @@ class AppnpModel(Model):
 
     def kernels(self, engine: Engine) -> set[str]:
         return {engine.kernel("sum").name}
+
+    def partial_costs(self, engine: Engine) -> list[Costs | None]:
+        steps = [step for step in self.steps if isinstance(step, PropagationStep)]
+        return [*self.mlp.partial_costs(engine), *(step.partial_costs(engine) for step in steps)]
 
     def decay_groups(self) -> dict[str, list[nn.Parameter]]:
         """Those of the perceptron."""

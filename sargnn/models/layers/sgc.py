@@ -21,6 +21,7 @@ from sargnn.models.base import LayerInput, Model
 from sargnn.models.inputs import Features, GraphShape, Inputs
 from sargnn.models.layers.propagation import PropagationStep
 from sargnn.models.sgc import Sgc
+from sargnn.shards.cover import Costs
 from sargnn.shards.plan import LayerPlan
 
 
@@ -50,6 +51,9 @@ class SgcModel(Model):
 
     def kernels(self, engine: Engine) -> set[str]:
         return {engine.kernel("sum").name}
+
+    def partial_costs(self, engine: Engine) -> list[Costs | None]:
+        return [step.partial_costs(engine) for step in self.steps if isinstance(step, PropagationStep)]
 
     def decay_groups(self) -> dict[str, list[nn.Parameter]]:
         """``first``: its one map."""
