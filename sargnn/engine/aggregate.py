@@ -114,10 +114,15 @@ class Engine:
             )  # fmt: skip
         return self._operations[name]
 
-    def serves_partials(self, reducer: Reducer) -> bool:
-        """Whether its mode, the reducer and the kernel can have edges aggregated where their sources are."""
-        known = self.mode.takes_partials and isinstance(reducer, WithPartials)
-        return known and getattr(self.operation(reducer.operation), "lists_sources", False)
+    def why_rows(self, reducer: Reducer) -> str | None:
+        """Why all cut edges are aggregated where their destinations are; None: partial results may travel, too."""
+        if not self.mode.takes_partials:
+            return f"mode={self.mode.name} has no partial results"
+        if not isinstance(reducer, WithPartials):
+            return reducer.no_partials
+        if not getattr(self.operation(reducer.operation), "lists_sources", False):
+            return f"'{reducer.operation}' of kernel={self.kernel(reducer.operation).name} has no partial results"
+        return None
 
     def aggregate(
         self, plan: LayerPlan, reducer: Reducer, exchanged: Tensors, dest_local: Tensors = (), params: Tensors = ()

@@ -31,7 +31,7 @@ from sargnn.training.build import make_trainer
 from sargnn.training.loop import Trainer
 from sargnn.training.predict import MANIFEST, write_predictions
 from sargnn.training.start_from import open_start
-from sargnn.training.summary import describe_run, flow_lines, flow_rows, measure_results, memory_parts
+from sargnn.training.summary import describe_run, flow_lines, flow_rows, measure_results, memory_parts, sharing_lines
 
 
 def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Callable[[Heartbeat], None]) -> None:
@@ -71,8 +71,9 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Ca
         startup_time_s = time.time() - inputs.started_at
         print(f"rank {rank}: {trainer.graph.num_rows} rows, {len(trainer.graph.part.halo_ids)} halo rows", flush=True)
         flows = flow_rows(trainer)
-        for line in flow_lines(flows) if rank == 0 else ():
-            print(line, flush=True)
+        for line in (*flow_lines(flows), *sharing_lines(trainer)):
+            if rank == 0:
+                print(line, flush=True)
         if config.comm.wire != "exact" and world > 1 and config.precision != "bf16":
             exact, rounded = trainer.loss_by_wire()
             part = f"{abs(rounded - exact) / abs(exact):.1e} of it" if exact else "of 0"

@@ -95,6 +95,10 @@ class Model(nn.Module, ABC):
         """Per layer what rows and partial results cost in the engine's mode; None where it has no partial results."""
         return [None] * len(self.uses_edges)
 
+    def why_rows(self, engine: Engine) -> list[str | None]:
+        """Per layer why only rows travel, where that is so."""
+        return ["messages of a user's module are aggregated where they end"] * len(self.uses_edges)
+
     def try_out(self, config: RunConfig, shape: GraphShape) -> None:  # noqa: B027 - what is written here is tested here
         """Find out whether it works on such a graph, and how many layers it has, before anything long. Needs no worker.
 

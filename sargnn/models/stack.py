@@ -111,9 +111,13 @@ class GraphLayer(nn.Module, ABC):
         """How messages are folded on a plan that the layer was prepared for."""
         return self.reducer
 
+    def why_rows(self, engine: Engine) -> str | None:
+        """Why only rows travel for it, not partial results, too; None: both do, or nothing."""
+        return engine.why_rows(self.reducer) if self.uses_edges else None
+
     def partial_costs(self, engine: Engine) -> Costs | None:
         """What its rows and its partial results cost in the engine's mode; None where it has no partial results."""
-        if not self.uses_edges or not engine.serves_partials(self.reducer):
+        if not self.uses_edges or self.why_rows(engine) is not None:
             return None
         return engine.mode.costs(
             self.reducer, self.exchanged_widths, engine.dtype, engine.exchange.wire,
@@ -191,6 +195,9 @@ class Stack(Model):
 
     def partial_costs(self, engine: Engine) -> list[Costs | None]:
         return [layer.partial_costs(engine) for layer in self.graph_layers]
+
+    def why_rows(self, engine: Engine) -> list[str | None]:
+        return [layer.why_rows(engine) for layer in self.graph_layers]
 
     def decay_groups(self) -> dict[str, list[nn.Parameter]]:
         """``first``: the first layer; ``norms``; and the groups that layers name."""

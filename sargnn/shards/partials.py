@@ -88,7 +88,8 @@ def load_shared_plan(
     blocks = {
         now.piece: EdgeBlock.one_each(now.wanted, whole.num_out) for now in lists.rounds(rank) if len(now.wanted)
     }  # fmt: skip
-    partials = Partials(lists, shards, scales, blocks, moved, _peer_ranks(part, ranks, device) if share.ranked else None)
+    peer_ranks = _peer_ranks(part, ranks, device) if share.ranked else None
+    partials = Partials(lists, shards, scales, blocks, moved, whole.halo_rows, peer_ranks)
     return dataclasses.replace(
         plan,
         partials=partials,

@@ -93,7 +93,7 @@ class Partials:
         scales: of typed graphs, likewise, for each of the shard's blocks what the means of its destination rows are multiplied
             by.
         blocks: for each piece of own output rows, an edge to each from the partial result that comes for it.
-        num_edges: edges into the own output rows that peers aggregate.
+        num_edges: edges into the own output rows that peers aggregate. halo_rows: H without partial results.
         peer_ranks: per peer int32 ascending, ``EdgeBlock.src_id_rank`` here of its rows that edges into the own rows start
             from; a partial result names a winner by its place in this list. None where no reducer needs it.
     """
@@ -103,6 +103,7 @@ class Partials:
     scales: dict[Piece, tuple[Tensor, ...]]
     blocks: dict[Piece, EdgeBlock]
     num_edges: int
+    halo_rows: int
     peer_ranks: tuple[Tensor, ...] | None
 
 

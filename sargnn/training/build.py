@@ -63,7 +63,7 @@ def make_trainer(config: RunConfig, part: Part, num_classes: int, group: Group) 
 
 def _share_of_sums(config: RunConfig, engine: Engine) -> Share | None:
     """How plain sums of rows without gradients share cut edges out."""
-    costs = engine.mode.costs(Sum(), (1,), engine.dtype, exchanged_needs_grad=False) if engine.serves_partials(Sum()) else None
+    costs = engine.mode.costs(Sum(), (1,), engine.dtype, exchanged_needs_grad=False) if engine.why_rows(Sum()) is None else None
     return shares_of(config.comm.aggregate or "least", [costs])[0]
 
 

@@ -36,6 +36,22 @@ def describe_run(config: RunConfig, info: PartitionInfo, git_sha: str | None) ->
     }
 
 
+def sharing_lines(trainer: Trainer) -> list[str]:
+    """What of rows and partial results travels in a layer's forward pass, for the log. Every rank must call it."""
+    if trainer.config.world == 1 or not trainer.engine.mode.takes_partials or trainer.config.comm.aggregate == "post":
+        return []
+    lines: dict[str, list[int]] = {}
+    for number, (plan, why) in enumerate(zip(trainer.plans, trainer.model.why_rows(trainer.engine), strict=True), start=1):
+        line = None if why is None else f"only rows travel: {why}"
+        if plan.partials is not None:
+            counts = [plan.halo_rows, plan.partials.lists.all_wanted, plan.partials.halo_rows]
+            rows, results, before = trainer.engine.group.sum_(torch.tensor(counts)).tolist()
+            line = f"{rows} rows and {results} partial results travel, in place of {before} rows"
+        if line is not None:
+            lines.setdefault(line, []).append(number)
+    return [f"layer {', '.join(map(str, numbers))}: {line}" for line, numbers in lines.items()]
+
+
 def flow_rows(trainer: Trainer) -> dict[str, list[dict[str, int]]] | None:
     """What every layer computes and reads with message-flow graphs, over all workers; None without. Every rank must call it."""
     if not trainer.config.mfg:

@@ -97,6 +97,8 @@ class Reducer(ABC, Generic[Op, State, BackwardState]):
     """Whether gradients also depend on the output (attention's softmax)."""
     scores: tuple[int, ...] = ()
     """Which exchanged tensors are scores: fp32 beside bf16 rows, and never rounded on their way."""
+    no_partials: str = "its reducer has no partial results"
+    """Why edges cannot be aggregated where their sources are, unless it is a ``WithPartials``."""
     linear: bool = False
     """Whether it commutes with a linear map of the rows, so that a model may transform before it aggregates."""
 

@@ -56,6 +56,7 @@ class Lstm(Reducer[Operation, Tensor, _Backward]):
 
     name = "lstm"
     operation = "sum"
+    no_partials = "an LSTM reads all of a node's rows, one after the other"
     needs_src_in_backward = True
 
     def __init__(self, draw: Draw = _UNSHUFFLED) -> None:

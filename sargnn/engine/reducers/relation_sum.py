@@ -32,6 +32,7 @@ class RelationSum(Reducer[SumOperation, list[Tensor], Tensors]):
     operation = "sum"
     needs_src_in_backward = False
     linear = True
+    no_partials = "a sum for each relation would travel for every node"
 
     def init(self, fold: Fold[SumOperation], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> list[Tensor]:
         (h,) = exchanged

@@ -50,6 +50,10 @@ class AppnpModel(Model):
         steps = [step for step in self.steps if isinstance(step, PropagationStep)]
         return [*self.mlp.partial_costs(engine), *(step.partial_costs(engine) for step in steps)]
 
+    def why_rows(self, engine: Engine) -> list[str | None]:
+        steps = [step for step in self.steps if isinstance(step, PropagationStep)]
+        return [*self.mlp.why_rows(engine), *(step.why_rows(engine) for step in steps)]
+
     def decay_groups(self) -> dict[str, list[nn.Parameter]]:
         """Those of the perceptron."""
         return self.mlp.decay_groups()

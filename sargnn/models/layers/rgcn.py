@@ -28,7 +28,6 @@ from sargnn.engine.reducers.rgcn import Rgcn
 from sargnn.models.inputs import GraphShape, TypedRows
 from sargnn.models.rgcn import Rgcn as RgcnSettings
 from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
-from sargnn.shards.cover import Costs
 from sargnn.shards.plan import LayerPlan
 
 
@@ -87,9 +86,10 @@ class RgcnLayer(GraphLayer):
         """Raw rows travel, in either order."""
         return (self.in_width,)
 
-    def partial_costs(self, engine: Engine) -> Costs | None:
+    def why_rows(self, engine: Engine) -> str | None:
         """Not where sums of raw rows may be kept: they are taken once."""
-        return None if self.constant_input and engine.caches_constants else super().partial_costs(engine)
+        kept = self.constant_input and engine.caches_constants and self.order != "transform_first"
+        return RelationSum.no_partials if kept else super().why_rows(engine)
 
     def relation_weights(self) -> Tensor:
         """W [R, in, out]."""

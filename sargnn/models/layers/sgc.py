@@ -55,6 +55,9 @@ class SgcModel(Model):
     def partial_costs(self, engine: Engine) -> list[Costs | None]:
         return [step.partial_costs(engine) for step in self.steps if isinstance(step, PropagationStep)]
 
+    def why_rows(self, engine: Engine) -> list[str | None]:
+        return [step.why_rows(engine) for step in self.steps if isinstance(step, PropagationStep)]
+
     def decay_groups(self) -> dict[str, list[nn.Parameter]]:
         """``first``: its one map."""
         return {"first": list(self.linear.parameters())}
