@@ -6,6 +6,7 @@ Letters: N own rows, H halo rows, S source rows and A destination rows of a bloc
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,6 +22,7 @@ from sargnn.shards.merged import MergedRows
 from sargnn.shards.plan import LayerPlan, RelationBlock, Shard
 
 Layout = Literal["sharded", "merged"]
+_MORE_SOURCES = 1.1
 _COMPACT = 0.75
 """Where fewer of a run's rows have edges than this, a typed block lists those that do."""
 
@@ -44,7 +46,7 @@ class OutputRows:
 def load_plan(
     part: Part, rank: int, layout: Layout | None, *, device: torch.device, add_self_loops: bool = False,
     message_rows: int = 2**31, out_bounds: tuple[int, ...] | None = None, outputs: OutputRows | None = None,
-    dtype: torch.dtype = torch.float32, id_ranks: np.ndarray | None = None,
+    dtype: torch.dtype = torch.float32, id_ranks: np.ndarray | None = None, sources_first: Collection[int] | None = None,
 ) -> LayerPlan:  # fmt: skip
     """The plan of a layer on a part: the one that all layers share when every row is computed.
 
@@ -60,13 +62,17 @@ def load_plan(
         dtype: of edge weights: that of the rows.
         id_ranks: int32 [N + H], the rank of each row's original id among all that the worker sees; among the part's if not
             given.
+        sources_first: the relations of which the own shard's sources are mapped before they are summed; where there are fewer
+            sources than destinations if not given.
 
     Raises:
         StoreError: a part with 2**31 or more edges: local indices are 32 bits wide.
     """
     if add_self_loops:
         part = with_self_loops(part, rank)
-    return _Loader(part, rank, device, message_rows, out_bounds or part.row_bounds, outputs, dtype, id_ranks).plan(layout)
+    return _Loader(
+        part, rank, device, message_rows, out_bounds or part.row_bounds, outputs, dtype, id_ranks, sources_first
+    ).plan(layout)
 
 
 def halo_lists(part: Part, device: torch.device, message_rows: int = 2**31) -> HaloLists:
@@ -136,9 +142,9 @@ def with_self_loops(part: Part, rank: int) -> Part:
 class _Loader:
     def __init__(
         self, part: Part, rank: int, device: torch.device, message_rows: int, out_bounds: tuple[int, ...],
-        outputs: OutputRows | None, dtype: torch.dtype, id_ranks: np.ndarray | None,
+        outputs: OutputRows | None, dtype: torch.dtype, id_ranks: np.ndarray | None, sources_first: Collection[int] | None,
     ) -> None:  # fmt: skip
-        self.dtype = dtype
+        self.dtype, self.sources_first = dtype, sources_first
         self.part, self.rank, self.device, self.message_rows, self.out_bounds = part, rank, device, message_rows, out_bounds
         self.schema, self.num_rows = part.schema, len(part.node_ids)
         if len(part.edge_src) >= 2**31:
@@ -227,13 +233,13 @@ class _Loader:
     def _shards(self, lists: HaloLists) -> dict[Piece, Shard]:
         shards = {Piece(self.rank, 0): Shard(self.rank, self.num_rows, self._own_blocks(), self.own)}
         pieces = [lists.pieces(count) for count in lists.receive_rows]
-        edges: dict[int, list[_BySource]] = {}
+        edges: dict[int, list[BySource]] = {}
         for now in lists.rounds(self.rank):
             peer, number = now.piece
             first, last = pieces[peer][number] if number < len(pieces[peer]) else (0, 0)
             if peer not in edges:
                 relations = range(len(self.schema.relations))
-                edges = {peer: [_BySource(*self.part.edges(peer, r), self.part.weights(peer, r)) for r in relations]}
+                edges = {peer: [BySource(*self.part.edges(peer, r), self.part.weights(peer, r)) for r in relations]}
             shards[now.piece] = Shard(peer, last - first, self._halo_blocks(peer, first, last, edges[peer]))
         return shards
 
@@ -248,10 +254,12 @@ class _Loader:
                 return (self._block(r, src, dst, 0, 0, self.out_bounds[-1], rows, ranks, weight=weight),)
             (s0, s1), (d0, d1) = self.row_bounds[relation.source : relation.source + 2], self._out(r)
             # Cut, so that what is mapped at once stays as small as a message: along the side that has fewer rows.
-            by_source = s1 - s0 <= len(np.unique(dst))
+            by_source = maps_sources(s1 - s0, len(np.unique(dst)))
+            if self.sources_first is not None:
+                by_source = r in self.sources_first
             low, high = (s0, s1) if by_source else (d0, d1)
             pieces = max(1, -(-(high - low) // self.message_rows))
-            edges = _BySource(src, dst, weight) if by_source else None
+            edges = BySource(src, dst, weight) if by_source else None
             for j in range(pieces):
                 a, b = low + (high - low) * j // pieces, low + (high - low) * (j + 1) // pieces
                 (sa, sb), (da, db) = ((a, b), (d0, d1)) if by_source else ((s0, s1), (a, b))
@@ -264,10 +272,10 @@ class _Loader:
                 if len(some_src):
                     local = some_src - np.int32(sa), some_dst - np.int32(da)
                     rows, ranks = self.ids[sa:sb], self.id_ranks[sa:sb]
-                    blocks.append(self._block(r, *local, sa, da, db, rows, ranks, weight=some))
+                    blocks.append(self._block(r, *local, sa, da, db, rows, ranks, weight=some, map_sources=by_source))
         return tuple(blocks)
 
-    def _halo_blocks(self, peer: int, first: int, last: int, edges: list[_BySource]) -> tuple[RelationBlock, ...]:
+    def _halo_blocks(self, peer: int, first: int, last: int, edges: list[BySource]) -> tuple[RelationBlock, ...]:
         """Edges from rows [first, last) of the peer's halo; ``edges``: all of that peer's, per relation."""
         blocks = []
         start = self.num_rows + int(self.part.halo_offsets[peer])
@@ -322,15 +330,17 @@ class _Loader:
 
     def _block(
         self, relation: int, src: np.ndarray, dst: np.ndarray, first_src: int, first_out: int, last_out: int, src_ids: Tensor,
-        id_ranks: Tensor, *, weight: np.ndarray | None, compact: bool = True,
+        id_ranks: Tensor, *, weight: np.ndarray | None, compact: bool = True, map_sources: bool | None = None,
     ) -> RelationBlock:  # fmt: skip
         """``src`` and ``dst`` count from the beginning of their runs."""
         run, rows = last_out - first_out, None
         dst_ids = self.out_ids[first_out:last_out]
-        map_sources = True
-        if self.schema.typed:
+        if not self.schema.typed:
+            map_sources = True
+        else:
             listed = np.unique(dst)
-            map_sources = len(src_ids) <= len(listed)
+            if map_sources is None:
+                map_sources = maps_sources(len(src_ids), len(listed))
             if compact and not map_sources and len(listed) < _COMPACT * run:
                 rows = _tensor(listed.astype(np.int32), self.device)
                 dst = np.searchsorted(listed, dst).astype(np.int32)
@@ -343,7 +353,12 @@ class _Loader:
         return RelationBlock(relation, first_src, first_out, in_type, run, block, rows, map_sources)
 
 
-class _BySource:
+def maps_sources(num_src: int, num_dst: int) -> bool:
+    """Whether it is less work to map source rows, than sums for destination rows, which backward has to take once more."""
+    return num_src <= _MORE_SOURCES * num_dst
+
+
+class BySource:
     """Edges sorted by destination. Finds those from a run of sources without reading all edges every time."""
 
     def __init__(self, src: np.ndarray, dst: np.ndarray, weight: np.ndarray | None) -> None:

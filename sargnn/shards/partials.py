@@ -11,21 +11,24 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from sargnn.comm.group import Group
-from sargnn.comm.lists import PartialLists, Piece
+from sargnn.comm.lists import PartialLists, Piece, cut_list
 from sargnn.comm.swap import swap
 from sargnn.kernels.block import EdgeBlock
 from sargnn.partition.cut import Part
 from sargnn.shards.cover import Share, choose_edges
-from sargnn.shards.load import Layout, id_ranks_of, load_plan
-from sargnn.shards.plan import LayerPlan, Partials, RelationBlock, Shard
+from sargnn.shards.load import BySource, Layout, id_ranks_of, load_plan, maps_sources
+from sargnn.shards.plan import Joint, LayerPlan, Partials, RelationBlock, Shard
 
 _DOING = "sharing out cut edges"
+JOINT_ROWS = 0.9
+"""Of peers' output rows no more are aggregated together with the own ones than this many times a worker's rows."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +71,10 @@ def load_shared_plan(
     whole = load_plan(part, rank, None, device=device, message_rows=rows, out_bounds=out_bounds, dtype=dtype)
     kept, kept_halo, wanted, asked, moved = _share_out(part, rank, group, share, whole)
     ranks, in_order = id_ranks_of(part), torch.arange(whole.num_rows, dtype=torch.int32, device=device)
+    joined, sources_first = _choose_joint(part, rank, asked, whole) if part.schema.typed else ([], None)
     plan = load_plan(
         kept, rank, layout, device=device, message_rows=rows, out_bounds=out_bounds, dtype=dtype,
-        id_ranks=np.concatenate([ranks[: whole.num_rows], ranks[whole.num_rows :][kept_halo]]),
+        id_ranks=np.concatenate([ranks[: whole.num_rows], ranks[whole.num_rows :][kept_halo]]), sources_first=sources_first,
     )  # fmt: skip
     lists = PartialLists(
         tuple(torch.from_numpy(one).to(device) for one in wanted),
@@ -80,7 +84,7 @@ def load_shared_plan(
     shards: dict[Piece, Shard] = {}
     scales: dict[Piece, tuple[Tensor, ...]] = {}
     for p, one in enumerate(asked):
-        if p != rank:
+        if p != rank and p not in joined:
             id_rank = _ranks_of(whole.node_ids, one.sent) if share.ranked else in_order
             for number, (first, last) in enumerate(lists.pieces(len(one.ids))):
                 piece = Piece(p, number)
@@ -89,7 +93,8 @@ def load_shared_plan(
         now.piece: EdgeBlock.one_each(now.wanted, whole.num_out) for now in lists.rounds(rank) if len(now.wanted)
     }  # fmt: skip
     peer_ranks = _peer_ranks(part, ranks, device) if share.ranked else None
-    partials = Partials(lists, shards, scales, blocks, moved, whole.halo_rows, peer_ranks)
+    joint = _joint(plan, lists, joined, asked, whole, rows, dtype) if joined else None
+    partials = Partials(lists, shards, scales, blocks, moved, whole.halo_rows, peer_ranks, joint)
     return dataclasses.replace(
         plan,
         partials=partials,
@@ -186,6 +191,101 @@ def _without(part: Part, rank: int, moved: list[np.ndarray], read: list[np.ndarr
         send_rows=np.concatenate(send),
         send_offsets=_offsets(send),
     )
+
+
+def _choose_joint(part: Part, rank: int, asked: list[_Asked], whole: LayerPlan) -> tuple[list[int], set[int]]:
+    """The peers whose rows are aggregated together with the own ones, and the relations of which sources are mapped then."""
+    world, joined, left = len(asked), [], int(JOINT_ROWS * whole.num_rows)
+    for k in range(1, world):
+        p = (rank + k) % world
+        if 0 < len(asked[p].ids) <= left:
+            joined.append(p)
+            left -= len(asked[p].ids)
+    sources_first = set()
+    for r, relation in enumerate(part.schema.relations):
+        sums = len(np.unique(part.edges(rank, r)[1]))
+        for p in joined:
+            sums += len(np.unique(asked[p].dst[asked[p].relations[r] : asked[p].relations[r + 1]]))
+        if maps_sources(whole.row_bounds[relation.source + 1] - whole.row_bounds[relation.source], sums):
+            sources_first.add(r)
+    return joined, sources_first
+
+
+def _joint(
+    plan: LayerPlan, lists: PartialLists, joined: list[int], asked: list[_Asked], whole: LayerPlan, message_rows: int,
+    dtype: torch.dtype,
+) -> Joint:  # fmt: skip
+    """The edges into rows of these peers, beside those of the own shard."""
+    device, first_row = whole.node_ids.device, {}
+    rows: dict[Piece, slice] = {}
+    for p in joined:
+        first_row[p] = max((run.stop for run in rows.values()), default=0)
+        for number, (a, b) in enumerate(lists.pieces(len(asked[p].ids))):
+            rows[Piece(p, number)] = slice(first_row[p] + a, first_row[p] + b)
+    num_rows = sum(len(asked[p].ids) for p in joined)
+    ids = torch.from_numpy(np.concatenate([asked[p].ids for p in joined])).to(device)
+    assert plan.shards is not None
+    own = plan.shards[Piece(plan.rank, 0)]
+    in_order = torch.arange(whole.num_rows, dtype=torch.int32, device=device)
+    blocks: list[RelationBlock] = []
+    scales: list[Tensor | None] = []
+    for r, relation in enumerate(plan.schema.relations):
+        spans = {p: slice(asked[p].relations[r], asked[p].relations[r + 1]) for p in joined}
+        src = np.concatenate([asked[p].src[span] for p, span in spans.items()]) - np.int32(whole.row_bounds[relation.source])
+        dst = np.concatenate([asked[p].dst[span] + np.int32(first_row[p]) for p, span in spans.items()])  # ascending
+        weights = [one[span] for p, span in spans.items() if (one := asked[p].weight) is not None]
+        weight = np.concatenate(weights) if weights else None
+        scale = np.zeros(num_rows)
+        for p in joined:
+            before = sum(len(np.unique(asked[p].dst[a:b])) for a, b in pairwise(asked[p].relations[: r + 1].tolist()))
+            listed = np.unique(asked[p].dst[spans[p]])
+            scale[first_row[p] + listed] = asked[p].scale[before : before + len(listed)]
+        s0, s1 = whole.row_bounds[relation.source], whole.row_bounds[relation.source + 1]
+        mine = [one for one in own.relations if one.relation == r]
+        blocks += [one for one in mine if not one.map_sources]
+        scales += [None] * (len(blocks) - len(scales))
+        by_source = any(one.map_sources for one in mine) or (not mine and maps_sources(s1 - s0, len(np.unique(dst))))
+        if by_source:
+            pieces = max(1, -(-(s1 - s0) // message_rows))
+            runs = [((s1 - s0) * j // pieces, (s1 - s0) * (j + 1) // pieces) for j in range(pieces)]
+            edges = BySource(src, dst, weight)
+            for a, b in runs:
+                beside = [one for one in mine if one.map_sources and one.first_src == s0 + a]
+                blocks += beside
+                scales += [None] * len(beside)
+                some_src, some_dst, some = edges.between(a, b)
+                if len(some_src):
+                    block = _block(
+                        some_src - np.int32(a), some_dst, some, b - a, in_order, whole.node_ids[s0 + a : s0 + b], ids, dtype
+                    )
+                    blocks.append(RelationBlock(r, s0 + a, 0, 0, num_rows, block, None, map_sources=True))
+                    scales.append(torch.from_numpy(scale).to(device, dtype))
+            continue
+        listed = np.unique(dst)
+        for a, b in cut_list(len(listed), message_rows):
+            inside = slice(*np.searchsorted(dst, (listed[a], listed[b - 1] + 1)))
+            local = np.searchsorted(listed[a:b], dst[inside]).astype(np.int32)
+            some = None if weight is None else weight[inside]
+            places = torch.from_numpy(listed[a:b].astype(np.int32)).to(device)
+            block = _block(
+                src[inside], local, some, s1 - s0, in_order, whole.node_ids[s0:s1], ids[places.long()], dtype,
+                lists_sources=True
+            )  # fmt: skip
+            blocks.append(RelationBlock(r, s0, 0, 0, num_rows, block, places, map_sources=False))
+            scales.append(torch.from_numpy(scale[listed[a:b]]).to(device, dtype))
+    return Joint(Shard(plan.rank, whole.num_rows, tuple(blocks), own.own), tuple(scales), rows)
+
+
+def _block(
+    src: np.ndarray, dst: np.ndarray, weight: np.ndarray | None, num_src: int, id_rank: Tensor, src_ids: Tensor,
+    dst_ids: Tensor, dtype: torch.dtype, *, lists_sources: bool = False,
+) -> EdgeBlock:  # fmt: skip
+    device = src_ids.device
+    return EdgeBlock(
+        torch.from_numpy(np.ascontiguousarray(src)).to(device), torch.from_numpy(np.ascontiguousarray(dst)).to(device), num_src,
+        len(dst_ids), id_rank[:num_src], src_ids, dst_ids,
+        weight=None if weight is None else torch.from_numpy(weight).to(device, dtype), lists_sources=lists_sources,
+    )  # fmt: skip
 
 
 def _shard(

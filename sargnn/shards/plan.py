@@ -84,12 +84,35 @@ class Shard:
 
 
 @dataclass(frozen=True)
+class Joint:
+    """Own rows' edges of a typed graph, into own output rows and into pieces of peers' output rows, aggregated together: a
+    linear map of the sources serves all of them.
+
+    Attributes:
+        shard: the blocks of the own shard and further ones. Blocks that map the same run of sources stand side by side.
+        scales: for each block None, for own output rows, or what the means of its destination rows, which are rows of one table
+            for all pieces, are multiplied by.
+        rows: where each piece lies in that table.
+    """
+
+    shard: Shard
+    scales: tuple[Tensor | None, ...]
+    rows: dict[Piece, slice]
+
+    @property
+    def num_rows(self) -> int:
+        """Of the table."""
+        return max((run.stop for run in self.rows.values()), default=0)
+
+
+@dataclass(frozen=True)
 class Partials:
     """Edges between this worker's rows and a peer's that are aggregated where their sources are (``shards.partials``).
 
     Attributes:
         lists: which partial results travel.
-        shards: for each piece of a peer's output rows, the edges into it from the own rows.
+        shards: for each piece of a peer's output rows that is not in ``joint``, the edges into it from the own rows.
+        joint: pieces that are aggregated together with the own output rows; None: none is.
         scales: of typed graphs, likewise, for each of the shard's blocks what the means of its destination rows are multiplied
             by.
         blocks: for each piece of own output rows, an edge to each from the partial result that comes for it.
@@ -105,6 +128,7 @@ class Partials:
     num_edges: int
     halo_rows: int
     peer_ranks: tuple[Tensor, ...] | None
+    joint: Joint | None = None
 
 
 @dataclass(frozen=True)

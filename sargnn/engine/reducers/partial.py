@@ -25,7 +25,7 @@ import torch
 from sargnn.comm.layout import Columns, Layout
 from sargnn.comm.lists import PartialRound, Piece
 from sargnn.engine.reducers.base import Fold, Saved, Tensors
-from sargnn.shards.plan import Partials, Shard
+from sargnn.shards.plan import Joint, Partials, Shard
 
 
 @dataclass(frozen=True)
@@ -101,3 +101,14 @@ def partials_of(fold: Fold[Any]) -> Partials:
 def served_shard(fold: Fold[Any], piece: Piece) -> Shard:
     """The edges from own rows into a piece of a peer's rows."""
     return partials_of(fold).shards[piece]
+
+
+def joint_of(fold: Fold[Any]) -> Joint | None:
+    """The plan's own edges with those into peers' rows that are aggregated together with them; None: there are none."""
+    return None if fold.plan.partials is None else fold.plan.partials.joint
+
+
+def own_shard(fold: Fold[Any]) -> Shard:
+    """The edges between own rows."""
+    assert fold.plan.shards is not None
+    return fold.plan.shards[Piece(fold.plan.rank, 0)]

@@ -13,14 +13,16 @@ width ``in`` which backward sums up again. Blocks are cut so that these are no m
 nothing of size rows x features is held.
 
 A partial result is a row of width ``out`` over all relations, mapped after the sums where the sources are, with the
-destination's 1 / |N_r(i)|; its gradient is g_i. Nothing is fetched for these edges, neither forward nor backward.
+destination's 1 / |N_r(i)|; its gradient is g_i. Nothing is fetched for these edges, neither forward nor backward. Where the
+plan joins peers' rows to the own ones (``Joint``), a row is mapped once for both: forward computes all of them before the
+first is sent, backward waits until the last gradient is there.
 
 Letters: N input rows, M output rows, S source rows and A destination rows of a block, R relations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,12 +36,15 @@ from sargnn.comm.rows import add_rows, take_rows
 from sargnn.engine.products import add_product, add_transposed_product, product
 from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
 from sargnn.engine.reducers.edge_weights import check_weights, weight_argument
-from sargnn.engine.reducers.partial import PartialColumns, WithPartials, partials_of, served_shard
+from sargnn.engine.reducers.partial import PartialColumns, WithPartials, joint_of, own_shard, partials_of, served_shard
 from sargnn.engine.rounding import widened, zero_sums
 from sargnn.engine.scale import scaled_rows
 from sargnn.kernels.base import AutogradOperation
 from sargnn.kernels.operations import SumOperation
 from sargnn.shards.plan import LayerPlan, RelationBlock, Shard
+
+_Part = tuple[RelationBlock, Tensor, Tensor]
+"""A block, the table that its destination rows lie in (sums or gradients), and 1 / |N_r(i)| of each."""
 
 
 @dataclass
@@ -74,22 +79,43 @@ class _Scales:
         return scale if part.rows is None else scale[part.rows.long()]
 
 
-@dataclass(frozen=True)
+@dataclass
+class _Together:
+    """Peers' output rows that are aggregated with the own ones.
+
+    Attributes:
+        table: [rows, out], their sums, or the gradients that have come so far. left: pieces that are not sent, or have not
+            come.
+    """
+
+    table: Tensor
+    left: int
+
+
+@dataclass
 class RgcnSums:
-    """A forward pass. ``rows``: [M, out], the outputs so far."""
+    """A forward pass.
+
+    Attributes:
+        rows: [M, out], the outputs so far.
+        together: None before the own rows are aggregated, and where no peer's are with them. own_done: they are.
+    """
 
     rows: Tensor
     scales: _Scales
     scratch: _Scratch
+    together: _Together | None = None
+    own_done: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass
 class RgcnGradients:
     """A backward pass.
 
     Attributes:
         rows: [M, out], the gradient of the outputs.
         d_weight, d_loop: this worker's sums of d W and d W_0, so far; None without W_0.
+        together: None before the first gradient of such rows has come.
     """
 
     rows: Tensor
@@ -97,6 +123,7 @@ class RgcnGradients:
     scratch: _Scratch
     d_weight: Tensor
     d_loop: Tensor | None
+    together: _Together | None = None
 
 
 class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients], WithPartials):
@@ -132,20 +159,55 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients], WithPartials):
             with fold.linear():
                 for src, out, n in shard.own:
                     add_product(state.rows[out : out + n], h[src : src + n], params[1])
-        for part in shard.relations:
-            total, scale = state.rows[part.out], state.scales.of_block(part)
+        if shard.peer != fold.plan.rank:
+            self._add(fold, h, weight, state.scratch, self._own_parts(shard, state))
+        elif not state.own_done:
+            self._add_own(fold, shard, h, weight, state)
+
+    def _own_parts(self, shard: Shard, state: RgcnSums | RgcnGradients) -> Iterator[_Part]:
+        """A shard's blocks, with where they end among the own output rows."""
+        return ((part, state.rows[part.out], state.scales.of_block(part)) for part in shard.relations)
+
+    def _joint_parts(self, fold: Fold[SumOperation], state: RgcnSums | RgcnGradients) -> Iterator[_Part]:
+        """The joint blocks, with where they end among the own output rows or in the table of peers' rows."""
+        joint = joint_of(fold)
+        assert joint is not None and state.together is not None
+        for part, scale in zip(joint.shard.relations, joint.scales, strict=True):
+            if scale is None:
+                yield part, state.rows[part.out], state.scales.of_block(part)
+            else:
+                yield part, state.together.table, scale
+
+    def _add_own(self, fold: Fold[SumOperation], shard: Shard, h: Tensor, weight: Tensor, state: RgcnSums) -> None:
+        """Aggregate own rows, for the own output rows and for peers' that are joined to them."""
+        state.own_done, joint = True, joint_of(fold)
+        if joint is None:
+            self._add(fold, h, weight, state.scratch, self._own_parts(shard, state))
+        else:
+            state.together = _Together(zero_sums(fold.pool, joint.num_rows, self.width, h), len(joint.rows))
+            self._add(fold, h, weight, state.scratch, self._joint_parts(fold, state))
+
+    def _add(
+        self, fold: Fold[SumOperation], h: Tensor, weight: Tensor, scratch: _Scratch, parts: Iterable[_Part]
+    ) -> None:  # fmt: skip
+        """Add means of mapped rows, block by block; the blocks of one run of sources map it once."""
+        held: tuple[int, int] | None = None  # of which relation and run the scratch holds the mapped rows
+        for part, total, scale in parts:
             if part.map_sources:
-                mapped = state.scratch.take("mapped", part.block.num_src, weight.shape[2], h)
-                with fold.linear():
-                    product(h[part.src], weight[part.relation], mapped)
+                mapped = scratch.take("mapped", part.block.num_src, self.width, h)
+                if held != (part.relation, part.first_src):
+                    held = part.relation, part.first_src
+                    with fold.linear():
+                        product(h[part.src], weight[part.relation], mapped)
                 fold.operation.forward(part.block, mapped, total, scale, **_weight(part))
                 continue
-            gathered = _gather_means(fold, part, h, scale, state.scratch)
+            held = None
+            gathered = _gather_means(fold, part, h, scale, scratch)
             with fold.linear():
                 if part.rows is None:
                     add_product(total, gathered, weight[part.relation])
                 else:
-                    mapped = state.scratch.take("mapped", part.block.num_dst, weight.shape[2], h)
+                    mapped = scratch.take("mapped", part.block.num_dst, self.width, h)
                     add_rows(total, part.rows, product(gathered, weight[part.relation], mapped))
 
     def finish(
@@ -177,26 +239,51 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients], WithPartials):
                     add_transposed_product(state.d_loop, h[src : src + n], grad)
                     if d_h is not None:
                         add_product(d_h[src : src + n], grad, saved.params[1].T)
-        for part in shard.relations:
-            grad, scale, w = state.rows[part.out], state.scales.of_block(part), weight[part.relation]
-            if part.map_sources:
-                d_mapped = state.scratch.take("mapped", part.block.num_src, weight.shape[2], h)
-                fold.operation.backward(part.block, grad, d_mapped, scale, **_weight(part))
+        if shard.peer != fold.plan.rank or joint_of(fold) is None:
+            self._add_gradients(fold, h, weight, state, d_h, self._own_parts(shard, state))
+
+    def _add_gradients(
+        self, fold: Fold[SumOperation], h: Tensor, weight: Tensor, state: RgcnGradients, d_h: Tensor | None,
+        parts: Iterable[_Part],
+    ) -> None:  # fmt: skip
+        """Add the gradients of rows and weights, block by block; of blocks that map one run of sources together."""
+        waiting: tuple[RelationBlock, Tensor] | None = None
+
+        def take_back() -> None:
+            """The gradients of mapped rows go through the map."""
+            nonlocal waiting
+            if waiting is not None:
+                (part, d_mapped), waiting = waiting, None
                 with fold.linear():
                     add_transposed_product(state.d_weight[part.relation], h[part.src], d_mapped)
                     if d_h is not None:
-                        add_product(d_h[part.src], d_mapped, w.T)
+                        add_product(d_h[part.src], d_mapped, weight[part.relation].T)
+
+        for part, grad, scale in parts:
+            if part.map_sources:
+                goes_on = waiting is not None and (waiting[0].relation, waiting[0].first_src) == (part.relation, part.first_src)
+                if not goes_on:
+                    take_back()
+                d_mapped = state.scratch.take("more" if goes_on else "mapped", part.block.num_src, self.width, h)
+                fold.operation.backward(part.block, grad, d_mapped, scale, **_weight(part))
+                if waiting is None:
+                    waiting = part, d_mapped
+                else:
+                    waiting[1].add_(d_mapped)
                 continue
+            take_back()
             gathered = _gather_means(fold, part, h, scale, state.scratch)
             if part.rows is not None:
-                chosen = state.scratch.take("mapped", part.block.num_dst, weight.shape[2], h)
+                chosen = state.scratch.take("mapped", part.block.num_dst, self.width, h)
                 grad = torch.index_select(grad, 0, part.rows, out=chosen)
             with fold.linear():
                 add_transposed_product(state.d_weight[part.relation], gathered, grad)
                 if d_h is None:
                     continue
-                d_gathered = scaled_rows(fold.pool, product(grad, w.T, gathered), scale[:, None], reuse=True)
+                d_gathered = product(grad, weight[part.relation].T, gathered)
+                d_gathered = scaled_rows(fold.pool, d_gathered, scale[:, None], reuse=True)
             fold.operation.backward(part.block, d_gathered, d_h[part.src], add=True, **_weight(part))
+        take_back()
 
     def backward_finish(self, saved: Saved, state: RgcnGradients) -> tuple[Tensors, Tensors]:
         return (state.rows,), (state.d_weight,) if state.d_loop is None else (state.d_weight, state.d_loop)
@@ -209,16 +296,18 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients], WithPartials):
         self, fold: Fold[SumOperation], piece: Piece, exchanged: Tensors, asked: Tensors, params: Tensors, state: RgcnSums,
         out: Tensors,
     ) -> None:  # fmt: skip
-        (h,), (rows,) = exchanged, out
+        (h,), (rows,), joint = exchanged, out, joint_of(fold)
+        if joint is not None and piece in joint.rows:
+            if not state.own_done:
+                self._add_own(fold, own_shard(fold), h, params[0], state)
+            assert state.together is not None
+            rows.copy_(state.together.table[joint.rows[piece]])
+            state.together.left -= 1
+            if not state.together.left:
+                state.together = None
+            return
         total = zero_sums(fold.pool, len(rows), self.width, rows) if rows.dtype == torch.bfloat16 else rows.zero_()
-        for part, scale in _served(fold, piece):
-            gathered = _gather_means(fold, part, h, scale, state.scratch)
-            with fold.linear():
-                if part.rows is None:
-                    add_product(total, gathered, params[0][part.relation])
-                else:
-                    mapped = state.scratch.take("mapped", part.block.num_dst, self.width, h)
-                    add_rows(total, part.rows, product(gathered, params[0][part.relation], mapped))
+        self._add(fold, h, params[0], state.scratch, ((part, total, scale) for part, scale in _served(fold, piece)))
         if total is not rows:
             rows.copy_(total)
 
@@ -234,18 +323,19 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients], WithPartials):
         self, fold: Fold[SumOperation], piece: Piece, asked: Tensors, saved: Saved, state: RgcnGradients,
         d_exchanged: Tensors | None, out: Tensors,
     ) -> None:  # fmt: skip
-        for part, scale in _served(fold, piece):
-            grad, w = asked[0], saved.params[0][part.relation]
-            gathered = _gather_means(fold, part, saved.exchanged[0], scale, state.scratch)
-            if part.rows is not None:
-                chosen = state.scratch.take("mapped", part.block.num_dst, self.width, grad)
-                grad = torch.index_select(grad, 0, part.rows, out=chosen)
-            with fold.linear():
-                add_transposed_product(state.d_weight[part.relation], gathered, grad)
-                if d_exchanged is None:
-                    continue
-                d_gathered = scaled_rows(fold.pool, product(grad, w.T, gathered), scale[:, None], reuse=True)
-            fold.operation.backward(part.block, d_gathered, d_exchanged[0][part.src], add=True, **_weight(part))
+        (h,), (grad,), joint = saved.exchanged, asked, joint_of(fold)
+        d_h = None if d_exchanged is None else d_exchanged[0]
+        if joint is None or piece not in joint.rows:
+            parts: Iterable[_Part] = ((part, grad, scale) for part, scale in _served(fold, piece))
+            self._add_gradients(fold, h, saved.params[0], state, d_h, parts)
+            return
+        if state.together is None:
+            state.together = _Together(fold.pool.empty(joint.num_rows, self.width, grad), len(joint.rows))
+        state.together.table[joint.rows[piece]] = grad
+        state.together.left -= 1
+        if not state.together.left:
+            self._add_gradients(fold, h, saved.params[0], state, d_h, self._joint_parts(fold, state))
+            state.together = None
 
     def autograd_forward(
         self,
