@@ -22,7 +22,6 @@ from sargnn.shards.merged import MergedRows
 from sargnn.shards.plan import LayerPlan, RelationBlock, Shard
 
 Layout = Literal["sharded", "merged"]
-_MORE_SOURCES = 1.1
 _COMPACT = 0.75
 """Where fewer of a run's rows have edges than this, a typed block lists those that do."""
 
@@ -71,7 +70,15 @@ def load_plan(
     if add_self_loops:
         part = with_self_loops(part, rank)
     return _Loader(
-        part, rank, device, message_rows, out_bounds or part.row_bounds, outputs, dtype, id_ranks, sources_first
+        part,
+        rank,
+        device,
+        message_rows,
+        out_bounds or part.row_bounds,
+        outputs,
+        dtype,
+        id_ranks,
+        sources_first,
     ).plan(layout)
 
 
@@ -254,7 +261,7 @@ class _Loader:
                 return (self._block(r, src, dst, 0, 0, self.out_bounds[-1], rows, ranks, weight=weight),)
             (s0, s1), (d0, d1) = self.row_bounds[relation.source : relation.source + 2], self._out(r)
             # Cut, so that what is mapped at once stays as small as a message: along the side that has fewer rows.
-            by_source = maps_sources(s1 - s0, len(np.unique(dst)))
+            by_source = s1 - s0 <= len(np.unique(dst))
             if self.sources_first is not None:
                 by_source = r in self.sources_first
             low, high = (s0, s1) if by_source else (d0, d1)
@@ -340,7 +347,7 @@ class _Loader:
         else:
             listed = np.unique(dst)
             if map_sources is None:
-                map_sources = maps_sources(len(src_ids), len(listed))
+                map_sources = len(src_ids) <= len(listed)
             if compact and not map_sources and len(listed) < _COMPACT * run:
                 rows = _tensor(listed.astype(np.int32), self.device)
                 dst = np.searchsorted(listed, dst).astype(np.int32)
@@ -351,11 +358,6 @@ class _Loader:
         )  # fmt: skip
         in_type = first_out - self._out(relation)[0]
         return RelationBlock(relation, first_src, first_out, in_type, run, block, rows, map_sources)
-
-
-def maps_sources(num_src: int, num_dst: int) -> bool:
-    """Whether it is less work to map source rows, than sums for destination rows, which backward has to take once more."""
-    return num_src <= _MORE_SOURCES * num_dst
 
 
 class BySource:

@@ -23,12 +23,14 @@ from sargnn.comm.swap import swap
 from sargnn.kernels.block import EdgeBlock
 from sargnn.partition.cut import Part
 from sargnn.shards.cover import Share, choose_edges
-from sargnn.shards.load import BySource, Layout, id_ranks_of, load_plan, maps_sources
+from sargnn.shards.load import BySource, Layout, id_ranks_of, load_plan
 from sargnn.shards.plan import Joint, LayerPlan, Partials, RelationBlock, Shard
 
 _DOING = "sharing out cut edges"
 JOINT_ROWS = 0.9
 """Of peers' output rows no more are aggregated together with the own ones than this many times a worker's rows."""
+_COPIED = 4
+"""Their messages are copied from a table or into it, and may be this many times shorter."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def load_shared_plan(
     lists = PartialLists(
         tuple(torch.from_numpy(one).to(device) for one in wanted),
         tuple(len(one.ids) for one in asked),
-        max(1, int(rows / share.widest)),
+        max(1, int(rows / share.widest) // (_COPIED if joined else 1)),
     )
     shards: dict[Piece, Shard] = {}
     scales: dict[Piece, tuple[Tensor, ...]] = {}
@@ -206,7 +208,7 @@ def _choose_joint(part: Part, rank: int, asked: list[_Asked], whole: LayerPlan) 
         sums = len(np.unique(part.edges(rank, r)[1]))
         for p in joined:
             sums += len(np.unique(asked[p].dst[asked[p].relations[r] : asked[p].relations[r + 1]]))
-        if maps_sources(whole.row_bounds[relation.source + 1] - whole.row_bounds[relation.source], sums):
+        if whole.row_bounds[relation.source + 1] - whole.row_bounds[relation.source] <= sums:
             sources_first.add(r)
     return joined, sources_first
 
@@ -244,7 +246,7 @@ def _joint(
         mine = [one for one in own.relations if one.relation == r]
         blocks += [one for one in mine if not one.map_sources]
         scales += [None] * (len(blocks) - len(scales))
-        by_source = any(one.map_sources for one in mine) or (not mine and maps_sources(s1 - s0, len(np.unique(dst))))
+        by_source = any(one.map_sources for one in mine) or (not mine and s1 - s0 <= len(np.unique(dst)))
         if by_source:
             pieces = max(1, -(-(s1 - s0) // message_rows))
             runs = [((s1 - s0) * j // pieces, (s1 - s0) * (j + 1) // pieces) for j in range(pieces)]
