@@ -27,7 +27,7 @@ from sargnn.shards.load import BySource, Layout, id_ranks_of, load_plan
 from sargnn.shards.plan import Joint, LayerPlan, Partials, RelationBlock, Shard
 
 _DOING = "sharing out cut edges"
-JOINT_ROWS = 0.9
+JOINT_ROWS = 0.85
 """Of peers' output rows no more are aggregated together with the own ones than this many times a worker's rows."""
 _COPIED = 4
 """Their messages are copied from a table or into it, and may be this many times shorter."""
@@ -73,29 +73,31 @@ def load_shared_plan(
     whole = load_plan(part, rank, None, device=device, message_rows=rows, out_bounds=out_bounds, dtype=dtype)
     kept, kept_halo, wanted, asked, moved = _share_out(part, rank, group, share, whole)
     ranks, in_order = id_ranks_of(part), torch.arange(whole.num_rows, dtype=torch.int32, device=device)
-    joined, sources_first = _choose_joint(part, rank, asked, whole) if part.schema.typed else ([], None)
+    lists = PartialLists(
+        tuple(torch.from_numpy(one).to(device) for one in wanted),
+        tuple(len(one.ids) for one in asked),
+        max(1, int(rows / share.widest) // (_COPIED if part.schema.typed else 1)),
+    )
+    table = _joint_rows(rank, whole, lists) if part.schema.typed else {}
+    joined = _joined(table, asked)
+    sources_first = _map_first(part, rank, joined, whole) if part.schema.typed else None
     plan = load_plan(
         kept, rank, layout, device=device, message_rows=rows, out_bounds=out_bounds, dtype=dtype,
         id_ranks=np.concatenate([ranks[: whole.num_rows], ranks[whole.num_rows :][kept_halo]]), sources_first=sources_first,
     )  # fmt: skip
-    lists = PartialLists(
-        tuple(torch.from_numpy(one).to(device) for one in wanted),
-        tuple(len(one.ids) for one in asked),
-        max(1, int(rows / share.widest) // (_COPIED if joined else 1)),
-    )
     shards: dict[Piece, Shard] = {}
     scales: dict[Piece, tuple[Tensor, ...]] = {}
     for p, one in enumerate(asked):
-        if p != rank and p not in joined:
+        if p != rank:
             id_rank = _ranks_of(whole.node_ids, one.sent) if share.ranked else in_order
             for number, (first, last) in enumerate(lists.pieces(len(one.ids))):
-                piece = Piece(p, number)
-                shards[piece], scales[piece] = _shard(part, p, one, first, last, whole, id_rank, dtype)
+                if (piece := Piece(p, number)) not in table:
+                    shards[piece], scales[piece] = _shard(part, p, one, first, last, whole, id_rank, dtype)
     blocks = {
         now.piece: EdgeBlock.one_each(now.wanted, whole.num_out) for now in lists.rounds(rank) if len(now.wanted)
     }  # fmt: skip
     peer_ranks = _peer_ranks(part, ranks, device) if share.ranked else None
-    joint = _joint(plan, lists, joined, asked, whole, rows, dtype) if joined else None
+    joint = _joint(plan, table, joined, whole, rows, dtype) if joined else None
     partials = Partials(lists, shards, scales, blocks, moved, whole.halo_rows, peer_ranks, joint)
     return dataclasses.replace(
         plan,
@@ -195,97 +197,117 @@ def _without(part: Part, rank: int, moved: list[np.ndarray], read: list[np.ndarr
     )
 
 
-def _choose_joint(part: Part, rank: int, asked: list[_Asked], whole: LayerPlan) -> tuple[list[int], set[int]]:
-    """The peers whose rows are aggregated together with the own ones, and the relations of which sources are mapped then."""
-    world, joined, left = len(asked), [], int(JOINT_ROWS * whole.num_rows)
-    for k in range(1, world):
-        p = (rank + k) % world
-        if 0 < len(asked[p].ids) <= left:
-            joined.append(p)
-            left -= len(asked[p].ids)
-    sources_first = set()
+def _joint_rows(rank: int, whole: LayerPlan, lists: PartialLists) -> dict[Piece, slice]:
+    """The pieces of peers' rows that are aggregated together with the own ones, each with its place in their table."""
+    table: dict[Piece, slice] = {}
+    first, most = 0, int(JOINT_ROWS * whole.num_rows)
+    for now in lists.rounds(rank):
+        if first + now.served > most:
+            break
+        if now.served:
+            table[now.to] = slice(first, first + now.served)
+            first += now.served
+    return table
+
+
+def _joined(table: dict[Piece, slice], asked: list[_Asked]) -> dict[int, _Asked]:
+    """By peer the edges into its rows of the table, which they number; a peer's pieces lie there one behind the other."""
+    found = {}
+    for p in dict.fromkeys(piece.peer for piece in table):
+        runs = [run for piece, run in table.items() if piece.peer == p]
+        first, count = runs[0].start, runs[-1].stop - runs[0].start
+        one = asked[p]
+        spans = [slice(a, a + int(np.searchsorted(one.dst[a:b], count))) for a, b in pairwise(one.relations.tolist())]
+        listed = [np.unique(one.dst[a:b]) for a, b in pairwise(one.relations.tolist())]
+        ends = np.cumsum([0, *(len(rows) for rows in listed)])
+        scale = [one.scale[a : a + int(np.searchsorted(rows, count))] for a, rows in zip(ends[:-1], listed, strict=True)]
+        found[p] = _Asked(
+            src=np.concatenate([one.src[span] for span in spans]),
+            dst=np.concatenate([one.dst[span] for span in spans]) + np.int32(first),
+            relations=np.cumsum([0, *(span.stop - span.start for span in spans)]),
+            ids=one.ids[:count],
+            weight=None if one.weight is None else np.concatenate([one.weight[span] for span in spans]),
+            scale=np.concatenate(scale),
+            sent=one.sent,
+        )
+    return found
+
+
+def _map_first(part: Part, rank: int, joined: dict[int, _Asked], whole: LayerPlan) -> set[int]:
+    """The relations that have no more sources here than destinations, own and joined ones."""
+    found = set()
     for r, relation in enumerate(part.schema.relations):
         sums = len(np.unique(part.edges(rank, r)[1]))
-        for p in joined:
-            sums += len(np.unique(asked[p].dst[asked[p].relations[r] : asked[p].relations[r + 1]]))
+        sums += sum(len(np.unique(one.dst[one.relations[r] : one.relations[r + 1]])) for one in joined.values())
         if whole.row_bounds[relation.source + 1] - whole.row_bounds[relation.source] <= sums:
-            sources_first.add(r)
-    return joined, sources_first
+            found.add(r)
+    return found
 
 
 def _joint(
-    plan: LayerPlan, lists: PartialLists, joined: list[int], asked: list[_Asked], whole: LayerPlan, message_rows: int,
+    plan: LayerPlan, table: dict[Piece, slice], joined: dict[int, _Asked], whole: LayerPlan, message_rows: int,
     dtype: torch.dtype,
 ) -> Joint:  # fmt: skip
-    """The edges into rows of these peers, beside those of the own shard."""
-    device, first_row = whole.node_ids.device, {}
-    rows: dict[Piece, slice] = {}
-    for p in joined:
-        first_row[p] = max((run.stop for run in rows.values()), default=0)
-        for number, (a, b) in enumerate(lists.pieces(len(asked[p].ids))):
-            rows[Piece(p, number)] = slice(first_row[p] + a, first_row[p] + b)
-    num_rows = sum(len(asked[p].ids) for p in joined)
-    ids = torch.from_numpy(np.concatenate([asked[p].ids for p in joined])).to(device)
+    """The edges into the rows of the table, beside those of the own shard."""
+    device, edges = whole.node_ids.device, list(joined.values())
+    ids = torch.from_numpy(np.concatenate([one.ids for one in edges])).to(device)
     assert plan.shards is not None
     own = plan.shards[Piece(plan.rank, 0)]
     in_order = torch.arange(whole.num_rows, dtype=torch.int32, device=device)
     blocks: list[RelationBlock] = []
     scales: list[Tensor | None] = []
+    scale_at = [0] * len(edges)
     for r, relation in enumerate(plan.schema.relations):
-        spans = {p: slice(asked[p].relations[r], asked[p].relations[r + 1]) for p in joined}
-        src = np.concatenate([asked[p].src[span] for p, span in spans.items()]) - np.int32(whole.row_bounds[relation.source])
-        dst = np.concatenate([asked[p].dst[span] + np.int32(first_row[p]) for p, span in spans.items()])  # ascending
-        weights = [one[span] for p, span in spans.items() if (one := asked[p].weight) is not None]
-        weight = np.concatenate(weights) if weights else None
-        scale = np.zeros(num_rows)
-        for p in joined:
-            before = sum(len(np.unique(asked[p].dst[a:b])) for a, b in pairwise(asked[p].relations[: r + 1].tolist()))
-            listed = np.unique(asked[p].dst[spans[p]])
-            scale[first_row[p] + listed] = asked[p].scale[before : before + len(listed)]
         s0, s1 = whole.row_bounds[relation.source], whole.row_bounds[relation.source + 1]
+        spans = [slice(one.relations[r], one.relations[r + 1]) for one in edges]
+        src = np.concatenate([one.src[span] for one, span in zip(edges, spans, strict=True)]) - np.int32(s0)
+        dst = np.concatenate([one.dst[span] for one, span in zip(edges, spans, strict=True)])  # ascending
+        weights = [one.weight[span] for one, span in zip(edges, spans, strict=True) if one.weight is not None]
+        weight = np.concatenate(weights) if weights else None
+        scale = torch.zeros(len(ids), dtype=dtype, device=device)
+        for k, (one, span) in enumerate(zip(edges, spans, strict=True)):
+            rows = torch.from_numpy(np.unique(one.dst[span]))
+            numbers = one.scale[scale_at[k] : scale_at[k] + len(rows)]
+            scale[rows.long()] = torch.from_numpy(numbers).to(device, dtype)
+            scale_at[k] += len(rows)
         mine = [one for one in own.relations if one.relation == r]
         blocks += [one for one in mine if not one.map_sources]
         scales += [None] * (len(blocks) - len(scales))
-        by_source = any(one.map_sources for one in mine) or (not mine and s1 - s0 <= len(np.unique(dst)))
-        if by_source:
-            pieces = max(1, -(-(s1 - s0) // message_rows))
-            runs = [((s1 - s0) * j // pieces, (s1 - s0) * (j + 1) // pieces) for j in range(pieces)]
-            edges = BySource(src, dst, weight)
-            for a, b in runs:
+        if any(one.map_sources for one in mine) or (not mine and s1 - s0 <= len(np.unique(dst))):
+            by_source, pieces = BySource(src, dst, weight), max(1, -(-(s1 - s0) // message_rows))
+            for a, b in (((s1 - s0) * j // pieces, (s1 - s0) * (j + 1) // pieces) for j in range(pieces)):
                 beside = [one for one in mine if one.map_sources and one.first_src == s0 + a]
                 blocks += beside
                 scales += [None] * len(beside)
-                some_src, some_dst, some = edges.between(a, b)
+                some_src, some_dst, some = by_source.between(a, b)
                 if len(some_src):
-                    block = _block(
-                        some_src - np.int32(a), some_dst, some, b - a, in_order, whole.node_ids[s0 + a : s0 + b], ids, dtype
-                    )
-                    blocks.append(RelationBlock(r, s0 + a, 0, 0, num_rows, block, None, map_sources=True))
-                    scales.append(torch.from_numpy(scale).to(device, dtype))
+                    run = slice(s0 + a, s0 + b)
+                    block = _block(some_src - np.int32(a), some_dst, some, in_order[: b - a], whole.node_ids[run], ids, dtype)
+                    blocks.append(RelationBlock(r, s0 + a, 0, 0, len(ids), block, None, map_sources=True))
+                    scales.append(scale)
             continue
         listed = np.unique(dst)
         for a, b in cut_list(len(listed), message_rows):
             inside = slice(*np.searchsorted(dst, (listed[a], listed[b - 1] + 1)))
             local = np.searchsorted(listed[a:b], dst[inside]).astype(np.int32)
-            some = None if weight is None else weight[inside]
             places = torch.from_numpy(listed[a:b].astype(np.int32)).to(device)
             block = _block(
-                src[inside], local, some, s1 - s0, in_order, whole.node_ids[s0:s1], ids[places.long()], dtype,
-                lists_sources=True
+                src[inside], local, None if weight is None else weight[inside], in_order[: s1 - s0], whole.node_ids[s0:s1],
+                ids[places.long()], dtype, lists_sources=True,
             )  # fmt: skip
-            blocks.append(RelationBlock(r, s0, 0, 0, num_rows, block, places, map_sources=False))
-            scales.append(torch.from_numpy(scale[listed[a:b]]).to(device, dtype))
-    return Joint(Shard(plan.rank, whole.num_rows, tuple(blocks), own.own), tuple(scales), rows)
+            blocks.append(RelationBlock(r, s0, 0, 0, len(ids), block, places, map_sources=False))
+            scales.append(scale[places.long()])
+    return Joint(Shard(plan.rank, whole.num_rows, tuple(blocks), own.own), tuple(scales), table)
 
 
 def _block(
-    src: np.ndarray, dst: np.ndarray, weight: np.ndarray | None, num_src: int, id_rank: Tensor, src_ids: Tensor,
-    dst_ids: Tensor, dtype: torch.dtype, *, lists_sources: bool = False,
+    src: np.ndarray, dst: np.ndarray, weight: np.ndarray | None, id_rank: Tensor, src_ids: Tensor, dst_ids: Tensor,
+    dtype: torch.dtype, *, lists_sources: bool = False,
 ) -> EdgeBlock:  # fmt: skip
     device = src_ids.device
     return EdgeBlock(
-        torch.from_numpy(np.ascontiguousarray(src)).to(device), torch.from_numpy(np.ascontiguousarray(dst)).to(device), num_src,
-        len(dst_ids), id_rank[:num_src], src_ids, dst_ids,
+        torch.from_numpy(np.ascontiguousarray(src)).to(device), torch.from_numpy(np.ascontiguousarray(dst)).to(device),
+        len(src_ids), len(dst_ids), id_rank, src_ids, dst_ids,
         weight=None if weight is None else torch.from_numpy(weight).to(device, dtype), lists_sources=lists_sources,
     )  # fmt: skip
 
@@ -312,11 +334,10 @@ def _shard(
                 dst_ids = ids[rows.long()]
             begin, end = scale_at + np.searchsorted(listed, (first, last))
             scales.append(torch.from_numpy(asked.scale[begin:end]).to(device, dtype))
-            weight = None if asked.weight is None else torch.from_numpy(asked.weight[a + low : a + high]).to(device, dtype)
-            block = EdgeBlock(
-                torch.from_numpy(asked.src[a + low : a + high] - np.int32(s0)).to(device), torch.from_numpy(local).to(device),
-                s1 - s0, len(dst_ids), id_rank[s0:s1], whole.node_ids[s0:s1], dst_ids,
-                weight=weight, lists_sources=True,
+            weight = None if asked.weight is None else asked.weight[a + low : a + high]
+            block = _block(
+                asked.src[a + low : a + high] - np.int32(s0), local, weight, id_rank[s0:s1], whole.node_ids[s0:s1], dst_ids,
+                dtype, lists_sources=True,
             )  # fmt: skip
             blocks.append(RelationBlock(r, s0, 0, 0, last - first, block, rows, map_sources=False))
         scale_at += len(listed)
