@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from sargnn.comm.hosts import Host, named_in, silent
 from sargnn.comm.join import join
 from sargnn.errors import CommError
 from sargnn.profile import ALL_REDUCE, EXCHANGE_WAIT, Profile
@@ -42,12 +43,14 @@ class Group:
         rank: this rank. world: P.
         process_group: torch's group; None for a group of one.
         traffic: what is sent is counted in it. profile: where time is recorded; nowhere if not given.
+        hosts: of each rank; () where all run on one.
     """
 
     def __init__(
         self, rank: int, world: int, process_group: dist.ProcessGroup | None, traffic: Traffic | None = None,
-        profile: Profile | None = None,
+        profile: Profile | None = None, hosts: Sequence[Host] = (),
     ) -> None:  # fmt: skip
+        self.hosts = tuple(hosts)
         self.rank, self.world = rank, world
         self.process_group = process_group
         self.traffic = traffic or Traffic()
@@ -70,7 +73,8 @@ class Group:
         """
         if world == 1:
             return cls.single(profile)
-        return cls(rank, world, join(backend, timeout_s, rank, world, os.environ), traffic, profile)
+        group, hosts = join(backend, timeout_s, rank, world, os.environ)
+        return cls(rank, world, group, traffic, profile, hosts)
 
     def close(self) -> None:
         """Leave the group."""
@@ -98,7 +102,7 @@ class Group:
             with self.profile.span(EXCHANGE_WAIT):
                 work.wait()
         except RuntimeError as error:
-            raise CommError(f"Rank {self.rank} lost rank {peer} while {doing}: {_first_line(error)}") from error
+            raise self._lost(f"rank {peer}", f"while {doing}", error, peer) from error
         self.traffic.wait_s += time.perf_counter() - started
 
     def sum_(self, tensor: Tensor) -> Tensor:
@@ -110,7 +114,7 @@ class Group:
                 with self.profile.span(ALL_REDUCE):
                     dist.all_reduce(tensor, group=self.process_group)
             except RuntimeError as error:
-                raise CommError(f"Rank {self.rank} lost a peer in an all-reduce: {_first_line(error)}") from error
+                raise self._lost("a peer", "in an all-reduce", error) from error
             self.traffic.wait_s += time.perf_counter() - started
         return tensor
 
@@ -125,9 +129,20 @@ class Group:
             with self.profile.span(ALL_REDUCE):
                 dist.all_gather(parts, tensor, group=self.process_group)
         except RuntimeError as error:
-            raise CommError(f"Rank {self.rank} lost a peer in an all-gather: {_first_line(error)}") from error
+            raise self._lost("a peer", "in an all-gather", error) from error
         self.traffic.wait_s += time.perf_counter() - started
         return parts
+
+    def _lost(self, who: str, doing: str, error: RuntimeError, peer: int | None = None) -> CommError:
+        """What to say, in one line: of several hosts also which one does not answer, or where the lost peer ran."""
+        reason = _first_line(error)
+        others = [host for host in self.hosts if host != self.hosts[self.rank]]
+        where = ""
+        if quiet := silent(others):
+            where = f"; {', '.join(map(str, quiet))} {'does' if len(quiet) == 1 else 'do'} not answer"
+        elif host := named_in(reason, others) or (self.hosts[peer] if self.hosts and peer is not None else None):
+            where = f", {host}"
+        return CommError(f"Rank {self.rank} lost {who} {doing}{where}: {reason}")
 
 
 def sum_flat(group: Group, tensors: Sequence[Tensor]) -> None:

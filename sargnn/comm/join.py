@@ -16,21 +16,25 @@ from __future__ import annotations
 
 import hmac
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
+from sargnn.comm.hosts import Host, own_host, silent
 from sargnn.comm.meeting import MeetingServer, MeetingStore
 from sargnn.errors import CommError
 
 STORE, TOKEN = "SARGNN_STORE", "SARGNN_TOKEN"
 _PROOF_BYTES = 32
+_HOST = "sargnn/host"
 
 
-def join(backend: str, timeout_s: float, rank: int, world: int, environment: Mapping[str, str]) -> dist.ProcessGroup:
-    """The group of all ranks.
+def join(
+    backend: str, timeout_s: float, rank: int, world: int, environment: Mapping[str, str]
+) -> tuple[dist.ProcessGroup, tuple[Host, ...]]:
+    """The group of all ranks, and the host of each; no hosts where all run on one.
 
     Raises:
         CommError: the others cannot be found, or a peer is not one of this run.
@@ -38,18 +42,66 @@ def join(backend: str, timeout_s: float, rank: int, world: int, environment: Map
     token = environment.get(TOKEN)
     if not token:
         raise CommError("The worker has no token of its run.", hint="sargnn train starts workers; in a job sargnn.launch.task")
+    store, hosts = None, {}
     try:
         address, port = _meeting_place(rank, timeout_s, token, environment)
         store = MeetingStore(address, port, token, timeout_s)
+        if STORE not in environment:
+            own = own_host(address, environment)
+            _check_address(own, address, environment)
+            store.set(f"{_HOST}/{rank}", f"{own.name} {own.address}")
         dist.init_process_group(
             backend, store=store, rank=rank, world_size=world, timeout=timedelta(seconds=timeout_s)
         )  # fmt: skip
+        if STORE not in environment:
+            hosts = _hosts_of(store, range(world))
     except (RuntimeError, ValueError, OSError) as error:
-        raise CommError(f"Rank {rank} could not join the other workers: {error}") from error
+        lines = str(error).splitlines() or [type(error).__name__]
+        why = "" if STORE in environment or store is None else _who_is_missing(store, world)
+        raise CommError(f"Rank {rank} could not join the other workers{why}: {lines[0]}") from error
     group = dist.group.WORLD
     assert group is not None
     prove_to_peers(group, rank, world, token)
-    return group
+    return group, tuple(hosts[r] for r in range(world)) if len(set(hosts.values())) > 1 else ()
+
+
+def _hosts_of(store: MeetingStore, ranks: Iterable[int]) -> dict[int, Host]:
+    """What ranks that have come say of themselves."""
+    found = {}
+    for rank in ranks:
+        name, _, address = store.get(f"{_HOST}/{rank}").decode().partition(" ")
+        found[rank] = Host(name, address)
+    return found
+
+
+def _who_is_missing(store: MeetingStore, world: int) -> str:
+    """Ranks that have not come to the store, or hosts that came and do not answer."""
+    try:
+        come = [rank for rank in range(world) if store.check([f"{_HOST}/{rank}"])]
+        missing = [str(rank) for rank in range(world) if rank not in come]
+        if missing:
+            return f"; {'rank' if len(missing) == 1 else 'ranks'} {', '.join(missing)} did not come to where they meet"
+        quiet = silent(list(_hosts_of(store, come).values()))
+    except RuntimeError:
+        return ""
+    return f"; {', '.join(map(str, quiet))} {'does' if len(quiet) == 1 else 'do'} not answer" if quiet else ""
+
+
+def _check_address(own: Host, master: str, environment: Mapping[str, str]) -> None:
+    """What this worker tells others is not an address that only this host has. Raises ``CommError``."""
+    import psutil
+
+    try:
+        elsewhere = not socket.gethostbyname(master).startswith("127.")
+    except OSError:
+        return
+    if own.address.startswith("127.") and elsewhere:
+        others = [name for name, known in psutil.net_if_addrs().items() if not any(one.address == own.address for one in known)]
+        raise CommError(
+            f"Host {own.name} takes itself for {own.address}, where no other host finds it.",
+            given=f"GLOO_SOCKET_IFNAME={environment.get('GLOO_SOCKET_IFNAME', '')}", allowed=others,
+            hint="comm.interface names the interface that leads to the other hosts",
+        )  # fmt: skip
 
 
 def _meeting_place(rank: int, timeout_s: float, token: str, environment: Mapping[str, str]) -> tuple[str, int]:

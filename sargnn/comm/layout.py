@@ -77,12 +77,12 @@ class Layout:
         return sum(width for width, *both in zip(self.widths, self.dtypes, self.held, strict=True) if both[0] != both[1])
 
     def sections(self, message: Tensor, rows: int) -> tuple[Tensor, ...]:
-        """Contiguous [rows, F_t] views of a message, one for each tensor."""
+        """Contiguous [rows, F_t] views of a message, one for each tensor. The message is counted in units, or in bytes."""
         if len(self.widths) == 1:
-            return (message.view(rows, self.widths[0]),)
+            return (message.view(self.dtypes[0]).view(rows, self.widths[0]),)
         sections, start = {}, 0
         for t in sorted(range(len(self.widths)), key=lambda t: -self.dtypes[t].itemsize):  # each begins where its dtype may
-            numel = rows * self.widths[t] * (self.dtypes[t].itemsize // self.unit.itemsize)
+            numel = rows * self.widths[t] * (self.dtypes[t].itemsize // message.element_size())
             sections[t] = message[start : start + numel].view(self.dtypes[t]).view(rows, self.widths[t])
             start += numel
         return tuple(sections[t] for t in range(len(self.widths)))

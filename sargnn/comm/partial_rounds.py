@@ -132,13 +132,13 @@ class _Messages:
         self.layout = Layout.of_columns(columns, exchange.wire) if columns else None
         served, wanted = max((r.served for r in rounds), default=0), max((len(r.wanted) for r in rounds), default=0)
         self._most_in, self._most_out = (served, wanted) if kind == "request" else (wanted, served)
-        self._like = like.new_empty(0, dtype=self.layout.unit) if self.layout else like
+        self._like = like.new_empty(0, dtype=torch.uint8)  # layers with other formats use the same buffers
         self._sent: dict[int, tuple[dist.Work, int]] = {}
 
     def arriving(self, slot: int, rows: int) -> Tensor:
         """Where a message arrives."""
         assert self.layout is not None
-        width = self.layout.width
+        width = self.layout.row_bytes
         return self._exchange.buffer(f"{self._kind} in", slot, self._most_in * width, rows * width, self._like)
 
     def read(self, message: Tensor, rows: int) -> Tensors:
@@ -156,7 +156,7 @@ class _Messages:
         assert self.layout is not None
         if slot in self._sent:
             self._exchange.group.wait(*self._sent.pop(slot), f"sending {self._kind}s")
-        width = self.layout.width
+        width = self.layout.row_bytes
         message = self._exchange.buffer(f"{self._kind} out", slot, self._most_out * width, rows * width, self._like)
         sections = self.layout.sections(message, rows)
         return message, self._wide(sections, rows) if self.layout.rounds else sections

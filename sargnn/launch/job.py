@@ -2,10 +2,12 @@
 
     python -m sargnn.launch.job begin RUN_DIR
     python -m sargnn.launch.job end RUN_DIR
+    python -m sargnn.launch.job files RUN_DIR RANK ...
 
 ``begin`` makes the stores that are missing, compiles the kernels, finds the newest checkpoint; 3 is its exit code where all
 epochs are trained. ``end`` shows the result, or what went wrong; 0 is its exit code for a run that is over, 75 for one that was
-interrupted and has a checkpoint, 1 for one that failed.
+interrupted and has a checkpoint, 1 for one that failed. ``files`` lists what a host without a shared file system needs for
+these ranks, once the run has begun: paths from the working folder, one a line.
 """
 
 from __future__ import annotations
@@ -14,13 +16,14 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
 from sargnn.config import load
-from sargnn.errors import SargnnError
+from sargnn.data.manifest import MANIFEST
+from sargnn.errors import ConfigError, SargnnError
 from sargnn.launch.check import check_graph, check_strategies
 from sargnn.launch.compile import warm_up
 from sargnn.launch.env import prepare_process
@@ -29,7 +32,9 @@ from sargnn.launch.more_epochs import is_over
 from sargnn.launch.report import describe_identity, report_failure
 from sargnn.launch.run_folder import begin_run
 from sargnn.launch.stores import partition_of, prepare_stores
+from sargnn.partition.store import part_folder
 from sargnn.tracking import files, summary
+from sargnn.tracking.inputs import read_inputs
 from sargnn.tracking.locks import file_lock
 from sargnn.tracking.progress import say
 from sargnn.tracking.summary import read_summary
@@ -116,6 +121,23 @@ def end(run_dir: Path) -> int:
     return FAILED
 
 
+def needed_files(run_dir: Path, ranks: Sequence[int]) -> list[Path]:
+    """What workers read: settings, token, checkpoint, and their own parts.
+
+    Raises:
+        SargnnError: the run has not begun, or has no such rank.
+    """
+    config, inputs = load(run_dir / files.CONFIG), read_inputs(run_dir)
+    wrong = [str(rank) for rank in ranks if rank >= config.world]
+    if wrong:
+        raise ConfigError("No such rank.", given=" ".join(wrong), allowed=f"0 to {config.world - 1}")
+    partition = Path(inputs.partition)
+    found = [run_dir / name for name in (files.CONFIG, files.INPUTS, files.TOKEN)] + [partition / MANIFEST]
+    folders = [part_folder(partition, rank) for rank in ranks]
+    folders += [run_dir / files.START] + ([] if inputs.checkpoint is None else [Path(inputs.checkpoint)])
+    return found + [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
+
+
 def _last_lines(run_dir: Path, world: int) -> list[str]:
     """The ends of the first ranks' logs."""
     lines: list[str] = []
@@ -128,11 +150,16 @@ def _last_lines(run_dir: Path, world: int) -> list[str]:
 
 def main() -> int:
     """The command line; an exit code."""
-    if len(sys.argv) != 3 or sys.argv[1] not in ("begin", "end"):
-        print("usage: python -m sargnn.launch.job begin|end RUN_DIR", file=sys.stderr)
+    asks_files = sys.argv[1:2] == ["files"] and len(sys.argv) > 3 and all(one.isdecimal() for one in sys.argv[3:])
+    if not asks_files and (len(sys.argv) != 3 or sys.argv[1] not in ("begin", "end")):
+        print("usage: python -m sargnn.launch.job begin|end RUN_DIR, or files RUN_DIR RANK ...", file=sys.stderr)
         return 2
     run_dir = Path(sys.argv[2]).resolve()
     try:
+        if asks_files:
+            for path in needed_files(run_dir, [int(one) for one in sys.argv[3:]]):
+                print(os.path.relpath(path))
+            return FINISHED
         return begin(run_dir, os.environ) if sys.argv[1] == "begin" else end(run_dir)
     except SargnnError as error:
         print(f"sargnn: {error}", file=sys.stderr)

@@ -215,6 +215,11 @@ def features_name(node_type: int) -> str:
     return f"features_{node_type:02d}"
 
 
+def part_folder(path: Path, rank: int) -> Path:
+    """Where a store has the arrays of one part."""
+    return (path / _name(rank, "any")).parent
+
+
 def _name(rank: int, array: str) -> str:
     return f"part_{rank:03d}/{array}"
 

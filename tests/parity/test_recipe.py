@@ -201,10 +201,15 @@ def test_only_label_columns_are_aggregated_every_epoch(name: str, mode: str) -> 
     model = cases.model_config("sage", aggregator="max") if name == "max" else cases.model_config(name)
     runs = []
     for cache_static in ("auto", False):
-        config = cases.run_config(model, mode=mode, world=4, epochs=6, labels=MASKED, cache_static=cache_static)
+        config = cases.run_config(
+            model, mode=mode, world=4, epochs=6, labels=MASKED, cache_static=cache_static, aggregate="post"
+        )
         runs.append(pool(4)(cases.curve, config, GRAPHS["sage"])[0])
     assert runs[0]["losses"] == runs[1]["losses"]
     first, second = runs[0]["epoch_bytes"][:2]
-    halo = sum(answer["halo_rows"] for answer in pool(4)(cases.step, cases.run_config(model, world=4), GRAPHS["sage"]))
+    halo = sum(
+        answer["halo_rows"]
+        for answer in pool(4)(cases.step, cases.run_config(model, world=4, aggregate="post"), GRAPHS["sage"])
+    )
     assert first - second == halo * 8 * 11 * (2 if name == "sgc" else 1)  # the features' rows, in each step
     assert set(runs[1]["epoch_bytes"]) == {first}
