@@ -20,11 +20,13 @@ from tests.processes import run_command
 pytestmark = pytest.mark.alone
 
 TIMEOUT_S, MORE_S = 6, 10
-SETTINGS = [
-    "dataset=synthetic", "dataset.num_nodes=900", "dataset.num_features=64", "model=gat", "model.hidden=16",
-    "model.num_layers=2", "epochs=40", "eval_every=40", "checkpoint.every=1", "tracking=none", "threads=1",
-    f"comm.timeout_s={TIMEOUT_S}",
+COMMON = ["model.hidden=16", "model.num_layers=2", "checkpoint.every=1", "tracking=none", "threads=1"]
+LONG = [
+    *COMMON, "dataset=synthetic", "dataset.num_nodes=900", "dataset.num_features=64", "model=gat", "epochs=40", "eval_every=40",
+    f"comm.timeout_s={TIMEOUT_S}", "world=3",
 ]  # fmt: skip
+TYPED = [*COMMON, "dataset=mag_like", "dataset.scale=0.001", "model=rgcn", "epochs=4", "eval_every=2", "world=4"]
+SARGNN = ["-c", "from sargnn.cli.main import main; import sys; sys.exit(main())"]
 TASK = ["-m", "sargnn.launch.task", "runs/run"]
 
 
@@ -36,10 +38,9 @@ def python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return run_command([sys.executable, *words], folder, environment=_environment(), timeout_s=300)
 
 
-def prepare(folder: Path, *more: str, world: int = 3) -> Path:
+def prepare(folder: Path, settings: list[str]) -> Path:
     """A run that is ready to be started."""
-    main = "from sargnn.cli.main import main; import sys; sys.exit(main())"
-    written = python(folder, "-c", main, "slurm", *SETTINGS, f"world={world}", "run_name=run", *more)
+    written = python(folder, *SARGNN, "slurm", *settings, "run_name=run")
     assert written.returncode == 0, written.stderr
     begun = python(folder, "-m", "sargnn.launch.job", "begin", "runs/run")
     assert begun.returncode == 0, begun.stderr
@@ -84,7 +85,7 @@ def log(run: Path, rank: int) -> str:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     folder = tmp_path_factory.mktemp("undisturbed")
-    done = python(folder, "-c", "from sargnn.cli.main import main; import sys; sys.exit(main())", "train", *SETTINGS, "world=3")
+    done = python(folder, *SARGNN, "train", *LONG)
     assert done.returncode == 0, done.stderr
     losses: list[float] = summary_of(next((folder / "runs").iterdir()))["losses"]
     return losses
@@ -106,7 +107,7 @@ def finish(folder: Path, run: Path, undisturbed: list[float]) -> None:
 def test_a_host_is_gone_in_mid_epoch(tmp_path: Path, undisturbed: list[float], fault: str) -> None:
     """Its link is cut, or its power: all others end in time and say which host does not answer, and the run goes on later."""
     with make_hosts(3, rate="8mbit") as hosts:
-        run = prepare(tmp_path)
+        run = prepare(tmp_path, LONG)
         processes = [start(hosts, tmp_path, host) for host in range(3)]
         wait_for_epochs(run, 2)
         hosts.cut(2)
@@ -125,7 +126,7 @@ def test_a_host_is_gone_in_mid_epoch(tmp_path: Path, undisturbed: list[float], f
 
 def test_a_worker_that_is_killed_is_named_with_its_host(tmp_path: Path) -> None:
     with make_hosts(3, rate="8mbit") as hosts:
-        run = prepare(tmp_path)
+        run = prepare(tmp_path, LONG)
         processes = [start(hosts, tmp_path, host) for host in range(3)]
         wait_for_epochs(run, 1)
         since = time.monotonic()
@@ -137,7 +138,7 @@ def test_a_worker_that_is_killed_is_named_with_its_host(tmp_path: Path) -> None:
 def test_workers_that_cannot_meet(tmp_path: Path) -> None:
     """One looks for the others where nobody is; one tells them an address that only it has."""
     with make_hosts(3) as hosts:
-        run = prepare(tmp_path)
+        run = prepare(tmp_path, LONG)
         since = time.monotonic()
         nobody = {"MASTER_ADDR": f"{hosts.network}.99"}
         ended([start(hosts, tmp_path, host, **(nobody if host == 1 else {})) for host in range(3)], since)
@@ -154,7 +155,7 @@ def test_workers_that_cannot_meet(tmp_path: Path) -> None:
 def test_torchrun_on_two_hosts(tmp_path: Path, shared: bool) -> None:
     """Two workers on each; without a shared file system every host gets the files of its own workers only."""
     with make_hosts(2) as hosts:
-        run = prepare(tmp_path, "epochs=4", "eval_every=2", "model=rgcn", "dataset=mag_like", "dataset.scale=0.001", world=4)
+        run = prepare(tmp_path, TYPED)
         folders = [tmp_path, tmp_path if shared else tmp_path / "other"]
         if not shared:
             needed = python(tmp_path, "-m", "sargnn.launch.job", "files", "runs/run", "2", "3")
@@ -176,10 +177,7 @@ def test_torchrun_on_two_hosts(tmp_path: Path, shared: bool) -> None:
             assert process.returncode == 0, out
         summary = summary_of(run)
         assert summary["status"] == "finished" and len(summary["losses"]) == 4
-        local = python(
-            tmp_path, "-c", "from sargnn.cli.main import main; import sys; sys.exit(main())", "train", *SETTINGS, "epochs=4",
-            "eval_every=2", "model=rgcn", "dataset=mag_like", "dataset.scale=0.001", "world=4", "run_name=local",
-        )  # fmt: skip
+        local = python(tmp_path, *SARGNN, "train", *TYPED, "run_name=local")
         assert local.returncode == 0, local.stderr
         assert summary_of(tmp_path / "runs" / "local")["losses"] == summary["losses"]
 
