@@ -35,6 +35,7 @@ class Profile:
         own_s: category -> seconds not spent in inner spans.
         cpu_s: category -> likewise, of all this process's threads: also those that move messages meanwhile.
         done: category -> work: floating-point operations of linear maps, bytes read and written of all others.
+        waited_s: peer -> seconds of the exchange's waiting that it was waited for.
     """
 
     recording: bool = True
@@ -42,6 +43,7 @@ class Profile:
     own_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(CATEGORIES, 0.0))
     cpu_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(CATEGORIES, 0.0))
     done: dict[str, float] = field(default_factory=lambda: dict.fromkeys(CATEGORIES, 0.0))
+    waited_s: dict[str, float] = field(default_factory=dict)
     _inner: list[tuple[float, float]] = field(default_factory=list)
     _open: list[str] = field(default_factory=list)
     _evaluating: int = 0
@@ -76,9 +78,14 @@ class Profile:
             self.events.append((category, start, end))
 
     @property
-    def recorded(self) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
-        """``own_s``, ``cpu_s`` and ``done``."""
-        return self.own_s, self.cpu_s, self.done
+    def recorded(self) -> tuple[dict[str, float], dict[str, float], dict[str, float], dict[str, float]]:
+        """``own_s``, ``cpu_s``, ``done`` and ``waited_s``."""
+        return self.own_s, self.cpu_s, self.done, self.waited_s
+
+    def wait(self, peer: int, seconds: float) -> None:
+        """Count time that a peer was waited for, outside of evaluations."""
+        if self.recording and self._inner and not self._evaluating:
+            self.waited_s[str(peer)] = self.waited_s.get(str(peer), 0.0) + seconds
 
     def inside(self, category: str) -> bool:
         """Whether the innermost span is of this category."""

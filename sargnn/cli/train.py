@@ -51,12 +51,12 @@ def main(line: CommandLine) -> int:
 def _train(config: RunConfig, overrides: Sequence[str], resume: Path | None = None) -> None:
     from sargnn.launch.local import train
     from sargnn.tracking.progress import say
-    from sargnn.tracking.tables import profile_table, result_table
+    from sargnn.tracking.tables import profile_tables, result_table
 
     summary, run_dir = train(config, resume=resume)
     result_table(summary)
+    profile_tables(summary)
     if summary.profile_s:
-        profile_table(summary.profile_s)
         say(f"traces for ui.perfetto.dev: {run_dir / 'traces'}")
     say(f"figures, logs and configuration: {run_dir}")
     if resume:

@@ -103,7 +103,9 @@ class Group:
                 work.wait()
         except RuntimeError as error:
             raise self._lost(f"rank {peer}", f"while {doing}", error, peer) from error
-        self.traffic.wait_s += time.perf_counter() - started
+        waited = time.perf_counter() - started
+        self.traffic.wait_s += waited
+        self.profile.wait(peer, waited)
 
     def sum_(self, tensor: Tensor) -> Tensor:
         """All-reduce (SUM) in place; the same bits on every rank."""

@@ -38,7 +38,7 @@ from sargnn.tracking.inputs import read_inputs
 from sargnn.tracking.locks import file_lock
 from sargnn.tracking.progress import say
 from sargnn.tracking.summary import read_summary
-from sargnn.tracking.tables import result_table
+from sargnn.tracking.tables import profile_tables, result_table
 
 FINISHED, FAILED, NOTHING_TO_DO, INTERRUPTED = 0, 1, 3, 75
 _LINES = 4
@@ -102,6 +102,7 @@ def end(run_dir: Path) -> int:
     reported = read_summary(run_dir)
     if reported is not None and reported.status == summary.FINISHED:
         result_table(reported)
+        profile_tables(reported)
         say(f"figures, logs and configuration: {run_dir}")
         return FINISHED
     if reported is not None and reported.status == summary.INTERRUPTED:

@@ -38,7 +38,9 @@ class Summary:
         memory_bytes: one per rank, the parts that add up to ``peak_rss_bytes``: base, graph, features, parameters, training,
             other (``tracking.memory.split_peak``). Of a resumed run, and so is ``peak_rss_bytes``: of the process that ended
             it, while ``peak_train_bytes`` is of all its epochs.
-        profile_s, profile_cpu_s, profile_work: by category, one per rank; with ``profile=true``.
+        profile_s, profile_cpu_s, profile_work: by category, one per rank; with ``profile=true``. profile_wait_s: per rank and
+            peer, the seconds of an epoch in which it waited for rows or gradients from or to that peer.
+        hosts: the name of each rank's, where there are several.
         mfg: rows, halo rows and edges by view and layer; with ``mfg=true``.
         world, mode, model, kernel, dataset, num_params, edge_cut, halo_rows, cache_static, sharded_params: what ran.
         edge_weights: whether its graph has some, and the settings use them.
@@ -81,6 +83,8 @@ class Summary:
     profile_s: dict[str, list[float]] | None = None
     profile_cpu_s: dict[str, list[float]] | None = None
     profile_work: dict[str, list[float]] | None = None
+    profile_wait_s: list[list[float]] | None = None
+    hosts: list[str] | None = None
     mfg: dict[str, list[dict[str, int]]] | None = None
     world: int | None = None
     mode: str | None = None

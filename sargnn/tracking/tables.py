@@ -44,8 +44,28 @@ def result_table(summary: Summary) -> None:
     Console().print(table)
 
 
-def profile_table(profile_s: dict[str, list[float]]) -> None:
-    """Print where an epoch's time went: the mean and the slowest rank, by category."""
+def profile_tables(summary: Summary) -> None:
+    """Print where an epoch's time went, and who was waited for; nothing where no profile was asked for."""
+    if summary.profile_s:
+        _profile_table(summary.profile_s)
+    if summary.profile_wait_s:
+        _wait_table(summary.profile_wait_s, summary.hosts)
+
+
+def _wait_table(waits: list[list[float]], hosts: list[str] | None) -> None:
+    """By the host, or on one host by the rank that was waited for: the mean and the longest of all ranks' waiting."""
+    names = hosts or [f"rank {peer}" for peer in range(len(waits))]
+    table = Table(title="seconds waited per epoch, first epoch left out")
+    for name in ("for", "mean rank", "longest"):
+        table.add_column(name, justify="left" if name == "for" else "right")
+    for name in dict.fromkeys(names):
+        sums = [sum(one for peer, one in enumerate(own) if names[peer] == name) for own in waits]
+        table.add_row(name, f"{sum(sums) / len(sums):.3f}", f"{max(sums):.3f}")
+    Console().print(table)
+
+
+def _profile_table(profile_s: dict[str, list[float]]) -> None:
+    """The mean and the slowest rank, by category."""
     table = Table(title="seconds per epoch, first epoch left out")
     for name in ("what", "mean rank", "slowest rank", "share"):
         table.add_column(name, justify="left" if name == "what" else "right")

@@ -124,6 +124,7 @@ class History:
         smoothed: accuracies after Correct & Smooth, by split; empty without it. smooth_time_s: how long it took.
         profile_s: this rank's seconds per epoch by category of ``profile.CATEGORIES``, first epoch left out; empty unless
             profiling. cpu_s: likewise, of all its threads. work: likewise, floating-point operations or bytes.
+        waited_s: likewise, seconds by the peer that was waited for.
     """
 
     task: Task = "classes"
@@ -147,6 +148,7 @@ class History:
     profile_s: dict[str, float] = field(default_factory=dict)
     cpu_s: dict[str, float] = field(default_factory=dict)
     work: dict[str, float] = field(default_factory=dict)
+    waited_s: dict[str, float] = field(default_factory=dict)
 
     def add_epoch(self, result: EpochResult, peak_train_bytes: int) -> None:
         """Append an epoch; ``peak_train_bytes``: this rank's."""

@@ -194,7 +194,7 @@ class Trainer:
         """Per epoch, the first one left out. ``first``: what was recorded after it; empty if it is the only one."""
         recorded = self.engine.profile.recorded
         epochs = max(len(self.history.epoch_times_s) - self.first_epoch - 1, 1)
-        self.history.profile_s, self.history.cpu_s, self.history.work = (
+        self.history.profile_s, self.history.cpu_s, self.history.work, self.history.waited_s = (
             {name: (total - early.get(name, 0.0)) / epochs for name, total in totals.items()}
             for totals, early in zip(recorded, first or [{}] * len(recorded), strict=True)
         )

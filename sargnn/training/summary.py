@@ -125,6 +125,8 @@ def measure_results(trainer: Trainer, group: Group) -> dict[str, Any]:
         else []
         for found in (history.profile_s, history.cpu_s, history.work)
     )
+    peers = torch.tensor([history.waited_s.get(str(peer), 0.0) for peer in range(group.world)], dtype=torch.float64)
+    waits = [one.tolist() for one in group.gather(peers)]
     return {
         "losses": history.losses,
         **_evaluated(history),
@@ -143,6 +145,8 @@ def measure_results(trainer: Trainer, group: Group) -> dict[str, Any]:
         "profile_s": dict(zip(categories, profiles, strict=True)) or None,
         "profile_cpu_s": dict(zip(categories, cpu, strict=True)) or None,
         "profile_work": dict(zip(categories, works, strict=True)) or None,
+        "profile_wait_s": waits if categories and group.world > 1 else None,
+        "hosts": [host.name for host in group.hosts] or None,
         "cache_static": trainer.engine.holds_constants,
         "kernel": "+".join(sorted(trainer.model.kernels(trainer.engine))),
         "num_params": sum(p.numel() for p in trainer.replicated) + sum(sharded),

@@ -176,6 +176,7 @@ def test_torchrun_on_two_hosts(tmp_path: Path, shared: bool) -> None:
             out, _ = process.communicate(timeout=200)
             assert process.returncode == 0, out
         summary = summary_of(run)
+        assert summary["hosts"] == ["host0", "host0", "host1", "host1"]
         assert summary["status"] == "finished" and len(summary["losses"]) == 4
         local = python(tmp_path, *SARGNN, "train", *TYPED, "run_name=local")
         assert local.returncode == 0, local.stderr

@@ -132,7 +132,7 @@ def test_mlflow_has_the_run(finished: tuple[Path, subprocess.CompletedProcess[st
 def test_a_profile_accounts_for_the_time(tmp_path: Path) -> None:
     done = sargnn_here(tmp_path, "train", "world=2", "profile=true", "tracking=none", *SMALL)
     assert done.returncode == 0, done.stderr
-    for category in CATEGORIES:
+    for category in (*CATEGORIES, "seconds waited per epoch", "rank 1"):
         assert category in done.stdout
     summary = summary_of(tmp_path / "run")
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
@@ -144,6 +144,8 @@ def test_a_profile_accounts_for_the_time(tmp_path: Path) -> None:
         own = {name: seconds[rank] for name, seconds in summary["profile_s"].items()}
         assert all(seconds >= 0 for seconds in own.values())
         trained = sum(seconds for name, seconds in own.items() if name != "evaluation")
+        waits = summary["profile_wait_s"][rank]  # by peer; the one peer has all of the exchange's
+        assert waits[rank] == 0 and 0 < waits[1 - rank] == pytest.approx(own["exchange wait"], rel=0.3, abs=3e-3)
         # the slowest rank's epochs, first left out, are no shorter than this rank's spans
         assert trained <= 1.01 * sum(row["epoch_time_s"] for row in rows[1:]) / 3
 
