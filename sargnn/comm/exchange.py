@@ -151,40 +151,32 @@ class Exchange:
     def all_rows(
         self, lists: HaloLists, tensors: Sequence[Tensor], outs: Sequence[Tensor], *, exact: Container[int] = ()
     ) -> None:  # fmt: skip
-        """All peers' rows in one round.
+        """All peers' rows, piece after piece.
 
         Args:
             tensors: [N, F_t] each. outs: [H, F_t] each, written; rows by peer in rank order.
             exact: as for ``rows``.
         """
-        layout = Layout.of(tensors, self.wire, exact)
-        with self.group.profile.span(PACKING):
-            to_send = [
-                tuple(
-                    take_rows(tensor, rows, tensor.new_empty(len(rows), tensor.shape[1], dtype=dtype))
-                    for tensor, dtype in zip(tensors, layout.dtypes, strict=True)
-                ) if len(rows) else ()
-                for rows in lists.send_rows
-            ]  # fmt: skip
-            self.group.profile.work(PACKING, 2 * sum(one.numel() * one.element_size() for part in to_send for one in part))
-        to_fill = [tuple(out[start:end] for out in outs) for start, end in _runs(lists.receive_rows)]
-        self._one_round(layout, to_send, to_fill, ROWS_TAG, "exchanging rows")
+        for piece, rows in self.rows(lists, tensors, exact=exact):
+            if piece.peer != self.group.rank and len(rows[0]):
+                for out, arrived in zip(outs, rows, strict=True):
+                    out[lists.places(piece)] = arrived
 
     def all_gradients(
         self, lists: HaloLists, grads: Sequence[Tensor], targets: Sequence[Tensor], *, exact: Container[int] = ()
     ) -> None:  # fmt: skip
-        """The adjoint of ``all_rows``: halo gradients return in one round and are added to ``targets`` in rank order.
+        """The adjoint of ``all_rows``: halo gradients return and are added to ``targets`` in the order of the rounds.
 
         Args:
             grads: [H, F_t] each, by peer in rank order. targets: [N, F_t] each.
             exact: as for ``rows``.
         """
-        layout = Layout.of(grads, self.wire, exact)
-        for rows, received in zip(lists.send_rows, self._to_owners(lists, grads, layout), strict=True):
-            with self.group.profile.span(PACKING):
-                for target, grad in zip(targets, received if len(rows) else (), strict=bool(len(rows))):
-                    self.group.profile.work(PACKING, 3 * grad.numel() * grad.element_size())
-                    add_rows(target, rows, grad)
+        with self.gradients(lists, targets, exact=exact) as returning:
+            for piece in returning.pieces:
+                for room, grad in zip(returning.buffer(piece), grads, strict=True):
+                    if len(room):
+                        room.copy_(grad[lists.places(piece)])
+                returning.send(piece)
 
     def to_owners(self, lists: HaloLists, halos: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
         """Send what halo rows hold here to the ranks that own them, in one round.
@@ -195,48 +187,21 @@ class Exchange:
         Returns:
             For each peer what it holds of the rows that it needs: [len(send_rows[peer]), F_t] each.
         """
-        return self._to_owners(lists, halos, Layout.of(halos))
-
-    def _to_owners(self, lists: HaloLists, halos: Sequence[Tensor], layout: Layout) -> list[tuple[Tensor, ...]]:
-        to_send = [
-            tuple(h[start:end].to(dtype) for h, dtype in zip(halos, layout.dtypes, strict=True)) if end > start else ()
-            for start, end in _runs(lists.receive_rows)
-        ]
-        to_fill = [
-            tuple(h.new_empty(len(rows), h.shape[1], dtype=d) for h, d in zip(halos, layout.dtypes, strict=True))
-            for rows in lists.send_rows
-        ]
-        self._one_round(layout, to_send, to_fill, GRADIENTS_TAG, "returning gradients")
-        return to_fill
-
-    def _one_round(
-        self, layout: Layout, to_send: list[tuple[Tensor, ...]], to_fill: list[tuple[Tensor, ...]], tag: int, doing: str
-    ) -> None:  # fmt: skip
-        """``to_send`` has the dtypes in which it travels, ``to_fill`` those or wider ones."""
-        group = self.group
+        group, runs = self.group, _runs(lists.receive_rows)
         group.traffic.begun += 1
-        works: list[tuple[dist.Work, int]] = []
-        arrivals: list[tuple[Tensor, tuple[Tensor, ...]]] = []
+        told = [tuple(h.new_empty(len(rows), h.shape[1]) for h in halos) for rows in lists.send_rows]
+        works = []
         for k in range(1, group.world):
-            to, source = (group.rank + k) % group.world, (group.rank - k) % group.world
-            fill = to_fill[source]
-            if any(f.numel() for f in fill):
-                message = fill[0]
-                if len(fill) > 1 or not message.is_contiguous() or message.dtype != layout.dtypes[0]:
-                    message = message.new_empty(len(fill[0]) * layout.width, dtype=layout.unit)
-                    arrivals.append((message, fill))
-                works.append((group.receive(message, source, tag), source))
-            if any(part.numel() for part in to_send[to]):
-                parts = to_send[to]
-                message = parts[0].contiguous()
-                if len(parts) > 1:
-                    message = message.new_empty(len(parts[0]) * layout.width, dtype=layout.unit)
-                    copy_sections(parts, layout.sections(message, len(parts[0])))
-                works.append((group.send(message, to, tag), to))
+            asker, owner = (group.rank + k) % group.world, (group.rank - k) % group.world
+            for halo, room in zip(halos, told[asker], strict=True):
+                if room.numel():
+                    works.append((group.receive(room, asker, GRADIENTS_TAG), asker))
+                said = halo[slice(*runs[owner])].contiguous()
+                if said.numel():
+                    works.append((group.send(said, owner, GRADIENTS_TAG), owner))
         for work, peer in works:
-            group.wait(work, peer, doing)
-        for message, fill in arrivals:
-            copy_sections(layout.sections(message, len(fill[0])), fill)
+            group.wait(work, peer, "telling owners of rows")
+        return told
 
     def buffer(self, kind: str, slot: int, largest: int, numel: int, like: Tensor) -> Tensor:
         """The first ``numel`` numbers of a buffer that is used again: one for each kind, slot and dtype (``like``).

@@ -66,6 +66,12 @@ class HaloLists:
         """The pieces of a list of ``count`` rows: (start, end) each."""
         return cut_list(count, self.message_rows)
 
+    def places(self, piece: Piece) -> slice:
+        """Where a piece's rows lie among all halo rows, which go by peer in rank order. There must be such a piece."""
+        first, last = self.pieces(self.receive_rows[piece.peer])[piece.number]
+        before = sum(self.receive_rows[: piece.peer])
+        return slice(before + first, before + last)
+
     def rounds(self, rank: int) -> list[Round]:
         """All rounds of rank ``rank``, in order: k = 1 .. P - 1, and for each k the pieces."""
         world = len(self.send_rows)
