@@ -29,6 +29,8 @@ from sargnn.shards.plan import Joint, LayerPlan, Partials, RelationBlock, Shard
 _DOING = "sharing out cut edges"
 JOINT_ROWS = 0.85
 """Of peers' output rows no more are aggregated together with the own ones than this many times a worker's rows."""
+LEAST_ROOM = 0.2
+"""Of a message's room for rows, and for partial results."""
 _COPIED = 4
 """Their messages are copied from a table or into it, and may be this many times shorter."""
 
@@ -63,20 +65,23 @@ def load_shared_plan(
     Args:
         part: with self-loops, if the model adds them.
         share: how cut edges are shared out; None: the destinations' owners aggregate all.
-        message_rows: as ``load_plan``; with a share messages of rows hold half as many, those of partial results as many bytes.
+        message_rows: as ``load_plan``; with a share messages of rows and of partial results share so much out between them, in
+            the proportion of what travels.
     """
     if share is None or group.world == 1:
         return load_plan(
             part, rank, layout, device=device, message_rows=message_rows, out_bounds=out_bounds, dtype=dtype
         )  # fmt: skip
-    rows = max(1, message_rows // 2)
-    whole = load_plan(part, rank, None, device=device, message_rows=rows, out_bounds=out_bounds, dtype=dtype)
+    whole = load_plan(part, rank, None, device=device, message_rows=message_rows, out_bounds=out_bounds, dtype=dtype)
     kept, kept_halo, wanted, asked, moved = _share_out(part, rank, group, share, whole)
+    rows, results = group.sum_(torch.tensor([float(len(kept.halo_ids)), share.widest * sum(map(len, wanted))])).tolist()
+    of_rows = min(max(rows / max(rows + results, 1.0), LEAST_ROOM), 1 - LEAST_ROOM)
+    rows, results = max(1, int(of_rows * message_rows)), max(1, int((1 - of_rows) * message_rows / share.widest))
     ranks, in_order = id_ranks_of(part), torch.arange(whole.num_rows, dtype=torch.int32, device=device)
     lists = PartialLists(
         tuple(torch.from_numpy(one).to(device) for one in wanted),
         tuple(len(one.ids) for one in asked),
-        max(1, int(rows / share.widest) // (_COPIED if part.schema.typed else 1)),
+        max(1, results // (_COPIED if part.schema.typed else 1)),
     )
     table = _joint_rows(rank, whole, lists) if part.schema.typed else {}
     joined = _joined(table, asked)
