@@ -85,12 +85,13 @@ class CommConfig:
     """How workers exchange rows.
 
     Attributes:
+        backend: what carries rows; ``mpi`` where PyTorch was built with it, and mpirun starts the workers.
         wire: what fp32 rows and their gradients are rounded to on their way to other workers; ``exact``: they are not.
         aggregate: who aggregates an edge between two workers: the destination's (``post``), the source's (``pre``), or whoever
             makes for fewer bytes (``least``); null: ``least`` where the mode can.
     """
 
-    backend: Literal["gloo"]
+    backend: Literal["gloo", "mpi"]
     prefetch_depth: int = field(metadata=NOT_NEGATIVE)
     timeout_s: float = field(metadata=POSITIVE)
     message_rows: int | None = field(default=None, metadata=AT_LEAST_ONE)

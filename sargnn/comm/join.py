@@ -43,6 +43,8 @@ def join(
     if not token:
         raise CommError("The worker has no token of its run.", hint="sargnn train starts workers; in a job sargnn.launch.task")
     store, hosts = None, {}
+    if backend == "mpi":
+        return _join_mpi(rank, world, token), ()
     try:
         address, port = _meeting_place(rank, timeout_s, token, environment)
         store = MeetingStore(address, port, token, timeout_s)
@@ -63,6 +65,20 @@ def join(
     assert group is not None
     prove_to_peers(group, rank, world, token)
     return group, tuple(hosts[r] for r in range(world)) if len(set(hosts.values())) > 1 else ()
+
+
+def _join_mpi(rank: int, world: int, token: str) -> dist.ProcessGroup:
+    """The group that mpirun has made. Raises ``CommError``."""
+    try:
+        dist.init_process_group("mpi")
+    except (RuntimeError, ValueError) as error:
+        raise CommError(f"Rank {rank} could not join the others by MPI: {error}") from error
+    group = dist.group.WORLD
+    assert group is not None
+    if (group.rank(), group.size()) != (rank, world):
+        raise CommError("MPI counts ranks otherwise.", given=f"rank {group.rank()} of {group.size()}, not {rank} of {world}")
+    prove_to_peers(group, rank, world, token)
+    return group
 
 
 def _hosts_of(store: MeetingStore, ranks: Iterable[int]) -> dict[int, Host]:

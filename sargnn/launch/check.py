@@ -41,10 +41,29 @@ def check_strategies(config: RunConfig) -> None:
     if config.smooth.name != "none":
         engine.kernel("sum")
     config.model.check_target()
+    check_backend(config.comm)
+
+
+def check_backend(comm: CommConfig) -> None:
+    """PyTorch has what is to carry rows. Raises ``ConfigError``."""
+    import torch.distributed as dist
+
+    if comm.backend == "mpi" and not dist.is_mpi_available():
+        raise ConfigError(
+            "This PyTorch was built without MPI.", given="comm.backend=mpi", allowed="comm.backend=gloo",
+            hint="PyTorch has MPI only where it was built from source beside an MPI library",
+        )  # fmt: skip
 
 
 def check_network(comm: CommConfig) -> None:
     """The interface exists and the port is free, for workers on this machine. Raises ``ConfigError``."""
+    if comm.backend == "mpi":
+        check_backend(comm)
+        raise ConfigError(
+            "Workers that exchange rows by MPI are started by mpirun.", given="comm.backend=mpi", allowed="comm.backend=gloo",
+            hint="sargnn slurm writes the run, python -m sargnn.launch.job begin prepares it, and mpirun starts "
+            "python -m sargnn.launch.task RUN_DIR",
+        )  # fmt: skip
     if comm.interface is not None:
         import psutil
 

@@ -21,12 +21,21 @@ from sargnn.launch.env import worker_environment
 from sargnn.tracking import files
 
 _PER_TASK = {"RANK": "SLURM_PROCID", "WORLD_SIZE": "SLURM_NTASKS", "LOCAL_RANK": "SLURM_LOCALID"}
+_OF_MPI = {"RANK": "OMPI_COMM_WORLD_RANK", "WORLD_SIZE": "OMPI_COMM_WORLD_SIZE", "LOCAL_RANK": "OMPI_COMM_WORLD_LOCAL_RANK"}
 ASKING = (signal.SIGUSR1, signal.SIGUSR2)
 _MEETING = ("MASTER_ADDR", "MASTER_PORT")
 
 
-def ranks(environment: Mapping[str, str]) -> dict[str, str]:
-    """RANK, WORLD_SIZE and LOCAL_RANK: torchrun's, else SLURM's. Raises ``ConfigError`` where nobody started the ranks."""
+def ranks(environment: Mapping[str, str], backend: str = "gloo") -> dict[str, str]:
+    """RANK, WORLD_SIZE and LOCAL_RANK: torchrun's, else SLURM's; with ``backend`` mpi Open MPI's.
+
+    Raises:
+        ConfigError: nobody started the ranks.
+    """
+    if backend == "mpi":
+        if _OF_MPI["RANK"] not in environment:
+            raise ConfigError("mpirun has not started this process.", given=f"no {_OF_MPI['RANK']}", hint="comm.backend=gloo")
+        return {name: environment[theirs] for name, theirs in _OF_MPI.items() if theirs in environment}
     if "RANK" in environment:
         found = {name: environment[name] for name in _PER_TASK if name in environment}
     elif "SLURM_PROCID" in environment:
@@ -90,7 +99,7 @@ def main() -> None:
             raise ConfigError(
                 "The run is not prepared.", given=str(run_dir), hint=f"python -m sargnn.launch.job begin {run_dir}, once"
             )
-        environment |= ranks(environment)
+        environment |= ranks(environment, config.comm.backend)
         token = read_token(run_dir)
         check_interface(config.comm.interface, environment)
     except SargnnError as error:
