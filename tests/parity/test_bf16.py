@@ -80,18 +80,19 @@ def test_twice_the_same_to_the_last_bit(name: str, how: str) -> None:
     spread(["sage", "gat", "gatv2", "rgcn", "gcn"], ["bf16", "wire"], ["sar", "no_remat", "one_shot"], [2, 4]),
 )
 def test_bytes_are_those_planned(name: str, how: str, mode: str, world: int) -> None:
-    """Half of fp32's, but for the scores."""
+    """Half of fp32's, but for the scores; of partial results, which have more of these, what the plan says."""
     model = MODELS[name][0]
     graph = cases.graph_for(model)
-    ranks = pool(world)(cases.step, config(name, how, mode=mode, world=world), graph)
-    unrounded = cases.run_config(cases.model_config(model), precision="fp32", mode=mode, world=world)
+    for answer in pool(world)(cases.step, config(name, how, mode=mode, world=world), graph):
+        assert answer["sent_bytes"] == answer["predicted_bytes"]
+        assert answer["held_bytes"] <= answer["planned_bytes"]
+    ranks = pool(world)(cases.step, config(name, how, mode=mode, world=world, aggregate="post"), graph)
+    unrounded = cases.run_config(cases.model_config(model), precision="fp32", mode=mode, world=world, aggregate="post")
     whole = pool(world)(cases.step, unrounded, graph)
     for answer, other in zip(ranks, whole, strict=True):
         assert answer["sent_bytes"] == answer["predicted_bytes"]
         assert answer["held_bytes"] <= answer["planned_bytes"]
-        assert (
-            other["sent_bytes"] / 2 <= answer["sent_bytes"] <= (0.62 if name.startswith("gat") else 0.5) * other["sent_bytes"]
-        )
+        assert other["sent_bytes"] / 2 <= answer["sent_bytes"] <= (0.62 if name == "gat" else 0.5) * other["sent_bytes"]
     assert abs(ranks[0]["loss"] - whole[0]["loss"]) <= 5e-3 * abs(whole[0]["loss"])
 
 
