@@ -27,7 +27,7 @@ from sargnn.shards.load import BySource, Layout, id_ranks_of, load_plan
 from sargnn.shards.plan import Joint, LayerPlan, Partials, RelationBlock, Shard
 
 _DOING = "sharing out cut edges"
-JOINT_ROWS = 0.85
+JOINT_ROWS = 0.7
 """Of peers' output rows no more are aggregated together with the own ones than this many times a worker's rows."""
 LEAST_ROOM = 0.2
 """Of a message's room for rows, and for partial results."""
