@@ -118,7 +118,7 @@ class Engine:
         """Why all cut edges are aggregated where their destinations are; None: partial results may travel, too."""
         if not self.mode.takes_partials:
             return f"mode={self.mode.name} has no partial results"
-        if not isinstance(reducer, WithPartials):
+        if not isinstance(reducer, WithPartials) or not reducer.has_partials:
             return reducer.no_partials
         if not getattr(self.operation(reducer.operation), "lists_sources", False):
             return f"'{reducer.operation}' of kernel={self.kernel(reducer.operation).name} has no partial results"

@@ -63,6 +63,8 @@ def make_trainer(config: RunConfig, part: Part, num_classes: int, group: Group) 
 
 def _share_of_sums(config: RunConfig, engine: Engine) -> Share | None:
     """How plain sums of rows without gradients share cut edges out."""
+    if config.smooth.name == "none" or engine.group.world == 1:
+        return None
     costs = engine.mode.costs(Sum(), (1,), engine.dtype, exchanged_needs_grad=False) if engine.why_rows(Sum()) is None else None
     return shares_of(config.comm.aggregate or "least", [costs])[0]
 

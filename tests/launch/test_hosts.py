@@ -195,4 +195,6 @@ def test_the_script_runs_a_command_on_every_host(tmp_path: Path) -> None:
         said = [line for line in done.stdout.splitlines() if line.startswith(f"host{host}: ")]
         wanted = [f"host{host}", str(tmp_path / f"host{host}"), f"{host} of 2 10.77.0.1"]
         assert said == [f"host{host}: {line}" for line in wanted]
-    assert not [line for line in subprocess.run(["ip", "netns"], capture_output=True, text=True).stdout if "sargnn" in line]
+    assert not [
+        line for line in subprocess.run(["ip", "netns"], capture_output=True, text=True).stdout.splitlines() if "sargnn" in line
+    ]

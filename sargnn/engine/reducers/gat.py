@@ -146,6 +146,7 @@ class Gat(_Attentive[GatOperation, GatGradients]):
 
     name = "gat"
     operation = "gat"
+    has_partials = True  # ``serve`` calls its own ``step``
     scores = (1,)
 
     def step(
@@ -255,6 +256,7 @@ class GatV2(_Attentive[GatV2Operation, GatV2Gradients]):
 
     name = "gatv2"
     operation = "gatv2"
+    has_partials = True
 
     def step(
         self,

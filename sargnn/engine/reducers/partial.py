@@ -52,6 +52,16 @@ class WithPartials(ABC):
     overwritten. ``state`` is that of the pass, forward or backward.
     """
 
+    has_partials: bool = True
+    """False where a class folds otherwise than the one that it extends, and says nothing of partial results."""
+
+    def __init_subclass__(cls) -> None:
+        """Who folds anew serves anew, or not at all."""
+        super().__init_subclass__()
+        folds = {"init", "step", "finish", "backward_init", "backward_step", "backward_finish"} & set(vars(cls))
+        if folds and not {"serve", "has_partials"} & set(vars(cls)):
+            cls.has_partials = False
+
     ranks_winners: bool = False
     """Whether a partial result names source rows (``Partials.peer_ranks``)."""
 

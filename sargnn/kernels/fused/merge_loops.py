@@ -88,9 +88,10 @@ def _merge_maxima(rows: Any, values: Any, places: Any, ranks: Any, best: Any, wi
         most, who = best[rows[a]], winner[rows[a]]
         for f in range(len(most)):
             value, held, place = widen(values[a, f]), widen(most[f]), places[a, f]
-            if place < 0 or place >= len(ranks):
+            known = 0 <= place < len(ranks)
+            if not known and value == value:
                 continue
-            rank = ranks[place]
+            rank = ranks[place] if known else np.int32(NOBODY)
             if value > held or (value == held and rank < who[f]) or value != value:
                 most[f], who[f] = values[a, f], rank
 
