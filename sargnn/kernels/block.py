@@ -119,6 +119,11 @@ class EdgeBlock:
         """A."""
         return len(self.indptr) - 1
 
+    @property
+    def num_listed_sources(self) -> int:
+        """B."""
+        return len(self.t_indptr) - 1
+
     def dst_per_edge(self) -> Tensor:
         """int64 [E], the destination row of each edge in the order of ``src``."""
         counts = (self.indptr[1:] - self.indptr[:-1]).long()

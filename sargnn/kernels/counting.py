@@ -46,5 +46,7 @@ class CountedOperation(Operation):
         if rows is None:
             return
         per_source = moved.per_source + bool(settings.get("add"))  # with add=True each source row is read, too
-        number = moved.per_edge * block.num_edges + moved.per_destination * block.num_listed + per_source * block.num_src
+        number = (
+            moved.per_edge * block.num_edges + moved.per_destination * block.num_listed + per_source * block.num_listed_sources
+        )
         self._profile.work(AGGREGATION, number * rows.shape[1] * rows.element_size())

@@ -185,9 +185,9 @@ class Cutter:
             edge_dst=edges.edge_dst,
             edge_offsets=edges.edge_offsets,
             halo_ids=self.nodes[np.concatenate([rows + self.offsets[q] for q, rows in enumerate(edges.halos)])],
-            halo_offsets=_offsets(edges.halos),
+            halo_offsets=offsets_of(edges.halos),
             send_rows=np.concatenate(send),
-            send_offsets=_offsets(send),
+            send_offsets=offsets_of(send),
             edge_weight=edges.edge_weight,
             in_weights=self._in_weights(own),
             out_weights=None if self._out_weights is None else self._out_weights[own],
@@ -300,11 +300,11 @@ def one_type(part: Part, rank: int, node_type: int) -> Part:
         out_degrees=np.zeros(b - a, np.int64),
         edge_src=np.concatenate(sources),
         edge_dst=all_destinations,
-        edge_offsets=_offsets(sources),
+        edge_offsets=offsets_of(sources),
         halo_ids=np.concatenate(halos),
-        halo_offsets=_offsets(halos),
+        halo_offsets=offsets_of(halos),
         send_rows=np.concatenate(send),
-        send_offsets=_offsets(send),
+        send_offsets=offsets_of(send),
         edge_weight=all_weights,
         in_weights=np.bincount(all_destinations, weights=all_weights, minlength=b - a) if part.weighted else None,
         out_weights=np.zeros(b - a) if part.weighted else None,
@@ -329,5 +329,6 @@ def parts_of(dataset: Dataset, assignment: np.ndarray, world: int) -> Iterator[P
     return cut(dataset, *group_by(assignment, world))
 
 
-def _offsets(lists: list[np.ndarray]) -> np.ndarray:
+def offsets_of(lists: list[np.ndarray]) -> np.ndarray:
+    """int64, where each list begins when they stand one behind the other, and where the last one ends."""
     return np.concatenate([[0], np.cumsum([len(one) for one in lists])]).astype(np.int64)

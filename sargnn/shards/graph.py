@@ -82,11 +82,13 @@ class WorkerGraph:
     def whole(self, num_layers: int) -> MessageFlow:
         """Every layer computes all rows, the last one those of the labelled type, or all where relations are kept apart."""
         if num_layers not in self._flows:
-            plans = [self._whole_plan(share) for share in self._shares_of(num_layers)]
-            rows = None
+            *before, last = self._shares_of(num_layers)
+            plans, rows = [self._whole_plan(share) for share in before], None
             if len(self.part.schema.node_types) > 1:
                 rows = torch.arange(self.labelled_rows.start, self.labelled_rows.stop, device=self.device)
-                plans[-1] = self._last_plan(plans[-1], self._shares_of(num_layers)[-1])
+                plans.append(self._labelled_plan(last))
+            else:
+                plans.append(self._whole_plan(last))
             self._flows[num_layers] = MessageFlow(tuple(plans), None, rows)
         return self._flows[num_layers]
 
@@ -104,12 +106,12 @@ class WorkerGraph:
             self._plans[share] = self._load(part, share)
         return self._plans[share]
 
-    def _last_plan(self, plan: LayerPlan, share: Share | None) -> LayerPlan:
-        """Of a typed graph: the plan of the last layer, which computes the labelled rows, where ``plan`` computes all."""
+    def _labelled_plan(self, share: Share | None) -> LayerPlan:
+        """Of a typed graph: the plan of the last layer, which computes the labelled rows, or all with relations kept apart."""
         if self._splitter is not None:
-            return plan
+            return self._whole_plan(share)
         if share is None or self.exchange.group.world == 1:
-            return plan.only(self.labelled)
+            return self._whole_plan(share).only(self.labelled)
         part, bounds = only_into(self.part, self.rank, self.exchange, self.labelled_rows)
         return self._load(part, share, bounds)
 

@@ -21,7 +21,7 @@ from sargnn.comm.group import Group
 from sargnn.comm.lists import PartialLists, Piece, cut_list
 from sargnn.comm.swap import swap
 from sargnn.kernels.block import EdgeBlock
-from sargnn.partition.cut import Part
+from sargnn.partition.cut import Part, offsets_of
 from sargnn.shards.cover import Share, choose_edges
 from sargnn.shards.load import BySource, Layout, id_ranks_of, load_plan
 from sargnn.shards.plan import Joint, LayerPlan, Partials, RelationBlock, Shard
@@ -196,9 +196,9 @@ def _without(part: Part, rank: int, moved: list[np.ndarray], read: list[np.ndarr
         edge_offsets=np.concatenate([[0], np.cumsum(np.concatenate(counts))]).astype(np.int64),
         edge_weight=None if part.edge_weight is None else np.asarray(part.edge_weight)[stay],
         halo_ids=np.concatenate(halos),
-        halo_offsets=_offsets(halos),
+        halo_offsets=offsets_of(halos),
         send_rows=np.concatenate(send),
-        send_offsets=_offsets(send),
+        send_offsets=offsets_of(send),
     )
 
 
@@ -363,7 +363,3 @@ def _peer_ranks(part: Part, ranks: np.ndarray, device: torch.device) -> tuple[Te
     halo = ranks[len(part.node_ids) :]
     found = [np.sort(halo[a:b]) for a, b in zip(part.halo_offsets, part.halo_offsets[1:], strict=False)]
     return tuple(torch.from_numpy(one).to(device) for one in found)
-
-
-def _offsets(lists: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum([len(one) for one in lists])]).astype(np.int64)

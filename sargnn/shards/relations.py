@@ -22,7 +22,7 @@ import torch
 from sargnn.comm.exchange import Exchange
 from sargnn.comm.lists import HaloLists
 from sargnn.data.schema import Schema
-from sargnn.partition.cut import Part
+from sargnn.partition.cut import Part, offsets_of
 from sargnn.shards.load import Layout, OutputRows, edge_positions, halo_lists, load_plan
 from sargnn.shards.plan import LayerPlan
 
@@ -212,11 +212,11 @@ def _one_relation(part: Part, rank: int, relation: int, first_out: int, reads: _
         out_degrees=nothing,
         edge_src=np.concatenate(sources),
         edge_dst=np.concatenate(destinations),
-        edge_offsets=_offsets(sources),
+        edge_offsets=offsets_of(sources),
         halo_ids=np.asarray(part.halo_ids)[read],
         halo_offsets=halo_offsets,
         send_rows=np.concatenate(send),
-        send_offsets=_offsets(send),
+        send_offsets=offsets_of(send),
         edge_weight=np.concatenate(weights) if weights else None,
         in_weights=None,
         out_weights=None,
@@ -241,7 +241,3 @@ def _joined(part: Part) -> tuple[Part, np.ndarray]:
         edge_weight=None if part.edge_weight is None else np.asarray(part.edge_weight)[order],
     )
     return joined, types[order]
-
-
-def _offsets(lists: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum([len(one) for one in lists])]).astype(np.int64)

@@ -9,8 +9,8 @@ from typing import Any
 from sargnn.comm.lists import PartialRound
 from sargnn.comm.partial_rounds import PartialRounds
 from sargnn.engine.modes.base import Call
-from sargnn.engine.reducers.base import Saved, Tensors
-from sargnn.engine.reducers.partial import WithPartials
+from sargnn.engine.reducers.base import Fold, Saved, Tensors
+from sargnn.engine.reducers.partial import PartialColumns, WithPartials
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,7 @@ def partials_forward(call: Call, exchanged: Tensors, dest_local: Tensors, params
     """Begin the forward pass's; some of what peers wait for is computed at once."""
     if call.plan.partials is None:
         return PartialPass()
-    reducer, fold = call.reducer, call.fold
-    assert isinstance(reducer, WithPartials), "this reducer has no partial results"
-    columns = reducer.partial_columns(call.widths, fold.dtype)
+    reducer, fold, columns = _with_partials(call)
     rounds = call.exchange.partials(
         call.plan.partials.lists, columns.asked, columns.answered,
         lambda now, out: reducer.ask(fold, now, dest_local, params, out),
@@ -50,11 +48,9 @@ def partials_forward(call: Call, exchanged: Tensors, dest_local: Tensors, params
 
 def partials_backward(call: Call, saved: Saved, state: Any, d_exchanged: Tensors | None, grads: Tensors) -> PartialPass:
     """Begin the backward pass's: requests are sent. ``finish`` adds to ``d_exchanged``; None: these are not wanted."""
-    reducer, fold = call.reducer, call.fold
-    if call.plan.partials is None or (d_exchanged is None and not reducer.needs_src_in_backward):
+    if call.plan.partials is None or (d_exchanged is None and not call.reducer.needs_src_in_backward):
         return PartialPass()
-    assert isinstance(reducer, WithPartials)
-    columns = reducer.partial_columns(call.widths, fold.dtype)
+    reducer, fold, columns = _with_partials(call)
     rounds = call.exchange.partials(
         call.plan.partials.lists, columns.gradients, columns.returned,
         lambda now, out: reducer.ask_gradients(fold, now, saved, state, out),
@@ -63,3 +59,10 @@ def partials_backward(call: Call, saved: Saved, state: Any, d_exchanged: Tensors
     )  # fmt: skip
     rounds.begin(serve=False)
     return PartialPass(rounds, lambda now, answers: reducer.merge_gradients(fold, now, answers, state))
+
+
+def _with_partials(call: Call) -> tuple[WithPartials, Fold[Any], PartialColumns]:
+    """Who computes partial results with what, and what travels for them."""
+    reducer = call.reducer
+    assert isinstance(reducer, WithPartials), "this reducer has no partial results"
+    return reducer, call.fold, reducer.partial_columns(call.widths, call.fold.dtype)

@@ -36,7 +36,7 @@ def forward_graph(block: EdgeBlock) -> Any:
 def backward_graph(block: EdgeBlock) -> Any:
     """All destination rows to listed sources: the block reversed."""
     if "dgl_backward" not in block.cache:
-        block.cache["dgl_backward"] = _compressed(block.num_dst, len(block.t_indptr) - 1, (block.t_indptr, block.t_dst))
+        block.cache["dgl_backward"] = _compressed(block.num_dst, block.num_listed_sources, (block.t_indptr, block.t_dst))
     return block.cache["dgl_backward"]
 
 
