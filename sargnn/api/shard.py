@@ -150,8 +150,9 @@ class GraphShard:
         self.rank, self.world = group.rank, group.world
         device = torch.device(config.device)
         self.engine = Engine(
-            group, mode=config.mode.choice, kernel=config.kernel.choice, prefetch_depth=config.comm.prefetch_depth,
-            seed=config.seed, device=device, cache_static=False, **number_formats(config),
+            group, mode=config.mode.choice, keep=config.mode.keep, kernel=config.kernel.choice,
+            prefetch_depth=config.comm.prefetch_depth, seed=config.seed, device=device, cache_static=False,
+            **number_formats(config),
         )  # fmt: skip
         info = partition_info(partition)
         part = open_part(info.path, group.rank)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 
@@ -36,6 +36,7 @@ class Engine:
     Args:
         group: the workers; its profile is the engine's.
         mode: a key of ``MODES``, or the target ``FILE.py:NAME`` of a mode outside the package.
+        keep: what the mode holds for the backward pass: fetched ``rows``, or ``all``: attention's scores, too.
         kernel: ``auto``, a key of ``KERNELS``, or a target.
         prefetch_depth: how many rounds of the exchange are posted ahead.
         seed: of the dropout masks.
@@ -58,6 +59,7 @@ class Engine:
         group: Group,
         *,
         mode: str,
+        keep: Literal["rows", "all"] = "rows",
         kernel: str = "auto",
         prefetch_depth: int = 1,
         seed: int = 0,
@@ -69,6 +71,7 @@ class Engine:
     ) -> None:
         self.group = group
         self.mode: Mode = resolve("training mode", MODES, mode)()
+        self.mode.keeps_scores = keep == "all"
         self._kernel_name = kernel
         self.exchange = Exchange(group, prefetch_depth, wire)
         self.seed, self.device, self.dtype, self.half_products = seed, device, dtype, half_products
@@ -139,15 +142,18 @@ class Engine:
         Returns:
             The reducer's outputs [M, ...], differentiable in all three.
         """
+        training = torch.is_grad_enabled() and any(t.requires_grad for t in (*exchanged, *dest_local, *params))
+        fold = Fold(
+            plan, self.operation(reducer.operation), self.pool, self.profile, exchanged[0].dtype, self.half_products,
+            scores={} if training and self.mode.keeps_scores else None,
+        )  # fmt: skip
         call = Call(
             reducer=reducer,
-            fold=Fold(
-                plan, self.operation(reducer.operation), self.pool, self.profile, exchanged[0].dtype, self.half_products
-            ),  # fmt: skip
+            fold=fold,
             exchange=self.exchange,
             widths=tuple(t.shape[1] for t in exchanged),
             exchanged_needs_grad=any(t.requires_grad and t.shape[1] for t in exchanged),
-            training=torch.is_grad_enabled() and any(t.requires_grad for t in (*exchanged, *dest_local, *params)),
+            training=training,
         )
         with self.profile.span(AGGREGATION):
             return self.mode.run(call, exchanged, dest_local, params)

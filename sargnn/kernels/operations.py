@@ -112,9 +112,12 @@ class AttentionOperation(Operation):
     Attributes:
         takes_weights: whether ``forward`` and ``backward`` take ``weight`` [E], in the order of ``block.src`` and of the rows'
             dtype: what each edge's coefficient is multiplied with after softmax and dropout. The softmax does not see it.
+        keeps_scores: whether they take ``scores`` [E, K], in the order of ``block.src`` and fp32 for bf16 rows: the edges'
+            scores, which ``forward`` writes, so that ``backward`` need not compute them again.
     """
 
     takes_weights: ClassVar[bool] = False
+    keeps_scores: ClassVar[bool] = False
 
     @abstractmethod
     def destination_records(self, er: Tensor | None, running: RunningSoftmax, grad: Tensor) -> Tensor:
@@ -140,7 +143,7 @@ class GatOperation(AttentionOperation):
     @abstractmethod
     def forward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor, running: RunningSoftmax, *,
-        weight: Tensor | None = None,
+        weight: Tensor | None = None, scores: Tensor | None = None,
     ) -> None:  # fmt: skip
         """Fold the block's edges into ``running``, in place.
 
@@ -153,7 +156,8 @@ class GatOperation(AttentionOperation):
     @abstractmethod
     def backward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, records: Tensor, grad: Tensor,
-        d_z: Tensor | None, d_el: Tensor | None, d_er: Tensor, *, weight: Tensor | None = None, add: bool = False,
+        d_z: Tensor | None, d_el: Tensor | None, d_er: Tensor, *, weight: Tensor | None = None,
+        scores: Tensor | None = None, add: bool = False,
     ) -> None:  # fmt: skip
         """Gradients through the block's edges; weights are computed, and dropped, again.
 
@@ -176,7 +180,7 @@ class GatV2Operation(AttentionOperation):
     @abstractmethod
     def forward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, running: RunningSoftmax, *,
-        weight: Tensor | None = None,
+        weight: Tensor | None = None, scores: Tensor | None = None,
     ) -> None:  # fmt: skip
         """As ``GatOperation.forward``.
 
@@ -187,7 +191,8 @@ class GatV2Operation(AttentionOperation):
     @abstractmethod
     def backward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, records: Tensor, grad: Tensor,
-        d_z: Tensor | None, d_x: Tensor, d_att: Tensor, *, weight: Tensor | None = None, add: bool = False,
+        d_z: Tensor | None, d_x: Tensor, d_att: Tensor, *, weight: Tensor | None = None,
+        scores: Tensor | None = None, add: bool = False,
     ) -> None:  # fmt: skip
         """As ``GatOperation.backward``.
 

@@ -32,6 +32,7 @@ def make_trainer(config: RunConfig, part: Part, num_classes: int, group: Group) 
     engine = Engine(
         group,
         mode=config.mode.choice,
+        keep=config.mode.keep,
         kernel=config.kernel.choice,
         prefetch_depth=config.comm.prefetch_depth,
         seed=config.seed,

@@ -18,12 +18,13 @@ from sargnn.tracking.memory import PeakMeter, return_freed_memory
 
 
 def send_peak(pipe: Connection, mode: str, nodes: int, edges: int, heads: int, width: int, operation: str) -> None:
-    """Send the peak in bytes, of forward and backward of ``operation``, ``gat`` or ``gatv2``."""
+    """Send the peak in bytes, of forward and backward of ``operation``, ``gat`` or ``gatv2``; ``mode``: ``keep_all``, too."""
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
     src = torch.randint(nodes, (edges,), generator=generator, dtype=torch.int32)
     dst = torch.randint(nodes, (edges,), generator=generator, dtype=torch.int32).sort().values
-    engine = Engine(Group.single(), mode=mode)
+    keeps = mode == "keep_all"
+    engine = Engine(Group.single(), mode="no_remat" if keeps else mode, keep="all" if keeps else "rows")
     return_freed_memory()
     block = EdgeBlock(src, dst, nodes, nodes)
     plan = whole_plan(block)

@@ -117,8 +117,10 @@ def expected(case: Case, operation: str) -> tuple[Tensor, list[Tensor | None]]:
     return out.detach(), list(torch.autograd.grad(out, case.leaves, case.grad, allow_unused=True))
 
 
-def run(kernel: Kernel, case: Case, operation: str, dtype: torch.dtype, order: list[int]) -> tuple[Tensor, list[Any]]:
-    """The same through a kernel's operation."""
+def run(
+    kernel: Kernel, case: Case, operation: str, dtype: torch.dtype, order: list[int], *, keep: bool = False
+) -> tuple[Tensor, list[Any]]:
+    """The same through a kernel's operation. keep: scores stay from forward to backward."""
 
     def cast(tensor: Tensor) -> Tensor:
         return tensor.detach().to(dtype)
@@ -135,6 +137,9 @@ def run(kernel: Kernel, case: Case, operation: str, dtype: torch.dtype, order: l
         block.weight = number(own)
         block.__dict__.pop("t_weight", None)
     given: list[dict[str, Any]] = [{} if case.weights is None else {"weight": block.weight} for block in case.blocks]
+    for block, arguments in zip(case.blocks, given, strict=True):
+        if keep:
+            arguments["scores"] = torch.full((block.num_edges, case.attention.heads), torch.nan, dtype=wide(dtype))
     for k in order:
         if operation == "gat":
             attend.forward(case.blocks[k], case.attention, z[k], el[k], er, running, **given[k])
@@ -209,6 +214,53 @@ def test_heads_and_widths(operation: str, heads: int, width: int, dtype: torch.d
 def test_edge_weights(kernel: Kernel, operation: str, shape: str, p: float, dtype: torch.dtype) -> None:
     """Positive, zero and negative ones; the softmax does not see them."""
     check(kernel, make(shape, 3, 7, p, weighted=True), operation, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("p", [0.0, 0.4])
+@pytest.mark.parametrize(("shape", "heads"), [("small", 3), ("hub", 17), ("fan", 3), ("no_edges", 3)])
+@pytest.mark.parametrize("operation", ["gat", "gatv2"])
+def test_kept_scores(
+    kernel: Kernel, operation: str, shape: str, heads: int, p: float, weighted: bool, dtype: torch.dtype
+) -> None:  # fmt: skip
+    """Not a bit is another one where backward reads scores that forward has kept."""
+    if dtype == torch.bfloat16 and not kernel.reads_bf16:
+        return
+    case = make(shape, heads, 7, p, weighted=weighted)
+    out, grads = run(kernel, case, operation, dtype, [0, 1])
+    kept_out, kept_grads = run(kernel, case, operation, dtype, [0, 1], keep=True)
+    assert torch.equal(out, kept_out)
+    assert all(a is b is None or torch.equal(a, b) for a, b in zip(grads, kept_grads, strict=True))
+
+
+@pytest.mark.parametrize("operation", ["gat", "gatv2"])
+def test_backward_reads_the_kept_scores(kernel: Kernel, operation: str) -> None:
+    """Other scores, other gradients."""
+    case = make("small", 3, 7)
+    block, heads = case.blocks[0], 3
+    z, el, er, x, att, grad = (t.detach() for t in (case.z[0], case.el[0], case.er, case.x, case.att, case.grad))
+    ends = (z, el, er) if operation == "gat" else (z, x, att)
+    attend: Any = kernel.operation(operation)
+    running = RunningSoftmax.empty(z, len(x), heads)
+    scores = torch.empty(block.num_edges, heads, dtype=torch.float64)
+    attend.forward(block, case.attention, *ends, running, scores=scores)
+    source, destination = block.src.long(), block.dst_per_edge()
+    if operation == "gat":
+        wish = F.leaky_relu(el[source] + er[destination], SLOPE)
+    else:
+        wish = (F.leaky_relu(z[source] + x[destination], SLOPE) * att).unflatten(1, (heads, -1)).sum(2)
+    assert torch.allclose(scores, wish, rtol=1e-12, atol=1e-12)
+    records = attend.destination_records(er if operation == "gat" else None, running, grad)
+
+    def gradient(kept: Tensor) -> Tensor:
+        d_z, others = torch.empty_like(z), [torch.zeros_like(er if operation == "gat" else x), torch.zeros_like(att)]
+        given = (torch.empty_like(el), others[0]) if operation == "gat" else tuple(others)
+        tail = (records, grad, d_z, *given)
+        attend.backward(block, case.attention, *(ends[:2] if operation == "gat" else ends), *tail, scores=kept)
+        return d_z
+
+    assert not torch.allclose(gradient(scores), gradient(scores - 1))
 
 
 @pytest.mark.parametrize(("heads", "width"), [(1, 128), (5, 33), (17, 8)])

@@ -211,14 +211,14 @@ def run_config(
     precision: str = "fp64", epochs: int = 30, seed: int = 3, prefetch_depth: int = 1,
     cache_static: str | bool = "auto",
     message_rows: int | None = None, labels: LabelsConfig | None = None, mfg: bool = False, wire: str = "exact",
-    aggregate: str | None = None,
+    aggregate: str | None = None, keep: str = "rows",
 ) -> RunConfig:  # fmt: skip
     """A configuration for cases that need no files. Modes, kernels and partitioners are names, or targets ``FILE.py:NAME``."""
     return RunConfig(
         dataset=_DATASET,
         partitioner=PartitionerConfig(**_choice(partitioner), seed=PARTITIONER_CASES.get(partitioner, 0), order="original"),
         model=model,
-        mode=ModeConfig(**_choice(mode)),
+        mode=ModeConfig(**_choice(mode), keep=keep),  # type: ignore[arg-type]
         kernel=KernelConfig(**_choice(kernel)),
         optim=OptimConfig(name="adam", lr=0.01, weight_decay=0.0, schedule="cosine"),
         comm=CommConfig(

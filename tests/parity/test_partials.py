@@ -60,6 +60,16 @@ def test_labels_as_input(name: str, aggregate: str) -> None:
     check(model_of(name), aggregate=aggregate, world=4, labels=LabelsConfig(name="masked", reuse=1))
 
 
+@pytest.mark.parametrize(
+    ("name", "aggregate", "kernel", "mfg", "world"),
+    spread(["gat", "gatv2", "half_dropped"], ["pre", "least", "post"], KERNELS, [False, True], [1, 2, 4, 8]),
+)
+def test_kept_scores(name: str, aggregate: str, kernel: str, mfg: bool, world: int) -> None:
+    """``mode.keep=all``, also on the side of a partial result's sources."""
+    where: dict[str, Any] = {"aggregate": aggregate, "kernel": kernel, "mfg": mfg, "world": world, "message_rows": 9}
+    check(model_of(name), kind=MODELS[name][0], mode="no_remat", keep="all", **where)
+
+
 def test_fp32_and_wire() -> None:
     check(model_of("gat"), aggregate="pre", world=4, precision="fp32")
     check(model_of("max"), kind="sage", aggregate="pre", world=4, precision="fp32")

@@ -58,6 +58,9 @@ class Mode(ABC):
     reads_exchanged_in_backward: bool = True
     """Whether a case-2 reducer's backward pass needs the own rows as they were exchanged."""
 
+    keeps_scores: bool = False
+    """Whether attention's scores stay from forward to backward; set where ``mode.keep=all`` is asked for."""
+
     takes_partials: bool = False
     """Whether it has edges of ``LayerPlan.partials`` aggregated where their sources are."""
 

@@ -40,6 +40,8 @@ class Fold(Generic[Op]):
         profile: where time in linear maps is recorded; operations count their own work.
         dtype: of rows; of bf16 ones sums under way, scores and statistics are fp32.
         half_products: whether products of fp32 tables are taken of their entries rounded to bf16.
+        scores: attention's scores [E, K] of a shard's edges, by the shard's ``id``: ``step`` writes them, ``backward_step``
+            takes them out. None: they are not kept.
     """
 
     plan: LayerPlan
@@ -48,6 +50,7 @@ class Fold(Generic[Op]):
     profile: Profile
     dtype: torch.dtype
     half_products: bool = False
+    scores: dict[int, Tensor] | None = None
 
     def linear(self) -> AbstractContextManager[None]:
         """Where products of tables are taken: their time is recorded as that of linear maps."""

@@ -31,6 +31,7 @@ from sargnn.engine.reducers.base import BackwardState, Fold, Reducer, Saved, Ten
 from sargnn.engine.reducers.edge_weights import check_weights, weight_argument
 from sargnn.engine.reducers.partial import PartialColumns, WithPartials, served_shard
 from sargnn.engine.rounding import empty_sums, zero_sums
+from sargnn.errors import KernelError
 from sargnn.kernels.attention import Attention, RunningSoftmax
 from sargnn.kernels.base import AutogradOperation
 from sargnn.kernels.block import EdgeBlock
@@ -64,6 +65,7 @@ class _Attentive(Reducer[AttentionOp, RunningSoftmax, BackwardState], WithPartia
 
     def init(self, fold: Fold[AttentionOp], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> RunningSoftmax:
         check_weights(fold.plan, fold.operation, weighted=self.weighted)
+        _check_scores(fold)
         z, num_out = exchanged[0], fold.plan.num_out
         return RunningSoftmax.empty(z, num_out, self.attention.heads, empty_sums(fold.pool, num_out, z.shape[1], z))
 
@@ -117,10 +119,36 @@ class _Attentive(Reducer[AttentionOp, RunningSoftmax, BackwardState], WithPartia
         block = without_dropped(shard.block, self.edges)
         return block, weight_argument(block, weighted=self.weighted)
 
+    def _forward_block(self, fold: Fold[AttentionOp], shard: Shard) -> tuple[EdgeBlock, dict[str, Any]]:
+        """The same, and memory for their scores where these are kept."""
+        block, arguments = self._block(shard)
+        if fold.scores is not None:
+            size = (block.num_edges, self.attention.heads)
+            scores = torch.empty(size, dtype=wide(fold.dtype), device=fold.plan.in_degrees.device)
+            fold.scores[id(shard)] = arguments["scores"] = scores
+        return block, arguments
+
+    def _backward_block(self, fold: Fold[AttentionOp], shard: Shard) -> tuple[EdgeBlock, dict[str, Any]]:
+        """The same, and their scores, which nobody else keeps then."""
+        block, arguments = self._block(shard)
+        if fold.scores is not None:
+            arguments["scores"] = fold.scores.pop(id(shard))
+        return block, arguments
+
     def _records(self, operation: AttentionOp, er: Tensor | None, saved: Saved, grad: Tensor) -> Tensor:
         """What backward reads of each destination; the output is not needed after that."""
         (out,), saved.out = saved.out, ()
         return operation.destination_records(er, RunningSoftmax(out, *saved.stats), grad)
+
+
+def _check_scores(fold: Fold[Any]) -> None:
+    """Raises ``KernelError`` if scores are to be kept and the kernel's operation gives none."""
+    if fold.scores is not None and not getattr(fold.operation, "keeps_scores", False):
+        raise KernelError(
+            "This kernel gives no attention scores to keep.", given="mode.keep=all",
+            allowed="operations with 'keeps_scores' (sargnn.kernels.operations.AttentionOperation)",
+            hint="mode.keep=rows, or kernel=auto",
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -159,7 +187,7 @@ class Gat(_Attentive[GatOperation, GatGradients]):
         state: RunningSoftmax,
     ) -> None:
         z, el = rows
-        block, weight = self._block(shard)
+        block, weight = self._forward_block(fold, shard)
         fold.operation.forward(block, self.attention, z, el, dest_local[0], state, **weight)
 
     def backward_init(self, fold: Fold[GatOperation], saved: Saved, grads: Tensors) -> GatGradients:
@@ -178,7 +206,7 @@ class Gat(_Attentive[GatOperation, GatGradients]):
         assert rows is not None
         z, el = rows
         d_z, d_el = (None, None) if out is None else out
-        block, weight = self._block(shard)
+        block, weight = self._backward_block(fold, shard)
         fold.operation.backward(
             block, self.attention, z, el, state.records, state.grad, d_z, d_el, state.d_er, **weight,
         )  # fmt: skip
@@ -205,7 +233,7 @@ class Gat(_Attentive[GatOperation, GatGradients]):
     ) -> None:  # fmt: skip
         (z, el), (grad, numbers) = saved.exchanged, asked
         d_z, d_el = d_exchanged or (None, None)
-        block, weight = self._block(served_shard(fold, piece))
+        block, weight = self._backward_block(fold, served_shard(fold, piece))
         fold.operation.backward(
             block, self.attention, z, el, self._records_of(numbers), grad, d_z, d_el, out[0].zero_(),
             add=d_exchanged is not None, **weight,
@@ -267,7 +295,7 @@ class GatV2(_Attentive[GatV2Operation, GatV2Gradients]):
         params: Tensors,
         state: RunningSoftmax,
     ) -> None:
-        block, weight = self._block(shard)
+        block, weight = self._forward_block(fold, shard)
         fold.operation.forward(block, self.attention, rows[0], dest_local[0], params[0], state, **weight)
 
     def backward_init(self, fold: Fold[GatV2Operation], saved: Saved, grads: Tensors) -> GatV2Gradients:
@@ -285,7 +313,7 @@ class GatV2(_Attentive[GatV2Operation, GatV2Gradients]):
         out: Tensors | None,
     ) -> None:
         assert rows is not None
-        block, weight = self._block(shard)
+        block, weight = self._backward_block(fold, shard)
         fold.operation.backward(
             block, self.attention, rows[0], saved.dest_local[0], saved.params[0], state.records, state.grad,
             None if out is None else out[0], state.d_x, state.d_att, **weight,
@@ -313,7 +341,7 @@ class GatV2(_Attentive[GatV2Operation, GatV2Gradients]):
         d_exchanged: Tensors | None, out: Tensors,
     ) -> None:  # fmt: skip
         (x, grad, numbers), (d_x,) = asked, out
-        block, weight = self._block(served_shard(fold, piece))
+        block, weight = self._backward_block(fold, served_shard(fold, piece))
         half = d_x.dtype == torch.bfloat16
         held = zero_sums(fold.pool, len(d_x), d_x.shape[1], d_x) if half else d_x.zero_()
         fold.operation.backward(

@@ -21,21 +21,26 @@ class DglGat(GatOperation):
     lists_sources = True
     destination_records = staticmethod(destination_records)
     takes_weights = True
+    keeps_scores = True
 
     def forward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor, running: RunningSoftmax, *,
-        weight: Tensor | None = None,
+        weight: Tensor | None = None, scores: Tensor | None = None,
     ) -> None:  # fmt: skip
         if not block.num_edges:
             return
         graphs = attention_graphs(block)
         with torch.no_grad():
             raw = import_dgl().ops.u_add_v(graphs.forward, el, graphs.rows(er))
-            fold_scores(block, graphs, attention, z, leaky_relu(raw, attention.negative_slope, inplace=True), running, weight)
+            found = leaky_relu(raw, attention.negative_slope, inplace=True)
+            if scores is not None:
+                scores.copy_(found)
+            fold_scores(block, graphs, attention, z, found, running, weight)
 
     def backward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, records: Tensor, grad: Tensor,
-        d_z: Tensor | None, d_el: Tensor | None, d_er: Tensor, *, weight: Tensor | None = None, add: bool = False,
+        d_z: Tensor | None, d_el: Tensor | None, d_er: Tensor, *, weight: Tensor | None = None,
+        scores: Tensor | None = None, add: bool = False,
     ) -> None:  # fmt: skip
         if not block.num_edges:
             zero(*() if add else (d_z, d_el))
@@ -43,10 +48,11 @@ class DglGat(GatOperation):
         graphs, ops = attention_graphs(block), import_dgl().ops
         with torch.no_grad():
             own = graphs.rows(records)
-            raw = ops.u_add_v(graphs.forward, el, own[:, : attention.heads].contiguous())
-            scores = leaky_relu(raw, attention.negative_slope)
+            if scores is None:
+                raw = ops.u_add_v(graphs.forward, el, own[:, : attention.heads].contiguous())
+                scores = leaky_relu(raw, attention.negative_slope, inplace=True)
             dropped, d_scores = score_gradients(block, graphs, attention, z, scores, own, graphs.rows(grad), weight)
-            d_scores = torch.where(raw > 0, d_scores, d_scores * attention.negative_slope)
+            d_scores = torch.where(scores > 0, d_scores, d_scores * attention.negative_slope)
             add_to_listed(d_er, graphs, ops.copy_e_sum(graphs.forward, d_scores))
             if d_z is not None and d_el is not None:
                 put(d_el, ops.copy_e_sum(graphs.backward, d_scores), add=add)

@@ -21,10 +21,11 @@ class DglGatV2(GatV2Operation):
     lists_sources = True
     destination_records = staticmethod(destination_records)
     takes_weights = True
+    keeps_scores = True
 
     def forward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, running: RunningSoftmax, *,
-        weight: Tensor | None = None,
+        weight: Tensor | None = None, scores: Tensor | None = None,
     ) -> None:  # fmt: skip
         if not block.num_edges:
             return
@@ -32,11 +33,15 @@ class DglGatV2(GatV2Operation):
         with torch.no_grad():
             active = import_dgl().ops.u_add_v(graphs.forward, z, graphs.rows(x))
             leaky_relu(active, attention.negative_slope, inplace=True)
-            fold_scores(block, graphs, attention, z, attention.by_head(active.mul_(att)).sum(2), running, weight)
+            found = attention.by_head(active.mul_(att)).sum(2)
+            if scores is not None:
+                scores.copy_(found)
+            fold_scores(block, graphs, attention, z, found, running, weight)
 
     def backward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, records: Tensor, grad: Tensor,
-        d_z: Tensor | None, d_x: Tensor, d_att: Tensor, *, weight: Tensor | None = None, add: bool = False,
+        d_z: Tensor | None, d_x: Tensor, d_att: Tensor, *, weight: Tensor | None = None,
+        scores: Tensor | None = None, add: bool = False,
     ) -> None:  # fmt: skip
         if not block.num_edges:
             zero(None if add else d_z)
@@ -46,7 +51,8 @@ class DglGatV2(GatV2Operation):
             own = graphs.rows(records)
             u = ops.u_add_v(graphs.forward, z, graphs.rows(x))
             active = leaky_relu(u, attention.negative_slope)
-            scores = attention.by_head(active * att).sum(2)
+            if scores is None:
+                scores = attention.by_head(active * att).sum(2)
             dropped, d_scores = score_gradients(block, graphs, attention, z, scores, own, graphs.rows(grad), weight)
             wide = d_scores.repeat_interleave(att.numel() // attention.heads, dim=1)
             d_att += active.mul_(wide).sum(0)

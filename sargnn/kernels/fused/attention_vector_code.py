@@ -206,9 +206,11 @@ def edge_softmax(v: VectorCode, integers: Any, slope: Any) -> None:
 
         x = LeakyReLU(source[indices[e], h] + destination[h]) for e in [start, end)
 
-    Arguments: weight, source, indices, start, end, limit, K, destination, maximum, denominator, factor, carry.
+    Arguments: weight, source, indices, start, end, limit, K, destination, scores, maximum, denominator, factor, carry; scores:
+    the address of [E, K], where each x is kept, or 0.
     """
-    weight, source, indices, start, end, limit, heads, destination, *softmax = integers
+    weight, source, indices, start, end, limit, heads, destination, scores, *softmax = integers
+    keeps = v.b.icmp_signed("!=", scores, const(0))
     row_bytes, held_bytes = (v.b.mul(count, const(v.item)) for count in (heads, _padded(v, heads)))
     slopes = v.splat(slope)
 
@@ -220,6 +222,8 @@ def edge_softmax(v: VectorCode, integers: Any, slope: Any) -> None:
             v.prefetch(v.b.add(ahead, offset))
             x = _leaky(v, v.b.fadd(v.load(v.b.add(row, offset), mask), own), slopes)
             v.store(x, v.b.add(v.at(weight, v.b.sub(edge, start), held_bytes), offset))
+            with v.case(keeps):
+                v.store(x, v.b.add(v.at(scores, edge, row_bytes), offset), mask)
             top.set(v.larger(x, top.get()))
         _fold_softmax(v, v.b.add(weight, offset), held_bytes, v.b.sub(end, start), top.get(), softmax, offset, mask)
 
@@ -306,6 +310,30 @@ def edge_weights(v: VectorCode, integers: Any, slope: Any) -> None:
             score, top, inverse = (v.load(v.b.add(v.at(record, row_bytes, k), offset), mask) for k in range(3))
             x = _leaky(v, v.b.fadd(mine, score), slopes)
             weight = v.b.fmul(v.exp(v.b.fsub(x, top)), inverse)
+            v.store(weight, v.b.add(v.at(out, v.b.sub(edge, start), held_bytes), offset))
+
+    _groups(v, heads, emit)
+
+
+@vector_intrinsic
+def kept_weights(v: VectorCode, integers: Any, scalar: Any) -> None:
+    """``edge_weights`` of scores [E, K] that were kept: ``out[e - start, h] = exp(scores[places[e], h] - m_i) / s_i``.
+
+    Arguments: out, scores, places, records, indices, start, end, limit, K.
+    """
+    out, scores, places, records, indices, start, end, limit, heads = integers
+    row_bytes, held_bytes = (v.b.mul(count, const(v.item)) for count in (heads, _padded(v, heads)))
+    record_bytes = v.b.mul(row_bytes, const(RECORD))
+
+    def emit(offset: Any, mask: Any) -> None:
+        with v.loop(start, end) as edge:
+            record, ahead = _rows(v, records, record_bytes, indices, edge, limit)
+            x, kept_ahead = (v.b.add(row, offset) for row in _rows(v, scores, row_bytes, places, edge, limit))
+            for k in range(0, RECORD, 2):
+                v.prefetch(v.b.add(v.at(ahead, row_bytes, k), offset))
+            v.prefetch(kept_ahead)
+            top, inverse = (v.load(v.b.add(v.at(record, row_bytes, k), offset), mask) for k in (1, 2))
+            weight = v.b.fmul(v.exp(v.b.fsub(v.load(x, mask), top)), inverse)
             v.store(weight, v.b.add(v.at(out, v.b.sub(edge, start), held_bytes), offset))
 
     _groups(v, heads, emit)

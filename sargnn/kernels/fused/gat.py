@@ -19,28 +19,30 @@ from sargnn.kernels.operations import GatOperation
 
 
 class FusedGat(GatOperation):
-    """Nothing of size edges x heads is stored: weights are computed again in backward, and dropped again."""
+    """Nothing of size edges x heads is stored: weights are computed again in backward, or from scores, and dropped again."""
 
     lists_sources = True
     samples = staticmethod(gat_loops.samples)
     destination_records = staticmethod(destination_records)
     takes_weights = True
+    keeps_scores = True
 
     def forward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor, running: RunningSoftmax, *,
-        weight: Tensor | None = None,
+        weight: Tensor | None = None, scores: Tensor | None = None,
     ) -> None:  # fmt: skip
         if block.num_edges:
             gat_loops.fold_attention(
                 chunks_of_block(block, "forward"), listed_rows(block), block.indptr.numpy(), block.src.numpy(),
                 numpy_of(z), numpy_of(el), numpy_of(er), *attention_numbers(block, attention, z),
-                edge_weights(block, weight, z),
+                edge_weights(block, weight, z), scores_or_none(scores, z),
                 numpy_of(running.out), numpy_of(running.max_score), numpy_of(running.denominator),
             )  # fmt: skip
 
     def backward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, records: Tensor, grad: Tensor,
-        d_z: Tensor | None, d_el: Tensor | None, d_er: Tensor, *, weight: Tensor | None = None, add: bool = False,
+        d_z: Tensor | None, d_el: Tensor | None, d_er: Tensor, *, weight: Tensor | None = None,
+        scores: Tensor | None = None, add: bool = False,
     ) -> None:  # fmt: skip
         assert add or block.src_rows is None or d_z is None, "source rows that are not listed would not be written"
         if d_z is None or d_el is None:
@@ -55,7 +57,8 @@ class FusedGat(GatOperation):
         gat_loops.write_attention_gradients(
             bounds, listed_sources(block), block.t_indptr.numpy(), block.t_dst.numpy(), numpy_of(z), numpy_of(el),
             numpy_of(records), numpy_of(grad), *attention_numbers(block, attention, z),
-            edge_weights(block, weight, z, by_source=True), int(add), numpy_of(d_z), numpy_of(d_el), numpy_of(lanes),
+            edge_weights(block, weight, z, by_source=True), *kept_by_source(block, scores, z), int(add),
+            numpy_of(d_z), numpy_of(d_el), numpy_of(lanes),
         )  # fmt: skip
         _add_lanes(d_er, lanes)
 
@@ -75,6 +78,17 @@ def edge_weights(block: EdgeBlock, weight: Tensor | None, like: Tensor, *, by_so
     if by_source:
         weight = block.t_weight if weight is block.weight else weight[block.t_edge.long()]
     return numpy_of(weight)
+
+
+def scores_or_none(scores: Tensor | None, like: Tensor) -> np.ndarray:
+    """Scores [E, K] that are kept, as the compiled loops take them; empty for none."""
+    return numpy_of(like.new_empty(0, 1, dtype=wide(like.dtype)) if scores is None else scores)
+
+
+def kept_by_source(block: EdgeBlock, scores: Tensor | None, like: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """The same, and where each edge of ``block.t_dst`` stands in it."""
+    places = block.t_edge if scores is not None else block.t_dst[:0]
+    return scores_or_none(scores, like), places.numpy()
 
 
 def _lanes(total: Tensor, count: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Fused graph attention on a CPU, compiled with Numba: nothing of size edges x heads is ever stored.
+"""Fused graph attention on a CPU, compiled with Numba: nothing of size edges x heads is stored unless scores are kept.
 
     x_ji = LeakyReLU(el_j + er_i)       a_ji = exp(x_ji - m_i) / s_i       out_i = sum over j -> i of r_ji a_ji z_j
 
@@ -29,6 +29,7 @@ from sargnn.kernels.fused.attention_vector_code import (
     edge_weights,
     fold_rows,
     gradient_rows,
+    kept_weights,
     row_of,
     score_gradients,
 )
@@ -50,7 +51,8 @@ def weigh_edges(weight: Any, out: Any, edge_weight: Any, start: Any, end: Any) -
 @numba.njit(parallel=True, cache=True, nogil=True)
 def fold_attention(
     chunks: Any, rows: Any, indptr: Any, indices: Any, z: Any, el: Any, er: Any, slope: Any, heads: Any,
-    source_ids: Any, destination_ids: Any, draw: Any, keep: Any, edge_weight: Any, out: Any, max_score: Any, denominator: Any,
+    source_ids: Any, destination_ids: Any, draw: Any, keep: Any, edge_weight: Any, scores: Any, out: Any, max_score: Any,
+    denominator: Any,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
     """Fold a block's edges into the running softmax of every listed destination.
 
@@ -61,6 +63,7 @@ def fold_attention(
         source_ids: int64 [S], destination_ids: int64 [M].
         draw, keep: see ``edge_dropout.drop_edge``; a threshold of 0 drops nothing.
         edge_weight: [E], in the order of ``indices``; empty: 1.
+        scores: [E, K], overwritten with x_ji; empty: they are not kept.
         out: [M, K D]; rows whose ``denominator`` is 0 are overwritten.
         max_score, denominator: [M, K], so far.
     """
@@ -68,6 +71,7 @@ def fold_attention(
     everything = len(rows) == 0
     limit = np.int64(len(indices))
     dropping, weighted = draw[3] > 0, len(edge_weight) > 0
+    kept_at = scores.ctypes.data if len(scores) > 0 else np.int64(0)
     for c in numba.prange(len(chunks) - 1):
         weight = np.empty((BATCH, row_of(heads, item)), el.dtype)
         factor, carry = np.empty(heads, el.dtype), np.empty(heads, el.dtype)
@@ -78,7 +82,7 @@ def fold_attention(
                 adds = np.int64(denominator[i, 0] != 0)
                 edge_softmax((
                     weight.ctypes.data, el.ctypes.data, indices.ctypes.data, start, end, limit, heads,
-                    er.ctypes.data + i * heads * item, max_score.ctypes.data + i * heads * item,
+                    er.ctypes.data + i * heads * item, kept_at, max_score.ctypes.data + i * heads * item,
                     denominator.ctypes.data + i * heads * item, factor.ctypes.data, carry.ctypes.data,
                 ), slope)  # fmt: skip
                 if dropping:
@@ -96,7 +100,8 @@ def fold_attention(
 @numba.njit(parallel=True, cache=True, nogil=True)
 def write_attention_gradients(
     bounds: Any, rows: Any, indptr: Any, indices: Any, z: Any, el: Any, records: Any, grad: Any, slope: Any, heads: Any,
-    source_ids: Any, destination_ids: Any, draw: Any, keep: Any, edge_weight: Any, add: Any, d_z: Any, d_el: Any, d_er: Any,
+    source_ids: Any, destination_ids: Any, draw: Any, keep: Any, edge_weight: Any, scores: Any, places: Any, add: Any,
+    d_z: Any, d_el: Any, d_er: Any,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
     """Gradients of a block's source rows and scores, and of the destinations' scores.
 
@@ -104,6 +109,7 @@ def write_attention_gradients(
         bounds: int64 [T + 1], the listed source rows of each lane. rows: int32 [B], these; empty: all.
         indptr: int32 [B + 1], indices: int32 [E]: the destinations of each listed source.
         records: [M, 4 K], see ``attention_vector_code.edge_weights``. grad: [M, K D], bf16 if z is.
+        scores: [E, K], x_ji that forward has kept; empty: they are computed again. places: int32 [E], of each edge in it.
         add: 1 to add to ``d_z`` and ``d_el``, 0 to overwrite them.
         d_z: [S, K D], bf16 if z is, d_el: [S, K]. d_er: [T, M, K], added to.
     """
@@ -124,9 +130,15 @@ def write_attention_gradients(
             own = el.ctypes.data + j * heads * item
             for start in range(np.int64(indptr[a]), np.int64(indptr[a + 1]), BATCH):
                 end: Any = min(start + BATCH, np.int64(indptr[a + 1]))
-                edge_weights((
-                    weight.ctypes.data, own, records.ctypes.data, indices.ctypes.data, start, end, limit, heads,
-                ), slope)  # fmt: skip
+                if len(scores) > 0:
+                    kept_weights((
+                        weight.ctypes.data, scores.ctypes.data, places.ctypes.data, records.ctypes.data, indices.ctypes.data,
+                        start, end, limit, heads,
+                    ), slope)  # fmt: skip
+                else:
+                    edge_weights((
+                        weight.ctypes.data, own, records.ctypes.data, indices.ctypes.data, start, end, limit, heads,
+                    ), slope)  # fmt: skip
                 if weighted:
                     weigh_edges(weight, dropped, edge_weight, start, end)
                 elif dropping:
@@ -163,6 +175,6 @@ def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
     ints, longs = np.zeros(2, np.int32), np.zeros(2, np.int64)
     numbers = (number(1, dtype), 1, longs, longs, words_of(None), number(1, dtype))
     return [
-        (fold_attention, (longs, ints, ints, ints, z, x, x, *numbers, x[0], x, x, x)),
-        (write_attention_gradients, (longs, ints, ints, ints, z, x, x, z, *numbers, x[0], 1, z, x, x[None])),
+        (fold_attention, (longs, ints, ints, ints, z, x, x, *numbers, x[0], x, x, x, x)),
+        (write_attention_gradients, (longs, ints, ints, ints, z, x, x, z, *numbers, x[0], x, ints, 1, z, x, x[None])),
     ]

@@ -1,11 +1,11 @@
-"""Fused GATv2 attention (Brody et al., 2022) on a CPU: nothing of size edges x heads is ever stored.
+"""Fused GATv2 attention (Brody et al., 2022) on a CPU: nothing of size edges x heads is stored unless scores are kept.
 
     u_ji = z_j + x_i      e_ji = <att, LeakyReLU(u_ji)> per head      a_ji = exp(e_ji - m_i) / s_i
     out_i = sum of r a z_j
 
 Backward, with w = att LeakyReLU'(u), d e = a (r <g_i, z_j> - delta_i): d z_j = sum of r a g_i + d e w over its destinations,
-d x_i = sum of d e w and d att = sum of d e LeakyReLU(u) over its sources. Both walks compute weights again: one over
-destinations for d x and d att, one over sources for d z, so that no two threads write to one row.
+d x_i = sum of d e w and d att = sum of d e LeakyReLU(u) over its sources. Both walks compute weights again, of scores where
+those are kept: one over destinations for d x and d att, one over sources for d z, so that no two threads write to one row.
 
 Letters: S source rows, M destination rows, A listed destination rows, E edges, K heads, D head width, T lanes.
 """
@@ -51,12 +51,13 @@ def _add_source_gradient(
 @numba.njit(parallel=True, cache=True, nogil=True)
 def fold_attention_v2(
     chunks: Any, rows: Any, indptr: Any, indices: Any, z: Any, x: Any, att: Any, slope: Any, heads: Any, source_ids: Any,
-    destination_ids: Any, draw: Any, keep: Any, edge_weight: Any, out: Any, max_score: Any, denominator: Any,
+    destination_ids: Any, draw: Any, keep: Any, edge_weight: Any, scores: Any, out: Any, max_score: Any, denominator: Any,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
     """Fold a block's edges into the running softmax of every listed destination; as ``gat_loops.fold_attention``.
 
     Args:
         z: [S, K D]. x: [M, K D]. att: [K D]. z and x may be bf16; all else is fp32 then.
+        scores: [E, K], overwritten with e_ji; empty: they are not kept.
     """
     item, width = att.itemsize, z.shape[1] // heads
     ends, kinds = (z.dtype.type(0), x.dtype.type(0)), (z.dtype.type(0), out.dtype.type(0))
@@ -76,6 +77,8 @@ def fold_attention_v2(
                         weight.ctypes.data + (e - start) * weight.strides[0], att.ctypes.data,
                         z.ctypes.data + np.int64(indices[e]) * z.strides[0], own, np.int64(heads), width,
                     ), slope, ends)  # fmt: skip
+                if len(scores) > 0:
+                    scores[start:end] = weight[: end - start, :heads]
                 score_softmax((
                     weight.ctypes.data, end - start, heads, max_score.ctypes.data + i * heads * item,
                     denominator.ctypes.data + i * heads * item, factor.ctypes.data, carry.ctypes.data,
@@ -95,14 +98,20 @@ def fold_attention_v2(
 @numba.njit(nogil=True)
 def _edge_gradients(
     row: Any, own: Any, att: Any, record: Any, g: Any, slope: Any, heads: Any, source: Any, destination: Any, draw: Any,
-    keep: Any, factor: Any, weight: Any, dots: Any, d_scores: Any,
+    keep: Any, factor: Any, scores: Any, place: Any, weight: Any, dots: Any, d_scores: Any,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
-    """One edge's weights after dropout, times ``factor``, and gradients of its scores, into ``weight`` and ``d_scores`` [K]."""
+    """One edge's weights after dropout, times ``factor``, and gradients of its scores, into ``weight`` and ``d_scores`` [K].
+
+    scores: [E, K] that were kept, and the edge's place among them; empty: the edge's are computed again.
+    """
     width = np.int64(len(row) // heads)
-    pair_scores(
-        (d_scores.ctypes.data, att.ctypes.data, row.ctypes.data, own.ctypes.data, np.int64(heads), width), slope,
-        (row.dtype.type(0), own.dtype.type(0)),
-    )  # fmt: skip
+    if len(scores) > 0:
+        d_scores[:] = scores[place]
+    else:
+        pair_scores(
+            (d_scores.ctypes.data, att.ctypes.data, row.ctypes.data, own.ctypes.data, np.int64(heads), width), slope,
+            (row.dtype.type(0), own.dtype.type(0)),
+        )  # fmt: skip
     for h in range(heads):
         first, last = h * width, (h + 1) * width
         score = d_scores[h]
@@ -119,7 +128,8 @@ def _edge_gradients(
 @numba.njit(parallel=True, cache=True, nogil=True)
 def add_destination_gradients(
     bounds: Any, rows: Any, indptr: Any, indices: Any, z: Any, x: Any, att: Any, records: Any, grad: Any, slope: Any,
-    heads: Any, source_ids: Any, destination_ids: Any, draw: Any, keep: Any, edge_weight: Any, d_x: Any, d_att: Any,
+    heads: Any, source_ids: Any, destination_ids: Any, draw: Any, keep: Any, edge_weight: Any, scores: Any, d_x: Any,
+    d_att: Any,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
     """Gradients of the destinations' rows and of ``att``.
 
@@ -141,7 +151,7 @@ def add_destination_gradients(
                 row = z[j]
                 _edge_gradients(
                     row, own, att, record, g, slope, heads, np.uint64(source_ids[j]), np.uint64(destination_ids[i]), draw,
-                    keep, edge_weight[e] if weighted else one, weight, dots, d_scores,
+                    keep, edge_weight[e] if weighted else one, scores, e, weight, dots, d_scores,
                 )  # fmt: skip
                 for h in range(heads):
                     first, last = h * width, (h + 1) * width
@@ -156,15 +166,17 @@ def add_destination_gradients(
 @numba.njit(parallel=True, cache=True, nogil=True)
 def write_source_gradients(
     chunks: Any, rows: Any, indptr: Any, indices: Any, z: Any, x: Any, att: Any, records: Any, grad: Any, slope: Any,
-    heads: Any, source_ids: Any, destination_ids: Any, draw: Any, keep: Any, edge_weight: Any, add: Any, d_z: Any,
+    heads: Any, source_ids: Any, destination_ids: Any, draw: Any, keep: Any, edge_weight: Any, scores: Any, places: Any,
+    add: Any, d_z: Any,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
     """Gradients of the sources' rows, d_z: [S, K D], overwritten, or added to where ``add`` is 1; bf16 if z is.
 
     Args:
         rows: int32 [B], the listed source rows; empty: all.
+        scores, places: as ``gat_loops.write_attention_gradients``.
     """
     width = z.shape[1] // heads
-    everything, weighted, one = len(rows) == 0, len(edge_weight) > 0, att.dtype.type(1)
+    everything, weighted, kept, one = len(rows) == 0, len(edge_weight) > 0, len(scores) > 0, att.dtype.type(1)
     for c in numba.prange(len(chunks) - 1):
         weight, dots, d_scores = np.empty(heads, att.dtype), np.empty(heads, att.dtype), np.empty(heads, att.dtype)
         target = np.empty(z.shape[1], att.dtype)
@@ -178,7 +190,8 @@ def write_source_gradients(
                 own, g = x[i], grad[i]
                 _edge_gradients(
                     row, own, att, records[i], g, slope, heads, np.uint64(source_ids[j]), np.uint64(destination_ids[i]), draw,
-                    keep, edge_weight[e] if weighted else one, weight, dots, d_scores,
+                    keep, edge_weight[e] if weighted else one, scores, places[e] if kept else 0, weight, dots,
+                    d_scores,
                 )  # fmt: skip
                 for h in range(heads):
                     first, last = h * width, (h + 1) * width
@@ -196,7 +209,7 @@ def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
     ints, longs, table = np.zeros(2, np.int32), np.zeros(2, np.int64), np.zeros((1, 16))
     numbers = (number(1, dtype), 1, longs, longs, words_of(None), number(1, dtype))
     return [
-        (fold_attention_v2, (longs, ints, ints, ints, z, z, x[0], *numbers, x[0], x, x, x)),
-        (add_destination_gradients, (longs, ints, ints, ints, z, z, x[0], x, z, *numbers, x[0], x, table)),
-        (write_source_gradients, (longs, ints, ints, ints, z, z, x[0], x, z, *numbers, x[0], 1, z)),
+        (fold_attention_v2, (longs, ints, ints, ints, z, z, x[0], *numbers, x[0], x, x, x, x)),
+        (add_destination_gradients, (longs, ints, ints, ints, z, z, x[0], x, z, *numbers, x[0], x, x, table)),
+        (write_source_gradients, (longs, ints, ints, ints, z, z, x[0], x, z, *numbers, x[0], x, ints, 1, z)),
     ]

@@ -18,23 +18,28 @@ class ReferenceGat(GatOperation):
     lists_sources = True
     destination_records = staticmethod(destination_records)
     takes_weights = True
+    keeps_scores = True
 
     def forward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor, running: RunningSoftmax, *,
-        weight: Tensor | None = None,
+        weight: Tensor | None = None, scores: Tensor | None = None,
     ) -> None:  # fmt: skip
         src, dst = ends_of(block)
-        fold_scores(block, attention, z, leaky_relu(el[src] + er[dst], attention.negative_slope), running, weight)
+        found = leaky_relu(el[src] + er[dst], attention.negative_slope)
+        if scores is not None:
+            scores.copy_(found)
+        fold_scores(block, attention, z, found, running, weight)
 
     def backward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, records: Tensor, grad: Tensor,
-        d_z: Tensor | None, d_el: Tensor | None, d_er: Tensor, *, weight: Tensor | None = None, add: bool = False,
+        d_z: Tensor | None, d_el: Tensor | None, d_er: Tensor, *, weight: Tensor | None = None,
+        scores: Tensor | None = None, add: bool = False,
     ) -> None:  # fmt: skip
         src, dst = ends_of(block)
-        raw = el[src] + records[dst, : attention.heads]
-        scores = leaky_relu(raw, attention.negative_slope)
+        if scores is None:
+            scores = leaky_relu(el[src] + records[dst, : attention.heads], attention.negative_slope)
         dropped, d_scores = score_gradients(block, attention, z, scores, records, grad, weight)
-        d_scores = torch.where(raw > 0, d_scores, d_scores * attention.negative_slope)
+        d_scores = torch.where(scores > 0, d_scores, d_scores * attention.negative_slope)
         d_er.index_add_(0, dst, d_scores)
         if d_z is not None and d_el is not None:
             (d_el if add else d_el.zero_()).index_add_(0, src, d_scores)

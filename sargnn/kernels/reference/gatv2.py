@@ -18,23 +18,30 @@ class ReferenceGatV2(GatV2Operation):
     lists_sources = True
     destination_records = staticmethod(destination_records)
     takes_weights = True
+    keeps_scores = True
 
     def forward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, running: RunningSoftmax, *,
-        weight: Tensor | None = None,
+        weight: Tensor | None = None, scores: Tensor | None = None,
     ) -> None:  # fmt: skip
         src, dst = ends_of(block)
         active = leaky_relu(z[src] + x[dst], attention.negative_slope)
-        fold_scores(block, attention, z, attention.by_head(active * att).sum(2), running, weight)
+        found = attention.by_head(active * att).sum(2)
+        if scores is not None:
+            scores.copy_(found)
+        fold_scores(block, attention, z, found, running, weight)
 
     def backward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, records: Tensor, grad: Tensor,
-        d_z: Tensor | None, d_x: Tensor, d_att: Tensor, *, weight: Tensor | None = None, add: bool = False,
+        d_z: Tensor | None, d_x: Tensor, d_att: Tensor, *, weight: Tensor | None = None,
+        scores: Tensor | None = None, add: bool = False,
     ) -> None:  # fmt: skip
         src, dst = ends_of(block)
         u = z[src] + x[dst]
         active = leaky_relu(u, attention.negative_slope)
-        dropped, d_scores = score_gradients(block, attention, z, attention.by_head(active * att).sum(2), records, grad, weight)
+        if scores is None:
+            scores = attention.by_head(active * att).sum(2)
+        dropped, d_scores = score_gradients(block, attention, z, scores, records, grad, weight)
         wide = d_scores.repeat_interleave(att.numel() // attention.heads, dim=1)
         d_att += (wide * active).sum(0)
         d_u = wide * att
