@@ -57,6 +57,12 @@ def is_target(text: str) -> bool:
     return ":" in text
 
 
+def file_of_target(value: Any) -> str | None:
+    """The FILE of a setting's value that has the form ``FILE.py:NAME``."""
+    place, _, name = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+    return place if place.endswith(".py") and name.isidentifier() else None
+
+
 def absolute_target(kind: str, target: str) -> str:
     """The target with an absolute path, so that workers and jobs find the file from their own working folders.
 

@@ -146,6 +146,11 @@ class GraphShard:
         from sargnn.training.build import number_formats
 
         config = _config_of(words)
+        if config.comm.aggregate in ("pre", "least"):
+            raise ConfigError(
+                "What is computed by hand sends rows.", given=f"comm.aggregate={config.comm.aggregate}",
+                allowed="comm.aggregate=post", hint="model=custom model.target=FILE.py:CLASS trains a module with all settings",
+            )  # fmt: skip
         self.config, self.group, self._words = config, group, words
         self.rank, self.world = group.rank, group.world
         device = torch.device(config.device)

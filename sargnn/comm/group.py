@@ -43,14 +43,15 @@ class Group:
         rank: this rank. world: P.
         process_group: torch's group; None for a group of one.
         traffic: what is sent is counted in it. profile: where time is recorded; nowhere if not given.
-        hosts: of each rank; () where all run on one.
+        hosts: of each rank; () where all run on one, or MPI has started them.
+        mute: hosts that never answer a probe, such as those behind a firewall: their silence says nothing.
     """
 
     def __init__(
         self, rank: int, world: int, process_group: dist.ProcessGroup | None, traffic: Traffic | None = None,
-        profile: Profile | None = None, hosts: Sequence[Host] = (),
+        profile: Profile | None = None, hosts: Sequence[Host] = (), mute: Sequence[Host] = (),
     ) -> None:  # fmt: skip
-        self.hosts = tuple(hosts)
+        self.hosts, self._mute = tuple(hosts), frozenset(mute)
         self.rank, self.world = rank, world
         self.process_group = process_group
         self.traffic = traffic or Traffic()
@@ -74,7 +75,8 @@ class Group:
         if world == 1:
             return cls.single(profile)
         group, hosts = join(backend, timeout_s, rank, world, os.environ)
-        return cls(rank, world, group, traffic, profile, hosts)
+        mute = silent([host for host in hosts if host != hosts[rank]])
+        return cls(rank, world, group, traffic, profile, hosts, mute)
 
     def close(self) -> None:
         """Leave the group."""
@@ -85,13 +87,13 @@ class Group:
         """Start sending a contiguous tensor to ``peer``; its bytes are counted."""
         self.traffic.sent_bytes += tensor.numel() * tensor.element_size()
         self.profile.work(EXCHANGE_WAIT, tensor.numel() * tensor.element_size())
-        work = dist.isend(tensor, group=self.process_group, group_dst=peer, tag=tag)
+        work = dist.isend(_bytes_of(tensor), group=self.process_group, group_dst=peer, tag=tag)
         assert work is not None
         return work
 
     def receive(self, tensor: Tensor, peer: int, tag: int) -> dist.Work:
         """Start receiving from ``peer`` into a contiguous tensor."""
-        work = dist.irecv(tensor, group=self.process_group, group_src=peer, tag=tag)
+        work = dist.irecv(_bytes_of(tensor), group=self.process_group, group_src=peer, tag=tag)
         assert work is not None
         return work
 
@@ -140,7 +142,7 @@ class Group:
         reason = _first_line(error)
         others = [host for host in self.hosts if host != self.hosts[self.rank]]
         where = ""
-        if quiet := silent(others):
+        if quiet := silent([host for host in others if host not in self._mute]):
             where = f"; {', '.join(map(str, quiet))} {'does' if len(quiet) == 1 else 'do'} not answer"
         elif host := named_in(reason, others) or (self.hosts[peer] if self.hosts and peer is not None else None):
             where = f", {host}"
@@ -157,6 +159,11 @@ def sum_flat(group: Group, tensors: Sequence[Tensor]) -> None:
     for tensor in tensors:
         tensor.copy_(flat[start : start + tensor.numel()].view_as(tensor))
         start += tensor.numel()
+
+
+def _bytes_of(tensor: Tensor) -> Tensor:
+    """What a backend carries, whether or not it knows the dtype (MPI has no bf16); without a copy."""
+    return tensor.view(torch.uint8)
 
 
 def _first_line(error: RuntimeError) -> str:

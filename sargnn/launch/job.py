@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from sargnn.config import load
+from sargnn.config import flatten, load
 from sargnn.data.manifest import MANIFEST
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.launch.check import check_graph, check_strategies
@@ -33,6 +33,7 @@ from sargnn.launch.report import describe_identity, report_failure
 from sargnn.launch.run_folder import begin_run
 from sargnn.launch.stores import partition_of, prepare_stores
 from sargnn.partition.store import part_folder
+from sargnn.resolve import file_of_target
 from sargnn.tracking import files, summary
 from sargnn.tracking.inputs import read_inputs
 from sargnn.tracking.locks import file_lock
@@ -123,7 +124,7 @@ def end(run_dir: Path) -> int:
 
 
 def needed_files(run_dir: Path, ranks: Sequence[int]) -> list[Path]:
-    """What workers read: settings, token, checkpoint, and their own parts.
+    """What workers read: settings, token, checkpoint, their own parts, and files that settings name a class or function in.
 
     Raises:
         SargnnError: the run has not begun, or has no such rank.
@@ -134,6 +135,7 @@ def needed_files(run_dir: Path, ranks: Sequence[int]) -> list[Path]:
         raise ConfigError("No such rank.", given=" ".join(wrong), allowed=f"0 to {config.world - 1}")
     partition = Path(inputs.partition)
     found = [run_dir / name for name in (files.CONFIG, files.INPUTS, files.TOKEN)] + [partition / MANIFEST]
+    found += sorted({Path(path) for value in flatten(config).values() if (path := file_of_target(value)) is not None})
     folders = [part_folder(partition, rank) for rank in ranks]
     folders += [run_dir / files.START] + ([] if inputs.checkpoint is None else [Path(inputs.checkpoint)])
     return found + [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]

@@ -43,18 +43,17 @@ class OutputRows:
 
 
 def load_plan(
-    part: Part, rank: int, layout: Layout | None, *, device: torch.device, add_self_loops: bool = False,
+    part: Part, rank: int, layout: Layout | None, *, device: torch.device,
     message_rows: int = 2**31, out_bounds: tuple[int, ...] | None = None, outputs: OutputRows | None = None,
     dtype: torch.dtype = torch.float32, id_ranks: np.ndarray | None = None, sources_first: Collection[int] | None = None,
 ) -> LayerPlan:  # fmt: skip
-    """The plan of a layer on a part: the one that all layers share when every row is computed.
+    """The plan of a layer on a part that computes every row; cut edges are aggregated where the part has them.
 
     Args:
         part: the worker's part.
         layout: ``sharded`` makes one shard per peer, ``merged`` one for all, None none at all.
         message_rows: no message of the sharded layout holds more rows, nor does a block of a typed graph map more rows at once;
             the same on all ranks.
-        add_self_loops: as ``with_self_loops``.
         out_bounds: T + 1, the output rows of each type: the first of its own rows. The part's edges end in these and number
             them so. All own rows if not given.
         outputs: other output rows, which the edges number, of a part that is homogeneous; instead of ``out_bounds``.
@@ -67,8 +66,6 @@ def load_plan(
     Raises:
         StoreError: a part with 2**31 or more edges: local indices are 32 bits wide.
     """
-    if add_self_loops:
-        part = with_self_loops(part, rank)
     return _Loader(
         part,
         rank,

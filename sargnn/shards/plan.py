@@ -31,7 +31,8 @@ class RelationBlock:
         num_out: length of the run of output rows.
         block: the edges; its source rows are the run's, its destination rows too unless ``rows`` names them.
         rows: int32, the places in the run of the block's destination rows, ascending; None: all, in order.
-        map_sources: whether the block has fewer source than destination rows, so that a linear map costs less on the former.
+        map_sources: whether a linear map is taken of the source rows, not of their sums: where they are fewer, or where mapped
+            rows serve several blocks.
     """
 
     relation: int

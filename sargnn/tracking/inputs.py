@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from sargnn.tracking.summary import read_record
 @dataclass(frozen=True)
 class Inputs:
     """What workers start from.
+
+    In the file paths below the working folder are relative to the run's, where that is below it, too: a host without a shared
+    file system finds them wherever its copy lies.
 
     Attributes:
         partition: the partition store's folder. dataset_hash: of the dataset that it was cut from.
@@ -43,9 +47,25 @@ def read_inputs(run_dir: Path) -> Inputs:
     stats = content.pop("partition_stats", {})
     if not isinstance(stats, dict):
         raise unreadable(path, "'partition_stats' is no mapping")
-    return dataclasses.replace(read_record(Inputs, content, path), partition_stats=stats)
+    found = dataclasses.replace(read_record(Inputs, content, path), partition_stats=stats)
+    checkpoint = None if found.checkpoint is None else _found(run_dir, found.checkpoint)
+    return dataclasses.replace(found, partition=_found(run_dir, found.partition), checkpoint=checkpoint)
 
 
 def write_inputs(run_dir: Path, inputs: Inputs) -> None:
     """Write ``inputs.json``; readers see it whole or not at all."""
-    write_json(run_dir / INPUTS, dataclasses.asdict(inputs))
+    checkpoint = None if inputs.checkpoint is None else _told(run_dir, inputs.checkpoint)
+    told = dataclasses.replace(inputs, partition=_told(run_dir, inputs.partition), checkpoint=checkpoint)
+    write_json(run_dir / INPUTS, dataclasses.asdict(told))
+
+
+def _told(run_dir: Path, path: str) -> str:
+    """A path as the file has it."""
+    here, target, folder = Path.cwd(), Path(path).resolve(), run_dir.resolve()
+    both_below = target.is_relative_to(here) and folder.is_relative_to(here)
+    return os.path.relpath(target, folder) if both_below else str(target)
+
+
+def _found(run_dir: Path, path: str) -> str:
+    """A path of the file as it is here; an absolute one is what it is."""
+    return os.path.normpath(run_dir.resolve() / path)

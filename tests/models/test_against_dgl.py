@@ -19,7 +19,7 @@ from sargnn.models.layers.sage import LstmLayer, PoolLayer, SageLayer
 from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec
 from sargnn.partition.cut import parts_of
 from sargnn.rng import Draw, Purpose, neighbour_keys
-from sargnn.shards.load import load_plan
+from sargnn.shards.load import load_plan, with_self_loops
 from tests.graphs import assign, nasty_graph
 from tests.pool import pool
 
@@ -66,8 +66,8 @@ def run(
     part = list(parts_of(graph, assign(graph, "random", group.world), group.world))[group.rank]
     engine = Engine(group, mode=mode, kernel="auto", dtype=torch.float64)
     plan = load_plan(
-        part, group.rank, engine.mode.layout, add_self_loops=self_loops, device=torch.device("cpu"), dtype=torch.float64,
-        message_rows=message_rows,
+        with_self_loops(part, group.rank) if self_loops else part, group.rank, engine.mode.layout, device=torch.device("cpu"),
+        dtype=torch.float64, message_rows=message_rows,
     )  # fmt: skip
     layer = make(kind, out)
     x, grad = inputs(layer.out_width)
@@ -242,7 +242,7 @@ def test_last_layer_averages_its_heads() -> None:
     whole = GatLayer(spec(IN, 5, bias=False), 5, heads=2, concat=True).double()
     whole.load_state_dict({name: value for name, value in layer.state_dict().items() if name != "bias"})
     part = next(iter(parts_of(GRAPH, assign(GRAPH, "random", 1), 1)))
-    plan = load_plan(part, 0, "sharded", add_self_loops=True, device=torch.device("cpu"))
+    plan = load_plan(with_self_loops(part, 0), 0, "sharded", device=torch.device("cpu"))
     engine, x = Engine(Group.single(), mode="sar", dtype=torch.float64), inputs(5)[0]
     rows = LayerInput(x)
     torch.testing.assert_close(layer(engine, plan, rows), whole(engine, plan, rows).view(-1, 2, 5).mean(1))

@@ -22,7 +22,7 @@ from sargnn.models.base import LayerInput, Model
 from sargnn.models.inputs import GraphShape
 from sargnn.partition.cut import parts_of
 from sargnn.resolve import resolve
-from sargnn.shards.load import load_plan
+from sargnn.shards.load import load_plan, with_self_loops
 from tests.graphs import NUM_CLASSES, NUM_FEATURES, assign, nasty_graph
 from tests.models.test_against_dgl import dgl_graph
 from tests.parity import cases
@@ -67,7 +67,7 @@ def rows_and_gradient() -> tuple[Tensor, Tensor]:
 def run(group: Group, name: str, mode: str, drops_input: bool) -> dict[str, Any]:
     part = list(parts_of(GRAPH, assign(GRAPH, "random", group.world), group.world))[group.rank]
     engine = Engine(group, mode=mode, kernel="auto", dtype=torch.float64)
-    plan = load_plan(part, group.rank, engine.mode.layout, add_self_loops=True, device=torch.device("cpu"))
+    plan = load_plan(with_self_loops(part, group.rank), group.rank, engine.mode.layout, device=torch.device("cpu"))
     model, (x, grad) = make(name, drops_input), rows_and_gradient()
     model.eval()  # nothing is dropped
     plans = [plan] * len(model.uses_edges)

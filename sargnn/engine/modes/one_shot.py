@@ -8,7 +8,7 @@ from sargnn.engine.reducers.base import Saved, Tensors
 
 
 class OneShot(ManualMode):
-    """All remote rows in one round, one aggregation over the merged graph; backward likewise in one round.
+    """All remote rows are fetched, then one aggregation over the merged graph; backward likewise.
 
     Resident beside input and output: the merged rows [N + H, F] during forward, kept for backward only where the
     reducer needs source rows; their gradients [N + H, F] during backward.

@@ -27,8 +27,8 @@ class Sar(ManualMode):
     | backward, case 1 (no source rows needed) | 1 + d outgoing and 1 + d incoming shards of gradients |
     | backward, case 2 | 1 + d received shards, 1 + d send buffers, 1 outgoing and 1 incoming shard of gradients |
 
-    Where the plan has partial results, half of that, and 1 + d requests and answers each on their way here and there. They go
-    after the own shard and before the peers' rows, which are posted before either.
+    Where the plan has partial results, 1 + d requests and answers are on their way, too, each here and there; messages of rows
+    are smaller then, so that all share the same room. Rows are posted first, partial results finished after the own shard.
     """
 
     name = "sar"

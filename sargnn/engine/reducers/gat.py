@@ -123,8 +123,8 @@ class _Attentive(Reducer[AttentionOp, RunningSoftmax, BackwardState], WithPartia
         """The same, and memory for their scores where these are kept."""
         block, arguments = self._block(shard)
         if fold.scores is not None:
-            size = (block.num_edges, self.attention.heads)
-            scores = torch.empty(size, dtype=wide(fold.dtype), device=fold.plan.in_degrees.device)
+            like = torch.empty(0, dtype=wide(fold.dtype), device=fold.plan.in_degrees.device)
+            scores = fold.pool.empty(block.num_edges, self.attention.heads, like)
             fold.scores[id(shard)] = arguments["scores"] = scores
         return block, arguments
 

@@ -5,7 +5,8 @@
 
 Of a graph with edge weights: the sum of w_e W_r h_j, divided by the sum of w_e; 0 where that is 0.
 
-Two orders give the same. ``transform_first`` maps rows, then sums them: backward fetches rows again (case 2).
+Two orders give the same. ``transform_first`` maps rows, then sums them: backward fetches rows again (case 2),
+but those whose sums a peer has sent.
 ``aggregate_first`` sums raw rows per relation and maps the sums: nothing is fetched again, but a table per relation is kept.
 The last layer computes the labelled node type only. Initialised as DGL's ``RelGraphConv``.
 

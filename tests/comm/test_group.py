@@ -1,0 +1,35 @@
+"""What a worker says of a peer that is lost, where workers run on several hosts."""
+
+from __future__ import annotations
+
+import pytest
+
+from sargnn.comm.group import Group
+from sargnn.comm.hosts import Host
+
+HERE, THERE, ELSEWHERE = Host("one", "10.0.0.1"), Host("two", "10.0.0.2"), Host("three", "10.0.0.3")
+
+
+class LostWork:
+    """A transfer whose peer is gone."""
+
+    def wait(self) -> None:
+        raise RuntimeError("Connection closed by peer [10.0.0.2]:4711\nmore")
+
+
+@pytest.mark.parametrize(
+    ("quiet", "mute", "said"),
+    [
+        ({THERE}, set(), "; host two (10.0.0.2) does not answer: Connection"),
+        ({THERE, ELSEWHERE}, set(), "do not answer"),
+        (set(), set(), ", host two (10.0.0.2): Connection"),
+        ({THERE, ELSEWHERE}, {THERE, ELSEWHERE}, ", host two (10.0.0.2): Connection"),  # they never answer anybody
+        ({THERE, ELSEWHERE}, {THERE}, "; host three (10.0.0.3) does not answer"),
+    ],
+)
+def test_the_host_that_is_named(quiet: set[Host], mute: set[Host], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sargnn.comm.group.silent", lambda hosts: sorted(quiet & set(hosts)))
+    group = Group(0, 3, None, hosts=(HERE, THERE, ELSEWHERE), mute=tuple(mute))
+    with pytest.raises(Exception, match="lost rank 1") as caught:
+        group.wait(LostWork(), 1, "receiving rows")  # type: ignore[arg-type]
+    assert said in str(caught.value)
