@@ -188,17 +188,20 @@ class Store:
     Args:
         path: the store's folder.
         kind, version: what the caller can read.
+        only: how the names of the files begin that the caller needs; others need not be here.
 
     Raises:
         StoreError: no manifest, another kind or version, a malformed entry, a missing or truncated file, or one that lies
             outside the store; the file is named.
     """
 
-    def __init__(self, path: Path, kind: str, version: int) -> None:
+    def __init__(self, path: Path, kind: str, version: int, only: str = "") -> None:
         self.path = path
         manifest = read_manifest(path, kind, version)
         self.meta, self.files = manifest.meta, manifest.files
         for name, entry in self.files.items():
+            if not name.startswith(only):
+                continue
             size = size_inside(path, self._file(name))
             if size != entry.num_bytes:
                 raise damage_error(path, self._file(name), f"it has {size} bytes instead of {entry.num_bytes}")

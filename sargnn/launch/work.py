@@ -43,7 +43,7 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Ca
     if world != config.world:
         raise SargnnError("The number of started workers is not the configured one.", given=world, allowed=[str(config.world)])
     inputs = read_inputs(run_dir)
-    info = partition_info(Path(inputs.partition))
+    info = partition_info(Path(inputs.partition), rank)
     threads = config.threads or 1
     torch.set_num_threads(threads)
     print(f"rank {rank} of {world}, process {os.getpid()}, {threads} threads", flush=True)

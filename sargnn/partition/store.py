@@ -57,9 +57,13 @@ class PartitionInfo:
     weights: Range | None = None
 
 
-def partition_info(path: Path) -> PartitionInfo:
-    """What a partition store's manifest says. Raises ``StoreError`` for a store that is damaged or says something else."""
-    store = _open(path)
+def partition_info(path: Path, rank: int | None = None) -> PartitionInfo:
+    """What a partition store's manifest says. Raises ``StoreError`` for a store that is damaged or says something else.
+
+    Args:
+        rank: whose part must be here; None: all must be.
+    """
+    store = _open(path, rank)
     with blame_manifest(path, "of the partition"):
         meta: dict[str, Any] = {
             k: v for k, v in store.meta.items() if k not in ("stats", "made_by", "schema", "feature_widths", _WEIGHTS)
@@ -129,14 +133,14 @@ def write_parts(writer: StoreWriter, dataset: Dataset, offsets: np.ndarray, node
 
 
 def open_part(path: Path, rank: int) -> Part:
-    """One worker's part, arrays memory-mapped.
+    """One worker's part, arrays memory-mapped; no other part need be here.
 
     Checksums are verified and every array's form; local row numbers lie in their ranges, so that no kernel reads beside them.
 
     Raises:
         StoreError: the store is damaged or holds no such part; the file is named.
     """
-    store = _open(path)
+    store = _open(path, rank)
     with blame_manifest(path, "of the partition"):
         schema, num_classes = Schema.from_json(store.meta["schema"]), int(store.meta["num_classes"])
         weighted = _WEIGHTS in store.meta
@@ -224,5 +228,5 @@ def _name(rank: int, array: str) -> str:
     return f"part_{rank:03d}/{array}"
 
 
-def _open(path: Path) -> Store:
-    return Store(path, "partition", FORMAT_VERSION)
+def _open(path: Path, rank: int | None) -> Store:
+    return Store(path, "partition", FORMAT_VERSION, only="" if rank is None else _name(rank, ""))

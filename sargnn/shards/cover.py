@@ -25,7 +25,7 @@ from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 from sargnn.comm.group import Group
 
 TILT, TILTS_MORE, MOST_EDGES, TRIALS = 1.05, 1.1, 1.08, 8
-"""How much dearer destinations are made at first, and each time at a rank with too many edges; of so many trials the last stands."""
+"""How much dearer destinations are made at first, and then at a rank with too many edges; after so many trials it stands."""
 _UNIT, _NO_LIMIT = 50, 2**30
 
 

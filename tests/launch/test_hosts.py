@@ -75,6 +75,7 @@ def ended(processes: list[subprocess.Popen[str]], since: float) -> list[str]:
             raise AssertionError(f"a host still waits {TIMEOUT_S + MORE_S} s later") from None
         assert process.returncode != 0
         said.append(out)
+    print(f"all had ended {time.monotonic() - since:.1f} s after the fault")
     return said
 
 

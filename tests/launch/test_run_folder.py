@@ -13,6 +13,7 @@ import pytest
 
 from sargnn.cli.main import main as sargnn
 from sargnn.errors import ConfigError, SargnnError
+from sargnn.launch.job import begin, needed_files
 from sargnn.launch.run_folder import hold_run_dir
 from sargnn.launch.start import Interrupted
 from sargnn.tracking import files
@@ -93,8 +94,40 @@ def test_a_summary_is_read_as_it_was_written(run_dir: Path) -> None:
     assert read_summary(run_dir) is None
 
 
+def test_what_lies_below_the_working_folder_moves_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a host without a shared file system finds its stores; what lies elsewhere stays where it is."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    (here / "runs" / "a").mkdir(parents=True)
+    monkeypatch.chdir(here)
+    write_inputs(here / "runs" / "a", Inputs("stores/p", 1.5, checkpoint=str(tmp_path / "elsewhere")))
+    assert read_inputs(Path("runs/a")).partition == str(here / "stores" / "p")
+    here.rename(there)
+    monkeypatch.chdir(tmp_path)
+    found = read_inputs(there / "runs" / "a")
+    assert found.partition == str(there / "stores" / "p") and found.checkpoint == str(tmp_path / "elsewhere")
+
+
+def test_the_files_of_a_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own part, and the file that the model's class is in."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        "import torch\n\n\nclass Mean(torch.nn.Module):\n    def __init__(self, in_features, out_features):\n"
+        "        super().__init__()\n        self.linear = torch.nn.Linear(in_features, out_features)\n\n"
+        "    def forward(self, graph, x):\n        return self.linear(x)\n"
+    )
+    words = ["model=custom", "model.target=mine.py:Mean", "dataset=synthetic", "dataset.num_nodes=90", "world=2"]
+    assert sargnn(["slurm", *words, "run_dir=run", "tracking=none"]) == 0
+    assert begin(tmp_path / "run", {}) == 0
+    found = [path.relative_to(tmp_path) for path in needed_files(tmp_path / "run", [1])]
+    assert Path("mine.py") in found and all((tmp_path / path).is_file() for path in found)
+    assert {path.parent.name for path in found if path.suffix == ".npy"} == {"part_001"}
+    with pytest.raises(ConfigError, match="No such rank"):
+        needed_files(tmp_path / "run", [2])
+
+
 def test_inputs_are_read_as_they_were_written(tmp_path: Path) -> None:
-    inputs = Inputs("stores/p", 1.5, "abc", None, "checkpoints/epoch_000002", 2, {"embeddings": True}, {"partition.cut": [1]})
+    partition, checkpoint = str(tmp_path / "stores" / "p"), str(tmp_path / "checkpoints" / "epoch_000002")
+    inputs = Inputs(partition, 1.5, "abc", None, checkpoint, 2, {"embeddings": True}, {"partition.cut": [1]})
     write_inputs(tmp_path, inputs)
     assert read_inputs(tmp_path) == inputs
     for content in (

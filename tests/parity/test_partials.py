@@ -8,6 +8,8 @@ import pytest
 
 from sargnn.comm.group import Group
 from sargnn.config_groups import LabelsConfig
+from sargnn.engine.aggregate import Engine
+from sargnn.engine.reducers.mean import Mean
 from sargnn.engine.reducers.partial import WithPartials
 from tests.parity import cases
 from tests.parity.covering import spread
@@ -70,9 +72,21 @@ def test_kept_scores(name: str, aggregate: str, kernel: str, mfg: bool, world: i
     check(model_of(name), kind=MODELS[name][0], mode="no_remat", keep="all", **where)
 
 
-def test_fp32_and_wire() -> None:
+def test_fp32() -> None:
     check(model_of("gat"), aggregate="pre", world=4, precision="fp32")
     check(model_of("max"), kind="sage", aggregate="pre", world=4, precision="fp32")
+
+
+@pytest.mark.parametrize("name", ["sage", "max", "gat", "gatv2"])
+def test_wire(name: str) -> None:
+    """bf16 messages: the plan's bytes, and losses near those of exact ones."""
+    where: dict[str, Any] = {"aggregate": "pre", "world": 4, "precision": "fp32"}
+    config = cases.run_config(model_of(name), **where, wire="bf16")
+    for answer in pool(4)(cases.step, config, GRAPHS[MODELS[name][0]]):
+        assert answer["sent_bytes"] == answer["predicted_bytes"] and answer["held_bytes"] <= answer["planned_bytes"]
+    exact, rounded = (_curve(name, **where, wire=wire, epochs=5) for wire in ("exact", "bf16"))
+    assert exact != rounded
+    assert all(abs(one - other) <= 0.02 * other for one, other in zip(rounded, exact, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -118,6 +132,25 @@ def test_curves(name: str, aggregate: str, world: int) -> None:
 def test_two_runs_have_the_same_bits() -> None:
     first, second = (_curve("gat", aggregate="least", world=4, precision="fp32", epochs=5) for _ in range(2))
     assert first == second
+
+
+class Twice(Mean):
+    """A mean that folds otherwise than the package's."""
+
+    def step(self, fold: Any, shard: Any, rows: Any, dest_local: Any, params: Any, state: Any) -> None:
+        super().step(fold, shard, tuple(2 * one for one in rows), dest_local, params, state)
+
+
+class Renamed(Mean):
+    """A mean that folds as the package's."""
+
+    name = "renamed"
+
+
+def test_a_reducer_that_folds_anew_has_none() -> None:
+    engine = Engine(Group.single(), mode="sar")
+    assert engine.why_rows(Twice()) == Twice.no_partials
+    assert engine.why_rows(Renamed()) is None and engine.why_rows(Mean()) is None
 
 
 @pytest.mark.parametrize(
