@@ -391,7 +391,7 @@ def _check_keep(config: RunConfig) -> None:
         return
     if config.mode.target is None and config.mode.name != "no_remat":
         raise ConfigError(
-            "This mode keeps what it keeps.", given=f"mode={config.mode.name} mode.keep=all",
+            "Only no_remat keeps attention's scores.", given=f"mode={config.mode.name} mode.keep=all",
             allowed="mode=no_remat mode.keep=all",
         )  # fmt: skip
     has_scores = bool({"gat", "gatv2"} & set(config.model.operations))
