@@ -379,27 +379,14 @@ def parse(mapping: Any) -> RunConfig:
             given=f"mode={config.mode.name} comm.aggregate={config.comm.aggregate}", allowed="mode=sar, mode=no_remat",
             hint="leave comm.aggregate out, or comm.aggregate=post",
         )  # fmt: skip
-    _check_keep(config)
-    if not config.store_dir:
-        raise ConfigError("'store_dir' is empty.", hint="store_dir=FOLDER, such as stores")
-    return config
-
-
-def _check_keep(config: RunConfig) -> None:
-    """Who keeps attention's scores, and whose; classes from outside the package are asked when they run."""
-    if config.mode.keep == "rows":
-        return
-    if config.mode.target is None and config.mode.name != "no_remat":
+    if config.mode.keep == "all" and config.mode.target is None and config.mode.name != "no_remat":
         raise ConfigError(
             "Only no_remat keeps attention's scores.", given=f"mode={config.mode.name} mode.keep=all",
             allowed="mode=no_remat mode.keep=all",
         )  # fmt: skip
-    has_scores = bool({"gat", "gatv2"} & set(config.model.operations))
-    if not (has_scores or config.model.reads_target or config.model.target):
-        raise ConfigError(
-            "This model has no attention whose scores could be kept.", given=f"model={config.model.name} mode.keep=all",
-            allowed="model=gat, model=custom", hint="mode.keep=rows",
-        )  # fmt: skip
+    if not config.store_dir:
+        raise ConfigError("'store_dir' is empty.", hint="store_dir=FOLDER, such as stores")
+    return config
 
 
 def load(path: Path) -> RunConfig:

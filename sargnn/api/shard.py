@@ -148,7 +148,7 @@ class GraphShard:
         config = _config_of(words)
         if config.comm.aggregate in ("pre", "least"):
             raise ConfigError(
-                "What is computed by hand sends rows.", given=f"comm.aggregate={config.comm.aggregate}",
+                "sargnn.shard sends rows.", given=f"comm.aggregate={config.comm.aggregate}",
                 allowed="comm.aggregate=post", hint="model=custom model.target=FILE.py:CLASS trains a module with all settings",
             )  # fmt: skip
         self.config, self.group, self._words = config, group, words
@@ -159,7 +159,7 @@ class GraphShard:
             prefetch_depth=config.comm.prefetch_depth, seed=config.seed, device=device, cache_static=False,
             **number_formats(config),
         )  # fmt: skip
-        info = partition_info(partition)
+        info = partition_info(partition, group.rank)
         part = open_part(info.path, group.rank)
         self.part: Part = part if config.dataset.edge_weights else without_weights(part)
         self._weights = info.weights

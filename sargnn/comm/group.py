@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -84,16 +84,22 @@ class Group:
             dist.destroy_process_group()
 
     def send(self, tensor: Tensor, peer: int, tag: int) -> dist.Work:
-        """Start sending a contiguous tensor to ``peer``; its bytes are counted."""
+        """Start sending a contiguous tensor to ``peer``; its bytes are counted. Raises ``CommError`` if the peer has gone."""
         self.traffic.sent_bytes += tensor.numel() * tensor.element_size()
         self.profile.work(EXCHANGE_WAIT, tensor.numel() * tensor.element_size())
-        work = dist.isend(_bytes_of(tensor), group=self.process_group, group_dst=peer, tag=tag)
-        assert work is not None
-        return work
+        return self._post(dist.isend, tensor, peer, tag, "sending", group_dst=peer)
 
     def receive(self, tensor: Tensor, peer: int, tag: int) -> dist.Work:
-        """Start receiving from ``peer`` into a contiguous tensor."""
-        work = dist.irecv(_bytes_of(tensor), group=self.process_group, group_src=peer, tag=tag)
+        """Start receiving from ``peer`` into a contiguous tensor. Raises ``CommError`` if the peer has gone."""
+        return self._post(dist.irecv, tensor, peer, tag, "receiving", group_src=peer)
+
+    def _post(
+        self, post: Callable[..., dist.Work | None], tensor: Tensor, peer: int, tag: int, doing: str, **end: int
+    ) -> dist.Work:  # fmt: skip
+        try:
+            work = post(_bytes_of(tensor), group=self.process_group, tag=tag, **end)
+        except RuntimeError as error:
+            raise self._lost(f"rank {peer}", f"while {doing}", error, peer) from error
         assert work is not None
         return work
 
@@ -163,7 +169,7 @@ def sum_flat(group: Group, tensors: Sequence[Tensor]) -> None:
 
 def _bytes_of(tensor: Tensor) -> Tensor:
     """What a backend carries, whether or not it knows the dtype (MPI has no bf16); without a copy."""
-    return tensor.view(torch.uint8)
+    return tensor.view(-1).view(torch.uint8)
 
 
 def _first_line(error: RuntimeError) -> str:

@@ -20,6 +20,7 @@ from sargnn.engine.pool import Pool
 from sargnn.engine.reducers.base import Fold, Reducer, Tensors
 from sargnn.engine.reducers.partial import WithPartials
 from sargnn.engine.workspace import Workspace
+from sargnn.errors import ConfigError
 from sargnn.kernels.base import Kernel
 from sargnn.kernels.dispatch import choose_kernel, make_operation
 from sargnn.profile import AGGREGATION, Profile
@@ -36,7 +37,8 @@ class Engine:
     Args:
         group: the workers; its profile is the engine's.
         mode: a key of ``MODES``, or the target ``FILE.py:NAME`` of a mode outside the package.
-        keep: what the mode holds for the backward pass: fetched ``rows``, or ``all``: attention's scores, too.
+        keep: what the mode holds for the backward pass: fetched ``rows``, or ``all``: attention's scores, too. Raises
+            ``ConfigError`` where autograd decides that.
         kernel: ``auto``, a key of ``KERNELS``, or a target.
         prefetch_depth: how many rounds of the exchange are posted ahead.
         seed: of the dropout masks.
@@ -71,7 +73,10 @@ class Engine:
     ) -> None:
         self.group = group
         self.mode: Mode = resolve("training mode", MODES, mode)()
-        self.mode.keeps_scores = keep == "all"
+        if keep == "all":
+            if self.mode.plain_autograd:
+                raise ConfigError("What autograd differentiates keeps what autograd keeps.", given="mode.keep=all")
+            self.mode.keeps_scores = True
         self._kernel_name = kernel
         self.exchange = Exchange(group, prefetch_depth, wire)
         self.seed, self.device, self.dtype, self.half_products = seed, device, dtype, half_products

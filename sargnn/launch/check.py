@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sargnn.config import RunConfig, Task
 from sargnn.config_groups import CommConfig
 from sargnn.errors import ConfigError, nearest
 from sargnn.tracking.progress import say
+
+if TYPE_CHECKING:
+    from sargnn.engine.aggregate import Engine
 
 
 def check_strategies(config: RunConfig) -> None:
@@ -32,6 +36,7 @@ def check_strategies(config: RunConfig) -> None:
     engine = Engine(
         Group.single(),
         mode=config.mode.choice,
+        keep=config.mode.keep,
         kernel=config.kernel.choice,
         device=torch.device(config.device),
         dtype=ROW_DTYPES[config.precision],
@@ -40,8 +45,24 @@ def check_strategies(config: RunConfig) -> None:
         engine.kernel(operation)
     if config.smooth.name != "none":
         engine.kernel("sum")
+    if config.mode.keep == "all":
+        _check_scores(config, engine)
     config.model.check_target()
     check_backend(config.comm)
+
+
+def _check_scores(config: RunConfig, engine: Engine) -> None:
+    """There is attention whose scores can be kept; modules of users are asked when they run. Raises ``SargnnError``."""
+    from sargnn.engine.reducers.gat import Gat, GatV2, check_scores
+
+    attention = [name for name in config.model.operations if name in (Gat.operation, GatV2.operation)]
+    for name in attention:
+        check_scores(engine.operation(name))
+    if not attention and not config.model.reads_target and config.model.target is None:
+        raise ConfigError(
+            "This model has no attention whose scores could be kept.", given=f"model={config.model.name} mode.keep=all",
+            allowed="model=gat, model=custom", hint="mode.keep=rows",
+        )  # fmt: skip
 
 
 def check_backend(comm: CommConfig) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from sargnn.comm.group import Group
 from sargnn.comm.hosts import Host
+from sargnn.errors import CommError
 
 HERE, THERE, ELSEWHERE = Host("one", "10.0.0.1"), Host("two", "10.0.0.2"), Host("three", "10.0.0.3")
 
@@ -33,3 +35,16 @@ def test_the_host_that_is_named(quiet: set[Host], mute: set[Host], said: str, mo
     with pytest.raises(Exception, match="lost rank 1") as caught:
         group.wait(LostWork(), 1, "receiving rows")  # type: ignore[arg-type]
     assert said in str(caught.value)
+
+
+def test_a_peer_that_is_gone_when_a_message_is_posted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def post(*arguments: object, **settings: object) -> None:
+        raise RuntimeError("Connection closed by peer [10.0.0.2]:4711")
+
+    monkeypatch.setattr("sargnn.comm.group.silent", lambda hosts: [])
+    monkeypatch.setattr("torch.distributed.isend", post)
+    monkeypatch.setattr("torch.distributed.irecv", post)
+    group = Group(0, 3, None, hosts=(HERE, THERE, ELSEWHERE))
+    for start in (group.send, group.receive):
+        with pytest.raises(CommError, match=r"lost rank 1 while \w+, host two \(10.0.0.2\): Connection closed"):
+            start(torch.zeros(3), 1, 7)

@@ -38,6 +38,7 @@ def send_peak(pipe: Connection, mode: str, nodes: int, edges: int, heads: int, w
     draw = Draw(0, 0, Purpose.ATTENTION_DROPOUT, 0, 0.3)
     peaks = []
     for _ in range(2):  # the first one loads code and makes what is kept with the graph
+        engine.pool.reset()
         for leaf in (z, el, er, x, att):
             leaf.grad = None
         meter = PeakMeter.here()

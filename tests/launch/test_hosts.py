@@ -79,6 +79,19 @@ def ended(processes: list[subprocess.Popen[str]], since: float) -> list[str]:
     return said
 
 
+def wait_for_starts(run: Path, count: int) -> float:
+    """The moment at which all three workers have been there ``count`` times: loading torch takes them seconds."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if all(
+            (run / "logs" / f"rank_{rank:02d}.log").exists() and log(run, rank).count(", process ") >= count
+            for rank in range(3)
+        ):
+            return time.monotonic()
+        time.sleep(0.05)
+    raise AssertionError("not all workers have started")
+
+
 def log(run: Path, rank: int) -> str:
     return (run / "logs" / f"rank_{rank:02d}.log").read_text()
 
@@ -104,7 +117,7 @@ def finish(folder: Path, run: Path, undisturbed: list[float]) -> None:
     assert summary_of(run)["losses"] == undisturbed
 
 
-@pytest.mark.parametrize("fault", ["link", "host"])
+@pytest.mark.parametrize("fault", [pytest.param("link", marks=pytest.mark.long), "host"])
 def test_a_host_is_gone_in_mid_epoch(tmp_path: Path, undisturbed: list[float], fault: str) -> None:
     """Its link is cut, or its power: all others end in time and say which host does not answer, and the run goes on later."""
     with make_hosts(3, rate="8mbit") as hosts:
@@ -140,19 +153,19 @@ def test_workers_that_cannot_meet(tmp_path: Path) -> None:
     """One looks for the others where nobody is; one tells them an address that only it has."""
     with make_hosts(3) as hosts:
         run = prepare(tmp_path, LONG)
-        since = time.monotonic()
         nobody = {"MASTER_ADDR": f"{hosts.network}.99"}
-        ended([start(hosts, tmp_path, host, **(nobody if host == 1 else {})) for host in range(3)], since)
+        processes = [start(hosts, tmp_path, host, **(nobody if host == 1 else {})) for host in range(3)]
+        ended(processes, wait_for_starts(run, 1))
         assert "rank 1 did not come to where they meet" in log(run, 0), log(run, 0)
         assert f"{hosts.network}.99" in log(run, 1) and "does not answer" in log(run, 1)
-        since = time.monotonic()
         wrong = {"GLOO_SOCKET_IFNAME": "lo"}
-        ended([start(hosts, tmp_path, host, **(wrong if host == 2 else {})) for host in range(3)], since)
+        processes = [start(hosts, tmp_path, host, **(wrong if host == 2 else {})) for host in range(3)]
+        ended(processes, wait_for_starts(run, 2))
         assert "Host host2 takes itself for 127.0.0.1" in log(run, 2) and "eth0" in log(run, 2)
         assert "rank 2 did not come to where they meet" in log(run, 0).split("process")[-1]
 
 
-@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("shared", [pytest.param(True, marks=pytest.mark.long), False])
 def test_torchrun_on_two_hosts(tmp_path: Path, shared: bool) -> None:
     """Two workers on each; without a shared file system every host gets the files of its own workers only."""
     with make_hosts(2) as hosts:

@@ -303,6 +303,7 @@ def step(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
         "grads": grads,
         "sent_bytes": sent,
         "predicted_bytes": predicted,
+        "keeps_scores": trainer.engine.mode.keeps_scores,
         "fetched_again": [trainer.engine.mode.fetches(reducer) - 1 for _, reducer in edge_layers(trainer)],
         "halo_rows": plan.halo_rows,
         "held_bytes": trainer.engine.exchange.held_bytes(),

@@ -70,6 +70,8 @@ def test_kept_scores(name: str, aggregate: str, kernel: str, mfg: bool, world: i
     """``mode.keep=all``, also on the side of a partial result's sources."""
     where: dict[str, Any] = {"aggregate": aggregate, "kernel": kernel, "mfg": mfg, "world": world, "message_rows": 9}
     check(model_of(name), kind=MODELS[name][0], mode="no_remat", keep="all", **where)
+    config = cases.run_config(model_of(name), mode="no_remat", keep="all", **where)
+    assert all(answer["keeps_scores"] for answer in pool(world)(cases.step, config, GRAPHS[MODELS[name][0]]))
 
 
 def test_fp32() -> None:
@@ -118,9 +120,15 @@ def _curve(name: str, **choices: Any) -> list[float]:
     return losses
 
 
+CURVES = ["sage", "max", "gat", "gatv2", "rgcn"]
+
+
 @pytest.mark.parametrize(
     ("name", "aggregate", "world"),
-    spread(["sage", "max", "gat", "gatv2", "rgcn"], ["pre", "least"], [2, 4, 8], strength=1),
+    [
+        *spread(CURVES, ["pre", "least"], [2, 4], strength=1),
+        *(pytest.param(name, way, 8, marks=pytest.mark.long) for name in CURVES for way in ("pre", "least")),
+    ],
 )
 def test_curves(name: str, aggregate: str, world: int) -> None:
     """30 epochs as one process has them."""

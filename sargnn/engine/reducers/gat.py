@@ -9,7 +9,7 @@ Backward, with delta_i = <g_i, out_i> per head: d e = a (r <g_i, z_j> - delta_i)
 
 A partial result is the softmax over some of a destination's edges: the row normalised, and l = m + log s per head. It merges as
 one edge with the score l. Backward asks with g_i, l_i of all edges and delta_i: a_ji = exp(e_ji - l_i) needs nothing that the
-sources' owner would have kept.
+sources' owner must have kept.
 
 Letters: N input rows, M output rows, S source rows of a shard, A rows of a piece, K heads, D head width.
 """
@@ -65,7 +65,8 @@ class _Attentive(Reducer[AttentionOp, RunningSoftmax, BackwardState], WithPartia
 
     def init(self, fold: Fold[AttentionOp], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> RunningSoftmax:
         check_weights(fold.plan, fold.operation, weighted=self.weighted)
-        _check_scores(fold)
+        if fold.scores is not None:
+            check_scores(fold.operation)
         z, num_out = exchanged[0], fold.plan.num_out
         return RunningSoftmax.empty(z, num_out, self.attention.heads, empty_sums(fold.pool, num_out, z.shape[1], z))
 
@@ -124,14 +125,14 @@ class _Attentive(Reducer[AttentionOp, RunningSoftmax, BackwardState], WithPartia
         block, arguments = self._block(shard)
         if fold.scores is not None:
             like = torch.empty(0, dtype=wide(fold.dtype), device=fold.plan.in_degrees.device)
-            scores = fold.pool.empty(block.num_edges, self.attention.heads, like)
-            fold.scores[id(shard)] = arguments["scores"] = scores
+            scores = fold.pool.empty(shard.block.num_edges, self.attention.heads, like)  # as many in every epoch
+            fold.scores[id(shard)] = arguments["scores"] = scores[: block.num_edges]
         return block, arguments
 
     def _backward_block(self, fold: Fold[AttentionOp], shard: Shard) -> tuple[EdgeBlock, dict[str, Any]]:
         """The same, and their scores, which nobody else keeps then."""
         block, arguments = self._block(shard)
-        if fold.scores is not None:
+        if fold.scores is not None and id(shard) in fold.scores:
             arguments["scores"] = fold.scores.pop(id(shard))
         return block, arguments
 
@@ -141,9 +142,9 @@ class _Attentive(Reducer[AttentionOp, RunningSoftmax, BackwardState], WithPartia
         return operation.destination_records(er, RunningSoftmax(out, *saved.stats), grad)
 
 
-def _check_scores(fold: Fold[Any]) -> None:
-    """Raises ``KernelError`` if scores are to be kept and the kernel's operation gives none."""
-    if fold.scores is not None and not getattr(fold.operation, "keeps_scores", False):
+def check_scores(operation: Any) -> None:
+    """Raises ``KernelError`` if a kernel's operation gives no scores to keep."""
+    if not getattr(operation, "keeps_scores", False):
         raise KernelError(
             "This kernel gives no attention scores to keep.", given="mode.keep=all",
             allowed="operations with 'keeps_scores' (sargnn.kernels.operations.AttentionOperation)",

@@ -8,8 +8,8 @@ the destinations' side lists of own output rows. Four messages, each of which ma
 | forward | ``asked``: what the result depends on | ``answered``: the partial result, which merges like a shard |
 | backward | ``gradients``: the gradient of the output and what weighs it | ``returned``: gradients of what was ``asked`` |
 
-The gradients of source rows and of parameters arise where the rows are. Nothing is kept for backward there: what is needed is
-asked for again.
+The gradients of source rows and of parameters arise where the rows are. Nothing need be kept for backward there: what is needed
+is asked for again. Attention's scores may be (``Fold.scores``).
 
 Letters: N own rows, M output rows, A rows of a piece.
 """

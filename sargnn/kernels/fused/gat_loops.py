@@ -71,7 +71,7 @@ def fold_attention(
     everything = len(rows) == 0
     limit = np.int64(len(indices))
     dropping, weighted = draw[3] > 0, len(edge_weight) > 0
-    kept_at = scores.ctypes.data if len(scores) > 0 else np.int64(0)
+    kept_at = np.int64(scores.ctypes.data) if len(scores) > 0 else np.int64(0)
     for c in numba.prange(len(chunks) - 1):
         weight = np.empty((BATCH, row_of(heads, item)), el.dtype)
         factor, carry = np.empty(heads, el.dtype), np.empty(heads, el.dtype)
