@@ -99,10 +99,24 @@ def test_a_model_of_the_package_learns(here: Path) -> None:
         part.mean(torch.ones(len(part.ids), 2))
 
 
+def test_attention_that_keeps_its_scores(here: Path) -> None:
+    """Chosen before the model is known; the same gradients."""
+    grads = []
+    for keep in ("rows", "all"):
+        part = sargnn.shard("dataset=synthetic", None, "dataset.num_nodes=300", "mode=no_remat", f"mode.keep={keep}")
+        assert part.engine.mode.keeps_scores == (keep == "all")
+        model = part.build_model("model=gat", "model.hidden=8", "model.num_layers=2")
+        model().square().sum().backward()
+        grads.append([one.grad for one in model.parameters()])
+    assert all(one is not None and torch.equal(one, other) for one, other in zip(*grads, strict=True))
+
+
 def test_what_is_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     part = sargnn.shard("dataset=synthetic", None, "dataset.num_nodes=300")
     with pytest.raises(ConfigError, match="not those of this rank"):
         part.mean(torch.ones(3, 2))
+    with pytest.raises(ConfigError, match="sends rows"):
+        sargnn.shard("dataset=synthetic", None, "dataset.num_nodes=300", "comm.aggregate=least")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="init_process_group"):
         sargnn.shard("synthetic")

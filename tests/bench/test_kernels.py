@@ -6,10 +6,13 @@ import json
 import os
 from pathlib import Path
 
+import pytest
+
 from tests.in_process import sargnn_here as run
 from tests.processes import run_command, sargnn_command
 
 
+@pytest.mark.long
 def test_a_table_a_file_and_a_plot(tmp_path: Path) -> None:
     words = ["dataset.scale=0.001", "widths=[8,20]", "repeats=3", "threads=1"]
     done = run_command(sargnn_command("bench", "kernels", *words), tmp_path, environment={**os.environ, "COLUMNS": "80"})

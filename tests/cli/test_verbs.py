@@ -99,6 +99,7 @@ def test_training_does_not_wait_for_a_silent_server(tmp_path: Path) -> None:
     assert len(rows) == 3 and max(row["epoch_time_s"] for row in rows) < 10
 
 
+@pytest.mark.long
 def test_two_first_runs_at_once(tmp_path: Path) -> None:
     """Neither the stores nor MLflow's database suffer."""
     arguments = [*TINY, "tracking=mlflow", f"tracking.uri=sqlite:///{tmp_path / 'mlflow.db'}"]
@@ -112,6 +113,7 @@ def test_two_first_runs_at_once(tmp_path: Path) -> None:
     assert count == 2
 
 
+@pytest.mark.long
 def test_a_sweep(tmp_path: Path) -> None:
     """A failed point stops no other; a second start runs what is not finished; MLflow has parent and children."""
     arguments = ["-m", *TINY, "tracking=mlflow", "kernel=fused", "mode=domain_parallel,sar"]

@@ -14,14 +14,12 @@ from sargnn.tracking.summary import read_summary
 from tests.in_process import sargnn_here
 from tests.processes import ROOT, run_command
 
-PAGES = ["OWN_DATA.md", "PYTHON.md"]
-
 
 def files_of(text: str) -> dict[str, str]:
     return dict(re.findall(r"`(\w+\.py)`:\n\n```python\n(.*?)```", text, flags=re.S))
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", ["OWN_DATA.md", pytest.param("PYTHON.md", marks=pytest.mark.long)])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_every_command(page: str, tmp_path: Path) -> None:
     text = (ROOT / "docs" / page).read_text()

@@ -18,7 +18,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[fl
     return folder, faults.reference(folder)
 
 
-FEW = ["in_checkpoint", "stop", "launcher", "group_wide", "disk_checkpoint", "memory"]
+FEW = ["in_checkpoint", "stop", "launcher", "memory"]
 
 
 @pytest.mark.alone

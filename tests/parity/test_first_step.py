@@ -89,7 +89,7 @@ def check(model: cases.Model, kind: str = "", definition: Definition | None = No
 
 @pytest.mark.parametrize(
     ("name", "mode", "kernel", "partitioner", "world"),
-    cases.spread_models(PAIRS, [*PARTITIONERS, "empty", "apart"], [1, 2, 4], others=2),
+    cases.spread_models(PAIRS, [*PARTITIONERS, "empty", "apart"], [1, 2, 4]),
 )
 def test_every_pair(name: str, mode: str, kernel: str, partitioner: str, world: int) -> None:
     check(cases.model_config(name), mode=mode, kernel=kernel, partitioner=partitioner, world=world)

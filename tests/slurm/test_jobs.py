@@ -199,6 +199,7 @@ def test_a_cancelled_job_leaves_a_checkpoint(folder: Path, cluster: Cluster, los
     assert list((run_dir / "checkpoints").glob(f"*{len(trained)}*"))
 
 
+@pytest.mark.long
 @needs_slurm
 def test_an_array_gives_a_run_in_mlflow_for_every_point(folder: Path, cluster: Cluster) -> None:
     words = ["slurm", "-m", "debug=tiny", "model=sage,gat", "world=2", "tracking=mlflow"]
@@ -249,6 +250,7 @@ def test_sbatch_reads_a_quoted_name_as_it_was_given(folder: Path, cluster: Clust
     assert not list(folder.rglob("PWNED"))
 
 
+@pytest.mark.long
 def test_torchrun_starts_a_prepared_run(tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("SLURM")}
     sargnn(tmp_path, environment, "slurm", "debug=tiny", "world=2", "tracking=none", "run_name=torchrun")
