@@ -51,9 +51,11 @@ def weigh(graph: Any, attention: Attention, rows: Tensor, weights: Tensor) -> Te
 
 def fold_scores(
     block: EdgeBlock, graphs: AttentionGraphs, attention: Attention, z: Tensor, scores: Tensor, running: RunningSoftmax,
-    weight: Tensor | None,
+    weight: Tensor | None, kept: Tensor | None,
 ) -> None:  # fmt: skip
-    """Fold scores [E, K], used up, and the source rows that they weigh. weight: [E], of the edges."""
+    """Fold scores [E, K], used up, and the source rows that they weigh. weight: [E], of the edges. kept: they stay there."""
+    if kept is not None:
+        kept.copy_(scores)
     ops = import_dgl().ops
     before, sums_before = graphs.rows(running.max_score), graphs.rows(running.denominator)
     highest = torch.maximum(before, ops.copy_e_max(graphs.forward, scores))

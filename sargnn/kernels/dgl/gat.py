@@ -33,9 +33,7 @@ class DglGat(GatOperation):
         with torch.no_grad():
             raw = import_dgl().ops.u_add_v(graphs.forward, el, graphs.rows(er))
             found = leaky_relu(raw, attention.negative_slope, inplace=True)
-            if scores is not None:
-                scores.copy_(found)
-            fold_scores(block, graphs, attention, z, found, running, weight)
+            fold_scores(block, graphs, attention, z, found, running, weight, scores)
 
     def backward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, records: Tensor, grad: Tensor,

@@ -34,9 +34,7 @@ class DglGatV2(GatV2Operation):
             active = import_dgl().ops.u_add_v(graphs.forward, z, graphs.rows(x))
             leaky_relu(active, attention.negative_slope, inplace=True)
             found = attention.by_head(active.mul_(att)).sum(2)
-            if scores is not None:
-                scores.copy_(found)
-            fold_scores(block, graphs, attention, z, found, running, weight)
+            fold_scores(block, graphs, attention, z, found, running, weight, scores)
 
     def backward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, records: Tensor, grad: Tensor,

@@ -26,9 +26,7 @@ class ReferenceGat(GatOperation):
     ) -> None:  # fmt: skip
         src, dst = ends_of(block)
         found = leaky_relu(el[src] + er[dst], attention.negative_slope)
-        if scores is not None:
-            scores.copy_(found)
-        fold_scores(block, attention, z, found, running, weight)
+        fold_scores(block, attention, z, found, running, weight, scores)
 
     def backward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, records: Tensor, grad: Tensor,

@@ -27,9 +27,7 @@ class ReferenceGatV2(GatV2Operation):
         src, dst = ends_of(block)
         active = leaky_relu(z[src] + x[dst], attention.negative_slope)
         found = attention.by_head(active * att).sum(2)
-        if scores is not None:
-            scores.copy_(found)
-        fold_scores(block, attention, z, found, running, weight)
+        fold_scores(block, attention, z, found, running, weight, scores)
 
     def backward(
         self, block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, records: Tensor, grad: Tensor,
