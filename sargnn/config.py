@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import yaml
 
 from sargnn.config_groups import (
+    BatchesConfig,
     CheckpointConfig,
     CommConfig,
     EngineConfig,
@@ -61,11 +62,16 @@ class BufferConfig:
     @property
     def bytes(self) -> int:
         """Raises ``ConfigError`` for a text that is no size of at least 256 MB."""
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", self.buffer.strip(), flags=re.IGNORECASE)
-        size = float(found.group(1)) * 1000 ** " KMGT".index(found.group(2).upper() or " ") if found else 0.0
-        if size < 256e6:
-            raise ConfigError("'prepare.buffer' is no size.", given=self.buffer, allowed="at least 256MB, such as 500MB or 8GB")
-        return int(size)
+        return read_size("prepare.buffer", self.buffer, "8GB")
+
+
+def read_size(key: str, text: str, example: str) -> int:
+    """Bytes of a text such as ``500MB``. Raises ``ConfigError`` for what is no size of at least 256 MB."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", text.strip(), flags=re.IGNORECASE)
+    size = float(found.group(1)) * 1000 ** " KMGT".index(found.group(2).upper() or " ") if found else 0.0
+    if size < 256e6:
+        raise ConfigError(f"'{key}' is no size.", given=text, allowed=f"at least 256MB, such as 500MB or {example}")
+    return int(size)
 
 
 @dataclass(frozen=True)
@@ -273,6 +279,7 @@ class RunConfig:
     settings that say nothing themselves.
 
     Attributes:
+        memory_budget: what a worker's whole resident memory may be, such as ``6GB``; null: no limit.
         init_from: a run folder or a checkpoint whose parameters the run starts from; launched, a checkpoint's absolute path.
         init_digest: of those parameters' content. Launching fills it in.
     """
@@ -302,6 +309,8 @@ class RunConfig:
     labels: LabelsConfig = field(default=LabelsConfig(), metadata=LOSSES | only_when("reads_labels"))
     smooth: SmoothConfig = field(default=SmoothConfig(), metadata=RUN)
     mfg: bool = field(default=False, metadata=LOSSES | only_when("norms_over_rows"))
+    batches: BatchesConfig = field(default=BatchesConfig(), metadata=LOSSES | only_when("norms_over_rows"))
+    memory_budget: str | None = field(default=None, metadata=RUN)
     early_stopping: int | None = field(default=None, metadata=AT_LEAST_ONE | LOSSES)
     init_from: str | None = field(default=None, metadata=FREE)
     init_digest: str | None = field(default=None, metadata=LOSSES)
@@ -317,6 +326,11 @@ class RunConfig:
         """Whether every node gets exactly one self-loop: as configured, else as the model's definition has it."""
         configured = self.dataset.add_self_loops
         return self.model.adds_self_loops if configured is None else configured
+
+    @property
+    def budget_bytes(self) -> int | None:
+        """``memory_budget`` in bytes; None without. Raises ``ConfigError`` for a text that is no size."""
+        return None if self.memory_budget is None else read_size("memory_budget", self.memory_budget, "6GB")
 
     @property
     def stops_early(self) -> bool:
@@ -383,6 +397,11 @@ def parse(mapping: Any) -> RunConfig:
         raise ConfigError(
             "Only no_remat keeps attention's scores.", given=f"mode={config.mode.name} mode.keep=all",
             allowed="mode=no_remat mode.keep=all",
+        )  # fmt: skip
+    if config.batches.count == "auto" and config.budget_bytes is None:
+        raise ConfigError(
+            "How many micro-batches there must be depends on the memory that they may take.", given="batches.count=auto",
+            hint="memory_budget=6GB, for each worker; or batches.count=K",
         )  # fmt: skip
     if not config.store_dir:
         raise ConfigError("'store_dir' is empty.", hint="store_dir=FOLDER, such as stores")

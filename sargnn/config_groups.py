@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from sargnn.decides import LOSSES, RUN
-from sargnn.fields import AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, PROBABILITY, number
+from sargnn.decides import FREE, LOSSES, RUN
+from sargnn.fields import AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, PROBABILITY, number, one_of
 
 Adjacency = Literal["dad", "da", "ad"]
 """D^-1/2 A D^-1/2, D^-1 A or A D^-1."""
@@ -104,9 +104,32 @@ class CommConfig:
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """Choices of the engine that change no loss. ``cache_static``: keep aggregates of constant rows over the epochs."""
+    """Choices of the engine that change no loss.
+
+    Attributes:
+        cache_static: keep aggregates of constant rows over the epochs.
+        keep_layers: whose inputs survive until backward: of ``all`` layers, of about the square root of their number, or of so
+            many, evenly spaced; what lies between is computed again (``engine.segments``).
+    """
 
     cache_static: Literal["auto", False] = "auto"
+    keep_layers: Literal["all", "sqrt"] | int = field(default="all", metadata=AT_LEAST_ONE)
+
+
+@dataclass(frozen=True)
+class BatchesConfig:
+    """Micro-batches: the training nodes of a step in groups, one after the other, whose gradients add up (Yang et al., 2023).
+
+    Attributes:
+        count: how many groups each worker's training nodes are in; ``auto``: as few as fit ``memory_budget``.
+        by: how they are put together: a key of ``sargnn.batches.GROUPINGS``, or ``FILE.py:NAME`` of such a function.
+        flows: where the message flows of the groups that are not computed at the moment are.
+    """
+
+    name: str = "micro"
+    count: Literal["auto"] | int = field(default=1, metadata=AT_LEAST_ONE)
+    by: str = field(default="star", metadata=one_of(("star", "reg", "metis", "random", "range")))
+    flows: Literal["disk", "memory"] = field(default="disk", metadata=FREE)
 
 
 @dataclass(frozen=True)

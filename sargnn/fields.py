@@ -102,8 +102,17 @@ def _convert(hint: Any, value: Any, key: str, metadata: Metadata) -> Any:
             return None
         if value == "None" and type(None) in options:
             raise ConfigError(f"'{key}' would be a text.", given=brief(value), hint=f"{key}=null")
-        hint = next(option for option in options if option is not type(None))
-        return _convert(hint, value, key, metadata)
+        kinds = [option for option in options if option is not type(None)]
+        words = next((one for one in kinds if get_origin(one) is Literal), None)
+        if len(kinds) > 1 and words is not None:  # words, or another type
+            if value in get_args(words):
+                return value
+            if isinstance(value, str):
+                other = next(one for one in kinds if one is not words)
+                allowed = [*_describe(words), str(_describe(other))]
+                raise ConfigError(f"'{key}' has a value that is not known.", given=brief(value), allowed=allowed)
+            kinds.remove(words)
+        return _convert(kinds[0], value, key, metadata)
     if dataclasses.is_dataclass(hint):
         return build(_choose(hint, value, key, metadata) if "table" in metadata else hint, value, f"{key}.")  # type: ignore[arg-type]
     if origin is list:

@@ -31,6 +31,7 @@ def warm_up() -> None:
         tile_products,
     )
     from sargnn.kernels.fused.kernel import FusedKernel
+    from sargnn.shards import flow_loops
 
     chosen = os.environ.get(PRECISION)
     rows_of = [ROW_DTYPES[chosen]] if chosen else ROW_DTYPES.values()
@@ -38,6 +39,7 @@ def warm_up() -> None:
     compiled: list[Any] = [
         rng,
         rows,
+        flow_loops,
         nodewise_loops,
         layer_norm_loops,
         edge_dropout,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sargnn.config import RunConfig, save
+from sargnn.config_groups import BatchesConfig
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.launch.check import check_graph, check_network, check_strategies
 from sargnn.launch.env import prepare_process
@@ -45,7 +46,7 @@ def predict(
     started_at = time.time()
     trained = config
     _check_folder(folder)
-    config = prepare_process(dataclasses.replace(config, mfg=False, profile=False))
+    config = prepare_process(dataclasses.replace(config, mfg=False, batches=BatchesConfig(), profile=False))
     check_network(config.comm)
     config.dataset.check_files()
     start_fork_server()

@@ -56,7 +56,7 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Ca
         heartbeat.start()
     group = Group.from_environment(config.comm.backend, config.comm.timeout_s, rank, world, traffic, Profile(config.profile))
     before_loading, base = private_bytes(), resident_bytes()
-    trainer = make_trainer(config, open_part(info.path, rank), info.num_classes, group)
+    trainer = make_trainer(config, open_part(info.path, rank), info.num_classes, group, files.scratch_path(run_dir, rank))
     if inputs.checkpoint:
         trainer.first_epoch = checkpoint.load(trainer, Path(inputs.checkpoint), moments=inputs.predict is None)
         print(f"rank {rank}: goes on after epoch {trainer.first_epoch}", flush=True)
@@ -87,6 +87,7 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Ca
         figures["private_bytes_before_loading"] = [int(one) for one in private]
         if rank == 0:
             write_summary(run_dir, _summary(config, info, inputs, figures, stopped=trainer.stopped))
+    trainer.close()
     group.close()
 
 

@@ -20,7 +20,7 @@ from sargnn.messages.stock_calls import Observe
 from sargnn.models.inputs import GraphShape, Inputs
 from sargnn.rng import Purpose
 from sargnn.shards.cover import Costs
-from sargnn.shards.plan import LayerPlan
+from sargnn.shards.plan import LayerPlan, RowCounts
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,8 @@ class Model(nn.Module, ABC):
     reads_labels: bool = False
     observer: Callable[[Places], Observe] | None = None
     """Makes, for each forward pass, what is shown every result of the user's own code; there is none in a stack of ours."""
+    keeps_constant_outputs: bool = False
+    """What it keeps of constant rows are as many rows as a message flow has outputs: many flows may each have theirs."""
     by_relation: bool = False
     """Its layers' plans of a typed graph are those of single relations (``shards.relations``)."""
 
@@ -91,8 +93,12 @@ class Model(nn.Module, ABC):
     def kernels(self, engine: Engine) -> set[str]:
         """The names of the kernels that its aggregations run on."""
 
-    def partial_costs(self, engine: Engine) -> list[Costs | None]:
-        """Per layer what rows and partial results cost in the engine's mode; None where it has no partial results."""
+    def partial_costs(self, engine: Engine, counts: Sequence[RowCounts | None]) -> list[Costs | None]:
+        """Per layer what rows and partial results cost in the engine's mode; None where it has no partial results.
+
+        Args:
+            counts: per layer ``LayerPlan.counts``.
+        """
         return [None] * len(self.uses_edges)
 
     def why_rows(self, engine: Engine) -> list[str | None]:
@@ -120,6 +126,14 @@ class Model(nn.Module, ABC):
 
     def prepare(self, engine: Engine, plans: Sequence[LayerPlan]) -> None:  # noqa: B027 - many decide nothing
         """Decide what depends on the plans, before they are first used; all workers must call it together."""
+
+    def first_constants(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> bool:
+        """Have the first layer aggregate its constant rows on a plan of its own (``Engine.constant``), without autograd.
+
+        Returns:
+            Whether it does; then a row's aggregate serves every message flow that computes the row.
+        """
+        return False
 
     @abstractmethod
     def forward(self, engine: Engine, plans: Sequence[LayerPlan], x: LayerInput, *, hidden: bool = False) -> Tensor:

@@ -28,7 +28,7 @@ from sargnn.models.inputs import GraphShape, Inputs
 from sargnn.models.settings import StackSettings
 from sargnn.rng import Purpose
 from sargnn.shards.cover import Costs
-from sargnn.shards.plan import LayerPlan
+from sargnn.shards.plan import LayerPlan, RowCounts
 
 NORMS: dict[str, type[RowNorm]] = {"batch": DistributedBatchNorm, "layer": LayerNorm}
 """What stands between two layers, beside no norm at all."""
@@ -78,24 +78,32 @@ class GraphLayer(nn.Module, ABC):
         self.in_width, self.out_width = spec.in_width, out_width or spec.out_width
         self.constant_input = bool(spec.constant_columns) and (self.reads_blocks or spec.constant_columns == spec.in_width)
 
-    @property
-    def transforms_first(self) -> bool:
-        """Whether a linear map comes before the aggregation: the narrower side travels, if the reducer is linear.
+    def transforms_first(self, counts: RowCounts | None) -> bool:
+        """Whether a linear map comes before the aggregation, if the reducer is linear: where fewer numbers are made and sent.
 
-        At equal widths the map comes first, because a linear aggregation saves nothing for backward. Over a constant
-        input the aggregation comes first: its gradient is not wanted, so nothing travels back.
+            mapped rows + halo rows, of the mapped width  <=  aggregated rows + halo rows, of the input's width
+
+        At equal widths of all rows the map comes first, because a linear aggregation saves nothing for backward. Over a
+        constant input the aggregation comes first: its gradient is not wanted, so nothing travels back.
+
+        Args:
+            counts: ``LayerPlan.counts``.
         """
-        return self.mapped_width <= self.in_width and not self.constant_input and self.reducer.linear
+        if self.constant_input or not self.reducer.linear:
+            return False
+        if counts is None:
+            return self.mapped_width <= self.in_width
+        mapped, aggregated = counts.rows + counts.halo, counts.out + counts.halo
+        return mapped * self.mapped_width <= aggregated * self.in_width
 
     @property
     def mapped_width(self) -> int:
         """Width of the rows behind that map."""
         return self.out_width
 
-    @property
-    def exchanged_widths(self) -> tuple[int, ...]:
-        """Widths of the tensors that travel."""
-        return (self.mapped_width if self.transforms_first else self.in_width,)
+    def exchanged_widths(self, counts: RowCounts | None) -> tuple[int, ...]:
+        """Widths of the tensors that travel on a plan with these counts."""
+        return (self.mapped_width if self.transforms_first(counts) else self.in_width,)
 
     @property
     def exchanged_needs_grad(self) -> bool:
@@ -115,12 +123,12 @@ class GraphLayer(nn.Module, ABC):
         """Why only rows travel for it, not partial results, too; None: both do, or nothing."""
         return engine.why_rows(self.reducer) if self.uses_edges else None
 
-    def partial_costs(self, engine: Engine) -> Costs | None:
+    def partial_costs(self, engine: Engine, counts: RowCounts | None) -> Costs | None:
         """What its rows and its partial results cost in the engine's mode; None where it has no partial results."""
         if not self.uses_edges or self.why_rows(engine) is not None:
             return None
         return engine.mode.costs(
-            self.reducer, self.exchanged_widths, engine.dtype, engine.exchange.wire,
+            self.reducer, self.exchanged_widths(counts), engine.dtype, engine.exchange.wire,
             exchanged_needs_grad=self.exchanged_needs_grad,
         )  # fmt: skip
 
@@ -193,8 +201,8 @@ class Stack(Model):
     def kernels(self, engine: Engine) -> set[str]:
         return {engine.kernel(layer.reducer.operation).name for layer in self.graph_layers if layer.uses_edges}
 
-    def partial_costs(self, engine: Engine) -> list[Costs | None]:
-        return [layer.partial_costs(engine) for layer in self.graph_layers]
+    def partial_costs(self, engine: Engine, counts: Sequence[RowCounts | None]) -> list[Costs | None]:
+        return [layer.partial_costs(engine, one) for layer, one in zip(self.graph_layers, counts, strict=True)]
 
     def why_rows(self, engine: Engine) -> list[str | None]:
         return [layer.why_rows(engine) for layer in self.graph_layers]
@@ -212,6 +220,15 @@ class Stack(Model):
     def prepare(self, engine: Engine, plans: Sequence[LayerPlan]) -> None:
         for layer, plan in zip(self.graph_layers, plans, strict=True):
             layer.prepare(engine, plan)
+
+    def first_constants(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> bool:
+        first = self.graph_layers[0]
+        if not (first.constant_input and first.uses_edges and engine.caches_constants):
+            return False
+        first.prepare(engine, plan)
+        with torch.no_grad():
+            first(engine, plan, LayerInput(x.rows))
+        return True
 
     def forward(self, engine: Engine, plans: Sequence[LayerPlan], x: LayerInput, *, hidden: bool = False) -> Tensor:
         p_in, p = (self.input_dropout, self.dropout) if self.training else (0.0, 0.0)

@@ -27,12 +27,15 @@ def symmetric(directed: sparse.csr_array) -> sparse.csr_array:
     return both
 
 
-def kway(graph: sparse.csr_array, parts: int, *, seed: int, imbalance: float) -> np.ndarray:
+def kway(
+    graph: sparse.csr_array, parts: int, *, seed: int, imbalance: float, vertex_weights: np.ndarray | None = None
+) -> np.ndarray:
     """METIS's k-way assignment of a symmetric graph with at least one edge, int32 [N].
 
     Args:
         graph: from ``symmetric``; its values are edge weights.
         imbalance: how much larger than the mean a part may be.
+        vertex_weights: integers [N], whose sums are balanced; each vertex is 1 if not given.
     """
     options = pymetis.Options(seed=seed, ufactor=max(1, round(imbalance * 1000)))
     index_type = pymetis.zero_copy_dtype()
@@ -40,6 +43,7 @@ def kway(graph: sparse.csr_array, parts: int, *, seed: int, imbalance: float) ->
     _, assignment = pymetis.part_graph(
         parts,
         pymetis.CSRAdjacency(graph.indptr.astype(index_type, copy=False), graph.indices.astype(index_type, copy=False)),
+        vweights=None if vertex_weights is None else vertex_weights.astype(index_type, copy=False),
         eweights=None if plain else graph.data.astype(index_type, copy=False),
         options=options,
         recursive=False,

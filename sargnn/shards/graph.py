@@ -5,7 +5,7 @@ Letters: N own rows, L layers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -13,14 +13,16 @@ import torch
 from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
 from sargnn.partition.cut import Part, one_type
+from sargnn.partition.store import release
 from sargnn.shards.cover import Share
 from sargnn.shards.load import Layout, with_self_loops
-from sargnn.shards.mfg import MessageFlow, message_flow, only_into
+from sargnn.shards.mfg import MessageFlow, Reach, find_reach, message_flow, only_into
 from sargnn.shards.partials import load_shared_plan
-from sargnn.shards.plan import LayerPlan
+from sargnn.shards.plan import LayerPlan, RowCounts
 from sargnn.shards.relations import RelationSplitter
 
 _SMALLEST_MESSAGE_ROWS = 1024
+Sharing = Callable[[Sequence[RowCounts | None]], Sequence[Share | None]]
 
 
 def find_labelled(part: Part, group: Group) -> int:
@@ -40,16 +42,17 @@ class WorkerGraph:
             hold at most three quarters as many.
         by_relation: give the plans of a typed graph ``relations``, one plan each, in place of shards with all of them.
         labelled: the node type that has labels, where it is known already; else all workers find it together.
-        shares: per layer, how cut edges are shared out (``shards.cover``); layers behind the last one, and where
-            ``by_relation`` holds all, leave them with their destinations. sums: the same for ``neighbourhood``.
+        share: gives, for the layers' counts of rows (``LayerPlan.counts``), how each one's cut edges are shared out
+            (``shards.cover``); where ``by_relation`` holds they stay with their destinations. sums: the same for
+            ``neighbourhood``.
     """
 
     def __init__(
         self, part: Part, exchange: Exchange, layout: Layout, *, add_self_loops: bool, device: torch.device,
         message_rows: int | None = None, by_relation: bool = False, labelled: int | None = None,
-        dtype: torch.dtype = torch.float32, shares: Sequence[Share | None] = (), sums: Share | None = None,
+        dtype: torch.dtype = torch.float32, share: Sharing | None = None, sums: Share | None = None,
     ) -> None:  # fmt: skip
-        self._dtype, self._shares, self._sums = dtype, tuple(shares), sums
+        self._dtype, self._share, self._sums = dtype, share, sums
         self.part, self.exchange, self.layout, self.device = part, exchange, layout, device
         self._add_self_loops = add_self_loops
         group = exchange.group
@@ -67,6 +70,7 @@ class WorkerGraph:
         self._split: LayerPlan | None = None
         self._plans: dict[Share | None, LayerPlan] = {}
         self._flows: dict[int, MessageFlow] = {}
+        self._looped: Part | None = None
 
     @property
     def num_rows(self) -> int:
@@ -93,7 +97,7 @@ class WorkerGraph:
         return self._flows[num_layers]
 
     def _shares_of(self, num_layers: int) -> list[Share | None]:
-        return [*self._shares, *[None] * num_layers][:num_layers]
+        return [None] * num_layers if self._share is None else list(self._share([None] * num_layers))
 
     def _whole_plan(self, share: Share | None) -> LayerPlan:
         """The plan that computes all rows."""
@@ -102,8 +106,7 @@ class WorkerGraph:
                 self._split = self._splitter.split(lambda: (self.part, self.part.row_bounds))
             return self._split
         if share not in self._plans:
-            part = with_self_loops(self.part, self.rank) if self._add_self_loops else self.part
-            self._plans[share] = self._load(part, share)
+            self._plans[share] = self._load(self._looped_part, share)
         return self._plans[share]
 
     def _labelled_plan(self, share: Share | None) -> LayerPlan:
@@ -130,12 +133,37 @@ class WorkerGraph:
         left_out = (self.labelled_rows.stop - self.labelled_rows.start) - int(wanted.sum())
         if not int(self.exchange.group.sum_(torch.tensor(left_out, dtype=torch.int64))):
             return self.whole(len(uses_edges))
-        part = with_self_loops(self.part, self.rank) if self._add_self_loops else self.part
+        return self.flow_of(self.reach(wanted, uses_edges))
+
+    def reach(self, wanted: np.ndarray, uses_edges: Sequence[bool]) -> Reach:
+        """What the wanted rows depend on.
+
+        Args:
+            wanted: bool [N]. uses_edges: per layer, whether it aggregates.
+        """
+        return find_reach(self._looped_part, self.rank, self.exchange, wanted, uses_edges)
+
+    def flow_of(self, reach: Reach, *, shared: bool = True) -> MessageFlow:
+        """The message flow of what rows depend on. ``shared``: cut edges are shared out."""
         return message_flow(
-            part, self.rank, self.layout, self.exchange, wanted, uses_edges, device=self.device,
+            self._looped_part, self.rank, self.layout, self.exchange, reach, device=self.device,
             message_rows=self._message_rows, splitter=self._splitter, dtype=self._dtype,
-            shares=self._shares_of(len(uses_edges)),
+            share=self._share if shared else None,
         )  # fmt: skip
+
+    @property
+    def _looped_part(self) -> Part:
+        """The part, with self-loops if the model adds them."""
+        if not self._add_self_loops:
+            return self.part
+        if self._looped is None:
+            self._looped = with_self_loops(self.part, self.rank)
+        return self._looped
+
+    def release(self) -> None:
+        """Let go of all edges that no plan holds, once plans were made; they are read and made again if needed."""
+        self._looped = None
+        release(self.part)
 
     def neighbourhood(self) -> LayerPlan:
         """The labelled nodes with the edges between them, as the data has them."""

@@ -14,7 +14,7 @@ Letters: N own rows, H halo rows, L layers, T node types.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -26,9 +26,10 @@ from sargnn.comm.exchange import Exchange
 from sargnn.comm.lists import HaloLists
 from sargnn.partition.cut import Part
 from sargnn.shards.cover import Share
+from sargnn.shards.flow_loops import count_into, mark_sources, read_only, renumber
 from sargnn.shards.load import Layout, halo_lists
 from sargnn.shards.partials import load_shared_plan
-from sargnn.shards.plan import LayerPlan
+from sargnn.shards.plan import LayerPlan, RowCounts
 from sargnn.shards.relations import RelationSplitter
 
 
@@ -50,6 +51,17 @@ class MessageFlow:
         """Of own rows [N, ...] those that the first layer reads."""
         return rows if self.input_rows is None else rows.index_select(0, self.input_rows)
 
+    def rows_of(self, layer: int, num_rows: int) -> Tensor:
+        """int64, the own rows that a layer computes, in its order.
+
+        Args:
+            layer: from 0. num_rows: N.
+        """
+        rows = torch.arange(num_rows) if self.input_rows is None else self.input_rows
+        for plan in self.plans[: layer + 1]:
+            rows = plan.self_rows(rows)
+        return rows
+
     def own_outputs(self, rows: Tensor) -> Tensor:
         """Of own rows [N, ...] those that the last layer computes."""
         return rows if self.output_rows is None else rows.index_select(0, self.output_rows)
@@ -60,58 +72,95 @@ class _Marks:
     """What one layer needs on this worker.
 
     Attributes:
-        edges: bool [E], edges into its output rows. halo: bool [H], halo rows that these read.
+        outputs: bool [N], its output rows. uses_edges: whether it reads more than these.
+        edges: edges into its output rows.
+        own: uint8 [N], own rows that these read. halo: bool [H], halo rows that they read.
         send: per peer bool, which of the rows that it could need it does need.
     """
 
-    edges: np.ndarray
+    outputs: np.ndarray
+    uses_edges: bool
+    edges: int
+    own: np.ndarray
     halo: np.ndarray
     send: tuple[np.ndarray, ...]
 
 
+@dataclass(frozen=True)
+class Reach:
+    """What some rows' outputs depend on, layer by layer.
+
+    Attributes:
+        depth: int16 [N], the last layer that computes a row; 0: the first one reads it; -1: not even that.
+        marks: per layer.
+        counts: per layer, its rows over all workers. edges: per layer, those into its output rows on this worker.
+    """
+
+    depth: np.ndarray
+    marks: tuple[_Marks, ...]
+    counts: tuple[RowCounts, ...]
+
+    @property
+    def edges(self) -> tuple[int, ...]:
+        return tuple(mark.edges for mark in self.marks)
+
+
+def find_reach(part: Part, rank: int, exchange: Exchange, wanted: np.ndarray, uses_edges: Sequence[bool]) -> Reach:
+    """What the wanted rows (bool [N]) depend on; all workers must call it.
+
+    Args:
+        part: the worker's part, with self-loops if the model adds them.
+        uses_edges: per layer, whether it aggregates; one that does not reads its output rows only.
+    """
+    lists = halo_lists(part, torch.device("cpu"))
+    num_layers = len(uses_edges)
+    depth = np.where(wanted, num_layers, -1).astype(np.int16)
+    marks: list[_Marks] = []
+    for layer in range(num_layers, 0, -1):
+        mark = _marks(part, rank, exchange, lists, depth >= layer, uses_edges[layer - 1])
+        needed = (depth >= layer) | mark.own.astype(bool)
+        for rows, chosen in zip(lists.send_rows, mark.send, strict=True):
+            needed[rows.numpy()[chosen]] = True
+        depth[needed & (depth < layer - 1)] = layer - 1
+        marks.insert(0, mark)
+    counted = torch.tensor(
+        [[(depth >= layer - 1).sum(), (depth >= layer).sum(), mark.halo.sum()] for layer, mark in enumerate(marks, start=1)]
+    )
+    counts = tuple(RowCounts(*one) for one in exchange.group.sum_(counted).tolist())
+    return Reach(depth, tuple(marks), counts)
+
+
 def message_flow(
-    part: Part, rank: int, layout: Layout, exchange: Exchange, wanted: np.ndarray, uses_edges: Sequence[bool], *,
+    part: Part, rank: int, layout: Layout, exchange: Exchange, reach: Reach, *,
     device: torch.device, message_rows: int, splitter: RelationSplitter | None = None, dtype: torch.dtype = torch.float32,
-    shares: Sequence[Share | None] | None = None,
+    share: Callable[[Sequence[RowCounts | None]], Sequence[Share | None]] | None = None,
 ) -> MessageFlow:  # fmt: skip
     """Build the message-flow graph of some rows; all workers must call it.
 
     Args:
         part: the worker's part, with self-loops if the model adds them.
-        wanted: bool [N], the own rows whose outputs are wanted.
-        uses_edges: per layer, whether it aggregates; one that does not reads its output rows only.
+        reach: what the rows depend on.
         layout, device, message_rows, dtype: as ``load_plan``.
         splitter: gives every layer a plan of each relation; None: does not.
-        shares: per layer, how its cut edges are shared out; None: the destinations' owners aggregate all.
+        share: gives, for the layers' counts of rows, how each one's cut edges are shared out; None: the destinations' owners
+            aggregate all.
     """
-    lists = halo_lists(part, torch.device("cpu"))
-    num_layers = len(uses_edges)
-    # The last layer that computes a row; 0: the first one reads it; -1: not even that.
-    depth = np.where(wanted, num_layers, -1).astype(np.int16)
-    marks: list[_Marks] = []
-    for layer in range(num_layers, 0, -1):
-        marks.insert(0, _marks(part, rank, exchange, lists, depth >= layer, uses_edges[layer - 1]))
-        needed = depth >= layer
-        first, last = part.edge_offsets[rank * _relations(part)], part.edge_offsets[(rank + 1) * _relations(part)]
-        needed[part.edge_src[first:last][marks[0].edges[first:last]]] = True
-        for rows, chosen in zip(lists.send_rows, marks[0].send, strict=True):
-            needed[rows.numpy()[chosen]] = True
-        depth[needed & (depth < layer - 1)] = layer - 1
+    depth, num_layers = reach.depth, len(reach.marks)
+    shares = [None] * num_layers if share is None else share(reach.counts)
     types = part.schema.types_of(part.node_ids)
     order = np.lexsort((np.arange(len(depth)), -depth, types))
     plans = []
-    for layer, mark in enumerate(marks, start=1):
+    for layer, mark in enumerate(reach.marks, start=1):
         inputs, outputs = (order[depth[order] >= least] for least in (layer - 1, layer))
         if splitter is not None:
-            plans.append(splitter.split(partial(_restricted, part, rank, inputs, outputs, mark), inputs, outputs))
-            continue
-        restricted, bounds = _restricted(part, rank, inputs, outputs, mark)
-        plans.append(
-            load_shared_plan(
-                restricted, rank, layout, exchange.group, None if shares is None else shares[layer - 1], device=device,
-                message_rows=message_rows, out_bounds=bounds, dtype=dtype,
-            )
-        )  # fmt: skip
+            plan = splitter.split(partial(_restricted, part, rank, inputs, outputs, mark), inputs, outputs)
+        else:
+            restricted, bounds = _restricted(part, rank, inputs, outputs, mark)
+            plan = load_shared_plan(
+                restricted, rank, layout, exchange.group, shares[layer - 1], device=device, message_rows=message_rows,
+                out_bounds=bounds, dtype=dtype,
+            )  # fmt: skip
+        plans.append(dataclasses.replace(plan, counts=reach.counts[layer - 1]))
     ends = (torch.from_numpy(order[depth[order] >= least]).to(device) for least in (0, num_layers))
     return MessageFlow(tuple(plans), *ends)
 
@@ -128,37 +177,50 @@ def only_into(part: Part, rank: int, exchange: Exchange, rows: slice) -> tuple[P
     return _restricted(part, rank, everything, everything[rows], mark)
 
 
+def _spans(part: Part) -> list[tuple[int, slice]]:
+    """The source part and the edges of each source part and relation, in their order."""
+    relations = _relations(part)
+    ends = zip(part.edge_offsets, part.edge_offsets[1:], strict=False)
+    return [(group // relations, slice(int(a), int(b))) for group, (a, b) in enumerate(ends)]
+
+
 def _marks(
     part: Part, rank: int, exchange: Exchange, lists: HaloLists, outputs: np.ndarray, uses_edges: bool
 ) -> _Marks:  # fmt: skip
-    edges = outputs[part.edge_dst] if uses_edges else np.zeros(len(part.edge_dst), bool)
-    halo = np.zeros((len(part.halo_ids), 1), np.uint8)
-    for q in range(len(part.halo_offsets) - 1):
-        if q != rank:
-            first, last = part.edge_offsets[q * _relations(part)], part.edge_offsets[(q + 1) * _relations(part)]
-            halo[part.halo_offsets[q] + part.edge_src[first:last][edges[first:last]]] = 1
+    own, halo, edges = np.zeros(len(part.node_ids), np.uint8), np.zeros((len(part.halo_ids), 1), np.uint8), 0
+    wanted, src, dst = outputs.view(np.uint8), read_only(part.edge_src), read_only(part.edge_dst)
+    for peer, span in _spans(part) if uses_edges else ():
+        read = own if peer == rank else halo[part.halo_offsets[peer] : part.halo_offsets[peer + 1], 0]
+        edges += mark_sources(src[span], dst[span], wanted, read)
     told = exchange.to_owners(lists, (torch.from_numpy(halo),))
-    return _Marks(edges, halo[:, 0].astype(bool), tuple(sent[0].numpy()[:, 0].astype(bool) for sent in told))
+    sent = tuple(one[0].numpy()[:, 0].astype(bool) for one in told)
+    return _Marks(outputs, uses_edges, edges, own, halo[:, 0].astype(bool), sent)
 
 
 def _restricted(
     part: Part, rank: int, inputs: np.ndarray, outputs: np.ndarray, mark: _Marks
 ) -> tuple[Part, tuple[int, ...]]:  # fmt: skip
     """The part of one layer: own rows are ``inputs``, edges end in ``outputs`` and number them; and the outputs' bounds."""
-    world, relations = len(part.halo_offsets) - 1, _relations(part)
     in_place, out_place = (np.full(len(part.node_ids), -1, np.int32) for _ in range(2))
     in_place[inputs] = np.arange(len(inputs), dtype=np.int32)
     out_place[outputs] = np.arange(len(outputs), dtype=np.int32)
-    kept_before = np.concatenate([[0], np.cumsum(mark.halo)])
-    halo_offsets = kept_before[part.halo_offsets]
+    halo_place = np.cumsum(mark.halo, dtype=np.int32) - 1
+    halo_offsets = np.concatenate([[0], np.cumsum(mark.halo)])[part.halo_offsets]
+    halo_place -= np.repeat(halo_offsets[:-1], np.diff(part.halo_offsets)).astype(np.int32)
 
-    group = np.repeat(np.arange(world * relations), np.diff(part.edge_offsets))[mark.edges]
-    source, destination = np.asarray(part.edge_src)[mark.edges], out_place[np.asarray(part.edge_dst)[mark.edges]]
-    peer = group // relations
-    own, far = peer == rank, peer != rank
-    source[own] = in_place[source[own]]
-    source[far] = kept_before[part.halo_offsets[peer[far]] + source[far]] - halo_offsets[peer[far]]
-    order = np.lexsort((source, destination, group))
+    source, destination = (np.empty(mark.edges, np.int32) for _ in range(2))
+    edges = np.empty(mark.edges if part.weighted else 0, np.int64)
+    src, dst, begins = read_only(part.edge_src), read_only(part.edge_dst), np.empty(len(outputs) + 1, np.int64)
+    counts: list[int] = []
+    for peer, span in _spans(part):
+        kept = count_into(dst[span], out_place, begins) if mark.uses_edges else 0
+        places = in_place if peer == rank else halo_place[part.halo_offsets[peer] : part.halo_offsets[peer + 1]]
+        at = slice(sum(counts), sum(counts) + kept)
+        if kept:
+            numbers = edges[at] if part.weighted else edges
+            renumber(src[span], dst[span], places, out_place, begins, source[at], destination[at], numbers)
+            numbers += span.start
+        counts.append(kept)
     send = [
         in_place[part.send_rows[a:b]][chosen]
         for a, b, chosen in zip(part.send_offsets, part.send_offsets[1:], mark.send, strict=False)
@@ -167,7 +229,7 @@ def _restricted(
     if part.edge_weight is not None and part.in_weights is not None and part.out_weights is not None:
         part = dataclasses.replace(
             part,
-            edge_weight=np.asarray(part.edge_weight)[mark.edges][order],
+            edge_weight=np.asarray(part.edge_weight)[edges],
             in_weights=np.asarray(part.in_weights)[inputs],
             out_weights=np.asarray(part.out_weights)[inputs],
         )
@@ -179,9 +241,9 @@ def _restricted(
         split=nothing,
         in_degrees=np.asarray(part.in_degrees)[inputs],
         out_degrees=np.asarray(part.out_degrees)[inputs],
-        edge_src=source[order],
-        edge_dst=destination[order],
-        edge_offsets=_offsets(np.bincount(group, minlength=world * relations)),
+        edge_src=source,
+        edge_dst=destination,
+        edge_offsets=_offsets(np.array(counts, np.int64)),
         halo_ids=np.asarray(part.halo_ids)[mark.halo],
         halo_offsets=halo_offsets,
         send_rows=np.concatenate(send),

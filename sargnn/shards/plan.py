@@ -133,6 +133,15 @@ class Partials:
 
 
 @dataclass(frozen=True)
+class RowCounts:
+    """A layer's rows over all workers: that it reads, that it computes, and halo rows that travel for it."""
+
+    rows: int
+    out: int
+    halo: int
+
+
+@dataclass(frozen=True)
 class LayerPlan:
     """One layer's view of the graph on one worker. Passed with every call, so that layers may differ.
 
@@ -165,6 +174,9 @@ class LayerPlan:
         join: makes what ``joined`` gives.
         partials: cut edges that are aggregated where their sources are; they are in no shard of this plan. None: there are
             none.
+        counts: over all workers; None where a layer computes all rows that it reads.
+        constant_rows: int64 [M], which rows of an aggregate that the engine holds for several plans are this plan's
+            (``Engine.hold_constant``); None: it has none of them.
     """
 
     rank: int
@@ -189,6 +201,8 @@ class LayerPlan:
     out_weights: Tensor | None = None
     relation_weights: tuple[Tensor, ...] | None = None
     partials: Partials | None = None
+    counts: RowCounts | None = None
+    constant_rows: Tensor | None = None
 
     @property
     def weighted(self) -> bool:

@@ -39,6 +39,11 @@ def log_path(run_dir: Path, rank: int) -> Path:
     return run_dir / "logs" / f"rank_{rank:02d}.log"
 
 
+def scratch_path(run_dir: Path, rank: int) -> Path:
+    """A worker's folder for what it needs only while it runs."""
+    return run_dir / "scratch" / f"rank_{rank:02d}"
+
+
 def trace_path(run_dir: Path, rank: int) -> Path:
     """Where a worker's trace goes."""
     return run_dir / "traces" / f"rank_{rank:02d}.json"

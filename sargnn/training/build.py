@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,8 +25,14 @@ from sargnn.training.loop import Trainer
 from sargnn.training.optim import check_decay
 
 
-def make_trainer(config: RunConfig, part: Part, num_classes: int, group: Group) -> Trainer:
-    """Everything one rank needs to train, from its part."""
+def make_trainer(
+    config: RunConfig, part: Part, num_classes: int, group: Group, scratch: Path | None = None
+) -> Trainer:  # fmt: skip
+    """Everything one rank needs to train, from its part.
+
+    Args:
+        scratch: a folder of this rank's alone, for what lies on disk meanwhile; None: nothing does.
+    """
     device, dtype = torch.device(config.device), ROW_DTYPES[config.precision]
     if not uses_edge_weights(config):
         part = without_weights(part)
@@ -54,12 +61,12 @@ def make_trainer(config: RunConfig, part: Part, num_classes: int, group: Group) 
     graph = WorkerGraph(
         part, engine.exchange, engine.mode.layout, add_self_loops=config.add_self_loops, device=device,
         message_rows=config.comm.message_rows, by_relation=model.by_relation, labelled=shape.labelled,
-        dtype=wide(dtype), shares=shares_of(config.comm.aggregate or "least", model.partial_costs(engine)),
-        sums=_share_of_sums(config, engine),
+        dtype=wide(dtype), sums=_share_of_sums(config, engine),
+        share=lambda counts: shares_of(config.comm.aggregate or "least", model.partial_costs(engine, counts)),
     )  # fmt: skip
     model = model.to(device, wide(dtype))
     rows = model.inputs.load(part, config.seed, device, dtype)
-    return Trainer(config, model, engine, graph, rows, num_classes)
+    return Trainer(config, model, engine, graph, rows, num_classes, scratch)
 
 
 def _share_of_sums(config: RunConfig, engine: Engine) -> Share | None:

@@ -53,6 +53,10 @@ class LabelInputs:
         carried[rows] = dropout_mask(self._ids[rows], 1, draw)[:, 0]
         return carried
 
+    def count(self, rows: Tensor) -> int:
+        """Known labels of own rows, bool [N]."""
+        return self.task.count(self._labels[rows])
+
     def columns(self, carried: Tensor) -> Tensor:
         """[N, C]: the labels of those that carry theirs, zeros for the others."""
         columns = torch.zeros(len(carried), self.num_classes, dtype=self.dtype, device=carried.device)

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from sargnn.batches.targets import TargetRows
 from sargnn.bf16 import wide
 from sargnn.comm.group import sum_flat
 from sargnn.config import RunConfig
@@ -22,11 +24,11 @@ from sargnn.data.labels import choose_metric
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import TrainingError
 from sargnn.models.base import LayerInput, Model
-from sargnn.partition.store import release
 from sargnn.profile import EVALUATION, OPTIMIZER, REST
 from sargnn.shards.graph import WorkerGraph
 from sargnn.shards.plan import LayerPlan
 from sargnn.tracking.memory import PeakMeter
+from sargnn.training.batches import MicroBatches, find_groups
 from sargnn.training.correct_smooth import correct_and_smooth
 from sargnn.training.flops import count_products
 from sargnn.training.history import EpochResult, EvaluationResult, History, RankFigures, Requests, metrics_row
@@ -47,18 +49,22 @@ class Trainer:
         graph: the worker's part of the graph.
         rows: [N, D] in the run's precision, as ``model.inputs`` loaded them.
         num_classes: C.
+        scratch: a folder of this rank's alone, for what lies on disk meanwhile; None: nothing does.
 
     Attributes:
         task: what is predicted. metric: what evaluations measure.
-        training: the view that epochs train on: all rows, or with ``mfg`` those that reach a training node.
+        batches: the views whose gradients make a step: one of all rows, or with ``mfg`` of those that reach a training node;
+            or those of micro-batches.
         evaluation: the view that evaluations read: all rows, or with ``mfg`` those that reach a node of a split.
         whole: the view of all rows; None until ``build_whole`` where nothing needs it before.
+        view: the one at hand.
         requests: what is asked of this rank; holds for all ranks after the epoch under way.
         meter: of memory peaks; made once graph, features and parameters were read in.
     """
 
     def __init__(
-        self, config: RunConfig, model: Model, engine: Engine, graph: WorkerGraph, rows: Tensor, num_classes: int
+        self, config: RunConfig, model: Model, engine: Engine, graph: WorkerGraph, rows: Tensor, num_classes: int,
+        scratch: Path | None = None,
     ) -> None:  # fmt: skip
         self.config, self.model, self.engine, self.graph = config, model, engine, graph
         self.rows = rows
@@ -73,9 +79,12 @@ class Trainer:
             self.labels = LabelInputs(
                 config.labels, self.task, labels, split, self.ids, num_classes, config.seed, engine.dtype
             )  # fmt: skip
-        self._builder = ViewBuilder(model, engine, graph, rows, labels, split, self.task)
+        self._builder = ViewBuilder(
+            model, engine, graph, rows, labels, split, self.task, labels_are_inputs=self.labels is not None
+        )  # fmt: skip
         self.whole: View | None = None
-        self.training, self.evaluation = self._build_views(split)
+        self.view: View | None = None
+        training, self.evaluation = self._build_views(split)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.sharded = model.inputs.sharded()
         own = {id(p) for p in self.sharded}
@@ -86,19 +95,41 @@ class Trainer:
         self.requests = Requests()
         self.stopped = False
         self._not_finite: list[int] = []
-        release(part)  # what is given back is no part of what training starts from
+        graph.release()  # what is given back is no part of what training starts from
         self.meter = PeakMeter.here()
+        self.batches: Sequence[View] | MicroBatches = self._make_batches(split, scratch) if training is None else [training]
 
-    def _build_views(self, split: Tensor) -> tuple[View, View]:
-        """The training and the evaluation view; and the whole one where labels are fed back, before memory is measured."""
+    def _build_views(self, split: Tensor) -> tuple[View | None, View]:
+        """The training and the evaluation view; and the whole one where labels are fed back, before memory is measured.
+
+        No training view with micro-batches, which are not there yet when training starts.
+        """
+        micro = self.config.batches.count != 1
         if not self.config.mfg:
             whole = self.build_whole()
-            return whole, whole
-        training = self._builder.reaching(split == SPLITS["train"], recurring=True)
+            return None if micro else whole, whole
+        training = None if micro else self._builder.reaching(split == SPLITS["train"], recurring=True)
         evaluation = self._builder.reaching(split > 0, recurring=False)
         if self._feeds_back:
             self.build_whole()
         return training, evaluation
+
+    def _make_batches(self, split: Tensor, scratch: Path | None) -> MicroBatches:
+        config, group, part = self.config.batches, self.engine.group, self.graph.part
+        assert isinstance(config.count, int)
+        rows = torch.nonzero(split == SPLITS["train"])[:, 0].numpy()
+        targets = TargetRows(part, group.rank, rows, self.config.seed, self.config.prepare.bytes)
+        groups = find_groups(config, config.count, targets, group)
+        on_disk = config.flows == "disk" and not self.model.by_relation  # plans of relations hold functions
+        folder = scratch / "flows" if scratch is not None and on_disk else None
+        made = MicroBatches(self._builder, groups, rows, config.count, len(part.node_ids), group, folder)
+        self.graph.release()
+        return made
+
+    @property
+    def training(self) -> View:
+        """What a step computes; the first micro-batch of several."""
+        return self.batches[0]
 
     @property
     def _feeds_back(self) -> bool:
@@ -108,12 +139,13 @@ class Trainer:
     def build_whole(self) -> View:
         """The view of all rows, built the first time."""
         if self.whole is None:
-            self.whole = self._builder.whole(recurring=not self.config.mfg or self._feeds_back)
+            trained = not self.config.mfg and self.config.batches.count == 1
+            self.whole = self._builder.whole(recurring=trained or self._feeds_back)
         return self.whole
 
     @property
     def plans(self) -> Sequence[LayerPlan]:
-        """Of training, one per layer."""
+        """Of training, one per layer; of the first micro-batch of several."""
         return self.training.flow.plans
 
     def logits(self, view: View, epoch: int | None = None, *, hidden: bool = False) -> Tensor:
@@ -128,23 +160,27 @@ class Trainer:
 
     def _rows(self, view: View, epoch: int | None, *, hidden: bool = False) -> Tensor:
         """The same in the rows' dtype."""
-        columns = None
-        if self.labels is not None:
-            carried = self.labels.carried(epoch)
-            columns = self.labels.columns(carried)
-            training = self.model.training
-            for _ in range(self.labels.config.reuse):
-                whole = self.build_whole()
-                self.model.eval()
-                with torch.no_grad():
-                    found = self._forward(whole, columns)
-                    found = found.to(wide(found.dtype))
-                columns = self.labels.filled(columns, carried, found, whole.flow.output_rows)
-            self.model.train(training)
-        return self._forward(view, columns, hidden=hidden)
+        return self._forward(view, self._columns(epoch), hidden=hidden)
+
+    def _columns(self, epoch: int | None) -> Tensor | None:
+        """Labels as inputs, [N, C], with predictions where they are fed back; None if they are no inputs."""
+        if self.labels is None:
+            return None
+        carried = self.labels.carried(epoch)
+        columns = self.labels.columns(carried)
+        training = self.model.training
+        for _ in range(self.labels.config.reuse):
+            whole = self.build_whole()
+            self.model.eval()
+            with torch.no_grad():
+                found = self._forward(whole, columns)
+                found = found.to(wide(found.dtype))
+            columns = self.labels.filled(columns, carried, found, whole.flow.output_rows)
+        self.model.train(training)
+        return columns
 
     def _forward(self, view: View, columns: Tensor | None, *, hidden: bool = False) -> Tensor:
-        flow = view.flow
+        flow, self.view = view.flow, view
         self.engine.keeps_constants = view.recurring
         rows = view.inputs if view.inputs is not None else flow.own_inputs(self.model.inputs(self.rows))
         x = LayerInput(rows, None if columns is None else flow.own_inputs(columns))
@@ -261,31 +297,42 @@ class Trainer:
         return result
 
     def gradients(self) -> float:
-        """Forward, backward, one flattened all-reduce of the gradients; the loss over all ranks."""
+        """Forward and backward of each view, one flattened all-reduce of the gradients; the loss over all ranks."""
+        total = torch.zeros((), dtype=torch.float64)
         with self.engine.rounds_products():
-            share = self._share()
-            if share.requires_grad:
-                share.backward()
+            for share in self._shares():
+                if share.requires_grad:
+                    share.backward()
+                total += share.detach().double()
+                del share  # and with it all that the next one needs room for
         for parameter in self.parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         sum_flat(self.engine.group, [p.grad for p in self.replicated if p.grad is not None])
-        loss = float(self.engine.group.sum_(share.detach().double().clone()))
+        loss = float(self.engine.group.sum_(total.clone()))
         if not math.isfinite(loss):  # on all ranks alike
-            shares = self.engine.group.gather(share.detach().double())
+            shares = self.engine.group.gather(total)
             self._not_finite = [rank for rank, one in enumerate(shares) if not bool(one.isfinite())]
         return loss
 
-    def _share(self) -> Tensor:
-        """Forward; this rank's share of the loss."""
-        view, epoch = self.training, self.engine.epoch
-        logits = self._rows(view, epoch)
-        predicted = None
+    def _shares(self) -> Iterator[Tensor]:
+        """Forward, view by view; this rank's share of the loss."""
+        columns, hidden, count = self._columns(self.engine.epoch), None, 0
         if self.labels is not None and self.labels.masked:
+            hidden = self.labels.training & ~self.labels.carried(self.engine.epoch)
+            known = torch.tensor(self.labels.count(hidden), dtype=torch.int64)
+            count = int(self.engine.group.sum_(known))
+        for number in range(len(self.batches)):
+            self.view = None  # which would keep the one before while this one is read
+            yield self._share(self.batches[number], columns, hidden, count)
+
+    def _share(self, view: View, columns: Tensor | None, hidden: Tensor | None, count: int) -> Tensor:
+        """One view's. ``hidden``: bool [N], the own rows that count, of ``count`` known labels; None: all training rows."""
+        predicted = None
+        if hidden is not None:
             rows = view.targets.rows["train"]
-            rows = rows[~view.flow.own_outputs(self.labels.carried(epoch))[rows]]
-            known = self.task.count(view.targets.labels[rows])
-            predicted = rows, int(self.engine.group.sum_(torch.tensor(known, dtype=torch.int64)))
+            predicted = rows[view.flow.own_outputs(hidden)[rows]], count
+        logits = self._forward(view, columns)
         return training_loss(
             logits, view.targets, predicted=predicted, label_smoothing=self.config.optim.label_smoothing
         )  # fmt: skip
@@ -302,8 +349,10 @@ class Trainer:
         for rounded_to in (None, wire):
             engine.exchange.wire = rounded_to
             engine.forget_constants()
+            if isinstance(self.batches, MicroBatches):
+                self.batches.hold_constants()
             with torch.no_grad():
-                found.append(float(engine.group.sum_(self._share().double())))
+                found.append(float(engine.group.sum_(sum(self._shares(), torch.zeros((), dtype=torch.float64)))))
                 for buffer, value in zip(self.model.buffers(), before, strict=True):
                     buffer.copy_(value)
         engine.pool.reset()
@@ -341,6 +390,11 @@ class Trainer:
         targets = self.build_whole().targets
         with self.engine.profile.span(EVALUATION):
             return correct_and_smooth(self.config.smooth, self.engine, self.graph.neighbourhood(), logits, targets)
+
+    def close(self) -> None:
+        """Delete what lies on disk; nothing can be trained any more."""
+        if isinstance(self.batches, MicroBatches):
+            self.batches.close()
 
     def smooth(self) -> None:
         """Correct & Smooth after training, if it is on; its accuracies and memory peak go into the history."""

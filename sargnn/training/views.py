@@ -2,17 +2,22 @@
 
 Building a view communicates, so all workers build the same views in the same order.
 
-Letters: N own rows, D width of the first layer's input, C outputs, L layers.
+Letters: N own rows, D width of the first layer's input, C outputs, L layers, K micro-batches.
 """
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import torch
 from torch import Tensor
 
+from sargnn.data.dataset import SPLITS
 from sargnn.engine.aggregate import Engine
-from sargnn.models.base import Model
+from sargnn.models.base import LayerInput, Model
 from sargnn.shards.graph import WorkerGraph
 from sargnn.shards.mfg import MessageFlow
 from sargnn.training.loss import Targets
@@ -41,13 +46,16 @@ class ViewBuilder:
 
     Args:
         rows: [N, D], what the model's inputs loaded. labels: [N] or [N, C], of ``task``. split: uint8 [N].
+        labels_are_inputs: they stand beside the first layer's rows.
     """
 
     def __init__(
-        self, model: Model, engine: Engine, graph: WorkerGraph, rows: Tensor, labels: Tensor, split: Tensor, task: NodeTask
+        self, model: Model, engine: Engine, graph: WorkerGraph, rows: Tensor, labels: Tensor, split: Tensor, task: NodeTask, *,
+        labels_are_inputs: bool,
     ) -> None:  # fmt: skip
         self._model, self._engine, self._graph, self._task = model, engine, graph, task
         self._rows, self._labels, self._split = rows, labels, split
+        self._labels_are_inputs = labels_are_inputs
 
     def whole(self, *, recurring: bool) -> View:
         """Every row of every layer, the last layer's of the labelled type; all workers must call it."""
@@ -63,3 +71,77 @@ class ViewBuilder:
         self._model.prepare(self._engine, flow.plans)
         labels, split = flow.own_outputs(self._labels), flow.own_outputs(self._split)
         return View(flow, Targets.gather(labels, split, self._engine.group, self._task), recurring, inputs)
+
+    def micro_batch(self, rows: np.ndarray, places: Tensor | None) -> View:
+        """A part of a step: only what reaches some rows, whose losses are shares of the whole step's.
+
+        All workers must call it.
+
+        Args:
+            rows: int64, own rows whose outputs are wanted.
+            places: as ``hold_constants`` gave them: the first layer needs no edges for rows that have their aggregate already.
+        """
+        flow = self._graph.flow_of(self._graph.reach(self._marked(rows), self.uses_edges(places is not None)))
+        if places is not None:
+            first, *others = flow.plans
+            first = dataclasses.replace(first, constant_rows=places[flow.rows_of(0, len(self._rows))])
+            flow = dataclasses.replace(flow, plans=(first, *others))
+        self._model.prepare(self._engine, flow.plans)
+        labels, split = flow.own_outputs(self._labels), flow.own_outputs(self._split)
+        rows_of = {name: torch.nonzero(split == value)[:, 0] for name, value in SPLITS.items()}
+        targets = Targets(labels, rows_of, self._totals(), self._task)
+        return View(flow, targets, recurring=self._model.keeps_constant_outputs)
+
+    def uses_edges(self, holds_constants: bool) -> list[bool]:
+        """Per layer, whether it aggregates; not the first one where its aggregates are there and there are no labels beside."""
+        first, *others = self._model.uses_edges
+        return [first and (self._labels_are_inputs or not holds_constants), *others]
+
+    def _totals(self) -> dict[str, int]:
+        """Known labels of each split over all workers."""
+        return Targets.gather(self._labels, self._split, self._engine.group, self._task).global_counts
+
+    def _marked(self, rows: np.ndarray) -> np.ndarray:
+        marked = np.zeros(len(self._rows), bool)
+        marked[rows] = True
+        return marked
+
+    def hold_constants(self, batches: Sequence[np.ndarray]) -> Tensor | None:
+        """Have the engine hold the first layer's aggregates of constant rows, for all rows that micro-batches compute there.
+
+        Each batch computes those of its rows that none before has, so that no more is held than for one batch. All workers
+        must call it.
+
+        Args:
+            batches: the wanted rows of each, int64.
+
+        Returns:
+            int64 [N], where an own row's aggregate lies; None if the model has no constants that batches can share.
+        """
+        model, engine = self._model, self._engine
+        places, held = torch.full((len(self._rows),), -1, dtype=torch.int64), 0
+        owner: object = None
+        held_rows: Tensor | None = None
+        engine.keeps_constants = True
+        for rows in batches:
+            reached = self._graph.reach(self._marked(rows), self.uses_edges(True)).depth >= 1
+            flow = self._graph.flow_of(self._graph.reach(reached & (places.numpy() < 0), [True]), shared=False)
+            x = LayerInput(flow.own_inputs(model.inputs(self._rows)))
+            if not model.first_constants(engine, flow.plans[0], x):
+                return None
+            found = engine.computed_constants(flow.plans[0])
+            if len(found) != 1 or not isinstance(found[0][1], Tensor):
+                engine.forget_constants()
+                return None
+            owner, table = found[0]
+            if held_rows is None:  # memory that nothing is written to is not resident
+                held_rows = table.new_empty(len(places), table.shape[1])
+            held_rows[held : held + len(table)] = table
+            places[flow.rows_of(0, len(places))] = torch.arange(held, held + len(table))
+            held += len(table)
+            del found, table
+            engine.forget_constants()
+        if held_rows is None:
+            return None
+        engine.hold_constant(owner, held_rows[:held])
+        return places

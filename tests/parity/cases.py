@@ -285,7 +285,7 @@ def step(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
         predicted += layer.uses_edges and trainer.engine.mode.wire_bytes(
             own_plan,
             layer.reducer_on(own_plan),
-            layer.exchanged_widths,
+            layer.exchanged_widths(own_plan.counts),
             trainer.rows.dtype,
             wire,
             exchanged_needs_grad=layer.exchanged_needs_grad,
@@ -316,18 +316,19 @@ def planned_bytes(trainer: Trainer, plan: LayerPlan) -> int:
     rows, wire, depth = trainer.rows.dtype, trainer.engine.exchange.wire, trainer.config.comm.prefetch_depth
     layers = [one for one, own in zip(graph_layers(trainer), trainer.plans, strict=True) if own is plan and one.uses_edges]
     reducers = [layer.reducer_on(plan) for layer in layers]
-    widened = [sum(w for t, w in enumerate(layer.exchanged_widths) if t not in reducer.scores)
-               for layer, reducer in zip(layers, reducers, strict=True)]  # fmt: skip
+    widths = [layer.exchanged_widths(plan.counts) for layer in layers]
+    widened = [sum(w for t, w in enumerate(own) if t not in reducer.scores)
+               for own, reducer in zip(widths, reducers, strict=True)]  # fmt: skip
     total = plan.lists.buffer_bytes(
         plan.rank,
-        max((r.row_bytes(layer.exchanged_widths, rows, wire) for layer, r in zip(layers, reducers, strict=True)), default=0),
+        max((r.row_bytes(own, rows, wire) for own, r in zip(widths, reducers, strict=True)), default=0),
         depth,
         refetch=any(trainer.engine.mode.fetches(reducer) > 1 for reducer in reducers),
         widened_bytes=0 if wire is None or rows != torch.float32 else 4 * max(widened, default=0),
     )
     if plan.partials is None:
         return total
-    columns = [r.partial_columns(layer.exchanged_widths, rows) for layer, r in zip(layers, reducers, strict=True)
+    columns = [r.partial_columns(own, rows) for own, r in zip(widths, reducers, strict=True)
                if isinstance(r, WithPartials)]  # fmt: skip
     travels = [one.row_bytes(wire) for one in columns]
     wide = 0 if wire is None else 2 * max(max(one.row_bytes()) for one in columns)

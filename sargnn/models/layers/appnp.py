@@ -23,7 +23,7 @@ from sargnn.models.layers.mlp import MlpLayer
 from sargnn.models.layers.propagation import PropagationStep
 from sargnn.models.stack import Stack, build_stack
 from sargnn.shards.cover import Costs
-from sargnn.shards.plan import LayerPlan
+from sargnn.shards.plan import LayerPlan, RowCounts
 
 
 class AppnpModel(Model):
@@ -46,9 +46,11 @@ class AppnpModel(Model):
     def kernels(self, engine: Engine) -> set[str]:
         return {engine.kernel("sum").name}
 
-    def partial_costs(self, engine: Engine) -> list[Costs | None]:
+    def partial_costs(self, engine: Engine, counts: Sequence[RowCounts | None]) -> list[Costs | None]:
+        first = len(self.mlp.layers)
         steps = [step for step in self.steps if isinstance(step, PropagationStep)]
-        return [*self.mlp.partial_costs(engine), *(step.partial_costs(engine) for step in steps)]
+        propagated = [step.partial_costs(engine, one) for step, one in zip(steps, counts[first:], strict=True)]
+        return [*self.mlp.partial_costs(engine, counts[:first]), *propagated]
 
     def why_rows(self, engine: Engine) -> list[str | None]:
         steps = [step for step in self.steps if isinstance(step, PropagationStep)]

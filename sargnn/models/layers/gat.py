@@ -32,7 +32,7 @@ from sargnn.models.gat import Gat as GatSettings
 from sargnn.models.inputs import Features, GraphShape
 from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
 from sargnn.rng import Draw, Purpose
-from sargnn.shards.plan import LayerPlan
+from sargnn.shards.plan import LayerPlan, RowCounts
 
 
 class _AttentiveLayer(GraphLayer):
@@ -116,8 +116,7 @@ class GatLayer(_AttentiveLayer):
     def reducer(self) -> Reducer:
         return Gat(self.heads, self.negative_slope, weighted=True)
 
-    @property
-    def exchanged_widths(self) -> tuple[int, ...]:
+    def exchanged_widths(self, counts: RowCounts | None) -> tuple[int, ...]:
         return (self.heads * self.width, self.heads)
 
     def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
@@ -148,8 +147,7 @@ class GatV2Layer(_AttentiveLayer):
     def reducer(self) -> Reducer:
         return GatV2(self.heads, self.negative_slope, weighted=True)
 
-    @property
-    def exchanged_widths(self) -> tuple[int, ...]:
+    def exchanged_widths(self, counts: RowCounts | None) -> tuple[int, ...]:
         return (self.heads * self.width,)
 
     def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:

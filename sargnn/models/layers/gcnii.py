@@ -26,7 +26,7 @@ from sargnn.models.inputs import Features, GraphShape
 from sargnn.models.layers.gcn import symmetric_sum
 from sargnn.models.layers.mlp import MlpLayer
 from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
-from sargnn.shards.plan import LayerPlan
+from sargnn.shards.plan import LayerPlan, RowCounts
 
 
 class GcniiLayer(GraphLayer):
@@ -45,8 +45,7 @@ class GcniiLayer(GraphLayer):
         bound = 1 / math.sqrt(self.out_width)
         self.weight = nn.Parameter(torch.empty(self.out_width, self.in_width).uniform_(-bound, bound))
 
-    @property
-    def transforms_first(self) -> bool:
+    def transforms_first(self, counts: RowCounts | None) -> bool:
         """Never: the map needs the first rows, too."""
         return False
 

@@ -62,7 +62,7 @@ class GinLayer(GraphLayer):
     def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
         """Rows [N, in_width] to rows [M, out_width]."""
         operators, first = engine.operators, self._linear(0)
-        if self.transforms_first:
+        if self.transforms_first(plan.counts):
             z = operators.linear([x.joined()], first.weight, None)
             h = operators.add_bias(self._with_neighbours(engine, plan, z), first.bias)
         else:

@@ -16,7 +16,6 @@ Letters: N input rows, M output rows, M_r output rows of relation r's destinatio
 from __future__ import annotations
 
 import math
-import weakref
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +28,7 @@ from sargnn.engine.reducers.rgcn import Rgcn
 from sargnn.models.inputs import GraphShape, TypedRows
 from sargnn.models.rgcn import Rgcn as RgcnSettings
 from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
-from sargnn.shards.plan import LayerPlan
+from sargnn.shards.plan import LayerPlan, RowCounts
 
 
 class RgcnLayer(GraphLayer):
@@ -46,7 +45,6 @@ class RgcnLayer(GraphLayer):
         super().__init__(spec)
         in_width, out_width = self.in_width, self.out_width
         self.order, self.relations = order, relations
-        self._orders: dict[int, str] = {}  # by id of the plan; an entry ends with its plan
         bound = 1.0 / math.sqrt(in_width)
         self.weight = nn.Parameter(torch.empty(bases or relations, in_width, out_width).uniform_(-bound, bound))
         gain = nn.init.calculate_gain("relu")
@@ -64,7 +62,7 @@ class RgcnLayer(GraphLayer):
 
     def prepare(self, engine: Engine, plan: LayerPlan) -> None:
         """Choose the order on this plan; all workers must call it together."""
-        if id(plan) in self._orders:
+        if self._key in plan.kept:
             return
         order = self.order
         if plan.partials is not None:  # which RelationSum has none of
@@ -75,15 +73,18 @@ class RgcnLayer(GraphLayer):
                 plan, engine.mode, self.in_width, self.out_width, keeps_sums=keeps_sums
             )  # fmt: skip
             order = "aggregate_first" if first else "transform_first"
-        self._orders[id(plan)] = order
-        weakref.finalize(plan, self._orders.pop, id(plan), None)
-
-    def reducer_on(self, plan: LayerPlan) -> Reducer:
-        assert id(plan) in self._orders, "prepare(engine, plan) comes first: all workers choose the order together"
-        return RelationSum() if self._orders[id(plan)] == "aggregate_first" else Rgcn(self.out_width)
+        plan.kept[self._key] = order
 
     @property
-    def exchanged_widths(self) -> tuple[int, ...]:
+    def _key(self) -> str:
+        """Of its order among what is kept with a plan."""
+        return f"order of {id(self)}"
+
+    def reducer_on(self, plan: LayerPlan) -> Reducer:
+        assert self._key in plan.kept, "prepare(engine, plan) comes first: all workers choose the order together"
+        return RelationSum() if plan.kept[self._key] == "aggregate_first" else Rgcn(self.out_width)
+
+    def exchanged_widths(self, counts: RowCounts | None) -> tuple[int, ...]:
         """Raw rows travel, in either order."""
         return (self.in_width,)
 

@@ -50,7 +50,7 @@ class SageLayer(GraphLayer):
 
     def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
         """Rows [N, in_width] to rows [M, out_width]."""
-        if self.transforms_first:
+        if self.transforms_first(plan.counts):
             own_map = RowMap(self.self.weight, self.self.bias, of_outputs=True)
             own, z = engine.operators.linears(plan, x.joined(), own_map, RowMap(self.neigh.weight, None, of_outputs=False))
             # The neighbours' sum is folded onto the own rows: it takes no memory of its own.

@@ -22,7 +22,7 @@ from sargnn.models.inputs import Features, GraphShape, Inputs
 from sargnn.models.layers.propagation import PropagationStep
 from sargnn.models.sgc import Sgc
 from sargnn.shards.cover import Costs
-from sargnn.shards.plan import LayerPlan
+from sargnn.shards.plan import LayerPlan, RowCounts
 
 
 class SgcModel(Model):
@@ -32,6 +32,8 @@ class SgcModel(Model):
         inputs: the rows that are propagated. label_columns: how many columns of labels stand beside them.
         num_outputs: C. steps: K. input_dropout: a probability.
     """
+
+    keeps_constant_outputs = True
 
     def __init__(self, inputs: Inputs, label_columns: int, num_outputs: int, *, steps: int, input_dropout: float) -> None:
         super().__init__()
@@ -52,8 +54,9 @@ class SgcModel(Model):
     def kernels(self, engine: Engine) -> set[str]:
         return {engine.kernel("sum").name}
 
-    def partial_costs(self, engine: Engine) -> list[Costs | None]:
-        return [step.partial_costs(engine) for step in self.steps if isinstance(step, PropagationStep)]
+    def partial_costs(self, engine: Engine, counts: Sequence[RowCounts | None]) -> list[Costs | None]:
+        steps = [step for step in self.steps if isinstance(step, PropagationStep)]
+        return [step.partial_costs(engine, one) for step, one in zip(steps, counts, strict=True)]
 
     def why_rows(self, engine: Engine) -> list[str | None]:
         return [step.why_rows(engine) for step in self.steps if isinstance(step, PropagationStep)]

@@ -84,9 +84,8 @@ class Recorder:
 
     def _note_output(self, model: nn.Module, args: tuple[Any, ...], out: Tensor) -> None:
         trainer, plans = self.trainer, args[1]
-        views = (trainer.training, trainer.evaluation, trainer.whole)
-        flow = next(view.flow for view in views if view is not None and view.flow.plans is plans)
-        ids = flow.own_outputs(trainer.ids)
+        assert trainer.view is not None and trainer.view.flow.plans is plans
+        ids = trainer.view.flow.own_outputs(trainer.ids)
         entry = Entry(
             self._step, OUTPUT, "the model's output", "", tuple(out.shape), "nodes", trainer.graph.labelled, len(ids),
             tuple(number for number in (getattr(out, _NUMBER, None),) if number is not None),

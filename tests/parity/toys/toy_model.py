@@ -31,7 +31,9 @@ class ToyLayer(GraphLayer):
     """One layer: always sums before it maps."""
 
     reads_blocks = True
-    transforms_first = False
+
+    def transforms_first(self, counts: object) -> bool:
+        return False
 
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec)
