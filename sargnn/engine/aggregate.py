@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 
@@ -89,7 +89,6 @@ class Engine:
         self.epoch = 0
         self.keeps_constants = True
         self._constants: dict[tuple[int, int], tuple[object, LayerPlan, Any]] = {}
-        self._shared: dict[int, tuple[object, torch.Tensor]] = {}
         self._kernels: dict[str, Kernel] = {}
         self._operations: dict[str, Any] = {}
 
@@ -168,14 +167,12 @@ class Engine:
         """What ``compute()`` gives for ``owner`` on ``plan``: computed once and kept where that is allowed. Without autograd.
 
         For aggregates of rows that never change: the first layer's without input dropout. The rows are not compared: whoever
-        calls it guarantees that ``compute`` would give the same values every time for this owner and plan. Of a plan with
-        ``constant_rows`` these rows of what ``hold_constant`` was given.
+        calls it guarantees that ``compute`` would give the same values every time for this owner and plan. A plan may
+        bring it: ``LayerPlan.constant``.
         """
-        if plan.constant_rows is not None:
-            _, table = self._shared[id(owner)]
-            out = self.pool.empty(len(plan.constant_rows), table.shape[1], table)
-            rows: Any = torch.index_select(table, 0, plan.constant_rows, out=out)
-            return rows
+        if plan.constant is not None:
+            brought: Any = plan.constant
+            return cast(T, brought)
         key = (id(owner), id(plan))
         if key in self._constants:
             kept: T = self._constants[key][2]
@@ -186,23 +183,19 @@ class Engine:
             self._constants[key] = (owner, plan, value)  # holding both keeps their ids from being reused
         return value
 
-    def hold_constant(self, owner: object, table: torch.Tensor) -> None:
-        """Keep ``owner``'s aggregate of constant rows, [rows, F], for all plans that name theirs by ``constant_rows``."""
-        self._shared[id(owner)] = owner, table
-
-    def computed_constants(self, plan: LayerPlan) -> list[tuple[object, Any]]:
-        """Owners and values of the aggregates that are kept for a plan alone."""
-        return [(owner, value) for owner, own, value in self._constants.values() if own is plan]
+    def take_constants(self, plan: LayerPlan) -> list[Any]:
+        """The aggregates that are kept for a plan, which are kept no more."""
+        keys = [key for key, (_, own, _) in self._constants.items() if own is plan]
+        return [self._constants.pop(key)[2] for key in keys]
 
     def forget_constants(self) -> None:
         """Drop all kept aggregates."""
         self._constants.clear()
-        self._shared.clear()
 
     @property
     def holds_constants(self) -> bool:
         """Whether an aggregate of constant rows is kept."""
-        return bool(self._constants or self._shared)
+        return bool(self._constants)
 
     def draw(self, purpose: Purpose, layer: int, p: float) -> Draw | None:
         """This epoch's draw; None where nothing is dropped."""

@@ -175,8 +175,7 @@ class LayerPlan:
         partials: cut edges that are aggregated where their sources are; they are in no shard of this plan. None: there are
             none.
         counts: over all workers; None where a layer computes all rows that it reads.
-        constant_rows: int64 [M], which rows of an aggregate that the engine holds for several plans are this plan's
-            (``Engine.hold_constant``); None: it has none of them.
+        constant: [M, F], the aggregate of constant rows, where it is known beforehand.
     """
 
     rank: int
@@ -202,7 +201,7 @@ class LayerPlan:
     relation_weights: tuple[Tensor, ...] | None = None
     partials: Partials | None = None
     counts: RowCounts | None = None
-    constant_rows: Tensor | None = None
+    constant: Tensor | None = None
 
     @property
     def weighted(self) -> bool:

@@ -47,6 +47,14 @@ def return_freed_memory() -> None:
         return
 
 
+def trim() -> None:
+    """Give back what small allocations have left behind; does nothing where the C library is another one."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (OSError, AttributeError):
+        return
+
+
 @dataclass
 class PeakMeter:
     """Peaks of phases above a baseline, and the largest resident set of all, which resetting would forget.

@@ -119,23 +119,24 @@ class MicroBatches:
         folder: Path | None,
     ) -> None:  # fmt: skip
         self._builder, self._rows = builder, [rows[groups == number] for number in range(count)]
-        self._folder = folder
-        self._views: list[View] | ViewsOnDisk = [] if folder is None else ViewsOnDisk(folder)
-        self.hold_constants()
-        layers, seen = [], torch.zeros(0, num_rows, dtype=torch.bool)
-        for wanted in self._rows:
-            view = builder.micro_batch(wanted, self._places)
-            layers.append(count_rows(view, group))
-            if not len(seen):
-                seen = seen.new_zeros(len(view.flow.plans), num_rows)
-            for layer, computed in enumerate(seen):
-                computed[view.flow.rows_of(layer, num_rows)] = True
-            self._views.append(view)
-        self.stats = BatchStats(tuple(layers), tuple(group.sum_(seen.sum(1)).tolist()))
+        self._folder, self._num_rows, self._group = folder, num_rows, group
+        self.make()
 
-    def hold_constants(self) -> None:
-        """Compute what they share of constant rows; again where the engine has forgotten it."""
-        self._places = self._builder.hold_constants(self._rows)
+    def make(self) -> None:
+        """Make the views; again where what they hold of constant rows is to be computed in another way."""
+        constants = self._builder.first_constants(self._rows)
+        views: list[View] | ViewsOnDisk = [] if self._folder is None else ViewsOnDisk(self._folder)
+        layers, seen = [], torch.zeros(0, self._num_rows, dtype=torch.bool)
+        for rows in self._rows:
+            view = self._builder.micro_batch(rows, constants)
+            layers.append(count_rows(view, self._group))
+            if not len(seen):
+                seen = seen.new_zeros(len(view.flow.plans), self._num_rows)
+            for layer, computed in enumerate(seen):
+                computed[view.flow.rows_of(layer, self._num_rows)] = True
+            views.append(view)
+        self._views = views
+        self.stats = BatchStats(tuple(layers), tuple(self._group.sum_(seen.sum(1)).tolist()))
 
     def __len__(self) -> int:
         return len(self._rows)

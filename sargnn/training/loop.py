@@ -27,7 +27,7 @@ from sargnn.models.base import LayerInput, Model
 from sargnn.profile import EVALUATION, OPTIMIZER, REST
 from sargnn.shards.graph import WorkerGraph
 from sargnn.shards.plan import LayerPlan
-from sargnn.tracking.memory import PeakMeter
+from sargnn.tracking.memory import PeakMeter, trim
 from sargnn.training.batches import MicroBatches, find_groups
 from sargnn.training.correct_smooth import correct_and_smooth
 from sargnn.training.flops import count_products
@@ -124,6 +124,8 @@ class Trainer:
         folder = scratch / "flows" if scratch is not None and on_disk else None
         made = MicroBatches(self._builder, groups, rows, config.count, len(part.node_ids), group, folder)
         self.graph.release()
+        self.engine.pool.reset()
+        trim()
         return made
 
     @property
@@ -350,7 +352,7 @@ class Trainer:
             engine.exchange.wire = rounded_to
             engine.forget_constants()
             if isinstance(self.batches, MicroBatches):
-                self.batches.hold_constants()
+                self.batches.make()
             with torch.no_grad():
                 found.append(float(engine.group.sum_(sum(self._shares(), torch.zeros((), dtype=torch.float64)))))
                 for buffer, value in zip(self.model.buffers(), before, strict=True):

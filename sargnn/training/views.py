@@ -41,6 +41,22 @@ class View:
     inputs: Tensor | None = None
 
 
+@dataclass(frozen=True)
+class Constants:
+    """Aggregates of constant rows.
+
+    Attributes:
+        places: int64 [N], where an own row's lies; -1: it has none. table: [at most N, F].
+    """
+
+    places: Tensor
+    table: Tensor
+
+    def of(self, rows: Tensor) -> Tensor:
+        """[rows, F], of own rows (int64)."""
+        return self.table.index_select(0, self.places[rows])
+
+
 class ViewBuilder:
     """Builds a worker's views.
 
@@ -72,19 +88,19 @@ class ViewBuilder:
         labels, split = flow.own_outputs(self._labels), flow.own_outputs(self._split)
         return View(flow, Targets.gather(labels, split, self._engine.group, self._task), recurring, inputs)
 
-    def micro_batch(self, rows: np.ndarray, places: Tensor | None) -> View:
+    def micro_batch(self, rows: np.ndarray, constants: Constants | None) -> View:
         """A part of a step: only what reaches some rows, whose losses are shares of the whole step's.
 
         All workers must call it.
 
         Args:
             rows: int64, own rows whose outputs are wanted.
-            places: as ``hold_constants`` gave them: the first layer needs no edges for rows that have their aggregate already.
+            constants: of the first layer, which needs no edges for rows whose aggregates are there; None: there are none.
         """
-        flow = self._graph.flow_of(self._graph.reach(self._marked(rows), self.uses_edges(places is not None)))
-        if places is not None:
+        flow = self._graph.flow_of(self._graph.reach(self._marked(rows), self.uses_edges(constants is not None)))
+        if constants is not None:
             first, *others = flow.plans
-            first = dataclasses.replace(first, constant_rows=places[flow.rows_of(0, len(self._rows))])
+            first = dataclasses.replace(first, constant=constants.of(flow.rows_of(0, len(self._rows))))
             flow = dataclasses.replace(flow, plans=(first, *others))
         self._model.prepare(self._engine, flow.plans)
         labels, split = flow.own_outputs(self._labels), flow.own_outputs(self._split)
@@ -106,22 +122,21 @@ class ViewBuilder:
         marked[rows] = True
         return marked
 
-    def hold_constants(self, batches: Sequence[np.ndarray]) -> Tensor | None:
-        """Have the engine hold the first layer's aggregates of constant rows, for all rows that micro-batches compute there.
+    def first_constants(self, batches: Sequence[np.ndarray]) -> Constants | None:
+        """The first layer's aggregates of constant rows, for all rows that micro-batches compute there.
 
-        Each batch computes those of its rows that none before has, so that no more is held than for one batch. All workers
+        Each batch computes those of its rows that none before has, so that no more is needed than for one batch. All workers
         must call it.
 
         Args:
             batches: the wanted rows of each, int64.
 
         Returns:
-            int64 [N], where an own row's aggregate lies; None if the model has no constants that batches can share.
+            None if the model has no constants that batches can share.
         """
         model, engine = self._model, self._engine
-        places, held = torch.full((len(self._rows),), -1, dtype=torch.int64), 0
-        owner: object = None
-        held_rows: Tensor | None = None
+        places, number = torch.full((len(self._rows),), -1, dtype=torch.int64), 0
+        table: Tensor | None = None
         engine.keeps_constants = True
         for rows in batches:
             reached = self._graph.reach(self._marked(rows), self.uses_edges(True)).depth >= 1
@@ -129,19 +144,12 @@ class ViewBuilder:
             x = LayerInput(flow.own_inputs(model.inputs(self._rows)))
             if not model.first_constants(engine, flow.plans[0], x):
                 return None
-            found = engine.computed_constants(flow.plans[0])
-            if len(found) != 1 or not isinstance(found[0][1], Tensor):
-                engine.forget_constants()
+            found = engine.take_constants(flow.plans[0])
+            if len(found) != 1 or not isinstance(found[0], Tensor):
                 return None
-            owner, table = found[0]
-            if held_rows is None:  # memory that nothing is written to is not resident
-                held_rows = table.new_empty(len(places), table.shape[1])
-            held_rows[held : held + len(table)] = table
-            places[flow.rows_of(0, len(places))] = torch.arange(held, held + len(table))
-            held += len(table)
-            del found, table
-            engine.forget_constants()
-        if held_rows is None:
-            return None
-        engine.hold_constant(owner, held_rows[:held])
-        return places
+            if table is None:  # memory that nothing is written to is not resident
+                table = found[0].new_empty(len(places), found[0].shape[1])
+            table[number : number + len(found[0])] = found[0]
+            places[flow.rows_of(0, len(places))] = torch.arange(number, number + len(found[0]))
+            number += len(found[0])
+        return None if table is None else Constants(places, table)
