@@ -19,6 +19,7 @@ from sargnn.engine.operators.stock import StockOperators
 from sargnn.engine.pool import Pool
 from sargnn.engine.reducers.base import Fold, Reducer, Tensors
 from sargnn.engine.reducers.partial import WithPartials
+from sargnn.engine.segments import KeepLayers
 from sargnn.engine.workspace import Workspace
 from sargnn.errors import ConfigError
 from sargnn.kernels.base import Kernel
@@ -46,6 +47,7 @@ class Engine:
         cache_static: keep aggregates of constant rows over the epochs; a baseline mode never does.
         half_products: take products of fp32 tables of their entries rounded to bf16.
         wire: what fp32 rows are rounded to on their way to other workers; None: nothing is.
+        keep_layers: whose inputs survive until backward (``engine.segments``).
 
     Attributes:
         operators: linear and node-wise operators: fused on a CPU, stock in a baseline mode and elsewhere.
@@ -70,8 +72,10 @@ class Engine:
         cache_static: bool = True,
         half_products: bool = False,
         wire: torch.dtype | None = None,
+        keep_layers: KeepLayers = "all",
     ) -> None:
         self.group = group
+        self.keep_layers: KeepLayers = keep_layers
         self.mode: Mode = resolve("training mode", MODES, mode)()
         if keep == "all":
             if self.mode.plain_autograd:

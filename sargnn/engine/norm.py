@@ -223,7 +223,11 @@ class DistributedBatchNorm(RowNorm):
             counts = torch.zeros(shape[0], dtype=torch.float64, device=x.device)
             return Norm(running_mean, (running_var + self.eps).rsqrt(), counts, bounds)
         running = running_mean, running_var
-        return batch_statistics(x, group, bounds, self.eps, running, self.momentum, fused=fused)
+
+        def find() -> Norm:
+            return batch_statistics(x, group, bounds, self.eps, running, self.momentum, fused=fused)
+
+        return find() if self.tape is None else self.tape.once(find)
 
     def forward(self, x: Tensor, group: Group, bounds: tuple[int, ...] | None = None) -> Tensor:
         norm = self.statistics(x, group, bounds)

@@ -6,6 +6,8 @@ Letters: N own rows, F features, T node types.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +16,28 @@ from sargnn.comm.group import Group
 from sargnn.engine.workspace import Workspace
 from sargnn.rng import Draw
 
+Found = TypeVar("Found")
+
+
+class Tape:
+    """What norms found in one pass, for a second one over the same rows (``engine.segments``)."""
+
+    def __init__(self) -> None:
+        self._found: list[Any] = []
+        self._at: int | None = None
+
+    def rewind(self) -> None:
+        """From now on what was found is given again."""
+        self._at = 0
+
+    def once(self, find: Callable[[], Found]) -> Found:
+        """What ``find()`` gives; in the second pass what it gave in the first."""
+        if self._at is None:
+            self._found.append(find())
+            return cast(Found, self._found[-1])
+        self._at += 1
+        return cast(Found, self._found[self._at - 1])
+
 
 class RowNorm(nn.Module, ABC):
     """A norm of the rows between two layers, with a scale gamma and a shift beta.
@@ -21,7 +45,12 @@ class RowNorm(nn.Module, ABC):
     Args:
         num_features: F.
         num_types: T; with more than one, parameters are [T, F] instead of [F].
+
+    Attributes:
+        tape: where statistics over rows are kept while a pass runs that is run again; None: it is not.
     """
+
+    tape: Tape | None = None
 
     def __init__(self, num_features: int, num_types: int = 1) -> None:
         super().__init__()

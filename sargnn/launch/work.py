@@ -19,6 +19,8 @@ from sargnn.comm.group import Group, Traffic
 from sargnn.config import RunConfig
 from sargnn.cpu import without_bf16
 from sargnn.errors import SargnnError
+from sargnn.launch.compile import warm_up
+from sargnn.launch.env import kernels_are_compiled
 from sargnn.launch.heartbeat import Heartbeat
 from sargnn.partition.store import PartitionInfo, open_part, partition_info
 from sargnn.profile import Profile
@@ -46,6 +48,8 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Ca
     info = partition_info(Path(inputs.partition), rank)
     threads = config.threads or 1
     torch.set_num_threads(threads)
+    if kernels_are_compiled():
+        warm_up()  # as the fork server has done where it can: their code is no part of what training takes
     print(f"rank {rank} of {world}, process {os.getpid()}, {threads} threads", flush=True)
     if slow := without_bf16(config.precision):
         print(slow, flush=True)

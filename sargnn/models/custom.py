@@ -83,6 +83,13 @@ class Custom(ModelSettings):
                 hint="precision=mixed multiplies in bf16, comm.wire=bf16 halves what is sent",
             )
 
+        if run.engine.keep_layers != "all":
+            raise ConfigError(
+                "A module of your own does not say where its layers end: all that its backward needs is kept.",
+                given=f"model=custom, engine.keep_layers={run.engine.keep_layers}", allowed="engine.keep_layers=all",
+                hint="batches.count=K needs less memory, too",
+            )  # fmt: skip
+
     def check_target(self) -> None:
         from sargnn.models.user_module import find_module
 

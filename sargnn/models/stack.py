@@ -23,6 +23,7 @@ from sargnn.engine.layer_norm import LayerNorm
 from sargnn.engine.norm import DistributedBatchNorm
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.row_norm import RowNorm
+from sargnn.engine.segments import computed_again, layer_runs
 from sargnn.models.base import LayerInput, Model
 from sargnn.models.inputs import GraphShape, Inputs
 from sargnn.models.settings import StackSettings
@@ -231,20 +232,46 @@ class Stack(Model):
         return True
 
     def forward(self, engine: Engine, plans: Sequence[LayerPlan], x: LayerInput, *, hidden: bool = False) -> Tensor:
-        p_in, p = (self.input_dropout, self.dropout) if self.training else (0.0, 0.0)
+        p_in = self.input_dropout if self.training else 0.0
         x = x.prepared(engine, plans[0], constant=self.graph_layers[0].constant_input, p=p_in)
         last = len(self.layers) - 1
-        for index, (layer, plan) in enumerate(zip(self.layers, plans, strict=True)):
-            if index == last and hidden:
-                return plan.self_rows(x.joined())
-            x, again = x.fork(engine) if self.residuals and index < last else (x, x)
-            out: Tensor = layer(engine, plan, x)
-            if index == last:
-                return out
-            if self.residuals:
-                out = engine.operators.add(out, self._residual_rows(engine, index, plan, again))
-            x = self._between(engine, index, out, plan, p, x.initial)
+        runs = layer_runs(len(self.layers), engine.keep_layers) if torch.is_grad_enabled() else [range(len(self.layers))]
+        for layers in runs:
+            if layers is not runs[-1]:
+                x = self._computed_again(engine, layers, plans, x)
+                continue
+            for index in layers:
+                if index == last and hidden:
+                    return plans[index].self_rows(x.joined())
+                if index == last:
+                    out: Tensor = self.layers[index](engine, plans[index], x)
+                    return out
+                x = self._hidden_layer(engine, index, plans[index], x)
         raise AssertionError("a stack has at least one layer")
+
+    def _computed_again(self, engine: Engine, layers: range, plans: Sequence[LayerPlan], x: LayerInput) -> LayerInput:
+        """What a run of hidden layers gives; nothing between is kept."""
+        has_initial = x.initial is not None
+        tensors = [x.rows, *([x.initial] if x.initial is not None else [])]
+
+        def run(*given: Tensor) -> tuple[Tensor, ...]:
+            rows, *initial = given
+            h = LayerInput(rows, x.labels, initial[0] if has_initial else None)
+            for index in layers:
+                h = self._hidden_layer(engine, index, plans[index], h)
+            return (h.rows,) if h.initial is None else (h.rows, h.initial)
+
+        modules = [one for group in (self.layers, self.norms, self.residuals) for one in group[layers.start : layers.stop]]
+        rows, *initial = computed_again(run, modules, tensors)
+        return LayerInput(rows, initial=initial[0] if initial else None)
+
+    def _hidden_layer(self, engine: Engine, index: int, plan: LayerPlan, x: LayerInput) -> LayerInput:
+        """Any layer but the last, with what stands behind it."""
+        x, again = x.fork(engine) if self.residuals else (x, x)
+        out: Tensor = self.layers[index](engine, plan, x)
+        if self.residuals:
+            out = engine.operators.add(out, self._residual_rows(engine, index, plan, again))
+        return self._between(engine, index, out, plan, self.dropout if self.training else 0.0, x.initial)
 
     def _residual_rows(self, engine: Engine, index: int, plan: LayerPlan, x: LayerInput) -> Tensor:
         """The layer's input [M, ...] as it is added to its output."""

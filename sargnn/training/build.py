@@ -45,6 +45,7 @@ def make_trainer(
         seed=config.seed,
         device=device,
         cache_static=config.engine.cache_static == "auto",
+        keep_layers=config.engine.keep_layers,
         **number_formats(config),
     )
     widths = tuple(rows.shape[1] for rows in part.features)
