@@ -8,7 +8,7 @@ tape: no worker is asked again, and running statistics have moved once. Remote r
 second pass, since its backward comes at once.
 
 While run k (from 0) goes backward, the inputs of k runs and what its own n_k layers keep are held. With s runs of L / s layers
-that is at most s + L / s tables, 2 sqrt(L) for s = sqrt(L) (Chen et al., "Training deep nets with sublinear memory cost", 2016).
+that is at most s + L / s tables, 2 sqrt(L) for s = sqrt(L) (Chen et al., "Training deep nets with sublinear memory cost").
 With n_k = B - k it is B for every run, and s runs have L = B + (B - 1) + ... layers: B = sqrt(2 L). That is what ``sqrt`` does.
 """
 
