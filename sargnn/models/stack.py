@@ -228,7 +228,7 @@ class Stack(Model):
             return False
         first.prepare(engine, plan)
         with torch.no_grad():
-            first(engine, plan, LayerInput(x.rows))
+            first(engine, plan, x)
         return True
 
     def forward(self, engine: Engine, plans: Sequence[LayerPlan], x: LayerInput, *, hidden: bool = False) -> Tensor:

@@ -80,7 +80,7 @@ class Trainer:
                 config.labels, self.task, labels, split, self.ids, num_classes, config.seed, engine.dtype
             )  # fmt: skip
         self._builder = ViewBuilder(
-            model, engine, graph, rows, labels, split, self.task, labels_are_inputs=self.labels is not None
+            model, engine, graph, rows, labels, split, self.task, label_columns=0 if self.labels is None else num_classes
         )  # fmt: skip
         self.whole: View | None = None
         self.view: View | None = None

@@ -62,16 +62,16 @@ class ViewBuilder:
 
     Args:
         rows: [N, D], what the model's inputs loaded. labels: [N] or [N, C], of ``task``. split: uint8 [N].
-        labels_are_inputs: they stand beside the first layer's rows.
+        label_columns: columns of labels that stand beside the first layer's rows.
     """
 
     def __init__(
         self, model: Model, engine: Engine, graph: WorkerGraph, rows: Tensor, labels: Tensor, split: Tensor, task: NodeTask, *,
-        labels_are_inputs: bool,
+        label_columns: int,
     ) -> None:  # fmt: skip
         self._model, self._engine, self._graph, self._task = model, engine, graph, task
         self._rows, self._labels, self._split = rows, labels, split
-        self._labels_are_inputs = labels_are_inputs
+        self._label_columns = label_columns
 
     def whole(self, *, recurring: bool) -> View:
         """Every row of every layer, the last layer's of the labelled type; all workers must call it."""
@@ -111,7 +111,7 @@ class ViewBuilder:
     def uses_edges(self, holds_constants: bool) -> list[bool]:
         """Per layer, whether it aggregates; not the first one where its aggregates are there and there are no labels beside."""
         first, *others = self._model.uses_edges
-        return [first and (self._labels_are_inputs or not holds_constants), *others]
+        return [first and (self._label_columns > 0 or not holds_constants), *others]
 
     def _totals(self) -> dict[str, int]:
         """Known labels of each split over all workers."""
@@ -142,6 +142,8 @@ class ViewBuilder:
             reached = self._graph.reach(self._marked(rows), self.uses_edges(True)).depth >= 1
             flow = self._graph.flow_of(self._graph.reach(reached & (places.numpy() < 0), [True]), shared=False)
             x = LayerInput(flow.own_inputs(model.inputs(self._rows)))
+            if self._label_columns:
+                x = LayerInput(x.rows, x.rows.new_zeros(len(x.rows), self._label_columns))
             if not model.first_constants(engine, flow.plans[0], x):
                 return None
             found = engine.take_constants(flow.plans[0])

@@ -12,7 +12,15 @@ import torch
 
 from sargnn.comm.group import Group
 from sargnn.config import ONE_GRAPH, KernelConfig, ModeConfig, ModelSettings, PartitionerConfig, RunConfig
-from sargnn.config_groups import CheckpointConfig, CommConfig, EngineConfig, LabelsConfig, OptimConfig, TrackingConfig
+from sargnn.config_groups import (
+    BatchesConfig,
+    CheckpointConfig,
+    CommConfig,
+    EngineConfig,
+    LabelsConfig,
+    OptimConfig,
+    TrackingConfig,
+)
 from sargnn.data.dataset import Dataset
 from sargnn.data.settings import SyntheticConfig
 from sargnn.engine.modes import MODES
@@ -211,7 +219,8 @@ def run_config(
     precision: str = "fp64", epochs: int = 30, seed: int = 3, prefetch_depth: int = 1,
     cache_static: str | bool = "auto",
     message_rows: int | None = None, labels: LabelsConfig | None = None, mfg: bool = False, wire: str = "exact",
-    aggregate: str | None = None, keep: str = "rows",
+    aggregate: str | None = None, keep: str = "rows", batches: BatchesConfig | None = None,
+    keep_layers: str | int = "all",
 ) -> RunConfig:  # fmt: skip
     """A configuration for cases that need no files. Modes, kernels and partitioners are names, or targets ``FILE.py:NAME``."""
     return RunConfig(
@@ -230,7 +239,7 @@ def run_config(
             aggregate=aggregate,  # type: ignore[arg-type]
         ),  # fmt: skip
         checkpoint=CheckpointConfig(every=None, keep=2),
-        engine=EngineConfig(cache_static=cache_static),  # type: ignore[arg-type]
+        engine=EngineConfig(cache_static=cache_static, keep_layers=keep_layers),  # type: ignore[arg-type]
         tracking=TrackingConfig(enabled=False, uri=None, experiment="test"),
         epochs=epochs,
         eval_every=epochs,
@@ -245,6 +254,7 @@ def run_config(
         run_dir=None,
         labels=labels or LabelsConfig(),
         mfg=mfg,
+        batches=batches or BatchesConfig(),
     )
 
 
