@@ -59,7 +59,7 @@ def _pool_everything() -> None:
     def poisoned(flat: torch.Tensor, rows: int, width: int) -> torch.Tensor:
         return shaped(flat.fill_(torch.nan) if flat.is_floating_point() else flat, rows, width)
 
-    engine_pool._SMALLEST, engine_pool._shaped = 1, poisoned
+    engine_pool.SMALLEST, engine_pool._shaped = 1, poisoned
 
 
 @cache

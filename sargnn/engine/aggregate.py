@@ -48,6 +48,7 @@ class Engine:
         half_products: take products of fp32 tables of their entries rounded to bf16.
         wire: what fp32 rows are rounded to on their way to other workers; None: nothing is.
         keep_layers: whose inputs survive until backward (``engine.segments``).
+        make_pool: makes the pool, given whether it is ``enabled``.
 
     Attributes:
         operators: linear and node-wise operators: fused on a CPU, stock in a baseline mode and elsewhere.
@@ -73,6 +74,7 @@ class Engine:
         half_products: bool = False,
         wire: torch.dtype | None = None,
         keep_layers: KeepLayers = "all",
+        make_pool: Callable[..., Pool] = Pool,
     ) -> None:
         self.group = group
         self.keep_layers: KeepLayers = keep_layers
@@ -87,7 +89,7 @@ class Engine:
         self.splits_columns = not self.mode.is_baseline
         self.caches_constants = cache_static and self.splits_columns
         fused = device.type == "cpu" and not self.mode.is_baseline
-        work = Workspace(Pool(enabled=fused), group.profile, half_products)
+        work = Workspace(make_pool(enabled=fused), group.profile, half_products)
         self.operators: Operators = FusedOperators(group, work) if fused else StockOperators(group, work)
         self.pool = work.pool
         self.epoch = 0

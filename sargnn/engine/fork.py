@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from sargnn.engine.pool import Pool
-from sargnn.engine.rebuild import rebuilt_as
+from sargnn.engine.rebuild import rebuild_of, rebuilt_as, rebuilt_by, self_rows
+from sargnn.shards.plan import LayerPlan
 
 
 def fork(pool: Pool, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -24,6 +25,20 @@ def fork(pool: Pool, x: Tensor) -> tuple[Tensor, Tensor]:
         return x, x
     one, other = _Fork.apply(x, pool)
     return rebuilt_as(x, one), rebuilt_as(x, other)
+
+
+def fork_own(pool: Pool, plan: LayerPlan, x: Tensor) -> tuple[Tensor, Tensor]:
+    """``x`` [N, F] for one reader, and for another the rows of it that the output rows are, [M, F].
+
+    Where these are some of all rows, their gradient is added to the first reader's, row by row: autograd would make a table
+    [N, F] of it, zero everywhere else.
+    """
+    if plan.num_out == plan.num_rows or not (x.requires_grad and torch.is_grad_enabled() and pool.enabled):
+        one, other = fork(pool, x)
+        return one, self_rows(plan, other)
+    one, own = _ForkOwn.apply(x, plan, pool)
+    rebuild = rebuild_of(x)
+    return rebuilt_as(x, one), own if rebuild is None else rebuilt_by(own, lambda: plan.self_rows(rebuild()))
 
 
 def add(pool: Pool, one: Tensor, other: Tensor) -> Tensor:
@@ -41,6 +56,28 @@ class _Add(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         return grad, grad, None
+
+
+class _ForkOwn(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, plan: LayerPlan, pool: Pool) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        ctx.plan, ctx.pool, ctx.width = plan, pool, x.shape[1]
+        return x.detach(), plan.self_rows(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor | None, of_own: Tensor | None) -> tuple[Tensor | None, None, None]:
+        plan, pool = ctx.plan, ctx.pool
+        if of_own is None:
+            return grad, None, None
+        if grad is None:
+            grad = pool.zeros(plan.num_rows, ctx.width, of_own)
+        elif not pool.is_only_holder(grad):
+            grad = pool.empty_like(grad).copy_(grad)
+        for at, first, count in plan.own_runs():
+            grad[at : at + count] += of_own[first : first + count]
+        return grad, None, None
 
 
 class _Fork(torch.autograd.Function):

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_SMALLEST = 1 << 20  # bytes; what is smaller malloc keeps by itself
+SMALLEST = 1 << 20
+"""Bytes; what is smaller malloc keeps by itself."""
 _use_count = getattr(torch._C, "_storage_Use_Count", None)  # PyTorch's own, for CUDA graphs
 
 
@@ -55,7 +56,7 @@ class Pool:
     def empty(self, rows: int, width: int, like: Tensor) -> Tensor:
         """[rows, width], not initialised, with the dtype and on the device of ``like``."""
         size = rows * width * like.element_size()
-        if not self.enabled or _use_count is None or size < _SMALLEST or like.device.type != "cpu":
+        if not self.enabled or _use_count is None or size < SMALLEST or like.device.type != "cpu":
             return like.new_empty(rows, width)
         idle = [one for one in self._owned if one.is_idle]
         fits = (one for one in idle if one.tensor.dtype == like.dtype and one.tensor.numel() == rows * width)

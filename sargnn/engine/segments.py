@@ -26,6 +26,7 @@ from torch.autograd.graph import get_gradient_edge
 
 from sargnn.engine.rebuild import ONE_PASS
 from sargnn.engine.row_norm import RowNorm, Tape
+from sargnn.tracking.memory import trim
 
 KeepLayers = Literal["all", "sqrt"] | int
 Run = Callable[..., tuple[Tensor, ...]]
@@ -78,6 +79,7 @@ class _Again(torch.autograd.Function):
         run, ctx.run = ctx.run, None
         tensors = [one.detach().requires_grad_(one.requires_grad) for one in ctx.saved_tensors]
         ctx.tape.rewind()
+        trim()
         with torch.enable_grad(), _on_tape(ctx.norms, ctx.tape):
             out = run(*tensors)
         wanted = [*(one for one in tensors if one.requires_grad), *ctx.parameters]

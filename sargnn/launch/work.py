@@ -29,11 +29,21 @@ from sargnn.tracking.inputs import Inputs, read_inputs
 from sargnn.tracking.memory import private_bytes, resident_bytes
 from sargnn.tracking.summary import FINISHED, INTERRUPTED, Summary, write_summary
 from sargnn.training import checkpoint
+from sargnn.training.account.trace import load_libraries
 from sargnn.training.build import make_trainer
 from sargnn.training.loop import Trainer
 from sargnn.training.predict import MANIFEST, write_predictions
 from sargnn.training.start_from import open_start
-from sargnn.training.summary import describe_run, flow_lines, flow_rows, measure_results, memory_parts, sharing_lines
+from sargnn.training.summary import (
+    batch_lines,
+    describe_run,
+    flow_lines,
+    flow_rows,
+    measure_results,
+    memory_parts,
+    planned_lines,
+    sharing_lines,
+)
 
 
 def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Callable[[Heartbeat], None]) -> None:
@@ -59,6 +69,8 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Ca
         on_joining(heartbeat)
         heartbeat.start()
     group = Group.from_environment(config.comm.backend, config.comm.timeout_s, rank, world, traffic, Profile(config.profile))
+    if config.memory_budget is not None:
+        load_libraries()
     before_loading, base = private_bytes(), resident_bytes()
     trainer = make_trainer(config, open_part(info.path, rank), info.num_classes, group, files.scratch_path(run_dir, rank))
     if inputs.checkpoint:
@@ -75,7 +87,7 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Ca
         startup_time_s = time.time() - inputs.started_at
         print(f"rank {rank}: {trainer.graph.num_rows} rows, {len(trainer.graph.part.halo_ids)} halo rows", flush=True)
         flows = flow_rows(trainer)
-        for line in (*flow_lines(flows), *sharing_lines(trainer)):
+        for line in (*flow_lines(flows), *sharing_lines(trainer), *batch_lines(trainer)):
             if rank == 0:
                 print(line, flush=True)
         if config.comm.wire != "exact" and world > 1 and config.precision != "bf16":
@@ -86,6 +98,9 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Ca
                 print(f"{lossy} from {exact:.7g} to {rounded:.7g} ({part})", flush=True)
         _train(trainer, config, run_dir, info.dataset_hash)
         figures = measure_results(trainer, group) | {"mfg": flows, "startup_time_s": startup_time_s}
+        for line in planned_lines(figures):
+            if rank == 0:
+                print(line, flush=True)
         figures["memory_bytes"] = memory_parts(trainer, base)
         private = group.gather(torch.tensor(before_loading, dtype=torch.int64))
         figures["private_bytes_before_loading"] = [int(one) for one in private]

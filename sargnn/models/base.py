@@ -55,6 +55,12 @@ class LayerInput:
         one, other = engine.operators.fork(self.rows)
         return LayerInput(one, self.labels, self.initial), LayerInput(other, self.labels, self.initial)
 
+    def fork_own(self, engine: Engine, plan: LayerPlan) -> tuple[LayerInput, list[Tensor]]:
+        """The same for one reader, and for another the blocks of the rows that the output rows are, [M, ...] each."""
+        rows, own = engine.operators.fork_own(plan, self.rows)
+        others = [] if self.labels is None else [plan.self_rows(self.labels)]
+        return LayerInput(rows, self.labels, self.initial), [own, *others]
+
     def prepared(self, engine: Engine, plan: LayerPlan, *, constant: bool, p: float) -> LayerInput:
         """A model's input as its first layer reads it: labels apart from constant rows or joined to them, and dropped.
 
@@ -127,13 +133,13 @@ class Model(nn.Module, ABC):
     def prepare(self, engine: Engine, plans: Sequence[LayerPlan]) -> None:  # noqa: B027 - many decide nothing
         """Decide what depends on the plans, before they are first used; all workers must call it together."""
 
-    def first_constants(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> bool:
-        """Have the first layer aggregate its constant rows on a plan of its own (``Engine.constant``), without autograd.
-
-        Returns:
-            Whether it does; then a row's aggregate serves every message flow that computes the row.
-        """
+    def shares_constants(self, engine: Engine) -> bool:
+        """Whether its first layer aggregates constant rows: a row's aggregate serves every flow that computes the row."""
         return False
+
+    def first_constants(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> None:
+        """Have the first layer aggregate its constant rows on a plan of its own (``Engine.constant``), without autograd."""
+        raise NotImplementedError
 
     @abstractmethod
     def forward(self, engine: Engine, plans: Sequence[LayerPlan], x: LayerInput, *, hidden: bool = False) -> Tensor:

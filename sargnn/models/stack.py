@@ -22,6 +22,8 @@ from sargnn.engine.aggregate import Engine
 from sargnn.engine.layer_norm import LayerNorm
 from sargnn.engine.norm import DistributedBatchNorm
 from sargnn.engine.reducers.base import Reducer
+from sargnn.engine.reducers.max import Max
+from sargnn.engine.reducers.sum import Sum
 from sargnn.engine.row_norm import RowNorm
 from sargnn.engine.segments import computed_again, layer_runs
 from sargnn.models.base import LayerInput, Model
@@ -222,14 +224,16 @@ class Stack(Model):
         for layer, plan in zip(self.graph_layers, plans, strict=True):
             layer.prepare(engine, plan)
 
-    def first_constants(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> bool:
+    def shares_constants(self, engine: Engine) -> bool:
         first = self.graph_layers[0]
-        if not (first.constant_input and first.uses_edges and engine.caches_constants):
-            return False
-        first.prepare(engine, plan)
+        constant = first.constant_input and first.uses_edges and not first.exchanged_needs_grad
+        one_table = isinstance(first.reducer, Sum | Max)  # R-GCN has one for each relation
+        return constant and one_table and engine.caches_constants
+
+    def first_constants(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> None:
+        self.graph_layers[0].prepare(engine, plan)
         with torch.no_grad():
-            first(engine, plan, x)
-        return True
+            self.graph_layers[0](engine, plan, x)
 
     def forward(self, engine: Engine, plans: Sequence[LayerPlan], x: LayerInput, *, hidden: bool = False) -> Tensor:
         p_in = self.input_dropout if self.training else 0.0
@@ -267,15 +271,15 @@ class Stack(Model):
 
     def _hidden_layer(self, engine: Engine, index: int, plan: LayerPlan, x: LayerInput) -> LayerInput:
         """Any layer but the last, with what stands behind it."""
-        x, again = x.fork(engine) if self.residuals else (x, x)
+        x, own = x.fork_own(engine, plan) if self.residuals else (x, [])
         out: Tensor = self.layers[index](engine, plan, x)
         if self.residuals:
-            out = engine.operators.add(out, self._residual_rows(engine, index, plan, again))
+            out = engine.operators.add(out, self._residual_rows(engine, index, own))
         return self._between(engine, index, out, plan, self.dropout if self.training else 0.0, x.initial)
 
-    def _residual_rows(self, engine: Engine, index: int, plan: LayerPlan, x: LayerInput) -> Tensor:
-        """The layer's input [M, ...] as it is added to its output."""
-        residual, own = self.residuals[index], x.self_rows(plan)
+    def _residual_rows(self, engine: Engine, index: int, own: list[Tensor]) -> Tensor:
+        """The layer's own input rows, in blocks [M, ...], as they are added to its output."""
+        residual = self.residuals[index]
         if isinstance(residual, nn.Linear):
             return engine.operators.linear(own, residual.weight, residual.bias)
         return own[0] if len(own) == 1 else torch.cat(own, 1)

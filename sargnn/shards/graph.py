@@ -60,7 +60,7 @@ class WorkerGraph:
         if message_rows is None:
             total = int(group.sum_(torch.tensor(len(part.node_ids), dtype=torch.int64)))
             message_rows = max(_SMALLEST_MESSAGE_ROWS, -(-total // (8 * group.world)))
-        self._message_rows = message_rows
+        self.message_rows = message_rows
         self.labelled = find_labelled(part, group) if labelled is None else labelled
         self._splitter: RelationSplitter | None = None
         if by_relation and part.schema.typed:
@@ -120,7 +120,7 @@ class WorkerGraph:
 
     def _load(self, part: Part, share: Share | None, out_bounds: tuple[int, ...] | None = None) -> LayerPlan:
         return load_shared_plan(
-            part, self.rank, self.layout, self.exchange.group, share, device=self.device, message_rows=self._message_rows,
+            part, self.rank, self.layout, self.exchange.group, share, device=self.device, message_rows=self.message_rows,
             out_bounds=out_bounds, dtype=self._dtype,
         )  # fmt: skip
 
@@ -147,7 +147,7 @@ class WorkerGraph:
         """The message flow of what rows depend on. ``shared``: cut edges are shared out."""
         return message_flow(
             self._looped_part, self.rank, self.layout, self.exchange, reach, device=self.device,
-            message_rows=self._message_rows, splitter=self._splitter, dtype=self._dtype,
+            message_rows=self.message_rows, splitter=self._splitter, dtype=self._dtype,
             share=self._share if shared else None,
         )  # fmt: skip
 
@@ -160,9 +160,14 @@ class WorkerGraph:
             self._looped = with_self_loops(self.part, self.rank)
         return self._looped
 
-    def release(self) -> None:
-        """Let go of all edges that no plan holds, once plans were made; they are read and made again if needed."""
-        self._looped = None
+    def release(self, *, mapped_only: bool = False) -> None:
+        """Let go of all edges that no plan holds, once plans were made; they are read and made again if needed.
+
+        Args:
+            mapped_only: of those that are mapped from the store, which cost little to read again.
+        """
+        if not mapped_only:
+            self._looped = None
         release(self.part)
 
     def neighbourhood(self) -> LayerPlan:

@@ -41,6 +41,8 @@ class Summary:
         profile_s, profile_cpu_s, profile_work: by category, one per rank; with ``profile=true``. profile_wait_s: per rank and
             peer, the seconds of an epoch in which it waited for rows or gradients from or to that peer.
         hosts: the name of each rank's, where there are several.
+        planned_train_bytes: one per rank, what ``peak_train_bytes`` was to be; with ``memory_budget``.
+        batches: of micro-batches their number, rows and edges by micro-batch and layer, and rows computed / distinct rows.
         mfg: rows, halo rows and edges by view and layer; with ``mfg=true``.
         world, mode, model, kernel, dataset, num_params, edge_cut, halo_rows, cache_static, sharded_params: what ran.
         edge_weights: whether its graph has some, and the settings use them.
@@ -85,6 +87,8 @@ class Summary:
     profile_work: dict[str, list[float]] | None = None
     profile_wait_s: list[list[float]] | None = None
     hosts: list[str] | None = None
+    planned_train_bytes: list[int] | None = None
+    batches: dict[str, Any] | None = None
     mfg: dict[str, list[dict[str, int]]] | None = None
     world: int | None = None
     mode: str | None = None

@@ -92,8 +92,8 @@ def find_groups(config: BatchesConfig, count: int, targets: TargetRows, group: G
     Raises:
         ConfigError: there are more micro-batches than a worker has training nodes. One without any takes part in all.
     """
-    sizes = [int(one) for one in group.gather(torch.tensor(len(targets.rows), dtype=torch.int64))]
-    least = min((size for size in sizes if size), default=0)
+    sizes = _sizes(targets, group)
+    least = most_batches(targets, group)
     if count > least:
         rank = sizes.index(least)
         raise ConfigError(
@@ -103,12 +103,22 @@ def find_groups(config: BatchesConfig, count: int, targets: TargetRows, group: G
     return group_targets(config.by, targets, count)
 
 
+def most_batches(targets: TargetRows, group: Group) -> int:
+    """How many there can be: of workers that have training nodes, the least number; every rank must call it."""
+    return min((size for size in _sizes(targets, group) if size), default=1)
+
+
+def _sizes(targets: TargetRows, group: Group) -> list[int]:
+    return [int(one) for one in group.gather(torch.tensor(len(targets.rows), dtype=torch.int64))]
+
+
 class MicroBatches:
     """The views of all micro-batches of a step, in their order. All ranks must make one together.
 
     Args:
         groups: each target's micro-batch. rows: int64, the targets, own rows. count: K.
         folder: where views that are not computed lie; None: in memory.
+        recurring: they come again every epoch, so that constant rows are aggregated beforehand.
 
     Attributes:
         stats: what they compute.
@@ -116,15 +126,16 @@ class MicroBatches:
 
     def __init__(
         self, builder: ViewBuilder, groups: np.ndarray, rows: np.ndarray, count: int, num_rows: int, group: Group,
-        folder: Path | None,
+        folder: Path | None, *, recurring: bool = True,
     ) -> None:  # fmt: skip
+        self._recurring = recurring
         self._builder, self._rows = builder, [rows[groups == number] for number in range(count)]
         self._folder, self._num_rows, self._group = folder, num_rows, group
         self.make()
 
     def make(self) -> None:
         """Make the views; again where what they hold of constant rows is to be computed in another way."""
-        constants = self._builder.first_constants(self._rows)
+        constants = self._builder.first_constants(self._rows) if self._recurring else None
         views: list[View] | ViewsOnDisk = [] if self._folder is None else ViewsOnDisk(self._folder)
         layers, seen = [], torch.zeros(0, self._num_rows, dtype=torch.bool)
         for rows in self._rows:

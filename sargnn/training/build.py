@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from sargnn.comm.group import Group
 from sargnn.config import RunConfig
 from sargnn.data.labels import task_of
 from sargnn.engine.aggregate import Engine
+from sargnn.engine.pool import Pool
 from sargnn.engine.reducers.sum import Sum
 from sargnn.errors import ConfigError
 from sargnn.models.base import Model
@@ -20,18 +22,21 @@ from sargnn.partition.cut import Part, without_weights
 from sargnn.rng import MAX_ID
 from sargnn.shards.cover import Share, shares_of
 from sargnn.shards.graph import WorkerGraph, find_labelled
+from sargnn.training.account.record import Accounts
 from sargnn.training.edge_weights import uses_edge_weights
 from sargnn.training.loop import Trainer
 from sargnn.training.optim import check_decay
 
 
 def make_trainer(
-    config: RunConfig, part: Part, num_classes: int, group: Group, scratch: Path | None = None
+    config: RunConfig, part: Part, num_classes: int, group: Group, scratch: Path | None = None,
+    make_pool: Callable[..., Pool] = Pool,
 ) -> Trainer:  # fmt: skip
     """Everything one rank needs to train, from its part.
 
     Args:
         scratch: a folder of this rank's alone, for what lies on disk meanwhile; None: nothing does.
+        make_pool: as ``Engine`` takes it.
     """
     device, dtype = torch.device(config.device), ROW_DTYPES[config.precision]
     if not uses_edge_weights(config):
@@ -46,6 +51,7 @@ def make_trainer(
         device=device,
         cache_static=config.engine.cache_static == "auto",
         keep_layers=config.engine.keep_layers,
+        make_pool=make_pool,
         **number_formats(config),
     )
     widths = tuple(rows.shape[1] for rows in part.features)
@@ -67,7 +73,13 @@ def make_trainer(
     )  # fmt: skip
     model = model.to(device, wide(dtype))
     rows = model.inputs.load(part, config.seed, device, dtype)
-    return Trainer(config, model, engine, graph, rows, num_classes, scratch)
+
+    def accounts() -> Accounts:
+        return Accounts(
+            make_trainer, config, part, num_classes, model, labelled=shape.labelled, message_rows=graph.message_rows
+        )
+
+    return Trainer(config, model, engine, graph, rows, num_classes, scratch, accounts)
 
 
 def _share_of_sums(config: RunConfig, engine: Engine) -> Share | None:

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sargnn.batches.targets import TargetRows
 from sargnn.bf16 import wide
 from sargnn.comm.group import sum_flat
 from sargnn.config import RunConfig
@@ -28,12 +27,14 @@ from sargnn.profile import EVALUATION, OPTIMIZER, REST
 from sargnn.shards.graph import WorkerGraph
 from sargnn.shards.plan import LayerPlan
 from sargnn.tracking.memory import PeakMeter, trim
-from sargnn.training.batches import MicroBatches, find_groups
+from sargnn.training.account.record import Accounts
+from sargnn.training.batches import MicroBatches
 from sargnn.training.correct_smooth import correct_and_smooth
+from sargnn.training.fit import fit_batches, trains_in_batches
 from sargnn.training.flops import count_products
-from sargnn.training.history import EpochResult, EvaluationResult, History, RankFigures, Requests, metrics_row
+from sargnn.training.history import EpochResult, EvaluationResult, History, RankFigures, Requests, Scores, metrics_row
 from sargnn.training.labels import LabelInputs
-from sargnn.training.loss import training_loss
+from sargnn.training.loss import joined_targets, training_loss
 from sargnn.training.metrics import measure
 from sargnn.training.optim import clip_gradients, learning_rate, make_optimizer
 from sargnn.training.tasks import task_for
@@ -50,6 +51,7 @@ class Trainer:
         rows: [N, D] in the run's precision, as ``model.inputs`` loaded them.
         num_classes: C.
         scratch: a folder of this rank's alone, for what lies on disk meanwhile; None: nothing does.
+        accounts: gives what says beforehand what steps will hold; for ``memory_budget``.
 
     Attributes:
         task: what is predicted. metric: what evaluations measure.
@@ -57,14 +59,16 @@ class Trainer:
             or those of micro-batches.
         evaluation: the view that evaluations read: all rows, or with ``mfg`` those that reach a node of a split.
         whole: the view of all rows; None until ``build_whole`` where nothing needs it before.
-        view: the one at hand.
+        view: the one at hand. builder: makes views.
+        evaluations: the views whose outputs an evaluation measures together: ``evaluation``, or groups of its rows.
+        planned_bytes: per rank what training was to hold at most, where that was asked for. remarks: lines about it.
         requests: what is asked of this rank; holds for all ranks after the epoch under way.
         meter: of memory peaks; made once graph, features and parameters were read in.
     """
 
     def __init__(
         self, config: RunConfig, model: Model, engine: Engine, graph: WorkerGraph, rows: Tensor, num_classes: int,
-        scratch: Path | None = None,
+        scratch: Path | None = None, accounts: Callable[[], Accounts] | None = None,
     ) -> None:  # fmt: skip
         self.config, self.model, self.engine, self.graph = config, model, engine, graph
         self.rows = rows
@@ -79,12 +83,13 @@ class Trainer:
             self.labels = LabelInputs(
                 config.labels, self.task, labels, split, self.ids, num_classes, config.seed, engine.dtype
             )  # fmt: skip
-        self._builder = ViewBuilder(
+        self.builder = ViewBuilder(
             model, engine, graph, rows, labels, split, self.task, label_columns=0 if self.labels is None else num_classes
         )  # fmt: skip
         self.whole: View | None = None
         self.view: View | None = None
         training, self.evaluation = self._build_views(split)
+        self.evaluations: Sequence[View] | MicroBatches = [self.evaluation]
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.sharded = model.inputs.sharded()
         own = {id(p) for p in self.sharded}
@@ -97,36 +102,26 @@ class Trainer:
         self._not_finite: list[int] = []
         graph.release()  # what is given back is no part of what training starts from
         self.meter = PeakMeter.here()
-        self.batches: Sequence[View] | MicroBatches = self._make_batches(split, scratch) if training is None else [training]
+        self.batches: Sequence[View] | MicroBatches = [] if training is None else [training]
+        self.planned_bytes: tuple[int, ...] | None = None
+        self.remarks: list[str] = []
+        if training is None or config.memory_budget is not None:
+            fit_batches(self, split, scratch, accounts)
 
     def _build_views(self, split: Tensor) -> tuple[View | None, View]:
         """The training and the evaluation view; and the whole one where labels are fed back, before memory is measured.
 
         No training view with micro-batches, which are not there yet when training starts.
         """
-        micro = self.config.batches.count != 1
+        micro = trains_in_batches(self.config)
         if not self.config.mfg:
             whole = self.build_whole()
             return None if micro else whole, whole
-        training = None if micro else self._builder.reaching(split == SPLITS["train"], recurring=True)
-        evaluation = self._builder.reaching(split > 0, recurring=False)
+        training = None if micro else self.builder.reaching(split == SPLITS["train"], recurring=True)
+        evaluation = self.builder.reaching(split > 0, recurring=False)
         if self._feeds_back:
             self.build_whole()
         return training, evaluation
-
-    def _make_batches(self, split: Tensor, scratch: Path | None) -> MicroBatches:
-        config, group, part = self.config.batches, self.engine.group, self.graph.part
-        assert isinstance(config.count, int)
-        rows = torch.nonzero(split == SPLITS["train"])[:, 0].numpy()
-        targets = TargetRows(part, group.rank, rows, self.config.seed, self.config.prepare.bytes)
-        groups = find_groups(config, config.count, targets, group)
-        on_disk = config.flows == "disk" and not self.model.by_relation  # plans of relations hold functions
-        folder = scratch / "flows" if scratch is not None and on_disk else None
-        made = MicroBatches(self._builder, groups, rows, config.count, len(part.node_ids), group, folder)
-        self.graph.release()
-        self.engine.pool.reset()
-        trim()
-        return made
 
     @property
     def training(self) -> View:
@@ -141,8 +136,8 @@ class Trainer:
     def build_whole(self) -> View:
         """The view of all rows, built the first time."""
         if self.whole is None:
-            trained = not self.config.mfg and self.config.batches.count == 1
-            self.whole = self._builder.whole(recurring=trained or self._feeds_back)
+            trained = not self.config.mfg and not trains_in_batches(self.config)
+            self.whole = self.builder.whole(recurring=trained or self._feeds_back)
         return self.whole
 
     @property
@@ -326,6 +321,8 @@ class Trainer:
             count = int(self.engine.group.sum_(known))
         for number in range(len(self.batches)):
             self.view = None  # which would keep the one before while this one is read
+            if number:
+                trim()  # what the one before has left between small allocations
             yield self._share(self.batches[number], columns, hidden, count)
 
     def _share(self, view: View, columns: Tensor | None, hidden: Tensor | None, count: int) -> Tensor:
@@ -369,15 +366,26 @@ class Trainer:
         started = time.perf_counter()
         self.model.eval()
         with torch.no_grad(), self.engine.profile.span(EVALUATION):
-            logits = self.logits(self.evaluation)
-            found = measure(self.metric, logits, self.evaluation.targets, self.engine.group)
-            del logits
+            found = self._measured()
         time_s = time.perf_counter() - started
         peak = self.meter.end()
         pool.reset()
         self.history.add_evaluation(found, time_s, peak, counts=counts)
         peaks = self.engine.group.gather(torch.tensor(peak, dtype=torch.int64))
         return EvaluationResult(self.task.name, self.metric, found, [int(one) for one in peaks])
+
+    def _measured(self) -> Scores:
+        """The metric, of one view after the other."""
+        logits, targets = [], []
+        for number in range(len(self.evaluations)):
+            self.view = None  # as in training
+            view = self.evaluations[number]
+            logits.append(self.logits(view))
+            targets.append(view.targets)
+            del view
+        joined = logits[0] if len(logits) == 1 else torch.cat(logits)
+        del logits
+        return measure(self.metric, joined, joined_targets(targets), self.engine.group)
 
     def predictions(self, *, hidden: bool = False) -> Tensor:
         """Logits [N, C] of all own rows of the labelled type, or the last layer's input; evaluation mode, without gradients."""
@@ -395,8 +403,9 @@ class Trainer:
 
     def close(self) -> None:
         """Delete what lies on disk; nothing can be trained any more."""
-        if isinstance(self.batches, MicroBatches):
-            self.batches.close()
+        for views in (self.batches, self.evaluations):
+            if isinstance(views, MicroBatches):
+                views.close()
 
     def smooth(self) -> None:
         """Correct & Smooth after training, if it is on; its accuracies and memory peak go into the history."""

@@ -5,6 +5,7 @@ Letters: M output rows, C outputs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +44,20 @@ class Targets:
         rows = {name: torch.nonzero(split == value)[:, 0] for name, value in SPLITS.items()}
         counts = group.sum_(torch.tensor([task.count(labels[r]) for r in rows.values()], dtype=torch.int64))
         return cls(labels, rows, dict(zip(rows, counts.tolist(), strict=True)), task)
+
+
+def joined_targets(parts: Sequence[Targets]) -> Targets:
+    """Of the output rows of several views, one behind the other; each part has the counts of all."""
+    if len(parts) == 1:
+        return parts[0]
+    rows: dict[str, list[Tensor]] = {name: [] for name in parts[0].rows}
+    first = 0
+    for one in parts:
+        for name, own in one.rows.items():
+            rows[name].append(own + first)
+        first += len(one.labels)
+    labels = torch.cat([one.labels for one in parts])
+    return Targets(labels, {name: torch.cat(own) for name, own in rows.items()}, parts[0].global_counts, parts[0].task)
 
 
 def training_loss(

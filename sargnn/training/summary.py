@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -9,8 +10,9 @@ import torch
 from sargnn.comm.group import Group
 from sargnn.config import RunConfig
 from sargnn.partition.store import PartitionInfo
-from sargnn.tracking.memory import split_peak
+from sargnn.tracking.memory import human_bytes, split_peak
 from sargnn.tracking.provenance import cpu_model, usable_cores, versions
+from sargnn.training.batches import MicroBatches
 from sargnn.training.history import SPLIT_KEYS, History, steady
 from sargnn.training.loop import Trainer
 
@@ -56,7 +58,9 @@ def flow_rows(trainer: Trainer) -> dict[str, list[dict[str, int]]] | None:
     """What every layer computes and reads with message-flow graphs, over all workers; None without. Every rank must call it."""
     if not trainer.config.mfg:
         return None
-    views = {"training": trainer.training, "evaluation": trainer.evaluation}
+    views = {"evaluation": trainer.evaluation}
+    if not isinstance(trainer.batches, MicroBatches):
+        views = {"training": trainer.training, **views}
     found: dict[str, list[dict[str, int]]] = {}
     for name, view in views.items():
         counts = torch.tensor([[p.num_out, p.num_rows, p.halo_rows, p.num_edges] for p in view.flow.plans])
@@ -73,6 +77,46 @@ def flow_lines(flows: dict[str, list[dict[str, int]]] | None) -> list[str]:
         for name, layers in (flows or {}).items()
         for number, layer in enumerate(layers, start=1)
     ]
+
+
+def planned_lines(figures: dict[str, Any]) -> list[str]:
+    """What training was to hold at most beside what it held, for the log."""
+    if figures["planned_train_bytes"] is None:
+        return []
+    pairs = zip(figures["planned_train_bytes"], figures["peak_train_bytes"], strict=True)
+    return [
+        f"rank {rank}: training held at most {human_bytes(peak)}, planned {human_bytes(planned)}"
+        f" ({planned / max(peak, 1) - 1:+.1%})"
+        for rank, (planned, peak) in enumerate(pairs)
+    ]
+
+
+def _batches(trainer: Trainer) -> dict[str, Any] | None:
+    """What micro-batches computed; None without."""
+    if not isinstance(trainer.batches, MicroBatches):
+        return None
+    stats = trainer.batches.stats
+    return {
+        "count": len(trainer.batches),
+        "by": trainer.config.batches.by,
+        "keep_layers": trainer.engine.keep_layers,
+        "redundancy": stats.redundancy,
+        "layers": [[dataclasses.asdict(one) for one in layers] for layers in stats.layers],
+        "distinct_rows": list(stats.distinct),
+    }
+
+
+def batch_lines(trainer: Trainer) -> list[str]:
+    """What was tried for the memory budget, and what micro-batches compute, for the log."""
+    lines = list(trainer.remarks)
+    if isinstance(trainer.batches, MicroBatches):
+        stats, count = trainer.batches.stats, len(trainer.batches)
+        by = trainer.config.batches.by
+        lines.append(f"{count} micro-batches by {by}: rows computed / distinct rows {stats.redundancy:.2f}")
+        for number, layers in enumerate(stats.layers, start=1):
+            rows = ", ".join(f"{one.rows} rows over {one.edges} edges" for one in layers)
+            lines.append(f"micro-batch {number}: by layer {rows}")
+    return lines
 
 
 def _evaluated(history: History) -> dict[str, Any]:
@@ -147,7 +191,9 @@ def measure_results(trainer: Trainer, group: Group) -> dict[str, Any]:
         "profile_work": dict(zip(categories, works, strict=True)) or None,
         "profile_wait_s": waits if categories and group.world > 1 else None,
         "hosts": [host.name for host in group.hosts] or None,
-        "cache_static": trainer.engine.holds_constants,
+        "cache_static": trainer.engine.holds_constants or trainer.training.flow.plans[0].constant is not None,
+        "planned_train_bytes": None if trainer.planned_bytes is None else list(trainer.planned_bytes),
+        "batches": _batches(trainer),
         "kernel": "+".join(sorted(trainer.model.kernels(trainer.engine))),
         "num_params": sum(p.numel() for p in trainer.replicated) + sum(sharded),
         "sharded_params": sharded,

@@ -20,6 +20,7 @@ from sargnn.engine.aggregate import Engine
 from sargnn.models.base import LayerInput, Model
 from sargnn.shards.graph import WorkerGraph
 from sargnn.shards.mfg import MessageFlow
+from sargnn.training.account.sizes import Groups, sizes_of_reach
 from sargnn.training.loss import Targets
 from sargnn.training.tasks import NodeTask
 
@@ -106,12 +107,34 @@ class ViewBuilder:
         labels, split = flow.own_outputs(self._labels), flow.own_outputs(self._split)
         rows_of = {name: torch.nonzero(split == value)[:, 0] for name, value in SPLITS.items()}
         targets = Targets(labels, rows_of, self._totals(), self._task)
+        self._graph.release(mapped_only=True)
         return View(flow, targets, recurring=self._model.keeps_constant_outputs)
 
     def uses_edges(self, holds_constants: bool) -> list[bool]:
         """Per layer, whether it aggregates; not the first one where its aggregates are there and there are no labels beside."""
         first, *others = self._model.uses_edges
         return [first and (self._label_columns > 0 or not holds_constants), *others]
+
+    def groups_of(self, rows: np.ndarray, groups: np.ndarray, count: int, *, holds_constants: bool) -> Groups:
+        """What groups of rows reach, before their flows are made; all workers must call it.
+
+        Args:
+            rows: int64, own rows. groups: int32, each one's group, of ``count``.
+            holds_constants: whether the first layer's aggregates will be there.
+        """
+        sizes, counts, part = [], [], self._graph.part
+        for number in range(count):
+            own = rows[groups == number]
+            reach = self._graph.reach(self._marked(own), self.uses_edges(holds_constants))
+            sizes.append(sizes_of_reach(reach, part.schema, part.node_ids, len(own)))
+            counts.append(reach.counts)
+            self._graph.release(mapped_only=True)
+        return Groups(groups, tuple(sizes), tuple(counts))
+
+    @property
+    def shares_constants(self) -> bool:
+        """Whether micro-batches have the first layer's aggregates of constant rows in common."""
+        return self._model.shares_constants(self._engine)
 
     def _totals(self) -> dict[str, int]:
         """Known labels of each split over all workers."""
@@ -135,6 +158,8 @@ class ViewBuilder:
             None if the model has no constants that batches can share.
         """
         model, engine = self._model, self._engine
+        if not model.shares_constants(engine):
+            return None
         places, number = torch.full((len(self._rows),), -1, dtype=torch.int64), 0
         table: Tensor | None = None
         engine.keeps_constants = True
@@ -144,14 +169,15 @@ class ViewBuilder:
             x = LayerInput(flow.own_inputs(model.inputs(self._rows)))
             if self._label_columns:
                 x = LayerInput(x.rows, x.rows.new_zeros(len(x.rows), self._label_columns))
-            if not model.first_constants(engine, flow.plans[0], x):
-                return None
+            model.first_constants(engine, flow.plans[0], x)
             found = engine.take_constants(flow.plans[0])
-            if len(found) != 1 or not isinstance(found[0], Tensor):
+            if len(found) != 1:
                 return None
             if table is None:  # memory that nothing is written to is not resident
                 table = found[0].new_empty(len(places), found[0].shape[1])
             table[number : number + len(found[0])] = found[0]
             places[flow.rows_of(0, len(places))] = torch.arange(number, number + len(found[0]))
             number += len(found[0])
+            del flow, x, found
+            self._graph.release(mapped_only=True)
         return None if table is None else Constants(places, table)

@@ -166,6 +166,7 @@ def test_rows_fetched_again_are_counted() -> None:
     """The second pass of a run of layers fetches their halo rows once more."""
     sent = []
     for keep in ("all", 1, 2):
-        config = cases.run_config(cases.model_config("gcn", norm="none", input_dropout=0.2), world=2, epochs=3, keep_layers=keep)
+        gcn = cases.model_config("gcn", norm="none", input_dropout=0.2)
+        config = cases.run_config(gcn, world=2, epochs=3, keep_layers=keep)
         sent.append(pool(2)(cases.curve, config, nasty_graph())[0]["epoch_bytes"][-1])
     assert sent[0] == sent[1] < sent[2]  # one run is the last one: nothing is computed twice

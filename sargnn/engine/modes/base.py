@@ -78,6 +78,14 @@ class Mode(ABC):
         """How many times a training step of one layer sends the rows that peers need."""
         return 1
 
+    def halo_bytes(self, reducer: Reducer, halo_rows: int, row_bytes: int) -> tuple[int, int]:
+        """What a layer's halo rows hold beside the exchange's buffers: until backward is over, and only while it runs.
+
+        Args:
+            row_bytes: of a row of all exchanged tensors.
+        """
+        return 0, 0
+
     def kept_rows(self, plan: LayerPlan) -> int:
         """Rows that a case-2 reducer's source rows occupy from forward to backward, or while backward fetches them."""
         return plan.num_rows + plan.halo_rows

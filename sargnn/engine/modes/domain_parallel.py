@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sargnn.engine.modes.base import Call, Mode
-from sargnn.engine.reducers.base import Tensors
+from sargnn.engine.reducers.base import Reducer, Tensors
 
 
 class DomainParallel(Mode):
@@ -21,6 +21,9 @@ class DomainParallel(Mode):
     layout = "merged"
     plain_autograd = True
     is_baseline = True
+
+    def halo_bytes(self, reducer: Reducer, halo_rows: int, row_bytes: int) -> tuple[int, int]:
+        return halo_rows * row_bytes, 2 * halo_rows * row_bytes  # kept by autograd; as they came, and their gradients
 
     def run(self, call: Call, exchanged: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
         plan = call.plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sargnn.engine.function import ManualMode
 from sargnn.engine.modes.base import Call
-from sargnn.engine.reducers.base import Saved, Tensors
+from sargnn.engine.reducers.base import Reducer, Saved, Tensors
 
 
 class OneShot(ManualMode):
@@ -17,6 +17,10 @@ class OneShot(ManualMode):
     name = "one_shot"
     layout = "merged"
     reads_exchanged_in_backward = False
+
+    def halo_bytes(self, reducer: Reducer, halo_rows: int, row_bytes: int) -> tuple[int, int]:
+        rows = halo_rows * row_bytes
+        return rows if reducer.needs_src_in_backward else 0, rows
 
     def forward(
         self, call: Call, exchanged: Tensors, dest_local: Tensors, params: Tensors

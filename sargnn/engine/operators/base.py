@@ -85,6 +85,10 @@ class Operators(ABC):
         """``x`` [N, F] for each of two readers."""
 
     @abstractmethod
+    def fork_own(self, plan: LayerPlan, x: Tensor) -> tuple[Tensor, Tensor]:
+        """``x`` [N, F] for one reader, and for another the rows of it that the output rows are, [M, F]."""
+
+    @abstractmethod
     def add(self, one: Tensor, other: Tensor) -> Tensor:
         """The sum of two tables [N, F]."""
 

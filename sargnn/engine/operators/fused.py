@@ -14,7 +14,7 @@ from torch import Tensor
 from sargnn.comm.group import Group
 from sargnn.engine.bias import add_bias
 from sargnn.engine.dropout import dropout
-from sargnn.engine.fork import add, fork
+from sargnn.engine.fork import add, fork, fork_own
 from sargnn.engine.linear import Map, linear_blocks, linears
 from sargnn.engine.modes.base import Mode
 from sargnn.engine.nodewise import norm_act_drop
@@ -75,6 +75,9 @@ class FusedOperators(Operators):
 
     def fork(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return fork(self._work.pool, x)
+
+    def fork_own(self, plan: LayerPlan, x: Tensor) -> tuple[Tensor, Tensor]:
+        return fork_own(self._work.pool, plan, x)
 
     def add(self, one: Tensor, other: Tensor) -> Tensor:
         return add(self._work.pool, one, other)

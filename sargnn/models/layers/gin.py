@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from sargnn.engine.aggregate import Engine
-from sargnn.engine.rebuild import self_rows
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.sum import Sum
 from sargnn.engine.row_norm import RowNorm
@@ -82,8 +81,8 @@ class GinLayer(GraphLayer):
 
     def _with_neighbours(self, engine: Engine, plan: LayerPlan, rows: Tensor) -> Tensor:
         """``(1 + eps) x_i + sum of x_j`` [M, F] of rows x [N, F]."""
-        rows, again = engine.operators.fork(rows)
-        own = engine.operators.scale(self_rows(plan, again), 1 + self.eps)
+        rows, own = engine.operators.fork_own(plan, rows)
+        own = engine.operators.scale(own, 1 + self.eps)
         (total,) = engine.aggregate(plan, self.reducer, (rows,), (own,))
         return total
 

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor, nn
 
 from sargnn.engine.aggregate import Engine
-from sargnn.engine.rebuild import self_rows
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.relation_sum import RelationSum
 from sargnn.engine.reducers.rgcn import Rgcn
@@ -106,12 +105,12 @@ class RgcnLayer(GraphLayer):
             dest_local, params = engine.operators.self_loop(plan, h, self.loop)
             (out,) = engine.aggregate(plan, reducer, (h,), dest_local, (weights, *params))
         else:
-            h, again = engine.operators.fork(h)
+            h, own_rows = engine.operators.fork_own(plan, h)
             if self.constant_input:
                 sums = engine.constant(self, plan, lambda: engine.aggregate(plan, reducer, (h,)))
             else:
                 sums = engine.aggregate(plan, reducer, (h,))
-            own = engine.operators.linear([self_rows(plan, again)], self.loop.T, None)
+            own = engine.operators.linear([own_rows], self.loop.T, None)
             out = engine.operators.add_relation_maps(plan, own, weights, sums)
         return engine.operators.add_bias(out, self.bias)
 

@@ -56,8 +56,8 @@ class SageLayer(GraphLayer):
             # The neighbours' sum is folded onto the own rows: it takes no memory of its own.
             (out,) = engine.aggregate(plan, self.reducer, (z,), (own,))
             return out
-        x, again = x.fork(engine)
-        own = engine.operators.linear(again.self_rows(plan), self.self.weight, self.self.bias)
+        x, rows = x.fork_own(engine, plan)
+        own = engine.operators.linear(rows, self.self.weight, self.self.bias)
         return engine.operators.linear(self.neighbours(engine, plan, x), self.neigh.weight, None, onto=own)
 
     def neighbours(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> list[Tensor]:

@@ -1,0 +1,133 @@
+"""Recording what a run's steps and evaluations allocate, on the made-up graph."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from sargnn.bf16 import ROW_DTYPES
+from sargnn.comm.group import Group
+from sargnn.config import RunConfig
+from sargnn.config_groups import BatchesConfig
+from sargnn.engine.segments import KeepLayers
+from sargnn.models.base import Model
+from sargnn.models.stack import GraphLayer
+from sargnn.partition.cut import Part
+from sargnn.shards.plan import RowCounts
+from sargnn.training.account.made_up import made_up_part, target_rows
+from sargnn.training.account.sizes import sizes_of_plans
+from sargnn.training.account.step import HaloBytes, StepAccount
+from sargnn.training.account.trace import Trace, TracedPool
+
+if TYPE_CHECKING:
+    from sargnn.training.loop import Trainer
+
+
+class Accounts:
+    """The accounts of one run's steps.
+
+    Args:
+        make_trainer: ``training.build.make_trainer``.
+        model: the run's, whose layers' choices tell accounts apart.
+        labelled: the node type that has labels. message_rows: of the real graph's messages.
+    """
+
+    def __init__(
+        self, make_trainer: Callable[..., Trainer], config: RunConfig, part: Part, num_classes: int, model: Model, *,
+        labelled: int, message_rows: int,
+    ) -> None:  # fmt: skip
+        self._make_trainer, self._config, self._num_classes = make_trainer, config, num_classes
+        self._part = made_up_part(part, num_classes, len(model.uses_edges), labelled)
+        self._message_rows = message_rows
+        self._layers = [layer for layer in model.modules() if isinstance(layer, GraphLayer)]
+        self._made: dict[Any, StepAccount] = {}
+
+    def step(
+        self, counts: Sequence[RowCounts | None], *, micro_batches: bool, keep_layers: KeepLayers
+    ) -> StepAccount:  # fmt: skip
+        """Of a training step.
+
+        Args:
+            counts: of the real view's layers, by which each chooses what it does first.
+            micro_batches: of a micro-batch; else of the view that the configuration has.
+        """
+
+        def record(trainer: Trainer) -> None:
+            for epoch in range(2):
+                trainer.engine.epoch = epoch
+                trainer.model.train()
+                trainer.model.zero_grad(set_to_none=True)
+                trainer.gradients()
+                if trainer.optimizer is not None:
+                    trainer.optimizer.step()
+
+        return self._of(counts, "step", record, micro_batches=micro_batches, keep_layers=keep_layers)
+
+    def evaluation(self, counts: Sequence[RowCounts | None], *, in_groups: bool) -> StepAccount:
+        """Of an evaluation of the whole graph, or ``in_groups`` of one of several views."""
+
+        def record(trainer: Trainer) -> None:
+            trainer.model.eval()
+            with torch.no_grad():
+                trainer.logits(trainer.batches[0])
+
+        return self._of(counts, "evaluation", record, micro_batches=in_groups, keep_layers="all")
+
+    def _of(
+        self, counts: Sequence[RowCounts | None], what: str, record: Callable[[Trainer], None], *, micro_batches: bool,
+        keep_layers: KeepLayers,
+    ) -> StepAccount:  # fmt: skip
+        key = what, micro_batches, keep_layers, tuple(
+            layer.transforms_first(one) for layer, one in zip(self._layers, counts, strict=False)
+        )  # fmt: skip
+        if key in self._made:
+            return self._made[key]
+        trace = Trace()
+        config = dataclasses.replace(
+            self._config, world=1, batches=BatchesConfig(), memory_budget=None, profile=False,
+            engine=dataclasses.replace(self._config.engine, keep_layers=keep_layers),
+        )  # fmt: skip
+        trainer = self._make_trainer(
+            config, self._part, self._num_classes, Group.single(), None,
+            lambda *, enabled: TracedPool(trace, enabled=enabled),
+        )  # fmt: skip
+        view, rows = trainer.batches[0], target_rows(self._part)
+        if micro_batches:
+            constants = trainer.builder.first_constants([rows]) if what == "step" else None
+            view = trainer.builder.micro_batch(rows, constants)
+        plans = tuple(dataclasses.replace(plan, counts=one) for plan, one in zip(view.flow.plans, counts, strict=True))
+        trainer.model.prepare(trainer.engine, plans)
+        view = dataclasses.replace(view, flow=dataclasses.replace(view.flow, plans=plans))
+        trainer.batches = [view]
+        sizes = sizes_of_plans(plans, len(trainer.rows), len(rows))
+        with trace:
+            record(trainer)
+            trace.note_freed()
+        constant = plans[0].constant
+        brought = 0 if constant is None else constant.shape[1] * constant.element_size()
+        halo = self._halo_bytes(trainer, counts)
+        self._made[key] = StepAccount(tuple(trace.events), sizes, brought, halo, holds_flow=micro_batches)
+        return self._made[key]
+
+    def _halo_bytes(self, trainer: Trainer, counts: Sequence[RowCounts | None]) -> HaloBytes:
+        mode, depth = trainer.engine.mode, self._config.comm.prefetch_depth
+        dtype = ROW_DTYPES[self._config.precision]
+        kept, running, travelling, refetches = [], [], [], False
+        layers = [layer for layer in trainer.model.modules() if isinstance(layer, GraphLayer)]
+        for number, plan in enumerate(trainer.batches[0].flow.plans):
+            layer = layers[number] if number < len(layers) else None
+            if layer is None or not layer.uses_edges:
+                width, held = 0, (0, 0)
+            else:
+                reducer = layer.reducer_on(plan)
+                width = reducer.row_bytes(layer.exchanged_widths(counts[number]), dtype)
+                held = mode.halo_bytes(reducer, 1, width)
+                refetches |= mode.fetches(reducer) > 1
+            kept.append(held[0])
+            running.append(held[1])
+            travelling.append(width)
+        buffers = 2 * (1 + depth + refetches)
+        return HaloBytes(tuple(kept), tuple(running), tuple(travelling), self._message_rows, buffers)

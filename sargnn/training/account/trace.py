@@ -1,0 +1,126 @@
+"""A record of what is allocated and freed while PyTorch runs, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from sargnn.engine.pool import Pool
+
+_use_count = getattr(torch._C, "_storage_Use_Count", None)
+
+
+@dataclass(frozen=True)
+class Event:
+    """A tensor's memory comes or goes.
+
+    Attributes:
+        number: of the tensor. comes: it is allocated; else it is freed.
+        shape, item_bytes: of the tensor. pooled: its memory is asked of the engine's pool.
+    """
+
+    number: int
+    comes: bool
+    shape: tuple[int, ...] = ()
+    item_bytes: int = 0
+    pooled: bool = False
+
+
+@dataclass
+class _Live:
+    number: int
+    alias: Tensor
+
+
+class Trace(TorchDispatchMode):
+    """Records allocations of tensors by all operators that run within it, and when nothing holds them any more.
+
+    What was there before is not recorded. Memory that compiled loops and libraries take for themselves is not seen.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[Event] = []
+        self._live: dict[int, _Live] = {}
+        self._known: dict[int, Tensor] = {}
+        self._alone = holders(torch.empty(1))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for one in _tensors((args, kwargs)):
+            self._know(one)
+        self.note_freed()
+        out = func(*args, **(kwargs or {}))
+        for one in _tensors(out):
+            self.note(one)
+        return out
+
+    def note(self, tensor: Tensor, *, pooled: bool = False) -> None:
+        """A tensor that an operator gave; only a new one is an event."""
+        where = tensor.untyped_storage()._cdata
+        if where in self._known or not tensor.numel():
+            return
+        if where in self._live:
+            if pooled:
+                number = self._live[where].number
+                at = next(i for i in reversed(range(len(self.events))) if self.events[i].number == number)
+                self.events[at] = Event(number, True, tuple(tensor.shape), tensor.element_size(), True)
+            return
+        number = len(self.events)
+        self._live[where] = _Live(number, tensor.detach())
+        self.events.append(Event(number, True, tuple(tensor.shape), tensor.element_size(), pooled))
+
+    def note_freed(self) -> None:
+        """Look what nobody holds any more."""
+        for where, one in list(self._live.items()):
+            if holders(one.alias) == self._alone:
+                del self._live[where]
+                self.events.append(Event(one.number, False))
+
+    def is_alone(self, tensor: Tensor) -> bool:
+        """Whether nothing but the caller and this record holds the tensor's memory."""
+        recorded = tensor.untyped_storage()._cdata in self._live
+        return holders(tensor) == self._alone + recorded
+
+    def _know(self, tensor: Tensor) -> None:
+        where = tensor.untyped_storage()._cdata
+        if where not in self._live and where not in self._known:
+            self._known[where] = tensor.detach()
+
+
+class TracedPool(Pool):
+    """A pool whose tensors a record sees: each has memory of its own."""
+
+    def __init__(self, trace: Trace, *, enabled: bool) -> None:
+        super().__init__(enabled=enabled)
+        self._trace = trace
+
+    def empty(self, rows: int, width: int, like: Tensor) -> Tensor:
+        tensor = like.new_empty(rows, width)
+        if self.enabled:
+            self._trace.note(tensor, pooled=True)
+        return tensor
+
+    def is_only_holder(self, tensor: Tensor) -> bool:
+        return tensor._use_count() == 1 and tensor.is_contiguous() and self._trace.is_alone(tensor)  # type: ignore[attr-defined]
+
+
+def load_libraries() -> None:
+    """Import what PyTorch imports for the first record, 75 MB: before a worker's memory is measured."""
+    with Trace():
+        torch.empty(1)
+
+
+def holders(tensor: Tensor) -> int:
+    """How many hold a tensor's memory, as PyTorch counts."""
+    assert _use_count is not None
+    return int(_use_count(tensor.untyped_storage()._cdata))
+
+
+def _tensors(tree: Any) -> Iterator[Tensor]:
+    return (one for one in tree_leaves(tree) if isinstance(one, Tensor) and one.device.type == "cpu")

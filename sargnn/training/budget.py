@@ -1,0 +1,163 @@
+"""Micro-batches and kept layers that fit a worker's memory, found before anything runs (Yang et al., ASPLOS 2023, section 4.4).
+
+The number of micro-batches is doubled until the account of the largest one fits on every worker, then bisected. Where no number
+fits, or where a norm over rows forbids micro-batches that nobody has asked for, fewer layers' inputs are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from sargnn.comm.group import Group
+from sargnn.engine.segments import KeepLayers, layer_runs
+from sargnn.errors import ConfigError
+from sargnn.shards.plan import RowCounts
+from sargnn.tracking.memory import human_bytes
+from sargnn.training.account.record import Accounts
+from sargnn.training.account.sizes import Groups, Sizes
+from sargnn.training.account.step import StepAccount
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen.
+
+    Attributes:
+        count: micro-batches; 1: none. groups: None where the configuration's own view is trained.
+        planned_bytes: per rank, above what was there when training started.
+        tried: lines for a person.
+    """
+
+    count: int
+    keep_layers: KeepLayers
+    groups: Groups | None
+    planned_bytes: tuple[int, ...]
+    tried: tuple[str, ...]
+
+
+class Budget:
+    """Finds what fits. All ranks must make one, and call its methods, together.
+
+    Args:
+        bytes: a worker's whole resident memory; None: no limit.
+        resident: of this rank, before training. since: of this, what has come since training's baseline.
+        depth: of the model, whose layers may be kept.
+        make_groups: gives the groups for a number of micro-batches.
+    """
+
+    def __init__(
+        self, group: Group, accounts: Accounts, bytes: int | None, *, resident: int, since: int, depth: int,
+        make_groups: Callable[[int], Groups], all_held: bool,
+    ) -> None:  # fmt: skip
+        self._group, self._accounts, self._bytes = group, accounts, bytes
+        self._resident, self._since, self._depth = resident, since, depth
+        self._make_groups, self._all_held = make_groups, all_held
+        self._made: dict[int, Groups] = {}
+        self.tried: list[str] = []
+
+    def groups(self, count: int) -> Groups:
+        """The groups for a number of micro-batches; made once."""
+        if count not in self._made:
+            self._made[count] = self._make_groups(count)
+        return self._made[count]
+
+    def planned(self, count: int, keep: KeepLayers) -> tuple[int, ...]:
+        """Per rank, what training holds at most above its baseline with so many micro-batches."""
+
+        def account(counts: Sequence[RowCounts | None]) -> StepAccount:
+            return self._accounts.step(counts, micro_batches=True, keep_layers=keep)
+
+        return self._everyone(self._largest(self.groups(count), account))
+
+    def _largest(self, groups: Groups, account_of: Callable[[Sequence[RowCounts | None]], StepAccount]) -> int:
+        alike: dict[int, tuple[StepAccount, list[Sizes]]] = {}
+        for sizes, counts in zip(groups.sizes, groups.counts, strict=True):  # whose layers may choose otherwise
+            account = account_of(counts)
+            alike.setdefault(id(account), (account, []))[1].append(sizes)
+        return max(account.peak(own, all_held=self._all_held) for account, own in alike.values())
+
+    def planned_evaluation(self, groups: Groups) -> tuple[int, ...]:
+        """Per rank, what an evaluation in groups holds at most above training's baseline."""
+        return self._everyone(self._largest(groups, lambda counts: self._accounts.evaluation(counts, in_groups=True)))
+
+    def planned_whole_evaluation(self, sizes: Sizes, counts: Sequence[RowCounts | None]) -> tuple[int, ...]:
+        """The same of an evaluation in one piece."""
+        return self._everyone(self._accounts.evaluation(counts, in_groups=False).peak([sizes]))
+
+    def planned_view(self, sizes: Sizes, counts: Sequence[RowCounts | None], keep: KeepLayers) -> tuple[int, ...]:
+        """The same of the configuration's own view."""
+        account = self._accounts.step(counts, micro_batches=False, keep_layers=keep)
+        return self._everyone(account.peak([sizes]))
+
+    def _everyone(self, planned: int) -> tuple[int, ...]:
+        found = self._group.gather(torch.tensor(planned + self._since, dtype=torch.int64))
+        return tuple(int(one) for one in found)
+
+    def fits(self, planned: Sequence[int], what: str) -> bool:
+        """Whether every rank has room for it."""
+        bases = [int(one) for one in self._group.gather(torch.tensor(self._resident - self._since, dtype=torch.int64))]
+        total = max(base + own for base, own in zip(bases, planned, strict=True))
+        fits = self._bytes is None or total <= self._bytes
+        verdict = "" if self._bytes is None else ", fits" if fits else ", too much"
+        self.tried.append(f"{what}: {human_bytes(max(planned))} for training, {human_bytes(total)} in all{verdict}")
+        return fits
+
+    def keeps(self, configured: KeepLayers) -> Iterator[KeepLayers]:
+        """What may be tried: what is configured, then fewer and fewer layers' inputs."""
+        yield configured
+        if configured == "all" and self._depth > 2:
+            for runs in range(self._depth - 1, 1, -1):
+                if runs == len(layer_runs(self._depth, "sqrt")):
+                    yield "sqrt"
+                elif runs < 8:
+                    yield runs
+
+    def search(self, most: int, configured: KeepLayers) -> Choice:
+        """As few micro-batches as fit, at most ``most``; kept layers only where none do.
+
+        Raises:
+            ConfigError: nothing fits.
+        """
+        least: tuple[int, ...] | None = None
+        for keep in self.keeps(configured):
+            count, below = 1, 0
+            while True:
+                planned = self.planned(count, keep)
+                least = planned if least is None or max(planned) < max(least) else least
+                if self.fits(planned, _what(count, keep)):
+                    break
+                below, count = count, min(2 * count, most)
+                if count == below:
+                    break
+            if below == count:
+                continue
+            while count - below > 1:
+                middle = (count + below) // 2
+                between = self.planned(middle, keep)
+                if self.fits(between, _what(middle, keep)):
+                    count, planned = middle, between
+                else:
+                    below = middle
+            return Choice(count, keep, self.groups(count), planned, tuple(self.tried))
+        raise self.refusal(least or ())
+
+    def refusal(self, least: Sequence[int]) -> ConfigError:
+        """Nothing fits. ``least``: per rank, the least that was tried."""
+        base = self._group.gather(torch.tensor(self._resident - self._since, dtype=torch.int64))
+        needed = max((int(one) + own for one, own in zip(base, least, strict=True)), default=0)
+        assert self._bytes is not None
+        return ConfigError(
+            "No number of micro-batches fits the memory budget.",
+            given=f"memory_budget={human_bytes(self._bytes)}; the least that a worker needs is {human_bytes(needed)}, of which "
+            f"{human_bytes(max(int(one) for one in base))} are there before training",
+            hint=f"memory_budget={-(-needed * 21 // 20 // 100_000_000) / 10}GB; more workers, world={2 * self._group.world}, "
+            "hold less each; so does a smaller model.hidden",
+        )  # fmt: skip
+
+
+def _what(count: int, keep: KeepLayers) -> str:
+    batches = f"batches.count={count}"
+    return batches if keep == "all" else f"{batches} engine.keep_layers={keep}"
