@@ -309,7 +309,7 @@ class RunConfig:
     labels: LabelsConfig = field(default=LabelsConfig(), metadata=LOSSES | only_when("reads_labels"))
     smooth: SmoothConfig = field(default=SmoothConfig(), metadata=RUN)
     mfg: bool = field(default=False, metadata=LOSSES | only_when("norms_over_rows"))
-    batches: BatchesConfig = field(default=BatchesConfig(), metadata=LOSSES | only_when("norms_over_rows"))
+    batches: BatchesConfig = field(default=BatchesConfig(), metadata=RUN)
     memory_budget: str | None = field(default=None, metadata=RUN)
     early_stopping: int | None = field(default=None, metadata=AT_LEAST_ONE | LOSSES)
     init_from: str | None = field(default=None, metadata=FREE)
@@ -346,6 +346,11 @@ class RunConfig:
     def norms_over_rows(self) -> bool:
         """Whether it matters to a row which other rows are computed."""
         return self.model.norms_over_rows
+
+    @property
+    def norms_over_batches(self) -> bool:
+        """Whether norms take their statistics of each micro-batch."""
+        return self.model.norms_over_rows and self.batches.count not in (1, "auto")
 
     @property
     def config_hash(self) -> str:

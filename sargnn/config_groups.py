@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from sargnn.decides import FREE, LOSSES, RUN
+from sargnn.decides import FREE, LOSSES, RUN, only_when
 from sargnn.fields import AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, PROBABILITY, number, one_of
 
 Adjacency = Literal["dad", "da", "ad"]
@@ -127,8 +127,11 @@ class BatchesConfig:
     """
 
     name: str = "micro"
-    count: Literal["auto"] | int = field(default=1, metadata=AT_LEAST_ONE)
-    by: str = field(default="star", metadata=one_of(("star", "reg", "metis", "random", "range")))
+    count: Literal["auto"] | int = field(default=1, metadata=AT_LEAST_ONE | LOSSES | only_when("norms_over_batches"))
+    by: str = field(
+        default="star",
+        metadata=one_of(("star", "reg", "metis", "random", "range")) | LOSSES | only_when("norms_over_batches"),
+    )
     flows: Literal["disk", "memory"] = field(default="disk", metadata=FREE)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Literal, TypeVar, cast
 
 import torch
@@ -30,6 +30,10 @@ from sargnn.rng import Draw, Purpose
 from sargnn.shards.plan import LayerPlan
 
 T = TypeVar("T")
+
+
+class ConstantFoundError(Exception):
+    """What ends a forward pass that was to compute a constant, and nothing else (``Engine.find_constant``)."""
 
 
 class Engine:
@@ -95,6 +99,8 @@ class Engine:
         self.epoch = 0
         self.keeps_constants = True
         self._constants: dict[tuple[int, int], tuple[object, LayerPlan, Any]] = {}
+        self._finding = False
+        self._found: Any = None
         self._kernels: dict[str, Kernel] = {}
         self._operations: dict[str, Any] = {}
 
@@ -185,14 +191,23 @@ class Engine:
             return kept
         with torch.no_grad():
             value = compute()
+        if self._finding:
+            self._found = value
+            raise ConstantFoundError
         if self.caches_constants and self.keeps_constants:
             self._constants[key] = (owner, plan, value)  # holding both keeps their ids from being reused
         return value
 
-    def take_constants(self, plan: LayerPlan) -> list[Any]:
-        """The aggregates that are kept for a plan, which are kept no more."""
-        keys = [key for key, (_, own, _) in self._constants.items() if own is plan]
-        return [self._constants.pop(key)[2] for key in keys]
+    def find_constant(self, forward: Callable[[], Any]) -> Any:
+        """The first constant that a forward pass computes, which ends there; None if it computes none. It is not kept."""
+        self._finding, self._found = True, None
+        try:
+            with torch.no_grad(), suppress(ConstantFoundError):
+                forward()
+        finally:
+            self._finding = False
+        found, self._found = self._found, None
+        return found
 
     def forget_constants(self) -> None:
         """Drop all kept aggregates."""

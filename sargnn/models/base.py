@@ -137,9 +137,9 @@ class Model(nn.Module, ABC):
         """Whether its first layer aggregates constant rows: a row's aggregate serves every flow that computes the row."""
         return False
 
-    def first_constants(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> None:
-        """Have the first layer aggregate its constant rows on a plan of its own (``Engine.constant``), without autograd."""
-        raise NotImplementedError
+    def first_constant(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor | None:
+        """The first layer's aggregate of constant rows on a plan, [M, F]; None where there is none after all."""
+        return None
 
     @abstractmethod
     def forward(self, engine: Engine, plans: Sequence[LayerPlan], x: LayerInput, *, hidden: bool = False) -> Tensor:

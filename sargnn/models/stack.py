@@ -226,14 +226,14 @@ class Stack(Model):
 
     def shares_constants(self, engine: Engine) -> bool:
         first = self.graph_layers[0]
-        constant = first.constant_input and first.uses_edges and not first.exchanged_needs_grad
-        one_table = isinstance(first.reducer, Sum | Max)  # R-GCN has one for each relation
-        return constant and one_table and engine.caches_constants
+        if not (first.constant_input and first.uses_edges and engine.caches_constants) or first.exchanged_needs_grad:
+            return False
+        return isinstance(first.reducer, Sum | Max)  # R-GCN has a table for each relation
 
-    def first_constants(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> None:
+    def first_constant(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor | None:
         self.graph_layers[0].prepare(engine, plan)
-        with torch.no_grad():
-            self.graph_layers[0](engine, plan, x)
+        found: Tensor | None = engine.find_constant(lambda: self.graph_layers[0](engine, plan, x))
+        return found
 
     def forward(self, engine: Engine, plans: Sequence[LayerPlan], x: LayerInput, *, hidden: bool = False) -> Tensor:
         p_in = self.input_dropout if self.training else 0.0

@@ -1,6 +1,7 @@
 """Micro-batches and kept layers that fit a worker's memory, found before anything runs (Yang et al., ASPLOS 2023, section 4.4).
 
-The number of micro-batches is doubled until the account of the largest one fits on every worker, then bisected. Where no number
+The number of micro-batches is doubled until the account of the largest one fits on every worker, or hardly gains any more, then
+bisected. Where no number
 fits, or where a norm over rows forbids micro-batches that nobody has asked for, fewer layers' inputs are kept.
 """
 
@@ -19,6 +20,9 @@ from sargnn.tracking.memory import human_bytes
 from sargnn.training.account.record import Accounts
 from sargnn.training.account.sizes import Groups, Sizes
 from sargnn.training.account.step import StepAccount
+
+_GAINS = 0.97
+"""Twice as many micro-batches that need more than this share of what half as many do are the last that are tried."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +83,10 @@ class Budget:
             alike.setdefault(id(account), (account, []))[1].append(sizes)
         return max(account.peak(own, all_held=self._all_held) for account, own in alike.values())
 
-    def planned_evaluation(self, groups: Groups) -> tuple[int, ...]:
-        """Per rank, what an evaluation in groups holds at most above training's baseline."""
-        return self._everyone(self._largest(groups, lambda counts: self._accounts.evaluation(counts, in_groups=True)))
+    def planned_evaluation(self, groups: Groups, outputs: int) -> tuple[int, ...]:
+        """Per rank, what an evaluation in groups holds at most above training's baseline, with ``outputs`` bytes of all."""
+        largest = self._largest(groups, lambda counts: self._accounts.evaluation(counts, in_groups=True))
+        return self._everyone(largest + outputs)
 
     def planned_whole_evaluation(self, sizes: Sizes, counts: Sequence[RowCounts | None]) -> tuple[int, ...]:
         """The same of an evaluation in one piece."""
@@ -123,16 +128,15 @@ class Budget:
         """
         least: tuple[int, ...] | None = None
         for keep in self.keeps(configured):
-            count, below = 1, 0
+            count, below, before = 1, 0, 0
             while True:
                 planned = self.planned(count, keep)
                 least = planned if least is None or max(planned) < max(least) else least
-                if self.fits(planned, _what(count, keep)):
+                fits = self.fits(planned, _what(count, keep))
+                if fits or count == most or max(planned) > _GAINS * before > 0:
                     break
-                below, count = count, min(2 * count, most)
-                if count == below:
-                    break
-            if below == count:
+                below, before, count = count, max(planned), min(2 * count, most)
+            if not fits:
                 continue
             while count - below > 1:
                 middle = (count + below) // 2

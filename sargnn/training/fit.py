@@ -120,10 +120,11 @@ def _fit_evaluation(trainer: Trainer, budget: Budget, split: Tensor, folder: Pat
         return
     rows = torch.nonzero(split > 0)[:, 0].numpy()
     targets = TargetRows(trainer.graph.part, trainer.engine.group.rank, rows, 0, 0)
+    out = trainer.output_bytes
     count, least = 2, whole
     while count <= _MOST_EVALUATION_GROUPS:
         groups = trainer.builder.groups_of(rows, group_in_order(targets, count), count, holds_constants=False)
-        planned = budget.planned_evaluation(groups)
+        planned = budget.planned_evaluation(groups, 2 * len(rows) * out)  # outputs, and then those of all groups together
         least = planned if max(planned) < max(least) else least
         if budget.fits(planned, f"evaluation in {count} groups"):
             where = None if folder is None else folder / "evaluation"

@@ -60,6 +60,7 @@ class Trainer:
         evaluation: the view that evaluations read: all rows, or with ``mfg`` those that reach a node of a split.
         whole: the view of all rows; None until ``build_whole`` where nothing needs it before.
         view: the one at hand. builder: makes views.
+        output_bytes: bytes of a row of outputs.
         evaluations: the views whose outputs an evaluation measures together: ``evaluation``, or groups of its rows.
         planned_bytes: per rank what training was to hold at most, where that was asked for. remarks: lines about it.
         requests: what is asked of this rank; holds for all ranks after the epoch under way.
@@ -90,6 +91,7 @@ class Trainer:
         self.view: View | None = None
         training, self.evaluation = self._build_views(split)
         self.evaluations: Sequence[View] | MicroBatches = [self.evaluation]
+        self.output_bytes = num_classes * wide(engine.dtype).itemsize
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.sharded = model.inputs.sharded()
         own = {id(p) for p in self.sharded}

@@ -64,6 +64,9 @@ class ViewBuilder:
     Args:
         rows: [N, D], what the model's inputs loaded. labels: [N] or [N, C], of ``task``. split: uint8 [N].
         label_columns: columns of labels that stand beside the first layer's rows.
+
+    Attributes:
+        whole_flow: of all rows; None until it was asked for.
     """
 
     def __init__(
@@ -73,10 +76,12 @@ class ViewBuilder:
         self._model, self._engine, self._graph, self._task = model, engine, graph, task
         self._rows, self._labels, self._split = rows, labels, split
         self._label_columns = label_columns
+        self.whole_flow: MessageFlow | None = None
 
     def whole(self, *, recurring: bool) -> View:
         """Every row of every layer, the last layer's of the labelled type; all workers must call it."""
-        return self._view(self._graph.whole(len(self._model.uses_edges)), recurring)
+        self.whole_flow = self._graph.whole(len(self._model.uses_edges))
+        return self._view(self.whole_flow, recurring)
 
     def reaching(self, wanted: Tensor, *, recurring: bool) -> View:
         """Only rows that reach a wanted one (bool [N]); all workers must call it."""
@@ -148,8 +153,8 @@ class ViewBuilder:
     def first_constants(self, batches: Sequence[np.ndarray]) -> Constants | None:
         """The first layer's aggregates of constant rows, for all rows that micro-batches compute there.
 
-        Each batch computes those of its rows that none before has, so that no more is needed than for one batch. All workers
-        must call it.
+        Where the plan of all rows is there, it computes those of all. Else each batch computes those of its rows that none
+        before has, so that no more is needed than for one batch. All workers must call it.
 
         Args:
             batches: the wanted rows of each, int64.
@@ -160,24 +165,27 @@ class ViewBuilder:
         model, engine = self._model, self._engine
         if not model.shares_constants(engine):
             return None
+        if self.whole_flow is not None and self.whole_flow.plans[0].num_out == len(self._rows):
+            found = model.first_constant(engine, self.whole_flow.plans[0], self._first_input(model.inputs(self._rows)))
+            return None if found is None else Constants(torch.arange(len(self._rows)), found)
         places, number = torch.full((len(self._rows),), -1, dtype=torch.int64), 0
         table: Tensor | None = None
-        engine.keeps_constants = True
         for rows in batches:
             reached = self._graph.reach(self._marked(rows), self.uses_edges(True)).depth >= 1
             flow = self._graph.flow_of(self._graph.reach(reached & (places.numpy() < 0), [True]), shared=False)
-            x = LayerInput(flow.own_inputs(model.inputs(self._rows)))
-            if self._label_columns:
-                x = LayerInput(x.rows, x.rows.new_zeros(len(x.rows), self._label_columns))
-            model.first_constants(engine, flow.plans[0], x)
-            found = engine.take_constants(flow.plans[0])
-            if len(found) != 1:
+            x = self._first_input(flow.own_inputs(model.inputs(self._rows)))
+            found = model.first_constant(engine, flow.plans[0], x)
+            if found is None:
                 return None
             if table is None:  # memory that nothing is written to is not resident
-                table = found[0].new_empty(len(places), found[0].shape[1])
-            table[number : number + len(found[0])] = found[0]
-            places[flow.rows_of(0, len(places))] = torch.arange(number, number + len(found[0]))
-            number += len(found[0])
+                table = found.new_empty(len(places), found.shape[1])
+            table[number : number + len(found)] = found
+            places[flow.rows_of(0, len(places))] = torch.arange(number, number + len(found))
+            number += len(found)
             del flow, x, found
             self._graph.release(mapped_only=True)
         return None if table is None else Constants(places, table)
+
+    def _first_input(self, rows: Tensor) -> LayerInput:
+        """The first layer's input, with labels of no row."""
+        return LayerInput(rows, rows.new_zeros(len(rows), self._label_columns) if self._label_columns else None)

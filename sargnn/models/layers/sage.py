@@ -57,8 +57,9 @@ class SageLayer(GraphLayer):
             (out,) = engine.aggregate(plan, self.reducer, (z,), (own,))
             return out
         x, rows = x.fork_own(engine, plan)
+        neighbours = self.neighbours(engine, plan, x)
         own = engine.operators.linear(rows, self.self.weight, self.self.bias)
-        return engine.operators.linear(self.neighbours(engine, plan, x), self.neigh.weight, None, onto=own)
+        return engine.operators.linear(neighbours, self.neigh.weight, None, onto=own)
 
     def neighbours(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> list[Tensor]:
         """agg(h_j), [M, in_width] in blocks of columns."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -47,9 +47,19 @@ class Trace(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.events: list[Event] = []
+        self.is_on = False
         self._live: dict[int, _Live] = {}
         self._known: dict[int, Tensor] = {}
         self._alone = holders(torch.empty(1))
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self.is_on = True
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.is_on = False
+        super().__exit__(*error)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for one in _tensors((args, kwargs)):
@@ -102,7 +112,7 @@ class TracedPool(Pool):
 
     def empty(self, rows: int, width: int, like: Tensor) -> Tensor:
         tensor = like.new_empty(rows, width)
-        if self.enabled:
+        if self.enabled and self._trace.is_on:
             self._trace.note(tensor, pooled=True)
         return tensor
 
