@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from sargnn.comm.group import Group
-from sargnn.engine.segments import KeepLayers, layer_runs
+from sargnn.engine.segments import KeepLayers
 from sargnn.errors import ConfigError
 from sargnn.shards.plan import RowCounts
 from sargnn.tracking.memory import human_bytes
@@ -21,6 +21,8 @@ from sargnn.training.account.record import Accounts
 from sargnn.training.account.sizes import Groups, Sizes
 from sargnn.training.account.step import StepAccount
 
+_FEW = 6
+"""Of up to so many layers every number is tried, of more the square root too."""
 _GAINS = 0.97
 """Twice as many micro-batches that need more than this share of what half as many do are the last that are tried."""
 
@@ -114,11 +116,9 @@ class Budget:
         """What may be tried: what is configured, then fewer and fewer layers' inputs."""
         yield configured
         if configured == "all" and self._depth > 2:
-            for runs in range(self._depth - 1, 1, -1):
-                if runs == len(layer_runs(self._depth, "sqrt")):
-                    yield "sqrt"
-                elif runs < 8:
-                    yield runs
+            yield from range(min(self._depth, _FEW) - 1, 1, -1)
+            if self._depth > _FEW:
+                yield "sqrt"
 
     def search(self, most: int, configured: KeepLayers) -> Choice:
         """As few micro-batches as fit, at most ``most``; kept layers only where none do.
@@ -148,8 +148,14 @@ class Budget:
             return Choice(count, keep, self.groups(count), planned, tuple(self.tried))
         raise self.refusal(least or ())
 
+    def tell(self) -> None:
+        """Print what was tried, for the log."""
+        for line in self.tried if self._group.rank == 0 else ():
+            print(line, flush=True)
+
     def refusal(self, least: Sequence[int]) -> ConfigError:
         """Nothing fits. ``least``: per rank, the least that was tried."""
+        self.tell()
         base = self._group.gather(torch.tensor(self._resident - self._since, dtype=torch.int64))
         needed = max((int(one) + own for one, own in zip(base, least, strict=True)), default=0)
         assert self._bytes is not None

@@ -103,6 +103,7 @@ def _fit_view(trainer: Trainer, budget: Budget) -> None:
             engine.keep_layers, trainer.planned_bytes = keep, planned
             return
     if trainer.config.norms_over_rows and trainer.config.batches.count == "auto":
+        budget.tell()
         raise ConfigError(
             "Nothing that changes no loss fits the memory budget: with batch norm micro-batches would change it.",
             given=f"memory_budget={trainer.config.memory_budget}; {human_bytes(max(least))} beside what is there already",
