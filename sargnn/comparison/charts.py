@@ -44,8 +44,8 @@ class Chart:
     """One pair of axes.
 
     Attributes:
-        kind: ``curves`` over epochs or seconds; ``workers``: against their number; ``bars``: a row per group, or ``dots`` where
-            0 is of no meaning; ``stack``: a row per worker, a series per part.
+        kind: ``curves`` over epochs or seconds; ``workers``: against their number, or that of micro-batches; ``bars``: a row
+            per group, or ``dots`` where 0 is of no meaning; ``stack``: a row per worker, a series per part.
         title: what is drawn, with its unit. x_label: below the axis. rows: names of the rows of bars; a series' xs count them.
         line: a value that is marked.
     """
@@ -85,6 +85,9 @@ def make_pictures(groups: Sequence[Group], baseline: Group | None = None) -> lis
         ),
         _against_workers(groups, "memory", "peak_train_bytes", MB, "peak training memory of a worker, MB"),
         _against_workers(groups, "epoch_time", "epoch_time_s", 1.0, "median epoch time, s"),
+        _against_batches(groups, "batches_memory", "peak_train_bytes", MB, "peak training memory of a worker, MB"),
+        _against_batches(groups, "batches_epoch_time", "epoch_time_s", 1.0, "median epoch time, s"),
+        _against_batches(groups, "batches_redundancy", "redundancy", 1.0, "rows computed / distinct rows"),
         Picture("figures", "time, memory, traffic and score; a dot per seed", _bars(groups)),
         Picture("memory_parts", "resident memory of workers", [memory_stack(groups)]),
     ]
@@ -141,6 +144,44 @@ def _against_workers(groups: Sequence[Group], name: str, key: str, unit: float, 
             )
     words = title.partition(",")[0]
     return Picture(name, f"{words} against the number of workers", [Chart("workers", title, "workers", series)])
+
+
+def _against_batches(groups: Sequence[Group], name: str, key: str, unit: float, title: str) -> Picture:
+    """A line for runs that differ in the number of micro-batches alone; those without any begin every line like them."""
+    lines: dict[str, list[tuple[int, Group]]] = {}
+    for group in groups:
+        if (count := _batches_of(group)) > 1:
+            lines.setdefault(_without(group, "batches.count"), []).append((count, group))
+    series = []
+    for line in lines.values():
+        same = _without(line[0][1], "batches.")
+        alone = [(1, group) for group in groups if _batches_of(group) == 1 and _without(group, "batches.") == same]
+        points = [(x, group) for x, group in sorted([*alone, *line], key=lambda one: one[0]) if group.figures[key] is not None]
+        spreads = [spread for _, group in points if (spread := group.figures[key]) is not None]
+        if points:
+            series.append(
+                Series(
+                    re.sub(r"\s*\bbatches\.count=\d+,?", "", line[0][1].label).strip(", ") or line[0][1].name,
+                    [float(x) for x, _ in points],
+                    [spread.mean / unit for spread in spreads],
+                    [spread.std / unit for spread in spreads],
+                    [run.name for _, group in points for run in group.members],
+                    [[value / unit for value in group.values[key] if value is not None] for _, group in points],
+                )
+            )
+    words = title.partition(",")[0]
+    return Picture(name, f"{words} against the number of micro-batches", [Chart("workers", title, "micro-batches", series)])
+
+
+def _batches_of(group: Group) -> int:
+    """How many micro-batches a step had."""
+    found = group.first.result.batches if group.first.summary is not None else None
+    return int(found["count"]) if found else 1
+
+
+def _without(group: Group, prefix: str) -> str:
+    """What tells a group from others but for settings whose names begin so."""
+    return json.dumps([{k: v for k, v in group.first.telling.items() if not k.startswith(prefix)}, group.repeat], default=str)
 
 
 def scaling_lines(groups: Sequence[Group]) -> list[list[Group]]:

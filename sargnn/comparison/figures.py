@@ -64,6 +64,10 @@ FIGURES = (
         lambda run: largest(run.result.peak_train_bytes),
     ),
     Figure(
+        "redundancy", "redundancy", "rows computed / distinct rows, of micro-batches", "",
+        lambda run: run.result.batches["redundancy"] if run.result.batches else None,
+    ),
+    Figure(
         "peak_rss_bytes", "resident", "resident memory of a worker, all in all", "bytes",
         lambda run: largest(run.result.peak_rss_bytes),
     ),

@@ -22,7 +22,7 @@ from sargnn.tracking.summary import Summary
 SEED = "seed"
 IGNORED = (
     "run_name", "run_dir", "store_dir", "prepare.", "profile", "tracking.", "checkpoint.", "comm.timeout_s",
-    "comm.max_restarts", "comm.port", "init_from",
+    "comm.max_restarts", "comm.port", "init_from", "batches.flows",
 )  # fmt: skip
 """Settings that never tell runs apart: names and places, what is sent and kept, what is done after a failure. A key that ends
 in a dot stands for its whole group. Of ``init_from`` the parameters' content counts (``init_digest``)."""

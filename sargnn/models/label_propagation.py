@@ -44,6 +44,11 @@ class LabelPropagation(ModelSettings):
     def check(self, run: RunConfig) -> None:
         if run.mfg:
             raise ConfigError("Label propagation reads all nodes in every step.", given="mfg=true", allowed="mfg=false")
+        if run.batches.count != 1:
+            raise ConfigError(
+                "Label propagation reads all nodes in every step.", given=f"batches.count={run.batches.count}",
+                allowed="batches.count=1",
+            )  # fmt: skip
         if run.reads_labels:
             raise ConfigError(
                 "Label propagation reads labels by itself.", given=f"labels={run.labels.name}", allowed="labels=none"

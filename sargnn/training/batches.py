@@ -163,6 +163,6 @@ class MicroBatches:
         """Delete what lies on disk."""
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
-            for empty in (self._folder.parent, self._folder.parent.parent):
+            for empty in self._folder.parents[:3]:
                 with suppress(OSError):  # another rank's are still there
                     empty.rmdir()

@@ -19,10 +19,11 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[fl
 
 
 FEW = ["in_checkpoint", "stop", "launcher", "memory"]
+LONG = ["stop", "launcher"]
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("name", [pytest.param(one, marks=pytest.mark.long if one in LONG else ()) for one in FEW])
 def test_fault(undisturbed: tuple[Path, list[float]], tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", search_path(ROOT))
     reference, wanted = undisturbed

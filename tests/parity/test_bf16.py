@@ -23,6 +23,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "appnp": ("appnp", {}), "gcnii": ("gcnii", {}), "gat": ("gat", {}), "gatv2": ("gatv2", {}), "rgcn": ("rgcn", {}),
     "rgcn, sums": ("rgcn", {"order": "aggregate_first"}), "rgcn, bases": ("rgcn", {"bases": 3}),
 }  # fmt: skip
+_FEW = ("sage", "gat", "rgcn")
 
 
 def config(name: str, how: str, **settings: Any) -> Any:
@@ -60,7 +61,7 @@ def test_curves(name: str, how: str, mode: str, world: int, partitioner: str, ke
     assert all(answer["losses"] == ranks[0]["losses"] for answer in ranks)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [pytest.param(one, marks=pytest.mark.long if one not in _FEW else ()) for one in MODELS])
 def test_training_in_bf16_is_that_in_fp32(name: str) -> None:
     """It learns, and as fp32 does: losses near those, and not the same."""
     half, whole = alone(name, "bf16")["losses"], in_fp32(name)["losses"]
@@ -153,8 +154,9 @@ def _forms(group: Group, settings: Any, graph: Any) -> dict[str, Any]:
     return {"rows": seen, "parameters": {p.grad.dtype for p in trainer.parameters if p.grad is not None}}
 
 
-@pytest.mark.parametrize("mode", ["sar", "one_shot", "domain_parallel"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "mode"), spread(list(MODELS), ["sar", "one_shot", "domain_parallel"], strength=1)
+)  # fmt: skip
 def test_rows_between_layers_are_bf16_everywhere(name: str, mode: str) -> None:
     found = pool(2)(_forms, config(name, "bf16", mode=mode, world=2), cases.graph_for(MODELS[name][0]))
     assert found[0] == {"rows": {torch.bfloat16}, "parameters": {torch.float32}}

@@ -183,6 +183,7 @@ def test_a_killed_task_ends_the_job_and_the_next_submission_goes_on(
     assert summary(run_dir)["losses"] == losses
 
 
+@pytest.mark.long
 @needs_slurm
 def test_a_cancelled_job_leaves_a_checkpoint(folder: Path, cluster: Cluster, losses: list[float]) -> None:
     run_dir = folder / "runs" / "cancelled"
@@ -272,6 +273,7 @@ def test_torchrun_starts_a_prepared_run(tmp_path: Path) -> None:
     assert alone.returncode == 1 and "Neither SLURM nor torchrun" in alone.stderr
 
 
+@pytest.mark.long
 def test_tasks_of_a_job_meet_at_rank_zero(tmp_path: Path) -> None:
     """As srun starts them on one node; a task without the run's token does not take part."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("SLURM")}

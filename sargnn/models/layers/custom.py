@@ -154,10 +154,10 @@ class CustomModel(Model):
         return out
 
     def refuse_without_blocks(self) -> ConfigError:
-        """The error for ``mfg=true`` where nobody knows where one layer ends and the next begins."""
+        """The error for message flows where nobody knows where one layer ends and the next begins."""
         return self.wrong(
-            "With mfg=true each layer works on a graph of its own, and the model does not ask for them.",
-            given="mfg=true", allowed="mfg=false", hint=_LOOP,
+            "With mfg=true and with micro-batches each layer works on a graph of its own, and the model does not ask for them.",
+            given="mfg=true, or batches.count of more than 1", allowed="mfg=false batches.count=1", hint=_LOOP,
         )  # fmt: skip
 
     def wrong(
