@@ -403,7 +403,8 @@ def parse(mapping: Any) -> RunConfig:
             "Only no_remat keeps attention's scores.", given=f"mode={config.mode.name} mode.keep=all",
             allowed="mode=no_remat mode.keep=all",
         )  # fmt: skip
-    if config.batches.count == "auto" and config.budget_bytes is None:
+    budget = config.budget_bytes  # read, so that what is no size is found here
+    if config.batches.count == "auto" and budget is None:
         raise ConfigError(
             "How many micro-batches there must be depends on the memory that they may take.", given="batches.count=auto",
             hint="memory_budget=6GB, for each worker; or batches.count=K",

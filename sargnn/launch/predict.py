@@ -46,7 +46,7 @@ def predict(
     started_at = time.time()
     trained = config
     _check_folder(folder)
-    config = prepare_process(dataclasses.replace(config, mfg=False, batches=BatchesConfig(), profile=False))
+    config = prepare_process(dataclasses.replace(config, mfg=False, batches=BatchesConfig(), memory_budget=None, profile=False))
     check_network(config.comm)
     config.dataset.check_files()
     start_fork_server()

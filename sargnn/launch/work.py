@@ -73,6 +73,23 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Ca
         load_libraries()
     before_loading, base = private_bytes(), resident_bytes()
     trainer = make_trainer(config, open_part(info.path, rank), info.num_classes, group, files.scratch_path(run_dir, rank))
+    try:
+        _run(trainer, config, run_dir, info, inputs, group, before_loading, base)
+    finally:
+        trainer.close()
+    group.close()
+
+
+def _run(
+    trainer: Trainer, config: RunConfig, run_dir: Path, info: PartitionInfo, inputs: Inputs, group: Group, before_loading: int,
+    base: int,
+) -> None:  # fmt: skip
+    """What ``inputs`` ask for: training, predictions or a record; and the results.
+
+    Args:
+        before_loading, base: private and resident memory of this rank before it opened its part.
+    """
+    rank, world = group.rank, group.world
     if inputs.checkpoint:
         trainer.first_epoch = checkpoint.load(trainer, Path(inputs.checkpoint), moments=inputs.predict is None)
         print(f"rank {rank}: goes on after epoch {trainer.first_epoch}", flush=True)
@@ -106,8 +123,6 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Ca
         figures["private_bytes_before_loading"] = [int(one) for one in private]
         if rank == 0:
             write_summary(run_dir, _summary(config, info, inputs, figures, stopped=trainer.stopped))
-    trainer.close()
-    group.close()
 
 
 def _record(trainer: Trainer, run_dir: Path, choice: dict[str, Any]) -> None:

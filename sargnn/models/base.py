@@ -95,6 +95,11 @@ class Model(nn.Module, ABC):
     def uses_edges(self) -> list[bool]:
         """Per layer, whether it aggregates; as long as there are layers."""
 
+    @property
+    def num_kept(self) -> int:
+        """Of how many layers the inputs may be kept, or computed again (``engine.segments``)."""
+        return 1
+
     @abstractmethod
     def kernels(self, engine: Engine) -> set[str]:
         """The names of the kernels that its aggregations run on."""

@@ -201,6 +201,10 @@ class Stack(Model):
     def uses_edges(self) -> list[bool]:
         return [layer.uses_edges for layer in self.graph_layers]
 
+    @property
+    def num_kept(self) -> int:
+        return len(self.layers)
+
     def kernels(self, engine: Engine) -> set[str]:
         return {engine.kernel(layer.reducer.operation).name for layer in self.graph_layers if layer.uses_edges}
 

@@ -131,10 +131,12 @@ class MicroBatches:
         self._recurring = recurring
         self._builder, self._rows = builder, [rows[groups == number] for number in range(count)]
         self._folder, self._num_rows, self._group = folder, num_rows, group
+        self._views: list[View] | ViewsOnDisk = []
         self.make()
 
     def make(self) -> None:
         """Make the views; again where what they hold of constant rows is to be computed in another way."""
+        self._views = []
         constants = self._builder.first_constants(self._rows) if self._recurring else None
         views: list[View] | ViewsOnDisk = [] if self._folder is None else ViewsOnDisk(self._folder)
         layers, seen = [], torch.zeros(0, self._num_rows, dtype=torch.bool)
@@ -146,6 +148,7 @@ class MicroBatches:
             for layer, computed in enumerate(seen):
                 computed[view.flow.rows_of(layer, self._num_rows)] = True
             views.append(view)
+            del view
         self._views = views
         self.stats = BatchStats(tuple(layers), tuple(self._group.sum_(seen.sum(1)).tolist()))
 

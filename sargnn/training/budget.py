@@ -90,9 +90,9 @@ class Budget:
         largest = self._largest(groups, lambda counts: self._accounts.evaluation(counts, in_groups=True))
         return self._everyone(largest + outputs)
 
-    def planned_whole_evaluation(self, sizes: Sizes, counts: Sequence[RowCounts | None]) -> tuple[int, ...]:
-        """The same of an evaluation in one piece."""
-        return self._everyone(self._accounts.evaluation(counts, in_groups=False).peak([sizes]))
+    def planned_whole_evaluation(self, sizes: Sizes, counts: Sequence[RowCounts | None], states: int) -> tuple[int, ...]:
+        """The same of an evaluation in one piece, with ``states`` bytes of what training leaves."""
+        return self._everyone(self._accounts.evaluation(counts, in_groups=False).peak([sizes]) + states)
 
     def planned_view(self, sizes: Sizes, counts: Sequence[RowCounts | None], keep: KeepLayers) -> tuple[int, ...]:
         """The same of the configuration's own view."""
@@ -146,21 +146,21 @@ class Budget:
                 else:
                     below = middle
             return Choice(count, keep, self.groups(count), planned, tuple(self.tried))
-        raise self.refusal(least or ())
+        raise self.refusal(least or (), "No number of micro-batches fits the memory budget.")
 
     def tell(self) -> None:
         """Print what was tried, for the log."""
         for line in self.tried if self._group.rank == 0 else ():
             print(line, flush=True)
 
-    def refusal(self, least: Sequence[int]) -> ConfigError:
-        """Nothing fits. ``least``: per rank, the least that was tried."""
+    def refusal(self, least: Sequence[int], what: str) -> ConfigError:
+        """Nothing fits. ``least``: per rank, the least that was tried. ``what``: of what, a sentence."""
         self.tell()
         base = self._group.gather(torch.tensor(self._resident - self._since, dtype=torch.int64))
         needed = max((int(one) + own for one, own in zip(base, least, strict=True)), default=0)
         assert self._bytes is not None
         return ConfigError(
-            "No number of micro-batches fits the memory budget.",
+            what,
             given=f"memory_budget={human_bytes(self._bytes)}; the least that a worker needs is {human_bytes(needed)}, of which "
             f"{human_bytes(max(int(one) for one in base))} are there before training",
             hint=f"memory_budget={-(-needed * 21 // 20 // 100_000_000) / 10}GB; more workers, world={2 * self._group.world}, "

@@ -44,7 +44,8 @@ def fit_batches(
     """
     config, engine, graph = trainer.config, trainer.engine, trainer.graph
     group, rows = engine.group, torch.nonzero(split == SPLITS["train"])[:, 0].numpy()
-    on_disk = config.batches.flows == "disk" and not trainer.model.by_relation  # plans of relations hold functions
+    apart = trainer.model.by_relation and graph.part.schema.typed  # plans of relations hold functions
+    on_disk = config.batches.flows == "disk" and not apart
     folder = scratch / "flows" if scratch is not None and on_disk else None
     targets = TargetRows(graph.part, group.rank, rows, config.seed, config.prepare.bytes)
     micro = trains_in_batches(config)
@@ -63,14 +64,14 @@ def fit_batches(
         resident = resident_bytes()
         budget = Budget(
             group, accounts(), config.budget_bytes, resident=resident, since=max(0, resident - trainer.meter.baseline_bytes),
-            depth=len(trainer.model.uses_edges), make_groups=make_groups, all_held=folder is None,
+            depth=trainer.model.num_kept, make_groups=make_groups, all_held=folder is None,
         )  # fmt: skip
         if not micro:
             _fit_view(trainer, budget)
         elif isinstance(count, int):
             trainer.planned_bytes = budget.planned(count, engine.keep_layers)
             if not budget.fits(trainer.planned_bytes, f"batches.count={count}"):
-                raise budget.refusal(trainer.planned_bytes)
+                raise budget.refusal(trainer.planned_bytes, f"{count} micro-batches need more than the memory budget.")
             groups = budget.groups(count)
         else:
             choice = budget.search(most_batches(targets, group), engine.keep_layers)
@@ -109,14 +110,15 @@ def _fit_view(trainer: Trainer, budget: Budget) -> None:
             given=f"memory_budget={trainer.config.memory_budget}; {human_bytes(max(least))} beside what is there already",
             hint="model.norm=layer or none, with which any number is exact; batches.count=K for that many; more workers",
         )  # fmt: skip
-    raise budget.refusal(least)
+    raise budget.refusal(least, "A training step needs more than the memory budget.")
 
 
 def _fit_evaluation(trainer: Trainer, budget: Budget, split: Tensor, folder: Path | None) -> None:
     """Evaluate in groups of rows where one piece needs more than there is."""
     plans = trainer.evaluation.flow.plans
     sizes = sizes_of_plans(plans, trainer.graph.num_rows, int((split > 0).sum()))
-    whole = budget.planned_whole_evaluation(sizes, [plan.counts for plan in plans])
+    states = 3 * sum(one.nbytes for one in trainer.parameters)  # gradients, and the optimizer's moments
+    whole = budget.planned_whole_evaluation(sizes, [plan.counts for plan in plans], states)
     if budget.fits(whole, "evaluation in one piece"):
         return
     rows = torch.nonzero(split > 0)[:, 0].numpy()
@@ -125,7 +127,7 @@ def _fit_evaluation(trainer: Trainer, budget: Budget, split: Tensor, folder: Pat
     count, least = 2, whole
     while count <= _MOST_EVALUATION_GROUPS:
         groups = trainer.builder.groups_of(rows, group_in_order(targets, count), count, holds_constants=False)
-        planned = budget.planned_evaluation(groups, 2 * len(rows) * out)  # outputs, and then those of all groups together
+        planned = budget.planned_evaluation(groups, states + 2 * len(rows) * out)  # outputs of groups, then of all together
         least = planned if max(planned) < max(least) else least
         if budget.fits(planned, f"evaluation in {count} groups"):
             where = None if folder is None else folder / "evaluation"
@@ -134,4 +136,4 @@ def _fit_evaluation(trainer: Trainer, budget: Budget, split: Tensor, folder: Pat
             )
             return
         count *= 2
-    raise budget.refusal(least)
+    raise budget.refusal(least, "An evaluation needs more than the memory budget, in any number of groups of rows.")

@@ -356,6 +356,7 @@ class Trainer:
                 found.append(float(engine.group.sum_(sum(self._shares(), torch.zeros((), dtype=torch.float64)))))
                 for buffer, value in zip(self.model.buffers(), before, strict=True):
                     buffer.copy_(value)
+        self.graph.release()
         engine.pool.reset()
         engine.exchange.reset()  # buffers of fp32 rows are of no more use
         return found[0], found[1]
@@ -378,13 +379,14 @@ class Trainer:
 
     def _measured(self) -> Scores:
         """The metric, of one view after the other."""
-        logits, targets = [], []
+        logits, targets, columns = [], [], self._columns(None)
         for number in range(len(self.evaluations)):
             self.view = None  # as in training
             view = self.evaluations[number]
-            logits.append(self.logits(view))
+            out = self._forward(view, columns)
+            logits.append(out.to(wide(out.dtype)))
             targets.append(view.targets)
-            del view
+            del view, out
         joined = logits[0] if len(logits) == 1 else torch.cat(logits)
         del logits
         return measure(self.metric, joined, joined_targets(targets), self.engine.group)

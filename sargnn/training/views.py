@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sargnn.bf16 import wide
 from sargnn.data.dataset import SPLITS
 from sargnn.engine.aggregate import Engine
 from sargnn.models.base import LayerInput, Model
@@ -90,9 +91,13 @@ class ViewBuilder:
         return self._view(flow, recurring, inputs)
 
     def _view(self, flow: MessageFlow, recurring: bool, inputs: Tensor | None = None) -> View:
-        self._model.prepare(self._engine, flow.plans)
+        self._prepare(flow, recurring=recurring)
         labels, split = flow.own_outputs(self._labels), flow.own_outputs(self._split)
         return View(flow, Targets.gather(labels, split, self._engine.group, self._task), recurring, inputs)
+
+    def _prepare(self, flow: MessageFlow, *, recurring: bool) -> None:
+        self._engine.keeps_constants = recurring
+        self._model.prepare(self._engine, flow.plans)
 
     def micro_batch(self, rows: np.ndarray, constants: Constants | None) -> View:
         """A part of a step: only what reaches some rows, whose losses are shares of the whole step's.
@@ -108,12 +113,16 @@ class ViewBuilder:
             first, *others = flow.plans
             first = dataclasses.replace(first, constant=constants.of(flow.rows_of(0, len(self._rows))))
             flow = dataclasses.replace(flow, plans=(first, *others))
-        self._model.prepare(self._engine, flow.plans)
+        self._prepare(flow, recurring=False)
+        if self._model.keeps_constant_outputs and self._engine.caches_constants:
+            x, plans = self._first_input(flow.own_inputs(self._model.inputs(self._rows))), flow.plans
+            found = self._engine.find_constant(lambda: self._model(self._engine, plans, x))
+            flow = dataclasses.replace(flow, plans=(dataclasses.replace(plans[0], constant=found), *plans[1:]))
         labels, split = flow.own_outputs(self._labels), flow.own_outputs(self._split)
         rows_of = {name: torch.nonzero(split == value)[:, 0] for name, value in SPLITS.items()}
         targets = Targets(labels, rows_of, self._totals(), self._task)
         self._graph.release(mapped_only=True)
-        return View(flow, targets, recurring=self._model.keeps_constant_outputs)
+        return View(flow, targets, recurring=False)
 
     def uses_edges(self, holds_constants: bool) -> list[bool]:
         """Per layer, whether it aggregates; not the first one where its aggregates are there and there are no labels beside."""
@@ -131,7 +140,7 @@ class ViewBuilder:
         for number in range(count):
             own = rows[groups == number]
             reach = self._graph.reach(self._marked(own), self.uses_edges(holds_constants))
-            sizes.append(sizes_of_reach(reach, part.schema, part.node_ids, len(own)))
+            sizes.append(sizes_of_reach(reach, part, len(own), wide(self._engine.dtype).itemsize))
             counts.append(reach.counts)
             self._graph.release(mapped_only=True)
         return Groups(groups, tuple(sizes), tuple(counts))

@@ -43,6 +43,10 @@ class AppnpModel(Model):
     def uses_edges(self) -> list[bool]:
         return [*self.mlp.uses_edges, *[True] * len(self.steps)]
 
+    @property
+    def num_kept(self) -> int:
+        return self.mlp.num_kept
+
     def kernels(self, engine: Engine) -> set[str]:
         return {engine.kernel("sum").name}
 

@@ -67,7 +67,7 @@ class RgcnLayer(GraphLayer):
         if plan.partials is not None:  # which RelationSum has none of
             order = "transform_first"
         if order == "auto":
-            keeps_sums = self.constant_input and engine.caches_constants
+            keeps_sums = self.constant_input and engine.caches_constants and engine.keeps_constants
             first = engine.operators.sums_relations_first(
                 plan, engine.mode, self.in_width, self.out_width, keeps_sums=keeps_sums
             )  # fmt: skip

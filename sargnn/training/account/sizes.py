@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sargnn.data.schema import Schema
+from sargnn.partition.cut import Part
 from sargnn.shards.mfg import Reach
 from sargnn.shards.plan import LayerPlan, RowCounts
 
@@ -23,12 +23,14 @@ class Sizes:
     """Counts of one view on one worker.
 
     Attributes:
-        counts: by what they count. edges: per layer. halo: per layer, halo rows. largest: per layer, of one peer.
+        counts: by what they count. edges: per layer. halo: per layer, halo rows.
+        edge_bytes: of an edge in both orders, with its weight where it has one.
     """
 
     counts: dict[Key, int]
     edges: tuple[int, ...]
     halo: tuple[int, ...]
+    edge_bytes: int = 8
 
     @property
     def flow_bytes(self) -> int:
@@ -36,7 +38,7 @@ class Sizes:
         total = 0
         for layer, (edges, halo) in enumerate(zip(self.edges, self.halo, strict=True)):
             rows, out = self.counts["rows", layer, -1] + halo, self.counts["out", layer, -1]
-            total += 8 * edges + rows * (8 + 4 + 8 + 4) + out * (8 + 8 + 8 + 4 + 8)
+            total += self.edge_bytes * edges + rows * (8 + 4 + 8 + 4) + out * (8 + 8 + 8 + 4 + 8)
         return total
 
 
@@ -65,8 +67,9 @@ def sizes_of_plans(plans: Sequence[LayerPlan], num_rows: int, targets: int) -> S
     return Sizes(counts, tuple(plan.num_edges for plan in plans), tuple(plan.halo_rows for plan in plans))
 
 
-def sizes_of_reach(reach: Reach, schema: Schema, node_ids: np.ndarray, targets: int) -> Sizes:
-    """The same of a view before its plans are made."""
+def sizes_of_reach(reach: Reach, part: Part, targets: int, weight_bytes: int) -> Sizes:
+    """The same of a view before its plans are made. ``weight_bytes``: of an edge's weight, where the part has any."""
+    schema, node_ids = part.schema, part.node_ids
     types = schema.types_of(node_ids)
     counts: dict[Key, int] = {("own", -1, -1): len(node_ids), ("targets", -1, -1): targets}
     for layer in range(len(reach.marks)):
@@ -75,4 +78,5 @@ def sizes_of_reach(reach: Reach, schema: Schema, node_ids: np.ndarray, targets: 
             counts[kind, layer, -1] = int(by_type.sum())
             counts.update({(kind, layer, t): int(one) for t, one in enumerate(by_type)})
         counts["edges", layer, -1] = reach.edges[layer]
-    return Sizes(counts, reach.edges, tuple(int(mark.halo.sum()) for mark in reach.marks))
+    halo = tuple(int(mark.halo.sum()) for mark in reach.marks)
+    return Sizes(counts, reach.edges, halo, 8 + (weight_bytes if part.weighted else 0))
