@@ -15,6 +15,7 @@ from typing import Any, Literal
 from sargnn.comparison.figures import over_seeds, parts_of
 from sargnn.comparison.groups import Group
 from sargnn.comparison.runs import Run
+from sargnn.comparison.settings import show_settings
 from sargnn.tracking.memory import PARTS
 
 MB = 1e6
@@ -161,7 +162,7 @@ def _against_batches(groups: Sequence[Group], name: str, key: str, unit: float, 
         if points:
             series.append(
                 Series(
-                    re.sub(r"\s*\bbatches\.count=\d+,?", "", line[0][1].label).strip(", ") or line[0][1].name,
+                    _name_but_for(line[0][1], "batches.count"),
                     [float(x) for x, _ in points],
                     [spread.mean / unit for spread in spreads],
                     [spread.std / unit for spread in spreads],
@@ -171,6 +172,12 @@ def _against_batches(groups: Sequence[Group], name: str, key: str, unit: float, 
             )
     words = title.partition(",")[0]
     return Picture(name, f"{words} against the number of micro-batches", [Chart("workers", title, "micro-batches", series)])
+
+
+def _name_but_for(group: Group, key: str) -> str:
+    """Its settings that differ but one, or its name where there are no others. Settings may be named by their last word."""
+    others = {name: value for name, value in group.differs.items() if name not in (key, key.rpartition(".")[2])}
+    return ", ".join(show_settings(others)) or group.name
 
 
 def _batches_of(group: Group) -> int:
