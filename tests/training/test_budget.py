@@ -17,6 +17,8 @@ from sargnn.engine.segments import layer_runs
 from sargnn.errors import ConfigError
 from sargnn.training import budget as budget_module
 from tests.graphs import nasty_graph
+from tests.in_process import sargnn_here
+from tests.launch.test_train import summary_of
 from tests.parity import cases
 
 _MODULE = Path(__file__).parents[2] / "examples" / "layers" / "dgl_gat.py"
@@ -109,3 +111,21 @@ def test_a_budget_that_nothing_fits() -> None:
 def test_mistakes(arguments: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", f"run_dir={tmp_path / 'run'}", *arguments]) == 1
     assert re.search(says, " ".join(capsys.readouterr().err.split())), says
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(["model=gat", "model.hidden=16", "engine.keep_layers=2"], id="kept layers"),
+        pytest.param(["model=sage", "model.norm=layer", "model.num_layers=2", "batches.count=2"], id="micro-batches"),
+    ],
+)
+def test_planned_is_what_is_held(words: list[str], tmp_path: Path) -> None:
+    """In a process of its own, whose memory is measured."""
+    graph = ["dataset=products_like", "dataset.scale=0.02", "world=1", "threads=1", "epochs=2", "memory_budget=90GB"]
+    done = sargnn_here(tmp_path, "train", *graph, *words, "tracking=none", "run_dir=run")
+    assert done.returncode == 0, done.stderr
+    found = summary_of(tmp_path / "run")
+    assert found["planned_train_bytes"][0] == pytest.approx(found["peak_train_bytes"][0], rel=0.15)
+    assert "planned" in (tmp_path / "run" / "logs" / "rank_00.log").read_text()
+    assert not (tmp_path / "run" / "scratch").exists()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,7 +52,7 @@ class Trace(TorchDispatchMode):
         self._known: dict[int, Tensor] = {}
         self._alone = holders(torch.empty(1))
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Trace:
         super().__enter__()
         self.is_on = True
         return self
