@@ -157,7 +157,7 @@ class CustomModel(Model):
         """The error for message flows where nobody knows where one layer ends and the next begins."""
         return self.wrong(
             "With mfg=true and with micro-batches each layer works on a graph of its own, and the model does not ask for them.",
-            given="mfg=true, or batches.count of more than 1", allowed="mfg=false batches.count=1", hint=_LOOP,
+            given="batches.count of more than 1, or mfg=true", allowed="mfg=false batches.count=1", hint=_LOOP,
         )  # fmt: skip
 
     def wrong(
