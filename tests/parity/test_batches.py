@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -19,6 +20,17 @@ from tests.parity.covering import spread
 from tests.parity.test_curves import assert_same_curve
 from tests.parity.test_recipe import MASKED, REUSED
 from tests.pool import pool
+
+
+def thinned(*axes: Sequence[Any]) -> list[Any]:
+    """Every value of every axis; marked long, every two values of any two. The whole product would be ten thousand cases."""
+    few = {one.id for one in cases.spread_models(*axes, strength=1) if not one.marks}
+    return [
+        one if one.id in few else pytest.param(*one.values, id=one.id, marks=pytest.mark.long)
+        for one in cases.spread_models(*axes)
+        if one.id in few or not one.marks
+    ]
+
 
 GROUPINGS = ["star", "reg", "metis", "random", "range"]
 WHERE = [("metis", 1), ("random", 2), ("metis", 4)]
@@ -72,7 +84,7 @@ def check_step(name: str, norm: str, labels: LabelsConfig, world: int, **choices
 
 @pytest.mark.parametrize(
     ("name", "mode", "kernel", "partitioner", "world", "count", "by", "norm", "labels"),
-    cases.spread_models(QUICK, WHERE, [2, 3, 8], GROUPINGS, ["none", "layer"], [LabelsConfig(), MASKED, REUSED]),
+    thinned(QUICK, WHERE, [2, 3, 8], GROUPINGS, ["none", "layer"], [LabelsConfig(), MASKED, REUSED]),
 )
 def test_micro_batches_first_step(
     name: str, mode: str, kernel: str, partitioner: str, world: int, count: int, by: str, norm: str, labels: LabelsConfig
@@ -86,11 +98,7 @@ def test_micro_batches_first_step(
 
 @pytest.mark.parametrize(
     ("name", "mode", "kernel", "partitioner", "world", "keep", "norm", "residual"),
-    [
-        one
-        for one in cases.spread_models(QUICK, WHERE, ["sqrt", 1, 2, 3], ["batch", "layer", "none"], [False, True])
-        if one[0] not in ("sgc", "appnp")
-    ],
+    thinned(QUICK, WHERE, ["sqrt", 1, 2, 3], ["batch", "layer", "none"], [False, True]),
 )
 def test_kept_layers_first_step(
     name: str, mode: str, kernel: str, partitioner: str, world: int, keep: str | int, norm: str, residual: bool
@@ -148,7 +156,11 @@ def test_curve(case: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("mode", "kernel", "world", "count", "keep", "norm", "precision"),
-    spread(QUICK, [1, 2, 4], [1, 2, 3, 8], ["all", "sqrt", 2], ["layer", "none"], ["fp64", "fp32"], strength=3),
+    [
+        one.values
+        for one in spread(QUICK, [1, 2, 4], [1, 2, 3, 8], ["all", "sqrt", 2], ["layer", "none"], ["fp64", "fp32"], strength=2)
+        if not one.marks
+    ],
 )
 def test_more_curves(
     mode: str, kernel: str, world: int, count: int, keep: str | int, norm: str, precision: str
