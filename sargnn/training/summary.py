@@ -12,7 +12,7 @@ from sargnn.config import RunConfig
 from sargnn.partition.store import PartitionInfo
 from sargnn.tracking.memory import human_bytes, split_peak
 from sargnn.tracking.provenance import cpu_model, usable_cores, versions
-from sargnn.training.batches import MicroBatches
+from sargnn.training.batches import MicroBatches, count_rows
 from sargnn.training.history import SPLIT_KEYS, History, steady
 from sargnn.training.loop import Trainer
 
@@ -61,12 +61,8 @@ def flow_rows(trainer: Trainer) -> dict[str, list[dict[str, int]]] | None:
     views = {"evaluation": trainer.evaluation}
     if not isinstance(trainer.batches, MicroBatches):
         views = {"training": trainer.training, **views}
-    found: dict[str, list[dict[str, int]]] = {}
-    for name, view in views.items():
-        counts = torch.tensor([[p.num_out, p.num_rows, p.halo_rows, p.num_edges] for p in view.flow.plans])
-        sums = trainer.engine.group.sum_(counts).tolist()
-        found[name] = [dict(zip(("rows", "input_rows", "halo_rows", "edges"), layer, strict=True)) for layer in sums]
-    return found
+    group = trainer.engine.group
+    return {name: [dataclasses.asdict(one) for one in count_rows(view, group)] for name, view in views.items()}
 
 
 def flow_lines(flows: dict[str, list[dict[str, int]]] | None) -> list[str]:

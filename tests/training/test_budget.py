@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from sargnn.cli.main import main
 from sargnn.comm.group import Group
-from sargnn.config import RunConfig, read_size
+from sargnn.config import read_size
 from sargnn.config_groups import BatchesConfig
 from sargnn.engine.segments import layer_runs
 from sargnn.errors import ConfigError
@@ -22,10 +21,6 @@ from tests.launch.test_train import summary_of
 from tests.parity import cases
 
 _MODULE = Path(__file__).parents[2] / "examples" / "layers" / "dgl_gat.py"
-
-
-def budgeted(config: RunConfig, **changes: Any) -> RunConfig:
-    return dataclasses.replace(config, **changes)
 
 
 def test_runs_of_layers() -> None:
@@ -52,7 +47,9 @@ def test_what_is_no_size(text: str) -> None:
 
 def test_a_budget_that_everything_fits_takes_one_batch() -> None:
     model = cases.model_config("sage", norm="layer")
-    config = budgeted(cases.run_config(model, precision="fp32", batches=BatchesConfig(count="auto")), memory_budget="900GB")
+    config = dataclasses.replace(
+        cases.run_config(model, precision="fp32", batches=BatchesConfig(count="auto")), memory_budget="900GB"
+    )
     trainer = cases.trainer_of(Group.single(), config, nasty_graph())
     assert len(trainer.batches) == 1 and trainer.engine.keep_layers == "all" and len(trainer.evaluations) == 1
     assert trainer.planned_bytes is not None and trainer.planned_bytes[0] > 0
@@ -61,7 +58,9 @@ def test_a_budget_that_everything_fits_takes_one_batch() -> None:
 def test_the_search_doubles_and_bisects(monkeypatch: pytest.MonkeyPatch) -> None:
     """As few as fit: with a hundred megabytes for each K-th part of 1,600, at most 260 are 7 batches."""
     model = cases.model_config("sage", norm="layer")
-    config = budgeted(cases.run_config(model, precision="fp32", batches=BatchesConfig(count="auto")), memory_budget="900GB")
+    config = dataclasses.replace(
+        cases.run_config(model, precision="fp32", batches=BatchesConfig(count="auto")), memory_budget="900GB"
+    )
     tried: list[int] = []
 
     def planned(self: budget_module.Budget, count: int, keep: object) -> tuple[int, ...]:
@@ -87,7 +86,7 @@ def test_a_budget_that_nothing_fits() -> None:
     """The process is larger than that already."""
     for norm, says in (("layer", "No number of micro-batches fits"), ("batch", "Nothing that changes no loss fits")):
         model = cases.model_config("sage", norm=norm)
-        config = budgeted(
+        config = dataclasses.replace(
             cases.run_config(model, precision="fp32", batches=BatchesConfig(count="auto")), memory_budget="257MB"
         )  # fmt: skip
         with pytest.raises(ConfigError, match=says):
