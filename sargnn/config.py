@@ -25,6 +25,7 @@ from sargnn.config_groups import (
     LabelsConfig,
     OptimConfig,
     Precision,
+    SampleConfig,
     SmoothConfig,
     TrackingConfig,
 )
@@ -279,6 +280,7 @@ class RunConfig:
     settings that say nothing themselves.
 
     Attributes:
+        eval: what evaluations and predictions read: the ``full`` graph, or a sample of it.
         memory_budget: what a worker's whole resident memory may be, such as ``6GB``; null: no limit.
         init_from: a run folder or a checkpoint whose parameters the run starts from; launched, a checkpoint's absolute path.
         init_digest: of those parameters' content. Launching fills it in.
@@ -310,6 +312,8 @@ class RunConfig:
     smooth: SmoothConfig = field(default=SmoothConfig(), metadata=RUN)
     mfg: bool = field(default=False, metadata=LOSSES | only_when("norms_over_rows"))
     batches: BatchesConfig = field(default=BatchesConfig(), metadata=RUN)
+    sample: SampleConfig = field(default=SampleConfig(), metadata=RUN)
+    eval: Literal["full", "sampled"] = field(default="full", metadata=LOSSES | only_when("stops_early"))
     memory_budget: str | None = field(default=None, metadata=RUN)
     early_stopping: int | None = field(default=None, metadata=AT_LEAST_ONE | LOSSES)
     init_from: str | None = field(default=None, metadata=FREE)
@@ -351,6 +355,21 @@ class RunConfig:
     def norms_over_batches(self) -> bool:
         """Whether norms take their statistics of each micro-batch."""
         return self.model.norms_over_rows and self.batches.count not in (1, "auto")
+
+    @property
+    def samples(self) -> bool:
+        """Whether layers aggregate over samples of edges."""
+        return self.sample.fanouts is not None
+
+    @property
+    def draws_flows(self) -> bool:
+        """Whether what a step computes is drawn."""
+        return self.samples or self.batches.steps > 1
+
+    @property
+    def trains_on_flows(self) -> bool:
+        """Whether a training step computes only rows that reach its training nodes."""
+        return self.mfg or self.draws_flows or self.batches.count not in (1, "auto")
 
     @property
     def config_hash(self) -> str:
@@ -409,9 +428,55 @@ def parse(mapping: Any) -> RunConfig:
             "How many micro-batches there must be depends on the memory that they may take.", given="batches.count=auto",
             hint="memory_budget=6GB, for each worker; or batches.count=K",
         )  # fmt: skip
+    _check_sample(config)
     if not config.store_dir:
         raise ConfigError("'store_dir' is empty.", hint="store_dir=FOLDER, such as stores")
     return config
+
+
+def _check_sample(config: RunConfig) -> None:
+    """Raises ``ConfigError``."""
+    fanouts = config.sample.fanouts
+    if fanouts is not None and 0 in fanouts:
+        raise ConfigError(
+            "A layer that keeps no edge of any node aggregates nothing.", given=f"sample.fanouts={_listed(fanouts)}",
+            allowed="whole numbers from 1, or -1 for all edges",
+        )  # fmt: skip
+    if fanouts is None and config.eval == "sampled":
+        raise ConfigError(
+            "There is no sample to evaluate on.", given="eval=sampled sample.fanouts=null",
+            hint="sample.fanouts=[10,10,10], one for each layer; or eval=full",
+        )  # fmt: skip
+
+
+def _listed(values: list[int]) -> str:
+    """As a command line has them."""
+    return f"[{','.join(map(str, values))}]"
+
+
+def check_fanouts(config: RunConfig, aggregates: list[bool]) -> None:
+    """There are as many fan-outs as layers that aggregate.
+
+    Args:
+        aggregates: per layer of the model.
+
+    Raises:
+        ConfigError: there are not.
+    """
+    fanouts, layers = config.sample.fanouts, sum(aggregates)
+    if fanouts is None or len(fanouts) == layers:
+        return
+    if not layers:
+        raise ConfigError(
+            "This model reads no edges that could be sampled.",
+            given=f"model={config.model.name} sample.fanouts={_listed(fanouts)}", allowed="sample.fanouts=null",
+        )  # fmt: skip
+    fewer = (fanouts or [10])[:layers]
+    meant = _listed([*fewer, *[fewer[-1]] * (layers - len(fewer))])
+    raise ConfigError(
+        "There must be a fan-out for each layer that aggregates, the first layer first.",
+        given=f"{len(fanouts)}: sample.fanouts={_listed(fanouts)}", allowed=f"{layers}, such as sample.fanouts={meant}",
+    )  # fmt: skip
 
 
 def load(path: Path) -> RunConfig:

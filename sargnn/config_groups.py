@@ -118,9 +118,11 @@ class EngineConfig:
 
 @dataclass(frozen=True)
 class BatchesConfig:
-    """Micro-batches: the training nodes of a step in groups, one after the other, whose gradients add up (Yang et al., 2023).
+    """Steps of an epoch, and the micro-batches of a step: its training nodes in groups, one after the other, whose gradients
+    add up (Yang et al., 2023).
 
     Attributes:
+        steps: optimizer steps of an epoch, each on its own share of the training nodes, shuffled anew in every epoch.
         count: how many groups each worker's training nodes are in; ``auto``: as few as fit ``memory_budget``.
         by: how they are put together: a key of ``sargnn.batches.GROUPINGS``, or ``FILE.py:NAME`` of such a function.
         flows: where the message flows of the groups that are not computed at the moment are.
@@ -133,6 +135,21 @@ class BatchesConfig:
         metadata=one_of(("star", "reg", "metis", "random", "range")) | LOSSES | only_when("norms_over_batches"),
     )
     flows: Literal["disk", "memory"] = field(default="disk", metadata=FREE)
+    steps: int = field(default=1, metadata=AT_LEAST_ONE | LOSSES)
+
+
+@dataclass(frozen=True)
+class SampleConfig:
+    """Neighbour sampling (Hamilton et al., 2017): which in-edges a layer keeps of each destination (``shards.in_edges``).
+
+    Attributes:
+        fanouts: of each layer that aggregates, the first layer first, how many of each relation; -1: all; null: no sampling.
+        every: when samples are drawn anew.
+    """
+
+    name: str = "neighbours"
+    fanouts: list[int] | None = field(default=None, metadata=number(low=-1) | LOSSES)
+    every: Literal["step", "epoch", "run"] = field(default="step", metadata=LOSSES | only_when("samples"))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ A draw is a pure function of (seed, epoch) and of WHAT is drawn for: a node's or
 the feature, the layer and the purpose. So a mask depends neither on the partition nor on the order of the work, the
 backward pass draws it again instead of storing it, and CPU and GPU draw the same bits:
 
-    key     = (seed, epoch)
+    key     = (seed, epoch; of several optimizer steps an epoch their number since the run's beginning)
     counter = (source id, destination id (0 for a node), feature or head // 4, purpose << 24 | layer << 16 | relation)
 
 One call serves four neighbouring features or heads. An element is dropped where its 32-bit draw is below ``round(p * 2**32)``:
@@ -48,6 +48,8 @@ class Purpose(IntEnum):
     CONTENT = 8
     EDGE_DROPOUT = 9
     NEIGHBOURS = 10
+    SAMPLE = 11
+    SHUFFLE = 12
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,7 @@ def _dropout_kernel(
             store_row(held, out[row])
 
 
-def draw_words(ids: np.ndarray, seed: int, purpose: Purpose) -> np.ndarray:
+def draw_words(ids: np.ndarray, seed: int, purpose: Purpose, epoch: int = 0) -> np.ndarray:
     """One draw for each id, int64 [N] in [0, 2**32).
 
     Args:
@@ -168,7 +170,7 @@ def draw_words(ids: np.ndarray, seed: int, purpose: Purpose) -> np.ndarray:
     """
     node = torch.from_numpy(ids)
     zeros = torch.zeros_like(node)
-    words: np.ndarray = philox(node, zeros, zeros, torch.full_like(node, int(purpose) << 24), seed, 0)[0].numpy()
+    words: np.ndarray = philox(node, zeros, zeros, torch.full_like(node, int(purpose) << 24), seed, epoch)[0].numpy()
     return words
 
 

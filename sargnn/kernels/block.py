@@ -9,8 +9,11 @@ from copy import copy
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from sargnn.kernels.block_loops import by_source, list_rows
 
 
 class EdgeBlock:
@@ -63,19 +66,16 @@ class EdgeBlock:
         self.num_src, self.num_dst = num_src, num_dst
         self.src = src
         self.weight = weight
-        rows, counts = torch.unique_consecutive(dst, return_counts=True)
-        self.dst_rows: Tensor | None = rows
-        if len(rows) == num_dst:
-            self.dst_rows = None
-        self.indptr = _offsets(counts)
-        order = torch.sort(src, stable=True).indices
-        self.t_dst = dst[order]
+        rows, self.indptr = _listed(dst, num_dst)
+        self.dst_rows = None if len(rows) == num_dst else rows
         self.src_rows: Tensor | None = None
         if lists_sources:
+            order = torch.sort(src, stable=True).indices
+            self.t_dst = dst[order]
             self.src_rows, counts = torch.unique_consecutive(src[order], return_counts=True)
             self.t_indptr = _offsets(counts)
         else:
-            self.t_indptr = _offsets(torch.bincount(src, minlength=num_src))
+            self.t_indptr, self.t_dst = _by_source(src, num_src, dst)
         self.cache: dict[str, Any] = {}
 
     @classmethod
@@ -98,12 +98,12 @@ class EdgeBlock:
 
     @cached_property
     def t_edge(self) -> Tensor:
-        return torch.sort(self.src, stable=True).indices.to(torch.int32)
+        return _by_source(self.src, self.num_src, None)[1]
 
     @cached_property
     def t_weight(self) -> Tensor:
         assert self.weight is not None
-        return self.weight[torch.sort(self.src, stable=True).indices]
+        return self.weight.index_select(0, self.t_edge)
 
     def by_source(self, weight: Tensor) -> Tensor:
         """[E], numbers of edges in the order of ``t_dst``; given in the order of ``src``."""
@@ -154,6 +154,29 @@ def keep_edges(block: EdgeBlock, kept: Tensor) -> EdgeBlock:
         some.src_rows, counts = block.src_rows[counts > 0], counts[counts > 0]
     some.t_dst, some.t_indptr = block.t_dst[by_source], _offsets(counts)
     return some
+
+
+def _listed(dst: Tensor, num_dst: int) -> tuple[Tensor, Tensor]:
+    """The destination rows that have an edge, int32 [A], and where each one's edges begin, int32 [A + 1]."""
+    if dst.device.type != "cpu":
+        rows, counts = torch.unique_consecutive(dst, return_counts=True)
+        return rows, _offsets(counts)
+    most = min(num_dst, len(dst))
+    rows, indptr = torch.empty(most, dtype=torch.int32), torch.empty(most + 1, dtype=torch.int32)
+    listed = list_rows(dst.numpy(), rows.numpy(), indptr.numpy())
+    if listed == most:
+        return rows, indptr
+    return rows[:listed].clone(), indptr[: listed + 1].clone()
+
+
+def _by_source(src: Tensor, num_src: int, values: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Where each source's edges begin, int32 [S + 1], and numbers of edges (None: their own) in that order, int32 [E]."""
+    if src.device.type != "cpu":
+        order = torch.sort(src, stable=True).indices
+        return _offsets(torch.bincount(src, minlength=num_src)), order.to(torch.int32) if values is None else values[order]
+    indptr, out = torch.empty(num_src + 1, dtype=torch.int32), torch.empty(len(src), dtype=torch.int32)
+    by_source(src.numpy(), np.empty(0, np.int32) if values is None else values.numpy(), indptr.numpy(), out.numpy())
+    return indptr, out
 
 
 def _counts_between(indptr: Tensor, kept: Tensor) -> Tensor:

@@ -157,6 +157,11 @@ def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) 
         say(f"model: {line}")
     if begins and config.init_from is not None:
         check_start(config, model, schema)
+    if config.batches.steps > (targets := int((np.asarray(dataset.split) == SPLITS["train"]).sum())):
+        raise ConfigError(
+            "There are more steps in an epoch than training nodes.", given=f"batches.steps={config.batches.steps}",
+            allowed=f"1 to {targets}",
+        )  # fmt: skip
     if config.early_stopping is not None and not (np.asarray(dataset.split) == SPLITS["valid"]).any():
         raise ConfigError("Early stopping needs validation nodes, and the dataset has none.", hint="early_stopping=null")
     if config.smooth.name != "none" and schema.typed:

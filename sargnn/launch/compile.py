@@ -20,6 +20,7 @@ def warm_up() -> None:
     from sargnn import rng
     from sargnn.bf16 import ROW_DTYPES, wide
     from sargnn.comm import rows
+    from sargnn.kernels import block_loops
     from sargnn.kernels.fused import (
         destination_records,
         edge_dropout,
@@ -31,7 +32,7 @@ def warm_up() -> None:
         tile_products,
     )
     from sargnn.kernels.fused.kernel import FusedKernel
-    from sargnn.shards import flow_loops
+    from sargnn.shards import draw_loops, flow_loops
 
     chosen = os.environ.get(PRECISION)
     rows_of = [ROW_DTYPES[chosen]] if chosen else ROW_DTYPES.values()
@@ -40,6 +41,8 @@ def warm_up() -> None:
         rng,
         rows,
         flow_loops,
+        draw_loops,
+        block_loops,
         nodewise_loops,
         layer_norm_loops,
         edge_dropout,

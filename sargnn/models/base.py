@@ -87,6 +87,8 @@ class Model(nn.Module, ABC):
     """Makes, for each forward pass, what is shown every result of the user's own code; there is none in a stack of ours."""
     keeps_constant_outputs: bool = False
     """What it keeps of constant rows are as many rows as a message flow has outputs: many flows may each have theirs."""
+    reads_out_degrees: bool = True
+    """Whether it reads how many edges start from a row."""
     by_relation: bool = False
     """Its layers' plans of a typed graph are those of single relations (``shards.relations``)."""
 

@@ -44,10 +44,16 @@ class LabelPropagation(ModelSettings):
     def check(self, run: RunConfig) -> None:
         if run.mfg:
             raise ConfigError("Label propagation reads all nodes in every step.", given="mfg=true", allowed="mfg=false")
-        if run.batches.count != 1:
+        for key in ("count", "steps"):
+            if (given := getattr(run.batches, key)) != 1:
+                raise ConfigError(
+                    "Label propagation reads all nodes in every step.", given=f"batches.{key}={given}",
+                    allowed=f"batches.{key}=1",
+                )  # fmt: skip
+        if run.samples:
             raise ConfigError(
-                "Label propagation reads all nodes in every step.", given=f"batches.count={run.batches.count}",
-                allowed="batches.count=1",
+                "Label propagation reads all edges in every step.", given=f"sample.fanouts={run.sample.fanouts}",
+                allowed="sample.fanouts=null",
             )  # fmt: skip
         if run.reads_labels:
             raise ConfigError(

@@ -79,7 +79,7 @@ class _Trial:
 
     def __init__(self, model: CustomModel, config: RunConfig, shape: GraphShape, dtype: torch.dtype) -> None:
         device = torch.device(config.device)
-        self.model, self.mfg = model.to(device, dtype), config.mfg or config.batches.count not in (1, "auto")
+        self.model, self.mfg = model.to(device, dtype), config.trains_on_flows
         self.engine = Engine(
             Group.single(), mode=config.mode.choice, kernel="reference", seed=config.seed, device=device, dtype=dtype,
             cache_static=False,

@@ -73,6 +73,8 @@ class GraphLayer(nn.Module, ABC):
     """Whether it maps constant columns and labels without joining them."""
     reads_initial: bool = False
     """Whether it reads the first layer's rows beside its input: ``LayerInput.initial``. Not the first layer itself."""
+    reads_out_degrees: bool = False
+    """Whether it reads how many edges start from a row."""
     decay_group: str | None = None
     """The group of parameters with a weight decay of its own that it belongs to (``Model.decay_groups``)."""
 
@@ -188,6 +190,7 @@ class Stack(Model):
         hidden = layers[:-1]
         self.norms = nn.ModuleList(NORMS[norm](layer.out_width, num_types=num_types) for layer in hidden if norm in NORMS)
         self.residuals = nn.ModuleList(_residual(layer.in_width, layer.out_width) for layer in hidden if residual)
+        self.reads_out_degrees = any(layer.reads_out_degrees for layer in layers)
         self._keeps_initial = any(layer.reads_initial for layer in layers)
         self.activation = activation
         self.dropout, self.input_dropout = dropout, input_dropout

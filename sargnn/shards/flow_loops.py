@@ -67,6 +67,33 @@ def renumber(
                 edges[at] = edge
 
 
+@numba.njit(cache=True, nogil=True)
+def count_from(src: np.ndarray, first: int, last: int) -> int:
+    """How many edges start from rows [first, last)."""
+    found = 0
+    for edge in range(len(src)):
+        found += first <= src[edge] < last
+    return found
+
+
+@numba.njit(cache=True, nogil=True)
+def take_from(
+    src: np.ndarray, dst: np.ndarray, first: int, last: int, new_src: np.ndarray, new_dst: np.ndarray, edges: np.ndarray
+) -> None:  # fmt: skip
+    """Those edges, in their order.
+
+    Args:
+        new_src, new_dst: int32, written. edges: int64, which edge each was; not written if it has no entries.
+    """
+    at = 0
+    for edge in range(len(src)):
+        if first <= src[edge] < last:
+            new_src[at], new_dst[at] = src[edge], dst[edge]
+            if len(edges):
+                edges[at] = edge
+            at += 1
+
+
 def read_only(array: np.ndarray) -> np.ndarray:
     """The array as the loops take it: one of a store is mapped read-only, and each kind would be compiled anew."""
     seen = np.asarray(array).view()
@@ -81,3 +108,5 @@ def samples(dtype: torch.dtype) -> Iterator[tuple[Any, tuple[Any, ...]]]:
     yield mark_sources, (edges, edges, marks, marks)
     yield count_into, (edges, numbers, offsets)
     yield renumber, (edges, edges, numbers, numbers, offsets, numbers, numbers, offsets)
+    yield count_from, (edges, 0, 0)
+    yield take_from, (edges, edges, 0, 0, numbers, numbers, offsets)

@@ -15,6 +15,7 @@ from sargnn.comm.group import Group
 from sargnn.partition.cut import Part, one_type
 from sargnn.partition.store import release
 from sargnn.shards.cover import Share
+from sargnn.shards.drawn import FlowDrawer
 from sargnn.shards.load import Layout, with_self_loops
 from sargnn.shards.mfg import MessageFlow, Reach, find_reach, message_flow, only_into
 from sargnn.shards.partials import load_shared_plan
@@ -71,6 +72,7 @@ class WorkerGraph:
         self._plans: dict[Share | None, LayerPlan] = {}
         self._flows: dict[int, MessageFlow] = {}
         self._looped: Part | None = None
+        self._drawer: FlowDrawer | None = None
 
     @property
     def num_rows(self) -> int:
@@ -150,6 +152,16 @@ class WorkerGraph:
             message_rows=self.message_rows, splitter=self._splitter, dtype=self._dtype,
             share=self._share if shared else None,
         )  # fmt: skip
+
+    @property
+    def drawer(self) -> FlowDrawer:
+        """Makes flows that are drawn anew; made the first time, and kept. All workers must ask for it together."""
+        if self._drawer is None:
+            self._drawer = FlowDrawer(
+                self._looped_part, self.rank, self.layout, self.exchange, own_loops=self._add_self_loops, device=self.device,
+                message_rows=self.message_rows, dtype=self._dtype, splitter=self._splitter,
+            )  # fmt: skip
+        return self._drawer
 
     @property
     def _looped_part(self) -> Part:

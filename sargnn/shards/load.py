@@ -18,6 +18,7 @@ from sargnn.comm.lists import HaloLists, Piece
 from sargnn.errors import StoreError
 from sargnn.kernels.block import EdgeBlock
 from sargnn.partition.cut import Part
+from sargnn.shards.flow_loops import count_from, read_only, take_from
 from sargnn.shards.merged import MergedRows
 from sargnn.shards.plan import LayerPlan, RelationBlock, Shard
 
@@ -358,22 +359,21 @@ class _Loader:
 
 
 class BySource:
-    """Edges sorted by destination. Finds those from a run of sources without reading all edges every time."""
+    """Edges sorted by destination, of which those from a run of sources are asked for."""
 
     def __init__(self, src: np.ndarray, dst: np.ndarray, weight: np.ndarray | None) -> None:
         self._src, self._dst, self._weight = src, dst, weight
-        self._by_source: np.ndarray | None = None
-        self._sorted = src
 
     def between(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """Sources, destinations and weights of the edges from rows [first, last), still sorted by destination."""
-        if self._by_source is None:
-            if not len(self._src) or (first <= self._src.min() and self._src.max() < last):
-                return self._src, self._dst, self._weight
-            self._by_source = np.argsort(self._src, kind="stable")
-            self._sorted = self._src[self._by_source]
-        inside = np.sort(self._by_source[slice(*np.searchsorted(self._sorted, (first, last)))])
-        return self._src[inside], self._dst[inside], None if self._weight is None else self._weight[inside]
+        src, dst = read_only(self._src), read_only(self._dst)
+        found = count_from(src, first, last)
+        if found == len(src):
+            return self._src, self._dst, self._weight
+        new_src, new_dst = np.empty(found, np.int32), np.empty(found, np.int32)
+        edges = np.empty(0 if self._weight is None else found, np.int64)
+        take_from(src, dst, first, last, new_src, new_dst, edges)
+        return new_src, new_dst, None if self._weight is None else self._weight[edges]
 
 
 def id_ranks_of(part: Part) -> np.ndarray:

@@ -13,7 +13,7 @@ Letters: N own rows, H halo rows, E edges, M output rows, R relations.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,6 +39,27 @@ class _Degrees:
     outward: np.ndarray
     in_weights: np.ndarray | None = None
     out_weights: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Outward:
+    """Of one relation of a sample: int64, the edges out of each own row of its source type; and of a graph with edge
+    weights their sums, fp64."""
+
+    degrees: np.ndarray
+    weights: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Inward:
+    """The same of the edges into each of a layer's output rows of the destination type."""
+
+    degrees: np.ndarray
+    weights: np.ndarray | None = None
+
+
+Drawn = tuple[Sequence[Inward], "Sequence[Outward] | None"]
+"""Per relation the degrees of a sample; without those out of rows where nothing reads them."""
 
 
 @dataclass(frozen=True)
@@ -72,19 +93,21 @@ class RelationSplitter:
         self._degrees = [self._count(part, lists, r) for r in range(len(part.schema.relations))]
 
     def split(
-        self, restrict: Callable[[], Restricted], inputs: np.ndarray | None = None, outputs: np.ndarray | None = None
-    ) -> LayerPlan:
+        self, restrict: Callable[[], Restricted], inputs: np.ndarray | None = None, outputs: np.ndarray | None = None,
+        drawn: Drawn | None = None,
+    ) -> LayerPlan:  # fmt: skip
         """A layer's plan with ``relations``, and ``joined`` on demand.
 
         Args:
             restrict: gives the layer's part; called again when ``joined`` is asked for, so that nothing is held for it.
             inputs, outputs: the own rows that are the layer's input and output rows, type by type; None: all.
+            drawn: a sample's degrees; None: those in the whole graph.
         """
         part, bounds = restrict()
         common = load_plan(
             part, self._rank, None, device=self._device, message_rows=self._message_rows, out_bounds=bounds
         )  # fmt: skip
-        plans = tuple(self._plan(part, bounds, r, inputs, outputs) for r in range(len(part.schema.relations)))
+        plans = tuple(self._plan(part, bounds, r, inputs, outputs, drawn) for r in range(len(part.schema.relations)))
         return dataclasses.replace(common, relations=plans, join=lambda: self._join(*restrict()))
 
     def _count(self, part: Part, lists: HaloLists, relation: int) -> _Degrees:
@@ -131,29 +154,42 @@ class RelationSplitter:
         return _Reads(own, halo, tuple(counts.numpy()[:, 0] for (counts,) in told))
 
     def _plan(
-        self, part: Part, out_bounds: tuple[int, ...], number: int, inputs: np.ndarray | None, outputs: np.ndarray | None
-    ) -> LayerPlan:
+        self, part: Part, out_bounds: tuple[int, ...], number: int, inputs: np.ndarray | None, outputs: np.ndarray | None,
+        drawn: Drawn | None,
+    ) -> LayerPlan:  # fmt: skip
         relation = part.schema.relations[number]
         lists = halo_lists(part, torch.device("cpu"))
         reads = self._reads(part, lists, number)
         (a, b), (c, d) = self._ends(part.row_bounds, relation.source), self._ends(out_bounds, relation.destination)
 
-        def chosen(values: np.ndarray, rows: np.ndarray | None, first: int, last: int, node_type: int) -> np.ndarray:
-            return values if rows is None else values[rows[first:last] - self._row_bounds[node_type]]
+        def of_inputs(values: np.ndarray) -> np.ndarray:
+            return values if inputs is None else values[inputs[a:b] - self._row_bounds[relation.source]]
 
-        degrees = self._degrees[number]
+        def of_outputs(values: np.ndarray) -> np.ndarray:
+            return values if outputs is None else values[outputs[c:d] - self._row_bounds[relation.destination]]
+
+        if drawn is None:
+            known = self._degrees[number]
+            inward = Inward(of_outputs(known.inward), None if known.in_weights is None else of_outputs(known.in_weights))
+            outward: Outward | None = Outward(known.outward, known.out_weights)
+        else:
+            inward, outward = (
+                drawn[0][number] if drawn[0] else Inward(np.zeros(d - c, np.int64), np.zeros(d - c) if part.weighted else None),
+                drawn[1][number] if drawn[1] else None,
+            )
         first_own = part.row_bounds[relation.destination]  # a type's output rows are the first of its own rows
         rows = OutputRows(
             ids=np.asarray(part.node_ids[first_own : first_own + d - c]),
-            in_degrees=chosen(degrees.inward, outputs, c, d, relation.destination),
+            in_degrees=inward.degrees,
             own=None if relation.source == relation.destination else (),
+            in_weights=inward.weights,
         )
         alone = _one_relation(part, self._rank, number, c, reads)
-        alone = dataclasses.replace(alone, out_degrees=chosen(degrees.outward, inputs, a, b, relation.source))
-        if degrees.in_weights is not None and degrees.out_weights is not None:
-            into = chosen(degrees.in_weights, outputs, c, d, relation.destination)
-            rows = dataclasses.replace(rows, in_weights=into)
-            alone = dataclasses.replace(alone, out_weights=chosen(degrees.out_weights, inputs, a, b, relation.source))
+        if outward is not None:
+            alone = dataclasses.replace(
+                alone, out_degrees=of_inputs(outward.degrees),
+                out_weights=None if outward.weights is None else of_inputs(outward.weights),
+            )  # fmt: skip
         return self._load(alone, rows)
 
     def _join(self, part: Part, out_bounds: tuple[int, ...]) -> LayerPlan:

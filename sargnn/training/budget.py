@@ -51,16 +51,16 @@ class Budget:
         bytes: a worker's whole resident memory; None: no limit.
         resident: of this rank, before training. since: of this, what has come since training's baseline.
         depth: of the model, whose layers may be kept.
-        make_groups: gives the groups for a number of micro-batches.
+        make_groups: gives the groups for a number of micro-batches. constants: whether these have aggregates of constant rows.
     """
 
     def __init__(
         self, group: Group, accounts: Accounts, bytes: int | None, *, resident: int, since: int, depth: int,
-        make_groups: Callable[[int], Groups], all_held: bool,
+        make_groups: Callable[[int], Groups], all_held: bool, constants: bool,
     ) -> None:  # fmt: skip
         self._group, self._accounts, self._bytes = group, accounts, bytes
         self._resident, self._since, self._depth = resident, since, depth
-        self._make_groups, self._all_held = make_groups, all_held
+        self._make_groups, self._all_held, self._constants = make_groups, all_held, constants
         self._made: dict[int, Groups] = {}
         self.tried: list[str] = []
 
@@ -74,7 +74,7 @@ class Budget:
         """Per rank, what training holds at most above its baseline with so many micro-batches."""
 
         def account(counts: Sequence[RowCounts | None]) -> StepAccount:
-            return self._accounts.step(counts, micro_batches=True, keep_layers=keep)
+            return self._accounts.step(counts, micro_batches=True, keep_layers=keep, constants=self._constants)
 
         return self._everyone(self._largest(self.groups(count), account))
 

@@ -12,6 +12,7 @@ partition can take its rows. Nothing random is stored: draws are functions of (s
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,24 +28,25 @@ from sargnn.config import RunConfig
 from sargnn.data.labels import is_better
 from sargnn.data.store import Store, StoreWriter
 from sargnn.errors import StoreError
-from sargnn.training.history import Scores
+from sargnn.training.history import Scores, Underway
 from sargnn.training.loop import Trainer
 
 FORMAT_VERSION = 1
 FOLDER = "checkpoints"
+_NAME = re.compile(r"epoch_(\d+)(?:_step_(\d+))?")
 _MOMENTS = {"first_moment": "exp_avg", "second_moment": "exp_avg_sq"}
 _SERIES = ("losses", "epoch_times_s", "compute_times_s", "wait_times_s", "epoch_bytes", "evaluate_times_s")
 
 
-def path_of(run_dir: Path, epoch: int) -> Path:
-    """Of the checkpoint after ``epoch`` epochs."""
-    return run_dir / FOLDER / f"epoch_{epoch:06d}"
+def path_of(run_dir: Path, epoch: int, steps: int = 0) -> Path:
+    """Of the checkpoint after ``epoch`` epochs, and so many steps of the next one."""
+    return run_dir / FOLDER / (f"epoch_{epoch:06d}" + (f"_step_{steps:06d}" if steps else ""))
 
 
 def existing(run_dir: Path) -> list[Path]:
     """All checkpoints of a run, oldest first."""
-    paths = [path for path in (run_dir / FOLDER).glob("epoch_*") if path.name[6:].isdecimal()]
-    return sorted(paths, key=lambda path: int(path.name[6:]))
+    found = [(match, path) for path in (run_dir / FOLDER).glob("epoch_*") if (match := _NAME.fullmatch(path.name))]
+    return [path for _, path in sorted(found, key=lambda one: (int(one[0][1]), int(one[0][2] or 0)))]
 
 
 def open_checkpoint(path: Path, *, verify: bool) -> Store:
@@ -69,12 +71,17 @@ def newest(run_dir: Path) -> tuple[Path | None, list[tuple[Path, StoreError]]]:
 
 
 def save(trainer: Trainer, config: RunConfig, dataset_hash: str, run_dir: Path, epoch: int) -> None:
-    """Write the checkpoint after ``epoch`` epochs; every rank must call it. Rank 0 writes, and removes what is not to be kept.
+    """Write the checkpoint after ``epoch`` epochs and the steps that are under way; every rank must call it.
+
+    Rank 0 writes, and removes what is not to be kept.
 
     Raises:
         StoreError: the disk is full or cannot be written to; on rank 0 only.
     """
-    path = path_of(run_dir, epoch)
+    done = trainer.underway
+    path = path_of(run_dir, epoch, done.steps)
+    times = torch.tensor([done.elapsed_s, done.wait_s, done.sent_bytes], dtype=torch.float64)
+    ranks = torch.stack(trainer.engine.group.gather(times))
     if trainer.engine.group.rank != 0:
         for name, table in _tables(trainer, sharded=True):
             _gather_rows(trainer, None, name, table)
@@ -96,12 +103,14 @@ def save(trainer: Trainer, config: RunConfig, dataset_hash: str, run_dir: Path, 
             "config_hash": config.config_hash,
             "dataset_hash": dataset_hash,
             "schema": trainer.graph.part.schema.to_json(),
-            "adam_step": epoch,
+            "adam_step": epoch * trainer.steps.count + done.steps,
+            "underway": vars(done)
+            | {"elapsed_s": float(ranks[:, 0].max()), "wait_s": float(ranks[:, 1].max()), "sent_bytes": int(ranks[:, 2].sum())},
             "series": {name: getattr(history, name) for name in _SERIES},
             "task": history.task,
             "metric": history.metric,
             "scores": history.scores,
-            "evaluated": trainer.evaluated == epoch,
+            "evaluated": trainer.evaluated == epoch and not done.steps,
             "best_val_metric": history.best_val,
             "stale": history.stale,
             "counted_best": history.counted_best,
@@ -157,7 +166,7 @@ def _evaluated(meta: dict[str, Any]) -> _Evaluated:
 
 
 def load(trainer: Trainer, path: Path, *, moments: bool = True) -> int:
-    """Put the trainer into a checkpoint's state; the number of epochs that were trained. Every rank reads its own rows.
+    """Put the trainer into a checkpoint's state; the number of whole epochs that were trained. Every rank reads its own rows.
 
     Args:
         moments: also the optimizer's state, to train on.
@@ -167,6 +176,9 @@ def load(trainer: Trainer, path: Path, *, moments: bool = True) -> int:
     meta = store.meta
     for state in trainer.optimizer.state.values() if trainer.optimizer else ():
         state["step"].fill_(float(meta["adam_step"]))
+    trainer.underway = Underway(**meta.get("underway", {}))
+    if trainer.engine.group.rank:
+        trainer.underway.sent_bytes = 0  # all ranks' are in the first one's
     history = trainer.history
     for name in _SERIES:
         setattr(history, name, list(meta["series"][name]))

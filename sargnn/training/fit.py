@@ -1,4 +1,4 @@
-"""A trainer's micro-batches, and the groups of its evaluation: as configured, or as fits the memory budget."""
+"""A trainer's steps and micro-batches, and the groups of its evaluation: as configured, or as fits the memory budget."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,30 +15,52 @@ from sargnn.batches.targets import TargetRows
 from sargnn.config import RunConfig
 from sargnn.data.dataset import SPLITS
 from sargnn.errors import ConfigError
+from sargnn.models.base import Model
+from sargnn.shards.in_edges import Sample
 from sargnn.tracking.memory import human_bytes, resident_bytes, trim
 from sargnn.training.account.record import Accounts
 from sargnn.training.account.sizes import Groups, sizes_of_plans
 from sargnn.training.batches import MicroBatches, find_groups, most_batches
 from sargnn.training.budget import Budget
+from sargnn.training.steps import DrawnSteps, OneStep
+from sargnn.training.views import Constants
 
 if TYPE_CHECKING:
     from sargnn.training.loop import Trainer
 
 _MOST_EVALUATION_GROUPS = 256
+_LAST_SAMPLE = 2**32 - 1
+"""The number of the sample that evaluations read, which no step comes to."""
+_LOOKED_AT = 3
+"""Steps of the first epoch whose sizes are planned with."""
 
 
 def trains_in_batches(config: RunConfig) -> bool:
     """Whether a step has views of its own, made after all else was read in.
 
-    Not with batch norm where the number is free: micro-batches would have statistics of their own.
+    Not with batch norm where the number of micro-batches is free: they would have statistics of their own.
     """
+    if config.draws_flows:
+        return True
     return config.batches.count != 1 and not (config.batches.count == "auto" and config.norms_over_rows)
+
+
+def sample_numbered(config: RunConfig, model: Model, number: int) -> Sample:
+    """One of the run's samples, with the fan-outs of the model's layers."""
+    left = list(config.sample.fanouts or ())
+    fanouts = tuple(left.pop(0) if aggregates else -1 for aggregates in model.uses_edges)
+    return Sample(fanouts, config.seed, number)
+
+
+def evaluation_sample(config: RunConfig, model: Model) -> Sample:
+    """The one that all evaluations read: with ``sample.every=run`` that of training."""
+    return sample_numbered(config, model, 0 if config.sample.every == "run" else _LAST_SAMPLE)
 
 
 def fit_batches(
     trainer: Trainer, split: Tensor, scratch: Path | None, accounts: Callable[[], Accounts] | None
 ) -> None:  # fmt: skip
-    """Give a trainer its micro-batches and evaluation groups; all ranks must call it together.
+    """Give a trainer its steps, micro-batches and evaluation groups; all ranks must call it together.
 
     Raises:
         ConfigError: more micro-batches than a worker has training nodes; nothing fits the budget.
@@ -48,52 +71,118 @@ def fit_batches(
     on_disk = config.batches.flows == "disk" and not apart
     folder = scratch / "flows" if scratch is not None and on_disk else None
     targets = TargetRows(graph.part, group.rank, rows, config.seed, config.prepare.bytes)
-    micro = trains_in_batches(config)
-
-    def make_groups(count: int) -> Groups:
-        found = find_groups(config.batches, count, targets, group)
-        return trainer.builder.groups_of(rows, found, count, holds_constants=trainer.builder.shares_constants)
-
-    count, groups = config.batches.count, None
+    batched, planner = trains_in_batches(config), _Planner(trainer, rows, targets)
+    count, keep = config.batches.count, engine.keep_layers
+    if config.norms_over_rows and config.draws_flows and count == "auto":
+        count = 1
+    groups = None
     if config.memory_budget is not None:
         assert accounts is not None
-        if micro:
-            make_groups(1)  # what it takes to look at edges is there before anything is measured
+        if batched:
+            planner.groups(1)  # what it takes to look at edges is there before anything is measured
             graph.release()
             trim()
         resident = resident_bytes()
+        held = folder is None and not config.draws_flows
         budget = Budget(
             group, accounts(), config.budget_bytes, resident=resident, since=max(0, resident - trainer.meter.baseline_bytes),
-            depth=trainer.model.num_kept, make_groups=make_groups, all_held=folder is None,
+            depth=trainer.model.num_kept, make_groups=planner.groups, all_held=held, constants=planner.holds_constants,
         )  # fmt: skip
-        if not micro:
+        if not batched:
             _fit_view(trainer, budget)
+        elif count == 1 and config.batches.count == "auto":
+            choice = budget.search(1, keep)
+            groups, engine.keep_layers, trainer.planned_bytes = choice.groups, choice.keep_layers, choice.planned_bytes
         elif isinstance(count, int):
-            trainer.planned_bytes = budget.planned(count, engine.keep_layers)
+            trainer.planned_bytes = budget.planned(count, keep)
             if not budget.fits(trainer.planned_bytes, f"batches.count={count}"):
                 raise budget.refusal(trainer.planned_bytes, f"{count} micro-batches need more than the memory budget.")
             groups = budget.groups(count)
         else:
-            choice = budget.search(most_batches(targets, group), engine.keep_layers)
+            choice = budget.search(most_batches(targets, group), keep)
             count, groups, engine.keep_layers = choice.count, choice.groups, choice.keep_layers
             trainer.planned_bytes = choice.planned_bytes
         _fit_evaluation(trainer, budget, split, folder)
         trainer.remarks += budget.tried
-    if micro:
+    if batched:
         assert isinstance(count, int)
         found = find_groups(config.batches, count, targets, group) if groups is None else groups.of
-        where = None if folder is None else folder / "training"
-        trainer.batches = MicroBatches(trainer.builder, found, rows, count, len(graph.part.node_ids), group, where)
+        if config.draws_flows:
+            steps = _drawn_steps(trainer, rows, found, count, planner.constants)
+            trainer.steps = (
+                OneStep([steps.only_view()]) if count == steps.count == 1 and config.sample.every == "run" else steps
+            )
+        else:
+            where = None if folder is None else folder / "training"
+            batches = MicroBatches(trainer.builder, found, rows, count, len(graph.part.node_ids), group, where)
+            trainer.steps = OneStep(batches)
         if config.norms_over_rows and count > 1:
             trainer.remarks.append("each micro-batch has batch norms' statistics of its own: losses depend on batches.count")
-    graph.release()
+    graph.release(mapped_only=config.draws_flows)
     engine.pool.reset()
     trim()
 
 
+class _Planner:
+    """What there is to know of a trainer's micro-batches before they are made.
+
+    Args:
+        rows: int64 ascending, own training rows. targets: the same.
+
+    Attributes:
+        constants: the first layer's aggregates, made where drawn steps share them.
+        holds_constants: whether micro-batches have such.
+    """
+
+    def __init__(self, trainer: Trainer, rows: np.ndarray, targets: TargetRows) -> None:
+        self._trainer, self._rows, self._targets = trainer, rows, targets
+        config, self.constants = trainer.config, None
+        self.holds_constants = trainer.builder.shares_constants
+        self._steps: DrawnSteps | None = None
+        if not config.draws_flows:
+            return
+        whole = sample_numbered(config, trainer.model, 0).fanouts[0] == -1 if config.samples else True
+        self.holds_constants &= whole
+        self._steps = _drawn_steps(trainer, rows, np.zeros(len(rows), np.int32), 1, None)
+        if self.holds_constants:
+            self.constants = trainer.builder.first_constants([self._steps.rows(step) for step in range(self._steps.count)])
+            trainer.graph.release(mapped_only=True)
+
+    def groups(self, count: int) -> Groups:
+        """So many groups, and what each reaches; of drawn steps in each of the first steps. All ranks must call it."""
+        trainer = self._trainer
+        found = find_groups(trainer.config.batches, count, self._targets, trainer.engine.group)
+        if self._steps is None:
+            return trainer.builder.groups_of(self._rows, found, count, holds_constants=self.holds_constants)
+        steps = _drawn_steps(trainer, self._rows, found, count, None)
+        sizes, counts = [], []
+        for step in range(min(steps.count, _LOOKED_AT)):
+            for number in steps.numbers(step):
+                size, rows = trainer.builder.drawn_sizes(
+                    steps.group_rows(step, number), steps.sample_of(step), holds_constants=self.holds_constants
+                )
+                sizes.append(size)
+                counts.append(rows)
+        return Groups(found, tuple(sizes), tuple(counts))
+
+
+def _drawn_steps(
+    trainer: Trainer, rows: np.ndarray, groups: np.ndarray, count: int, constants: Constants | None
+) -> DrawnSteps:  # fmt: skip
+    config, model = trainer.config, trainer.model
+
+    def sample(step: int, epoch: int) -> Sample:
+        return sample_numbered(config, model, {"step": step, "epoch": epoch, "run": 0}[config.sample.every])
+
+    return DrawnSteps(
+        trainer.builder, trainer.engine.group, rows, trainer.ids.numpy()[rows], groups, count, count=config.batches.steps,
+        seed=config.seed, sample=sample if config.samples else None, constants=constants,
+    )  # fmt: skip
+
+
 def _fit_view(trainer: Trainer, budget: Budget) -> None:
     """Keep fewer layers' inputs where the configuration's own view needs more than there is."""
-    view, engine = trainer.batches[0], trainer.engine
+    view, engine = trainer.training, trainer.engine
     plans = view.flow.plans
     sizes = sizes_of_plans(plans, trainer.graph.num_rows, len(view.targets.rows["train"]))
     least: tuple[int, ...] = ()
@@ -121,6 +210,8 @@ def _fit_evaluation(trainer: Trainer, budget: Budget, split: Tensor, folder: Pat
     whole = budget.planned_whole_evaluation(sizes, [plan.counts for plan in plans], states)
     if budget.fits(whole, "evaluation in one piece"):
         return
+    if trainer.config.eval == "sampled":
+        raise budget.refusal(whole, "An evaluation on a sample needs more than the memory budget.")
     rows = torch.nonzero(split > 0)[:, 0].numpy()
     targets = TargetRows(trainer.graph.part, trainer.engine.group.rank, rows, 0, 0)
     out = trainer.output_bytes

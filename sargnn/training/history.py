@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+import torch
+
+from sargnn.comm.group import Group
 from sargnn.config import Metric, Task
 from sargnn.data.labels import is_better
 
@@ -16,7 +19,7 @@ Scores = dict[str, float | None]
 
 @dataclass
 class Requests:
-    """What is asked of the loop for the end of the epoch under way; set at any time, such as by a signal.
+    """What is asked of the loop for the end of the step under way; set at any time, such as by a signal.
 
     Attributes:
         checkpoint: write one. stop: end the run.
@@ -31,6 +34,41 @@ class Requests:
         if taken.checkpoint:  # not otherwise: a signal may have asked since
             self.checkpoint = False
         return taken
+
+    def agreed(self, group: Group) -> Requests:
+        """What is asked of any rank now, taken from this one; all ranks must call it."""
+        mine = self.take()
+        asked = group.sum_(torch.tensor([mine.checkpoint, mine.stop], dtype=torch.int64))
+        return Requests(bool(asked[0]), bool(asked[1]))
+
+
+@dataclass
+class Underway:
+    """Of an epoch that is not over, what its steps so far have come to.
+
+    Attributes:
+        steps: how many were trained. labels: how many their losses were means over. summed: the losses times these.
+        lr, last_loss: of the last step. elapsed_s, wait_s, sent_bytes: of this rank.
+    """
+
+    steps: int = 0
+    labels: int = 0
+    summed: float = 0.0
+    lr: float = 0.0
+    last_loss: float = 0.0
+    elapsed_s: float = 0.0
+    wait_s: float = 0.0
+    sent_bytes: int = 0
+
+    def add(self, loss: float, labels: int, lr: float) -> None:
+        """Another step."""
+        self.steps, self.labels, self.lr, self.last_loss = self.steps + 1, self.labels + labels, lr, loss
+        self.summed += loss * labels
+
+    @property
+    def loss(self) -> float:
+        """The mean over all labels; of one step its own."""
+        return self.last_loss if self.steps == 1 else self.summed / max(self.labels, 1)
 
 
 @dataclass(frozen=True)
@@ -54,6 +92,7 @@ class EpochResult:
         comm_bytes: rows and gradients sent by all ranks.
         ranks: the same of each rank.
         requests: what any rank was asked for meanwhile.
+        steps: optimizer steps.
     """
 
     epoch: int
@@ -65,6 +104,7 @@ class EpochResult:
     comm_bytes: int
     ranks: RankFigures
     requests: Requests
+    steps: int = 1
 
 
 @dataclass(frozen=True)
@@ -89,6 +129,7 @@ def metrics_row(result: EpochResult, evaluation: EvaluationResult | None) -> dic
     """The line of ``metrics.jsonl``; what was evaluated under the metric's name beside it, and accuracies under their own."""
     row: dict[str, Any] = {
         "epoch": result.epoch,
+        "optimizer_steps": (result.epoch + 1) * result.steps,
         "loss": result.loss,
         "lr": result.lr,
         "epoch_time_s": result.epoch_time_s,

@@ -30,15 +30,24 @@ from sargnn.tracking.memory import PeakMeter, trim
 from sargnn.training.account.record import Accounts
 from sargnn.training.batches import MicroBatches
 from sargnn.training.correct_smooth import correct_and_smooth
-from sargnn.training.fit import fit_batches, trains_in_batches
+from sargnn.training.fit import evaluation_sample, fit_batches, trains_in_batches
 from sargnn.training.flops import count_products
-from sargnn.training.history import EpochResult, EvaluationResult, History, RankFigures, Requests, Scores, metrics_row
+from sargnn.training.history import EpochResult, EvaluationResult, History, RankFigures, Requests, Scores, Underway, metrics_row
 from sargnn.training.labels import LabelInputs
 from sargnn.training.loss import joined_targets, training_loss
 from sargnn.training.metrics import measure
 from sargnn.training.optim import clip_gradients, learning_rate, make_optimizer
+from sargnn.training.steps import OneStep, Steps
 from sargnn.training.tasks import task_for
 from sargnn.training.views import View, ViewBuilder
+
+
+class StoppedError(Exception):
+    """The run ends between two steps of an epoch, because somebody asked for that."""
+
+
+def _nothing(epoch: int) -> None:
+    """What is called where nobody writes checkpoints."""
 
 
 class Trainer:
@@ -55,15 +64,16 @@ class Trainer:
 
     Attributes:
         task: what is predicted. metric: what evaluations measure.
-        batches: the views whose gradients make a step: one of all rows, or with ``mfg`` of those that reach a training node;
-            or those of micro-batches.
-        evaluation: the view that evaluations read: all rows, or with ``mfg`` those that reach a node of a split.
+        steps: the steps of an epoch, and the views whose gradients make each: one of all rows, or with ``mfg`` of those that
+            reach a training node; those of micro-batches; or what is drawn.
+        evaluation: the view that evaluations read: all rows, with ``mfg`` those that reach a node of a split, or a sample.
         whole: the view of all rows; None until ``build_whole`` where nothing needs it before.
         view: the one at hand. builder: makes views.
         output_bytes: bytes of a row of outputs.
         evaluations: the views whose outputs an evaluation measures together: ``evaluation``, or groups of its rows.
         planned_bytes: per rank what training was to hold at most, where that was asked for. remarks: lines about it.
-        requests: what is asked of this rank; holds for all ranks after the epoch under way.
+        requests: what is asked of this rank; holds for all ranks after the step under way.
+        underway: of the epoch that is trained, the steps so far.
         meter: of memory peaks; made once graph, features and parameters were read in.
     """
 
@@ -99,12 +109,14 @@ class Trainer:
         self.optimizer = make_optimizer(config.optim, self.parameters, model.decay_groups())
         self.history = History(self.task.name, self.metric)
         self.first_epoch = self.evaluated = 0
+        self.underway = Underway()
         self.requests = Requests()
         self.stopped = False
         self._not_finite: list[int] = []
+        self._labels_counted = 0
         graph.release()  # what is given back is no part of what training starts from
         self.meter = PeakMeter.here()
-        self.batches: Sequence[View] | MicroBatches = [] if training is None else [training]
+        self.steps: Steps = OneStep([] if training is None else [training])
         self.planned_bytes: tuple[int, ...] | None = None
         self.remarks: list[str] = []
         if training is None or config.memory_budget is not None:
@@ -113,13 +125,19 @@ class Trainer:
     def _build_views(self, split: Tensor) -> tuple[View | None, View]:
         """The training and the evaluation view; and the whole one where labels are fed back, before memory is measured.
 
-        No training view with micro-batches, which are not there yet when training starts.
+        No training view with micro-batches or drawn ones, which are not there yet when training starts.
         """
-        micro = trains_in_batches(self.config)
+        later = trains_in_batches(self.config)
+        if self.config.eval == "sampled":
+            rows = torch.nonzero(split > 0)[:, 0].numpy()
+            evaluation = self.builder.drawn_evaluation(rows, evaluation_sample(self.config, self.model))
+            if self._feeds_back:
+                self.build_whole()
+            return None, evaluation
         if not self.config.mfg:
             whole = self.build_whole()
-            return None if micro else whole, whole
-        training = None if micro else self.builder.reaching(split == SPLITS["train"], recurring=True)
+            return None if later else whole, whole
+        training = None if later else self.builder.reaching(split == SPLITS["train"], recurring=True)
         evaluation = self.builder.reaching(split > 0, recurring=False)
         if self._feeds_back:
             self.build_whole()
@@ -127,8 +145,11 @@ class Trainer:
 
     @property
     def training(self) -> View:
-        """What a step computes; the first micro-batch of several."""
-        return self.batches[0]
+        """What a step computes; the first micro-batch of several, or the last that was drawn."""
+        view = self.steps.last_view
+        if view is None:
+            view = self.steps.views(0)[0]
+        return view
 
     @property
     def _feeds_back(self) -> bool:
@@ -196,14 +217,20 @@ class Trainer:
 
         Args:
             on_epoch: gets every epoch's line of ``metrics.jsonl``.
-            on_checkpoint: writes one, given the number of epochs that were trained; called on all ranks alike.
+            on_checkpoint: writes one, given the number of epochs that were trained; called on all ranks alike, also within an
+                epoch, where ``underway`` says how many of its steps were trained.
         """
         first: list[dict[str, float]] = []
-        every = self.config.checkpoint.every
+        every, checkpoint = self.config.checkpoint.every, on_checkpoint or _nothing
         for epoch in range(self.first_epoch, self.config.epochs):
             if self._has_enough:
                 break  # a resumed run that had ended
-            result, evaluation = self.train_epoch(epoch), None
+            evaluation = None
+            try:
+                result = self.train_epoch(epoch, checkpoint)
+            except StoppedError:
+                self.stopped = True
+                break
             regular = (epoch + 1) % self.config.eval_every == 0
             if regular or epoch + 1 == self.config.epochs or not self.parameters:
                 evaluation = self.evaluate(counts=regular)
@@ -212,8 +239,8 @@ class Trainer:
                 on_epoch(metrics_row(result, evaluation))
             last = epoch + 1 == self.config.epochs or self._has_enough or not self.parameters
             due = every is not None and (last or (epoch + 1) % every == 0)
-            if on_checkpoint is not None and (due or result.requests.checkpoint or result.requests.stop):
-                on_checkpoint(epoch + 1)
+            if due or result.requests.checkpoint or result.requests.stop:
+                checkpoint(epoch + 1)
             if last:
                 break
             if result.requests.stop:
@@ -240,49 +267,49 @@ class Trainer:
         patience = self.config.early_stopping
         return patience is not None and self.history.stale >= patience
 
-    def train_epoch(self, epoch: int) -> EpochResult:
-        """One step on the full graph.
+    def train_epoch(self, epoch: int, checkpoint: Callable[[int], None] | None = None) -> EpochResult:
+        """The steps of an epoch that are left: one on the full graph, or several.
+
+        Args:
+            checkpoint: writes one where that is asked for between two steps.
 
         Raises:
+            StoppedError: the run is to end before the epoch does.
             TrainingError: the loss is not finite; raised on every rank, before the optimizer's step.
         """
-        group, traffic, profile = self.engine.group, self.engine.group.traffic, self.engine.profile
-        self.engine.epoch = epoch
+        group, traffic, done = self.engine.group, self.engine.group.traffic, self.underway
         self.model.train()
-        lr = learning_rate(self.config.optim, epoch, self.config.epochs)
-        for settings in self.optimizer.param_groups if self.optimizer else ():
-            settings["lr"] = lr
-        traffic.reset()
         self.meter.begin()
-        started = time.perf_counter()
-        with profile.span(REST), count_products(profile):
-            self.model.zero_grad(set_to_none=True)
-            loss = self.gradients()
-            if not math.isfinite(loss):
-                where = ", ".join(str(rank) for rank in self._not_finite)
-                raise TrainingError(
-                    f"The loss of epoch {epoch + 1} is not finite; it comes from rank {where}.",
-                    given=loss,
-                    hint="try a smaller optim.lr, or model.norm=batch; parameters are those of the epoch before",
-                )
-            with profile.span(OPTIMIZER):
-                if self.config.optim.clip is not None:
-                    clip_gradients(group, self.replicated, self.sharded, self.config.optim.clip)
-                if self.optimizer is not None:
-                    self.optimizer.step()
-        elapsed = time.perf_counter() - started
-        wait, sent = traffic.wait_s, traffic.sent_bytes
+        started, asked = time.perf_counter(), Requests()
+        traffic.reset()
+        self.steps.begin(epoch)
+        for step in range(done.steps, self.steps.count):
+            done.add(*self._train_step(epoch, step))
+            done.elapsed_s += time.perf_counter() - started
+            done.wait_s, done.sent_bytes = done.wait_s + traffic.wait_s, done.sent_bytes + traffic.sent_bytes
+            if step + 1 == self.steps.count:
+                break
+            asked = self.requests.agreed(group)
+            if asked.checkpoint or asked.stop:
+                (checkpoint or _nothing)(epoch)
+            if asked.stop:
+                self.meter.training_bytes = max(self.meter.training_bytes, self.meter.end())
+                raise StoppedError
+            started = time.perf_counter()
+            traffic.reset()
         peak = self.meter.end()
         self.meter.training_bytes = max(self.meter.training_bytes, peak)
 
         asked = self.requests.take()
-        figures = [elapsed, elapsed - wait, wait, sent, peak, asked.checkpoint, asked.stop]
+        figures = [
+            done.elapsed_s, done.elapsed_s - done.wait_s, done.wait_s, done.sent_bytes, peak, asked.checkpoint, asked.stop
+        ]  # fmt: skip
         every = torch.stack(group.gather(torch.tensor(figures, dtype=torch.float64)))
         slowest = every.amax(0)
         result = EpochResult(
             epoch=epoch,
-            loss=loss,
-            lr=lr,
+            loss=done.loss,
+            lr=done.lr,
             epoch_time_s=float(slowest[0]),
             compute_time_s=float(slowest[1]),
             comm_wait_time_s=float(slowest[2]),
@@ -291,15 +318,43 @@ class Trainer:
                 every[:, 1].tolist(), every[:, 2].tolist(), every[:, 3].long().tolist(), every[:, 4].long().tolist()
             ),
             requests=Requests(bool(slowest[5]), bool(slowest[6])),
+            steps=self.steps.count,
         )
         self.history.add_epoch(result, peak)
+        self.underway = Underway()
         return result
 
-    def gradients(self) -> float:
+    def _train_step(self, epoch: int, step: int) -> tuple[float, int, float]:
+        """One optimizer step: its loss, the number of labels that this is the mean over, and the learning rate."""
+        steps, profile = self.steps.count, self.engine.profile
+        self.engine.epoch = number = epoch * steps + step
+        lr = learning_rate(self.config.optim, number, self.config.epochs, steps)
+        for settings in self.optimizer.param_groups if self.optimizer else ():
+            settings["lr"] = lr
+        with profile.span(REST), count_products(profile):
+            self.model.zero_grad(set_to_none=True)
+            loss = self.gradients(step)
+            if not math.isfinite(loss):
+                where = ", ".join(str(rank) for rank in self._not_finite)
+                which = f"epoch {epoch + 1}" if steps == 1 else f"step {step + 1} of epoch {epoch + 1}"
+                raise TrainingError(
+                    f"The loss of {which} is not finite; it comes from rank {where}.",
+                    given=loss,
+                    hint="try a smaller optim.lr, or model.norm=batch; parameters are those of the "
+                    f"{'epoch' if steps == 1 else 'step'} before",
+                )
+            with profile.span(OPTIMIZER):
+                if self.config.optim.clip is not None:
+                    clip_gradients(self.engine.group, self.replicated, self.sharded, self.config.optim.clip)
+                if self.optimizer is not None:
+                    self.optimizer.step()
+        return loss, self._labels_counted, lr
+
+    def gradients(self, step: int = 0) -> float:
         """Forward and backward of each view, one flattened all-reduce of the gradients; the loss over all ranks."""
         total = torch.zeros((), dtype=torch.float64)
         with self.engine.rounds_products():
-            for share in self._shares():
+            for share in self._shares(step):
                 if share.requires_grad:
                     share.backward()
                 total += share.detach().double()
@@ -314,46 +369,57 @@ class Trainer:
             self._not_finite = [rank for rank, one in enumerate(shares) if not bool(one.isfinite())]
         return loss
 
-    def _shares(self) -> Iterator[Tensor]:
+    def _shares(self, step: int) -> Iterator[Tensor]:
         """Forward, view by view; this rank's share of the loss."""
-        columns, hidden, count = self._columns(self.engine.epoch), None, 0
+        columns, hidden = self._columns(self.engine.epoch), None
         if self.labels is not None and self.labels.masked:
             hidden = self.labels.training & ~self.labels.carried(self.engine.epoch)
+            if (rows := self.steps.rows(step)) is not None:
+                targets = torch.zeros_like(hidden)
+                targets[torch.from_numpy(rows)] = True
+                hidden &= targets
             known = torch.tensor(self.labels.count(hidden), dtype=torch.int64)
-            count = int(self.engine.group.sum_(known))
-        for number in range(len(self.batches)):
+            self._labels_counted = int(self.engine.group.sum_(known))
+        self.view = None
+        views = self.steps.views(step)
+        for number in range(len(views)):
             self.view = None  # which would keep the one before while this one is read
             if number:
                 trim()  # what the one before has left between small allocations
-            yield self._share(self.batches[number], columns, hidden, count)
+            yield self._share(views[number], columns, hidden)
 
-    def _share(self, view: View, columns: Tensor | None, hidden: Tensor | None, count: int) -> Tensor:
-        """One view's. ``hidden``: bool [N], the own rows that count, of ``count`` known labels; None: all training rows."""
+    def _share(self, view: View, columns: Tensor | None, hidden: Tensor | None) -> Tensor:
+        """One view's. ``hidden``: bool [N], the own rows that count; None: all training rows."""
         predicted = None
         if hidden is not None:
             rows = view.targets.rows["train"]
-            predicted = rows[view.flow.own_outputs(hidden)[rows]], count
+            predicted = rows[view.flow.own_outputs(hidden)[rows]], self._labels_counted
+        else:
+            self._labels_counted = view.targets.global_counts["train"]
         logits = self._forward(view, columns)
         return training_loss(
             logits, view.targets, predicted=predicted, label_smoothing=self.config.optim.label_smoothing
         )  # fmt: skip
 
     def loss_by_wire(self) -> tuple[float, float]:
-        """The next epoch's loss with rows sent as they are, and as ``comm.wire`` rounds them; all workers must call it.
+        """The loss of the next epoch's first step with rows sent as they are, and as ``comm.wire`` rounds them.
+
+        All workers must call it.
 
         Costs two forward passes, and changes nothing: masks are drawn by epoch, buffers are put back.
         """
         engine, found = self.engine, []
-        engine.epoch, wire = self.first_epoch, engine.exchange.wire
+        engine.epoch, wire = self.first_epoch * self.steps.count, engine.exchange.wire
+        self.steps.begin(self.first_epoch)
         self.model.train()
         before = [buffer.clone() for buffer in self.model.buffers()]
         for rounded_to in (None, wire):
             engine.exchange.wire = rounded_to
             engine.forget_constants()
-            if isinstance(self.batches, MicroBatches):
-                self.batches.make()
+            if isinstance(self.steps, OneStep) and isinstance(self.steps.all, MicroBatches):
+                self.steps.all.make()
             with torch.no_grad():
-                found.append(float(engine.group.sum_(sum(self._shares(), torch.zeros((), dtype=torch.float64)))))
+                found.append(float(engine.group.sum_(sum(self._shares(0), torch.zeros((), dtype=torch.float64)))))
                 for buffer, value in zip(self.model.buffers(), before, strict=True):
                     buffer.copy_(value)
         self.graph.release()
@@ -393,10 +459,17 @@ class Trainer:
 
     def predictions(self, *, hidden: bool = False) -> Tensor:
         """Logits [N, C] of all own rows of the labelled type, or the last layer's input; evaluation mode, without gradients."""
-        whole = self.build_whole()
+        view = self._build_predicted()
         self.model.eval()
         with torch.no_grad(), self.engine.profile.span(EVALUATION):
-            return self.logits(whole, hidden=hidden)
+            return self.logits(view, hidden=hidden)
+
+    def _build_predicted(self) -> View:
+        """What predictions of all nodes read: all rows, or a sample of the edges into each."""
+        if self.config.eval != "sampled":
+            return self.build_whole()
+        rows = self.graph.labelled_rows
+        return self.builder.drawn_evaluation(np.arange(rows.start, rows.stop), evaluation_sample(self.config, self.model))
 
     def smoothed(self, logits: Tensor) -> Tensor:
         """Scores [N, C] after Correct & Smooth, for what ``predictions`` gave."""
@@ -407,9 +480,9 @@ class Trainer:
 
     def close(self) -> None:
         """Delete what lies on disk; nothing can be trained any more."""
-        for views in (self.batches, self.evaluations):
-            if isinstance(views, MicroBatches):
-                views.close()
+        self.steps.close()
+        if isinstance(self.evaluations, MicroBatches):
+            self.evaluations.close()
 
     def smooth(self) -> None:
         """Correct & Smooth after training, if it is on; its accuracies and memory peak go into the history."""

@@ -45,19 +45,21 @@ def make_optimizer(
     return kinds[config.name](settings, lr=config.lr)  # type: ignore[call-arg]
 
 
-def learning_rate(config: OptimConfig, epoch: int, epochs: int) -> float:
-    """The rate of epoch 0 <= ``epoch`` < ``epochs``.
+def learning_rate(config: OptimConfig, step: int, epochs: int, steps: int = 1) -> float:
+    """The rate of optimizer step 0 <= ``step`` < ``epochs`` x ``steps``, of ``steps`` an epoch.
 
-    With w warm-up epochs: lr (epoch + 1) / w while epoch < w. After that, t = epoch - w of the T = epochs - w that are left:
-    lr (``constant``), lr (1 + cos(pi t / T)) / 2 (``cosine``) or lr ``step_factor`` ** floor(t / ``step_every``) (``step``).
+    With w steps of warm-up: lr (step + 1) / w while step < w. After that, t = step - w of the T steps that are left:
+    lr (``constant``), lr (1 + cos(pi t / T)) / 2 (``cosine``) or lr ``step_factor`` ** floor(t / (``step_every`` epochs))
+    (``step``).
     """
-    if epoch < config.warmup:
-        return config.lr * (epoch + 1) / config.warmup
-    t = epoch - config.warmup
+    warmup = config.warmup * steps
+    if step < warmup:
+        return config.lr * (step + 1) / warmup
+    t = step - warmup
     if config.schedule == "cosine":
-        return config.lr * 0.5 * (1.0 + math.cos(math.pi * t / (epochs - config.warmup)))
+        return config.lr * 0.5 * (1.0 + math.cos(math.pi * t / (epochs * steps - warmup)))
     if config.schedule == "step":
-        return float(config.lr * config.step_factor ** (t // config.step_every))
+        return float(config.lr * config.step_factor ** (t // (config.step_every * steps)))
     return config.lr
 
 

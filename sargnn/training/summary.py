@@ -15,6 +15,7 @@ from sargnn.tracking.provenance import cpu_model, usable_cores, versions
 from sargnn.training.batches import MicroBatches, count_rows
 from sargnn.training.history import SPLIT_KEYS, History, steady
 from sargnn.training.loop import Trainer
+from sargnn.training.steps import DrawnSteps, OneStep
 
 
 def describe_run(config: RunConfig, info: PartitionInfo, git_sha: str | None) -> dict[str, Any]:
@@ -59,7 +60,7 @@ def flow_rows(trainer: Trainer) -> dict[str, list[dict[str, int]]] | None:
     if not trainer.config.mfg:
         return None
     views = {"evaluation": trainer.evaluation}
-    if not isinstance(trainer.batches, MicroBatches):
+    if _micro_batches(trainer) is None and not isinstance(trainer.steps, DrawnSteps):
         views = {"training": trainer.training, **views}
     group = trainer.engine.group
     return {name: [dataclasses.asdict(one) for one in count_rows(view, group)] for name, view in views.items()}
@@ -87,13 +88,24 @@ def planned_lines(figures: dict[str, Any]) -> list[str]:
     ]
 
 
+def _micro_batches(trainer: Trainer) -> MicroBatches | None:
+    """Those that come again in every epoch."""
+    steps = trainer.steps
+    return steps.all if isinstance(steps, OneStep) and isinstance(steps.all, MicroBatches) else None
+
+
 def _batches(trainer: Trainer) -> dict[str, Any] | None:
-    """What micro-batches computed; None without."""
-    if not isinstance(trainer.batches, MicroBatches):
+    """What micro-batches computed, of drawn ones those of the last step; None without. Every rank must call it."""
+    micro, steps = _micro_batches(trainer), trainer.steps
+    if micro is not None:
+        stats = micro.stats
+    elif isinstance(steps, DrawnSteps):
+        stats = steps.stats()
+    else:
         return None
-    stats = trainer.batches.stats
     return {
-        "count": len(trainer.batches),
+        "steps": steps.count,
+        "count": len(stats.layers),
         "by": trainer.config.batches.by,
         "keep_layers": trainer.engine.keep_layers,
         "redundancy": stats.redundancy,
@@ -105,14 +117,28 @@ def _batches(trainer: Trainer) -> dict[str, Any] | None:
 def batch_lines(trainer: Trainer) -> list[str]:
     """What was tried for the memory budget, and what micro-batches compute, for the log."""
     lines = list(trainer.remarks)
-    if isinstance(trainer.batches, MicroBatches):
-        stats, count = trainer.batches.stats, len(trainer.batches)
+    if isinstance(trainer.steps, DrawnSteps):
+        lines.append(_drawn_line(trainer))
+    if (micro := _micro_batches(trainer)) is not None:
+        stats, count = micro.stats, len(micro)
         by = trainer.config.batches.by
         lines.append(f"{count} micro-batches by {by}: rows computed / distinct rows {stats.redundancy:.2f}")
         for number, layers in enumerate(stats.layers, start=1):
             rows = ", ".join(f"{one.rows} rows over {one.edges} edges" for one in layers)
             lines.append(f"micro-batch {number}: by layer {rows}")
     return lines
+
+
+def _drawn_line(trainer: Trainer) -> str:
+    """What steps are made of."""
+    config = trainer.config
+    edges = "all edges"
+    if config.samples:
+        edges = f"samples of {config.sample.fanouts} edges, drawn anew every {config.sample.every}"
+        edges = edges.replace("drawn anew every run", "drawn once")
+    steps = "1 step an epoch" if config.batches.steps == 1 else f"{config.batches.steps} steps an epoch"
+    micro = "" if config.batches.count == 1 else f" in micro-batches by {config.batches.by}"
+    return f"{steps}{micro}, {edges}"
 
 
 def _evaluated(history: History) -> dict[str, Any]:

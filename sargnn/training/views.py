@@ -20,8 +20,11 @@ from sargnn.data.dataset import SPLITS
 from sargnn.engine.aggregate import Engine
 from sargnn.models.base import LayerInput, Model
 from sargnn.shards.graph import WorkerGraph
+from sargnn.shards.in_edges import Sample
 from sargnn.shards.mfg import MessageFlow
-from sargnn.training.account.sizes import Groups, sizes_of_reach
+from sargnn.shards.plan import RowCounts
+from sargnn.shards.relations import Outward
+from sargnn.training.account.sizes import Groups, Sizes, sizes_of_drawn, sizes_of_reach
 from sargnn.training.loss import Targets
 from sargnn.training.tasks import NodeTask
 
@@ -99,13 +102,14 @@ class ViewBuilder:
         self._engine.keeps_constants = recurring
         self._model.prepare(self._engine, flow.plans)
 
-    def micro_batch(self, rows: np.ndarray, constants: Constants | None) -> View:
+    def micro_batch(self, rows: np.ndarray, constants: Constants | None, *, finds_others: bool = True) -> View:
         """A part of a step: only what reaches some rows, whose losses are shares of the whole step's.
 
         All workers must call it.
 
         Args:
             rows: int64, own rows whose outputs are wanted.
+            finds_others: compute what else the model keeps of constant rows.
             constants: of the first layer, which needs no edges for rows whose aggregates are there; None: there are none.
         """
         flow = self._graph.flow_of(self._graph.reach(self._marked(rows), self.uses_edges(constants is not None)))
@@ -114,7 +118,7 @@ class ViewBuilder:
             first = dataclasses.replace(first, constant=constants.of(flow.rows_of(0, len(self._rows))))
             flow = dataclasses.replace(flow, plans=(first, *others))
         self._prepare(flow, recurring=False)
-        if self._model.keeps_constant_outputs and self._engine.caches_constants:
+        if finds_others and self._model.keeps_constant_outputs and self._engine.caches_constants:
             x, plans = self._first_input(flow.own_inputs(self._model.inputs(self._rows))), flow.plans
             found = self._engine.find_constant(lambda: self._model(self._engine, plans, x))
             flow = dataclasses.replace(flow, plans=(dataclasses.replace(plans[0], constant=found), *plans[1:]))
@@ -123,6 +127,66 @@ class ViewBuilder:
         targets = Targets(labels, rows_of, self._totals(), self._task)
         self._graph.release(mapped_only=True)
         return View(flow, targets, recurring=False)
+
+    def drawn(
+        self, rows: np.ndarray, total: int, sample: Sample | None, constants: Constants | None = None,
+        outward: Sequence[tuple[Outward, ...] | None] | None = None, *, recurring: bool = False,
+    ) -> View:  # fmt: skip
+        """A step, or a part of one, on a message flow that is drawn. All workers must call it.
+
+        Args:
+            rows: int64 ascending, own rows whose outputs are wanted.
+            total: known labels of the step's training rows, over all workers.
+            sample: which edges each layer keeps; None: all.
+            constants: as for ``micro_batch``.
+            outward: degrees of the step that these rows are a part of (``outward_of``); of these rows' own flow if not given.
+            recurring: the same view makes all steps.
+        """
+        drawer, model = self._graph.drawer, self._model
+        counted = model.reads_out_degrees and outward is None
+        flow = drawer.flow(drawer.layers(rows, self.uses_edges(constants is not None), sample, outward=counted), outward)
+        if constants is not None:
+            first, *others = flow.plans
+            first = dataclasses.replace(first, constant=constants.of(flow.rows_of(0, len(self._rows))))
+            flow = dataclasses.replace(flow, plans=(first, *others))
+        self._prepare(flow, recurring=recurring)
+        labels, split = flow.own_outputs(self._labels), flow.own_outputs(self._split)
+        rows_of = {name: torch.nonzero(split == value)[:, 0] for name, value in SPLITS.items()}
+        counts = dict.fromkeys(SPLITS, 0) | {"train": total}
+        return View(flow, Targets(labels, rows_of, counts, self._task), recurring)
+
+    def drawn_evaluation(self, rows: np.ndarray, sample: Sample) -> View:
+        """What an evaluation reads where that is a sample. All workers must call it.
+
+        Args:
+            rows: int64 ascending, own rows whose outputs are wanted.
+        """
+        view = self.drawn(rows, 0, sample)
+        labels, split = view.flow.own_outputs(self._labels), view.flow.own_outputs(self._split)
+        return dataclasses.replace(view, targets=Targets.gather(labels, split, self._engine.group, self._task))
+
+    def outward_of(self, rows: np.ndarray, sample: Sample | None) -> list[tuple[Outward, ...] | None] | None:
+        """Per layer how many edges of a whole step's flow start from each own row; None where the model does not ask.
+
+        All workers must call it.
+        """
+        if not self._model.reads_out_degrees:
+            return None
+        layers = self._graph.drawer.layers(rows, self._model.uses_edges, sample, outward=True)
+        return [one.outward for one in layers]
+
+    def drawn_sizes(
+        self, rows: np.ndarray, sample: Sample | None, *, holds_constants: bool
+    ) -> tuple[Sizes, tuple[RowCounts, ...]]:
+        """What a drawn view would hold; all workers must call it."""
+        drawer = self._graph.drawer
+        layers = drawer.layers(rows, self.uses_edges(holds_constants), sample, outward=False)
+        sizes = sizes_of_drawn(layers, self._graph.part, len(rows), wide(self._engine.dtype).itemsize)
+        return sizes, drawer.counts(layers)
+
+    def count_labels(self, rows: np.ndarray) -> int:
+        """Known labels of own rows (int64)."""
+        return self._task.count(self._labels[torch.from_numpy(rows)])
 
     def uses_edges(self, holds_constants: bool) -> list[bool]:
         """Per layer, whether it aggregates; not the first one where its aggregates are there and there are no labels beside."""

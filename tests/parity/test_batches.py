@@ -47,7 +47,14 @@ def first_step(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, A
     bounds = trainer.graph.part.row_bounds
     ids = {name: trainer.ids[slice(*bounds[(t := trainer.model.inputs.type_of(name)) : t + 2])].numpy() for name in of_rows}
     buffers = {name: one.clone().numpy() for name, one in trainer.model.named_buffers()}
-    return {"loss": loss, "grads": grads, "of_rows": of_rows, "ids": ids, "buffers": buffers, "batches": len(trainer.batches)}
+    return {
+        "loss": loss,
+        "grads": grads,
+        "of_rows": of_rows,
+        "ids": ids,
+        "buffers": buffers,
+        "batches": len(trainer.steps.views(0)),
+    }
 
 
 def together(answers: list[dict[str, Any]]) -> dict[str, np.ndarray]:

@@ -106,7 +106,7 @@ class GatLayer(_AttentiveLayer):
         self, spec: LayerSpec, width: int, *, attn_dst: bool = True, symmetric_norm: bool = False, **choices: Any
     ) -> None:  # fmt: skip
         super().__init__(spec, width, **choices)
-        self.symmetric_norm = symmetric_norm
+        self.symmetric_norm = self.reads_out_degrees = symmetric_norm
         self.linear = self._linear(bias=False)
         self.attn_src = self._attention_vector()
         self.attn_dst = self._attention_vector() if attn_dst else None

@@ -37,6 +37,7 @@ class GcniiLayer(GraphLayer):
     """
 
     reads_initial = True
+    reads_out_degrees = True
     decay_group = "convolutions"
 
     def __init__(self, spec: LayerSpec, *, alpha: float, theta: float) -> None:

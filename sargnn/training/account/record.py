@@ -11,7 +11,7 @@ import torch
 from sargnn.bf16 import ROW_DTYPES
 from sargnn.comm.group import Group
 from sargnn.config import RunConfig
-from sargnn.config_groups import BatchesConfig
+from sargnn.config_groups import BatchesConfig, SampleConfig
 from sargnn.engine.segments import KeepLayers
 from sargnn.models.base import Model
 from sargnn.models.stack import GraphLayer
@@ -21,6 +21,7 @@ from sargnn.training.account.made_up import made_up_part, target_rows
 from sargnn.training.account.sizes import sizes_of_plans
 from sargnn.training.account.step import HaloBytes, StepAccount
 from sargnn.training.account.trace import Trace, TracedPool
+from sargnn.training.steps import OneStep
 
 if TYPE_CHECKING:
     from sargnn.training.loop import Trainer
@@ -46,13 +47,14 @@ class Accounts:
         self._made: dict[Any, StepAccount] = {}
 
     def step(
-        self, counts: Sequence[RowCounts | None], *, micro_batches: bool, keep_layers: KeepLayers
+        self, counts: Sequence[RowCounts | None], *, micro_batches: bool, keep_layers: KeepLayers, constants: bool = True
     ) -> StepAccount:  # fmt: skip
         """Of a training step.
 
         Args:
             counts: of the real view's layers, by which each chooses what it does first.
             micro_batches: of a micro-batch; else of the view that the configuration has.
+            constants: whether micro-batches have what is aggregated of constant rows.
         """
 
         def record(trainer: Trainer) -> None:
@@ -64,7 +66,9 @@ class Accounts:
                 if trainer.optimizer is not None:
                     trainer.optimizer.step()
 
-        return self._of(counts, "step", record, micro_batches=micro_batches, keep_layers=keep_layers)
+        return self._of(
+            counts, "step", record, micro_batches=micro_batches, keep_layers=keep_layers, constants=constants
+        )  # fmt: skip
 
     def evaluation(self, counts: Sequence[RowCounts | None], *, in_groups: bool) -> StepAccount:
         """Of an evaluation of the whole graph, or ``in_groups`` of one of several views."""
@@ -72,44 +76,45 @@ class Accounts:
         def record(trainer: Trainer) -> None:
             trainer.model.eval()
             with torch.no_grad():
-                trainer.logits(trainer.batches[0])
+                trainer.logits(trainer.training)
 
-        return self._of(counts, "evaluation", record, micro_batches=in_groups, keep_layers="all")
+        return self._of(counts, "evaluation", record, micro_batches=in_groups, keep_layers="all", constants=False)
 
     def _of(
         self, counts: Sequence[RowCounts | None], what: str, record: Callable[[Trainer], None], *, micro_batches: bool,
-        keep_layers: KeepLayers,
+        keep_layers: KeepLayers, constants: bool,
     ) -> StepAccount:  # fmt: skip
-        key = what, micro_batches, keep_layers, tuple(
+        key = what, micro_batches, keep_layers, constants, tuple(
             layer.transforms_first(one) for layer, one in zip(self._layers, counts, strict=False)
         )  # fmt: skip
         if key in self._made:
             return self._made[key]
         trace = Trace()
         config = dataclasses.replace(
-            self._config, world=1, batches=BatchesConfig(), memory_budget=None, profile=False,
+            self._config, world=1, batches=BatchesConfig(), sample=SampleConfig(), eval="full", memory_budget=None,
+            profile=False,
             engine=dataclasses.replace(self._config.engine, keep_layers=keep_layers),
         )  # fmt: skip
         trainer = self._make_trainer(
             config, self._part, self._num_classes, Group.single(), None,
             lambda *, enabled: TracedPool(trace, enabled=enabled),
         )  # fmt: skip
-        view, rows = trainer.batches[0], target_rows(self._part)
+        view, rows = trainer.training, target_rows(self._part)
         if micro_batches:
-            constants = trainer.builder.first_constants([rows]) if what == "step" else None
-            view = trainer.builder.micro_batch(rows, constants)
+            brought = trainer.builder.first_constants([rows]) if constants else None
+            view = trainer.builder.micro_batch(rows, brought, finds_others=not self._config.draws_flows)
         plans = tuple(dataclasses.replace(plan, counts=one) for plan, one in zip(view.flow.plans, counts, strict=True))
         trainer.model.prepare(trainer.engine, plans)
         view = dataclasses.replace(view, flow=dataclasses.replace(view.flow, plans=plans))
-        trainer.batches = [view]
+        trainer.steps = OneStep([view])
         sizes = sizes_of_plans(plans, len(trainer.rows), len(rows))
         with trace:
             record(trainer)
             trace.note_freed()
         constant = plans[0].constant
-        brought = 0 if constant is None else constant.shape[1] * constant.element_size()
+        row_bytes = 0 if constant is None else constant.shape[1] * constant.element_size()
         halo = self._halo_bytes(trainer, counts)
-        self._made[key] = StepAccount(tuple(trace.events), sizes, brought, halo, holds_flow=micro_batches)
+        self._made[key] = StepAccount(tuple(trace.events), sizes, row_bytes, halo, holds_flow=micro_batches)
         return self._made[key]
 
     def _halo_bytes(self, trainer: Trainer, counts: Sequence[RowCounts | None]) -> HaloBytes:
@@ -117,7 +122,7 @@ class Accounts:
         dtype = ROW_DTYPES[self._config.precision]
         kept, running, travelling, refetches = [], [], [], False
         layers = [layer for layer in trainer.model.modules() if isinstance(layer, GraphLayer)]
-        for number, plan in enumerate(trainer.batches[0].flow.plans):
+        for number, plan in enumerate(trainer.training.flow.plans):
             layer = layers[number] if number < len(layers) else None
             if layer is None or not layer.uses_edges:
                 width, held = 0, (0, 0)

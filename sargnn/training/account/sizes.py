@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sargnn.partition.cut import Part
+from sargnn.shards.drawn import DrawnLayer
 from sargnn.shards.mfg import Reach
 from sargnn.shards.plan import LayerPlan, RowCounts
 
@@ -80,3 +81,15 @@ def sizes_of_reach(reach: Reach, part: Part, targets: int, weight_bytes: int) ->
         counts["edges", layer, -1] = reach.edges[layer]
     halo = tuple(int(mark.halo.sum()) for mark in reach.marks)
     return Sizes(counts, reach.edges, halo, 8 + (weight_bytes if part.weighted else 0))
+
+
+def sizes_of_drawn(layers: Sequence[DrawnLayer], part: Part, targets: int, weight_bytes: int) -> Sizes:
+    """The same of a view that is drawn, before its plans are made."""
+    counts: dict[Key, int] = {("own", -1, -1): len(part.node_ids), ("targets", -1, -1): targets}
+    for number, layer in enumerate(layers):
+        for kind, rows in (("rows", layer.inputs), ("out", layer.outputs)):
+            counts[kind, number, -1] = sum(map(len, rows))
+            counts.update({(kind, number, t): len(own) for t, own in enumerate(rows)})
+        counts["edges", number, -1] = layer.edges
+    edges, halo = tuple(layer.edges for layer in layers), tuple(int(layer.halo.sum()) for layer in layers)
+    return Sizes(counts, edges, halo, 8 + (weight_bytes if part.weighted else 0))
