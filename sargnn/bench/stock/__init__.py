@@ -7,3 +7,5 @@ STOCK = {
     "custom": "sargnn.bench.stock.homogeneous:StockCustom",
 }
 """Models that stock DGL is measured with."""
+SAMPLED = {"sage": "sargnn.bench.stock.sampled:StockSampledSage"}
+"""Those that it is measured with where steps or neighbours are drawn."""

@@ -55,6 +55,14 @@ class StockNetwork(nn.Module, ABC):
         logits = self()[self.train_rows]
         return F.cross_entropy(logits.float() if logits.dtype == torch.bfloat16 else logits, self.labels)
 
+    def train_epoch(self, optimizer: torch.optim.Optimizer) -> float:
+        """One step on the whole graph; the loss before it."""
+        loss = self.loss()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
     @abstractmethod
     def to_bf16(self) -> None:
         """Graph, features and parameters become bf16, as DGL's guide on mixed precision has it."""

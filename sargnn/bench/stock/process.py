@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from sargnn.bench.stock import STOCK
+from sargnn.bench.stock import SAMPLED, STOCK
 from sargnn.bench.stock.network import StockNetwork
 from sargnn.config import RunConfig, load
 from sargnn.data.dataset import open_dataset
@@ -29,7 +29,7 @@ def measure(config: RunConfig, store: Path, threads: int) -> dict[str, Any]:
     """Train ``config.epochs`` epochs."""
     torch.set_num_threads(threads)
     torch.manual_seed(config.seed)
-    build: type[StockNetwork] = resolve("stock model", STOCK, config.model.name)
+    build: type[StockNetwork] = resolve("stock model", SAMPLED if config.draws_flows else STOCK, config.model.name)
     network = build(config, open_dataset(store, verify=False), import_dgl())
     if config.precision == "bf16":
         network.to_bf16()
@@ -39,12 +39,8 @@ def measure(config: RunConfig, store: Path, threads: int) -> dict[str, Any]:
     for _ in range(config.epochs):
         meter.begin()
         started = time.perf_counter()
-        loss = network.loss()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        losses.append(network.train_epoch(optimizer))
         times.append(time.perf_counter() - started)
-        losses.append(loss.item())
         peak = max(peak, meter.end())
     return {"times_s": times, "losses": losses, "peak_train_bytes": peak}
 

@@ -133,9 +133,16 @@ def _varied(config: RunConfig, mode: str, world: int, precision: Precision | Non
 
 def reasons_without_stock(case: Case) -> list[str]:
     """Why stock DGL is not measured with this run's model; none: it is."""
+    from sargnn.bench.stock import SAMPLED
     from sargnn.bench.stock import STOCK as MODELS
 
     config = case.config
+    if config.draws_flows:
+        if config.model.name not in SAMPLED:
+            return [f"stock DGL's sampler is not measured with model={config.model.name}"]
+        if config.sample.every != "step" and config.samples:
+            return ["stock DGL's sampler draws anew in every step: sample.every=step"]
+        MODELS = SAMPLED
     if config.model.name not in MODELS:
         return [f"stock DGL is not measured with model={config.model.name}"]
     builds: Mapping[str, Any] = resolve("stock model", MODELS, config.model.name).builds
