@@ -46,11 +46,14 @@ class Pool:
 
     Attributes:
         most_used: bytes that were in use at one time since the last reset.
+        slack: memory up to this share larger serves a tensor, too, and new memory is half of that larger: for steps of which
+            each has other numbers of rows. What nothing is written to is not resident.
     """
 
     def __init__(self, *, enabled: bool = True) -> None:
         self.most_used = 0
         self.enabled = enabled
+        self.slack = 0.0
         self._owned: list[_Owned] = []
 
     def empty(self, rows: int, width: int, like: Tensor) -> Tensor:
@@ -59,14 +62,15 @@ class Pool:
         if not self.enabled or _use_count is None or size < SMALLEST or like.device.type != "cpu":
             return like.new_empty(rows, width)
         idle = [one for one in self._owned if one.is_idle]
-        fits = (one for one in idle if one.tensor.dtype == like.dtype and one.tensor.numel() == rows * width)
-        if (found := next(fits, None)) is not None:
-            return _shaped(found.tensor, rows, width)
+        least, most = rows * width, int(rows * width * (1 + self.slack))
+        fits = [one for one in idle if one.tensor.dtype == like.dtype and least <= one.tensor.numel() <= most]
+        if fits:
+            return _shaped(min(fits, key=lambda one: one.tensor.numel()).tensor, rows, width)
         used = self.held_bytes() - sum(one.bytes for one in idle)
         self.most_used = max(self.most_used, used + size)
         del idle, fits  # they hold what is to be freed
         self._free_idle(self.most_used - used - size)
-        fresh = like.new_empty(rows * width)
+        fresh = like.new_empty(int(rows * width * (1 + self.slack / 2)))
         owned = _Owned(fresh, _holders(fresh))
         tensor = _shaped(fresh, rows, width)
         if _holders(fresh) == owned.idle_count + 1:  # else this PyTorch counts otherwise, and nothing is used again

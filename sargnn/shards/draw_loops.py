@@ -18,7 +18,7 @@ from sargnn.rng import philox_words
 
 _CHUNK_ROWS = 256
 _FEW = 64
-"""Up to so many smallest numbers are kept sorted while a row's are gone through; more are partitioned."""
+"""Of up to so many smallest numbers the largest is found by counting."""
 
 
 @numba.njit(cache=True, nogil=True)
@@ -79,25 +79,31 @@ def count_kept(
 
 
 @numba.njit(inline="always")
-def _kth_smallest(keys: np.ndarray, count: int, k: int, best: np.ndarray) -> np.uint64:
-    """The k-th smallest of ``keys[:count]``; ``best``: room for k."""
-    if k > len(best):
-        return np.partition(keys[:count], k - 1)[k - 1]
+def _kth_smallest(keys: np.ndarray, count: int, k: int, few: np.ndarray) -> np.uint64:
+    """The k-th smallest of ``keys[:count]``, which are different uniform numbers.
+
+    Most are ruled out by where it must lie; of the others, the one that k - 1 are smaller than is found by counting. Both are
+    loops without branches. Where too many were ruled out, or k is large, the keys are partitioned.
+
+    Args:
+        few: room for count + 1.
+    """
+    share = (k + 1.5 * np.sqrt(k)) / count
+    bound = np.uint64(share * 2.0**64) if share < 0.999 else np.uint64(0xFFFFFFFFFFFFFFFF)
     held = 0
     for j in range(count):
-        key = keys[j]
-        if held == k:
-            if key >= best[k - 1]:
-                continue
-            at = k - 1
-        else:
-            at = held
-            held += 1
-        while at > 0 and best[at - 1] > key:
-            best[at] = best[at - 1]
-            at -= 1
-        best[at] = key
-    return best[k - 1]
+        few[held] = keys[j]
+        held += 1 if keys[j] <= bound else 0
+    if k > _FEW or held < k:
+        return np.partition(keys[:count], k - 1)[k - 1]
+    found = bound
+    for a in range(held):
+        smaller = 0
+        for b in range(held):
+            smaller += 1 if few[b] < few[a] else 0
+        if smaller == k - 1:
+            found = few[a]
+    return found
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)
@@ -123,7 +129,7 @@ def choose_edges(
             largest = max(largest, begins[row + 1] - begins[row])
         keys = np.empty(largest, np.uint64)
         names, numbers = np.empty(largest, np.uint32), np.zeros(largest, np.uint32)
-        best = np.empty(_FEW, np.uint64)
+        few, places = np.empty(largest + 1, np.uint64), np.empty(largest + 1, np.int32)
         for i in range(first, last):
             own = rows[i]
             begin = begins[own - first_row]
@@ -153,14 +159,16 @@ def choose_edges(
                         keys[j] = np.uint64(0)
             if kept == 0:
                 continue
-            threshold = _kth_smallest(keys, count, kept, best)
-            left = kept
+            threshold = _kth_smallest(keys, count, kept, few)
+            held = 0
             for j in range(count):
-                if keys[j] <= threshold and left:
-                    chosen[at + kept - left] = mine[j]
-                    if len(edges):
-                        edges[at + kept - left] = begin + j
-                    left -= 1
+                places[held] = j
+                held += 1 if keys[j] <= threshold else 0
+            for j in range(kept):
+                chosen[at + j] = mine[places[j]]
+            if len(edges):
+                for j in range(kept):
+                    edges[at + j] = begin + places[j]
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)

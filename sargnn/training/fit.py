@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _MOST_EVALUATION_GROUPS = 256
 _LAST_SAMPLE = 2**32 - 1
 """The number of the sample that evaluations read, which no step comes to."""
+_SLACK = 1 / 8
+"""Of memory for tables whose rows are others in every step."""
 _LOOKED_AT = 3
 """Steps of the first epoch whose sizes are planned with."""
 
@@ -108,6 +110,7 @@ def fit_batches(
         assert isinstance(count, int)
         found = find_groups(config.batches, count, targets, group) if groups is None else groups.of
         if config.draws_flows:
+            engine.pool.slack = _SLACK
             steps = _drawn_steps(trainer, rows, found, count, planner.constants)
             trainer.steps = (
                 OneStep([steps.only_view()]) if count == steps.count == 1 and config.sample.every == "run" else steps
