@@ -263,6 +263,11 @@ class ModelSettings(ABC):
         return False
 
     @property
+    def aggregations(self) -> int | None:
+        """How many of its layers aggregate; None: that is known once it is built."""
+        return None
+
+    @property
     def norms_over_rows(self) -> bool:
         """Whether a row's output depends on which other rows are computed, as with batch norm."""
         return False
@@ -442,6 +447,8 @@ def _check_sample(config: RunConfig) -> None:
             "A layer that keeps no edge of any node aggregates nothing.", given=f"sample.fanouts={_listed(fanouts)}",
             allowed="whole numbers from 1, or -1 for all edges",
         )  # fmt: skip
+    if (layers := config.model.aggregations) is not None:
+        check_fanouts(config, layers)
     if fanouts is None and config.eval == "sampled":
         raise ConfigError(
             "There is no sample to evaluate on.", given="eval=sampled sample.fanouts=null",
@@ -454,16 +461,9 @@ def _listed(values: list[int]) -> str:
     return f"[{','.join(map(str, values))}]"
 
 
-def check_fanouts(config: RunConfig, aggregates: list[bool]) -> None:
-    """There are as many fan-outs as layers that aggregate.
-
-    Args:
-        aggregates: per layer of the model.
-
-    Raises:
-        ConfigError: there are not.
-    """
-    fanouts, layers = config.sample.fanouts, sum(aggregates)
+def check_fanouts(config: RunConfig, layers: int) -> None:
+    """There is a fan-out for each of the ``layers`` that aggregate. Raises ``ConfigError``."""
+    fanouts = config.sample.fanouts
     if fanouts is None or len(fanouts) == layers:
         return
     if not layers:

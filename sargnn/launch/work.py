@@ -181,5 +181,5 @@ def _hear_signals(trainer: Trainer) -> None:
 def _summary(config: RunConfig, info: PartitionInfo, inputs: Inputs, figures: dict[str, Any], *, stopped: bool) -> Summary:
     status, error = FINISHED, None
     if stopped:
-        status, error = INTERRUPTED, "A signal ended the run; its newest checkpoint has all epochs so far."
+        status, error = INTERRUPTED, "A signal ended the run; its newest checkpoint has all steps so far."
     return Summary(status=status, error=error, **describe_run(config, info, inputs.git_sha), **figures)

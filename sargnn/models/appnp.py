@@ -33,6 +33,10 @@ class Appnp(SymmetricSums, StackSettings):
         return super().draws_by_id or bool(self.edge_dropout)
 
     @property
+    def aggregations(self) -> int:
+        return self.steps
+
+    @property
     def has_embeddings(self) -> bool:
         return True
 

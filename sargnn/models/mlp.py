@@ -21,6 +21,10 @@ class Mlp(StackSettings):
         return None
 
     @property
+    def aggregations(self) -> int:
+        return 0
+
+    @property
     def operations(self) -> tuple[str, ...]:
         return ()
 

@@ -37,6 +37,10 @@ class StackSettings(ModelSettings, ABC):
         return self.num_layers > 1
 
     @property
+    def aggregations(self) -> int | None:
+        return self.num_layers
+
+    @property
     def norms_over_rows(self) -> bool:
         return self.norm == "batch"
 

@@ -30,6 +30,10 @@ class Sgc(SymmetricSums, ModelSettings):
         return bool(self.input_dropout)
 
     @property
+    def aggregations(self) -> int:
+        return self.steps
+
+    @property
     def has_embeddings(self) -> bool:
         return True
 

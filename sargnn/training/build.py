@@ -120,5 +120,5 @@ def make_model(config: RunConfig, shape: GraphShape) -> Model:
         )
     check_decay(config.optim, model)
     model.try_out(config, shape)
-    check_fanouts(config, model.uses_edges)
+    check_fanouts(config, sum(model.uses_edges))
     return model

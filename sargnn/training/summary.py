@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -170,6 +171,11 @@ def memory_parts(trainer: Trainer, base_bytes: int) -> dict[str, list[int]]:
     return dict(zip(found, every.T.tolist(), strict=True))
 
 
+def _steady(values: Sequence[float]) -> float | None:
+    """None of a run that was ended within its first epoch."""
+    return steady(values) if values else None
+
+
 def measure_results(trainer: Trainer, group: Group) -> dict[str, Any]:
     """The part that was measured; every rank must call it."""
     history: History = trainer.history
@@ -199,11 +205,11 @@ def measure_results(trainer: Trainer, group: Group) -> dict[str, Any]:
         "val_acc_smoothed": history.smoothed.get("valid"),
         "test_acc_smoothed": history.smoothed.get("test"),
         "smooth_time_s": history.smooth_time_s,
-        "epoch_time_s": steady(history.epoch_times_s),
-        "evaluate_time_s": steady(history.evaluate_times_s) if history.evaluate_times_s else None,
-        "compute_time_s": steady(history.compute_times_s),
-        "comm_wait_time_s": steady(history.wait_times_s),
-        "comm_bytes_per_epoch": history.epoch_bytes[-1],
+        "epoch_time_s": _steady(history.epoch_times_s),
+        "evaluate_time_s": _steady(history.evaluate_times_s),
+        "compute_time_s": _steady(history.compute_times_s),
+        "comm_wait_time_s": _steady(history.wait_times_s),
+        "comm_bytes_per_epoch": history.epoch_bytes[-1] if history.epoch_bytes else None,
         "peak_rss_bytes": every[:, 0].tolist(),
         "peak_train_bytes": every[:, 1].tolist(),
         "peak_evaluate_bytes": every[:, 2].tolist(),

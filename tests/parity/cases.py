@@ -19,6 +19,7 @@ from sargnn.config_groups import (
     EngineConfig,
     LabelsConfig,
     OptimConfig,
+    SampleConfig,
     TrackingConfig,
 )
 from sargnn.data.dataset import Dataset
@@ -220,7 +221,7 @@ def run_config(
     cache_static: str | bool = "auto",
     message_rows: int | None = None, labels: LabelsConfig | None = None, mfg: bool = False, wire: str = "exact",
     aggregate: str | None = None, keep: str = "rows", batches: BatchesConfig | None = None,
-    keep_layers: str | int = "all",
+    keep_layers: str | int = "all", sample: SampleConfig | None = None,
 ) -> RunConfig:  # fmt: skip
     """A configuration for cases that need no files. Modes, kernels and partitioners are names, or targets ``FILE.py:NAME``."""
     return RunConfig(
@@ -255,6 +256,7 @@ def run_config(
         labels=labels or LabelsConfig(),
         mfg=mfg,
         batches=batches or BatchesConfig(),
+        sample=sample or SampleConfig(),
     )
 
 

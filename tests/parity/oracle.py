@@ -28,7 +28,7 @@ from sargnn.models.label_propagation import LabelPropagation
 from sargnn.models.sage import Sage
 from sargnn.models.settings import StackSettings
 from sargnn.models.sgc import Sgc
-from sargnn.rng import Draw, Purpose, dropout_mask, edge_mask, neighbour_keys
+from sargnn.rng import Draw, Purpose, draw_words, dropout_mask, edge_mask, neighbour_keys, philox
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class Place:
         index: from 0. last: whether its output are the logits.
         training: whether anything is dropped. initial: what the first layer of a stack gave, activated; None in it.
         rows: bool [N], which are computed: a norm is taken over these; None: all.
+        graphs: per layer of the model, ``matrix`` and ``sums``, where steps are drawn. datasets, computed (rows): likewise.
     """
 
     config: RunConfig
@@ -52,6 +53,16 @@ class Place:
     training: bool
     initial: Tensor | None = None
     rows: Tensor | None = None
+    graphs: Sequence[tuple[Tensor, Tensor]] = ()
+    datasets: Sequence[Dataset] = ()
+    computed: Sequence[Tensor] = ()
+
+    def at(self, layer: int) -> Place:
+        """With the graph of a layer."""
+        if not self.graphs:
+            return self
+        matrix, sums = self.graphs[layer]
+        return dataclasses.replace(self, matrix=matrix, sums=sums, dataset=self.datasets[layer])
 
     @property
     def in_degrees(self) -> Tensor:
@@ -83,6 +94,12 @@ class Definition:
         assert isinstance(model, StackSettings)
         inner = [(self.layer, self.reads_edges)] * model.num_layers
         return inner if self.ends is None else [(self.ends, False), *inner, (self.ends, False)]
+
+    def reads(self, model: ModelSettings) -> list[bool]:
+        """Of what is no stack: per layer, whether it reads edges."""
+        if isinstance(model, Appnp):
+            return [False] * model.num_layers + [True] * model.steps
+        return [True] * model.steps if isinstance(model, Sgc) else [True]
 
 
 def adjacency(dataset: Dataset, add_self_loops: bool, *, weighted: bool = False) -> Tensor:
@@ -127,6 +144,73 @@ def label_columns(definition: Definition, config: RunConfig, dataset: Dataset, p
     return columns
 
 
+def step_targets(config: RunConfig, dataset: Dataset, number: int) -> Tensor:
+    """bool [N], the training nodes of an optimizer step, counted from the beginning."""
+    steps, ids = config.batches.steps, np.flatnonzero(np.asarray(dataset.split) == SPLITS["train"])
+    epoch, step = divmod(number, steps)
+    if steps > 1:
+        ids = ids[np.argsort(draw_words(ids, config.seed, Purpose.SHUFFLE, epoch) >> 1, kind="stable")]
+        ids = ids[len(ids) * step // steps : len(ids) * (step + 1) // steps]
+    wanted = torch.zeros(dataset.num_nodes, dtype=torch.bool)
+    wanted[torch.from_numpy(ids)] = True
+    return wanted
+
+
+def only_chosen(config: RunConfig, dataset: Dataset, rows: Tensor, layer: int, fanout: int, number: int) -> Dataset:
+    """The dataset with the edges into some rows that a sample keeps: per relation those with the smallest numbers."""
+    indptr, indices = np.asarray(dataset.indptr), np.asarray(dataset.indices)
+    relation = np.zeros(len(indices), int) if dataset.relation is None else np.asarray(dataset.relation)
+    kept, counts = [], np.zeros(dataset.num_nodes, np.int64)
+    for row in np.flatnonzero(rows.numpy()):
+        for r in range(int(relation.max()) + 1):
+            edges = [e for e in range(indptr[row], indptr[row + 1]) if relation[e] == r]
+            edges = [e for e in edges if indices[e] != row or not config.add_self_loops]
+            seen: dict[int, int] = {}
+            keys = []
+            for e in edges:
+                source = int(indices[e])
+                seen[source] = seen.get(source, -1) + 1
+                words = [torch.tensor([w]) for w in (source, row, seen[source], 11 << 24 | layer << 16 | r)]
+                drawn = philox(words[0], words[1], words[2], words[3], config.seed, number)
+                keys.append((int(drawn[0]) << 32) | int(drawn[1]))
+            own = [edges[k] for k in sorted(range(len(edges)), key=keys.__getitem__)[:fanout]]
+            kept += own
+            counts[row] += len(own)
+    order = sorted(kept)
+    return dataclasses.replace(
+        dataset, indptr=np.concatenate([[0], np.cumsum(counts)]), indices=indices[order],
+        relation=None if dataset.relation is None else np.asarray(dataset.relation)[order],
+        edge_weight=None if dataset.edge_weight is None else np.asarray(dataset.edge_weight)[order],
+    )  # fmt: skip
+
+
+def drawn_graphs(
+    config: RunConfig, dataset: Dataset, reads_edges: Sequence[bool], number: int
+) -> tuple[list[Dataset], list[tuple[Tensor, Tensor]], list[Tensor]]:
+    """Per layer the dataset, its matrices, and the rows that a step computes: bool [N].
+
+    A layer that keeps all edges has the whole graph.
+    """
+    samples = {"step": number, "epoch": number // config.batches.steps, "run": 0}
+    left = list(config.sample.fanouts or ())
+    fanouts = [left.pop(0) if reads and left else -1 for reads in reads_edges]
+    rows, datasets, graphs = [step_targets(config, dataset, number)], [], []
+    for layer in reversed(range(len(reads_edges))):
+        own, loops = dataset, torch.ones(dataset.num_nodes).double()
+        if fanouts[layer] >= 0:
+            own = only_chosen(config, dataset, rows[0], layer, fanouts[layer], samples[config.sample.every])
+            loops = rows[0].double()
+        matrices = [adjacency(own, config.add_self_loops, weighted=weighted) for weighted in (False, True)]
+        if config.add_self_loops:
+            matrices = [matrix.diagonal_scatter(loops) for matrix in matrices]
+        datasets.insert(0, own)
+        graphs.insert(0, (matrices[0], matrices[1]))
+        if layer:
+            reached = (matrices[0][rows[0]] > 0).any(0)
+            rows.insert(0, rows[0] | reached if reads_edges[layer] else rows[0])
+    return datasets, graphs, rows
+
+
 def needed_rows(config: RunConfig, dataset: Dataset, reads_edges: Sequence[bool]) -> list[Tensor]:
     """Per layer bool [N], the rows that it must compute to reach the training nodes.
 
@@ -151,11 +235,16 @@ def forward(
     x = _inputs(dataset, params)
     x = x if columns is None else torch.cat([x, columns], 1)
     x = _dropped(place, x, Purpose.INPUT_DROPOUT, getattr(config.model, "input_dropout", 0))
+    layers = definition.layers(config.model) if definition.stack else []
+    reads = [reads for _, reads in layers] or definition.reads(config.model)
+    if config.draws_flows and training:
+        datasets, graphs, computed = drawn_graphs(config, dataset, reads, epoch)
+        place = dataclasses.replace(place, datasets=datasets, graphs=graphs, computed=computed)
     if not definition.stack:
         return definition.layer(place, x, params)
-    layers = definition.layers(config.model)
     every = torch.ones(dataset.num_nodes, dtype=torch.bool)
-    rows = needed_rows(config, dataset, [reads for _, reads in layers]) if config.mfg else [every] * len(layers)
+    rows = needed_rows(config, dataset, reads) if config.mfg else [every] * len(layers)
+    rows = list(place.computed) or rows
     return _stack(place, [layer for layer, _ in layers], x, params, rows)
 
 
@@ -172,6 +261,7 @@ def _stack(place: Place, layers: Sequence[Layer], h: Tensor, params: Params, row
     assert isinstance(model, StackSettings)
     for index, layer in enumerate(layers):
         place = dataclasses.replace(place, index=index, last=index == len(layers) - 1, initial=initial, rows=rows[index])
+        place = place.at(index)
         own = _below(params, f"layers.{index}.")
         out = layer(place, h, own)
         out = out + sum(value for name, value in own.items() if name in ("bias", "self.bias", "linear.bias"))
@@ -225,10 +315,9 @@ def gcn(place: Place, h: Tensor, params: Params) -> Tensor:
 def sgc(place: Place, h: Tensor, params: Params) -> Tensor:
     """S^K h W + b."""
     assert isinstance(place.config.model, Sgc)
-    return (
-        torch.linalg.matrix_power(_symmetric(place), place.config.model.steps) @ h @ params["linear.weight"].T
-        + params["linear.bias"]
-    )
+    for step in range(place.config.model.steps):
+        h = _symmetric(place.at(step)) @ h
+    return h @ params["linear.weight"].T + params["linear.bias"]
 
 
 def appnp(place: Place, h: Tensor, params: Params) -> Tensor:
@@ -236,14 +325,17 @@ def appnp(place: Place, h: Tensor, params: Params) -> Tensor:
     model, n = place.config.model, len(h)
     assert isinstance(model, Appnp)
     rows = [torch.ones(n, dtype=torch.bool)] * model.num_layers
-    if place.config.mfg:
+    if place.graphs:
+        rows = place.computed
+    elif place.config.mfg:
         rows = needed_rows(place.config, place.dataset, [False] * model.num_layers + [True] * model.steps)
     own = _stack(place, [perceptron] * model.num_layers, h, _below(params, "mlp."), rows)
-    z, matrix = own, _symmetric(place)
+    z = own
     destination, source = torch.meshgrid(torch.arange(n), torch.arange(n), indexing="ij")
     for step in range(model.steps):
         draw = Draw(place.config.seed, place.epoch, Purpose.EDGE_DROPOUT, step, model.edge_dropout * place.training)
         kept = edge_mask(source.flatten(), destination.flatten(), 1, draw).view(n, n)
+        matrix = _symmetric(place.at(model.num_layers + step))
         z = (1 - model.alpha) * (matrix * kept * draw.scale) @ z + model.alpha * own
     return z
 
@@ -461,8 +553,8 @@ def _maxima(matrix: Tensor, h: Tensor) -> Tensor:
 def _loss(
     definition: Definition, config: RunConfig, dataset: Dataset, leaves: Params, epoch: int
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The training loss of an epoch, and the logits."""
-    counted = torch.from_numpy(np.asarray(dataset.split) == SPLITS["train"])
+    """The training loss of an optimizer step, and the logits."""
+    counted = step_targets(config, dataset, epoch)
     columns = None
     if config.labels.name != "none":
         columns = label_columns(definition, config, dataset, leaves, epoch)
@@ -495,13 +587,16 @@ def curve(definition: Definition, config: RunConfig, dataset: Dataset, params: P
     """The loss of every epoch, trained by PyTorch's Adam with half a cosine as learning rate."""
     leaves = {name: value.double().clone().requires_grad_() for name, value in params.items()}
     optimizer = torch.optim.Adam(leaves.values(), lr=config.optim.lr)
-    losses = []
+    losses, steps = [], config.batches.steps
     for epoch in range(config.epochs):
-        for group in optimizer.param_groups:
-            group["lr"] = config.optim.lr * (1 + math.cos(math.pi * epoch / config.epochs)) / 2
-        optimizer.zero_grad()
-        loss, _ = _loss(definition, config, dataset, leaves, epoch)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+        summed = 0.0
+        for number in range(epoch * steps, (epoch + 1) * steps):
+            for group in optimizer.param_groups:
+                group["lr"] = config.optim.lr * (1 + math.cos(math.pi * number / (config.epochs * steps))) / 2
+            optimizer.zero_grad()
+            loss, _ = _loss(definition, config, dataset, leaves, number)
+            loss.backward()
+            optimizer.step()
+            summed += loss.item() * int(step_targets(config, dataset, number).sum())
+        losses.append(summed / int((np.asarray(dataset.split) == SPLITS["train"]).sum()))
     return losses

@@ -13,7 +13,7 @@ import pytest
 
 from sargnn.comm.group import Group
 from sargnn.config import RunConfig
-from sargnn.config_groups import CheckpointConfig
+from sargnn.config_groups import BatchesConfig, CheckpointConfig, LabelsConfig, SampleConfig
 from sargnn.data.dataset import Dataset
 from sargnn.errors import StoreError
 from sargnn.training import checkpoint
@@ -152,3 +152,42 @@ def test_a_write_that_fails_leaves_the_others_whole(tmp_path: Path, monkeypatch:
     monkeypatch.undo()
     assert checkpoint.newest(tmp_path) == (checkpoint.path_of(tmp_path, 1), [])
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["epoch_000001"]
+
+
+def stopped(group: Group, config: RunConfig, dataset: Dataset, run_dir: str, start: str | None, after: int) -> bool:
+    """Train until a signal comes to the last rank during a step, counted from the beginning; write the checkpoint."""
+    trainer = cases.trainer_of(group, config, dataset)
+    if start is not None:
+        trainer.first_epoch = checkpoint.load(trainer, Path(start))
+    train_step = trainer._train_step
+
+    def train_and_hear(epoch: int, step: int) -> tuple[float, int, float]:
+        if group.rank == group.world - 1 and epoch * trainer.steps.count + step == after:
+            trainer.requests.stop = trainer.requests.checkpoint = True
+        return train_step(epoch, step)
+
+    trainer._train_step = train_and_hear  # type: ignore[method-assign]
+    trainer.run(None, lambda epoch: checkpoint.save(trainer, config, "some", Path(run_dir), epoch))
+    return trainer.stopped
+
+
+@pytest.mark.parametrize(("name", "world", "other"), [("sage", 2, 2), ("rgcn", 1, 1), ("gat", 2, 3)])
+def test_going_on_within_an_epoch(tmp_path: Path, name: str, world: int, other: int) -> None:
+    """A run that was ended twice between two steps is the run that was not, bit for bit; on other workers the same curve."""
+    draws = {"batches": BatchesConfig(steps=5), "sample": SampleConfig(fanouts=[3, 3, 3]), "labels": LabelsConfig("masked")}
+    config = config_of(name, world=world, partitioner="random", **draws)
+    keep_all = dataclasses.replace(config, checkpoint=CheckpointConfig(every=HALF, keep=99))
+    whole = pool(world)(trained, keep_all, GRAPHS[name], str(tmp_path / "a"), None)
+    assert all(pool(world)(stopped, keep_all, GRAPHS[name], str(tmp_path / "b"), None, 2))  # in the first epoch
+    first, _ = checkpoint.newest(tmp_path / "b")
+    assert first is not None and first.name == "epoch_000000_step_000003"
+    assert all(pool(world)(stopped, keep_all, GRAPHS[name], str(tmp_path / "b"), str(first), 22))
+    second, _ = checkpoint.newest(tmp_path / "b")
+    assert second is not None and second.name == "epoch_000004_step_000003"
+    elsewhere = dataclasses.replace(keep_all, world=other)
+    again = pool(other)(trained, elsewhere, GRAPHS[name], str(tmp_path / "c"), str(second))
+    if world != other:
+        np.testing.assert_allclose(again[0]["losses"], whole[0]["losses"], rtol=1e-8)
+        return
+    for one, two in zip(whole, again, strict=True):
+        assert one == two
