@@ -19,6 +19,7 @@ from sargnn.comparison.settings import show_settings
 from sargnn.tracking.memory import PARTS
 
 MB = 1e6
+_SECONDS = "seconds of training"
 MOST_WORKERS_SHOWN = 32
 """Beyond so many bars the picture of memory shows only the largest worker of each group."""
 
@@ -78,11 +79,16 @@ def make_pictures(groups: Sequence[Group], baseline: Group | None = None) -> lis
     losses, seconds = curves(groups, "loss", None), curves(groups, "loss", None, seconds=True)
     found = [
         Picture("loss", "training loss over epochs", [Chart("curves", "training loss", "epoch", losses)]),
-        Picture("loss_seconds", "training loss over time", [Chart("curves", "training loss", "seconds of training", seconds)]),
+        Picture("loss_seconds", "training loss over time", [Chart("curves", "training loss", _SECONDS, seconds)]),
         *(
             Picture(one, f"validation {one} over epochs", [Chart("curves", f"validation {one}", "epoch", values)])
             for one in metrics
             for values in [curves(groups, "val_metric", one)]
+        ),
+        *(
+            Picture(f"{one}_seconds", f"validation {one} over time", [Chart("curves", f"validation {one}", _SECONDS, values)])
+            for one in metrics
+            for values in [curves(groups, "val_metric", one, seconds=True)]
         ),
         _against_workers(groups, "memory", "peak_train_bytes", MB, "peak training memory of a worker, MB"),
         _against_workers(groups, "epoch_time", "epoch_time_s", 1.0, "median epoch time, s"),

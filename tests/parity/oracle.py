@@ -194,7 +194,9 @@ def drawn_graphs(
     samples = {"step": number, "epoch": number // config.batches.steps, "run": 0}
     left = list(config.sample.fanouts or ())
     fanouts = [left.pop(0) if reads and left else -1 for reads in reads_edges]
-    rows, datasets, graphs = [step_targets(config, dataset, number)], [], []
+    rows = [step_targets(config, dataset, number)]
+    datasets: list[Dataset] = []
+    graphs: list[tuple[Tensor, Tensor]] = []
     for layer in reversed(range(len(reads_edges))):
         own, loops = dataset, torch.ones(dataset.num_nodes).double()
         if fanouts[layer] >= 0:
@@ -326,7 +328,7 @@ def appnp(place: Place, h: Tensor, params: Params) -> Tensor:
     assert isinstance(model, Appnp)
     rows = [torch.ones(n, dtype=torch.bool)] * model.num_layers
     if place.graphs:
-        rows = place.computed
+        rows = list(place.computed)
     elif place.config.mfg:
         rows = needed_rows(place.config, place.dataset, [False] * model.num_layers + [True] * model.steps)
     own = _stack(place, [perceptron] * model.num_layers, h, _below(params, "mlp."), rows)

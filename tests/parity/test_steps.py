@@ -82,7 +82,7 @@ def check_step(want: dict[str, Any], config: RunConfig, graph: Any) -> None:
 def test_first_step(
     name: str, mode: str, kernel: str, partitioner: str, world: int, draw: str, norm: str, labels: LabelsConfig
 ) -> None:
-    choices = {"mode": mode, "kernel": kernel, "partitioner": partitioner, "world": world, "message_rows": 23}
+    choices: dict[str, Any] = {"mode": mode, "kernel": kernel, "partitioner": partitioner, "world": world, "message_rows": 23}
     check_step(expected(name, draw, norm, labels, False), drawn(name, draw, norm, labels=labels, **choices), graph_of(name))
 
 

@@ -20,8 +20,9 @@ def part_of(edges: list[tuple[int, int]], num_nodes: int, weights: bool = False)
     src, dst = (np.array([one[k] for one in order], np.int32) for k in (0, 1))
     inward, nothing = np.bincount(dst, minlength=num_nodes), np.zeros(0, np.int64)
     return Part(
-        Schema.homogeneous(num_nodes + 1000), (), np.arange(num_nodes) + 1000, nothing, nothing.astype(np.uint8), inward, inward,
-        src, dst, np.array([0, len(src)]), nothing, np.zeros(2, np.int64), nothing.astype(np.int32), np.zeros(2, np.int64),
+        Schema.homogeneous(num_nodes + 1000), (), np.arange(num_nodes) + 1000, nothing, nothing.astype(np.uint8), inward,
+        inward, src, dst, np.array([0, len(src)]), nothing, np.zeros(2, np.int64), nothing.astype(np.int32),
+        np.zeros(2, np.int64),
         edge_weight=np.arange(len(src), dtype=np.float32) if weights else None,
         in_weights=inward.astype(float) if weights else None, out_weights=inward.astype(float) if weights else None,
     )  # fmt: skip

@@ -90,7 +90,7 @@ def test_sampled_evaluation_is_the_same_anywhere(every: str) -> None:
 def test_learning_rates_go_by_steps() -> None:
     """One step an epoch is as it was; several go on within it, and come to the same where an epoch ends."""
     for schedule in ("constant", "cosine", "step"):
-        config = OptimConfig("adam", 0.1, 0.0, schedule, warmup=2, step_every=2, step_factor=0.5)  # type: ignore[arg-type]
+        config = OptimConfig("adam", 0.1, 0.0, schedule, warmup=2, step_every=2, step_factor=0.5)
         rates = [learning_rate(config, step, 6, 4) for step in range(24)]
         by_epoch = [learning_rate(config, epoch, 6) for epoch in range(6)]
         assert rates[8::4] == pytest.approx(by_epoch[2:])
