@@ -22,7 +22,11 @@ _SAMPLERS = (0, 1, 2)
 
 
 class StockSampledSage(StockSage):
-    """GraphSage with means over sampled neighbours."""
+    """GraphSage with means over sampled neighbours.
+
+    Attributes:
+        number_of_samplers: processes that sample; None: not found yet.
+    """
 
     builds: ClassVar[dict[str, Any]] = PLAIN | {"aggregator": "mean"}
 
@@ -36,7 +40,7 @@ class StockSampledSage(StockSage):
         self._nodes = self.train_rows.to(self.graph.idtype)
         self._label_of = torch.zeros(dataset.num_nodes, dtype=torch.int64)
         self._label_of[self.train_rows] = self.labels
-        self._samplers: int | None = None
+        self.number_of_samplers: int | None = None
 
     def forward_on(self, blocks: list[Any]) -> Tensor:
         """Logits of the last block's destinations."""
@@ -48,14 +52,14 @@ class StockSampledSage(StockSage):
 
     def train_epoch(self, optimizer: torch.optim.Optimizer) -> float:
         """All steps; the mean loss. The first call finds the number of samplers."""
-        if self._samplers is None:
+        if self.number_of_samplers is None:
             times = {}
             for number in _SAMPLERS:
                 started = time.perf_counter()
                 self._run(optimizer, number)
                 times[number] = time.perf_counter() - started
-            self._samplers = min(times, key=times.__getitem__)
-        return self._run(optimizer, self._samplers)
+            self.number_of_samplers = min(times, key=times.__getitem__)
+        return self._run(optimizer, self.number_of_samplers)
 
     def _run(self, optimizer: torch.optim.Optimizer, samplers: int) -> float:
         size = -(-len(self._nodes) // self._steps)

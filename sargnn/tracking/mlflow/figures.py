@@ -38,6 +38,8 @@ class EpochFigures:
     def add(self, row: Mapping[str, Any]) -> dict[str, float]:
         """The figures after an epoch, by name; ``row``: its line of ``metrics.jsonl``."""
         found = {"loss": row.get("loss"), "lr": row.get("lr")}
+        if (steps := row.get("optimizer_steps")) is not None and steps != row["epoch"] + 1:
+            found["optimizer_steps"] = steps
         times = {
             "epoch_s": row.get("epoch_time_s"),
             "wait_s": row.get("comm_wait_time_s"),
