@@ -18,14 +18,15 @@ _MOST_USED = ("arrays", "products_like")
 """Options to offer where several would do."""
 _NOT_HERE = {
     **dict.fromkeys(
-        ("batch", "batch_size", "batchsize", "fanout", "fanouts", "num_neighbors", "num_neighbours"),
-        ("training is full-batch", "more workers need less memory each: world=8"),
+        ("batch", "batch_size", "batchsize", "bs"),
+        ("the steps of an epoch are counted", "batches.steps=16 for sixteen optimizer steps an epoch"),
     ),
     **dict.fromkeys(("gpu", "gpus", "cuda", "num_gpus"), ("workers run on CPUs", "world=N for so many workers")),
 }
 """What others have and this has not -> why, and what there is."""
 _EVERY_VERB = [one for verb in VERBS.values() for one in (verb, *verb.verbs)]
 _ALSO_CALLED = {
+    **dict.fromkeys(("fanout", "num_neighbors", "num_neighbours", "neighbors", "neighbours"), "sample.fanouts"),
     "learning_rate": "optim.lr",
     "wd": "optim.weight_decay",
     "l2": "optim.weight_decay",

@@ -20,6 +20,7 @@ from sargnn.tracking.memory import PARTS
 
 MB = 1e6
 _SECONDS = "seconds of training"
+_OF_MICRO_BATCHES = ("batches.count", "batches.by", "batches.flows")
 MOST_WORKERS_SHOWN = 32
 """Beyond so many bars the picture of memory shows only the largest worker of each group."""
 
@@ -158,11 +159,11 @@ def _against_batches(groups: Sequence[Group], name: str, key: str, unit: float, 
     lines: dict[str, list[tuple[int, Group]]] = {}
     for group in groups:
         if (count := _batches_of(group)) > 1:
-            lines.setdefault(_without(group, "batches.count"), []).append((count, group))
+            lines.setdefault(_without(group, ("batches.count",)), []).append((count, group))
     series = []
     for line in lines.values():
-        same = _without(line[0][1], "batches.")
-        alone = [(1, group) for group in groups if _batches_of(group) == 1 and _without(group, "batches.") == same]
+        same = _without(line[0][1], _OF_MICRO_BATCHES)
+        alone = [(1, group) for group in groups if _batches_of(group) == 1 and _without(group, _OF_MICRO_BATCHES) == same]
         points = [(x, group) for x, group in sorted([*alone, *line], key=lambda one: one[0]) if group.figures[key] is not None]
         spreads = [spread for _, group in points if (spread := group.figures[key]) is not None]
         if points:
@@ -192,9 +193,9 @@ def _batches_of(group: Group) -> int:
     return int(found["count"]) if found else 1
 
 
-def _without(group: Group, prefix: str) -> str:
-    """What tells a group from others but for settings whose names begin so."""
-    return json.dumps([{k: v for k, v in group.first.telling.items() if not k.startswith(prefix)}, group.repeat], default=str)
+def _without(group: Group, names: Sequence[str]) -> str:
+    """What tells a group from others but for settings of these names."""
+    return json.dumps([{k: v for k, v in group.first.telling.items() if k not in names}, group.repeat], default=str)
 
 
 def scaling_lines(groups: Sequence[Group]) -> list[list[Group]]:

@@ -35,7 +35,7 @@ from sargnn.launch.stores import partition_of, prepare_stores
 from sargnn.partition.store import part_folder
 from sargnn.resolve import file_of_target
 from sargnn.tracking import files, summary
-from sargnn.tracking.inputs import read_inputs
+from sargnn.tracking.inputs import Inputs, read_inputs
 from sargnn.tracking.locks import file_lock
 from sargnn.tracking.progress import say
 from sargnn.tracking.summary import read_summary
@@ -68,18 +68,23 @@ def begin(run_dir: Path, environment: Mapping[str, str]) -> int:
             warm_up()
     inputs = begin_run(config, run_dir, stores, started_at=started_at, going_on=None)
     files.write_secret(run_dir / files.TOKEN, secrets.token_hex(32))
-    _note_start(run_dir, inputs.first_epoch, environment)
+    _note_start(run_dir, inputs, environment)
     say(f"training {config.name}: {config.world} workers with {config.threads} threads each, {config.epochs} epochs")
     return FINISHED
 
 
-def _note_start(run_dir: Path, epoch: int, environment: Mapping[str, str]) -> None:
+def _note_start(run_dir: Path, inputs: Inputs, environment: Mapping[str, str]) -> None:
     """Into ``job.json``."""
+    from sargnn.training.checkpoint import steps_trained
+
     known = read_job(run_dir)
     number = environment.get("SLURM_JOB_ID")
     if environment.get("SLURM_ARRAY_JOB_ID"):
         number = f"{environment['SLURM_ARRAY_JOB_ID']}_{environment['SLURM_ARRAY_TASK_ID']}"
-    start = {"job": number, "restarts": int(environment.get("SLURM_RESTART_COUNT", "0")), "epoch": epoch}
+    steps = 0 if inputs.checkpoint is None else steps_trained(Path(inputs.checkpoint))
+    start = {
+        "job": number, "restarts": int(environment.get("SLURM_RESTART_COUNT", "0")), "epoch": inputs.first_epoch, "steps": steps
+    }  # fmt: skip
     jobs = known["jobs"] + ([number] if number and number not in known["jobs"] else [])
     note_job(run_dir, jobs=jobs, starts=[*known["starts"], start])
 
@@ -107,10 +112,16 @@ def end(run_dir: Path) -> int:
         say(f"figures, logs and configuration: {run_dir}")
         return FINISHED
     if reported is not None and reported.status == summary.INTERRUPTED:
+        from sargnn.training.checkpoint import newest, steps_trained
+
+        path, _ = newest(run_dir)
         trained, starts = len(reported.losses), read_job(run_dir)["starts"]
-        if starts and trained <= starts[-1]["epoch"]:  # queued again it would come no further
-            say(f"sargnn: A signal ended the run before it had trained an epoch more than the {trained} that it began with.")
-            say("  next:    a longer slurm.time, and slurm.signal_s longer than an epoch takes")
+        stuck = trained <= starts[-1]["epoch"] if starts else False
+        if stuck and path is not None:
+            stuck = steps_trained(path) <= starts[-1].get("steps", 0)
+        if stuck:  # queued again it would come no further
+            say(f"sargnn: A signal ended the run before it had trained more than the {trained} epochs that it began with.")
+            say("  next:    a longer slurm.time, and slurm.signal_s longer than a step takes")
             return FAILED
         say(f"a signal ended the run after epoch {trained} of {config.epochs}; a checkpoint is written")
         return INTERRUPTED

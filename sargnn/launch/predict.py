@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sargnn.config import RunConfig, save
-from sargnn.config_groups import BatchesConfig
+from sargnn.config_groups import BatchesConfig, SampleConfig
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.launch.check import check_graph, check_network, check_strategies
 from sargnn.launch.env import prepare_process
@@ -46,7 +46,10 @@ def predict(
     started_at = time.time()
     trained = config
     _check_folder(folder)
-    config = prepare_process(dataclasses.replace(config, mfg=False, batches=BatchesConfig(), memory_budget=None, profile=False))
+    config = dataclasses.replace(config, mfg=False, batches=BatchesConfig(), memory_budget=None, profile=False)
+    if config.eval == "full":
+        config = dataclasses.replace(config, sample=SampleConfig())
+    config = prepare_process(config)
     check_network(config.comm)
     config.dataset.check_files()
     start_fork_server()

@@ -48,8 +48,10 @@ def begin_run(config: RunConfig, run_dir: Path, stores: Stores, *, started_at: f
     write_inputs(run_dir, inputs)
     if going_on is not False:
         (run_dir / files.SUMMARY).unlink(missing_ok=True)
-    if inputs.first_epoch:
-        say(f"going on after epoch {inputs.first_epoch} of '{run_dir}'")
+    if inputs.checkpoint is not None:
+        from sargnn.training.checkpoint import describe, open_checkpoint
+
+        say(f"going on after {describe(open_checkpoint(Path(inputs.checkpoint), verify=False).meta)} of '{run_dir}'")
     return inputs
 
 

@@ -92,7 +92,8 @@ def _run(
     rank, world = group.rank, group.world
     if inputs.checkpoint:
         trainer.first_epoch = checkpoint.load(trainer, Path(inputs.checkpoint), moments=inputs.predict is None)
-        print(f"rank {rank}: goes on after epoch {trainer.first_epoch}", flush=True)
+        done = checkpoint.describe(checkpoint.open_checkpoint(Path(inputs.checkpoint), verify=False).meta)
+        print(f"rank {rank}: goes on after {done}", flush=True)
     elif config.init_from is not None and inputs.predict is None:
         checkpoint.fill(trainer, open_start(config), moments=False)
         print(f"rank {rank}: starts from the parameters in {config.init_from}", flush=True)
@@ -166,7 +167,7 @@ def _train(trainer: Trainer, config: RunConfig, run_dir: Path, dataset_hash: str
 
 
 def _hear_signals(trainer: Trainer) -> None:
-    """From now on signals ask for a checkpoint after the epoch under way; all but SIGUSR1 also end the run there."""
+    """From now on signals ask for a checkpoint after the step under way; all but SIGUSR1 also end the run there."""
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         trainer.requests.stop |= number != signal.SIGUSR1

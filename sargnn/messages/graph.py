@@ -86,7 +86,11 @@ class ShardedGraph:
         if plan.weighted:
             edata.fix(WEIGHT, self._edge_weights)
         self.edata = edata
-        self._graph = GraphIndex(self)
+
+    @property
+    def _graph(self) -> GraphIndex:
+        """What functions of DGL's look into; held by nobody, so that a graph goes when its last reader does."""
+        return GraphIndex(self)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -86,8 +86,8 @@ class BlockGraph:
         if self._count == 1 or name in _OF_ALL_LAYERS:
             return getattr(self._first, name)
         raise self._session.wrong(
-            "With mfg=true each layer has a block of its own.", given=f"graph.{name}",
-            hint="for layer, block in zip(self.layers, graph.blocks): h = layer(block, h); without mfg it works as well",
+            "In a message flow each layer has a block of its own.", given=f"graph.{name}",
+            hint="for layer, block in zip(self.layers, graph.blocks): h = layer(block, h); without one it works as well",
         )  # fmt: skip
 
     def __getitem__(self, key: Any) -> Any:

@@ -206,7 +206,10 @@ class TypedGraph:
             ConfigError: with a message flow.
         """
         if self.is_block:
-            raise self.session.wrong("A block's types cannot be joined.", given="mfg=true", allowed="mfg=false")
+            raise self.session.wrong(
+                "A block's types cannot be joined.", given="mfg=true, micro-batches, several steps or samples",
+                allowed="mfg=false batches.count=1 batches.steps=1 sample.fanouts=null",
+            )  # fmt: skip
         plan = self.plan.joined
         totals = self.session.totals(self.plan)
         rows = Rows("nodes", -1, self.level)

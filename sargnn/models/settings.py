@@ -38,7 +38,7 @@ class StackSettings(ModelSettings, ABC):
 
     @property
     def aggregations(self) -> int | None:
-        return self.num_layers
+        return self.num_layers if self.target is None else None
 
     @property
     def norms_over_rows(self) -> bool:

@@ -73,8 +73,8 @@ class GraphLayer(nn.Module, ABC):
     """Whether it maps constant columns and labels without joining them."""
     reads_initial: bool = False
     """Whether it reads the first layer's rows beside its input: ``LayerInput.initial``. Not the first layer itself."""
-    reads_out_degrees: bool = False
-    """Whether it reads how many edges start from a row."""
+    reads_out_degrees: bool = True
+    """Whether it reads how many edges start from a row, which costs an exchange for each sample."""
     decay_group: str | None = None
     """The group of parameters with a weight decay of its own that it belongs to (``Model.decay_groups``)."""
 

@@ -80,9 +80,6 @@ class FlowDrawer:
         self._lists = halo_lists(part, torch.device("cpu"))
         self._send_rows = [rows.numpy() for rows in self._lists.send_rows]
         self._owners = np.repeat(np.arange(exchange.group.world, dtype=np.int32), np.diff(part.halo_offsets))
-        if part.schema.typed:
-            halo_types = part.schema.types_of(part.halo_ids)
-            self._halo_of_type = [halo_types == t for t in range(len(part.schema.node_types))]
 
     def layers(
         self, wanted: np.ndarray, uses_edges: Sequence[bool], sample: Sample | None, *, outward: bool
@@ -93,15 +90,33 @@ class FlowDrawer:
             wanted: int64, own rows, ascending. uses_edges: per layer, whether it aggregates.
             sample: which edges are kept; None: all. outward: count also the edges out of rows.
         """
-        rows = [np.ascontiguousarray(wanted[slice(*np.searchsorted(wanted, self._type(t)))], np.int32) for t in self._types]
-        found = np.zeros(self._num_rows, bool)
-        found[wanted] = True
+        rows, found = self._rows_of(wanted)
         layers: list[DrawnLayer] = []
         for layer in range(len(uses_edges) - 1, -1, -1):
             one = self._layer(rows, found, layer, sample, uses_edges=uses_edges[layer], outward=outward)
             layers.insert(0, one)
             rows = list(one.inputs)
         return tuple(layers)
+
+    def outward(
+        self, wanted: np.ndarray, uses_edges: Sequence[bool], sample: Sample | None
+    ) -> list[tuple[Outward, ...] | None]:
+        """Per layer what out-degrees are; nothing else is held of more than one layer."""
+        rows, found = self._rows_of(wanted)
+        degrees: list[tuple[Outward, ...] | None] = []
+        for layer in range(len(uses_edges) - 1, -1, -1):
+            one = self._layer(rows, found, layer, sample, uses_edges=uses_edges[layer], outward=True)
+            degrees.insert(0, one.outward)
+            rows = list(one.inputs)
+            del one
+        return degrees
+
+    def _rows_of(self, wanted: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+        """Wanted rows type by type, and bool [N], where they are."""
+        rows = [np.ascontiguousarray(wanted[slice(*np.searchsorted(wanted, self._type(t)))], np.int32) for t in self._types]
+        found = np.zeros(self._num_rows, bool)
+        found[wanted] = True
+        return rows, found
 
     @property
     def _types(self) -> range:

@@ -97,12 +97,6 @@ class InEdges:
         self._sources = src if alone else read_only(sources)
         self._parallel = any(has_parallel_edges(begins, self._sources) for _, begins in self._runs)
 
-    @property
-    def nbytes(self) -> int:
-        """Of what it holds."""
-        held = [self.ids, self._edges, *(begins for _, begins in self._runs)]
-        return sum(one.nbytes for one in held) + (self._sources.nbytes if self._sources.base is None else 0)
-
     def choose(self, rows: np.ndarray, relation: int, layer: int, sample: Sample | None) -> Chosen:
         """The edges into own rows (int32 [M], of the relation's destination type) that a sample keeps; None: all edges."""
         first, begins = self._runs[relation]

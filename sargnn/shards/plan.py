@@ -154,7 +154,8 @@ class LayerPlan:
         row_bounds, out_bounds: T + 1 each, the input and the output rows of each type: ``[bounds[t], bounds[t + 1])``. A type's
             output rows are the first of its input rows.
         node_ids: int64 [N], original ids of the input rows.
-        in_degrees: int64 [M], edges into each output row in the whole graph, as trained on (with the self-loop, if added).
+        in_degrees: int64 [M], edges into each output row in the whole graph, as trained on (with the self-loop, if added). All
+            degrees and sums of weights of a sampled layer are those of the sample (``shards.drawn``).
         out_degrees: int64 [N], edges out of each input row in the whole graph, likewise.
         relation_degrees: per relation int64, its edges into each output row of its destination type.
         in_weights: fp64 [M] and out_weights: fp64 [N], of a graph with edge weights: their sums over the edges that the degrees

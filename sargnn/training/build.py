@@ -55,10 +55,12 @@ def make_trainer(
         **number_formats(config),
     )
     widths = tuple(rows.shape[1] for rows in part.features)
-    if (config.model.draws_by_id or 0 in widths or config.reads_labels) and part.schema.num_nodes > MAX_ID:
+    draws = config.model.draws_by_id or 0 in widths or config.reads_labels or config.draws_flows
+    if draws and part.schema.num_nodes > MAX_ID:
         raise ConfigError(
-            "Dropout, embeddings and carried labels are drawn by node id, and this graph has ids of 2**32 and more.",
-            hint="set dropout to 0",
+            "Dropout, embeddings, carried labels, steps and samples are drawn by node id, and this graph has ids of 2**32 "
+            "and more.",
+            hint="set dropout to 0, and train full batches",
         )
     columns = label_columns(config, num_classes)
     shape = GraphShape(

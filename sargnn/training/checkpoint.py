@@ -109,6 +109,7 @@ def save(trainer: Trainer, config: RunConfig, dataset_hash: str, run_dir: Path, 
             "series": {name: getattr(history, name) for name in _SERIES},
             "task": history.task,
             "metric": history.metric,
+            "eval": config.eval,
             "scores": history.scores,
             "evaluated": trainer.evaluated == epoch and not done.steps,
             "best_val_metric": history.best_val,
@@ -120,23 +121,37 @@ def save(trainer: Trainer, config: RunConfig, dataset_hash: str, run_dir: Path, 
     _remove_old(run_dir, config.checkpoint.keep)
 
 
+def describe(meta: dict[str, Any]) -> str:
+    """How far a checkpoint's run was: ``epoch 3``, or ``epoch 3 and 12 steps``."""
+    steps = meta.get("underway", {}).get("steps", 0)
+    return f"epoch {meta['epoch']}" + (f" and {steps} step{'s' * (steps != 1)}" if steps else "")
+
+
+def steps_trained(path: Path) -> int:
+    """Optimizer steps that a checkpoint's run had trained; 0 of one that cannot be read."""
+    try:
+        return int(open_checkpoint(path, verify=False).meta["adam_step"])
+    except StoreError:
+        return 0
+
+
 def best(run_dir: Path) -> Path | None:
     """Of the checkpoints whose epoch was evaluated, the one with the best validation metric, the last of tied ones.
 
     Where a run went on with another metric, that of its newest one.
     """
     found: tuple[float, Path] | None = None
-    metric: str | None = None
+    metric: tuple[str, str] | None = None
     for path in reversed(existing(run_dir)):
         try:
             evaluated = _evaluated(open_checkpoint(path, verify=False).meta)
         except StoreError:
             continue
         value = evaluated.scores.get("valid")
-        if not evaluated.here or value is None or metric not in (None, evaluated.metric):
+        if not evaluated.here or value is None or metric not in (None, evaluated.kind):
             continue
-        metric = evaluated.metric
-        if found is None or is_better(metric, value, found[0]):
+        metric = evaluated.kind
+        if found is None or is_better(evaluated.metric, value, found[0]):
             found = value, path
     return found[1] if found else None
 
@@ -146,7 +161,7 @@ class _Evaluated:
     """What a checkpoint says of evaluations; those of before there were tasks say it of accuracies.
 
     Attributes:
-        here: whether its own epoch was evaluated. scores: the last evaluation's.
+        here: whether its own epoch was evaluated. scores: the last evaluation's. of: ``RunConfig.eval``.
     """
 
     here: bool
@@ -155,13 +170,19 @@ class _Evaluated:
     best_val: float | None
     test_at_best_val: float | None
     stale: int
+    of: str
+
+    @property
+    def kind(self) -> tuple[str, str]:
+        """What may be compared."""
+        return self.metric, self.of
 
 
 def _evaluated(meta: dict[str, Any]) -> _Evaluated:
     end = "metric" if "metric" in meta else "acc"
     return _Evaluated(
         meta["evaluated"], meta.get("metric", "accuracy"), dict(meta["scores" if end == "metric" else "accuracies"]),
-        meta[f"best_val_{end}"], meta[f"test_{end}_at_best_val"], meta.get("stale", 0),
+        meta[f"best_val_{end}"], meta[f"test_{end}_at_best_val"], meta.get("stale", 0), meta.get("eval", "full"),
     )  # fmt: skip
 
 
@@ -183,7 +204,7 @@ def load(trainer: Trainer, path: Path, *, moments: bool = True) -> int:
     for name in _SERIES:
         setattr(history, name, list(meta["series"][name]))
     evaluated = _evaluated(meta)
-    if evaluated.metric == history.metric:  # else what was best before cannot be compared
+    if evaluated.kind == (history.metric, trainer.config.eval):  # else what was best before cannot be compared
         history.scores, history.stale = evaluated.scores, evaluated.stale
         history.best_val, history.test_at_best_val = evaluated.best_val, evaluated.test_at_best_val
         history.counted_best = meta.get("counted_best", evaluated.best_val)

@@ -23,7 +23,7 @@ from sargnn.training.account.sizes import Groups, sizes_of_plans
 from sargnn.training.batches import MicroBatches, find_groups, most_batches
 from sargnn.training.budget import Budget
 from sargnn.training.steps import DrawnSteps, OneStep
-from sargnn.training.views import Constants
+from sargnn.training.views import Constants, View
 
 if TYPE_CHECKING:
     from sargnn.training.loop import Trainer
@@ -33,6 +33,8 @@ _LAST_SAMPLE = 2**32 - 1
 """The number of the sample that evaluations read, which no step comes to."""
 _SLACK = 1 / 8
 """Of memory for tables whose rows are others in every step."""
+_PIECES = 8
+"""In which constant aggregates are computed for many steps."""
 _LOOKED_AT = 3
 """Steps of the first epoch whose sizes are planned with."""
 
@@ -92,7 +94,7 @@ def fit_batches(
         )  # fmt: skip
         if not batched:
             _fit_view(trainer, budget)
-        elif count == 1 and config.batches.count == "auto":
+        elif count == 1:  # as many as configured, or the only exact number: then fewer layers are kept
             choice = budget.search(1, keep)
             groups, engine.keep_layers, trainer.planned_bytes = choice.groups, choice.keep_layers, choice.planned_bytes
         elif isinstance(count, int):
@@ -111,10 +113,9 @@ def fit_batches(
         found = find_groups(config.batches, count, targets, group) if groups is None else groups.of
         if config.draws_flows:
             engine.pool.slack = _SLACK
-            steps = _drawn_steps(trainer, rows, found, count, planner.constants)
-            trainer.steps = (
-                OneStep([steps.only_view()]) if count == steps.count == 1 and config.sample.every == "run" else steps
-            )
+            steps = _drawn_steps(trainer, rows, found, count, planner)
+            always = count == steps.count == 1 and config.sample.every == "run"
+            trainer.steps = OneStep([steps.only_view()], lambda: _anew(steps)) if always else steps
         else:
             where = None if folder is None else folder / "training"
             batches = MicroBatches(trainer.builder, found, rows, count, len(graph.part.node_ids), group, where)
@@ -124,6 +125,12 @@ def fit_batches(
     graph.release(mapped_only=config.draws_flows)
     engine.pool.reset()
     trim()
+
+
+def _anew(steps: DrawnSteps) -> list[View]:
+    """The only view, with constants computed anew."""
+    steps.remake()
+    return [steps.only_view()]
 
 
 class _Planner:
@@ -146,10 +153,18 @@ class _Planner:
             return
         whole = sample_numbered(config, trainer.model, 0).fanouts[0] == -1 if config.samples else True
         self.holds_constants &= whole
-        self._steps = _drawn_steps(trainer, rows, np.zeros(len(rows), np.int32), 1, None)
+        self._steps = _drawn_steps(trainer, rows, np.zeros(len(rows), np.int32), 1)
         if self.holds_constants:
-            self.constants = trainer.builder.first_constants([self._steps.rows(step) for step in range(self._steps.count)])
-            trainer.graph.release(mapped_only=True)
+            self.constants = self.make_constants()
+
+    def make_constants(self) -> Constants | None:
+        """Of all rows that a step may compute, in a few pieces; all ranks must call it."""
+        if not self.holds_constants:
+            return None
+        pieces = np.array_split(self._rows, min(self._trainer.config.batches.steps, _PIECES))
+        found = self._trainer.builder.first_constants(pieces)
+        self._trainer.graph.release(mapped_only=True)
+        return found
 
     def groups(self, count: int) -> Groups:
         """So many groups, and what each reaches; of drawn steps in each of the first steps. All ranks must call it."""
@@ -157,7 +172,7 @@ class _Planner:
         found = find_groups(trainer.config.batches, count, self._targets, trainer.engine.group)
         if self._steps is None:
             return trainer.builder.groups_of(self._rows, found, count, holds_constants=self.holds_constants)
-        steps = _drawn_steps(trainer, self._rows, found, count, None)
+        steps = _drawn_steps(trainer, self._rows, found, count)
         sizes, counts = [], []
         for step in range(min(steps.count, _LOOKED_AT)):
             for number in steps.numbers(step):
@@ -170,7 +185,7 @@ class _Planner:
 
 
 def _drawn_steps(
-    trainer: Trainer, rows: np.ndarray, groups: np.ndarray, count: int, constants: Constants | None
+    trainer: Trainer, rows: np.ndarray, groups: np.ndarray, count: int, planner: _Planner | None = None
 ) -> DrawnSteps:  # fmt: skip
     config, model = trainer.config, trainer.model
 
@@ -179,7 +194,8 @@ def _drawn_steps(
 
     return DrawnSteps(
         trainer.builder, trainer.engine.group, rows, trainer.ids.numpy()[rows], groups, count, count=config.batches.steps,
-        seed=config.seed, sample=sample if config.samples else None, constants=constants,
+        seed=config.seed, sample=sample if config.samples else None, constants=None if planner is None else planner.constants,
+        again=None if planner is None else planner.make_constants,
     )  # fmt: skip
 
 

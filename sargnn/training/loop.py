@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -221,15 +221,17 @@ class Trainer:
                 epoch, where ``underway`` says how many of its steps were trained.
         """
         first: list[dict[str, float]] = []
+        whole: Sequence[Mapping[str, float]] = self.engine.profile.recorded
         every, checkpoint = self.config.checkpoint.every, on_checkpoint or _nothing
         for epoch in range(self.first_epoch, self.config.epochs):
             if self._has_enough:
                 break  # a resumed run that had ended
             evaluation = None
+            before = [dict(one) for one in self.engine.profile.recorded]
             try:
                 result = self.train_epoch(epoch, checkpoint)
             except StoppedError:
-                self.stopped = True
+                self.stopped, whole = True, before  # an epoch in part is no epoch
                 break
             regular = (epoch + 1) % self.config.eval_every == 0
             if regular or epoch + 1 == self.config.epochs or not self.parameters:
@@ -249,12 +251,15 @@ class Trainer:
             if epoch == self.first_epoch:
                 first = [dict(one) for one in self.engine.profile.recorded]
         if self.engine.profile.recording:
-            self._average_profile(first)
+            self._average_profile(first, whole)
         return self.history
 
-    def _average_profile(self, first: list[dict[str, float]]) -> None:
-        """Per epoch, the first one left out. ``first``: what was recorded after it; empty if it is the only one."""
-        recorded = self.engine.profile.recorded
+    def _average_profile(self, first: list[dict[str, float]], recorded: Sequence[Mapping[str, float]]) -> None:
+        """Per epoch, the first one left out.
+
+        Args:
+            first: what was recorded after it; empty if it is the only one. recorded: after the last whole one.
+        """
         epochs = max(len(self.history.epoch_times_s) - self.first_epoch - 1, 1)
         self.history.profile_s, self.history.cpu_s, self.history.work, self.history.waited_s = (
             {name: (total - early.get(name, 0.0)) / epochs for name, total in totals.items()}
@@ -293,7 +298,10 @@ class Trainer:
             if asked.checkpoint or asked.stop:
                 (checkpoint or _nothing)(epoch)
             if asked.stop:
-                self.meter.training_bytes = max(self.meter.training_bytes, self.meter.end())
+                peak = self.meter.end()
+                self.meter.training_bytes = max(self.meter.training_bytes, peak)
+                self.history.peak_train_bytes = max(self.history.peak_train_bytes, peak)
+                self._let_go()
                 raise StoppedError
             started = time.perf_counter()
             traffic.reset()
@@ -322,7 +330,13 @@ class Trainer:
         )
         self.history.add_epoch(result, peak)
         self.underway = Underway()
+        self._let_go()
         return result
+
+    def _let_go(self) -> None:
+        """Of views that do not come again: nothing between two epochs is to hold them."""
+        self.view = None
+        self.steps.forget()
 
     def _train_step(self, epoch: int, step: int) -> tuple[float, int, float]:
         """One optimizer step: its loss, the number of labels that this is the mean over, and the learning rate."""
@@ -416,8 +430,7 @@ class Trainer:
         for rounded_to in (None, wire):
             engine.exchange.wire = rounded_to
             engine.forget_constants()
-            if isinstance(self.steps, OneStep) and isinstance(self.steps.all, MicroBatches):
-                self.steps.all.make()
+            self.steps.remake()
             with torch.no_grad():
                 found.append(float(engine.group.sum_(sum(self._shares(0), torch.zeros((), dtype=torch.float64)))))
                 for buffer, value in zip(self.model.buffers(), before, strict=True):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import numpy as np
 import torch
@@ -53,15 +54,25 @@ class Steps(ABC):
         """int64 ascending, the training rows of a step; None: all."""
         return None
 
+    def remake(self) -> None:  # noqa: B027 - most hold nothing of constant rows
+        """Make again what is held of constant rows, where that is to be computed in another way."""
+
+    def forget(self) -> None:  # noqa: B027 - what comes again is kept
+        """Let go of views that do not come again."""
+
     def close(self) -> None:  # noqa: B027 - most have nothing on disk
         """Delete what lies on disk."""
 
 
 class OneStep(Steps):
-    """One step an epoch, always of the same views."""
+    """One step an epoch, always of the same views.
 
-    def __init__(self, views: Views) -> None:
-        self.all = views
+    Args:
+        again: makes them anew; None: they hold nothing of constant rows, or know how.
+    """
+
+    def __init__(self, views: Views, again: Callable[[], Views] | None = None) -> None:
+        self.all, self._again = views, again
 
     def views(self, step: int) -> Views:
         return self.all
@@ -69,6 +80,12 @@ class OneStep(Steps):
     @property
     def last_view(self) -> View | None:
         return self.all[0]
+
+    def remake(self) -> None:
+        if isinstance(self.all, MicroBatches):
+            self.all.make()
+        elif self._again is not None:
+            self.all = self._again()
 
     def close(self) -> None:
         if isinstance(self.all, MicroBatches):
@@ -82,22 +99,20 @@ class DrawnSteps(Steps):
         rows: int64 ascending [W], the worker's training rows. ids: int64 [W], their original ids.
         groups: int32 [W], each one's micro-batch in the steps that it is in. batches: K.
         count: S. sample: gives the sample of a step, by its number since the beginning and its epoch; None: all edges.
-        constants: the first layer's aggregates, where all steps share them.
-
-    Attributes:
-        layers: what the views of the last step that was made compute, view by view.
+        constants: the first layer's aggregates, where all steps share them. again: computes these anew.
     """
 
     def __init__(
         self, builder: ViewBuilder, group: Group, rows: np.ndarray, ids: np.ndarray, groups: np.ndarray, batches: int, *,
         count: int, seed: int, sample: Callable[[int, int], Sample] | None, constants: Constants | None = None,
+        again: Callable[[], Constants | None] | None = None,
     ) -> None:  # fmt: skip
         self._builder, self._group, self._rows, self._ids, self._groups = builder, group, rows, ids, groups
         self._batches, self.count, self._seed, self._sample, self._constants = batches, count, seed, sample, constants
         self._step_of = np.zeros(len(rows), np.int64)
         self._totals = self._sizes = np.zeros((count, 1), np.int64)
-        self._last: View | None = None
-        self.layers: list[tuple[LayerCounts, ...]] = []
+        self._again, self._last = again, cast(View | None, None)
+        self._layers: dict[int, tuple[LayerCounts, ...]] = {}
         self._made = 0
         self.begin(0)
 
@@ -145,10 +160,18 @@ class DrawnSteps(Steps):
         """What the micro-batches of the last step computed. All ranks must call it."""
         whole, sample = self.rows(self._made), self.sample_of(self._made)
         _, counts = self._builder.drawn_sizes(whole, sample, holds_constants=self._constants is not None)
-        return BatchStats(tuple(self.layers), tuple(one.out for one in counts))
+        return BatchStats(tuple(self._layers[number] for number in sorted(self._layers)), tuple(one.out for one in counts))
+
+    @property
+    def holds_constants(self) -> bool:
+        """Whether steps share aggregates of constant rows."""
+        return self._constants is not None
+
+    def remake(self) -> None:
+        if self._again is not None:
+            self._constants = self._again()
 
     def forget(self) -> None:
-        """Let go of the last view."""
         self._last = None
 
 
@@ -158,7 +181,8 @@ class _DrawnViews(Sequence[View]):
     def __init__(self, steps: DrawnSteps, step: int) -> None:
         self._steps, self._step, self._numbers = steps, step, steps.numbers(step)
         self._outward = None
-        steps.layers, steps._made = [], step
+        steps.forget()
+        steps._layers, steps._made = {}, step
         if len(self._numbers) > 1:
             self._outward = steps._builder.outward_of(steps.rows(step), steps.sample_of(step))
 
@@ -166,13 +190,15 @@ class _DrawnViews(Sequence[View]):
         return len(self._numbers)
 
     def __getitem__(self, number: int) -> View:  # type: ignore[override]
+        if not 0 <= number < len(self):
+            raise IndexError(number)
         steps = self._steps
         steps.forget()
         rows = steps.group_rows(self._step, self._numbers[number])
         steps._last = view = steps._builder.drawn(
             rows, steps.total(self._step), steps.sample_of(self._step), steps._constants, self._outward
         )  # fmt: skip
-        steps.layers.append(count_rows(view, steps._group))
+        steps._layers[number] = count_rows(view, steps._group)
         return view
 
 

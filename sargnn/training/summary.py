@@ -44,6 +44,8 @@ def sharing_lines(trainer: Trainer) -> list[str]:
     """What of rows and partial results travels in a layer's forward pass, for the log. Every rank must call it."""
     if trainer.config.world == 1 or not trainer.engine.mode.takes_partials or trainer.config.comm.aggregate == "post":
         return []
+    if isinstance(trainer.steps, DrawnSteps):  # where only rows travel
+        return []
     lines: dict[str, list[int]] = {}
     for number, (plan, why) in enumerate(zip(trainer.plans, trainer.model.why_rows(trainer.engine), strict=True), start=1):
         line = None if why is None else f"only rows travel: {why}"
@@ -135,8 +137,8 @@ def _drawn_line(trainer: Trainer) -> str:
     config = trainer.config
     edges = "all edges"
     if config.samples:
-        edges = f"samples of {config.sample.fanouts} edges, drawn anew every {config.sample.every}"
-        edges = edges.replace("drawn anew every run", "drawn once")
+        when = "drawn once" if config.sample.every == "run" else f"drawn anew every {config.sample.every}"
+        edges = f"samples of {config.sample.fanouts} edges, {when}"
     steps = "1 step an epoch" if config.batches.steps == 1 else f"{config.batches.steps} steps an epoch"
     micro = "" if config.batches.count == 1 else f" in micro-batches by {config.batches.by}"
     return f"{steps}{micro}, {edges}"
@@ -159,7 +161,7 @@ def memory_parts(trainer: Trainer, base_bytes: int) -> dict[str, list[int]]:
     Args:
         base_bytes: this rank's resident set before it opened its part.
     """
-    views = (trainer.training, trainer.evaluation, trainer.whole)
+    views = (trainer.steps.last_view, trainer.evaluation, trainer.whole)
     gathered = [view.inputs for view in views if view is not None and view.inputs is not None]
     tables = [trainer.rows, *trainer.model.inputs.held(), *gathered]
     bytes_at = {table.ctypes.data: table.nbytes for table in trainer.graph.part.features}
@@ -169,6 +171,13 @@ def memory_parts(trainer: Trainer, base_bytes: int) -> dict[str, list[int]]:
     found = split_peak(base_bytes, sum(bytes_at.values()) - embeddings, parameters, trainer.meter)
     every = torch.stack(trainer.engine.group.gather(torch.tensor(list(found.values()), dtype=torch.int64)))
     return dict(zip(found, every.T.tolist(), strict=True))
+
+
+def _holds_constants(trainer: Trainer) -> bool:
+    """Whether aggregates of constant rows were computed once."""
+    if isinstance(trainer.steps, DrawnSteps):
+        return trainer.steps.holds_constants
+    return trainer.engine.holds_constants or trainer.training.flow.plans[0].constant is not None
 
 
 def _steady(values: Sequence[float]) -> float | None:
@@ -219,7 +228,7 @@ def measure_results(trainer: Trainer, group: Group) -> dict[str, Any]:
         "profile_work": dict(zip(categories, works, strict=True)) or None,
         "profile_wait_s": waits if categories and group.world > 1 else None,
         "hosts": [host.name for host in group.hosts] or None,
-        "cache_static": trainer.engine.holds_constants or trainer.training.flow.plans[0].constant is not None,
+        "cache_static": _holds_constants(trainer),
         "planned_train_bytes": None if trainer.planned_bytes is None else list(trainer.planned_bytes),
         "batches": _batches(trainer),
         "kernel": "+".join(sorted(trainer.model.kernels(trainer.engine))),

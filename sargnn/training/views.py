@@ -170,10 +170,9 @@ class ViewBuilder:
 
         All workers must call it.
         """
-        if not self._model.reads_out_degrees:
+        if not self._model.reads_out_degrees or sample is None or max(sample.fanouts) < 0:
             return None
-        layers = self._graph.drawer.layers(rows, self._model.uses_edges, sample, outward=True)
-        return [one.outward for one in layers]
+        return self._graph.drawer.outward(rows, self._model.uses_edges, sample)
 
     def drawn_sizes(
         self, rows: np.ndarray, sample: Sample | None, *, holds_constants: bool

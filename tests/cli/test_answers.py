@@ -36,7 +36,10 @@ ANSWERS: dict[str, tuple[str, str | None, str | None, str | None]] = {
     "train +epoch=3": (NO_SETTING.format("epoch"), None, "epochs", "epochs=3"),
     "train +model.hiden=3": (NO_SETTING.format("model.hiden"), None, "model.hidden", "model.hidden=3"),
     "train nodes=300": (NO_SETTING.format("nodes"), None, "dataset.num_nodes", "dataset.num_nodes=300"),
-    "train batch_size=32": ("There is no setting 'batch_size': training is full-batch.", None, None, "..."),
+    "train batch_size=32": (
+        "There is no setting 'batch_size': the steps of an epoch are counted.", None, None,
+        "batches.steps=16 for sixteen optimizer steps an epoch",
+    ),
     "train gpus=2": ("There is no setting 'gpus': workers run on CPUs.", None, None, "..."),
     "train zzz=1": (NO_SETTING.format("zzz"), None, None, "sargnn train --help lists all groups and settings"),
     "train scale=2": (

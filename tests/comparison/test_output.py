@@ -125,7 +125,7 @@ def page_of(runs: list[Run], path: Path) -> tuple[str, Reader]:
 def test_the_page_stands_alone(fifty_runs: list[Run], count: int, tmp_path: Path) -> None:
     text, page = page_of(fifty_runs[:count], tmp_path / "deep" / "report.html")
     assert page.open == [] and "http:" not in text and "https:" not in text
-    assert all(place.startswith("data:image/svg+xml;base64,") for place in page.places) and len(page.places) == 8
+    assert all(place.startswith("data:image/svg+xml;base64,") for place in page.places) and len(page.places) == 9
     assert "link" not in page.tags and page.tags.count("script") == 1 and "addEventListener" in text
     assert "b" not in page.tags and "default-src 'none'" in text
     if count > 7:

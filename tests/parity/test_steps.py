@@ -95,6 +95,13 @@ def test_edge_weights(name: str, draw: str, world: int) -> None:
     check_step(expected(name, draw, "layer", LabelsConfig(), True), config, graph_of(name, True))
 
 
+@pytest.mark.parametrize(("name", "partitioner"), [("sage", "empty"), ("gcn", "apart"), ("rgcn", "by_type")])
+def test_workers_without_rows(name: str, partitioner: str) -> None:
+    """Workers without training nodes, without rows of a type, or without any."""
+    config = drawn(name, "both", "batch", labels=MASKED, world=4, partitioner=partitioner)
+    check_step(expected(name, "both", "batch", MASKED, False), config, graph_of(name))
+
+
 @pytest.mark.parametrize("aggregator", ["sum", "max", "pool", "lstm"])
 def test_other_aggregators(aggregator: str) -> None:
     changes = {"aggregator": aggregator}

@@ -17,6 +17,7 @@ from sargnn.bench.stock.homogeneous import StockSage
 from sargnn.bench.stock.network import PLAIN, normed
 from sargnn.config import RunConfig
 from sargnn.data.dataset import Dataset
+from sargnn.errors import ConfigError
 
 _SAMPLERS = (0, 1, 2)
 
@@ -32,6 +33,8 @@ class StockSampledSage(StockSage):
 
     def __init__(self, config: RunConfig, dataset: Dataset, dgl: Any) -> None:
         super().__init__(config, dataset, dgl)
+        if self.options:
+            raise ConfigError("Stock DGL's sampler is not measured with edge weights.", hint="dataset.edge_weights=false")
         model: Any = config.model
         fanouts = config.sample.fanouts or [-1] * model.num_layers
         self._steps, self._dgl = config.batches.steps, dgl
@@ -68,7 +71,8 @@ class StockSampledSage(StockSage):
         )
         total = 0.0
         for _, wanted, blocks in loader:
-            loss = F.cross_entropy(self.forward_on(blocks), self._label_of[wanted])
+            logits = self.forward_on(blocks)
+            loss = F.cross_entropy(logits.float() if logits.dtype == torch.bfloat16 else logits, self._label_of[wanted])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -156,8 +156,9 @@ class CustomModel(Model):
     def refuse_without_blocks(self) -> ConfigError:
         """The error for message flows where nobody knows where one layer ends and the next begins."""
         return self.wrong(
-            "With mfg=true and with micro-batches each layer works on a graph of its own, and the model does not ask for them.",
-            given="batches.count of more than 1, or mfg=true", allowed="mfg=false batches.count=1", hint=_LOOP,
+            "With message flows each layer works on a graph of its own, and the model does not ask for them.",
+            given="mfg=true, micro-batches, several steps or samples", hint=_LOOP,
+            allowed="mfg=false batches.count=1 batches.steps=1 sample.fanouts=null",
         )  # fmt: skip
 
     def wrong(

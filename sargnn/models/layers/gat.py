@@ -137,6 +137,8 @@ class GatLayer(_AttentiveLayer):
 class GatV2Layer(_AttentiveLayer):
     """One GATv2 layer."""
 
+    reads_out_degrees = False
+
     def __init__(self, spec: LayerSpec, width: int, **choices: Any) -> None:
         super().__init__(spec, width, **choices)
         self.src, self.dst = self._linear(bias=True), self._linear(bias=True)

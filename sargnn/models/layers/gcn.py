@@ -33,7 +33,6 @@ class GcnLayer(GraphLayer):
     """
 
     reads_blocks = True
-    reads_out_degrees = True
 
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec)

@@ -37,7 +37,6 @@ class GcniiLayer(GraphLayer):
     """
 
     reads_initial = True
-    reads_out_degrees = True
     decay_group = "convolutions"
 
     def __init__(self, spec: LayerSpec, *, alpha: float, theta: float) -> None:

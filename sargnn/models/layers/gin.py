@@ -36,6 +36,7 @@ class GinLayer(GraphLayer):
     """
 
     reads_blocks = True
+    reads_out_degrees = False
 
     def __init__(
         self, spec: LayerSpec, *, hidden: int, mlp_layers: int = 2, norm: str = "none", activation: str = "relu",

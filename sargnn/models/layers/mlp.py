@@ -26,6 +26,7 @@ class MlpLayer(GraphLayer):
 
     uses_edges = False
     reads_blocks = True
+    reads_out_degrees = False
 
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec)

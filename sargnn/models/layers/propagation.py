@@ -27,8 +27,6 @@ class PropagationStep(GraphLayer):
         edge_dropout: probability to drop an edge in training; the others count 1 / (1 - p) times.
     """
 
-    reads_out_degrees = True
-
     def __init__(self, index: int, width: int, *, constant: bool = False, edge_dropout: float = 0.0) -> None:
         columns = width if constant else 0
         super().__init__(

@@ -40,6 +40,8 @@ class RgcnLayer(GraphLayer):
             in a baseline mode what DGL's ``GraphConv`` does.
     """
 
+    reads_out_degrees = False
+
     def __init__(self, spec: LayerSpec, *, relations: int, bases: int | None = None, order: str = "auto") -> None:
         super().__init__(spec)
         in_width, out_width = self.in_width, self.out_width

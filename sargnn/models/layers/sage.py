@@ -33,6 +33,7 @@ class SageLayer(GraphLayer):
     """
 
     reads_blocks = True
+    reads_out_degrees = False
 
     def __init__(self, spec: LayerSpec, *, aggregator: str = "mean") -> None:
         super().__init__(spec)
