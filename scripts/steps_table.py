@@ -89,8 +89,8 @@ def seeds(folder: Path, settings: list[str]) -> None:
                 found.setdefault("stock DGL", []).append(tuple(json.loads(done.stdout.splitlines()[-1])))
     print("| | validation | test |")
     print("|---|---|---|")
-    for name, scores in found.items():
-        cells = [f"{statistics.mean(one):.4f} ± {statistics.stdev(one):.4f}" for one in zip(*scores, strict=True)]
+    for name, each in found.items():
+        cells = [f"{statistics.mean(one):.4f} ± {statistics.stdev(one):.4f}" for one in zip(*each, strict=True)]
         print(f"| {name} | {' | '.join(cells)} |")
 
 
