@@ -38,7 +38,7 @@ def test_names_folders_and_patterns(place: Path) -> None:
     done = run(place, "compare")
     assert done.returncode == 0 and done.stdout.startswith("3 runs on synthetic"), done.stderr
     names = {path.name for path in (place / "compare").iterdir()}
-    wanted = {"loss", "loss_seconds", "accuracy", "memory", "epoch_time", "figures", "memory_parts"}
+    wanted = {"loss", "loss_seconds", "accuracy", "accuracy_seconds", "memory", "epoch_time", "figures", "memory_parts"}
     assert names == {f"{name}.png" for name in wanted}
     assert all((place / "compare" / name).read_bytes().startswith(b"\x89PNG") for name in names)
     done = run(place, "compare", "s*", "runs/other", "out=plots", "baseline=s1")
@@ -84,7 +84,7 @@ def test_one_page(tmp_path: Path) -> None:
     assert done.returncode == 0 and "report: deep/report.html" in done.stderr, done.stderr
     text = (tmp_path / "deep" / "report.html").read_text()
     assert "<b>" not in text and "&lt;b&gt;x" in text and "http" not in text.replace("http-equiv", "")
-    assert text.count("data:image/svg+xml") == 8
+    assert text.count("data:image/svg+xml") == 9
     assert "sargnn train tracking=none model.hidden=32 epochs=4 world=2 threads=1</code>" in text
 
 

@@ -19,7 +19,7 @@ from tests.graphs import nasty_graph
 from tests.parity import cases
 from tests.pool import pool
 
-SMALL = ["dataset=synthetic", "dataset.num_nodes=400", "world=1", "tracking=none", "epochs=2"]
+SMALL = ["dataset=synthetic", "dataset.num_nodes=400", "world=1", "threads=1", "tracking=none", "epochs=2"]
 
 
 @pytest.mark.parametrize(
