@@ -433,50 +433,16 @@ def parse(mapping: Any) -> RunConfig:
             "How many micro-batches there must be depends on the memory that they may take.", given="batches.count=auto",
             hint="memory_budget=6GB, for each worker; or batches.count=K",
         )  # fmt: skip
-    _check_sample(config)
-    if not config.store_dir:
-        raise ConfigError("'store_dir' is empty.", hint="store_dir=FOLDER, such as stores")
-    return config
-
-
-def _check_sample(config: RunConfig) -> None:
-    """Raises ``ConfigError``."""
-    fanouts = config.sample.fanouts
-    if fanouts is not None and 0 in fanouts:
-        raise ConfigError(
-            "A layer that keeps no edge of any node aggregates nothing.", given=f"sample.fanouts={_listed(fanouts)}",
-            allowed="whole numbers from 1, or -1 for all edges",
-        )  # fmt: skip
     if (layers := config.model.aggregations) is not None:
-        check_fanouts(config, layers)
-    if fanouts is None and config.eval == "sampled":
+        config.sample.check(layers, config.model.name)
+    if not config.samples and config.eval == "sampled":
         raise ConfigError(
             "There is no sample to evaluate on.", given="eval=sampled sample.fanouts=null",
             hint="sample.fanouts=[10,10,10], one for each layer; or eval=full",
         )  # fmt: skip
-
-
-def _listed(values: list[int]) -> str:
-    """As a command line has them."""
-    return f"[{','.join(map(str, values))}]"
-
-
-def check_fanouts(config: RunConfig, layers: int) -> None:
-    """There is a fan-out for each of the ``layers`` that aggregate. Raises ``ConfigError``."""
-    fanouts = config.sample.fanouts
-    if fanouts is None or len(fanouts) == layers:
-        return
-    if not layers:
-        raise ConfigError(
-            "This model reads no edges that could be sampled.",
-            given=f"model={config.model.name} sample.fanouts={_listed(fanouts)}", allowed="sample.fanouts=null",
-        )  # fmt: skip
-    fewer = (fanouts or [10])[:layers]
-    meant = _listed([*fewer, *[fewer[-1]] * (layers - len(fewer))])
-    raise ConfigError(
-        "There must be a fan-out for each layer that aggregates, the first layer first.",
-        given=f"{len(fanouts)}: sample.fanouts={_listed(fanouts)}", allowed=f"{layers}, such as sample.fanouts={meant}",
-    )  # fmt: skip
+    if not config.store_dir:
+        raise ConfigError("'store_dir' is empty.", hint="store_dir=FOLDER, such as stores")
+    return config
 
 
 def load(path: Path) -> RunConfig:

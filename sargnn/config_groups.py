@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from sargnn.decides import FREE, LOSSES, RUN, only_when
+from sargnn.errors import ConfigError
 from sargnn.fields import AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, PROBABILITY, number, one_of
 
 Adjacency = Literal["dad", "da", "ad"]
@@ -150,6 +151,36 @@ class SampleConfig:
     name: str = "neighbours"
     fanouts: list[int] | None = field(default=None, metadata=number(low=-1) | LOSSES)
     every: Literal["step", "epoch", "run"] = field(default="step", metadata=LOSSES | only_when("samples"))
+
+    def __post_init__(self) -> None:
+        if self.fanouts is not None and 0 in self.fanouts:
+            raise ConfigError(
+                "A layer that keeps no edge of any node aggregates nothing.", given=_listed(self.fanouts),
+                allowed="whole numbers from 1, or -1 for all edges",
+            )  # fmt: skip
+
+    def check(self, layers: int, model: str) -> None:
+        """There is a fan-out for each of the ``layers`` of a model that aggregate. Raises ``ConfigError``."""
+        if self.fanouts is None or len(self.fanouts) == layers:
+            return
+        given = _listed(self.fanouts)
+        if not layers:
+            raise ConfigError(
+                "This model reads no edges that could be sampled.",
+                given=f"model={model} {given}",
+                allowed="sample.fanouts=null",
+            )
+        fewer = (self.fanouts or [10])[:layers]
+        meant = _listed([*fewer, *[fewer[-1]] * (layers - len(fewer))])
+        raise ConfigError(
+            "There must be a fan-out for each layer that aggregates, the first layer first.",
+            given=f"{len(self.fanouts)}: {given}", allowed=f"{layers}, such as {meant}",
+        )  # fmt: skip
+
+
+def _listed(fanouts: list[int]) -> str:
+    """As a command line has them."""
+    return f"sample.fanouts=[{','.join(map(str, fanouts))}]"
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sargnn.errors import StoreError
 from sargnn.partition.cut import Part
 from sargnn.rng import Purpose
 from sargnn.shards.draw_loops import choose_edges, count_in_edges, count_kept, has_parallel_edges, place_in_edges
 from sargnn.shards.flow_loops import read_only
+from sargnn.shards.load import check_edges
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,7 @@ class InEdges:
     """
 
     def __init__(self, part: Part, rank: int, *, own_loops: bool) -> None:
-        if len(part.edge_src) >= 2**31:
-            raise StoreError(
-                f"Part {rank} has {len(part.edge_src)} edges, more than local indices can number.",
-                hint="use more workers: world=N with a larger N",
-            )
+        check_edges(part, rank)
         self._loops = int(own_loops)
         world, relations, bounds = len(part.halo_offsets) - 1, part.schema.relations, part.row_bounds
         src, dst = read_only(part.edge_src), read_only(part.edge_dst)

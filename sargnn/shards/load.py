@@ -144,6 +144,15 @@ def with_self_loops(part: Part, rank: int) -> Part:
     )
 
 
+def check_edges(part: Part, rank: int) -> None:
+    """Local indices can number a part's edges. Raises ``StoreError``."""
+    if len(part.edge_src) >= 2**31:
+        raise StoreError(
+            f"Part {rank} has {len(part.edge_src)} edges, more than local indices can number.",
+            hint="use more workers: world=N with a larger N",
+        )
+
+
 class _Loader:
     def __init__(
         self, part: Part, rank: int, device: torch.device, message_rows: int, out_bounds: tuple[int, ...],
@@ -152,11 +161,7 @@ class _Loader:
         self.dtype, self.sources_first = dtype, sources_first
         self.part, self.rank, self.device, self.message_rows, self.out_bounds = part, rank, device, message_rows, out_bounds
         self.schema, self.num_rows = part.schema, len(part.node_ids)
-        if len(part.edge_src) >= 2**31:
-            raise StoreError(
-                f"Part {rank} has {len(part.edge_src)} edges, more than local indices can number.",
-                hint="use more workers: world=N with a larger N",
-            )
+        check_edges(part, rank)
         self.world = len(part.halo_offsets) - 1
         self.row_bounds = part.row_bounds
         halos = [part.halo_ids[part.halo_offsets[q] : part.halo_offsets[q + 1]] for q in range(self.world)]

@@ -10,7 +10,7 @@ import torch
 
 from sargnn.bf16 import ROW_DTYPES, wide
 from sargnn.comm.group import Group
-from sargnn.config import RunConfig, check_fanouts
+from sargnn.config import RunConfig
 from sargnn.data.labels import task_of
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.pool import Pool
@@ -122,5 +122,5 @@ def make_model(config: RunConfig, shape: GraphShape) -> Model:
         )
     check_decay(config.optim, model)
     model.try_out(config, shape)
-    check_fanouts(config, sum(model.uses_edges))
+    config.sample.check(sum(model.uses_edges), config.model.name)
     return model

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -15,6 +15,10 @@ from sargnn.data.labels import is_better
 
 Scores = dict[str, float | None]
 """A metric's values by split; None for an empty one."""
+
+
+class StoppedError(Exception):
+    """The run ends between two steps of an epoch, because somebody asked for that."""
 
 
 @dataclass
@@ -199,6 +203,21 @@ class History:
         self.compute_times_s.append(result.compute_time_s)
         self.wait_times_s.append(result.comm_wait_time_s)
         self.epoch_bytes.append(result.comm_bytes)
+
+    def average_profile(
+        self, first: Sequence[Mapping[str, float]], recorded: Sequence[Mapping[str, float]], *, since: int
+    ) -> None:  # fmt: skip
+        """What was profiled, per epoch, the first one left out.
+
+        Args:
+            first: what was recorded after it; empty if it is the only one. recorded: after the last whole one.
+            since: the first epoch's number.
+        """
+        epochs = max(len(self.epoch_times_s) - since - 1, 1)
+        self.profile_s, self.cpu_s, self.work, self.waited_s = (
+            {name: (total - early.get(name, 0.0)) / epochs for name, total in totals.items()}
+            for totals, early in zip(recorded, first or [{}] * len(recorded), strict=True)
+        )
 
     def add_evaluation(self, scores: Scores, time_s: float, peak_bytes: int, *, counts: bool = True) -> None:
         """Append an evaluation.

@@ -32,7 +32,17 @@ from sargnn.training.batches import MicroBatches
 from sargnn.training.correct_smooth import correct_and_smooth
 from sargnn.training.fit import evaluation_sample, fit_batches, trains_in_batches
 from sargnn.training.flops import count_products
-from sargnn.training.history import EpochResult, EvaluationResult, History, RankFigures, Requests, Scores, Underway, metrics_row
+from sargnn.training.history import (
+    EpochResult,
+    EvaluationResult,
+    History,
+    RankFigures,
+    Requests,
+    Scores,
+    StoppedError,
+    Underway,
+    metrics_row,
+)
 from sargnn.training.labels import LabelInputs
 from sargnn.training.loss import joined_targets, training_loss
 from sargnn.training.metrics import measure
@@ -40,14 +50,6 @@ from sargnn.training.optim import clip_gradients, learning_rate, make_optimizer
 from sargnn.training.steps import OneStep, Steps
 from sargnn.training.tasks import task_for
 from sargnn.training.views import View, ViewBuilder
-
-
-class StoppedError(Exception):
-    """The run ends between two steps of an epoch, because somebody asked for that."""
-
-
-def _nothing(epoch: int) -> None:
-    """What is called where nobody writes checkpoints."""
 
 
 class Trainer:
@@ -175,12 +177,8 @@ class Trainer:
             epoch: the training epoch whose labels are carried; None: all training nodes carry theirs.
             hidden: the last layer's input instead.
         """
-        out = self._rows(view, epoch, hidden=hidden)
+        out = self._forward(view, self._columns(epoch), hidden=hidden)
         return out.to(wide(out.dtype))
-
-    def _rows(self, view: View, epoch: int | None, *, hidden: bool = False) -> Tensor:
-        """The same in the rows' dtype."""
-        return self._forward(view, self._columns(epoch), hidden=hidden)
 
     def _columns(self, epoch: int | None) -> Tensor | None:
         """Labels as inputs, [N, C], with predictions where they are fed back; None if they are no inputs."""
@@ -222,14 +220,14 @@ class Trainer:
         """
         first: list[dict[str, float]] = []
         whole: Sequence[Mapping[str, float]] = self.engine.profile.recorded
-        every, checkpoint = self.config.checkpoint.every, on_checkpoint or _nothing
+        every = self.config.checkpoint.every
         for epoch in range(self.first_epoch, self.config.epochs):
             if self._has_enough:
                 break  # a resumed run that had ended
             evaluation = None
             before = [dict(one) for one in self.engine.profile.recorded]
             try:
-                result = self.train_epoch(epoch, checkpoint)
+                result = self.train_epoch(epoch, on_checkpoint)
             except StoppedError:
                 self.stopped, whole = True, before  # an epoch in part is no epoch
                 break
@@ -241,8 +239,8 @@ class Trainer:
                 on_epoch(metrics_row(result, evaluation))
             last = epoch + 1 == self.config.epochs or self._has_enough or not self.parameters
             due = every is not None and (last or (epoch + 1) % every == 0)
-            if due or result.requests.checkpoint or result.requests.stop:
-                checkpoint(epoch + 1)
+            if on_checkpoint is not None and (due or result.requests.checkpoint or result.requests.stop):
+                on_checkpoint(epoch + 1)
             if last:
                 break
             if result.requests.stop:
@@ -251,20 +249,8 @@ class Trainer:
             if epoch == self.first_epoch:
                 first = [dict(one) for one in self.engine.profile.recorded]
         if self.engine.profile.recording:
-            self._average_profile(first, whole)
+            self.history.average_profile(first, whole, since=self.first_epoch)
         return self.history
-
-    def _average_profile(self, first: list[dict[str, float]], recorded: Sequence[Mapping[str, float]]) -> None:
-        """Per epoch, the first one left out.
-
-        Args:
-            first: what was recorded after it; empty if it is the only one. recorded: after the last whole one.
-        """
-        epochs = max(len(self.history.epoch_times_s) - self.first_epoch - 1, 1)
-        self.history.profile_s, self.history.cpu_s, self.history.work, self.history.waited_s = (
-            {name: (total - early.get(name, 0.0)) / epochs for name, total in totals.items()}
-            for totals, early in zip(recorded, first or [{}] * len(recorded), strict=True)
-        )
 
     @property
     def _has_enough(self) -> bool:
@@ -295,8 +281,8 @@ class Trainer:
             if step + 1 == self.steps.count:
                 break
             asked = self.requests.agreed(group)
-            if asked.checkpoint or asked.stop:
-                (checkpoint or _nothing)(epoch)
+            if checkpoint is not None and (asked.checkpoint or asked.stop):
+                checkpoint(epoch)
             if asked.stop:
                 peak = self.meter.end()
                 self.meter.training_bytes = max(self.meter.training_bytes, peak)

@@ -113,20 +113,29 @@ class ViewBuilder:
             constants: of the first layer, which needs no edges for rows whose aggregates are there; None: there are none.
         """
         flow = self._graph.flow_of(self._graph.reach(self._marked(rows), self.uses_edges(constants is not None)))
-        if constants is not None:
-            first, *others = flow.plans
-            first = dataclasses.replace(first, constant=constants.of(flow.rows_of(0, len(self._rows))))
-            flow = dataclasses.replace(flow, plans=(first, *others))
+        flow = self._with_constants(flow, constants)
         self._prepare(flow, recurring=False)
         if finds_others and self._model.keeps_constant_outputs and self._engine.caches_constants:
             x, plans = self._first_input(flow.own_inputs(self._model.inputs(self._rows))), flow.plans
             found = self._engine.find_constant(lambda: self._model(self._engine, plans, x))
             flow = dataclasses.replace(flow, plans=(dataclasses.replace(plans[0], constant=found), *plans[1:]))
-        labels, split = flow.own_outputs(self._labels), flow.own_outputs(self._split)
-        rows_of = {name: torch.nonzero(split == value)[:, 0] for name, value in SPLITS.items()}
-        targets = Targets(labels, rows_of, self._totals(), self._task)
+        targets = self._shares(flow, self._totals())
         self._graph.release(mapped_only=True)
         return View(flow, targets, recurring=False)
+
+    def _with_constants(self, flow: MessageFlow, constants: Constants | None) -> MessageFlow:
+        """A flow that brings the first layer's aggregates, where there are any."""
+        if constants is None:
+            return flow
+        first, *others = flow.plans
+        first = dataclasses.replace(first, constant=constants.of(flow.rows_of(0, len(self._rows))))
+        return dataclasses.replace(flow, plans=(first, *others))
+
+    def _shares(self, flow: MessageFlow, counts: dict[str, int]) -> Targets:
+        """Of a flow's outputs, whose losses are shares of a whole step's. ``counts``: known labels of that, by split."""
+        labels, split = flow.own_outputs(self._labels), flow.own_outputs(self._split)
+        rows_of = {name: torch.nonzero(split == value)[:, 0] for name, value in SPLITS.items()}
+        return Targets(labels, rows_of, counts, self._task)
 
     def drawn(
         self, rows: np.ndarray, total: int, sample: Sample | None, constants: Constants | None = None,
@@ -145,15 +154,9 @@ class ViewBuilder:
         drawer, model = self._graph.drawer, self._model
         counted = model.reads_out_degrees and outward is None
         flow = drawer.flow(drawer.layers(rows, self.uses_edges(constants is not None), sample, outward=counted), outward)
-        if constants is not None:
-            first, *others = flow.plans
-            first = dataclasses.replace(first, constant=constants.of(flow.rows_of(0, len(self._rows))))
-            flow = dataclasses.replace(flow, plans=(first, *others))
+        flow = self._with_constants(flow, constants)
         self._prepare(flow, recurring=recurring)
-        labels, split = flow.own_outputs(self._labels), flow.own_outputs(self._split)
-        rows_of = {name: torch.nonzero(split == value)[:, 0] for name, value in SPLITS.items()}
-        counts = dict.fromkeys(SPLITS, 0) | {"train": total}
-        return View(flow, Targets(labels, rows_of, counts, self._task), recurring)
+        return View(flow, self._shares(flow, dict.fromkeys(SPLITS, 0) | {"train": total}), recurring)
 
     def drawn_evaluation(self, rows: np.ndarray, sample: Sample) -> View:
         """What an evaluation reads where that is a sample. All workers must call it.
