@@ -25,6 +25,7 @@ from sargnn.config_groups import (
     LabelsConfig,
     OptimConfig,
     Precision,
+    PreloadConfig,
     SampleConfig,
     SmoothConfig,
     TrackingConfig,
@@ -292,7 +293,7 @@ class RunConfig:
     """
 
     dataset: DatasetSettings = field(metadata=LOSSES | DATASETS)
-    partitioner: PartitionerConfig = field(metadata=RUN)
+    partitioner: PartitionerConfig = field(metadata=LOSSES | only_when("bounds_preload"))
     model: ModelSettings = field(metadata=LOSSES | chosen_from("model", "sargnn.models:MODELS"))
     mode: ModeConfig = field(metadata=RUN)
     kernel: KernelConfig = field(metadata=RUN)
@@ -324,6 +325,8 @@ class RunConfig:
     init_from: str | None = field(default=None, metadata=FREE)
     init_digest: str | None = field(default=None, metadata=LOSSES)
     metric: Metric | None = field(default=None, metadata=LOSSES | only_when("stops_early"))
+    servers: int | None = field(default=None, metadata=AT_LEAST_ONE | LOSSES | only_when("bounds_preload"))
+    preload: PreloadConfig = field(default=PreloadConfig(), metadata=RUN)
 
     @property
     def name(self) -> str:
@@ -375,6 +378,16 @@ class RunConfig:
     def trains_on_flows(self) -> bool:
         """Whether a training step computes only rows that reach its training nodes."""
         return self.mfg or self.draws_flows or self.batches.count not in (1, "auto")
+
+    @property
+    def num_servers(self) -> int:
+        """``servers``, 1 where nobody knows of more."""
+        return self.servers or 1
+
+    @property
+    def bounds_preload(self) -> bool:
+        """Whether servers may preload less than the model reads, so that what they hold decides the losses."""
+        return self.preload.bounded
 
     @property
     def config_hash(self) -> str:
@@ -440,6 +453,7 @@ def parse(mapping: Any) -> RunConfig:
             "There is no sample to evaluate on.", given="eval=sampled sample.fanouts=null",
             hint="sample.fanouts=[10,10,10], one for each layer; or eval=full",
         )  # fmt: skip
+    config.preload.check(config.world, config.num_servers)
     if not config.store_dir:
         raise ConfigError("'store_dir' is empty.", hint="store_dir=FOLDER, such as stores")
     return config

@@ -178,6 +178,46 @@ class SampleConfig:
         )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class PreloadConfig:
+    """What a server holds of other servers' nodes (Song et al., 2023): nothing, or all that its own nodes depend on.
+
+    Attributes:
+        max_hop: how many hops from its own nodes; null: as many as the model has layers that aggregate.
+        fanout: of each node's in-neighbours on other servers how many; null: all.
+    """
+
+    name: Literal["none", "shared", "auto"] = "none"
+    max_hop: int | None = field(default=None, metadata=AT_LEAST_ONE | LOSSES)
+    fanout: int | None = field(default=None, metadata=AT_LEAST_ONE | LOSSES)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether less may be preloaded than the model reads."""
+        return self.max_hop is not None or self.fanout is not None
+
+    def check(self, world: int, servers: int) -> None:
+        """It goes together with so many servers. Raises ``ConfigError``."""
+        if world % servers:
+            allowed = [f"servers={n}" for n in range(1, world + 1) if world % n == 0]
+            raise ConfigError(
+                "All servers have the same number of workers.", given=f"world={world} servers={servers}", allowed=allowed
+            )
+        bounds = f"preload={self.name} preload.max_hop={self.max_hop} preload.fanout={self.fanout}".replace("None", "null")
+        if self.bounded and self.name == "none":
+            raise ConfigError("Nothing is preloaded that could be bounded.", given=bounds, hint="preload=shared")
+        if self.bounded and self.name == "auto":
+            raise ConfigError(
+                "'preload=auto' chooses only what changes no loss, and bounds on what is preloaded change losses.",
+                given=bounds, hint="preload=shared, or leave preload.max_hop and preload.fanout out",
+            )  # fmt: skip
+        if self.name == "shared" and servers == 1:
+            raise ConfigError(
+                "One server has all nodes: there is nothing to preload.", given=f"preload=shared world={world} servers=1",
+                hint="servers=S, a divisor of world; or preload=none",
+            )  # fmt: skip
+
+
 def _listed(fanouts: list[int]) -> str:
     """As a command line has them."""
     return f"sample.fanouts=[{','.join(map(str, fanouts))}]"

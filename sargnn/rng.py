@@ -50,6 +50,7 @@ class Purpose(IntEnum):
     NEIGHBOURS = 10
     SAMPLE = 11
     SHUFFLE = 12
+    PRELOAD = 13
 
 
 @dataclass(frozen=True)

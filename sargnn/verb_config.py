@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sargnn.config import DATASETS, BufferConfig, DatasetSettings, PartitionerConfig
+from sargnn.config_groups import PreloadConfig
 from sargnn.fields import AT_LEAST_ONE, build
 
 
@@ -34,6 +35,12 @@ class PartitionConfig:
     world: int = field(metadata=AT_LEAST_ONE)
     store_dir: str
     prepare: BufferConfig = BufferConfig()
+    servers: int | None = field(default=None, metadata=AT_LEAST_ONE)
+
+    @property
+    def num_servers(self) -> int:
+        """``servers``; 1 if not given."""
+        return self.servers or 1
 
 
 @dataclass(frozen=True)
@@ -64,4 +71,6 @@ def parse_check(mapping: dict[str, Any]) -> CheckConfig:
 
 def parse_partition(mapping: dict[str, Any]) -> PartitionConfig:
     """Check a resolved mapping, as ``parse`` does."""
-    return build(PartitionConfig, mapping, "")
+    config = build(PartitionConfig, mapping, "")
+    PreloadConfig().check(config.world, config.num_servers)
+    return config

@@ -53,6 +53,7 @@ class Engine:
         wire: what fp32 rows are rounded to on their way to other workers; None: nothing is.
         keep_layers: whose inputs survive until backward (``engine.segments``).
         make_pool: makes the pool, given whether it is ``enabled``.
+        within_servers: rows travel between the workers of a server only.
 
     Attributes:
         operators: linear and node-wise operators: fused on a CPU, stock in a baseline mode and elsewhere.
@@ -79,6 +80,7 @@ class Engine:
         wire: torch.dtype | None = None,
         keep_layers: KeepLayers = "all",
         make_pool: Callable[..., Pool] = Pool,
+        within_servers: bool = False,
     ) -> None:
         self.group = group
         self.keep_layers: KeepLayers = keep_layers
@@ -88,7 +90,7 @@ class Engine:
                 raise ConfigError("What autograd differentiates keeps what autograd keeps.", given="mode.keep=all")
             self.mode.keeps_scores = True
         self._kernel_name = kernel
-        self.exchange = Exchange(group, prefetch_depth, wire)
+        self.exchange = Exchange(group.within if within_servers else group, prefetch_depth, wire)
         self.seed, self.device, self.dtype, self.half_products = seed, device, dtype, half_products
         self.splits_columns = not self.mode.is_baseline
         self.caches_constants = cache_static and self.splits_columns

@@ -114,7 +114,9 @@ class LayerNorm(RowNorm):
         super().__init__(num_features, num_types)
         self.eps = eps
 
-    def forward(self, x: Tensor, group: Group, bounds: tuple[int, ...] | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, group: Group, bounds: tuple[int, ...] | None = None, counted: Tensor | None = None
+    ) -> Tensor:  # fmt: skip
         bounds = bounds or (0, len(x))
         weight, bias = (one.view(len(bounds) - 1, -1) for one in (self.weight, self.bias))
         pieces = [F.layer_norm(x[rows], x.shape[1:], weight[t], bias[t], self.eps) for t, rows in type_runs(bounds)]
@@ -122,7 +124,7 @@ class LayerNorm(RowNorm):
 
     def fused(
         self, work: Workspace, x: Tensor, group: Group, activation: str, ids: Tensor, draw: Draw | None,
-        bounds: tuple[int, ...] | None = None,
+        bounds: tuple[int, ...] | None = None, counted: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         made = _Pass(work, self.eps, activation, ids, draw, bounds or (0, len(x)))
         out: Tensor = _Fused.apply(x, self.weight, self.bias, made)

@@ -2,7 +2,8 @@
 
     forward   y = drop(act(slope x + shift)), slope = gamma / sqrt(var + eps), shift = beta - mu slope
     backward  g = drop(gradient of y) act'(slope x + shift)
-              dx = slope (g - mean(g) - xhat mean(g xhat)), means over the rows of all workers
+              dx = slope (g - mean(g) - xhat mean(g xhat)), means over the rows of all workers (of copies of
+              rows: slope g, see ``engine.norm``)
               d gamma = sum(g xhat), d beta = sum(g): this worker's sums
 
 Saves ONE tensor, x; everything else is computed again, and the mask is drawn again. ``dx`` holds g on the way, so that nothing
@@ -37,14 +38,16 @@ class Norm:
     """Batch norms' statistics for one call, in the dtype of the rows, fp32 for bf16 rows: [T, F] each.
 
     Attributes:
-        counts: fp64 [T], rows of each type over all workers.
+        counts: fp64 [T], rows of each type over all workers that statistics are taken of.
         bounds: T + 1, the own rows of each type.
+        counted: uint8 [N], 1 for own rows that statistics are taken of; None: of all.
     """
 
     mean: Tensor
     inv_std: Tensor
     counts: Tensor
     bounds: tuple[int, ...]
+    counted: Tensor | None = None
 
     @property
     def runs(self) -> list[tuple[int, slice]]:
@@ -67,7 +70,7 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        from sargnn.kernels.fused.nodewise_loops import norm_act_drop_backward, norm_backward
+        from sargnn.kernels.fused.nodewise_loops import EVERY, norm_act_drop_backward, norm_backward
 
         x, mean, inv_std, slope, shift = ctx.saved_tensors
         norm: Norm = ctx.norm
@@ -93,7 +96,7 @@ class _Fused(torch.autograd.Function):
             for t, rows in norm.runs:
                 norm_backward(
                     array_of(d_x[rows]), array_of(x[rows]), mean[t].numpy(), inv_std[t].numpy(), slope[t].numpy(),
-                    means[0, t].numpy(), means[1, t].numpy(),
+                    means[0, t].numpy(), means[1, t].numpy(), EVERY if norm.counted is None else norm.counted[rows].numpy(),
                 )  # fmt: skip
         return (d_x, d_weight, d_bias, *[None] * 8)
 

@@ -15,12 +15,29 @@ are 0, y is beta, and no gradient flows to x. 1 / sqrt(var + eps) becomes 0 for 
 The noise of a column is that of the terms it is summed from, which are as large in all columns; its own mean may be small by
 cancellation.
 
+**Copies of rows.** A server that preloads (``partition.preload``) computes rows of other servers' nodes, too. A node counts
+once in the statistics: M rows c of all workers count, and mu, var are functions of these alone, while y_c = gamma xhat_c + beta
+holds for every row c of every worker, copies among them. So with s = 1 / sqrt(var + eps), xhat_c = s (x_c - mu) and g_c = d
+loss / d y_c,
+
+    d loss / d mu  = - gamma s sum over ALL rows of g_c
+    d loss / d var = - gamma s^2 / 2 sum over ALL rows of g_c xhat_c
+    d mu / d x_c   = 1 / M,   d var / d x_c = 2 (x_c - mu) / M        where c counts, else 0
+
+(d var / d mu = 0: deviations from the mean of counted rows sum to 0), and together
+
+    dx_c = gamma s (g_c - [sum of g] / M - xhat_c [sum of g xhat] / M)     where c counts
+    dx_c = gamma s g_c                                                     of all others
+    d gamma = sum over ALL rows of g_c xhat_c,   d beta = sum over ALL rows of g_c
+
+with both sums over all rows of all workers: what differs from rows that all count is whom the statistics' share goes to, and M.
+
 Letters: N own rows, F features, T node types.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -52,13 +69,14 @@ def inverse_deviation(mean: Tensor, variance: Tensor, eps: float, dtype: torch.d
 
 
 def global_moments(
-    x: Tensor, group: Group, bounds: tuple[int, ...], *, fused: bool = False
+    x: Tensor, group: Group, bounds: tuple[int, ...], counted: Tensor | None = None, *, fused: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Mean and biased variance over the rows of all workers, fp64 [T, F] each, and the numbers of rows, fp64 [T].
 
     Args:
         x: [N, F]; a type may have no rows on some ranks, or on all: then mean and variance are 0.
         bounds: T + 1, the rows of each type.
+        counted: uint8 [N], 1 for rows that count; None: all do.
         fused: take the worker's own moments in one compiled pass (CPU).
     """
     types, width = len(bounds) - 1, x.shape[1]
@@ -67,17 +85,18 @@ def global_moments(
         rows = x[bounds[t] : bounds[t + 1]]
         if not len(rows):
             continue
-        own[t, 0] = len(rows)
+        mask = None if counted is None else counted[bounds[t] : bounds[t + 1]]
         if fused:
             from sargnn.kernels.fused.nodewise_loops import moments
 
             with group.profile.span(NODEWISE):
                 group.profile.work(NODEWISE, rows.numel() * rows.element_size())
-                own_mean, own_squares = moments(array_of(rows))
+                own[t, 0], own_mean, own_squares = moments(array_of(rows), None if mask is None else mask.numpy())
             own[t, 1 : width + 1], own[t, width + 1 :] = torch.from_numpy(own_mean), torch.from_numpy(own_squares)
         else:
+            rows = rows if mask is None else rows[mask.bool()]
             own[t] = _combined([_moments(chunk) for chunk in _in_fp32(rows)])[0]
-    total = _combined(group.gather(own))
+    total = group.fold(own, _combined)
     return total[:, 1 : width + 1], total[:, width + 1 :] / total[:, :1].clamp(min=1), total[:, 0]
 
 
@@ -88,11 +107,13 @@ def _in_fp32(rows: Tensor) -> Iterable[Tensor]:
 
 def _moments(rows: Tensor) -> Tensor:
     """Count, mean, sum of squared deviations, fp64 [1, 2 F + 1]."""
+    if not len(rows):
+        return torch.zeros(1, 2 * rows.shape[1] + 1, dtype=torch.float64, device=rows.device)
     variance, mean = torch.var_mean(rows, 0, correction=0)
     return torch.cat([mean.new_tensor([len(rows)]).double(), mean.double(), variance.double() * len(rows)])[None]
 
 
-def _combined(parts: Iterable[Tensor]) -> Tensor:
+def _combined(parts: Sequence[Tensor]) -> Tensor:
     """The same of all parts together, fp64 [T, 2 F + 1], added in their order."""
     found, *others = parts
     width = found.shape[1] // 2
@@ -110,17 +131,18 @@ def _combined(parts: Iterable[Tensor]) -> Tensor:
 
 def batch_statistics(
     x: Tensor, group: Group, bounds: tuple[int, ...], eps: float, running: tuple[Tensor, Tensor] | None, momentum: float, *,
-    fused: bool = False,
+    counted: Tensor | None = None, fused: bool = False,
 ) -> Norm:  # fmt: skip
     """What ``x`` [N, F] is normalised with in training; every rank must call it, also one without rows. Without autograd.
 
     Args:
         bounds: T + 1, the rows of each type.
         running: mean and variance [T, F] that are moved by ``momentum`` towards these, in place.
+        counted: uint8 [N], 1 for rows that statistics are taken of; None: of all.
         fused: take the worker's own moments in one compiled pass (CPU, contiguous rows).
     """
     with torch.no_grad():
-        mean, variance, counts = global_moments(x.detach(), group, bounds, fused=fused)
+        mean, variance, counts = global_moments(x.detach(), group, bounds, counted, fused=fused)
         if running is not None:
             unbiased = variance * (counts / (counts - 1).clamp(min=1))[:, None]
             # A type without rows in this layer says nothing about its statistics.
@@ -129,7 +151,7 @@ def batch_statistics(
                 moved.lerp_(now.to(moved.dtype), weight)
         inv_std = inverse_deviation(mean, variance, eps, x.dtype)
         held = wide(x.dtype)
-        return Norm(mean.to(held), inv_std.to(held), counts, bounds)
+        return Norm(mean.to(held), inv_std.to(held), counts, bounds, counted)
 
 
 class _Normalise(torch.autograd.Function):
@@ -157,8 +179,11 @@ class _Normalise(torch.autograd.Function):
         with ctx.group.profile.span(NODEWISE):
             d_x, slope = ctx.pool.empty_like(x), norm.inv_std * weight.view_as(norm.mean)
             for t, rows in norm.runs:
-                correction = normalised[rows].mul_(means[1, t])
-                torch.sub(grad[rows], means[0, t], out=d_x[rows]).sub_(correction).mul_(slope[t])
+                correction, shift = normalised[rows].mul_(means[1, t]), means[0, t]
+                if norm.counted is not None:
+                    mask = norm.counted[rows, None].to(sums.dtype)
+                    correction, shift = correction.mul_(mask), shift * mask
+                torch.sub(grad[rows], shift, out=d_x[rows]).sub_(correction).mul_(slope[t])
         return d_x, d_weight, d_bias, None, None, None
 
 
@@ -210,11 +235,15 @@ class DistributedBatchNorm(RowNorm):
         """Not with running statistics under autograd: the compiled backward pass knows batch statistics only."""
         return self.training or not torch.is_grad_enabled()
 
-    def statistics(self, x: Tensor, group: Group, bounds: tuple[int, ...] | None = None, *, fused: bool = False) -> Norm:
+    def statistics(
+        self, x: Tensor, group: Group, bounds: tuple[int, ...] | None = None, counted: Tensor | None = None, *,
+        fused: bool = False,
+    ) -> Norm:  # fmt: skip
         """What ``x`` [N, F] is normalised with. In training every rank must call it, also one without rows.
 
         Args:
             bounds: T + 1, the rows of each type; (0, N) if not given.
+            counted: uint8 [N], 1 for rows that count; None: all do.
         """
         bounds = bounds or (0, len(x))
         shape = (len(bounds) - 1, x.shape[1])
@@ -225,12 +254,14 @@ class DistributedBatchNorm(RowNorm):
         running = running_mean, running_var
 
         def find() -> Norm:
-            return batch_statistics(x, group, bounds, self.eps, running, self.momentum, fused=fused)
+            return batch_statistics(x, group, bounds, self.eps, running, self.momentum, counted=counted, fused=fused)
 
         return find() if self.tape is None else self.tape.once(find)
 
-    def forward(self, x: Tensor, group: Group, bounds: tuple[int, ...] | None = None) -> Tensor:
-        norm = self.statistics(x, group, bounds)
+    def forward(
+        self, x: Tensor, group: Group, bounds: tuple[int, ...] | None = None, counted: Tensor | None = None
+    ) -> Tensor:  # fmt: skip
+        norm = self.statistics(x, group, bounds, counted)
         if not self.training:
             slope, shift = _map(self.weight, self.bias, norm)
             mapped = (torch.addcmul(shift[t], x[rows], slope[t]).to(x.dtype) for t, rows in norm.runs)
@@ -239,8 +270,8 @@ class DistributedBatchNorm(RowNorm):
 
     def fused(
         self, work: Workspace, x: Tensor, group: Group, activation: str, ids: Tensor, draw: Draw | None,
-        bounds: tuple[int, ...] | None = None,
+        bounds: tuple[int, ...] | None = None, counted: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """See ``RowNorm`` and ``engine.nodewise``."""
-        norm = self.statistics(x, group, bounds, fused=True)
+        norm = self.statistics(x, group, bounds, counted, fused=True)
         return norm_act_drop(work, x, self.weight, self.bias, norm, activation, ids, draw, group)

@@ -64,23 +64,26 @@ class RowNorm(nn.Module, ABC):
         return True
 
     @abstractmethod
-    def forward(self, x: Tensor, group: Group, bounds: tuple[int, ...] | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, group: Group, bounds: tuple[int, ...] | None = None, counted: Tensor | None = None
+    ) -> Tensor:  # fmt: skip
         """Normalise ``x`` [N, F] in PyTorch's own operators; in training all workers must call it.
 
         Args:
             bounds: T + 1, the rows of each type; (0, N) if not given.
+            counted: uint8 [N], 1 for rows that statistics over rows are taken of; None: of all.
         """
 
     @abstractmethod
     def fused(
         self, work: Workspace, x: Tensor, group: Group, activation: str, ids: Tensor, draw: Draw | None,
-        bounds: tuple[int, ...] | None = None,
+        bounds: tuple[int, ...] | None = None, counted: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """Normalise, activate and drop ``x`` [N, F] in one compiled pass (CPU); in training all workers must call it.
 
         Args:
             activation: ``relu`` or ``elu``. ids: int64 [N], original ids. draw: None drops nothing.
-            bounds: T + 1, the rows of each type; (0, N) if not given.
+            bounds, counted: as for ``forward``.
         """
 
 

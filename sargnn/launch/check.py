@@ -124,13 +124,16 @@ def _check_task(config: RunConfig, task: Task) -> None:
         )  # fmt: skip
 
 
-def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) -> None:
+def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) -> int:
     """The model, the metric, early stopping and Correct & Smooth can work on the graph and its edge weights.
 
     Called before it is partitioned.
 
     Args:
         begins: the run has no checkpoint of its own; then the parameters that ``init_from`` names fit, too.
+
+    Returns:
+        How many of the model's layers aggregate.
 
     Raises:
         ConfigError: one of them cannot.
@@ -170,3 +173,4 @@ def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) 
                 "Correct & Smooth needs edges between nodes that have labels, and this graph's relations have none.",
                 given=f"smooth={config.smooth.name}, labels on '{schema.node_types[labelled]}'", hint="smooth=none",
             )  # fmt: skip
+    return sum(model.uses_edges)

@@ -31,7 +31,7 @@ from sargnn.launch.job_files import note_job, read_job
 from sargnn.launch.more_epochs import is_over
 from sargnn.launch.report import describe_identity, report_failure
 from sargnn.launch.run_folder import begin_run
-from sargnn.launch.stores import partition_of, prepare_stores
+from sargnn.launch.stores import prepare_stores
 from sargnn.partition.store import part_folder
 from sargnn.resolve import file_of_target
 from sargnn.tracking import files, summary
@@ -63,7 +63,7 @@ def begin(run_dir: Path, environment: Mapping[str, str]) -> int:
 
     begins = not existing(run_dir)
     with _alone(Path(config.store_dir)):
-        stores = prepare_stores(partition_of(config), partial(check_graph, config, begins=begins))
+        stores = prepare_stores(config, partial(check_graph, config, begins=begins))
         if config.threads == 1:  # else it is done
             warm_up()
     inputs = begin_run(config, run_dir, stores, started_at=started_at, going_on=None)
@@ -144,10 +144,10 @@ def needed_files(run_dir: Path, ranks: Sequence[int]) -> list[Path]:
     wrong = [str(rank) for rank in ranks if rank >= config.world]
     if wrong:
         raise ConfigError("No such rank.", given=" ".join(wrong), allowed=f"0 to {config.world - 1}")
-    partition = Path(inputs.partition)
-    found = [run_dir / name for name in (files.CONFIG, files.INPUTS, files.TOKEN)] + [partition / MANIFEST]
+    stores = [Path(one) for one in (inputs.partition, inputs.preloaded) if one is not None]
+    found = [run_dir / name for name in (files.CONFIG, files.INPUTS, files.TOKEN)] + [store / MANIFEST for store in stores]
     found += sorted({Path(path) for value in flatten(config).values() if (path := file_of_target(value)) is not None})
-    folders = [part_folder(partition, rank) for rank in ranks]
+    folders = [part_folder(store, rank) for store in stores for rank in ranks]
     folders += [run_dir / files.START] + ([] if inputs.checkpoint is None else [Path(inputs.checkpoint)])
     return found + [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
 

@@ -23,7 +23,7 @@ from sargnn.launch.processes import WorkerSettings, start_fork_server
 from sargnn.launch.report import describe_identity, report_end, report_failure
 from sargnn.launch.run_folder import begin_run, check_checkpoint, choose_checkpoint, hold_run_dir, make_run_dir
 from sargnn.launch.start import Interrupted, run_and_restart
-from sargnn.launch.stores import Stores, partition_of, prepare_stores
+from sargnn.launch.stores import Stores, prepare_stores
 from sargnn.tracking.files import CONFIG
 from sargnn.tracking.follow import Follower
 from sargnn.tracking.inputs import Inputs, write_inputs
@@ -62,7 +62,7 @@ def train(config: RunConfig, *, resume: Path | None = None) -> tuple[Summary, Pa
     else:
         config = find_start(config)
 
-    stores = prepare_stores(partition_of(config), partial(check_graph, config, begins=resume is None))
+    stores = prepare_stores(config, partial(check_graph, config, begins=resume is None))
 
     run_dir = resume.resolve() if resume else make_run_dir(config.run_dir, config.name)
     config = dataclasses.replace(config, run_dir=str(run_dir))

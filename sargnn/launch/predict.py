@@ -20,7 +20,7 @@ from sargnn.launch.local import worker_settings
 from sargnn.launch.processes import start_fork_server
 from sargnn.launch.run_folder import LOCK, check_made_for, hold_run_dir
 from sargnn.launch.start import run_workers
-from sargnn.launch.stores import partition_of, prepare_stores
+from sargnn.launch.stores import prepare_stores
 from sargnn.tracking import files
 from sargnn.tracking.inputs import Inputs, read_inputs, write_inputs
 from sargnn.tracking.progress import say
@@ -65,14 +65,17 @@ def predict(
         store = checkpoint.open_checkpoint(path, verify=which == "best")
         meta, content = store.meta, store.content_hash
         check_made_for(meta, trained, meta["dataset_hash"], path)
-    stores = prepare_stores(partition_of(config), partial(check_graph, config))
+    stores = prepare_stores(config, partial(check_graph, config))
     if path is not None and meta is not None:
         check_made_for(meta, trained, stores.dataset_hash, path)
     epoch = None if meta is None else meta["epoch"]
     config = dataclasses.replace(config, run_dir=str(run_dir))
     loaded = str(path.resolve()) if path else None
     predict = {"embeddings": embeddings}
-    inputs = Inputs(str(stores.partition), started_at, stores.dataset_hash, checkpoint=loaded, predict=predict)
+    inputs = Inputs(
+        str(stores.partition), started_at, stores.dataset_hash, checkpoint=loaded, predict=predict,
+        preloaded=None if stores.preloaded is None else str(stores.preloaded),
+    )  # fmt: skip
     with _held_empty(folder):
         write_inputs(folder, inputs)
         save(config, folder / files.CONFIG)

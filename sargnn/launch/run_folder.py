@@ -35,7 +35,10 @@ def begin_run(config: RunConfig, run_dir: Path, stores: Stores, *, started_at: f
     from sargnn.tracking.provenance import git_sha
 
     stats = {f"partition.{key}": value for key, value in stores.stats.items()}
-    inputs = Inputs(str(stores.partition), started_at, stores.dataset_hash, git_sha(), partition_stats=stats)
+    inputs = Inputs(
+        str(stores.partition), started_at, stores.dataset_hash, git_sha(), partition_stats=stats,
+        preloaded=None if stores.preloaded is None else str(stores.preloaded),
+    )  # fmt: skip
     if going_on is not False:
         check_epochs_left(config, run_dir)
         inputs = choose_checkpoint(config, run_dir, inputs, stores.dataset_hash)

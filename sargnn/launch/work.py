@@ -68,11 +68,17 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Ca
     if world > 1:
         on_joining(heartbeat)
         heartbeat.start()
-    group = Group.from_environment(config.comm.backend, config.comm.timeout_s, rank, world, traffic, Profile(config.profile))
+    group = Group.from_environment(
+        config.comm.backend, config.comm.timeout_s, rank, world, traffic, Profile(config.profile), servers=config.num_servers
+    )  # fmt: skip
     if config.memory_budget is not None:
         load_libraries()
     before_loading, base = private_bytes(), resident_bytes()
-    trainer = make_trainer(config, open_part(info.path, rank), info.num_classes, group, files.scratch_path(run_dir, rank))
+    flat = Path(inputs.partition)
+    part = open_part(flat if inputs.preloaded is None else Path(inputs.preloaded), rank)
+    trainer = make_trainer(
+        config, part, info.num_classes, group, files.scratch_path(run_dir, rank), flat=lambda: open_part(flat, rank)
+    )  # fmt: skip
     try:
         _run(trainer, config, run_dir, info, inputs, group, before_loading, base)
     finally:
@@ -103,7 +109,9 @@ def _run(
         _predict(trainer, run_dir, inputs, inputs.predict)
     else:
         startup_time_s = time.time() - inputs.started_at
-        print(f"rank {rank}: {trainer.graph.num_rows} rows, {len(trainer.graph.part.halo_ids)} halo rows", flush=True)
+        rows, copies = f"{trainer.graph.num_inner} rows", trainer.graph.num_rows - trainer.graph.num_inner
+        copied = f" and copies of {copies}" if trainer.graph.copies is not None else ""
+        print(f"rank {rank}: {rows}{copied}, {len(trainer.graph.part.halo_ids)} halo rows", flush=True)
         flows = flow_rows(trainer)
         for line in (*flow_lines(flows), *sharing_lines(trainer), *batch_lines(trainer)):
             if rank == 0:

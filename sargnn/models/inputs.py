@@ -21,6 +21,7 @@ from sargnn.engine.workspace import Workspace
 from sargnn.errors import ConfigError
 from sargnn.partition.cut import Part
 from sargnn.rng import uniform_rows
+from sargnn.shards.copies import Copies
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,10 @@ class Inputs(nn.Module, ABC):
     constant: bool
 
     @abstractmethod
-    def load(self, part: Part, seed: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-        """The worker's rows [N, D], before training."""
+    def load(
+        self, part: Part, seed: int, device: torch.device, dtype: torch.dtype, copies: Copies | None = None
+    ) -> Tensor:  # fmt: skip
+        """The worker's rows [N, D], before training. ``copies``: of a part that has some."""
 
     def forward(self, rows: Tensor) -> Tensor:
         """The same rows [N, D] in an epoch, differentiable in what is learned."""
@@ -105,7 +108,9 @@ class Features(Inputs):
                 f"The model '{model}' needs features, and the graph has none.", hint="model=rgcn learns rows of its own"
             )
 
-    def load(self, part: Part, seed: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    def load(
+        self, part: Part, seed: int, device: torch.device, dtype: torch.dtype, copies: Copies | None = None
+    ) -> Tensor:  # fmt: skip
         # Stays mapped from the store where the precision allows it; reading it in belongs to the baseline.
         features = torch.from_numpy(part.features[0]).to(device, dtype)
         features.sum()
@@ -115,9 +120,10 @@ class Features(Inputs):
 class TypedRows(Inputs):
     """Rows of all node types in one table: features as they are, mapped to width D, or learnable embeddings.
 
-    An embedding's rows live with their nodes, as a part of the table itself, and are never replicated. They are drawn by
-    original id from the Glorot uniform distribution of the whole [nodes of the type, D] table, so they are the same on any
-    number of workers.
+    An embedding's rows live with their nodes, as a part of the table itself, and are never replicated: where a server has
+    copies of nodes, they get their owners' rows before each use, and their gradients go there. They are drawn by original id
+    from the Glorot uniform distribution of the whole [nodes of the type, D] table, so they are the same on any number of
+    workers.
 
     Args:
         width: D; None: that of the features, or ``otherwise`` where no type has features or their widths differ.
@@ -138,15 +144,23 @@ class TypedRows(Inputs):
         self.embeddings = nn.ParameterDict()
         self._features: dict[int, Tensor] = {}
         self._bounds: tuple[int, ...] = ()
+        self._learned: list[tuple[int, int]] = []
+        self._copies: Copies | None = None
         self.constant = not self._embedded and not self._mapped
 
-    def load(self, part: Part, seed: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-        self._bounds = part.row_bounds
+    def load(
+        self, part: Part, seed: int, device: torch.device, dtype: torch.dtype, copies: Copies | None = None
+    ) -> Tensor:  # fmt: skip
+        self._bounds, self._copies, self._learned = part.row_bounds, copies, []
+        inner = part.inner
         rows = torch.zeros(len(part.node_ids), self.width, device=device, dtype=dtype)
         ids = torch.from_numpy(part.node_ids)
         for t, (first, last) in enumerate(zip(self._bounds, self._bounds[1:], strict=False)):
             own = rows[first:last]
             if t in self._embedded:
+                last = first + int(inner[first:last].sum())
+                own = rows[first:last]
+                self._learned.append((first, last))
                 bound = math.sqrt(6.0 / (self.schema.count(t) + self.width))
                 drawn = uniform_rows(ids[first:last], self.width, seed, bound)
                 # What is learned is fp32: of bf16 rows a table of its own, from which they are rounded.
@@ -162,8 +176,9 @@ class TypedRows(Inputs):
 
     def forward(self, rows: Tensor) -> Tensor:
         tables = [self.embeddings[name] for name in self._embedded.values()]
-        runs = [(self._bounds[t], self._bounds[t + 1]) for t in self._embedded]
-        joined: Tensor = _Joined.apply(rows, runs, *tables) if tables else rows
+        joined: Tensor = _Joined.apply(rows, self._learned, *tables) if tables else rows
+        if tables and self._copies is not None:
+            joined = _Fetched.apply(joined, self._copies)
         if not self._mapped:
             return joined
         pieces = [joined[a:b] for a, b in zip(self._bounds, self._bounds[1:], strict=False)]
@@ -204,3 +219,20 @@ class _Joined(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         return (None, None, *(grad[a:b].to(wide(grad.dtype)) for a, b in ctx.runs))
+
+
+class _Fetched(torch.autograd.Function):
+    """The table with the rows of copies as their owners have them: y_c = x_owner(c). Backward adds the gradients of all copies
+    of a row to that of the owner's, dx_v = dy_v + sum over copies c of v of dy_c."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, copies: Copies) -> Tensor:
+        ctx.copies = copies
+        copies.fetch(rows.data)  # no version: see _Joined
+        return rows.view_as(rows)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        grad = grad.clone()
+        ctx.copies.give_back(grad)
+        return grad, None

@@ -299,9 +299,9 @@ class Stack(Model):
         assert norm is None or isinstance(norm, RowNorm)
         ids, draw = plan.self_rows(plan.node_ids), engine.draw(Purpose.DROPOUT, index, p)
         if index == 0 and self._keeps_initial:
-            initial = engine.operators.norm_act_drop(x, norm, self.activation, ids, None, plan.out_bounds)
+            initial = engine.operators.norm_act_drop(x, norm, self.activation, ids, None, plan.out_bounds, plan.counted)
             return LayerInput(engine.operators.dropout(initial, ids, draw), initial=initial)
-        h = engine.operators.norm_act_drop(x, norm, self.activation, ids, draw, plan.out_bounds)
+        h = engine.operators.norm_act_drop(x, norm, self.activation, ids, draw, plan.out_bounds, plan.counted)
         return LayerInput(h, initial=None if initial is None else plan.self_rows(initial))
 
 

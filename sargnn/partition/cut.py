@@ -5,6 +5,7 @@ Letters: N own nodes, H halo rows, E in-edges, F features, P parts, T node types
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -38,6 +39,12 @@ class Part:
         send_offsets: int64 [P + 1], per peer.
         edge_weight: float32 [E], in the order of ``edge_src``; None, like the two that follow, of a graph without weights.
         in_weights, out_weights: fp64 [N], sums of the weights of a row's in-edges and out-edges in the whole graph.
+        copy_rows: int32 [K], own rows that are copies of other servers' nodes (``partition.preload``), by owner, ascending;
+            they stand behind the others of their type. None, like the three that follow, of a part without.
+        copy_offsets: int64, per rank of all servers: where the copies begin whose nodes it owns.
+        copied_rows: int32, own rows that other servers have copies of, by the rank that has them, ascending; the order of
+            its copies.
+        copied_offsets: int64, per rank of all servers.
     """
 
     schema: Schema
@@ -57,6 +64,18 @@ class Part:
     edge_weight: np.ndarray | None = None
     in_weights: np.ndarray | None = None
     out_weights: np.ndarray | None = None
+    copy_rows: np.ndarray | None = None
+    copy_offsets: np.ndarray | None = None
+    copied_rows: np.ndarray | None = None
+    copied_offsets: np.ndarray | None = None
+
+    @property
+    def inner(self) -> np.ndarray:
+        """bool [N], the rows that are no copies."""
+        inner = np.ones(len(self.node_ids), bool)
+        if self.copy_rows is not None:
+            inner[self.copy_rows] = False
+        return inner
 
     @property
     def weighted(self) -> bool:
@@ -85,7 +104,9 @@ class Part:
 
 WEIGHT_ARRAYS = ("edge_weight", "in_weights", "out_weights")
 """What only parts of graphs with weights have."""
-PART_ARRAYS = tuple(f.name for f in fields(Part) if f.name not in ("schema", "features", *WEIGHT_ARRAYS))
+COPY_ARRAYS = ("copy_rows", "copy_offsets", "copied_rows", "copied_offsets")
+"""What only parts of servers have that preload."""
+PART_ARRAYS = tuple(f.name for f in fields(Part) if f.name not in ("schema", "features", *WEIGHT_ARRAYS, *COPY_ARRAYS))
 
 
 @dataclass(frozen=True)
@@ -114,6 +135,8 @@ class Cutter:
 
     def __init__(self, dataset: Dataset, offsets: np.ndarray, nodes: np.ndarray) -> None:
         self.dataset, self.offsets, self.nodes = dataset, offsets, nodes
+        self._read: np.ndarray | None = None
+        self._open = False
         self.world, self.relations = len(offsets) - 1, len(dataset.schema.relations)
         self._indptr = np.asarray(dataset.indptr)
         self._position = np.empty(dataset.num_nodes, np.int64)
@@ -127,6 +150,22 @@ class Cutter:
             if dataset.edge_weight is not None:
                 _add_weights(indices, np.asarray(dataset.edge_weight[chunk]), self._out_weights)
 
+    def among(self, offsets: np.ndarray, nodes: np.ndarray, read: np.ndarray, *, open_ended: bool) -> Cutter:
+        """One that cuts some of the nodes only.
+
+        Args:
+            offsets, nodes: as of ``Cutter``, of these nodes.
+            read: bool [N of the graph], whose in-edges are wanted; a node has none else.
+            open_ended: edges from other nodes are left out, and neither in-degrees nor in-weights count them; else there are
+                none.
+        """
+        other = copy.copy(self)
+        other.offsets, other.nodes, other.world = offsets, nodes, len(offsets) - 1
+        other._position = np.full(self.dataset.num_nodes, -1, np.int64)
+        other._position[nodes] = np.arange(len(nodes))
+        other._read, other._open = read, open_ended
+        return other
+
     def own(self, p: int) -> np.ndarray:
         """The nodes of part p."""
         return self.nodes[self.offsets[p] : self.offsets[p + 1]]
@@ -137,21 +176,27 @@ class Cutter:
         stride = len(own) * n
         if self.world * self.relations * stride >= 2**63:
             raise StoreError("The graph is too large to be cut into so few parts.", hint="use more workers")
-        ends = np.concatenate([[0], np.cumsum(self._indptr[own + 1] - self._indptr[own])])
+        rows = np.arange(len(own)) if self._read is None else np.flatnonzero(self._read[own])
+        ends = np.concatenate([[0], np.cumsum(self._indptr[own[rows] + 1] - self._indptr[own[rows]])])
         keys = np.empty(ends[-1], np.int64)
         weights = None if self.dataset.edge_weight is None else np.empty(ends[-1], np.float32)
-        row = 0
-        while row < len(own):
+        row = count = 0
+        while row < len(rows):
             last = max(row + 1, int(np.searchsorted(ends, ends[row] + _CHUNK_EDGES, side="right")) - 1)
-            positions, which = edge_positions(self._indptr, own[row:last])
+            positions, which = edge_positions(self._indptr, own[rows[row:last]])
             source = self._position[self.dataset.indices[positions]]
+            if self._open:
+                there = source >= 0
+                positions, which, source = positions[there], which[there], source[there]
             group = np.searchsorted(self.offsets, source, side="right") - 1
             if self.dataset.relation is not None:
                 group = group * self.relations + self.dataset.relation[positions]
-            keys[ends[row] : ends[last]] = (group * len(own) + which + row) * n + source
+            found = slice(count, count + len(source))
+            keys[found] = (group * len(own) + rows[row + which]) * n + source
             if weights is not None and self.dataset.edge_weight is not None:
-                weights[ends[row] : ends[last]] = self.dataset.edge_weight[positions]
-            row = last
+                weights[found] = self.dataset.edge_weight[positions]
+            row, count = last, found.stop
+        keys, weights = keys[:count], None if weights is None else weights[:count]
         if weights is None:
             keys.sort()
         else:
@@ -179,7 +224,7 @@ class Cutter:
             node_ids=own,
             labels=np.asarray(self.dataset.labels[own]),
             split=np.asarray(self.dataset.split[own]),
-            in_degrees=self._indptr[own + 1] - self._indptr[own],
+            in_degrees=self._in_degrees(own, edges),
             out_degrees=self._out_degrees[own],
             edge_src=edges.edge_src,
             edge_dst=edges.edge_dst,
@@ -189,13 +234,20 @@ class Cutter:
             send_rows=np.concatenate(send),
             send_offsets=offsets_of(send),
             edge_weight=edges.edge_weight,
-            in_weights=self._in_weights(own),
+            in_weights=self._in_weights(own, edges),
             out_weights=None if self._out_weights is None else self._out_weights[own],
         )
 
-    def _in_weights(self, own: np.ndarray) -> np.ndarray | None:
+    def _in_degrees(self, own: np.ndarray, edges: PartEdges) -> np.ndarray:
+        if self._open:
+            return np.bincount(edges.edge_dst, minlength=len(own))
+        return self._indptr[own + 1] - self._indptr[own]
+
+    def _in_weights(self, own: np.ndarray, edges: PartEdges) -> np.ndarray | None:
         if self.dataset.edge_weight is None:
             return None
+        if self._open:
+            return np.bincount(edges.edge_dst, weights=edges.edge_weight, minlength=len(own))
         totals = np.empty(len(own))
         _sum_weights(self._indptr, self.dataset.edge_weight, own, totals)
         return totals

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from sargnn.config import RunConfig
 from sargnn.data.dataset import Dataset, open_dataset
@@ -14,10 +17,13 @@ from sargnn.data.store import StoreWriter
 from sargnn.data.weights import to_json, weight_range
 from sargnn.errors import ConfigError
 from sargnn.partition import PARTITIONERS
+from sargnn.partition.cut import offsets_of
 from sargnn.partition.memory import available_bytes, check
 from sargnn.partition.order import VERSION as ORDER_VERSION
 from sargnn.partition.order import order_nodes
-from sargnn.partition.store import FORMAT_VERSION, PartitionInfo, partition_info, write_parts
+from sargnn.partition.preload import Bounds, write_preloaded
+from sargnn.partition.servers import assign_in_servers, cuts_twice
+from sargnn.partition.store import FORMAT_VERSION, PartitionInfo, open_part, partition_info, write_parts
 from sargnn.resolve import resolve
 from sargnn.steps import step
 from sargnn.verb_config import PartitionConfig
@@ -37,28 +43,66 @@ def prepare_partition(config: RunConfig | PartitionConfig, dataset_path: Path) -
         check(dataset, config.partitioner.name, config.partitioner.order, config.world, available_bytes())
         started = time.perf_counter()
         dataset = open_dataset(dataset_path, verify=True)
-        step(f"partitioning by {config.partitioner.name} into {config.world}")
-        assignment = assign(dataset, config.world, config.partitioner)
+        servers = config.num_servers
+        into = f"{config.world}" if servers == 1 else f"{servers} servers of {config.world // servers}"
+        step(f"partitioning by {config.partitioner.name} into {into}")
+        if servers == 1 or not cuts_twice(config.partitioner):
+            assignment = assign(dataset, config.world, config.partitioner)
+        else:
+            assignment = assign_in_servers(dataset, partial(assign, config=config.partitioner), config.world, servers)
         step("ordering nodes")
         offsets, nodes = order_nodes(dataset, assignment, config.world, config.partitioner.order)
         with StoreWriter(path, "partition", FORMAT_VERSION) as writer:
             stats = write_parts(writer, dataset, offsets, nodes)
-            writer.meta = {
-                "world": config.world,
-                "num_nodes": dataset.num_nodes,
-                "num_edges": dataset.num_edges,
-                "schema": dataset.schema.to_json(),
-                "feature_widths": dataset.feature_widths,
-                "num_classes": dataset.num_classes,
-                "task": dataset.task,
-                **({"edge_weights": to_json(weights)} if (weights := weight_range(dataset)) is not None else {}),
-                "dataset_name": dataset.name,
-                "dataset_hash": dataset.content_hash,
+            writer.meta = _meta(dataset, config.world) | {
                 "partition_time_s": time.perf_counter() - started,
                 "stats": dataclasses.asdict(stats),
                 "made_by": identity,
             }
     return partition_info(path)
+
+
+def prepare_preloaded(
+    config: RunConfig | PartitionConfig, dataset_path: Path, partition: PartitionInfo, bounds: Bounds
+) -> PartitionInfo:
+    """The store of parts that hold what their servers preload, made from a partition's if there is none.
+
+    Raises:
+        StoreError: a damaged store.
+    """
+    identity = {"version": FORMAT_VERSION, "partition": partition.partition_hash, "preload": bounds.identity()}
+    path = partition.path.parent / f"{partition.path.name}-preload-s{config.num_servers}-{key_of(identity)}"
+    if not path.exists():
+        started = time.perf_counter()
+        dataset = open_dataset(dataset_path, verify=True)
+        parts = [np.asarray(open_part(partition.path, rank).node_ids) for rank in range(config.world)]
+        with StoreWriter(path, "partition", FORMAT_VERSION) as writer:
+            stats, servers = write_preloaded(
+                writer, dataset, offsets_of(parts), np.concatenate(parts), config.num_servers, bounds
+            )
+            held = [dataclasses.asdict(one) for one in servers]
+            writer.meta = _meta(dataset, config.world) | {
+                "partition_time_s": time.perf_counter() - started,
+                "stats": dataclasses.asdict(stats),
+                "preload": {"hops": bounds.hops, "bounds": bounds.identity(), "servers": held},
+                "made_by": identity,
+            }
+    return partition_info(path)
+
+
+def _meta(dataset: Dataset, world: int) -> dict[str, Any]:
+    return {
+        "world": world,
+        "num_nodes": dataset.num_nodes,
+        "num_edges": dataset.num_edges,
+        "schema": dataset.schema.to_json(),
+        "feature_widths": dataset.feature_widths,
+        "num_classes": dataset.num_classes,
+        "task": dataset.task,
+        **({"edge_weights": to_json(weights)} if (weights := weight_range(dataset)) is not None else {}),
+        "dataset_name": dataset.name,
+        "dataset_hash": dataset.content_hash,
+    }
 
 
 def partition_path(config: RunConfig | PartitionConfig, dataset: Dataset, name: str) -> tuple[Path, dict[str, Any]]:
@@ -82,6 +126,7 @@ def partition_path(config: RunConfig | PartitionConfig, dataset: Dataset, name: 
         "dataset": dataset.content_hash,
         "partitioner": config.partitioner.identity,
         "world": config.world,
+        **({"servers": config.num_servers} if config.num_servers > 1 else {}),
     }
     key = f"{name}-{config.partitioner.name}-w{config.world}-{key_of(identity)}"
     return Path(config.store_dir) / "partitions" / key, identity

@@ -17,12 +17,12 @@ from sargnn.data.manifest import blame_manifest, damage_error
 from sargnn.data.schema import Schema
 from sargnn.data.store import Store, StoreWriter
 from sargnn.data.weights import Range, all_finite, from_json
-from sargnn.partition.cut import PART_ARRAYS, WEIGHT_ARRAYS, Cutter, Part
+from sargnn.partition.cut import COPY_ARRAYS, PART_ARRAYS, WEIGHT_ARRAYS, Cutter, Part
 from sargnn.partition.stats import PartitionStats, StatsCollector
 from sargnn.steps import step
 
 FORMAT_VERSION = 2
-_WEIGHTS = "edge_weights"
+_WEIGHTS, _PRELOAD = "edge_weights", "preload"
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,8 @@ class PartitionInfo:
         stats: quality of the partition.
         task: of the labels; a store without the entry has classes.
         weights: the smallest and the largest edge weight; None: there are none.
+        preload: of parts that hold copies of other servers' nodes: ``hops``; ``bounds`` of what is preloaded; and per server
+            ``nodes`` and ``edges`` by hop (``partition.preload``). None: each node is in one part.
     """
 
     path: Path
@@ -55,6 +57,7 @@ class PartitionInfo:
     stats: PartitionStats
     task: str = "classes"
     weights: Range | None = None
+    preload: dict[str, Any] | None = None
 
 
 def partition_info(path: Path, rank: int | None = None) -> PartitionInfo:
@@ -89,7 +92,7 @@ def partition_info(path: Path, rank: int | None = None) -> PartitionInfo:
 def _check_types(record: PartitionInfo | PartitionStats) -> None:
     """Words, whole numbers and fractions are where the fields want them. Raises ``TypeError``."""
     for name, kind in get_type_hints(type(record)).items():
-        if name == "weights":  # looked at where it was read
+        if name in ("weights", "preload"):  # looked at where they are read
             continue
         value = getattr(record, name)
         inner = next(iter(get_args(kind)), None)
@@ -107,29 +110,45 @@ def write_parts(writer: StoreWriter, dataset: Dataset, offsets: np.ndarray, node
     """
     cutter, collector = Cutter(dataset, offsets, nodes), StatsCollector()
     with tempfile.TemporaryDirectory(dir=writer.folder) as scratch:
-
-        def list_of(reader: int, owner: int) -> Path:
-            return Path(scratch) / f"{reader}-{owner}.npy"
-
         for p in range(cutter.world):
             step("cutting parts", p, cutter.world)
             edges = cutter.edges(p)
-            for q, rows in enumerate(edges.halos):
-                np.save(list_of(p, q), rows)
             part = cutter.part(p, edges, [np.zeros(0, np.int32)])
             collector.add(p, part)
-            for array in (*PART_ARRAYS, *(WEIGHT_ARRAYS if part.weighted else ())):
-                if not array.startswith("send"):
-                    writer.put(_name(p, array), getattr(part, array))
-            for node_type, rows in enumerate(dataset.features):
-                with writer.append(_name(p, features_name(node_type)), np.float32, (rows.shape[1],)) as target:
-                    for piece in cutter.features(p, node_type):
-                        target.write(piece)
-        for p in range(cutter.world):
-            send = [np.load(list_of(q, p)) for q in range(cutter.world)]
-            writer.put(_name(p, "send_rows"), np.concatenate(send))
-            writer.put(_name(p, "send_offsets"), np.concatenate([[0], np.cumsum([len(rows) for rows in send])]))
+            put_part(writer, p, part, edges.halos, Path(scratch), p)
+            put_features(writer, p, cutter, p)
+        put_send_lists(writer, Path(scratch), 0, cutter.world)
     return collector.finish()
+
+
+def put_part(writer: StoreWriter, rank: int, part: Part, halos: list[np.ndarray], scratch: Path, place: int) -> None:
+    """Write a part without its features and without what it sends, which its peers' halos say.
+
+    Args:
+        rank: whose part it is in the store. place: its place among the peers that it exchanges rows with.
+        halos: per peer, which of its rows are needed; kept in ``scratch`` for ``put_send_lists``.
+    """
+    for q, rows in enumerate(halos):
+        np.save(scratch / f"{place}-{q}.npy", rows)
+    for array in (*PART_ARRAYS, *(WEIGHT_ARRAYS if part.weighted else ())):
+        if not array.startswith("send"):
+            writer.put(_name(rank, array), getattr(part, array))
+
+
+def put_features(writer: StoreWriter, rank: int, cutter: Cutter, place: int) -> None:
+    """Write a part's features, piece by piece."""
+    for node_type, rows in enumerate(cutter.dataset.features):
+        with writer.append(_name(rank, features_name(node_type)), np.float32, (rows.shape[1],)) as target:
+            for piece in cutter.features(place, node_type):
+                target.write(piece)
+
+
+def put_send_lists(writer: StoreWriter, scratch: Path, first: int, count: int) -> None:
+    """Write what the parts ``first`` to ``first + count - 1`` send each other, from the halos in ``scratch``."""
+    for p in range(count):
+        send = [np.load(scratch / f"{q}-{p}.npy") for q in range(count)]
+        writer.put(_name(first + p, "send_rows"), np.concatenate(send))
+        writer.put(_name(first + p, "send_offsets"), np.concatenate([[0], np.cumsum([len(rows) for rows in send])]))
 
 
 def open_part(path: Path, rank: int) -> Part:
@@ -143,15 +162,16 @@ def open_part(path: Path, rank: int) -> Part:
     store = _open(path, rank)
     with blame_manifest(path, "of the partition"):
         schema, num_classes = Schema.from_json(store.meta["schema"]), int(store.meta["num_classes"])
-        weighted = _WEIGHTS in store.meta
-    names = {array: _name(rank, array) for array in (*PART_ARRAYS, *(WEIGHT_ARRAYS if weighted else ()))}
+        weighted, preloaded = _WEIGHTS in store.meta, _PRELOAD in store.meta
+    optional = (*(WEIGHT_ARRAYS if weighted else ()), *(COPY_ARRAYS if preloaded else ()))
+    names = {array: _name(rank, array) for array in (*PART_ARRAYS, *optional)}
     features = [_name(rank, features_name(node_type)) for node_type in range(len(schema.node_types))]
     store.verify([*names.values(), *features])
     label_dtype, outputs = label_form(store.dtype(names["labels"]), num_classes)
     forms = _FORMS | {"labels": (label_dtype, (None, *outputs))}
     arrays = {array: store.array(name, *forms[array]) for array, name in names.items()}
     part = Part(schema=schema, features=tuple(store.array(name, np.float32, (None, None)) for name in features), **arrays)
-    problem = _find_problem(part, rank)
+    problem = _find_problem(part, rank % (len(part.halo_offsets) - 1) if preloaded else rank)
     if problem:
         raise damage_error(path, path / f"{_name(rank, problem)}.npy", "its numbers do not fit the other arrays of the part")
     return part
@@ -159,9 +179,10 @@ def open_part(path: Path, rank: int) -> Part:
 
 _FORMS: dict[str, tuple[type | np.dtype, tuple[int | None, ...]]] = {
     "split": (np.uint8, (None,)),
-    **{name: (np.int32, (None,)) for name in ("edge_src", "edge_dst", "send_rows")},
+    **{name: (np.int32, (None,)) for name in ("edge_src", "edge_dst", "send_rows", "copy_rows", "copied_rows")},
     **{name: (np.int64, (None,)) for name in ("node_ids", "in_degrees", "out_degrees", "halo_ids")},
     **{name: (np.int64, (None,)) for name in ("edge_offsets", "halo_offsets", "send_offsets")},
+    **{name: (np.int64, (None,)) for name in ("copy_offsets", "copied_offsets")},
     "edge_weight": (np.float32, (None,)),
     **{name: (np.float64, (None,)) for name in ("in_weights", "out_weights")},
 }
@@ -180,6 +201,12 @@ def _find_problem(part: Part, rank: int) -> str | None:
         "halo_offsets": (world, len(part.halo_ids)),
         "send_offsets": (world, len(part.send_rows)),
     }
+    if part.copy_rows is not None and part.copied_rows is not None and part.copy_offsets is not None:
+        ranks = max(0, len(part.copy_offsets) - 1)
+        ends |= {"copy_offsets": (ranks, len(part.copy_rows)), "copied_offsets": (ranks, len(part.copied_rows))}
+        for name in ("copy_rows", "copied_rows"):
+            if not in_range(getattr(part, name), 0, n):
+                return name
     for name, (count, last) in ends.items():
         offsets = np.asarray(getattr(part, name))
         if len(offsets) != count + 1 or offsets[0] != 0 or offsets[-1] != last or (np.diff(offsets) < 0).any():

@@ -14,6 +14,7 @@ from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
 from sargnn.partition.cut import Part, one_type
 from sargnn.partition.store import release
+from sargnn.shards.copies import Copies
 from sargnn.shards.cover import Share
 from sargnn.shards.drawn import FlowDrawer
 from sargnn.shards.load import Layout, with_self_loops
@@ -43,6 +44,7 @@ class WorkerGraph:
             hold at most three quarters as many.
         by_relation: give the plans of a typed graph ``relations``, one plan each, in place of shards with all of them.
         labelled: the node type that has labels, where it is known already; else all workers find it together.
+        copies: of a part that has some, of which each node counts once in statistics over rows where ``counts_rows``.
         share: gives, for the layers' counts of rows (``LayerPlan.counts``), how each one's cut edges are shared out
             (``shards.cover``); where ``by_relation`` holds they stay with their destinations. sums: the same for
             ``neighbourhood``.
@@ -52,7 +54,9 @@ class WorkerGraph:
         self, part: Part, exchange: Exchange, layout: Layout, *, add_self_loops: bool, device: torch.device,
         message_rows: int | None = None, by_relation: bool = False, labelled: int | None = None,
         dtype: torch.dtype = torch.float32, share: Sharing | None = None, sums: Share | None = None,
+        copies: Copies | None = None, counts_rows: bool = False,
     ) -> None:  # fmt: skip
+        self.copies, self._counts_rows = copies, counts_rows and copies is not None
         self._dtype, self._share, self._sums = dtype, share, sums
         self.part, self.exchange, self.layout, self.device = part, exchange, layout, device
         self._add_self_loops = add_self_loops
@@ -81,13 +85,35 @@ class WorkerGraph:
 
     @property
     def labelled_rows(self) -> slice:
-        """The own rows of the labelled type."""
-        bounds = self.part.row_bounds
-        return slice(bounds[self.labelled], bounds[self.labelled + 1])
+        """The own rows of the labelled type, without copies."""
+        return self.rows_of_type(self.labelled)
 
-    def whole(self, num_layers: int) -> MessageFlow:
-        """Every layer computes all rows, the last one those of the labelled type, or all where relations are kept apart."""
-        if num_layers not in self._flows:
+    def rows_of_type(self, node_type: int) -> slice:
+        """The own rows of a type, without copies, which stand behind them."""
+        bounds = self.part.row_bounds
+        first, last = bounds[node_type], bounds[node_type + 1]
+        return slice(first, last if self.copies is None else first + int(self.copies.inner[first:last].sum()))
+
+    @property
+    def num_inner(self) -> int:
+        """Own rows that are no copies."""
+        return self.num_rows if self.copies is None else int(self.copies.inner.sum())
+
+    def whole(self, num_layers: int, uses_edges: Sequence[bool] | None = None) -> MessageFlow:
+        """Every layer computes all rows, the last one those of the labelled type, or all where relations are kept apart.
+
+        With copies: all rows that are none, and of these those that are needed for it.
+
+        Args:
+            uses_edges: per layer, whether it aggregates; all do if not given.
+        """
+        if num_layers not in self._flows and self.copies is not None:
+            wanted = np.zeros(self.num_rows, bool)
+            wanted[self.labelled_rows] = True
+            uses_edges = uses_edges or [True] * num_layers
+            reach = find_reach(self._looped_part, self.rank, self.exchange, wanted, uses_edges, self.copies.inner)
+            self._flows[num_layers] = self.flow_of(reach)
+        elif num_layers not in self._flows:
             *before, last = self._shares_of(num_layers)
             plans, rows = [self._whole_plan(share) for share in before], None
             if len(self.part.schema.node_types) > 1:
@@ -133,8 +159,10 @@ class WorkerGraph:
             wanted: bool [N]. uses_edges: per layer, whether it aggregates.
         """
         left_out = (self.labelled_rows.stop - self.labelled_rows.start) - int(wanted.sum())
+        if self.copies is not None:  # a server's answer need not be another's
+            left_out = 1
         if not int(self.exchange.group.sum_(torch.tensor(left_out, dtype=torch.int64))):
-            return self.whole(len(uses_edges))
+            return self.whole(len(uses_edges), uses_edges)
         return self.flow_of(self.reach(wanted, uses_edges))
 
     def reach(self, wanted: np.ndarray, uses_edges: Sequence[bool]) -> Reach:
@@ -147,11 +175,16 @@ class WorkerGraph:
 
     def flow_of(self, reach: Reach, *, shared: bool = True) -> MessageFlow:
         """The message flow of what rows depend on. ``shared``: cut edges are shared out."""
-        return message_flow(
+        flow = message_flow(
             self._looped_part, self.rank, self.layout, self.exchange, reach, device=self.device,
             message_rows=self.message_rows, splitter=self._splitter, dtype=self._dtype,
             share=self._share if shared else None,
         )  # fmt: skip
+        return self.counting(flow)
+
+    def counting(self, flow: MessageFlow) -> MessageFlow:
+        """The flow, where copies are not to count in statistics over rows with the rows that do."""
+        return self.copies.count_rows(flow) if self._counts_rows and self.copies is not None else flow
 
     @property
     def drawer(self) -> FlowDrawer:

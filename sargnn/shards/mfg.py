@@ -105,16 +105,22 @@ class Reach:
         return tuple(mark.edges for mark in self.marks)
 
 
-def find_reach(part: Part, rank: int, exchange: Exchange, wanted: np.ndarray, uses_edges: Sequence[bool]) -> Reach:
+def find_reach(
+    part: Part, rank: int, exchange: Exchange, wanted: np.ndarray, uses_edges: Sequence[bool],
+    hidden: np.ndarray | None = None,
+) -> Reach:  # fmt: skip
     """What the wanted rows (bool [N]) depend on; all workers must call it.
 
     Args:
         part: the worker's part, with self-loops if the model adds them.
+        hidden: bool [N], rows that all layers but the last are to compute; None: those that are needed.
         uses_edges: per layer, whether it aggregates; one that does not reads its output rows only.
     """
     lists = halo_lists(part, torch.device("cpu"))
     num_layers = len(uses_edges)
     depth = np.where(wanted, num_layers, -1).astype(np.int16)
+    if hidden is not None:
+        depth[hidden & ~wanted] = num_layers - 1
     marks: list[_Marks] = []
     for layer in range(num_layers, 0, -1):
         mark = _marks(part, rank, exchange, lists, depth >= layer, uses_edges[layer - 1])

@@ -177,6 +177,8 @@ class LayerPlan:
             none.
         counts: over all workers; None where a layer computes all rows that it reads.
         constant: [M, F], the aggregate of constant rows, where it is known beforehand.
+        counted: uint8 [M], 1 for output rows that statistics over rows are taken of: of several copies of a node one
+            (``shards.copies``); None: of all.
     """
 
     rank: int
@@ -203,6 +205,7 @@ class LayerPlan:
     partials: Partials | None = None
     counts: RowCounts | None = None
     constant: Tensor | None = None
+    counted: Tensor | None = None
 
     @property
     def weighted(self) -> bool:

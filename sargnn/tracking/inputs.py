@@ -26,6 +26,7 @@ class Inputs:
         checkpoint: the checkpoint to load; None to begin anew. first_epoch: how many epochs it has.
         predict: what to write when the run predicts (``embeddings``); None when it trains.
         partition_stats: the partition's figures, which go to MLflow as parameters.
+        preloaded: the store of parts that hold what their servers preload; None: nothing is preloaded.
         record: what to train for a comparison of worlds (``steps``, ``parameters``, ``follow``); None: a run.
     """
 
@@ -38,6 +39,7 @@ class Inputs:
     predict: dict[str, bool] | None = None
     partition_stats: dict[str, Any] = field(default_factory=dict)
     record: dict[str, Any] | None = None
+    preloaded: str | None = None
 
 
 def read_inputs(run_dir: Path) -> Inputs:
@@ -49,13 +51,19 @@ def read_inputs(run_dir: Path) -> Inputs:
         raise unreadable(path, "'partition_stats' is no mapping")
     found = dataclasses.replace(read_record(Inputs, content, path), partition_stats=stats)
     checkpoint = None if found.checkpoint is None else _found(run_dir, found.checkpoint)
-    return dataclasses.replace(found, partition=_found(run_dir, found.partition), checkpoint=checkpoint)
+    preloaded = None if found.preloaded is None else _found(run_dir, found.preloaded)
+    return dataclasses.replace(
+        found, partition=_found(run_dir, found.partition), checkpoint=checkpoint, preloaded=preloaded
+    )  # fmt: skip
 
 
 def write_inputs(run_dir: Path, inputs: Inputs) -> None:
     """Write ``inputs.json``; readers see it whole or not at all."""
     checkpoint = None if inputs.checkpoint is None else _told(run_dir, inputs.checkpoint)
-    told = dataclasses.replace(inputs, partition=_told(run_dir, inputs.partition), checkpoint=checkpoint)
+    preloaded = None if inputs.preloaded is None else _told(run_dir, inputs.preloaded)
+    told = dataclasses.replace(
+        inputs, partition=_told(run_dir, inputs.partition), checkpoint=checkpoint, preloaded=preloaded
+    )  # fmt: skip
     write_json(run_dir / INPUTS, dataclasses.asdict(told))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from sargnn.bf16 import ROW_DTYPES, wide
+from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
 from sargnn.config import RunConfig
 from sargnn.data.labels import task_of
@@ -20,6 +21,7 @@ from sargnn.models.base import Model
 from sargnn.models.inputs import GraphShape
 from sargnn.partition.cut import Part, without_weights
 from sargnn.rng import MAX_ID
+from sargnn.shards.copies import Copies
 from sargnn.shards.cover import Share, shares_of
 from sargnn.shards.graph import WorkerGraph, find_labelled
 from sargnn.training.account.record import Accounts
@@ -27,33 +29,26 @@ from sargnn.training.edge_weights import uses_edge_weights
 from sargnn.training.loop import Trainer
 from sargnn.training.optim import check_decay
 
+_COPIED_ROWS = 1 << 14
+"""Of copies that travel in one message."""
+
 
 def make_trainer(
     config: RunConfig, part: Part, num_classes: int, group: Group, scratch: Path | None = None,
-    make_pool: Callable[..., Pool] = Pool,
+    make_pool: Callable[..., Pool] = Pool, flat: Callable[[], Part] | None = None,
 ) -> Trainer:  # fmt: skip
     """Everything one rank needs to train, from its part.
 
     Args:
         scratch: a folder of this rank's alone, for what lies on disk meanwhile; None: nothing does.
         make_pool: as ``Engine`` takes it.
+        flat: opens the rank's part without copies, where ``part`` has some.
     """
     device, dtype = torch.device(config.device), ROW_DTYPES[config.precision]
     if not uses_edge_weights(config):
         part = without_weights(part)
-    engine = Engine(
-        group,
-        mode=config.mode.choice,
-        keep=config.mode.keep,
-        kernel=config.kernel.choice,
-        prefetch_depth=config.comm.prefetch_depth,
-        seed=config.seed,
-        device=device,
-        cache_static=config.engine.cache_static == "auto",
-        keep_layers=config.engine.keep_layers,
-        make_pool=make_pool,
-        **number_formats(config),
-    )
+    preloads = part.copy_rows is not None
+    engine = make_engine(config, group, make_pool, within_servers=preloads)
     widths = tuple(rows.shape[1] for rows in part.features)
     draws = config.model.draws_by_id or 0 in widths or config.reads_labels or config.draws_flows
     if draws and part.schema.num_nodes > MAX_ID:
@@ -67,21 +62,58 @@ def make_trainer(
         part.schema, widths, num_classes, columns, task_of(part.labels.dtype), find_labelled(part, group), part.weighted
     )  # fmt: skip
     model = make_model(config, shape)
+    copies = None
+    if preloads:
+        copies = Copies(part, Exchange(group, config.comm.prefetch_depth), config.comm.message_rows or _COPIED_ROWS)
     graph = WorkerGraph(
         part, engine.exchange, engine.mode.layout, add_self_loops=config.add_self_loops, device=device,
         message_rows=config.comm.message_rows, by_relation=model.by_relation, labelled=shape.labelled,
-        dtype=wide(dtype), sums=_share_of_sums(config, engine),
+        dtype=wide(dtype), sums=None if preloads else _share_of_sums(config, engine), copies=copies,
+        counts_rows=config.norms_over_rows,
         share=lambda counts: shares_of(config.comm.aggregate or "least", model.partial_costs(engine, counts)),
     )  # fmt: skip
     model = model.to(device, wide(dtype))
-    rows = model.inputs.load(part, config.seed, device, dtype)
+    rows = model.inputs.load(part, config.seed, device, dtype, copies)
 
     def accounts() -> Accounts:
         return Accounts(
             make_trainer, config, part, num_classes, model, labelled=shape.labelled, message_rows=graph.message_rows
         )
 
-    return Trainer(config, model, engine, graph, rows, num_classes, scratch, accounts)
+    def without_copies() -> tuple[Engine, WorkerGraph]:
+        assert flat is not None
+        other, whole = make_engine(config, group, make_pool), flat()
+        if not uses_edge_weights(config):
+            whole = without_weights(whole)
+        return other, WorkerGraph(
+            whole, other.exchange, other.mode.layout, add_self_loops=config.add_self_loops, device=device,
+            message_rows=config.comm.message_rows, labelled=shape.labelled, dtype=wide(dtype),
+            sums=_share_of_sums(config, other),
+        )  # fmt: skip
+
+    return Trainer(
+        config, model, engine, graph, rows, num_classes, scratch, accounts, without_copies if preloads else None
+    )  # fmt: skip
+
+
+def make_engine(
+    config: RunConfig, group: Group, make_pool: Callable[..., Pool] = Pool, *, within_servers: bool = False
+) -> Engine:  # fmt: skip
+    """A run's engine; the arguments of ``Engine``."""
+    return Engine(
+        group,
+        mode=config.mode.choice,
+        keep=config.mode.keep,
+        kernel=config.kernel.choice,
+        prefetch_depth=config.comm.prefetch_depth,
+        seed=config.seed,
+        device=torch.device(config.device),
+        cache_static=config.engine.cache_static == "auto",
+        keep_layers=config.engine.keep_layers,
+        make_pool=make_pool,
+        within_servers=within_servers,
+        **number_formats(config),
+    )
 
 
 def _share_of_sums(config: RunConfig, engine: Engine) -> Share | None:

@@ -250,7 +250,7 @@ def _rows_of_whole(trainer: Trainer, name: str) -> np.ndarray:
     """Which rows of the whole table this rank has, int64."""
     node_type = trainer.model.inputs.type_of(name.partition("/")[2])
     part = trainer.graph.part
-    ids = np.asarray(part.node_ids[part.row_bounds[node_type] : part.row_bounds[node_type + 1]])
+    ids = np.asarray(part.node_ids[trainer.graph.rows_of_type(node_type)])
     return ids - part.schema.offsets[node_type]
 
 

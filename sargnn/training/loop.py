@@ -62,6 +62,8 @@ class Trainer:
         rows: [N, D] in the run's precision, as ``model.inputs`` loaded them.
         num_classes: C.
         scratch: a folder of this rank's alone, for what lies on disk meanwhile; None: nothing does.
+        flat: gives an engine and a graph whose rows travel between all workers, where ``graph`` has copies of other servers'
+            nodes; None: its own do.
         accounts: gives what says beforehand what steps will hold; for ``memory_budget``.
 
     Attributes:
@@ -82,9 +84,10 @@ class Trainer:
     def __init__(
         self, config: RunConfig, model: Model, engine: Engine, graph: WorkerGraph, rows: Tensor, num_classes: int,
         scratch: Path | None = None, accounts: Callable[[], Accounts] | None = None,
+        flat: Callable[[], tuple[Engine, WorkerGraph]] | None = None,
     ) -> None:  # fmt: skip
         self.config, self.model, self.engine, self.graph = config, model, engine, graph
-        self.rows = rows
+        self.rows, self._flat = rows, flat
         part, device = graph.part, engine.device
         self.ids = torch.from_numpy(np.array(part.node_ids)).to(device)
         labels = torch.from_numpy(np.array(part.labels)).to(device)
@@ -92,10 +95,13 @@ class Trainer:
         self.task = task_for(part.labels)
         self.metric = choose_metric(self.task.name, config.metric)
         self.labels: LabelInputs | None = None
+        inner = torch.from_numpy(part.inner).to(device)
         if config.labels.name != "none" or model.reads_labels:
             self.labels = LabelInputs(
                 config.labels, self.task, labels, split, self.ids, num_classes, config.seed, engine.dtype
             )  # fmt: skip
+        self._inner = inner
+        split = split * inner  # a copy's loss and score are its owner's
         self.builder = ViewBuilder(
             model, engine, graph, rows, labels, split, self.task, label_columns=0 if self.labels is None else num_classes
         )  # fmt: skip
@@ -194,6 +200,8 @@ class Trainer:
                 found = self._forward(whole, columns)
                 found = found.to(wide(found.dtype))
             columns = self.labels.filled(columns, carried, found, whole.flow.output_rows)
+            if self.graph.copies is not None:
+                self.graph.copies.fetch(columns)
         self.model.train(training)
         return columns
 
@@ -373,7 +381,7 @@ class Trainer:
         """Forward, view by view; this rank's share of the loss."""
         columns, hidden = self._columns(self.engine.epoch), None
         if self.labels is not None and self.labels.masked:
-            hidden = self.labels.training & ~self.labels.carried(self.engine.epoch)
+            hidden = self.labels.training & ~self.labels.carried(self.engine.epoch) & self._inner
             if (rows := self.steps.rows(step)) is not None:
                 targets = torch.zeros_like(hidden)
                 targets[torch.from_numpy(rows)] = True
@@ -475,7 +483,8 @@ class Trainer:
         self.engine.pool.reset()
         targets = self.build_whole().targets
         with self.engine.profile.span(EVALUATION):
-            return correct_and_smooth(self.config.smooth, self.engine, self.graph.neighbourhood(), logits, targets)
+            engine, graph = (self.engine, self.graph) if self._flat is None else self._flat()
+            return correct_and_smooth(self.config.smooth, engine, graph.neighbourhood(), logits, targets)
 
     def close(self) -> None:
         """Delete what lies on disk; nothing can be trained any more."""

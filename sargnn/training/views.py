@@ -84,7 +84,7 @@ class ViewBuilder:
 
     def whole(self, *, recurring: bool) -> View:
         """Every row of every layer, the last layer's of the labelled type; all workers must call it."""
-        self.whole_flow = self._graph.whole(len(self._model.uses_edges))
+        self.whole_flow = self._graph.whole(len(self._model.uses_edges), self._model.uses_edges)
         return self._view(self.whole_flow, recurring)
 
     def reaching(self, wanted: Tensor, *, recurring: bool) -> View:
@@ -154,6 +154,7 @@ class ViewBuilder:
         drawer, model = self._graph.drawer, self._model
         counted = model.reads_out_degrees and outward is None
         flow = drawer.flow(drawer.layers(rows, self.uses_edges(constants is not None), sample, outward=counted), outward)
+        flow = self._graph.counting(flow)
         flow = self._with_constants(flow, constants)
         self._prepare(flow, recurring=recurring)
         return View(flow, self._shares(flow, dict.fromkeys(SPLITS, 0) | {"train": total}), recurring)

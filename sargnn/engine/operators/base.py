@@ -111,10 +111,11 @@ class Operators(ABC):
     @abstractmethod
     def norm_act_drop(
         self, x: Tensor, norm: RowNorm | None, activation: str, ids: Tensor, draw: Draw | None,
-        bounds: tuple[int, ...],
+        bounds: tuple[int, ...], counted: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """Norm, activation and dropout of rows [N, F]; in training all workers must call it where there is a norm.
 
         Args:
             activation: ``relu`` or ``elu``. ids: int64 [N], original ids. bounds: T + 1, the rows of each type.
+            counted: uint8 [N], 1 for rows that statistics over rows are taken of; None: of all.
         """

@@ -93,10 +93,10 @@ class FusedOperators(Operators):
 
     def norm_act_drop(
         self, x: Tensor, norm: RowNorm | None, activation: str, ids: Tensor, draw: Draw | None,
-        bounds: tuple[int, ...],
+        bounds: tuple[int, ...], counted: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         if norm is None:
             return norm_act_drop(self._work, x, None, None, None, activation, ids, draw, self._group)
         if not norm.fuses:
-            return self._stock.norm_act_drop(x, norm, activation, ids, draw, bounds)
-        return norm.fused(self._work, x, self._group, activation, ids, draw, bounds)
+            return self._stock.norm_act_drop(x, norm, activation, ids, draw, bounds, counted)
+        return norm.fused(self._work, x, self._group, activation, ids, draw, bounds, counted)

@@ -94,8 +94,8 @@ class StockOperators(Operators):
 
     def norm_act_drop(
         self, x: Tensor, norm: RowNorm | None, activation: str, ids: Tensor, draw: Draw | None,
-        bounds: tuple[int, ...],
+        bounds: tuple[int, ...], counted: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         with self._work.profile.span(NODEWISE):
-            h = ACTIVATIONS[activation](x if norm is None else norm(x, self._group, bounds))
+            h = ACTIVATIONS[activation](x if norm is None else norm(x, self._group, bounds, counted))
         return self.dropout(h, ids, draw)

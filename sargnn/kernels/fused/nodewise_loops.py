@@ -20,42 +20,54 @@ from sargnn.rng import drop_row
 
 CHUNK_ROWS = 256
 RELU, ELU = 0, 1
+EVERY = np.zeros(0, np.uint8)
+"""In place of a mask of rows: all of them."""
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)
-def _chunk_moments(x: Any, mean: Any, squares: Any) -> None:  # pragma: no cover - compiled
+def _chunk_moments(x: Any, counted: Any, mean: Any, squares: Any, counts: Any) -> None:  # pragma: no cover - compiled
     rows, width = x.shape
+    every = len(counted) == 0
     for c in numba.prange(len(mean)):
         first, last = c * CHUNK_ROWS, min(rows, (c + 1) * CHUNK_ROWS)
         m, s = mean[c], squares[c]
         m[:] = 0
         s[:] = 0
+        number = 0
         for i in range(first, last):
-            row = x[i]
-            for f in range(width):
-                m[f] += widen(row[f])
+            if every or counted[i]:
+                number += 1
+                row = x[i]
+                for f in range(width):
+                    m[f] += widen(row[f])
+        counts[c] = number
         for f in range(width):
-            m[f] /= last - first
+            m[f] /= max(number, 1)
         for i in range(first, last):
+            if not (every or counted[i]):
+                continue
             row = x[i]
             for f in range(width):
                 deviation = widen(row[f]) - m[f]
                 s[f] += deviation * deviation
 
 
-def moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and sum of squared deviations of the rows of ``x`` [N, F], N > 0: fp64 [F] each.
+def moments(x: np.ndarray, counted: np.ndarray | None = None) -> tuple[int, np.ndarray, np.ndarray]:
+    """Number, mean and sum of squared deviations of the rows of ``x`` [N, F]: fp64 [F] each, 0 where there is no row.
 
     Chunks are combined as Chan, Golub and LeVeque (1979) do: no difference of large numbers anywhere.
+
+    Args:
+        counted: uint8 [N], 1 for rows that count; None: all do.
     """
     rows, width = x.shape
     chunks = -(-rows // CHUNK_ROWS)
     means, squares = np.empty((chunks, width)), np.empty((chunks, width))
-    _chunk_moments(x, means, squares)
-    counts = np.full((chunks, 1), CHUNK_ROWS, np.float64)
-    counts[-1] = rows - (chunks - 1) * CHUNK_ROWS
-    mean = (means * counts).sum(0) / rows
-    return mean, squares.sum(0) + (counts * np.square(means - mean)).sum(0)
+    counts = np.empty((chunks, 1))
+    _chunk_moments(x, EVERY if counted is None else counted, means, squares, counts[:, 0])
+    number = int(counts.sum())
+    mean = (means * counts).sum(0) / max(number, 1)
+    return number, mean, squares.sum(0) + (counts * np.square(means - mean)).sum(0)
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)
@@ -159,12 +171,20 @@ def norm_act_drop_backward(
 
 @numba.njit(parallel=True, cache=True, nogil=True)
 def norm_backward(
-    d_x: Any, x: Any, mean: Any, inv_std: Any, slope: Any, mean_grad: Any, mean_product: Any
+    d_x: Any, x: Any, mean: Any, inv_std: Any, slope: Any, mean_grad: Any, mean_product: Any, counted: Any
 ) -> None:  # pragma: no cover - compiled
-    """``d_x = slope * (d_x - mean_grad - xhat * mean_product)``, in place; all vectors [F]."""
-    width = x.shape[1]
+    """``d_x = slope * (d_x - mean_grad - xhat * mean_product)``, in place; all vectors [F].
+
+    Args:
+        counted: uint8 [N], 0 for rows that no statistics are taken of: theirs is ``slope * d_x``; ``EVERY``: of all.
+    """
+    width, every = x.shape[1], len(counted) == 0
     for i in numba.prange(x.shape[0]):
         row, target = x[i], d_x[i]
+        if not (every or counted[i]):
+            for f in range(width):
+                target[f] = narrow(slope[f] * widen(target[f]), target)
+            continue
         for f in range(width):
             normal = (widen(row[f]) - mean[f]) * inv_std[f]
             target[f] = narrow(slope[f] * (widen(target[f]) - mean_grad[f] - normal * mean_product[f]), target)
@@ -175,9 +195,9 @@ def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
     x, v = array_of(torch.zeros(1, 4, dtype=dtype)), array_of(torch.zeros(4, dtype=wide(dtype)))
     table, ids, words = np.zeros((1, 4)), np.zeros(1, np.int64), (*[np.uint64(0)] * 4, number(1, dtype))
     return [
-        (_chunk_moments, (x, table, table)),
+        (_chunk_moments, (x, EVERY, table, table, table[:, 0])),
         (_chunk_sums, (x, table)),
         (norm_act_drop, (x, v, v, RELU, ids, *words, x)),
         (_backward_chunks, (x, x, v, v, v, v, RELU, ids, *words, x, table, table)),
-        (norm_backward, (x, x, v, v, v, v, v)),
+        (norm_backward, (x, x, v, v, v, v, v, EVERY)),
     ]

@@ -71,7 +71,7 @@ class GinLayer(GraphLayer):
         for index in range(1, len(self.maps)):
             norm, linear = self.norms[index - 1] if self.norms else None, self._linear(index)
             assert norm is None or isinstance(norm, RowNorm)
-            h = operators.norm_act_drop(h, norm, self.activation, ids, None, plan.out_bounds)
+            h = operators.norm_act_drop(h, norm, self.activation, ids, None, plan.out_bounds, plan.counted)
             h = operators.linear([h], linear.weight, linear.bias)
         return h
 

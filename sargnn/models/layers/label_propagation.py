@@ -22,6 +22,7 @@ from sargnn.models.inputs import GraphShape, Inputs
 from sargnn.models.label_propagation import LabelPropagation
 from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack
 from sargnn.partition.cut import Part
+from sargnn.shards.copies import Copies
 from sargnn.shards.plan import LayerPlan
 
 _LEAST = 1e-12
@@ -34,7 +35,9 @@ class NoRows(Inputs):
         super().__init__()
         self.width, self.constant = 0, True
 
-    def load(self, part: Part, seed: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    def load(
+        self, part: Part, seed: int, device: torch.device, dtype: torch.dtype, copies: Copies | None = None
+    ) -> Tensor:  # fmt: skip
         return torch.zeros(len(part.node_ids), 0, device=device, dtype=dtype)
 
 

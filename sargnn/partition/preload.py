@@ -1,0 +1,292 @@
+"""Shared preloading: what a server holds so that its workers need no other server's rows (Song et al., 2023, 4.2 and 4.3).
+
+A server's inner nodes I are those that its workers own. Layer l of L computes every node from which an inner node is L - l hops
+away, so the server holds all nodes within L hops of I, and the in-edges of those within L - 1:
+
+    C_0 = I        C_h = C_(h-1) + sources of all edges into C_(h-1)
+
+Nodes beyond I are copies: another server owns them. They are spread over the server's workers: each goes, hop by hop, to the
+worker whose rows it has most edges with, as long as that worker's share of the work leaves room for it,
+
+    work of a node h hops away = (L - h) (in-degree + ROW_WORK)        score = (1 + edges) (1 - work so far / share)
+
+(linear deterministic greedy partitioning: Stanton and Kliot, KDD 2012).
+
+Expansion-aware sampling bounds C: at most ``max_hop`` hops, and from each node on at most ``fanout`` of its in-neighbours
+outside of I, those with the smallest Philox numbers of (seed; source id, destination id). Then every layer computes all of C,
+from the edges between nodes of C: the subgraph that they induce. No edge between two inner nodes is ever left out.
+
+Letters: N nodes of the graph, S servers, G workers of a server, P = S G, K copies, L hops.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+
+from sargnn.data.dataset import Dataset
+from sargnn.data.store import StoreWriter
+from sargnn.partition.cut import Cutter, Part, offsets_of
+from sargnn.partition.stats import PartitionStats, StatsCollector
+from sargnn.partition.store import put_features, put_part, put_send_lists
+from sargnn.rng import Purpose, philox_words
+from sargnn.steps import step
+
+ROW_WORK = 32
+"""What computing a row costs beside its edges, in edges: linear map, norm and dropout."""
+_SLACK = 1.02
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What is preloaded.
+
+    Attributes:
+        hops: L, the model's layers that aggregate.
+        max_hop, fanout: of expansion-aware sampling; None: no bound. seed: of it.
+    """
+
+    hops: int
+    max_hop: int | None = None
+    fanout: int | None = None
+    seed: int = 0
+
+    @property
+    def exact(self) -> bool:
+        """Whether all is preloaded that inner nodes depend on."""
+        return self.fanout is None and (self.max_hop is None or self.max_hop >= self.hops)
+
+    @property
+    def reach(self) -> int:
+        """How many hops away nodes are held."""
+        return self.hops if self.max_hop is None else min(self.max_hop, self.hops)
+
+    def identity(self) -> dict[str, Any]:
+        """What decides a preloaded store beside the partition; JSON-able."""
+        if self.exact:
+            return {"hops": self.hops}
+        return dataclasses.asdict(self) | {"max_hop": self.reach}
+
+
+@dataclass(frozen=True)
+class ServerStats:
+    """What a server holds.
+
+    Attributes:
+        nodes: by hop, from 0, the inner nodes, on; edges: by hop, in-edges of these nodes that it holds.
+    """
+
+    nodes: list[int]
+    edges: list[int]
+
+
+def find_hops(dataset: Dataset, inner: np.ndarray, bounds: Bounds) -> np.ndarray:
+    """How many hops each node is from a server's inner nodes, int16 [N]; -1: it is not preloaded.
+
+    Args:
+        inner: int64, the server's nodes.
+    """
+    hops = np.full(dataset.num_nodes, -1, np.int16)
+    hops[inner] = 0
+    frontier, most = inner, dataset.num_edges if bounds.fanout is None else bounds.fanout
+    for hop in range(1, bounds.reach + 1):
+        _spread(np.asarray(dataset.indptr), np.asarray(dataset.indices), frontier, hop, most, np.uint64(bounds.seed), hops)
+        frontier = np.flatnonzero(hops == hop)
+        if not len(frontier):
+            break
+    return hops
+
+
+def assign_copies(dataset: Dataset, hops: np.ndarray, worker_of: np.ndarray, workers: int, layers: int) -> np.ndarray:
+    """The worker of each node of a server, int32 [N]; -1: none.
+
+    Args:
+        hops: int16 [N]. worker_of: int32 [N], of inner nodes; -1: not inner.
+        workers: G. layers: L.
+    """
+    found = worker_of.astype(np.int32, copy=True)
+    if workers == 1:
+        found[hops >= 0] = 0
+        return found
+    indptr, indices = np.asarray(dataset.indptr), np.asarray(dataset.indices)
+    held = np.flatnonzero(hops >= 0)
+    left = np.maximum(layers - hops[held], 0).astype(np.float64)
+    work = np.zeros(len(hops))
+    work[held] = left * (indptr[held + 1] - indptr[held] + ROW_WORK) + 1
+    load = np.bincount(found[found >= 0], weights=work[found >= 0], minlength=workers)
+    share = _SLACK * max(work[held].sum() / workers, load.max())
+    votes, place = np.zeros((len(held), workers), np.int32), np.full(len(hops), -1, np.int64)
+    place[held] = np.arange(len(held))
+    for hop in range(1, int(hops.max()) + 1):
+        now = np.flatnonzero(hops == hop)
+        before = held[hops[held] == hop - 1]
+        _vote(indptr, indices, before, found, place, votes)
+        _choose(indptr, indices, now, found, place, votes, work, load, share)
+    return found
+
+
+def write_preloaded(
+    writer: StoreWriter, dataset: Dataset, offsets: np.ndarray, nodes: np.ndarray, servers: int, bounds: Bounds
+) -> tuple[PartitionStats, list[ServerStats]]:
+    """Cut a dataset into parts that hold all that their server's inner nodes depend on.
+
+    Args:
+        offsets: int64 [P + 1], nodes: int64 [N]: the partition, as ``Cutter`` takes it. servers: S.
+    """
+    world = len(offsets) - 1
+    workers = world // servers
+    cutter, collector = Cutter(dataset, offsets, nodes), StatsCollector()
+    rank_of = np.empty(dataset.num_nodes, np.int32)
+    position = np.empty(dataset.num_nodes, np.int64)
+    position[nodes] = np.arange(dataset.num_nodes)
+    for rank in range(world):
+        rank_of[nodes[offsets[rank] : offsets[rank + 1]]] = rank
+    places, stats = _Places(dataset, world), []
+    with tempfile.TemporaryDirectory(dir=writer.folder) as scratch:
+        for server in range(servers):
+            first = server * workers
+            inner = nodes[offsets[first] : offsets[first + workers]]
+            hops = find_hops(dataset, inner, bounds)
+            worker_of = np.where(hops == 0, rank_of - first, -1).astype(np.int32)
+            worker_of = assign_copies(dataset, hops, worker_of, workers, bounds.hops)
+            read = (hops >= 0) & (hops < bounds.hops)
+            own_offsets, own_nodes = _in_order(dataset, hops, worker_of, position, workers)
+            mine = cutter.among(own_offsets, own_nodes, read, open_ended=not bounds.exact)
+            folder = Path(scratch) / str(server)
+            folder.mkdir()
+            edges_by_hop = np.zeros(bounds.reach + 1, np.int64)
+            for worker in range(workers):
+                step("preloading parts", first + worker, world)
+                edges = mine.edges(worker)
+                part = mine.part(worker, edges, [np.zeros(0, np.int32)])
+                edges_by_hop += np.bincount(hops[part.node_ids[part.edge_dst]], minlength=len(edges_by_hop))
+                collector.add(worker, part)
+                put_part(writer, first + worker, part, edges.halos, folder, worker)
+                put_features(writer, first + worker, mine, worker)
+                places.add(first + worker, part, hops, rank_of, position)
+            put_send_lists(writer, folder, first, workers)
+            counts = np.bincount(hops[hops >= 0], minlength=len(edges_by_hop))
+            stats.append(ServerStats(counts.tolist(), edges_by_hop.tolist()))
+    places.put(writer)
+    return collector.finish(), stats
+
+
+def _in_order(
+    dataset: Dataset, hops: np.ndarray, worker_of: np.ndarray, position: np.ndarray, workers: int
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """Each worker's nodes, type by type, inner ones first, in the partition's order: int64 [G + 1] and [all of them]."""
+    lists = []
+    for worker in range(workers):
+        own = np.flatnonzero(worker_of == worker)
+        own = own[np.lexsort((position[own], hops[own] > 0, dataset.schema.types_of(own)))]
+        lists.append(own)
+    return offsets_of(lists), np.concatenate(lists)
+
+
+class _Places:
+    """Which rows of which part are copies of which rows of which other, collected part by part.
+
+    Args:
+        world: P.
+    """
+
+    def __init__(self, dataset: Dataset, world: int) -> None:
+        self._row = np.empty(dataset.num_nodes, np.int32)
+        self._world = world
+        self._nodes: dict[tuple[int, int], np.ndarray] = {}
+
+    def add(self, rank: int, part: Part, hops: np.ndarray, rank_of: np.ndarray, position: np.ndarray) -> None:
+        ids = np.asarray(part.node_ids)
+        inner = hops[ids] == 0
+        self._row[ids[inner]] = np.flatnonzero(inner)
+        copies = np.flatnonzero(~inner)
+        copies = copies[np.argsort(position[ids[copies]], kind="stable")]
+        owners = rank_of[ids[copies]]  # ascending: positions go part by part
+        for owner in range(self._world):
+            rows = copies[owners == owner]
+            if len(rows):
+                self._nodes[rank, owner] = np.stack([rows, ids[rows]])
+
+    def put(self, writer: StoreWriter) -> None:
+        nothing = np.zeros((2, 0), np.int64)
+        for rank in range(self._world):
+            held = [self._nodes.get((rank, owner), nothing)[0].astype(np.int32) for owner in range(self._world)]
+            lent = [self._row[self._nodes.get((holder, rank), nothing)[1]] for holder in range(self._world)]
+            for name, lists in (("copy", held), ("copied", lent)):
+                writer.put(f"part_{rank:03d}/{name}_rows", np.concatenate(lists))
+                writer.put(f"part_{rank:03d}/{name}_offsets", offsets_of(lists))
+
+
+@numba.njit(cache=True)
+def _spread(
+    indptr: Any, indices: Any, frontier: Any, hop: Any, most: Any, seed: Any, hops: Any
+) -> None:  # pragma: no cover - compiled
+    """Mark in-neighbours of the frontier, of each node at most ``most`` of those that are not inner."""
+    tag = np.uint64(np.uint64(Purpose.PRELOAD) << np.uint64(24))
+    for k in range(len(frontier)):
+        v = frontier[k]
+        begin, end = indptr[v], indptr[v + 1]
+        outside = 0
+        before = -1
+        for e in range(begin, end):
+            if hops[indices[e]] != 0 and indices[e] != before:
+                outside += 1
+                before = indices[e]
+        if outside <= most:
+            for e in range(begin, end):
+                if hops[indices[e]] < 0:
+                    hops[indices[e]] = hop
+            continue
+        keys, sources = np.empty(outside, np.uint64), np.empty(outside, np.int64)
+        count, before = 0, -1
+        for e in range(begin, end):
+            u = indices[e]
+            if hops[u] != 0 and u != before:
+                word = philox_words(np.uint64(u), np.uint64(v), np.uint64(0), tag, seed, np.uint64(0))[0]
+                keys[count] = (word & np.uint64(0xFFFFFFFF)) << np.uint64(32) | np.uint64(u)
+                sources[count] = u
+                count += 1
+                before = u
+        chosen = np.argsort(keys)[:most]
+        for j in range(len(chosen)):
+            if hops[sources[chosen[j]]] < 0:
+                hops[sources[chosen[j]]] = hop
+
+
+@numba.njit(cache=True)
+def _vote(indptr: Any, indices: Any, rows: Any, worker_of: Any, place: Any, votes: Any) -> None:  # pragma: no cover - compiled
+    """Count for each source which workers' rows it has edges into."""
+    for k in range(len(rows)):
+        worker = worker_of[rows[k]]
+        for e in range(indptr[rows[k]], indptr[rows[k] + 1]):
+            if place[indices[e]] >= 0:
+                votes[place[indices[e]], worker] += 1
+
+
+@numba.njit(cache=True)
+def _choose(
+    indptr: Any, indices: Any, rows: Any, worker_of: Any, place: Any, votes: Any, work: Any, load: Any, share: Any
+) -> None:  # pragma: no cover - compiled
+    """Give each row to a worker."""
+    workers = len(load)
+    counts = np.empty(workers, np.int64)
+    for k in range(len(rows)):
+        v = rows[k]
+        for g in range(workers):
+            counts[g] = votes[place[v], g]
+        for e in range(indptr[v], indptr[v + 1]):
+            if worker_of[indices[e]] >= 0:
+                counts[worker_of[indices[e]]] += 1
+        best, score = 0, -np.inf
+        for g in range(workers):
+            room = (1 - load[g] / share) * (1 + counts[g])
+            if room > score:
+                best, score = g, room
+        worker_of[v] = best
+        load[best] += work[v]
