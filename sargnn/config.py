@@ -273,6 +273,11 @@ class ModelSettings(ABC):
         """Whether a row's output depends on which other rows are computed, as with batch norm."""
         return False
 
+    @property
+    def no_preload(self) -> str | None:
+        """Why servers cannot preload what its rows depend on, a sentence; None: they can."""
+        return None
+
     def check(self, run: RunConfig) -> None:
         """Refuse what does not go together with this model. Raises ``ConfigError``."""
         return None
@@ -385,6 +390,11 @@ class RunConfig:
         return self.servers or 1
 
     @property
+    def may_preload(self) -> bool:
+        """Whether servers may come to hold copies of other servers' nodes."""
+        return self.preload.name != "none" and self.num_servers > 1 and self.model.no_preload is None
+
+    @property
     def bounds_preload(self) -> bool:
         """Whether servers may preload less than the model reads, so that what they hold decides the losses."""
         return self.preload.bounded
@@ -453,7 +463,7 @@ def parse(mapping: Any) -> RunConfig:
             "There is no sample to evaluate on.", given="eval=sampled sample.fanouts=null",
             hint="sample.fanouts=[10,10,10], one for each layer; or eval=full",
         )  # fmt: skip
-    config.preload.check(config.world, config.num_servers)
+    config.preload.check(config.world, config.num_servers, config.model.no_preload)
     if not config.store_dir:
         raise ConfigError("'store_dir' is empty.", hint="store_dir=FOLDER, such as stores")
     return config

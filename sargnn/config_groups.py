@@ -196,8 +196,14 @@ class PreloadConfig:
         """Whether less may be preloaded than the model reads."""
         return self.max_hop is not None or self.fanout is not None
 
-    def check(self, world: int, servers: int) -> None:
-        """It goes together with so many servers. Raises ``ConfigError``."""
+    def check(self, world: int, servers: int, no_preload: str | None = None) -> None:
+        """It goes together with so many servers, and with the model. Raises ``ConfigError``.
+
+        Args:
+            no_preload: why servers cannot preload for the model.
+        """
+        if self.name == "shared" and no_preload is not None:
+            raise ConfigError(no_preload, given="preload=shared", allowed="preload=none")
         if world % servers:
             allowed = [f"servers={n}" for n in range(1, world + 1) if world % n == 0]
             raise ConfigError(

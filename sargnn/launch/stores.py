@@ -56,7 +56,7 @@ def prepare_stores(config: RunConfig, check_graph: Callable[[Path], int]) -> Sto
         hops = check_graph(dataset_path)
         info = prepare_partition(wanted, dataset_path)
         preloaded = None
-        if config.preload.name != "none" and config.num_servers > 1:
+        if config.may_preload:
             preloaded = prepare_preloaded(wanted, dataset_path, info, bounds_of(config, hops))
     stats = dataclasses.asdict(info.stats)
     size = info.num_edges, info.schema, info.feature_widths, info.num_classes, info.task

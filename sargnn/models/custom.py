@@ -73,6 +73,10 @@ class Custom(ModelSettings):
     def norms_over_rows(self) -> bool:
         return True
 
+    @property
+    def no_preload(self) -> str | None:
+        return "What a module of your own asks about all rows counts each of them once, and servers that preload have copies."
+
     def check(self, run: RunConfig) -> None:
         if self.target is None:
             raise ConfigError("The setting 'model.target' must be given.", hint="add model.target=FILE.py:CLASS")

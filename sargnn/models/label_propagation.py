@@ -41,6 +41,10 @@ class LabelPropagation(ModelSettings):
     def operations(self) -> tuple[str, ...]:
         return ("sum",)
 
+    @property
+    def no_preload(self) -> str | None:
+        return "Label propagation reads rows as many hops away as it takes steps, in one layer."
+
     def check(self, run: RunConfig) -> None:
         if run.mfg:
             raise ConfigError("Label propagation reads all nodes in every step.", given="mfg=true", allowed="mfg=false")

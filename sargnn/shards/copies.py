@@ -76,7 +76,7 @@ class Copies:
         depth = np.full(self._num_rows, _NEVER, np.int16)
         for layer in range(len(flow.plans)):
             depth[flow.rows_of(layer, self._num_rows).numpy()] = layer + 1
-        before = self._before(depth)
+        before = self.before(depth)
         plans = []
         for layer, plan in enumerate(flow.plans):
             outputs = flow.rows_of(layer, self._num_rows).numpy()
@@ -84,7 +84,14 @@ class Copies:
             plans.append(dataclasses.replace(plan, counted=counted))
         return dataclasses.replace(flow, plans=tuple(plans))
 
-    def _before(self, depth: np.ndarray) -> np.ndarray:
+    def total(self, counts: np.ndarray) -> np.ndarray:
+        """What all copies of each own row's node have together, fp64 [N, F]."""
+        table = torch.from_numpy(np.ascontiguousarray(counts, np.float64))
+        self.give_back(table)
+        self.fetch(table)
+        return table.numpy()
+
+    def before(self, depth: np.ndarray) -> np.ndarray:
         """int16 [N], the last layer in which another copy counts in place of each row.
 
         Args:

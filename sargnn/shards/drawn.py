@@ -25,6 +25,7 @@ import torch
 
 from sargnn.comm.exchange import Exchange
 from sargnn.partition.cut import Part
+from sargnn.shards.copies import Copies
 from sargnn.shards.draw_loops import count_chosen, count_peers, mark_chosen, split_by_peer
 from sargnn.shards.in_edges import Chosen, InEdges, Sample
 from sargnn.shards.load import Layout, halo_lists, id_ranks_of, load_plan
@@ -66,12 +67,14 @@ class FlowDrawer:
         own_loops: it does.
         layout, device, message_rows, dtype: as ``load_plan``.
         splitter: gives every layer a plan of each relation; None: does not.
+        copies: of a part that has some: an edge into a node counts once in out-degrees of a sample.
     """
 
     def __init__(
         self, part: Part, rank: int, layout: Layout, exchange: Exchange, *, own_loops: bool, device: torch.device,
-        message_rows: int, dtype: torch.dtype, splitter: RelationSplitter | None,
+        message_rows: int, dtype: torch.dtype, splitter: RelationSplitter | None, copies: Copies | None = None,
     ) -> None:  # fmt: skip
+        self._copies = copies
         self._part, self._rank, self._layout, self._exchange = part, rank, layout, exchange
         self._device, self._message_rows, self._dtype, self._splitter = device, message_rows, dtype, splitter
         self._schema, self._bounds, self._num_rows = part.schema, part.row_bounds, len(part.node_ids)
@@ -148,12 +151,18 @@ class FlowDrawer:
             added = new[slice(*np.searchsorted(new, self._type(number)))]
             inputs.append(np.concatenate([outputs[number], added]) if len(added) else outputs[number])
         sampled = uses_edges and sample is not None and sample.fanouts[layer] >= 0
-        out = self._outward(chosen) if outward and sampled else None
+        out = self._outward(chosen, outputs) if outward and sampled else None
         return DrawnLayer(tuple(outputs), tuple(inputs), tuple(chosen), halo, sends, sampled, out)
 
-    def _outward(self, chosen: Sequence[Chosen]) -> tuple[Outward, ...]:
-        """Per relation the edges out of own rows of its source type, and their weights."""
+    def _outward(self, chosen: Sequence[Chosen], outputs: list[np.ndarray]) -> tuple[Outward, ...]:
+        """Per relation the edges out of own rows of its source type, and their weights.
+
+        Args:
+            outputs: int32 per type, the layer's output rows, into which edges were chosen.
+        """
         relations, total = len(chosen), self._num_rows + len(self._owners)
+        if self._copies is not None:
+            chosen = self._counted(chosen, outputs, self._copies)
         counts, sums = np.zeros((relations, total), np.int32), []
         for number, edges in enumerate(chosen):
             count_chosen(edges.sources, counts[number])
@@ -166,10 +175,26 @@ class FlowDrawer:
         for rows, said in zip(self._send_rows, self._exchange.to_owners(self._lists, halos), strict=True):
             for table, one in zip(own, said, strict=True):
                 table[rows] += one.numpy()
+        if self._copies is not None:
+            own = [self._copies.total(table) for table in own]
         runs = [slice(*self._type(relation.source)) for relation in self._schema.relations]
         return tuple(
             Outward(own[0][run, r].astype(np.int64), own[1][run, r].copy() if sums else None) for r, run in enumerate(runs)
         )
+
+    def _counted(self, chosen: Sequence[Chosen], outputs: list[np.ndarray], copies: Copies) -> list[Chosen]:
+        """The edges into those of a node's copies that count."""
+        computed = np.full(self._num_rows, -1, np.int16)
+        computed[np.concatenate(outputs)] = 1
+        counts = copies.before(computed) < 1
+        found = []
+        for number, one in enumerate(chosen):
+            rows = outputs[self._schema.relations[number].destination]
+            degrees = np.diff(one.offsets)
+            kept = np.repeat(counts[rows], degrees)
+            offsets = np.concatenate([[0], np.cumsum(degrees * counts[rows])])
+            found.append(Chosen(offsets, one.sources[kept], one.edges[kept] if len(one.edges) else one.edges))
+        return found
 
     def counts(self, layers: Sequence[DrawnLayer]) -> tuple[RowCounts, ...]:
         """Per layer, its rows over all workers."""

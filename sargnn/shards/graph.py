@@ -192,7 +192,7 @@ class WorkerGraph:
         if self._drawer is None:
             self._drawer = FlowDrawer(
                 self._looped_part, self.rank, self.layout, self.exchange, own_loops=self._add_self_loops, device=self.device,
-                message_rows=self.message_rows, dtype=self._dtype, splitter=self._splitter,
+                message_rows=self.message_rows, dtype=self._dtype, splitter=self._splitter, copies=self.copies,
             )  # fmt: skip
         return self._drawer
 

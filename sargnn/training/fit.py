@@ -74,7 +74,7 @@ def fit_batches(
     apart = trainer.model.by_relation and graph.part.schema.typed  # plans of relations hold functions
     on_disk = config.batches.flows == "disk" and not apart
     folder = scratch / "flows" if scratch is not None and on_disk else None
-    targets = TargetRows(graph.part, group.rank, rows, config.seed, config.prepare.bytes)
+    targets = TargetRows(graph.part, graph.rank, rows, config.seed, config.prepare.bytes)
     batched, planner = trains_in_batches(config), _Planner(trainer, rows, targets)
     count, keep = config.batches.count, engine.keep_layers
     if config.norms_over_rows and config.draws_flows and count == "auto":
@@ -232,7 +232,7 @@ def _fit_evaluation(trainer: Trainer, budget: Budget, split: Tensor, folder: Pat
     if trainer.config.eval == "sampled":
         raise budget.refusal(whole, "An evaluation on a sample needs more than the memory budget.")
     rows = torch.nonzero(split > 0)[:, 0].numpy()
-    targets = TargetRows(trainer.graph.part, trainer.engine.group.rank, rows, 0, 0)
+    targets = TargetRows(trainer.graph.part, trainer.graph.rank, rows, 0, 0)
     out = trainer.output_bytes
     count, least = 2, whole
     while count <= _MOST_EVALUATION_GROUPS:

@@ -241,7 +241,8 @@ class ViewBuilder:
         model, engine = self._model, self._engine
         if not model.shares_constants(engine):
             return None
-        if self.whole_flow is not None and self.whole_flow.plans[0].num_out == len(self._rows):
+        whole = self._graph.copies is None and self.whole_flow is not None  # whether copies are computed is each worker's
+        if whole and self.whole_flow is not None and self.whole_flow.plans[0].num_out == len(self._rows):
             found = model.first_constant(engine, self.whole_flow.plans[0], self._first_input(model.inputs(self._rows)))
             return None if found is None else Constants(torch.arange(len(self._rows)), found)
         places, number = torch.full((len(self._rows),), -1, dtype=torch.int64), 0
