@@ -15,7 +15,7 @@ from sargnn.comm.hosts import Host, named_in, silent
 from sargnn.comm.join import join
 from sargnn.comm.servers import Combine, fold_in_servers, gather_in_servers, sum_in_servers
 from sargnn.errors import CommError
-from sargnn.profile import ALL_REDUCE, EXCHANGE_WAIT, Profile
+from sargnn.profile import ALL_REDUCE, BETWEEN_WAIT, EXCHANGE_WAIT, Profile
 
 
 @dataclass
@@ -111,7 +111,8 @@ class Group:
     def send(self, tensor: Tensor, peer: int, tag: int) -> dist.Work:
         """Start sending a contiguous tensor to ``peer``; its bytes are counted. Raises ``CommError`` if the peer has gone."""
         self.traffic.sent_bytes += tensor.numel() * tensor.element_size()
-        self.profile.work(EXCHANGE_WAIT, tensor.numel() * tensor.element_size())
+        where = EXCHANGE_WAIT if peer in self.mates else BETWEEN_WAIT
+        self.profile.work(where, tensor.numel() * tensor.element_size())
         return self.send_quietly(tensor, peer, tag)
 
     def send_quietly(self, tensor: Tensor, peer: int, tag: int) -> dist.Work:
@@ -138,7 +139,7 @@ class Group:
         """Wait for a transfer. Raises ``CommError`` that names the peer if it died or did not answer in time."""
         started = time.perf_counter()
         try:
-            with self.profile.span(EXCHANGE_WAIT):
+            with self.profile.span(EXCHANGE_WAIT if peer in self.mates else BETWEEN_WAIT):
                 work.wait()
         except RuntimeError as error:
             raise self._lost(f"rank {self._first + peer}", f"while {doing}", error, peer) from error

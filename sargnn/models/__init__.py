@@ -8,6 +8,7 @@ MODELS = {
     "sgc": "sargnn.models.sgc:Sgc",
     "appnp": "sargnn.models.appnp:Appnp",
     "gcnii": "sargnn.models.gcnii:Gcnii",
+    "resgcn": "sargnn.models.resgcn:ResGcn",
     "rgcn": "sargnn.models.rgcn:Rgcn",
     "mlp": "sargnn.models.mlp:Mlp",
     "linear": "sargnn.models.mlp:Mlp",

@@ -316,6 +316,7 @@ def build_stack(
     make_layer: Callable[[LayerSpec], GraphLayer],
     hidden_width: int | None = None,
     depth: int | None = None,
+    kind: type[Stack] = Stack,
 ) -> Stack:
     """A stack of layers, the last one as wide as there are classes.
 
@@ -323,6 +324,7 @@ def build_stack(
         make_layer: makes the layer of a place in the stack.
         hidden_width: of the rows between layers; ``config.hidden`` if not given.
         depth: how many layers; ``config.num_layers`` if not given.
+        kind: what joins them.
     """
     depth = depth or config.num_layers
     first_width = inputs.width + shape.label_columns
@@ -342,7 +344,7 @@ def build_stack(
         )
         for index in range(depth)
     ]
-    return Stack(
+    return kind(
         inputs,
         layers,
         norm=config.norm,

@@ -33,6 +33,8 @@ class Summary:
         epoch_time_s: median over epochs after the first, slowest rank, without evaluation.
         evaluate_time_s, startup_time_s, partition_time_s: seconds. compute_time_s, comm_wait_time_s: per epoch, medians.
         comm_bytes_per_epoch: payload of row exchange by all ranks; collectives are not counted.
+        between_servers_bytes_per_epoch: of all traffic, collectives included, what went from one server to another;
+            between_servers_wait_s: per epoch, median, of the slowest rank's waiting that for other servers. servers: how many.
         peak_rss_bytes, peak_train_bytes, peak_evaluate_bytes, peak_smooth_bytes: one per rank.
         private_bytes_before_loading: one per rank, what a worker had for itself before it opened its part.
         memory_bytes: one per rank, the parts that add up to ``peak_rss_bytes``: base, graph, features, parameters, training,
@@ -76,6 +78,9 @@ class Summary:
     compute_time_s: float | None = None
     comm_wait_time_s: float | None = None
     comm_bytes_per_epoch: int | None = None
+    between_servers_bytes_per_epoch: int | None = None
+    between_servers_wait_s: float | None = None
+    servers: int | None = None
     peak_rss_bytes: list[int] | None = None
     peak_train_bytes: list[int] | None = None
     peak_evaluate_bytes: list[int] | None = None

@@ -28,12 +28,16 @@ def result_table(summary: Summary) -> None:
     ]
     if summary.best_val_metric is None:  # no validation nodes
         scores = [(f"test {metric}, last epoch", show_score(summary.test_metric, metric))]
+    between = []
+    if (summary.servers or 1) > 1:
+        between = [("bytes between servers per epoch", human_bytes(summary.between_servers_bytes_per_epoch or 0))]
     rows = [
         *scores,
         *smoothed,
         ("median epoch time", f"{summary.epoch_time_s or 0:.3f} s"),
         ("of that waiting for peers", f"{summary.comm_wait_time_s or 0:.3f} s"),
         ("bytes exchanged per epoch", human_bytes(summary.comm_bytes_per_epoch or 0)),
+        *between,
         ("peak training memory per worker", f"{human_bytes(min(peaks))} to {human_bytes(max(peaks))}"),
     ]
     table = Table(title=f"{summary.model} on {summary.dataset}, mode {summary.mode}, world {summary.world}")

@@ -70,6 +70,10 @@ def newest(run_dir: Path) -> tuple[Path | None, list[tuple[Path, StoreError]]]:
     return None, problems
 
 
+_SLOWEST, _OF_ALL = ("elapsed_s", "wait_s", "between_wait_s"), ("sent_bytes", "between_bytes")
+"""What an epoch under way has of its slowest rank, and of all ranks together."""
+
+
 def save(trainer: Trainer, config: RunConfig, dataset_hash: str, run_dir: Path, epoch: int) -> None:
     """Write the checkpoint after ``epoch`` epochs and the steps that are under way; every rank must call it.
 
@@ -80,8 +84,10 @@ def save(trainer: Trainer, config: RunConfig, dataset_hash: str, run_dir: Path, 
     """
     done = trainer.underway
     path = path_of(run_dir, epoch, done.steps)
-    times = torch.tensor([done.elapsed_s, done.wait_s, done.sent_bytes], dtype=torch.float64)
-    ranks = torch.stack(trainer.engine.group.gather(times))
+    figures = [getattr(done, name) for name in (*_SLOWEST, *_OF_ALL)]
+    ranks = torch.stack(trainer.engine.group.gather(torch.tensor(figures, dtype=torch.float64)))
+    slowest = dict(zip(_SLOWEST, ranks.amax(0).tolist(), strict=False))
+    summed = dict(zip(_OF_ALL, ranks[:, len(_SLOWEST) :].sum(0).long().tolist(), strict=True))
     if trainer.engine.group.rank != 0:
         for name, table in _tables(trainer, sharded=True):
             _gather_rows(trainer, None, name, table)
@@ -104,8 +110,7 @@ def save(trainer: Trainer, config: RunConfig, dataset_hash: str, run_dir: Path, 
             "dataset_hash": dataset_hash,
             "schema": trainer.graph.part.schema.to_json(),
             "adam_step": epoch * trainer.steps.count + done.steps,
-            "underway": vars(done)
-            | {"elapsed_s": float(ranks[:, 0].max()), "wait_s": float(ranks[:, 1].max()), "sent_bytes": int(ranks[:, 2].sum())},
+            "underway": vars(done) | slowest | summed,
             "series": {name: getattr(history, name) for name in _SERIES},
             "task": history.task,
             "metric": history.metric,
@@ -199,7 +204,7 @@ def load(trainer: Trainer, path: Path, *, moments: bool = True) -> int:
         state["step"].fill_(float(meta["adam_step"]))
     trainer.underway = Underway(**meta.get("underway", {}))
     if trainer.engine.group.rank:
-        trainer.underway.sent_bytes = 0  # all ranks' are in the first one's
+        trainer.underway.sent_bytes = trainer.underway.between_bytes = 0  # all ranks' are in the first one's
     history = trainer.history
     for name in _SERIES:
         setattr(history, name, list(meta["series"][name]))

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from sargnn.comm.group import Group
+from sargnn.comm.group import Group, Traffic
 from sargnn.config import Metric, Task
 from sargnn.data.labels import is_better
 
@@ -52,7 +52,8 @@ class Underway:
 
     Attributes:
         steps: how many were trained. labels: how many their losses were means over. summed: the losses times these.
-        lr, last_loss: of the last step. elapsed_s, wait_s, sent_bytes: of this rank.
+        lr, last_loss: of the last step. elapsed_s, wait_s, sent_bytes, between_bytes, between_wait_s: of this rank
+            (``comm.group.Traffic``).
     """
 
     steps: int = 0
@@ -63,11 +64,19 @@ class Underway:
     elapsed_s: float = 0.0
     wait_s: float = 0.0
     sent_bytes: int = 0
+    between_bytes: int = 0
+    between_wait_s: float = 0.0
 
     def add(self, loss: float, labels: int, lr: float) -> None:
         """Another step."""
         self.steps, self.labels, self.lr, self.last_loss = self.steps + 1, self.labels + labels, lr, loss
         self.summed += loss * labels
+
+    def add_traffic(self, traffic: Traffic) -> None:
+        """What a step has sent and waited for."""
+        self.wait_s, self.sent_bytes = self.wait_s + traffic.wait_s, self.sent_bytes + traffic.sent_bytes
+        self.between_bytes += traffic.between_bytes
+        self.between_wait_s += traffic.between_wait_s
 
     @property
     def loss(self) -> float:
@@ -94,6 +103,8 @@ class EpochResult:
         loss: sum over ranks / global count. lr: the learning rate.
         epoch_time_s, compute_time_s, comm_wait_time_s: of the slowest rank.
         comm_bytes: rows and gradients sent by all ranks.
+        between_bytes: of all traffic, collectives included, what all ranks sent to other servers. between_wait_s: of the
+            slowest rank's waiting that for other servers.
         ranks: the same of each rank.
         requests: what any rank was asked for meanwhile.
         steps: optimizer steps.
@@ -109,6 +120,8 @@ class EpochResult:
     ranks: RankFigures
     requests: Requests
     steps: int = 1
+    between_bytes: int = 0
+    between_wait_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -140,6 +153,8 @@ def metrics_row(result: EpochResult, evaluation: EvaluationResult | None) -> dic
         "compute_time_s": result.compute_time_s,
         "comm_wait_time_s": result.comm_wait_time_s,
         "comm_bytes": result.comm_bytes,
+        "between_servers_bytes": result.between_bytes,
+        "between_servers_wait_s": result.between_wait_s,
         "ranks": dict(vars(result.ranks)),
     }
     if evaluation is not None:
@@ -160,6 +175,7 @@ class History:
         losses: per epoch, sum over ranks / global count.
         epoch_times_s, compute_times_s, wait_times_s: per epoch, slowest rank.
         epoch_bytes: per epoch, rows and gradients sent by all ranks.
+        between_bytes, between_waits_s: per epoch of this process, as of ``EpochResult``.
         evaluate_times_s: per evaluation.
         scores: the last evaluation's, by split.
         best_val, test_at_best_val: of the metric; the last of tied best epochs counts.
@@ -179,6 +195,8 @@ class History:
     compute_times_s: list[float] = field(default_factory=list)
     wait_times_s: list[float] = field(default_factory=list)
     epoch_bytes: list[int] = field(default_factory=list)
+    between_bytes: list[int] = field(default_factory=list)
+    between_waits_s: list[float] = field(default_factory=list)
     evaluate_times_s: list[float] = field(default_factory=list)
     scores: Scores = field(default_factory=dict)
     best_val: float | None = None
@@ -203,6 +221,8 @@ class History:
         self.compute_times_s.append(result.compute_time_s)
         self.wait_times_s.append(result.comm_wait_time_s)
         self.epoch_bytes.append(result.comm_bytes)
+        self.between_bytes.append(result.between_bytes)
+        self.between_waits_s.append(result.between_wait_s)
 
     def average_profile(
         self, first: Sequence[Mapping[str, float]], recorded: Sequence[Mapping[str, float]], *, since: int

@@ -285,7 +285,7 @@ class Trainer:
         for step in range(done.steps, self.steps.count):
             done.add(*self._train_step(epoch, step))
             done.elapsed_s += time.perf_counter() - started
-            done.wait_s, done.sent_bytes = done.wait_s + traffic.wait_s, done.sent_bytes + traffic.sent_bytes
+            done.add_traffic(traffic)
             if step + 1 == self.steps.count:
                 break
             asked = self.requests.agreed(group)
@@ -304,7 +304,8 @@ class Trainer:
 
         asked = self.requests.take()
         figures = [
-            done.elapsed_s, done.elapsed_s - done.wait_s, done.wait_s, done.sent_bytes, peak, asked.checkpoint, asked.stop
+            done.elapsed_s, done.elapsed_s - done.wait_s, done.wait_s, done.sent_bytes, peak, asked.checkpoint, asked.stop,
+            done.between_bytes, done.between_wait_s,
         ]  # fmt: skip
         every = torch.stack(group.gather(torch.tensor(figures, dtype=torch.float64)))
         slowest = every.amax(0)
@@ -321,6 +322,8 @@ class Trainer:
             ),
             requests=Requests(bool(slowest[5]), bool(slowest[6])),
             steps=self.steps.count,
+            between_bytes=int(every[:, 7].sum()),
+            between_wait_s=float(slowest[8]),
         )
         self.history.add_epoch(result, peak)
         self.underway = Underway()

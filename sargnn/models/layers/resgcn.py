@@ -1,0 +1,55 @@
+"""ResGCN+, a deep network of pre-activation residual blocks (Li et al., "DeeperGCN", 2020; the model of Song et al., 2023).
+
+    h_0 = W_in x + b_in
+    h_l = h_(l-1) + conv_l(dropout(relu(norm_(l-1)(h_(l-1)))))        l = 1 .. L
+    logits = W_out dropout(relu(norm_L(h_L))) + b_out
+
+conv is a GCN layer (``layers.gcn``) or a GraphSage layer (``layers.sage``). A block keeps one table [N, hidden] for backward,
+h_(l-1): what its norm reads. The rows that the convolution maps are computed again from it.
+
+Letters: N input rows, M output rows, L blocks.
+"""
+
+from __future__ import annotations
+
+from sargnn.engine.aggregate import Engine
+from sargnn.engine.row_norm import RowNorm
+from sargnn.models.inputs import Features, GraphShape
+from sargnn.models.layers.gcn import GcnLayer
+from sargnn.models.layers.mlp import MlpLayer
+from sargnn.models.layers.sage import SageLayer
+from sargnn.models.resgcn import ResGcn
+from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
+from sargnn.rng import Purpose
+from sargnn.shards.plan import LayerPlan
+
+
+class PreActivationStack(Stack):
+    """A stack whose layers add to a stream of rows; each reads them normalised, activated and dropped.
+
+    ``LayerInput.initial`` is the stream.
+    """
+
+    def _hidden_layer(self, engine: Engine, index: int, plan: LayerPlan, x: LayerInput) -> LayerInput:
+        stream = self.layers[index](engine, plan, LayerInput(x.rows, x.labels))
+        if x.initial is not None:
+            stream = engine.operators.add(stream, plan.self_rows(x.initial))
+        read, stream = engine.operators.fork(stream)
+        norm = self.norms[index] if self.norms else None
+        assert norm is None or isinstance(norm, RowNorm)
+        draw = engine.draw(Purpose.DROPOUT, index, self.dropout if self.training else 0.0)
+        ids = plan.self_rows(plan.node_ids)
+        h = engine.operators.norm_act_drop(read, norm, self.activation, ids, draw, plan.out_bounds, plan.counted)
+        return LayerInput(h, initial=stream)
+
+
+def build(config: ResGcn, shape: GraphShape) -> Stack:
+    """The model that ``config`` describes."""
+
+    def layer(spec: LayerSpec) -> GraphLayer:
+        if spec.index == 0 or spec.last:
+            return MlpLayer(spec)
+        return GcnLayer(spec) if config.conv == "gcn" else SageLayer(spec)
+
+    inputs = Features(shape, config.name)
+    return build_stack(config, inputs, shape, layer, depth=config.num_layers + 2, kind=PreActivationStack)
