@@ -458,6 +458,11 @@ def parse(mapping: Any) -> RunConfig:
         )  # fmt: skip
     if (layers := config.model.aggregations) is not None:
         config.sample.check(layers, config.model.name)
+    if config.eval == "sampled" and config.bounds_preload:
+        raise ConfigError(
+            "Where servers preload less than the model reads, evaluations read the full graph.",
+            given="eval=sampled preload.max_hop preload.fanout", allowed="eval=full",
+        )  # fmt: skip
     if not config.samples and config.eval == "sampled":
         raise ConfigError(
             "There is no sample to evaluate on.", given="eval=sampled sample.fanouts=null",

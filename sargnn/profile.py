@@ -88,6 +88,13 @@ class Profile:
         if self.recording and self._inner and not self._evaluating:
             self.waited_s[str(peer)] = self.waited_s.get(str(peer), 0.0) + seconds
 
+    def forget(self) -> None:
+        """Begin anew, between two spans."""
+        self.events.clear()
+        self.waited_s.clear()
+        for record in (self.own_s, self.cpu_s, self.done):
+            record.update(dict.fromkeys(CATEGORIES, 0.0))
+
     def inside(self, category: str) -> bool:
         """Whether the innermost span is of this category."""
         return bool(self._open) and self._open[-1] == category

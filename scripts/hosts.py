@@ -10,7 +10,7 @@ name in front. A command finds in its environment
 | HOST_NUMBER, HOSTS | this host's number from 0, and how many there are |
 | HOST_FOLDER | its own folder: FOLDER/host0, ...; without ``--folder`` the working folder of all |
 | MASTER_ADDR, MASTER_PORT | host 0's address, and a port |
-| RANK, WORLD_SIZE, LOCAL_RANK | with ``--ranks``: a worker per host, as ``sargnn.launch.task`` takes them |
+| RANK, WORLD_SIZE, LOCAL_RANK | with ``--ranks``: a worker per host, or ``--each N``, as ``sargnn.launch.task`` takes them |
 | GLOO_SOCKET_IFNAME | the host's interface |
 
 and {host}, {hosts}, {master}, {port} and {folder} in it are replaced. So a prepared run starts as
@@ -175,13 +175,20 @@ def why_not() -> str | None:
     return None if tried.returncode == 0 else f"network namespaces are not allowed here: {tried.stderr.strip()}"
 
 
-def variables(hosts: Hosts, host: int, folder: Path | None, *, ranks: bool) -> dict[str, str]:
-    """What a command on a host finds in its environment."""
+def variables(
+    hosts: Hosts, host: int, folder: Path | None, *, ranks: bool, local: int = 0, each: int = 1
+) -> dict[str, str]:  # fmt: skip
+    """What a command on a host finds in its environment.
+
+    Args:
+        ranks: it is a worker, number ``local`` of the host's ``each``.
+    """
     found = {
         "HOST_NUMBER": str(host), "HOSTS": str(hosts.count), "MASTER_ADDR": hosts.address(0), "MASTER_PORT": str(PORT),
         "GLOO_SOCKET_IFNAME": INTERFACE, "HOST_FOLDER": str(folder or Path.cwd()),
     }  # fmt: skip
-    return found | ({"RANK": str(host), "WORLD_SIZE": str(hosts.count), "LOCAL_RANK": "0"} if ranks else {})
+    places = {"RANK": str(host * each + local), "WORLD_SIZE": str(hosts.count * each), "LOCAL_RANK": str(local)}
+    return found | (places if ranks else {})
 
 
 def fill_in(command: Sequence[str], hosts: Hosts, host: int, folder: Path | None) -> list[str]:
@@ -212,11 +219,12 @@ def main() -> int:
     parser.add_argument("--rate", help="of each link, such as 200mbit; none if not given")
     parser.add_argument("--folder", type=Path, help="give each host a folder below this one, and run the command there")
     parser.add_argument("--ranks", action="store_true", help="set RANK and WORLD_SIZE, a worker per host")
+    parser.add_argument("--each", type=int, default=1, help="with --ranks: so many workers per host")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND ...")
     given = parser.parse_args()
     command = given.command[1:] if given.command[:1] == ["--"] else given.command
-    if not command or given.hosts < 1:
-        parser.error("a command, and at least one host")
+    if not command or given.hosts < 1 or given.each < 1:
+        parser.error("a command, and at least one host and worker")
 
     def ask_to_end(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -229,12 +237,15 @@ def main() -> int:
                 folder = given.folder and (given.folder / f"host{host}").resolve()
                 if folder:
                     folder.mkdir(parents=True, exist_ok=True)
-                environment = os.environ | variables(hosts, host, folder, ranks=given.ranks)
-                running.append(
-                    hosts.start(host, fill_in(command, hosts, host, folder), environment, folder, stdout=subprocess.PIPE)
-                )  # fmt: skip
-                readers.append(threading.Thread(target=_follow, args=(running[-1], host), daemon=True))
-                readers[-1].start()
+                for local in range(given.each if given.ranks else 1):
+                    own = variables(hosts, host, folder, ranks=given.ranks, local=local, each=given.each)
+                    running.append(
+                        hosts.start(
+                            host, fill_in(command, hosts, host, folder), os.environ | own, folder, stdout=subprocess.PIPE
+                        )  # fmt: skip
+                    )
+                    readers.append(threading.Thread(target=_follow, args=(running[-1], host), daemon=True))
+                    readers[-1].start()
             codes = [process.wait() for process in running]
             for reader in readers:
                 reader.join(5)

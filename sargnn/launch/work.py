@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -33,6 +34,7 @@ from sargnn.training.account.trace import load_libraries
 from sargnn.training.build import make_trainer
 from sargnn.training.loop import Trainer
 from sargnn.training.predict import MANIFEST, write_predictions
+from sargnn.training.preload import Choice, choose
 from sargnn.training.start_from import open_start
 from sargnn.training.summary import (
     batch_lines,
@@ -74,13 +76,21 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Ca
     if config.memory_budget is not None:
         load_libraries()
     before_loading, base = private_bytes(), resident_bytes()
-    flat = Path(inputs.partition)
-    part = open_part(flat if inputs.preloaded is None else Path(inputs.preloaded), rank)
-    trainer = make_trainer(
-        config, part, info.num_classes, group, files.scratch_path(run_dir, rank), flat=lambda: open_part(flat, rank)
-    )  # fmt: skip
+    flat, preloaded = Path(inputs.partition), None if inputs.preloaded is None else Path(inputs.preloaded)
+
+    def make(folder: Path) -> Trainer:
+        return make_trainer(
+            config, open_part(folder, rank), info.num_classes, group, files.scratch_path(run_dir, rank),
+            flat=lambda: open_part(flat, rank),
+        )  # fmt: skip
+
+    choice: Choice | None = None
+    if preloaded is not None and config.preload.name == "auto":
+        trainer, choice = choose(group, partial(make, flat), partial(make, preloaded))
+    else:
+        trainer = make(preloaded or flat)
     try:
-        _run(trainer, config, run_dir, info, inputs, group, before_loading, base)
+        _run(trainer, config, run_dir, info, inputs, group, before_loading, base, choice)
     finally:
         trainer.close()
     group.close()
@@ -88,12 +98,13 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Ca
 
 def _run(
     trainer: Trainer, config: RunConfig, run_dir: Path, info: PartitionInfo, inputs: Inputs, group: Group, before_loading: int,
-    base: int,
+    base: int, choice: Choice | None,
 ) -> None:  # fmt: skip
     """What ``inputs`` ask for: training, predictions or a record; and the results.
 
     Args:
         before_loading, base: private and resident memory of this rank before it opened its part.
+        choice: whether servers preload, and why, where that was chosen here.
     """
     rank, world = group.rank, group.world
     if inputs.checkpoint:
@@ -113,7 +124,8 @@ def _run(
         copied = f" and copies of {copies}" if trainer.graph.copies is not None else ""
         print(f"rank {rank}: {rows}{copied}, {len(trainer.graph.part.halo_ids)} halo rows", flush=True)
         flows = flow_rows(trainer)
-        for line in (*flow_lines(flows), *sharing_lines(trainer), *batch_lines(trainer)):
+        chosen = choice.lines() if choice is not None else _no_choice(config)
+        for line in (*chosen, *flow_lines(flows), *sharing_lines(trainer), *batch_lines(trainer)):
             if rank == 0:
                 print(line, flush=True)
         if config.comm.wire != "exact" and world > 1 and config.precision != "bf16":
@@ -127,11 +139,21 @@ def _run(
         for line in planned_lines(figures):
             if rank == 0:
                 print(line, flush=True)
+        figures["preload"] = (
+            {"chosen": "none" if trainer.graph.copies is None else "shared"} if choice is None else choice.as_dict()
+        )
         figures["memory_bytes"] = memory_parts(trainer, base)
         private = group.gather(torch.tensor(before_loading, dtype=torch.int64))
         figures["private_bytes_before_loading"] = [int(one) for one in private]
         if rank == 0:
             write_summary(run_dir, _summary(config, info, inputs, figures, stopped=trainer.stopped))
+
+
+def _no_choice(config: RunConfig) -> list[str]:
+    """Why nothing is preloaded where that could be chosen."""
+    if config.preload.name != "auto":
+        return []
+    return [f"preload=auto: none. {config.model.no_preload or 'One server has all nodes.'}"]
 
 
 def _record(trainer: Trainer, run_dir: Path, choice: dict[str, Any]) -> None:

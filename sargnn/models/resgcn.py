@@ -41,7 +41,9 @@ class ResGcn(WeightedSums, StackSettings):
     def check(self, run: RunConfig) -> None:
         if self.residual:
             raise ConfigError(
-                "Blocks of ResGCN+ are added to their input already.", given="model.residual=true", allowed="model.residual=false"
+                "Blocks of ResGCN+ are added to their input already.",
+                given="model.residual=true",
+                allowed="model.residual=false",
             )
 
     def build(self, shape: GraphShape) -> Stack:

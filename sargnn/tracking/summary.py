@@ -46,6 +46,7 @@ class Summary:
         planned_train_bytes: one per rank, what ``peak_train_bytes`` was to be; with ``memory_budget``.
         batches: of micro-batches their number, rows and edges by micro-batch and layer, and rows computed / distinct rows.
         mfg: rows, halo rows and edges by view and layer; with ``mfg=true``.
+        preload: ``chosen``: none or shared; where it was chosen by what was measured, by which numbers.
         world, mode, model, kernel, dataset, num_params, edge_cut, halo_rows, cache_static, sharded_params: what ran.
         edge_weights: whether its graph has some, and the settings use them.
         cpu, cores: of rank 0's machine: the processor's model, and how many of its cores the process may use.
@@ -81,6 +82,7 @@ class Summary:
     between_servers_bytes_per_epoch: int | None = None
     between_servers_wait_s: float | None = None
     servers: int | None = None
+    preload: dict[str, Any] | None = None
     peak_rss_bytes: list[int] | None = None
     peak_train_bytes: list[int] | None = None
     peak_evaluate_bytes: list[int] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from sargnn.bf16 import ROW_DTYPES, wide
 from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
 from sargnn.config import RunConfig
+from sargnn.config_groups import BatchesConfig, PreloadConfig, SampleConfig
 from sargnn.data.labels import task_of
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.pool import Pool
@@ -80,16 +82,12 @@ def make_trainer(
             make_trainer, config, part, num_classes, model, labelled=shape.labelled, message_rows=graph.message_rows
         )
 
-    def without_copies() -> tuple[Engine, WorkerGraph]:
+    def without_copies() -> Trainer:
         assert flat is not None
-        other, whole = make_engine(config, group, make_pool), flat()
-        if not uses_edge_weights(config):
-            whole = without_weights(whole)
-        return other, WorkerGraph(
-            whole, other.exchange, other.mode.layout, add_self_loops=config.add_self_loops, device=device,
-            message_rows=config.comm.message_rows, labelled=shape.labelled, dtype=wide(dtype),
-            sums=_share_of_sums(config, other),
+        full_batch = dataclasses.replace(
+            config, preload=PreloadConfig(), mfg=False, batches=BatchesConfig(), sample=SampleConfig(), memory_budget=None
         )  # fmt: skip
+        return make_trainer(full_batch, flat(), num_classes, group, make_pool=make_pool)
 
     return Trainer(
         config, model, engine, graph, rows, num_classes, scratch, accounts, without_copies if preloads else None

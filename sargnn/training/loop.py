@@ -62,8 +62,8 @@ class Trainer:
         rows: [N, D] in the run's precision, as ``model.inputs`` loaded them.
         num_classes: C.
         scratch: a folder of this rank's alone, for what lies on disk meanwhile; None: nothing does.
-        flat: gives an engine and a graph whose rows travel between all workers, where ``graph`` has copies of other servers'
-            nodes; None: its own do.
+        flat: where ``graph`` has copies of other servers' nodes, gives a trainer of the same model on the part without: Correct
+            & Smooth reads it, and where less is preloaded than the model reads evaluations and predictions do.
         accounts: gives what says beforehand what steps will hold; for ``memory_budget``.
 
     Attributes:
@@ -84,10 +84,11 @@ class Trainer:
     def __init__(
         self, config: RunConfig, model: Model, engine: Engine, graph: WorkerGraph, rows: Tensor, num_classes: int,
         scratch: Path | None = None, accounts: Callable[[], Accounts] | None = None,
-        flat: Callable[[], tuple[Engine, WorkerGraph]] | None = None,
+        flat: Callable[[], Trainer] | None = None,
     ) -> None:  # fmt: skip
         self.config, self.model, self.engine, self.graph = config, model, engine, graph
-        self.rows, self._flat = rows, flat
+        self.rows, self._make_flat = rows, flat
+        self._made_flat: Trainer | None = None
         part, device = graph.part, engine.device
         self.ids = torch.from_numpy(np.array(part.node_ids)).to(device)
         labels = torch.from_numpy(np.array(part.labels)).to(device)
@@ -361,6 +362,14 @@ class Trainer:
                     self.optimizer.step()
         return loss, self._labels_counted, lr
 
+    def take_trial_step(self) -> None:
+        """The first step's gradients, which nothing is done with; for its time."""
+        with self.engine.profile.span(REST):
+            self.model.zero_grad(set_to_none=True)
+            self.gradients(0)
+            self.model.zero_grad(set_to_none=True)
+        self._let_go()
+
     def gradients(self, step: int = 0) -> float:
         """Forward and backward of each view, one flattened all-reduce of the gradients; the loss over all ranks."""
         total = torch.zeros((), dtype=torch.float64)
@@ -453,8 +462,27 @@ class Trainer:
         peaks = self.engine.group.gather(torch.tensor(peak, dtype=torch.int64))
         return EvaluationResult(self.task.name, self.metric, found, [int(one) for one in peaks])
 
+    @property
+    def _flat(self) -> Trainer:
+        """The trainer without copies, made the first time, with the parameters and buffers of now. All workers must ask for
+        it."""
+        assert self._make_flat is not None
+        if self._made_flat is None:
+            self._made_flat = self._make_flat()
+        theirs = [*self._made_flat.model.parameters(), *self._made_flat.model.buffers()]
+        with torch.no_grad():
+            for own, other in zip([*self.model.parameters(), *self.model.buffers()], theirs, strict=True):
+                other.copy_(own)
+        return self._made_flat
+
     def _measured(self) -> Scores:
         """The metric, of one view after the other."""
+        if self.config.bounds_preload and self._make_flat is not None:
+            flat = self._flat
+            flat.model.eval()
+            found = flat._measured()
+            flat.engine.pool.reset()
+            return found
         logits, targets, columns = [], [], self._columns(None)
         for number in range(len(self.evaluations)):
             self.view = None  # as in training
@@ -469,6 +497,8 @@ class Trainer:
 
     def predictions(self, *, hidden: bool = False) -> Tensor:
         """Logits [N, C] of all own rows of the labelled type, or the last layer's input; evaluation mode, without gradients."""
+        if self.config.bounds_preload and self._make_flat is not None:
+            return self._flat.predictions(hidden=hidden)
         view = self._build_predicted()
         self.model.eval()
         with torch.no_grad(), self.engine.profile.span(EVALUATION):
@@ -486,8 +516,8 @@ class Trainer:
         self.engine.pool.reset()
         targets = self.build_whole().targets
         with self.engine.profile.span(EVALUATION):
-            engine, graph = (self.engine, self.graph) if self._flat is None else self._flat()
-            return correct_and_smooth(self.config.smooth, engine, graph.neighbourhood(), logits, targets)
+            flat = self if self._make_flat is None else self._flat
+            return correct_and_smooth(self.config.smooth, flat.engine, flat.graph.neighbourhood(), logits, targets)
 
     def close(self) -> None:
         """Delete what lies on disk; nothing can be trained any more."""

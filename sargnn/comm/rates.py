@@ -1,0 +1,58 @@
+"""How fast a run's workers talk, inside a server and from one server to the next: measured between them, all at the same
+time."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+from sargnn.comm.group import Group
+
+_TAG = 8
+_FIRST_BYTES, _MOST_BYTES = 1 << 16, 1 << 28
+_LONG_ENOUGH_S = 0.3
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Bytes in a second that each worker sends while all of them send and receive, those of the slowest.
+
+    Attributes:
+        inside: to another worker of its server; None: a server has one. between: to another server; None: there is one.
+    """
+
+    inside: float | None
+    between: float | None
+
+
+def measure_rates(group: Group) -> Rates:
+    """All ranks must call it; about half a second for each kind of link, a second where it is slow."""
+    mate, partner = _neighbours(group.mates, group.rank), _neighbours(group.partners, group.rank)
+    return Rates(*(None if pair is None else _measure(group, *pair) for pair in (mate, partner)))
+
+
+def _neighbours(ranks: tuple[int, ...], rank: int) -> tuple[int, int] | None:
+    """The next and the last of these ranks, in a circle."""
+    if len(ranks) == 1:
+        return None
+    place = ranks.index(rank)
+    return ranks[(place + 1) % len(ranks)], ranks[place - 1]
+
+
+def _measure(group: Group, to: int, source: int) -> float:
+    """Longer and longer messages, until one takes long enough."""
+    size, rate = _FIRST_BYTES, 0.0
+    while True:
+        sent, received = torch.zeros(size, dtype=torch.uint8), torch.empty(size, dtype=torch.uint8)
+        group.sum_(torch.zeros(1))  # all begin together
+        started = time.perf_counter()
+        group.wait_all(
+            [(group.receive(received, source, _TAG), source), (group.send_quietly(sent, to, _TAG), to)]
+        )  # fmt: skip
+        seconds = max(float(one) for one in group.gather(torch.tensor(time.perf_counter() - started, dtype=torch.float64)))
+        rate = size / max(seconds, 1e-9)
+        if seconds >= _LONG_ENOUGH_S or size >= _MOST_BYTES:
+            return rate
+        size = min(_MOST_BYTES, size * max(2, min(16, int(1.2 * _LONG_ENOUGH_S / max(seconds, 1e-3)))))
