@@ -14,6 +14,7 @@ _CLASSES = {
     "train": "sargnn.config:RunConfig",
     "slurm": "sargnn.config:RunConfig",
     "bench_epoch": "sargnn.config:RunConfig",
+    "bench_network": "sargnn.config:RunConfig",
     "prepare": "sargnn.verb_config:PrepareConfig",
     "check": "sargnn.verb_config:CheckConfig",
     "partition": "sargnn.verb_config:PartitionConfig",

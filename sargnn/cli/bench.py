@@ -73,6 +73,36 @@ def epoch(line: CommandLine) -> int:
     return 0
 
 
+def network(line: CommandLine) -> int:
+    """``sargnn bench network``; prints its table."""
+    from pathlib import Path
+
+    from sargnn.cli.compose import compose_verb
+    from sargnn.config import parse
+
+    kept = ("bench_dir", "resume", "skip_finished")
+    mapping = compose_verb("bench_network", line.overrides, keep=kept, folders=line.folders)
+    bench_dir = mapping.pop("bench_dir")
+    for name in kept[1:]:
+        del mapping[name]
+    if not isinstance(bench_dir, str) or not bench_dir:
+        raise ConfigError("'bench_dir' must be a folder.", given=repr(bench_dir))
+    config = parse(mapping)
+    if config.world == 1:
+        raise ConfigError("One worker talks to nobody.", given="world=1", allowed="world=2 and more")
+    from sargnn.bench.network import FILE, run
+    from sargnn.tracking.memory import human_bytes
+    from sargnn.tracking.progress import say
+    from sargnn.tracking.tables import info_table
+
+    found = run(config, Path(bench_dir))
+    places = (("inside", "a worker to another of its server"), ("between", "a worker to another server"))
+    rows = [(what, f"{human_bytes(rate)} in a second") for key, what in places if (rate := found[key]) is not None]
+    info_table([*rows, ("a sum over all workers", f"{1000 * (found['sum_s'] or 0):.2f} ms")])
+    say(f"figures: {bench_dir}/{FILE}")
+    return 0
+
+
 _CHOSEN_BY = {
     "model": "models=[A,B]",
     "mode": "modes=[A,B]",

@@ -347,6 +347,17 @@ _BENCH = Verb(
             config="bench_epoch",
         ),
         Verb(
+            "bench network",
+            "how fast workers talk, inside a server and between servers",
+            usage="[world=P] [servers=S] [comm.KEY=VALUE ...]",
+            text="Starts workers that send each other bytes, all at the same time: what each sends in a second to another worker "
+            "of its server and to another server, and how long a sum over all takes. preload=auto measures the same between "
+            "a run's own workers when it starts, wherever they run.",
+            entry="sargnn.cli.bench:network",
+            examples=(("bench network world=4 servers=2", ""),),
+            config="bench_network",
+        ),
+        Verb(
             "bench table",
             "models, modes and worlds beside stock DGL in one process",
             usage="[key=value ...] [group=option ...]",

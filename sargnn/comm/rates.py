@@ -13,6 +13,7 @@ from sargnn.comm.group import Group
 _TAG = 8
 _FIRST_BYTES, _MOST_BYTES = 1 << 16, 1 << 28
 _LONG_ENOUGH_S = 0.3
+_SUMS = 10
 
 
 @dataclass(frozen=True)
@@ -21,16 +22,23 @@ class Rates:
 
     Attributes:
         inside: to another worker of its server; None: a server has one. between: to another server; None: there is one.
+        sum_s: seconds of a sum of one number over all workers.
     """
 
     inside: float | None
     between: float | None
+    sum_s: float
 
 
 def measure_rates(group: Group) -> Rates:
     """All ranks must call it; about half a second for each kind of link, a second where it is slow."""
     mate, partner = _neighbours(group.mates, group.rank), _neighbours(group.partners, group.rank)
-    return Rates(*(None if pair is None else _measure(group, *pair) for pair in (mate, partner)))
+    inside, between = (None if pair is None else _measure(group, *pair) for pair in (mate, partner))
+    started = time.perf_counter()
+    for _ in range(_SUMS):
+        group.sum_(torch.zeros(1))
+    seconds = torch.tensor((time.perf_counter() - started) / _SUMS, dtype=torch.float64)
+    return Rates(inside, between, max(float(one) for one in group.gather(seconds)))
 
 
 def _neighbours(ranks: tuple[int, ...], rank: int) -> tuple[int, int] | None:

@@ -5,6 +5,7 @@ It imports torch, numpy and numba; not mlflow, ogb, pandas or matplotlib, and dg
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import time
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 
 from sargnn.comm.group import Group, Traffic
+from sargnn.comm.rates import measure_rates
 from sargnn.config import RunConfig
 from sargnn.cpu import without_bf16
 from sargnn.errors import SargnnError
@@ -57,6 +59,9 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Ca
     if world != config.world:
         raise SargnnError("The number of started workers is not the configured one.", given=world, allowed=[str(config.world)])
     inputs = read_inputs(run_dir)
+    if inputs.measures_network:
+        _measure_network(config, run_dir, rank, world, on_joining)
+        return
     info = partition_info(Path(inputs.partition), rank)
     threads = config.threads or 1
     torch.set_num_threads(threads)
@@ -147,6 +152,25 @@ def _run(
         figures["private_bytes_before_loading"] = [int(one) for one in private]
         if rank == 0:
             write_summary(run_dir, _summary(config, info, inputs, figures, stopped=trainer.stopped))
+
+
+def _measure_network(
+    config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Callable[[Heartbeat], None]
+) -> None:  # fmt: skip
+    """Into ``network.json``."""
+    torch.set_num_threads(1)
+    traffic = Traffic()
+    heartbeat = Heartbeat(rank, traffic)
+    if world > 1:
+        on_joining(heartbeat)
+        heartbeat.start()
+    group = Group.from_environment(
+        config.comm.backend, config.comm.timeout_s, rank, world, traffic, servers=config.num_servers
+    )  # fmt: skip
+    rates = measure_rates(group)
+    if rank == 0:
+        files.write_json(run_dir / files.NETWORK, dataclasses.asdict(rates))
+    group.close()
 
 
 def _no_choice(config: RunConfig) -> list[str]:

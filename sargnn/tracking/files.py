@@ -30,6 +30,7 @@ SUMMARY = "summary.json"
 CONFIG = "config.yaml"
 INPUTS = "inputs.json"
 TOKEN = ".token"
+NETWORK = "network.json"
 MLFLOW = "mlflow.json"
 START = "start"
 

@@ -27,6 +27,7 @@ class Inputs:
         predict: what to write when the run predicts (``embeddings``); None when it trains.
         partition_stats: the partition's figures, which go to MLflow as parameters.
         preloaded: the store of parts that hold what their servers preload; None: nothing is preloaded.
+        measures_network: measure how fast workers talk, and do nothing else.
         record: what to train for a comparison of worlds (``steps``, ``parameters``, ``follow``); None: a run.
     """
 
@@ -40,6 +41,7 @@ class Inputs:
     partition_stats: dict[str, Any] = field(default_factory=dict)
     record: dict[str, Any] | None = None
     preloaded: str | None = None
+    measures_network: bool = False
 
 
 def read_inputs(run_dir: Path) -> Inputs:
