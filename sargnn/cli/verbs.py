@@ -350,7 +350,7 @@ _BENCH = Verb(
             "bench network",
             "how fast workers talk, inside a server and between servers",
             usage="[world=P] [servers=S] [comm.KEY=VALUE ...]",
-            text="Starts workers that send each other bytes, all at the same time: what each sends in a second to another worker "
+            text="Starts workers that send each other bytes, all at once: what each sends in a second to another worker "
             "of its server and to another server, and how long a sum over all takes. preload=auto measures the same between "
             "a run's own workers when it starts, wherever they run.",
             entry="sargnn.cli.bench:network",

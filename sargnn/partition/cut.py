@@ -136,6 +136,7 @@ class Cutter:
     def __init__(self, dataset: Dataset, offsets: np.ndarray, nodes: np.ndarray) -> None:
         self.dataset, self.offsets, self.nodes = dataset, offsets, nodes
         self._read: np.ndarray | None = None
+        self._looped: np.ndarray | None = None
         self._open = False
         self.world, self.relations = len(offsets) - 1, len(dataset.schema.relations)
         self._indptr = np.asarray(dataset.indptr)
@@ -155,7 +156,8 @@ class Cutter:
 
         Args:
             offsets, nodes: as of ``Cutter``, of these nodes.
-            read: bool [N of the graph], whose in-edges are wanted; a node has none else.
+            read: bool [N of the graph], whose in-edges are wanted. Others have none, but in a homogeneous graph their loops,
+                which an added one takes the place of (``shards.load.with_self_loops``).
             open_ended: edges from other nodes are left out, and neither in-degrees nor in-weights count them; else there are
                 none.
         """
@@ -163,6 +165,11 @@ class Cutter:
         other.offsets, other.nodes, other.world = offsets, nodes, len(offsets) - 1
         other._position = np.full(self.dataset.num_nodes, -1, np.int64)
         other._position[nodes] = np.arange(len(nodes))
+        if self._looped is None:
+            self._looped = np.zeros(self.dataset.num_nodes, bool)
+            if not self.dataset.schema.typed:
+                _find_loops(self._indptr, np.asarray(self.dataset.indices), self._looped)
+            other._looped = self._looped
         other._read, other._open = read, open_ended
         return other
 
@@ -176,7 +183,9 @@ class Cutter:
         stride = len(own) * n
         if self.world * self.relations * stride >= 2**63:
             raise StoreError("The graph is too large to be cut into so few parts.", hint="use more workers")
-        rows = np.arange(len(own)) if self._read is None else np.flatnonzero(self._read[own])
+        rows = np.arange(len(own))
+        if self._read is not None and self._looped is not None:
+            rows = np.flatnonzero(self._read[own] | self._looped[own])
         ends = np.concatenate([[0], np.cumsum(self._indptr[own[rows] + 1] - self._indptr[own[rows]])])
         keys = np.empty(ends[-1], np.int64)
         weights = None if self.dataset.edge_weight is None else np.empty(ends[-1], np.float32)
@@ -185,8 +194,9 @@ class Cutter:
             last = max(row + 1, int(np.searchsorted(ends, ends[row] + _CHUNK_EDGES, side="right")) - 1)
             positions, which = edge_positions(self._indptr, own[rows[row:last]])
             source = self._position[self.dataset.indices[positions]]
-            if self._open:
-                there = source >= 0
+            if self._read is not None:
+                node = own[rows[row + which]]
+                there = np.where(self._read[node], source >= 0, source == self._position[node])
                 positions, which, source = positions[there], which[there], source[there]
             group = np.searchsorted(self.offsets, source, side="right") - 1
             if self.dataset.relation is not None:
@@ -277,6 +287,15 @@ def cut(dataset: Dataset, offsets: np.ndarray, nodes: np.ndarray) -> Iterator[Pa
 def _count(indices: Any, counts: Any) -> None:  # pragma: no cover - compiled
     for index in indices:
         counts[index] += 1
+
+
+@numba.njit(cache=True)
+def _find_loops(indptr: Any, indices: Any, found: Any) -> None:  # pragma: no cover - compiled
+    """Mark nodes with edges to themselves."""
+    for v in range(len(indptr) - 1):
+        for e in range(indptr[v], indptr[v + 1]):
+            if indices[e] == v:
+                found[v] = True
 
 
 @numba.njit(cache=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -19,11 +21,14 @@ from sargnn.config_groups import (
     EngineConfig,
     LabelsConfig,
     OptimConfig,
+    PreloadConfig,
     SampleConfig,
+    SmoothConfig,
     TrackingConfig,
 )
-from sargnn.data.dataset import Dataset
+from sargnn.data.dataset import Dataset, group_by
 from sargnn.data.settings import SyntheticConfig
+from sargnn.data.store import StoreWriter
 from sargnn.engine.modes import MODES
 from sargnn.engine.reducers import REDUCERS
 from sargnn.engine.reducers.base import Reducer
@@ -32,7 +37,9 @@ from sargnn.kernels import KERNELS
 from sargnn.models import MODELS
 from sargnn.models.stack import GraphLayer
 from sargnn.partition import PARTITIONERS
-from sargnn.partition.cut import parts_of
+from sargnn.partition.cut import Part, parts_of
+from sargnn.partition.preload import Bounds, write_preloaded
+from sargnn.partition.store import FORMAT_VERSION, open_part
 from sargnn.resolve import is_target, resolve
 from sargnn.shards.plan import LayerPlan
 from sargnn.training.build import make_trainer
@@ -114,6 +121,7 @@ MODEL_CASES: dict[str, ModelCase] = {
     "gcnii": ModelCase(
         {**_STACK, "alpha": 0.2, "theta": 0.7}, Definition(oracle.gcnii, ends=oracle.perceptron), folds_as="gcn"
     ),
+    "resgcn": ModelCase({**_STACK, "conv": "sage"}, Definition(oracle.resgcn, ends=oracle.perceptron), folds_as="sage"),
     "mlp": ModelCase(_STACK, Definition(oracle.perceptron, reads_edges=False)),
     "linear": ModelCase({**_STACK, "num_layers": 1}, Definition(oracle.perceptron, reads_edges=False)),
     "label_propagation": ModelCase(
@@ -221,7 +229,8 @@ def run_config(
     cache_static: str | bool = "auto",
     message_rows: int | None = None, labels: LabelsConfig | None = None, mfg: bool = False, wire: str = "exact",
     aggregate: str | None = None, keep: str = "rows", batches: BatchesConfig | None = None,
-    keep_layers: str | int = "all", sample: SampleConfig | None = None,
+    keep_layers: str | int = "all", sample: SampleConfig | None = None, servers: int = 1,
+    preload: PreloadConfig | None = None, smooth: SmoothConfig | None = None,
 ) -> RunConfig:  # fmt: skip
     """A configuration for cases that need no files. Modes, kernels and partitioners are names, or targets ``FILE.py:NAME``."""
     return RunConfig(
@@ -257,14 +266,43 @@ def run_config(
         mfg=mfg,
         batches=batches or BatchesConfig(),
         sample=sample or SampleConfig(),
+        servers=servers if servers > 1 else None,
+        preload=preload or PreloadConfig("shared" if servers > 1 else "none"),
+        smooth=smooth or SmoothConfig(),
     )
 
 
 def trainer_of(group: Group, config: RunConfig, dataset: Dataset) -> Trainer:
-    """This rank's trainer on a dataset cut in memory."""
+    """This rank's trainer on a dataset cut in memory; of a run with servers that preload on disk."""
     assignment = assign(dataset, config.partitioner.choice, group.world)
-    part = list(parts_of(dataset, assignment, group.world))[group.rank]
-    return make_trainer(config, part, dataset.num_classes, group)
+    flat = list(parts_of(dataset, assignment, group.world))[group.rank]
+    if config.preload.name != "shared":
+        return make_trainer(config, flat, dataset.num_classes, group)
+    group = Group(group.rank, group.world, group.process_group, servers=config.num_servers)
+    hops = sum(reads_edges(config))
+    bounds = Bounds(hops, config.preload.max_hop, config.preload.fanout, config.seed)
+    part = preloaded_part(dataset, assignment, config.num_servers, group.world, group.rank, bounds)
+    return make_trainer(config, part, dataset.num_classes, group, flat=lambda: flat)
+
+
+def reads_edges(config: RunConfig) -> list[bool]:
+    """Per layer of the model, whether it aggregates."""
+    definition = definition_of(config.model)
+    return [reads for _, reads in definition.layers(config.model)] if definition.stack else definition.reads(config.model)
+
+
+def preloaded_part(dataset: Dataset, assignment: np.ndarray, servers: int, world: int, rank: int, bounds: Bounds) -> Part:
+    """A worker's part of a server that preloads."""
+    offsets, nodes = group_by(assignment, world)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "preloaded"
+        with StoreWriter(path, "partition", FORMAT_VERSION) as writer:
+            write_preloaded(writer, dataset, offsets, nodes, servers, bounds)
+            weighted = {} if dataset.edge_weight is None else {"edge_weights": [0, 1]}
+            writer.meta = {
+                "schema": dataset.schema.to_json(), "num_classes": dataset.num_classes, "preload": {}, **weighted
+            }  # fmt: skip
+        return open_part(path, rank)
 
 
 def graph_layers(trainer: Trainer) -> list[GraphLayer]:

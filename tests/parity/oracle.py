@@ -25,6 +25,7 @@ from sargnn.models.gat import Gat
 from sargnn.models.gcnii import Gcnii
 from sargnn.models.gin import Gin
 from sargnn.models.label_propagation import LabelPropagation
+from sargnn.models.resgcn import ResGcn
 from sargnn.models.sage import Sage
 from sargnn.models.settings import StackSettings
 from sargnn.models.sgc import Sgc
@@ -259,7 +260,7 @@ def _dropped(place: Place, x: Tensor, purpose: Purpose, p: float) -> Tensor:
 
 def _stack(place: Place, layers: Sequence[Layer], h: Tensor, params: Params, rows: Sequence[Tensor]) -> Tensor:
     """The last layer's output. rows: bool [N] per layer, what it computes."""
-    model, initial = place.config.model, None
+    model, initial, stream = place.config.model, None, torch.zeros(())
     assert isinstance(model, StackSettings)
     for index, layer in enumerate(layers):
         place = dataclasses.replace(place, index=index, last=index == len(layers) - 1, initial=initial, rows=rows[index])
@@ -269,6 +270,8 @@ def _stack(place: Place, layers: Sequence[Layer], h: Tensor, params: Params, row
         out = out + sum(value for name, value in own.items() if name in ("bias", "self.bias", "linear.bias"))
         if place.last:
             return out
+        if isinstance(model, ResGcn):
+            stream = out = out + stream
         if model.residual:
             weight = params.get(f"residuals.{index}.weight")
             out = out + (h if weight is None else h @ weight.T)
@@ -349,6 +352,16 @@ def gcnii(place: Place, h: Tensor, params: Params) -> Tensor:
     beta = math.log(model.theta / place.index + 1)
     mixed = (1 - model.alpha) * _symmetric(place) @ h + model.alpha * place.initial
     return (1 - beta) * mixed + beta * mixed @ params["weight"].T
+
+
+def resgcn(place: Place, h: Tensor, params: Params) -> Tensor:
+    """What a block adds to its input: a convolution of the rows that are normalised, activated and dropped."""
+    model = place.config.model
+    assert isinstance(model, ResGcn)
+    if model.conv == "gcn":
+        return gcn(place, h, params)
+    mean = _power(place.sums.sum(1, keepdim=True), -1.0) * (place.sums @ h)
+    return h @ params["self.weight"].T + mean @ params["neigh.weight"].T
 
 
 def gin(place: Place, h: Tensor, params: Params) -> Tensor:

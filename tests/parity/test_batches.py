@@ -44,8 +44,8 @@ def first_step(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, A
     loss = trainer.gradients()
     grads = {name: one.grad.double().numpy() for name, one in trainer.model.named_parameters() if one.grad is not None}
     of_rows = {name: grads.pop(name) for name in list(grads) if name.startswith("inputs.embeddings.")}
-    bounds = trainer.graph.part.row_bounds
-    ids = {name: trainer.ids[slice(*bounds[(t := trainer.model.inputs.type_of(name)) : t + 2])].numpy() for name in of_rows}
+    inputs = trainer.model.inputs
+    ids = {name: trainer.ids[trainer.graph.rows_of_type(inputs.type_of(name))].numpy() for name in of_rows}
     buffers = {name: one.clone().numpy() for name, one in trainer.model.named_buffers()}
     return {
         "loss": loss,
