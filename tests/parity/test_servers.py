@@ -185,7 +185,7 @@ def test_bounded_step_is_that_of_each_servers_subgraph(name: str) -> None:
     answers: list[dict[str, Any]] = pool(4)(first_step, config, graph)
     assert answers[0]["loss"] == pytest.approx(total, rel=1e-11)
     for key, value in together(answers).items():
-        assert np.linalg.norm(value - grads[key]) <= 1e-10 * max(np.linalg.norm(grads[key]), 1e-3), key
+        assert np.linalg.norm(value - grads[key]) <= 1e-10 * max(float(np.linalg.norm(grads[key])), 1e-3), key
 
 
 @pytest.mark.parametrize("name", ["sage", "rgcn"])
