@@ -71,13 +71,25 @@ def _composed(overrides: Sequence[str], folders: ConfFolders) -> tuple[SlurmConf
 
     mapping = compose_verb("slurm", overrides, keep=("slurm",), folders=folders)
     slurm = _slurm(mapping.pop("slurm"))
-    config = parse(mapping)
+    config = parse(_with_servers(mapping, slurm))
     _check_run(config)
     if config.init_from is not None:  # else torch need not be loaded
         from sargnn.launch.init_from import find_start
 
         config = find_start(config)
     return slurm, _on_interface(slurm, config)
+
+
+def _with_servers(mapping: dict[str, Any], slurm: SlurmConfig) -> dict[str, Any]:
+    """With a server for each node, where nothing else is said and each has as many workers."""
+    from sargnn.launch.slurm import num_nodes
+
+    world = mapping.get("world")
+    if mapping.get("servers") is None and isinstance(world, int) and world > 0:
+        nodes = num_nodes(slurm, world)
+        if nodes > 1 and world % nodes == 0 and slurm.ntasks_per_node in (None, world // nodes):
+            return mapping | {"servers": nodes}
+    return mapping
 
 
 def _slurm(mapping: dict[str, Any]) -> SlurmConfig:

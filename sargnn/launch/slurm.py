@@ -103,6 +103,11 @@ class Shape:
     cpus: int
 
 
+def num_nodes(config: SlurmConfig, world: int) -> int:
+    """How many nodes the workers run on."""
+    return -(-world // (config.ntasks_per_node or world)) if config.nodes is None else config.nodes
+
+
 def shape(config: SlurmConfig, job: Job) -> Shape:
     """Nodes, tasks and CPUs, filled in and checked.
 
@@ -110,10 +115,7 @@ def shape(config: SlurmConfig, job: Job) -> Shape:
         ConfigError: a request that no cluster can fulfil, with the reason.
     """
     given = f"world={job.world} slurm.nodes={config.nodes} slurm.ntasks_per_node={config.ntasks_per_node}"
-    if config.nodes is None:
-        nodes = -(-job.world // (config.ntasks_per_node or job.world))
-    else:
-        nodes = config.nodes
+    nodes = num_nodes(config, job.world)
     per_node = config.ntasks_per_node or -(-job.world // nodes)
     if job.world > nodes * per_node:
         raise ConfigError(

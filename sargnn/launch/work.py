@@ -78,6 +78,8 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Ca
     group = Group.from_environment(
         config.comm.backend, config.comm.timeout_s, rank, world, traffic, Profile(config.profile), servers=config.num_servers
     )  # fmt: skip
+    for line in _server_lines(group):
+        print(line, flush=True)
     if config.memory_budget is not None:
         load_libraries()
     before_loading, base = private_bytes(), resident_bytes()
@@ -171,6 +173,21 @@ def _measure_network(
     if rank == 0:
         files.write_json(run_dir / files.NETWORK, dataclasses.asdict(rates))
     group.close()
+
+
+def _server_lines(group: Group) -> list[str]:
+    """What is said of servers that are not what the hosts are."""
+    if not group.hosts or group.rank:
+        return []
+    names = [host.name for host in group.hosts]
+    several, size = len(set(names)), group.world // group.servers
+    for server in range(group.servers):
+        own = list(dict.fromkeys(names[server * size : (server + 1) * size]))
+        if len(own) > 1 and group.servers > 1:
+            return [f"server {server} has workers on {' and '.join(own)}: what its workers exchange goes over the network"]
+    if group.servers == 1:
+        return [f"{several} hosts and servers=1: servers={several} would let less travel between them, with or without preload"]
+    return []
 
 
 def _no_choice(config: RunConfig) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -147,6 +148,45 @@ def test_a_worker_that_is_killed_is_named_with_its_host(tmp_path: Path) -> None:
         hosts.kill(1)
         ended(processes, since)
         assert any(f"host host1 ({hosts.address(1)})" in log(run, rank) for rank in (0, 2)), log(run, 0) + log(run, 2)
+
+
+@pytest.mark.parametrize("preload", [pytest.param("none", marks=pytest.mark.long), "shared"])
+def test_a_worker_of_the_other_server_dies(tmp_path: Path, preload: str) -> None:
+    """Two hosts of two workers: those of the other server end in time and name the host; the run goes on later."""
+    settings = [*LONG[:-1], "world=4", "servers=2", f"preload={preload}", "model=sage", "epochs=120", "eval_every=120"]
+    with make_hosts(2, rate="8mbit") as hosts:
+        run = prepare(tmp_path, settings)
+        processes = start_servers(hosts, tmp_path)
+        wait_for_epochs(run, 2)
+        victims = hosts.processes(1)
+        since = time.monotonic()
+        os.kill(max(victims), signal.SIGKILL)
+        ended(processes, since)
+        logs = log(run, 0) + log(run, 1)
+        assert f"host host1 ({hosts.address(1)})" in logs and re.search(r"Rank [01] lost rank [23]", logs), logs
+    assert python(tmp_path, "-m", "sargnn.launch.job", "begin", "runs/run").returncode == 0
+    with make_hosts(2) as hosts:
+        for process in start_servers(hosts, tmp_path):
+            out, _ = process.communicate(timeout=120)
+            assert process.returncode == 0, out + log(run, 0)
+    summary = summary_of(run)
+    assert summary["status"] == "finished" and len(summary["losses"]) == 120 and summary["servers"] == 2
+    single = python(tmp_path, *SARGNN, "train", *settings[:-5], "model=sage", "epochs=120", "eval_every=120", "run_name=one")
+    assert single.returncode == 0, single.stderr
+    alone = summary_of(tmp_path / "runs" / "one")
+    assert summary["losses"] == pytest.approx(alone["losses"], abs=1e-4 * alone["losses"][0])
+    flat, own = alone["between_servers_bytes_per_epoch"], summary["between_servers_bytes_per_epoch"]
+    assert flat == 0 and own > 0
+
+
+def start_servers(hosts: Any, folder: Path) -> list[subprocess.Popen[str]]:
+    """Two workers on each of two hosts."""
+    found = []
+    for rank in range(4):
+        own = script.variables(hosts, rank // 2, None, ranks=True, local=rank % 2, each=2)
+        environment = _environment() | own
+        found.append(hosts.start(rank // 2, [sys.executable, *TASK], environment, folder, stdout=subprocess.PIPE))
+    return found
 
 
 def test_workers_that_cannot_meet(tmp_path: Path) -> None:
