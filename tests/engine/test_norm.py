@@ -142,3 +142,46 @@ def test_bf16_rows_whose_columns_lie_around_a_mean_are_normalised(deviation: flo
         torch.testing.assert_close(ours.weight.grad, stock.weight.grad, rtol=1e-2, atol=0.01 * 20_000**0.5)
     ours.eval()
     assert ours(x, Group.single()).dtype == torch.bfloat16
+
+
+COUNTED = torch.arange(ROWS) % 3 != 1
+"""Of the rows those that statistics are taken of; the others are copies."""
+
+
+def run_with_copies(group: Group, fused: bool) -> dict[str, Any]:
+    x, grad = data(0.5)
+    own = slice(BOUNDS[group.world][group.rank], BOUNDS[group.world][group.rank + 1])
+    norm, counted = DistributedBatchNorm(WIDTH).double(), COUNTED[own].to(torch.uint8)
+    torch.nn.init.constant_(norm.weight, 1.5)
+    leaf, ids = x[own].clone().requires_grad_(), torch.arange(len(x[own]))
+    bounds = (0, len(leaf))
+    if fused:
+        out = norm.fused(Workspace(), leaf, group, "elu", ids, None, bounds, counted)
+    else:
+        out = torch.nn.functional.elu(norm(leaf, group, bounds, counted))
+    out.backward(grad[own])
+    assert norm.weight.grad is not None and norm.bias.grad is not None and leaf.grad is not None
+    shared = [group.sum_(norm.weight.grad), group.sum_(norm.bias.grad), norm.running_mean, norm.running_var]
+    return {"rows": [out.detach().numpy(), leaf.grad.numpy()], "shared": [one.numpy() for one in shared]}
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_copies(world: int, fused: bool) -> None:
+    """Statistics of some rows, through which the gradients of all rows flow back to these: autograd, told nothing of that."""
+    x, grad = data(0.5)
+    leaf, weight = x.clone().requires_grad_(), torch.full((WIDTH,), 1.5, dtype=torch.float64, requires_grad=True)
+    bias = torch.zeros(WIDTH, dtype=torch.float64, requires_grad=True)
+    variance, mean = torch.var_mean(leaf[COUNTED], 0, correction=0)
+    out = torch.nn.functional.elu(weight * (leaf - mean) * (variance + 1e-5).rsqrt() + bias)
+    out.backward(grad)
+    assert leaf.grad is not None and weight.grad is not None and bias.grad is not None
+    count = int(COUNTED.sum())
+    running = [0.1 * mean.detach(), 0.9 + 0.1 * variance.detach() * count / (count - 1)]
+    answers = pool(world)(run_with_copies, fused)
+    for index, want in enumerate((out.detach(), leaf.grad)):
+        found = np.concatenate([answer["rows"][index] for answer in answers])
+        np.testing.assert_allclose(found, want.numpy(), rtol=1e-11, atol=1e-12)
+    for index, one in enumerate((weight.grad, bias.grad, *running)):
+        for answer in answers:
+            np.testing.assert_allclose(answer["shared"][index], one.numpy(), rtol=1e-11, atol=1e-12)
