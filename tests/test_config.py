@@ -34,6 +34,7 @@ NEEDED = {
     "given": ["partitioner.file=x.npy"],
     "ogb_dir": ["dataset.root=x"],
     "python": ["dataset.target=package.module:graph"],
+    "shared": ["servers=2"],
     "stored": ["dataset.root=x"],
 }
 """Of an option, the settings that have no default."""
@@ -208,7 +209,7 @@ def test_what_is_known_of_each_model() -> None:
     operations = {name: model(f"model={name}").operations for name in MODELS}
     assert operations == {
         "sage": ("sum",), "gcn": ("sum",), "gat": ("gat",), "sgc": ("sum",), "appnp": ("sum",), "gcnii": ("sum",),
-        "gin": ("sum",),
+        "gin": ("sum",), "resgcn": ("sum",),
         "rgcn": ("sum",), "mlp": (), "linear": (),
         "label_propagation": ("sum",), "custom": ("sum",),
     }  # fmt: skip

@@ -53,7 +53,8 @@ def bare_word(verb: Verb, words: Sequence[str], place: int, folders: ConfFolders
     if len(keys) == 1 and after and "=" not in after and not after.startswith("-") and not known.called(after):
         return ConfigError(_ONE_WORD, given=f"{word} {after}", hint=known.words(keys[0], after))
     if found := known.options_called(word):
-        groups = " and of ".join(f"'{one.partition('=')[0]}'" for one in found)
+        *others, last = (f"'{one.partition('=')[0]}'" for one in found)
+        groups = f"{', '.join(others)} and {last}" if others else last
         return ConfigError(f"'{word}' is an option of {groups}.", hint=" or ".join(found))
     if keys:
         return _without_value(known, verb, word, keys)

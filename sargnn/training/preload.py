@@ -140,7 +140,7 @@ def amounts(trainer: Trainer) -> Amounts:
     trainer.steps.begin(trainer.first_epoch)
     for view in trainer.steps.views(0):
         for layer, plan in zip(layers, view.flow.plans, strict=True):
-            first = layer.transforms_first(plan.counts)
+            first = layer.uses_edges and layer.transforms_first(plan.counts)
             work[LINEAR] += layer.in_width * layer.out_width * (plan.num_out + (plan.num_rows if first else plan.num_out))
             work[NODEWISE] += plan.num_out * layer.out_width
             if not layer.uses_edges:

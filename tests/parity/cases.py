@@ -410,3 +410,8 @@ def curve(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
 def with_world(config: RunConfig, world: int) -> RunConfig:
     """The same run on another number of workers."""
     return dataclasses.replace(config, world=world)
+
+
+def with_preload(config: RunConfig, preload: PreloadConfig) -> RunConfig:
+    """The same run where servers preload otherwise."""
+    return dataclasses.replace(config, preload=preload)

@@ -1,0 +1,148 @@
+"""Servers as a person meets them: mistakes, what a run reports, going on with others, and whether preloading pays."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sargnn.cli.main import main
+from sargnn.comm.group import Group
+from sargnn.comm.rates import Rates
+from sargnn.config import RunConfig
+from sargnn.config_groups import PreloadConfig
+from sargnn.data.dataset import Dataset
+from sargnn.training import preload
+from tests.parity import cases
+from tests.pool import pool
+
+SMALL = ["dataset=synthetic", "dataset.num_nodes=400", "world=4", "threads=1", "tracking=none", "epochs=3"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["servers=3"], "same number of workers.*world=4 servers=3.*servers=1, servers=2, servers=4"),
+        (["servers=0"], "'servers' is out of range.*at least 1"),
+        (["preload=shared"], "One server has all nodes.*servers=1.*preload=none"),
+        (["servers=2", "preload=half"], "'preload' has no option 'half'"),
+        (["servers=2", "preload.max_hop=1"], "Nothing is preloaded.*preload.max_hop=1.*preload=shared"),
+        (["servers=2", "preload=auto", "preload.fanout=3"], "changes no loss.*preload.fanout=3.*preload=shared"),
+        (["servers=2", "preload=shared", "preload.max_hop=0"], "'preload.max_hop' is out of range.*at least 1"),
+        (["servers=2", "preload=shared", "preload.fanout=0"], "'preload.fanout' is out of range.*at least 1"),
+        (["servers=2", "preload=shared", "model=label_propagation"], "as many hops away as it takes steps.*preload=none"),
+        (
+            ["servers=2", "preload=shared", "model=custom", "model.target=examples/layers/dgl_sage.py:Sage"],
+            "asks about all rows counts each of them once.*preload=none",
+        ),
+        (
+            ["servers=2", "preload=shared", "preload.max_hop=1", "sample.fanouts=[3,3,3]", "eval=sampled"],
+            "evaluations read the full graph.*eval=full",
+        ),
+        (["model=resgcn", "model.residual=true"], "added to their input already.*model.residual=false"),
+    ],
+)
+def test_mistakes(arguments: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*SMALL, f"store_dir={tmp_path / 'stores'}", f"run_dir={tmp_path / 'run'}"]
+    assert main(["train", *words, *arguments]) == 1
+    assert re.search(says, " ".join(capsys.readouterr().err.split())), says
+    assert not (tmp_path / "run" / "logs").exists()  # no worker was started
+
+
+def train(folder: Path, name: str, *words: str) -> dict[str, Any]:
+    run_dir = folder / name
+    assert main(["train", *SMALL, f"store_dir={folder / 'stores'}", f"run_dir={run_dir}", "model.hidden=16", *words]) == 0
+    summary: dict[str, Any] = json.loads((run_dir / "summary.json").read_text())
+    return summary
+
+
+def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is said, what is reported, and a run that goes on with other servers and workers."""
+    words = ["precision=fp64", "profile=true", "checkpoint.every=1"]
+    flat = train(tmp_path, "flat", *words, "servers=2")
+    capsys.readouterr()
+    own = train(tmp_path, "own", *words, "servers=2", "preload=shared", "smooth=cs")
+    shown = capsys.readouterr()
+    said = shown.out + shown.err
+    assert "partition by metis into 2 servers of 2" in said and re.search(r"server 1: 2\d\d nodes and copies of \d+ \(", said)
+    assert "bytes between servers per epoch" in said and "wait between servers" in said
+    assert own["losses"] == pytest.approx(flat["losses"], rel=1e-12) and own["test_acc"] == flat["test_acc"]
+    assert (own["preload"], flat["preload"]) == ({"chosen": "shared"}, {"chosen": "none"})
+    assert 0 < own["between_servers_bytes_per_epoch"] < flat["between_servers_bytes_per_epoch"]
+    gradients = 8 * own["num_params"] * 2  # each server sends its sums to the other
+    assert gradients < own["between_servers_bytes_per_epoch"] < 1.5 * gradients + 20_000
+    rows = [json.loads(line) for line in (tmp_path / "own" / "metrics.jsonl").read_text().splitlines()]
+    assert all(row["between_servers_bytes"] == own["between_servers_bytes_per_epoch"] for row in rows)
+    assert sum(own["profile_s"]["wait between servers"]) == 0 < sum(flat["profile_s"]["wait between servers"])
+
+    run = str(tmp_path / "own")
+    resumed = ["train", f"resume={run}", "epochs=5", "world=6", "servers=3", "smooth=none"]
+    assert main(resumed) == 0
+    whole = train(tmp_path, "whole", *words, "epochs=5")
+    again = json.loads((tmp_path / "own" / "summary.json").read_text())
+    assert again["losses"] == pytest.approx(whole["losses"], rel=1e-10)
+    assert main(["predict", f"run={run}", f"out={tmp_path / 'predicted'}"]) == 0
+    assert np.load(tmp_path / "predicted" / "logits.npy").shape == (400, 10)
+
+
+def test_one_server_has_nothing_to_choose(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = train(tmp_path, "own", "preload=auto", "epochs=1")
+    assert own["preload"] == {"chosen": "none"} and own["between_servers_bytes_per_epoch"] == 0
+    log = (tmp_path / "own" / "logs" / "rank_00.log").read_text()
+    assert "preload=auto: none. One server has all nodes." in log
+
+
+def test_chosen_by_what_is_measured(tmp_path: Path) -> None:
+    """Between workers that pretend the network is as fast as memory; the numbers are in the summary and the log."""
+    own = train(tmp_path, "own", "preload=auto", "servers=2")
+    flat = train(tmp_path, "flat", "servers=2")
+    assert own["losses"] == pytest.approx(flat["losses"], rel=1e-5)
+    found = own["preload"]
+    assert found["chosen"] in ("none", "shared") and found["step_s_with"] > 0 and found["between_servers_bytes_per_s"] > 0
+    assert (found["step_s_with"] < found["step_s_without"]) == (found["chosen"] == "shared")
+    log = (tmp_path / "own" / "logs" / "rank_00.log").read_text()
+    assert f"preload=auto: {found['chosen']}, for a step takes" in log and "between servers each worker sends" in log
+
+
+def choice(group: Group, config: RunConfig, dataset: Dataset, between: float) -> dict[str, Any]:
+    """What is chosen where the network is so fast, and what the first step of the trainer without copies sends."""
+    group = Group(group.rank, group.world, group.process_group, servers=config.num_servers)
+    measured = preload.measure_rates
+    preload.measure_rates = lambda group: Rates(1e12, between, 0.0)
+    flat = cases.with_preload(config, PreloadConfig())
+    try:
+        trainer, found = preload.choose(
+            group, lambda: cases.trainer_of(group, flat, dataset), lambda: cases.trainer_of(group, config, dataset)
+        )  # fmt: skip
+    finally:
+        preload.measure_rates = measured
+    started = [p.detach().numpy().copy() for p in trainer.model.parameters()]
+    loss = trainer.gradients()
+    other = cases.trainer_of(group, flat, dataset)
+    other.gradients()
+    group.traffic.reset()
+    other.gradients()
+    return {
+        "preload": found.preload, "copies": trainer.graph.copies is not None, "loss": loss, "parameters": started,
+        "sent": group.traffic.sent_bytes, "counted": found.flat.between + found.flat.inside, "lines": found.lines(),
+        "more": [found.preloaded.work[kind] / found.flat.work[kind] for kind in found.flat.work],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["sage", "gat", "rgcn", "resgcn"])
+@pytest.mark.parametrize(("between", "chosen"), [(1e3, True), (1e12, False)])
+def test_choice(name: str, between: float, chosen: bool) -> None:
+    """A slow network: shared preloading; one that costs nothing: none, for it computes less. Bytes are those that travel."""
+    config = cases.run_config(cases.model_config(name), world=2, servers=2)
+    graph = cases.graph_for(name)
+    answers: list[dict[str, Any]] = pool(2)(choice, config, graph, between)
+    assert [one["preload"] for one in answers] == [chosen, chosen] == [one["copies"] for one in answers]
+    assert max(one["sent"] for one in answers) == answers[0]["counted"]
+    assert all(ratio >= 1 for ratio in answers[0]["more"])
+    single = cases.trainer_of(Group.single(), cases.run_config(config.model), graph)
+    assert answers[0]["loss"] == pytest.approx(single.gradients(), rel=1e-9)  # the trial has changed nothing
+    assert re.match(r"preload=auto: (shared|none), for a step takes", answers[0]["lines"][0])
