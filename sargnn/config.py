@@ -30,7 +30,7 @@ from sargnn.config_groups import (
     SmoothConfig,
     TrackingConfig,
 )
-from sargnn.decides import FREE, LOSSES, RUN, as_mapping, find_deciding, find_free, only_when
+from sargnn.decides import FREE, LOSSES, RUN, as_mapping, find_deciding, only_when
 from sargnn.errors import ConfigError
 from sargnn.fields import (
     AT_LEAST_ONE,
@@ -415,15 +415,6 @@ def loss_settings(config: RunConfig) -> dict[str, Any]:
     return deciding
 
 
-def fixed_settings(config: RunConfig) -> dict[str, Any]:
-    """Dotted key -> value of all settings that stay between two submissions of one run: all that are not ``FREE``.
-
-    A finer list than resuming allows, for runs are compared.
-    """
-    free = find_free(config)
-    return {key: value for key, value in flatten(config).items() if key not in free}
-
-
 def parse(mapping: Any) -> RunConfig:
     """Check a resolved mapping and return it typed. Raises ``ConfigError`` with the dotted name of the first wrong key."""
     config = build(RunConfig, mapping, "")
@@ -450,6 +441,15 @@ def parse(mapping: Any) -> RunConfig:
             "Only no_remat keeps attention's scores.", given=f"mode={config.mode.name} mode.keep=all",
             allowed="mode=no_remat mode.keep=all",
         )  # fmt: skip
+    _check_flows(config)
+    config.preload.check(config.world, config.num_servers, config.model.no_preload)
+    if not config.store_dir:
+        raise ConfigError("'store_dir' is empty.", hint="store_dir=FOLDER, such as stores")
+    return config
+
+
+def _check_flows(config: RunConfig) -> None:
+    """Micro-batches, samples and what evaluations read. Raises ``ConfigError``."""
     budget = config.budget_bytes  # read, so that what is no size is found here
     if config.batches.count == "auto" and budget is None:
         raise ConfigError(
@@ -468,10 +468,6 @@ def parse(mapping: Any) -> RunConfig:
             "There is no sample to evaluate on.", given="eval=sampled sample.fanouts=null",
             hint="sample.fanouts=[10,10,10], one for each layer; or eval=full",
         )  # fmt: skip
-    config.preload.check(config.world, config.num_servers, config.model.no_preload)
-    if not config.store_dir:
-        raise ConfigError("'store_dir' is empty.", hint="store_dir=FOLDER, such as stores")
-    return config
 
 
 def load(path: Path) -> RunConfig:
@@ -492,22 +488,15 @@ def save(config: RunConfig, path: Path) -> None:
 
 def flatten(config: RunConfig) -> dict[str, Any]:
     """Dotted key -> value, as MLflow's compare view wants it."""
-    return _flat(as_mapping(config))
+    return flat(as_mapping(config))
 
 
-def _flat(mapping: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(mapping: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted key -> value, of a mapping of mappings."""
+    found: dict[str, Any] = {}
     for key, value in mapping.items():
         if isinstance(value, dict) and value:
-            flat |= _flat(value, f"{prefix}{key}.")
+            found |= flat(value, f"{prefix}{key}.")
         else:
-            flat[f"{prefix}{key}"] = value
-    return flat
-
-
-def differing(config: RunConfig, other: RunConfig) -> list[str]:
-    """The settings that decide the losses and differ, as ``key: that of other instead of that of config``."""
-    one, two = _flat(loss_settings(config)), _flat(loss_settings(other))
-    keys = [key for key in sorted({*one, *two}) if one.get(key) != two.get(key)]
-    one, two = flatten(config) | one, flatten(other) | two
-    return [f"{key}: {two.get(key)} instead of {one.get(key)}" for key in keys]
+            found[f"{prefix}{key}"] = value
+    return found

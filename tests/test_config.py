@@ -12,7 +12,8 @@ import yaml
 
 from sargnn.cli.compose import compose_verb
 from sargnn.cli.conf_folders import conf_dir
-from sargnn.config import DatasetSettings, ModelSettings, RunConfig, differing, fixed_settings, load, parse, save
+from sargnn.config import DatasetSettings, ModelSettings, RunConfig, load, parse, save
+from sargnn.config_compare import differing, fixed_settings
 from sargnn.data import DATASETS
 from sargnn.decides import DECIDES, FREE, LOSSES, RUN
 from sargnn.errors import ConfigError

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from sargnn.cli.conf_folders import ConfFolders, find_folders
-from sargnn.config import RunConfig, differing, load, parse
+from sargnn.config import RunConfig, load, parse
+from sargnn.config_compare import differing
 from sargnn.errors import ConfigError
 from sargnn.plain_yaml import read_yaml
 from sargnn.tracking.files import CONFIG

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sargnn.comparison.runs import Run
-from sargnn.config import differing, load
+from sargnn.config import load
+from sargnn.config_compare import differing
 from sargnn.errors import ConfigError
 from sargnn.tracking.files import CONFIG
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sargnn.config import RunConfig, fixed_settings, load, save
+from sargnn.config import RunConfig, load, save
+from sargnn.config_compare import fixed_settings
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.launch.run_folder import hold_run_dir
 from sargnn.launch.slurm import Job, SlurmConfig, check_syntax, render, run_dir_line

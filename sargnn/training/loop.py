@@ -29,8 +29,9 @@ from sargnn.shards.plan import LayerPlan
 from sargnn.tracking.memory import PeakMeter, trim
 from sargnn.training.account.record import Accounts
 from sargnn.training.batches import MicroBatches
-from sargnn.training.correct_smooth import correct_and_smooth
+from sargnn.training.evaluation import measured, predictions, smoothed
 from sargnn.training.fit import evaluation_sample, fit_batches, trains_in_batches
+from sargnn.training.flat import Flat
 from sargnn.training.flops import count_products
 from sargnn.training.history import (
     EpochResult,
@@ -38,13 +39,12 @@ from sargnn.training.history import (
     History,
     RankFigures,
     Requests,
-    Scores,
     StoppedError,
     Underway,
     metrics_row,
 )
 from sargnn.training.labels import LabelInputs
-from sargnn.training.loss import joined_targets, training_loss
+from sargnn.training.loss import training_loss
 from sargnn.training.metrics import measure
 from sargnn.training.optim import clip_gradients, learning_rate, make_optimizer
 from sargnn.training.steps import OneStep, Steps
@@ -62,8 +62,7 @@ class Trainer:
         rows: [N, D] in the run's precision, as ``model.inputs`` loaded them.
         num_classes: C.
         scratch: a folder of this rank's alone, for what lies on disk meanwhile; None: nothing does.
-        flat: where ``graph`` has copies of other servers' nodes, gives a trainer of the same model on the part without: Correct
-            & Smooth reads it, and where less is preloaded than the model reads evaluations and predictions do.
+        flat: where ``graph`` has copies of other servers' nodes, makes a trainer of the same model on the part without.
         accounts: gives what says beforehand what steps will hold; for ``memory_budget``.
 
     Attributes:
@@ -87,8 +86,7 @@ class Trainer:
         flat: Callable[[], Trainer] | None = None,
     ) -> None:  # fmt: skip
         self.config, self.model, self.engine, self.graph = config, model, engine, graph
-        self.rows, self._make_flat = rows, flat
-        self._made_flat: Trainer | None = None
+        self.rows, self.flat = rows, Flat(flat, bounded=config.bounds_preload)
         part, device = graph.part, engine.device
         self.ids = torch.from_numpy(np.array(part.node_ids)).to(device)
         labels = torch.from_numpy(np.array(part.labels)).to(device)
@@ -184,10 +182,10 @@ class Trainer:
             epoch: the training epoch whose labels are carried; None: all training nodes carry theirs.
             hidden: the last layer's input instead.
         """
-        out = self._forward(view, self._columns(epoch), hidden=hidden)
+        out = self.forward(view, self.label_columns(epoch), hidden=hidden)
         return out.to(wide(out.dtype))
 
-    def _columns(self, epoch: int | None) -> Tensor | None:
+    def label_columns(self, epoch: int | None) -> Tensor | None:
         """Labels as inputs, [N, C], with predictions where they are fed back; None if they are no inputs."""
         if self.labels is None:
             return None
@@ -198,7 +196,7 @@ class Trainer:
             whole = self.build_whole()
             self.model.eval()
             with torch.no_grad():
-                found = self._forward(whole, columns)
+                found = self.forward(whole, columns)
                 found = found.to(wide(found.dtype))
             columns = self.labels.filled(columns, carried, found, whole.flow.output_rows)
             if self.graph.copies is not None:
@@ -206,7 +204,8 @@ class Trainer:
         self.model.train(training)
         return columns
 
-    def _forward(self, view: View, columns: Tensor | None, *, hidden: bool = False) -> Tensor:
+    def forward(self, view: View, columns: Tensor | None, *, hidden: bool = False) -> Tensor:
+        """The model on a view, with labels as inputs; [M, C], or the last layer's input."""
         flow, self.view = view.flow, view
         self.engine.keeps_constants = view.recurring
         rows = view.inputs if view.inputs is not None else flow.own_inputs(self.model.inputs(self.rows))
@@ -391,7 +390,7 @@ class Trainer:
 
     def _shares(self, step: int) -> Iterator[Tensor]:
         """Forward, view by view; this rank's share of the loss."""
-        columns, hidden = self._columns(self.engine.epoch), None
+        columns, hidden = self.label_columns(self.engine.epoch), None
         if self.labels is not None and self.labels.masked:
             hidden = self.labels.training & ~self.labels.carried(self.engine.epoch) & self._inner
             if (rows := self.steps.rows(step)) is not None:
@@ -416,7 +415,7 @@ class Trainer:
             predicted = rows[view.flow.own_outputs(hidden)[rows]], self._labels_counted
         else:
             self._labels_counted = view.targets.global_counts["train"]
-        logits = self._forward(view, columns)
+        logits = self.forward(view, columns)
         return training_loss(
             logits, view.targets, predicted=predicted, label_smoothing=self.config.optim.label_smoothing
         )  # fmt: skip
@@ -454,7 +453,7 @@ class Trainer:
         started = time.perf_counter()
         self.model.eval()
         with torch.no_grad(), self.engine.profile.span(EVALUATION):
-            found = self._measured()
+            found = measured(self)
         time_s = time.perf_counter() - started
         peak = self.meter.end()
         pool.reset()
@@ -462,62 +461,13 @@ class Trainer:
         peaks = self.engine.group.gather(torch.tensor(peak, dtype=torch.int64))
         return EvaluationResult(self.task.name, self.metric, found, [int(one) for one in peaks])
 
-    @property
-    def _flat(self) -> Trainer:
-        """The trainer without copies, made the first time, with the parameters and buffers of now. All workers must ask for
-        it."""
-        assert self._make_flat is not None
-        if self._made_flat is None:
-            self._made_flat = self._make_flat()
-        theirs = [*self._made_flat.model.parameters(), *self._made_flat.model.buffers()]
-        with torch.no_grad():
-            for own, other in zip([*self.model.parameters(), *self.model.buffers()], theirs, strict=True):
-                other.copy_(own)
-        return self._made_flat
-
-    def _measured(self) -> Scores:
-        """The metric, of one view after the other."""
-        if self.config.bounds_preload and self._make_flat is not None:
-            flat = self._flat
-            flat.model.eval()
-            found = flat._measured()
-            flat.engine.pool.reset()
-            return found
-        logits, targets, columns = [], [], self._columns(None)
-        for number in range(len(self.evaluations)):
-            self.view = None  # as in training
-            view = self.evaluations[number]
-            out = self._forward(view, columns)
-            logits.append(out.to(wide(out.dtype)))
-            targets.append(view.targets)
-            del view, out
-        joined = logits[0] if len(logits) == 1 else torch.cat(logits)
-        del logits
-        return measure(self.metric, joined, joined_targets(targets), self.engine.group)
-
     def predictions(self, *, hidden: bool = False) -> Tensor:
-        """Logits [N, C] of all own rows of the labelled type, or the last layer's input; evaluation mode, without gradients."""
-        if self.config.bounds_preload and self._make_flat is not None:
-            return self._flat.predictions(hidden=hidden)
-        view = self._build_predicted()
-        self.model.eval()
-        with torch.no_grad(), self.engine.profile.span(EVALUATION):
-            return self.logits(view, hidden=hidden)
-
-    def _build_predicted(self) -> View:
-        """What predictions of all nodes read: all rows, or a sample of the edges into each."""
-        if self.config.eval != "sampled":
-            return self.build_whole()
-        rows = self.graph.labelled_rows
-        return self.builder.drawn_evaluation(np.arange(rows.start, rows.stop), evaluation_sample(self.config, self.model))
+        """See ``training.evaluation``."""
+        return predictions(self, hidden=hidden)
 
     def smoothed(self, logits: Tensor) -> Tensor:
-        """Scores [N, C] after Correct & Smooth, for what ``predictions`` gave."""
-        self.engine.pool.reset()
-        targets = self.build_whole().targets
-        with self.engine.profile.span(EVALUATION):
-            flat = self if self._make_flat is None else self._flat
-            return correct_and_smooth(self.config.smooth, flat.engine, flat.graph.neighbourhood(), logits, targets)
+        """See ``training.evaluation``."""
+        return smoothed(self, logits)
 
     def close(self) -> None:
         """Delete what lies on disk; nothing can be trained any more."""

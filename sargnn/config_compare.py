@@ -1,0 +1,25 @@
+"""Runs' settings side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sargnn.config import RunConfig, flat, flatten, loss_settings
+from sargnn.decides import find_free
+
+
+def fixed_settings(config: RunConfig) -> dict[str, Any]:
+    """Dotted key -> value of all settings that stay between two submissions of one run: all that are not ``FREE``.
+
+    A finer list than resuming allows, for runs are compared.
+    """
+    free = find_free(config)
+    return {key: value for key, value in flatten(config).items() if key not in free}
+
+
+def differing(config: RunConfig, other: RunConfig) -> list[str]:
+    """The settings that decide the losses and differ, as ``key: that of other instead of that of config``."""
+    one, two = flat(loss_settings(config)), flat(loss_settings(other))
+    keys = [key for key in sorted({*one, *two}) if one.get(key) != two.get(key)]
+    one, two = flatten(config) | one, flatten(other) | two
+    return [f"{key}: {two.get(key)} instead of {one.get(key)}" for key in keys]
