@@ -12,7 +12,7 @@ from itertools import accumulate
 from statistics import mean
 from typing import Any, Literal
 
-from sargnn.comparison.figures import over_seeds, parts_of
+from sargnn.comparison.figures import EPOCH_PARTS, epoch_parts_of, over_seeds, parts_of
 from sargnn.comparison.groups import Group
 from sargnn.comparison.runs import Run
 from sargnn.comparison.settings import show_settings
@@ -98,6 +98,7 @@ def make_pictures(groups: Sequence[Group], baseline: Group | None = None) -> lis
         _against_batches(groups, "batches_redundancy", "redundancy", 1.0, "rows computed / distinct rows"),
         Picture("figures", "time, memory, traffic and score; a dot per seed", _bars(groups)),
         Picture("memory_parts", "resident memory of workers", [memory_stack(groups)]),
+        Picture("epoch_parts", "where an epoch's time goes", [epoch_stack(groups)]),
     ]
     if baseline is not None:
         found.append(Picture("baseline", f"times that of {baseline.name}", ratios(groups, baseline)))
@@ -295,13 +296,24 @@ def memory_stack(groups: Sequence[Group]) -> Chart:
                 seeds = [{"total": sum(one.values())} for one in seeds]
             rows.append(name)
             parts.append((group, seeds))
-    series = [one for name in (*PARTS, "total") if (one := _part(name, parts)).xs]
+    series = [one for name in (*PARTS, "total") if (one := _part(name, parts, MB)).xs]
     title = "resident memory of a worker, MB" if every else "resident memory of the largest worker, MB"
     return Chart("stack", title, "", series, rows)
 
 
-def _part(name: str, rows: Iterable[tuple[Group, list[dict[str, int]]]]) -> Series:
-    found = [(row, group, [one[name] / MB for one in seeds]) for row, (group, seeds) in enumerate(rows) if name in seeds[0]]
+def epoch_stack(groups: Sequence[Group]) -> Chart:
+    """A row per group of profiled runs: an epoch's seconds by what they went into, means over workers and seeds."""
+    rows: list[tuple[Group, list[dict[str, float]]]] = []
+    for group in groups:
+        of_seeds = [epoch_parts_of(run) for run in group.members]
+        if all(of_seeds):
+            rows.append((group, of_seeds))
+    series = [one for name in EPOCH_PARTS if any((one := _part(name, rows, 1.0)).ys)]
+    return Chart("stack", "an epoch by what it goes into, s", "", series, [group.name for group, _ in rows])
+
+
+def _part(name: str, rows: Iterable[tuple[Group, list[dict[str, Any]]]], unit: float) -> Series:
+    found = [(row, group, [one[name] / unit for one in seeds]) for row, (group, seeds) in enumerate(rows) if name in seeds[0]]
     spreads = [spread for *_, values in found if (spread := over_seeds(values)) is not None]
     members = list(dict.fromkeys(run.name for _, group, _ in found for run in group.members))
     return Series(

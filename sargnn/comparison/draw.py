@@ -15,9 +15,10 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#0
 MARKERS = "os^DvPX"
 PART_COLOURS = {
     "base": "#BBBBBB", "graph": "#0072B2", "features": "#56B4E9", "parameters": "#E69F00", "training": "#D55E00",
-    "other": "#CC79A7", "total": "#777777",
+    "other": "#CC79A7", "total": "#777777", "computing": "#0072B2", "inside servers": "#56B4E9", "between servers": "#D55E00",
+    "sums": "#E69F00", "rest": "#BBBBBB",
 }  # fmt: skip
-HATCHES = {"graph": "//", "parameters": "xx", "training": "", "other": ".."}
+HATCHES = {"graph": "//", "parameters": "xx", "training": "", "other": "..", "computing": "//", "sums": "xx"}
 _FONT, _MOST_MARKED, _DASH = 8.0, 40, 5.0
 _AXES_WIDTH, _AXES_HEIGHT, _LEFT, _BOTTOM, _TOP = 4.6, 3.1, 0.65, 0.5, 0.35
 _ROW, _PANEL = 0.19, 1.75

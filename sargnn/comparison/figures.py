@@ -9,6 +9,7 @@ from statistics import mean, stdev
 
 from sargnn.comparison.runs import Run
 from sargnn.data.labels import SMALLER_IS_BETTER
+from sargnn.profile import AGGREGATION, ALL_REDUCE, BETWEEN_WAIT, EVALUATION, EXCHANGE_WAIT, LINEAR, NODEWISE, PACKING
 from sargnn.tracking.memory import PARTS
 
 Value = float | None
@@ -124,3 +125,22 @@ def parts_of(run: Run) -> list[dict[str, int]]:
     if parts is None or any(len(parts.get(name, ())) != len(totals) for name in PARTS):
         return [{"total": one} for one in totals]
     return [{name: parts[name][rank] for name in PARTS} for rank in range(len(totals))]
+
+
+EPOCH_PARTS = ("computing", "inside servers", "between servers", "sums", "rest")
+"""What an epoch goes into: work; waiting for rows and gradients of the own server, and of others; collectives; the rest."""
+_OF_EPOCH = {
+    LINEAR: "computing", AGGREGATION: "computing", NODEWISE: "computing", PACKING: "computing", EXCHANGE_WAIT: "inside servers",
+    BETWEEN_WAIT: "between servers", ALL_REDUCE: "sums",
+}  # fmt: skip
+
+
+def epoch_parts_of(run: Run) -> dict[str, float]:
+    """Seconds of an epoch by ``EPOCH_PARTS``, means over the workers; empty of a run that was not profiled."""
+    if not run.result.profile_s:
+        return {}
+    parts = dict.fromkeys(EPOCH_PARTS, 0.0)
+    for category, seconds in run.result.profile_s.items():
+        if category != EVALUATION:
+            parts[_OF_EPOCH.get(category, "rest")] += sum(seconds) / len(seconds)
+    return parts

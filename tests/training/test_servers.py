@@ -79,6 +79,8 @@ def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert all(row["between_servers_bytes"] == own["between_servers_bytes_per_epoch"] for row in rows)
     assert sum(own["profile_s"]["wait between servers"]) == 0 < sum(flat["profile_s"]["wait between servers"])
 
+    assert main(["compare", str(tmp_path / "flat"), str(tmp_path / "own"), f"out={tmp_path / 'compare'}"]) == 0
+    assert (tmp_path / "compare" / "epoch_parts.png").read_bytes().startswith(b"\x89PNG")
     run = str(tmp_path / "own")
     resumed = ["train", f"resume={run}", "epochs=5", "world=6", "servers=3", "smooth=none"]
     assert main(resumed) == 0
