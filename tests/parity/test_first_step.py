@@ -268,7 +268,7 @@ def test_bytes_equal_the_plan(name: str, mode: str, kernel: str, world: int) -> 
         expected_bytes = 2 * 11  # constant rows, forward
     elif name == "appnp":
         expected_bytes = 3 * 2 * 5
-    elif name == "gcnii":
+    elif name in ("gcnii", "resgcn"):
         expected_bytes = 3 * 2 * 10
     else:
         # Forward rows and backward errors of layers 2 and 3, forward rows of layer 1. GIN's first map is as wide inside.
