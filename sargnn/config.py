@@ -30,7 +30,7 @@ from sargnn.config_groups import (
     SmoothConfig,
     TrackingConfig,
 )
-from sargnn.decides import FREE, LOSSES, RUN, as_mapping, find_deciding, only_when
+from sargnn.decides import FREE, LOSSES, RUN, as_mapping, find_deciding, flat, only_when
 from sargnn.errors import ConfigError
 from sargnn.fields import (
     AT_LEAST_ONE,
@@ -114,6 +114,11 @@ class PartitionerConfig(Strategy):
             "This partitioner reads no file.", given=f"partitioner={self.name} partitioner.file={self.file}",
             allowed="partitioner=given",
         )  # fmt: skip
+
+    @property
+    def cuts_servers(self) -> bool:
+        """Whether it cuts a server's nodes as it cuts the graph; else consecutive workers are a server's."""
+        return self.target is None and self.name != "given"
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -310,7 +315,7 @@ class RunConfig:
     epochs: int = field(metadata=AT_LEAST_ONE | LOSSES)
     eval_every: int = field(metadata=AT_LEAST_ONE | LOSSES | only_when("stops_early"))
     seed: int = field(metadata=number(low=0, high=2**32 - 1) | LOSSES)
-    world: int = field(metadata=AT_LEAST_ONE | RUN)
+    world: int = field(metadata=AT_LEAST_ONE | LOSSES | only_when("world_decides"))
     threads: int | None = field(metadata=AT_LEAST_ONE | FREE)
     device: Literal["cpu"] = field(metadata=RUN)
     precision: Precision = field(metadata=LOSSES)
@@ -397,7 +402,14 @@ class RunConfig:
     @property
     def bounds_preload(self) -> bool:
         """Whether servers may preload less than the model reads, so that what they hold decides the losses."""
-        return self.preload.bounded
+        layers, most = self.model.aggregations, self.preload.max_hop
+        exact = self.preload.fanout is None and layers is not None and most is not None and most >= layers
+        return self.preload.bounded and not exact
+
+    @property
+    def world_decides(self) -> bool:
+        """Whether the number of workers decides which nodes a server has, and that the losses."""
+        return self.bounds_preload and not self.partitioner.cuts_servers
 
     @property
     def config_hash(self) -> str:
@@ -443,6 +455,8 @@ def parse(mapping: Any) -> RunConfig:
         )  # fmt: skip
     _check_flows(config)
     config.preload.check(config.world, config.num_servers, config.model.no_preload)
+    if config.bounds_preload:
+        config.preload.check_full_evaluation(config.eval, config.memory_budget)
     if not config.store_dir:
         raise ConfigError("'store_dir' is empty.", hint="store_dir=FOLDER, such as stores")
     return config
@@ -458,11 +472,6 @@ def _check_flows(config: RunConfig) -> None:
         )  # fmt: skip
     if (layers := config.model.aggregations) is not None:
         config.sample.check(layers, config.model.name)
-    if config.eval == "sampled" and config.bounds_preload:
-        raise ConfigError(
-            "Where servers preload less than the model reads, evaluations read the full graph.",
-            given="eval=sampled preload.max_hop preload.fanout", allowed="eval=full",
-        )  # fmt: skip
     if not config.samples and config.eval == "sampled":
         raise ConfigError(
             "There is no sample to evaluate on.", given="eval=sampled sample.fanouts=null",
@@ -489,14 +498,3 @@ def save(config: RunConfig, path: Path) -> None:
 def flatten(config: RunConfig) -> dict[str, Any]:
     """Dotted key -> value, as MLflow's compare view wants it."""
     return flat(as_mapping(config))
-
-
-def flat(mapping: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted key -> value, of a mapping of mappings."""
-    found: dict[str, Any] = {}
-    for key, value in mapping.items():
-        if isinstance(value, dict) and value:
-            found |= flat(value, f"{prefix}{key}.")
-        else:
-            found[f"{prefix}{key}"] = value
-    return found

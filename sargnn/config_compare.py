@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sargnn.config import RunConfig, flat, flatten, loss_settings
-from sargnn.decides import find_free
+from sargnn.config import RunConfig, flatten, loss_settings
+from sargnn.decides import find_free, flat
 
 
 def fixed_settings(config: RunConfig) -> dict[str, Any]:

@@ -223,6 +223,21 @@ class PreloadConfig:
                 hint="servers=S, a divisor of world; or preload=none",
             )  # fmt: skip
 
+    def check_full_evaluation(self, evaluation: str, memory_budget: str | None) -> None:
+        """What may be beside evaluations of the full graph, which bounds bring. Raises ``ConfigError``.
+
+        Args:
+            evaluation: ``eval``.
+        """
+        reads = "Where servers preload less than the model reads, evaluations read the full graph"
+        if evaluation != "full":
+            raise ConfigError(f"{reads}.", given=f"eval={evaluation} preload.max_hop preload.fanout", allowed="eval=full")
+        if memory_budget is not None:
+            raise ConfigError(
+                f"{reads} at once, which no budget holds back.", given="memory_budget preload.max_hop preload.fanout",
+                hint="preload=shared without bounds, or no memory_budget",
+            )  # fmt: skip
+
 
 def _listed(fanouts: list[int]) -> str:
     """As a command line has them."""

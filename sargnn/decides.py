@@ -76,6 +76,17 @@ def find_free(settings: Any) -> set[str]:
     return free
 
 
+def flat(mapping: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted key -> value, of a mapping of mappings."""
+    found: dict[str, Any] = {}
+    for key, value in mapping.items():
+        if isinstance(value, dict) and value:
+            found |= flat(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
+
+
 def as_mapping(settings: Any) -> dict[str, Any]:
     """A settings dataclass as a plain mapping, groups inside it likewise; without ``target`` where there is none."""
     mapping = dataclasses.asdict(settings)

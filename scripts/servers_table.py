@@ -1,7 +1,7 @@
 """Servers on links of limited rate, as Markdown tables for docs/RESULTS.md.
 
-    .venv/bin/python scripts/servers_table.py rates FOLDER [KEY=VALUE ...]     epochs with and without preloading, by rate, A B
-    A B .venv/bin/python scripts/servers_table.py choice FOLDER [KEY=VALUE ...]    what preload=auto chooses, by rate
+    .venv/bin/python scripts/servers_table.py rates FOLDER [KEY=VALUE ...]     epochs with and without preloading, by rate
+    .venv/bin/python scripts/servers_table.py choice FOLDER [KEY=VALUE ...]    what preload=auto chooses, by rate
     .venv/bin/python scripts/servers_table.py deep FOLDER [KEY=VALUE ...]      28 layers: flat, shared, a sample of the border
     .venv/bin/python scripts/servers_table.py seeds FOLDER [KEY=VALUE ...]     accuracies of flat and of the sample, three seeds
     .venv/bin/python scripts/servers_table.py memory FOLDER [KEY=VALUE ...]    memory of a worker, by layers and servers
@@ -33,7 +33,7 @@ _ROUNDS, _SEEDS = 2, range(3)
 
 
 def on_hosts(folder: Path, name: str, rate: str, settings: list[str], each: int = 2) -> dict[str, Any]:
-    """A run's summary and first log, of two servers on two hosts; run where it is not there."""
+    """A run's summary, of two servers on two hosts; run where it is not there."""
     run_dir = folder / "".join(one if one.isalnum() else "-" for one in name)
     if not (run_dir / "summary.json").exists():
         words = [*_COMMON, f"world={2 * each}", "servers=2", *settings, f"run_dir={run_dir}"]

@@ -151,6 +151,12 @@ class GraphShard:
                 "sargnn.shard sends rows.", given=f"comm.aggregate={config.comm.aggregate}",
                 allowed="comm.aggregate=post", hint="model=custom model.target=FILE.py:CLASS trains a module with all settings",
             )  # fmt: skip
+        if config.num_servers > 1 or config.preload.name != "none":
+            raise ConfigError(
+                "sargnn.shard has no servers: all its ranks exchange rows.",
+                given=f"servers={config.num_servers} preload={config.preload.name}", allowed="servers=1 preload=none",
+                hint="model=custom model.target=FILE.py:CLASS trains a module with all settings",
+            )  # fmt: skip
         self.config, self.group, self._words = config, group, words
         self.rank, self.world = group.rank, group.world
         device = torch.device(config.device)

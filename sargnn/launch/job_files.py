@@ -73,7 +73,15 @@ def _usable(config: RunConfig, run_dir: Path) -> bool:
         return not any(run_dir.iterdir())
     if not (run_dir / JOB).exists() or _is_over(run_dir):
         return False
-    return fixed_settings(load(run_dir / files.CONFIG)) == fixed_settings(config)
+    return _same(config, run_dir)
+
+
+def _same(config: RunConfig, run_dir: Path) -> bool:
+    """Whether its settings are these. How many servers there are may change, as the nodes may, where none preloads."""
+    saved, wanted = fixed_settings(load(run_dir / files.CONFIG)), fixed_settings(config)
+    if not config.may_preload:
+        saved["servers"] = wanted["servers"]
+    return saved == wanted
 
 
 def _is_over(run_dir: Path) -> bool:
@@ -83,7 +91,7 @@ def _is_over(run_dir: Path) -> bool:
 
 def check_point(config: RunConfig, run_dir: Path) -> None:
     """A sweep's folder holds this point or nothing. Raises ``ConfigError``."""
-    if (run_dir / files.CONFIG).exists() and fixed_settings(load(run_dir / files.CONFIG)) != fixed_settings(config):
+    if (run_dir / files.CONFIG).exists() and not _same(config, run_dir):
         raise ConfigError("The sweep's folder holds other runs.", given=str(run_dir), hint="remove it, or choose other points")
 
 

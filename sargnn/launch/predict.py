@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sargnn.config import RunConfig, save
-from sargnn.config_groups import BatchesConfig, SampleConfig
+from sargnn.config_groups import BatchesConfig, PreloadConfig, SampleConfig
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.launch.check import check_graph, check_network, check_strategies
 from sargnn.launch.env import prepare_process
@@ -46,7 +46,9 @@ def predict(
     started_at = time.time()
     trained = config
     _check_folder(folder)
-    config = dataclasses.replace(config, mfg=False, batches=BatchesConfig(), memory_budget=None, profile=False)
+    config = dataclasses.replace(
+        config, mfg=False, batches=BatchesConfig(), memory_budget=None, preload=PreloadConfig(), profile=False
+    )
     if config.eval == "full":
         config = dataclasses.replace(config, sample=SampleConfig())
     config = prepare_process(config)
@@ -72,10 +74,7 @@ def predict(
     config = dataclasses.replace(config, run_dir=str(run_dir))
     loaded = str(path.resolve()) if path else None
     predict = {"embeddings": embeddings}
-    inputs = Inputs(
-        str(stores.partition), started_at, stores.dataset_hash, checkpoint=loaded, predict=predict,
-        preloaded=None if stores.preloaded is None else str(stores.preloaded),
-    )  # fmt: skip
+    inputs = Inputs(str(stores.partition), started_at, stores.dataset_hash, checkpoint=loaded, predict=predict)
     with _held_empty(folder):
         write_inputs(folder, inputs)
         save(config, folder / files.CONFIG)

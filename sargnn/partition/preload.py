@@ -155,7 +155,9 @@ def write_preloaded(
             hops = find_hops(dataset, inner, bounds)
             worker_of = np.where(hops == 0, rank_of - first, -1).astype(np.int32)
             worker_of = assign_copies(dataset, hops, worker_of, workers, bounds.hops)
-            read = (hops >= 0) & (hops < bounds.hops)
+            read = hops >= 0
+            if bounds.exact:  # else nodes that were found late may be near all the same
+                read &= hops < bounds.hops
             own_offsets, own_nodes = _in_order(dataset, hops, worker_of, position, workers)
             mine = cutter.among(own_offsets, own_nodes, read, open_ended=not bounds.exact)
             folder = Path(scratch) / str(server)
@@ -235,7 +237,7 @@ def _spread(
         outside = 0
         before = -1
         for e in range(begin, end):
-            if hops[indices[e]] != 0 and indices[e] != before:
+            if hops[indices[e]] != 0 and indices[e] != before and indices[e] != v:
                 outside += 1
                 before = indices[e]
         if outside <= most:
@@ -247,7 +249,7 @@ def _spread(
         count, before = 0, -1
         for e in range(begin, end):
             u = indices[e]
-            if hops[u] != 0 and u != before:
+            if hops[u] != 0 and u != before and u != v:
                 word = philox_words(np.uint64(u), np.uint64(v), np.uint64(0), tag, seed, np.uint64(0))[0]
                 keys[count] = (word & np.uint64(0xFFFFFFFF)) << np.uint64(32) | np.uint64(u)
                 sources[count] = u

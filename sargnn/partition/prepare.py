@@ -22,7 +22,7 @@ from sargnn.partition.memory import available_bytes, check
 from sargnn.partition.order import VERSION as ORDER_VERSION
 from sargnn.partition.order import order_nodes
 from sargnn.partition.preload import Bounds, write_preloaded
-from sargnn.partition.servers import assign_in_servers, cuts_twice
+from sargnn.partition.servers import assign_in_servers
 from sargnn.partition.store import FORMAT_VERSION, PartitionInfo, open_part, partition_info, write_parts
 from sargnn.resolve import resolve
 from sargnn.steps import step
@@ -46,7 +46,7 @@ def prepare_partition(config: RunConfig | PartitionConfig, dataset_path: Path) -
         servers = config.num_servers
         into = f"{config.world}" if servers == 1 else f"{servers} servers of {config.world // servers}"
         step(f"partitioning by {config.partitioner.name} into {into}")
-        if servers == 1 or not cuts_twice(config.partitioner):
+        if servers == 1 or not config.partitioner.cuts_servers:
             assignment = assign(dataset, config.world, config.partitioner)
         else:
             assignment = assign_in_servers(dataset, partial(assign, config=config.partitioner), config.world, servers)

@@ -7,17 +7,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from sargnn.config import PartitionerConfig
 from sargnn.data.dataset import Dataset
 from sargnn.partition.cut import edge_positions
 
 _CHUNK_ROWS = 1 << 16
-
-
-def cuts_twice(config: PartitionerConfig) -> bool:
-    """Whether it can cut a server's nodes as it cuts the graph. Where each node's worker is given, or a user's function says
-    it, consecutive workers are a server's."""
-    return config.target is None and config.name != "given"
 
 
 def assign_in_servers(

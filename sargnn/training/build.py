@@ -85,7 +85,8 @@ def make_trainer(
     def without_copies() -> Trainer:
         assert flat is not None
         full_batch = dataclasses.replace(
-            config, preload=PreloadConfig(), mfg=False, batches=BatchesConfig(), sample=SampleConfig(), memory_budget=None
+            config, preload=PreloadConfig(), mfg=False, batches=BatchesConfig(), sample=SampleConfig(), memory_budget=None,
+            eval="full",
         )  # fmt: skip
         return make_trainer(full_batch, flat(), num_classes, group, make_pool=make_pool)
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from sargnn.bench.settings import BenchTableConfig
 from sargnn.config import ModeConfig, RunConfig
-from sargnn.config_groups import Precision
+from sargnn.config_groups import Precision, PreloadConfig
 from sargnn.resolve import resolve
 
 STOCK, HUGE = "stock DGL", "stock DGL, huge pages"
@@ -128,6 +128,8 @@ def profiled_mode(modes: Sequence[str]) -> str | None:
 
 
 def _varied(config: RunConfig, mode: str, world: int, precision: Precision | None = None) -> RunConfig:
+    if world % config.num_servers:
+        config = dataclasses.replace(config, servers=None, preload=PreloadConfig())
     return dataclasses.replace(config, mode=ModeConfig(mode), world=world, precision=precision or config.precision)
 
 
