@@ -11,7 +11,7 @@ import torch
 from sargnn.comm.group import Group
 
 _TAG = 8
-_FIRST_BYTES, _MOST_BYTES = 1 << 16, 1 << 28
+_FIRST_BYTES, _LONGEST_BYTES, _MOST_BYTES = 1 << 16, 1 << 24, 1 << 28
 _LONG_ENOUGH_S = 0.3
 _SUMS = 10
 
@@ -50,17 +50,21 @@ def _neighbours(ranks: tuple[int, ...], rank: int) -> tuple[int, int] | None:
 
 
 def _measure(group: Group, to: int, source: int) -> float:
-    """Longer and longer messages, until one takes long enough."""
-    size, rate = _FIRST_BYTES, 0.0
+    """Longer and longer messages, and then more and more of the longest, until they take long enough."""
+    total, longest = _FIRST_BYTES, 0
+    sent = received = torch.empty(0, dtype=torch.uint8)
     while True:
-        sent, received = torch.zeros(size, dtype=torch.uint8), torch.empty(size, dtype=torch.uint8)
+        if longest < min(total, _LONGEST_BYTES):
+            longest = min(total, _LONGEST_BYTES)
+            sent, received = torch.zeros(longest, dtype=torch.uint8), torch.empty(longest, dtype=torch.uint8)
+        messages = -(-total // longest)
         group.sum_(torch.zeros(1))  # all begin together
         started = time.perf_counter()
-        group.wait_all(
-            [(group.receive(received, source, _TAG), source), (group.send_quietly(sent, to, _TAG), to)]
-        )  # fmt: skip
+        for _ in range(messages):
+            group.wait_all(
+                [(group.receive(received, source, _TAG), source), (group.send_quietly(sent, to, _TAG), to)]
+            )  # fmt: skip
         seconds = max(float(one) for one in group.gather(torch.tensor(time.perf_counter() - started, dtype=torch.float64)))
-        rate = size / max(seconds, 1e-9)
-        if seconds >= _LONG_ENOUGH_S or size >= _MOST_BYTES:
-            return rate
-        size = min(_MOST_BYTES, size * max(2, min(16, int(1.2 * _LONG_ENOUGH_S / max(seconds, 1e-3)))))
+        if seconds >= _LONG_ENOUGH_S or total >= _MOST_BYTES:
+            return messages * longest / max(seconds, 1e-9)
+        total = min(_MOST_BYTES, total * max(2, min(16, int(1.2 * _LONG_ENOUGH_S / max(seconds, 1e-3)))))

@@ -70,14 +70,7 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Ca
     print(f"rank {rank} of {world}, process {os.getpid()}, {threads} threads", flush=True)
     if slow := without_bf16(config.precision):
         print(slow, flush=True)
-    traffic = Traffic()
-    heartbeat = Heartbeat(rank, traffic)
-    if world > 1:
-        on_joining(heartbeat)
-        heartbeat.start()
-    group = Group.from_environment(
-        config.comm.backend, config.comm.timeout_s, rank, world, traffic, Profile(config.profile), servers=config.num_servers
-    )  # fmt: skip
+    group = _join(config, rank, world, on_joining)
     for line in _server_lines(group):
         print(line, flush=True)
     if config.memory_budget is not None:
@@ -101,6 +94,18 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Ca
     finally:
         trainer.close()
     group.close()
+
+
+def _join(config: RunConfig, rank: int, world: int, on_joining: Callable[[Heartbeat], None]) -> Group:
+    """The group of all workers, with a heartbeat where there are others."""
+    traffic = Traffic()
+    heartbeat = Heartbeat(rank, traffic)
+    if world > 1:
+        on_joining(heartbeat)
+        heartbeat.start()
+    return Group.from_environment(
+        config.comm.backend, config.comm.timeout_s, rank, world, traffic, Profile(config.profile), servers=config.num_servers
+    )  # fmt: skip
 
 
 def _run(
@@ -161,14 +166,7 @@ def _measure_network(
 ) -> None:  # fmt: skip
     """Into ``network.json``."""
     torch.set_num_threads(1)
-    traffic = Traffic()
-    heartbeat = Heartbeat(rank, traffic)
-    if world > 1:
-        on_joining(heartbeat)
-        heartbeat.start()
-    group = Group.from_environment(
-        config.comm.backend, config.comm.timeout_s, rank, world, traffic, servers=config.num_servers
-    )  # fmt: skip
+    group = _join(config, rank, world, on_joining)
     rates = measure_rates(group)
     if rank == 0:
         files.write_json(run_dir / files.NETWORK, dataclasses.asdict(rates))
@@ -180,12 +178,18 @@ def _server_lines(group: Group) -> list[str]:
     if not group.hosts or group.rank:
         return []
     names = [host.name for host in group.hosts]
-    several, size = len(set(names)), group.world // group.servers
-    for server in range(group.servers):
-        own = list(dict.fromkeys(names[server * size : (server + 1) * size]))
-        if len(own) > 1 and group.servers > 1:
-            return [f"server {server} has workers on {' and '.join(own)}: what its workers exchange goes over the network"]
-    if group.servers == 1:
+
+    def hosts_of(servers: int) -> list[list[str]]:
+        size = group.world // servers
+        return [list(dict.fromkeys(names[server * size : (server + 1) * size])) for server in range(servers)]
+
+    if group.servers > 1:
+        for server, own in enumerate(hosts_of(group.servers)):
+            if len(own) > 1:
+                return [f"server {server} has workers on {' and '.join(own)}: what its workers exchange goes over the network"]
+        return []
+    several = len(set(names))
+    if group.world % several == 0 and all(len(own) == 1 for own in hosts_of(several)):
         return [f"{several} hosts and servers=1: servers={several} would let less travel between them, with or without preload"]
     return []
 

@@ -59,6 +59,10 @@ class Copies:
         self._owners = np.repeat(np.arange(exchange.group.world) // size, np.diff(part.copy_offsets))
         self._server = exchange.group.rank // size
 
+    def moved_rows(self) -> int:
+        """How many rows this worker sends in a ``fetch`` and a ``give_back`` together, all to other servers."""
+        return sum(len(rows) for rows in self._lists.send_rows) + sum(self._lists.receive_rows)
+
     def fetch(self, table: Tensor) -> None:
         """Overwrite rows of ``table`` [N, F] that are copies with their owners' rows."""
         found = table.new_empty(len(self.rows), table.shape[1])

@@ -15,7 +15,9 @@ to other servers,
     wait = max(0, max(E / B_external, I / B_internal) - t_aggregation)
 
 for rows travel on both kinds of links at the same time, and aggregation goes on meanwhile, where they are prefetched; E and I
-are the bytes of rows that a worker sends in a step to other servers and inside its own. Losses are the same either way.
+are the bytes of rows that a worker sends in a step to other servers and inside its own. Copies of learned rows travel in a
+preloaded step alone, to other servers: what their bytes take is no part of T_prev. Losses are the same either way, but for
+the roundings of ``comm.wire=bf16``, which are those of the rows that travel.
 """
 
 from __future__ import annotations
@@ -23,15 +25,16 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sargnn.comm.group import Group
 from sargnn.comm.lists import HaloLists, PartialLists
 from sargnn.comm.rates import Rates, measure_rates
+from sargnn.models.base import Model
 from sargnn.models.stack import GraphLayer
 from sargnn.profile import AGGREGATION, LINEAR, NODEWISE
 from sargnn.shards.plan import LayerPlan
@@ -48,11 +51,13 @@ class Amounts:
 
     Attributes:
         work: by kind, in no unit that means anything elsewhere. inside, between: bytes of rows that a worker sends, the most.
+        copied: of learned rows and their gradients, those that copies of them make a worker send.
     """
 
     work: dict[str, float]
     inside: float
     between: float
+    copied: float
 
 
 @dataclass(frozen=True)
@@ -105,15 +110,20 @@ def choose(group: Group, make_flat: Callable[[], Trainer], make_preloaded: Calla
         make_flat: makes the trainer whose rows travel between all workers. make_preloaded: the other one.
     """
     rates = measure_rates(group)
-    trainer = make_flat()
-    flat, overlaps = amounts(trainer), trainer.engine.exchange.prefetch_depth > 0 and trainer.engine.mode.takes_partials
-    trainer.close()
+    with closing(make_flat()) as trainer:
+        flat, overlaps = amounts(trainer), trainer.engine.exchange.prefetch_depth > 0 and trainer.engine.mode.takes_partials
     del trainer
     trainer = make_preloaded()
-    preloaded = amounts(trainer)
-    preload_s, by_kind = _trial(trainer)
+    try:
+        preloaded = amounts(trainer)
+        preload_s, by_kind = _trial(trainer)
+    except BaseException:
+        trainer.close()
+        raise
     ratio = {kind: flat.work[kind] / max(preloaded.work[kind], 1e-9) for kind in _KINDS}
     flat_s = preload_s - sum(by_kind[kind] * (1 - ratio[kind]) for kind in _KINDS)
+    if rates.between is not None:
+        flat_s -= preloaded.copied / rates.between
     flat_s -= _wait(preloaded, rates, by_kind[AGGREGATION] if overlaps else 0.0)
     flat_s += _wait(flat, rates, by_kind[AGGREGATION] * ratio[AGGREGATION] if overlaps else 0.0)
     choice = Choice(preload_s < flat_s, flat_s, preload_s, rates, flat, preloaded, by_kind)
@@ -136,12 +146,19 @@ def amounts(trainer: Trainer) -> Amounts:
     """What the first step computes and sends; all ranks must call it."""
     engine, group = trainer.engine, trainer.engine.group
     layers = [one for one in trainer.model.modules() if isinstance(one, GraphLayer)]
-    work, sent = dict.fromkeys(_KINDS, 0.0), [0, 0]
+    weights = [sum(one.numel() for one in layer.parameters() if one.dim() > 1) for layer in layers]
+    of_inputs, others = _outside(trainer.model, layers)
+    copies, inputs = trainer.graph.copies, trainer.model.inputs
+    copied = copies.moved_rows() * inputs.width * engine.dtype.itemsize if copies and inputs.sharded() else 0
+    work, sent = dict.fromkeys(_KINDS, 0.0), [0, 0, 0]
     trainer.steps.begin(trainer.first_epoch)
     for view in trainer.steps.views(0):
-        for layer, plan in zip(layers, view.flow.plans, strict=True):
+        plans = view.flow.plans
+        work[LINEAR] += of_inputs * plans[0].num_rows + others * plans[-1].num_out
+        sent[2] += copied
+        for layer, plan, numbers in zip(layers, plans, weights, strict=True):
             first = layer.uses_edges and layer.transforms_first(plan.counts)
-            work[LINEAR] += layer.in_width * layer.out_width * (plan.num_out + (plan.num_rows if first else plan.num_out))
+            work[LINEAR] += numbers * (plan.num_out + (plan.num_rows if first else plan.num_out)) / 2
             work[NODEWISE] += plan.num_out * layer.out_width
             if not layer.uses_edges:
                 continue
@@ -160,6 +177,14 @@ def amounts(trainer: Trainer) -> Amounts:
     totals = group.sum_(torch.tensor([work[kind] for kind in _KINDS], dtype=torch.float64)).tolist()
     most = torch.stack(group.gather(torch.tensor(sent, dtype=torch.float64))).amax(0).tolist()
     return Amounts(dict(zip(_KINDS, totals, strict=True)), *most)
+
+
+def _outside(model: Model, layers: list[GraphLayer]) -> tuple[int, int]:
+    """How many numbers the linear maps have that are in no layer: those of the inputs, and the others."""
+    inside = {one for layer in layers for one in layer.modules()}
+    maps = [one for one in model.modules() if isinstance(one, nn.Linear) and one not in inside]
+    total, before = (sum(one.weight.numel() for one in some) for some in (maps, set(maps) & set(model.inputs.modules())))
+    return before, total - before
 
 
 def _towards(plan: LayerPlan, peers: object) -> LayerPlan:
