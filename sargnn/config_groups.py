@@ -188,8 +188,8 @@ class PreloadConfig:
     """
 
     name: Literal["none", "shared", "auto"] = "none"
-    max_hop: int | None = field(default=None, metadata=AT_LEAST_ONE | LOSSES)
-    fanout: int | None = field(default=None, metadata=AT_LEAST_ONE | LOSSES)
+    max_hop: int | None = field(default=None, metadata=AT_LEAST_ONE | LOSSES | only_when("bounds_preload"))
+    fanout: int | None = field(default=None, metadata=AT_LEAST_ONE | LOSSES | only_when("bounds_preload"))
 
     @property
     def bounded(self) -> bool:

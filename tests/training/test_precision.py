@@ -69,6 +69,8 @@ def test_what_the_cpu_has(tmp_path: Path) -> None:
 def test_one_line_where_bf16_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sargnn.cpu.bf16_instructions", tuple)
     assert [one for one in PRECISIONS if without_bf16(one)] == ["bf16", "mixed"]
+    monkeypatch.setattr("sargnn.cpu.bf16_instructions", lambda: ("AVX512-BF16",))
+    assert [one for one in PRECISIONS if without_bf16(one)] == ["mixed"]
     monkeypatch.setattr("sargnn.cpu.bf16_instructions", lambda: ("AMX",))
     assert not any(without_bf16(one) for one in PRECISIONS)
 

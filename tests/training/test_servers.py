@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sargnn.cli.compose import compose_verb
 from sargnn.cli.main import main
 from sargnn.comm.group import Group
 from sargnn.comm.rates import Rates
-from sargnn.config import RunConfig
+from sargnn.config import RunConfig, parse
 from sargnn.config_groups import PreloadConfig
 from sargnn.data.dataset import Dataset
 from sargnn.training import preload
@@ -42,6 +43,10 @@ SMALL = ["dataset=synthetic", "dataset.num_nodes=400", "world=4", "threads=1", "
         (
             ["servers=2", "preload=shared", "preload.max_hop=1", "sample.fanouts=[3,3,3]", "eval=sampled"],
             "evaluations read the full graph.*eval=full",
+        ),
+        (
+            ["servers=2", "preload=shared", "preload.max_hop=1", "memory_budget=1GB"],
+            "evaluations read the full graph at once.*no memory_budget",
         ),
         (["model=resgcn", "model.residual=true"], "added to their input already.*model.residual=false"),
     ],
@@ -91,6 +96,44 @@ def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert np.load(tmp_path / "predicted" / "logits.npy").shape == (400, 10)
 
 
+def test_bounded_and_chosen_runs(tmp_path: Path) -> None:
+    """They predict from the full graph, whatever they preloaded; bounds that leave nothing out are no bounds."""
+    shared = ["precision=fp64", "servers=2", "checkpoint.every=1"]
+    bounds = ["preload=shared", "preload.max_hop=1", "preload.fanout=2"]
+    bounded = train(tmp_path, "bounded", *shared, *bounds, "partitioner=random")
+    exact = train(tmp_path, "exact", *shared, "partitioner=random", "preload=shared", "preload.max_hop=3")
+    flat = train(tmp_path, "flat", *shared, "partitioner=random")
+    assert exact["losses"] == pytest.approx(flat["losses"], rel=1e-12) != pytest.approx(bounded["losses"], rel=1e-3)
+    assert exact["config_hash"] == flat["config_hash"] != bounded["config_hash"]
+    for name, other in (("bounded", "world=4"), ("exact", "world=1")):
+        assert main(["predict", f"run={tmp_path / name}", f"out={tmp_path / name / 'out'}", other]) == 0
+    logits = np.load(tmp_path / "bounded" / "out" / "logits.npy")
+    found = json.loads((tmp_path / "bounded" / "out" / "evaluation.json").read_text())["accuracy"]["model"]["test"]
+    assert logits.shape == (400, 10) and found == pytest.approx(bounded["test_acc"], abs=1e-9)
+
+
+def test_samples_smoothed_on_servers(tmp_path: Path) -> None:
+    """Evaluated on samples, smoothed on the full graph that no server has copies of."""
+    words = ["precision=fp64", "sample.fanouts=[3,3,3]", "eval=sampled", "smooth=cs", "servers=2"]
+    own = train(tmp_path, "own", *words, "preload=shared")
+    flat = train(tmp_path, "flat", *words)
+    assert own["losses"] == pytest.approx(flat["losses"], rel=1e-12) and own["test_acc_smoothed"] == flat["test_acc_smoothed"]
+
+
+def test_the_world_decides_servers_that_are_given(tmp_path: Path) -> None:
+    """Where each node's worker is given, which nodes a server has depends on how many there are."""
+
+    def hash_of(*words: str) -> str:
+        return parse(compose_verb("train", [*SMALL, *words])).config_hash
+
+    np.save(tmp_path / "given.npy", np.arange(400) % 8)
+    given = ["partitioner=given", f"partitioner.file={tmp_path / 'given.npy'}"]
+    bounded = ["servers=2", "preload=shared", "preload.max_hop=1"]
+    assert hash_of(*given, *bounded) != hash_of(*given, *bounded, "world=8")
+    assert hash_of(*bounded) == hash_of(*bounded, "world=8")
+    assert hash_of(*given, "servers=2", "preload=shared") == hash_of(*given, "world=8")
+
+
 def test_one_server_has_nothing_to_choose(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = train(tmp_path, "own", "preload=auto", "epochs=1")
     assert own["preload"] == {"chosen": "none"} and own["between_servers_bytes_per_epoch"] == 0
@@ -128,9 +171,16 @@ def choice(group: Group, config: RunConfig, dataset: Dataset, between: float) ->
     other.gradients()
     group.traffic.reset()
     other.gradients()
+    sent = group.traffic.sent_bytes
+    with_copies = cases.trainer_of(group, config, dataset)
+    traffic = with_copies.engine.group.traffic
+    with_copies.gradients()
+    traffic.reset()
+    with_copies.gradients()
     return {
         "preload": found.preload, "copies": trainer.graph.copies is not None, "loss": loss, "parameters": started,
-        "sent": group.traffic.sent_bytes, "counted": found.flat.between + found.flat.inside, "lines": found.lines(),
+        "sent": sent, "counted": found.flat.between + found.flat.inside, "lines": found.lines(),
+        "copies_sent": traffic.sent_bytes, "copies_counted": found.preloaded.copied + found.preloaded.between,
         "more": [found.preloaded.work[kind] / found.flat.work[kind] for kind in found.flat.work],
     }  # fmt: skip
 
@@ -144,6 +194,8 @@ def test_choice(name: str, between: float, chosen: bool) -> None:
     answers: list[dict[str, Any]] = pool(2)(choice, config, graph, between)
     assert [one["preload"] for one in answers] == [chosen, chosen] == [one["copies"] for one in answers]
     assert max(one["sent"] for one in answers) == answers[0]["counted"]
+    copies = max(one["copies_sent"] for one in answers)
+    assert copies == answers[0]["copies_counted"] and (copies > 0) == (name == "rgcn")  # learned rows of copies
     assert all(ratio >= 1 for ratio in answers[0]["more"])
     single = cases.trainer_of(Group.single(), cases.run_config(config.model), graph)
     assert answers[0]["loss"] == pytest.approx(single.gradients(), rel=1e-9)  # the trial has changed nothing
