@@ -106,10 +106,11 @@ def test_bounded_and_chosen_runs(tmp_path: Path) -> None:
     assert exact["losses"] == pytest.approx(flat["losses"], rel=1e-12) != pytest.approx(bounded["losses"], rel=1e-3)
     assert exact["config_hash"] == flat["config_hash"] != bounded["config_hash"]
     for name, other in (("bounded", "world=4"), ("exact", "world=1")):
-        assert main(["predict", f"run={tmp_path / name}", f"out={tmp_path / name / 'out'}", other]) == 0
-    logits = np.load(tmp_path / "bounded" / "out" / "logits.npy")
-    found = json.loads((tmp_path / "bounded" / "out" / "evaluation.json").read_text())["accuracy"]["model"]["test"]
-    assert logits.shape == (400, 10) and found == pytest.approx(bounded["test_acc"], abs=1e-9)
+        assert main(["predict", f"run={tmp_path / name}", other]) == 0
+    assert main(["evaluate", f"run={tmp_path / 'bounded'}"]) == 0
+    predicted = tmp_path / "bounded" / "predictions"
+    found = json.loads((predicted / "evaluation.json").read_text())["accuracy"]["model"]["test"]
+    assert np.load(predicted / "logits.npy").shape == (400, 10) and found == pytest.approx(bounded["test_acc"], abs=1e-9)
 
 
 def test_samples_smoothed_on_servers(tmp_path: Path) -> None:
