@@ -20,6 +20,7 @@ from sargnn.data.dataset import Dataset
 from sargnn.training import preload
 from tests.parity import cases
 from tests.pool import pool
+from tests.processes import run_command, sargnn_command
 
 SMALL = ["dataset=synthetic", "dataset.num_nodes=400", "world=4", "threads=1", "tracking=none", "epochs=3"]
 
@@ -107,7 +108,7 @@ def test_bounded_and_chosen_runs(tmp_path: Path) -> None:
     assert exact["config_hash"] == flat["config_hash"] != bounded["config_hash"]
     for name, other in (("bounded", "world=4"), ("exact", "world=1")):
         assert main(["predict", f"run={tmp_path / name}", other]) == 0
-    assert main(["evaluate", f"run={tmp_path / 'bounded'}"]) == 0
+    assert run_command(sargnn_command("evaluate", f"run={tmp_path / 'bounded'}"), tmp_path).returncode == 0
     predicted = tmp_path / "bounded" / "predictions"
     found = json.loads((predicted / "evaluation.json").read_text())["accuracy"]["model"]["test"]
     assert np.load(predicted / "logits.npy").shape == (400, 10) and found == pytest.approx(bounded["test_acc"], abs=1e-9)
