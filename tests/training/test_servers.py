@@ -110,7 +110,7 @@ def test_bounded_and_chosen_runs(tmp_path: Path) -> None:
         assert main(["predict", f"run={tmp_path / name}", other]) == 0
     assert run_command(sargnn_command("evaluate", f"run={tmp_path / 'bounded'}"), tmp_path).returncode == 0
     predicted = tmp_path / "bounded" / "predictions"
-    found = json.loads((predicted / "evaluation.json").read_text())["accuracy"]["model"]["test"]
+    found = json.loads((predicted / "evaluation.json").read_text())["accuracy"]["predictions"]["test"]
     assert np.load(predicted / "logits.npy").shape == (400, 10) and found == pytest.approx(bounded["test_acc"], abs=1e-9)
 
 
