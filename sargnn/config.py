@@ -95,14 +95,20 @@ class PartitionerConfig(Strategy):
     ``sargnn.partition.simple.assign_range``.
 
     Attributes:
-        imbalance: how much larger than the mean METIS may make a part.
+        imbalance: how much larger than the mean METIS, KaMinPar and streaming may make a part.
         file: the assignment of ``given`` (``sargnn.partition.given``), or what a target reads.
+        balance: what a part's size is: its nodes, its in-edges, or both as the work that they are (``partition.weights``).
+        threads: of KaMinPar; null: all cores. preset: of it. passes: of streaming.
     """
 
     seed: int = field(metadata=NOT_NEGATIVE)
     order: Literal["locality", "original"]
     imbalance: float = field(default=0.03, metadata=NOT_NEGATIVE)
     file: str | None = field(default=None, metadata=PATH)
+    balance: Literal["nodes", "edges", "both"] = "nodes"
+    threads: int | None = field(default=None, metadata=AT_LEAST_ONE)
+    preset: Literal["fast", "default", "eco", "strong", "large"] = "fast"
+    passes: int = field(default=10, metadata=AT_LEAST_ONE)
 
     def __post_init__(self) -> None:
         if self.target is not None or (self.file is not None) == (self.name == "given"):
@@ -128,7 +134,10 @@ class PartitionerConfig(Strategy):
             ConfigError: a file that cannot be read.
         """
         values = as_mapping(self)
-        del values["file"]
+        del values["file"], values["threads"]
+        for name in ("balance", "preset", "passes"):  # what is as it was before there was a choice stays out
+            if values[name] == getattr(type(self), name):
+                del values[name]
         if self.target:
             values["target"] = describe_source(self.target)
         if self.file is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,6 +112,8 @@ def _store_rows(config: RunConfig) -> Iterator[tuple[str, str]]:
     from sargnn.data.dataset import open_dataset
     from sargnn.data.prepare import dataset_path
     from sargnn.launch.stores import partition_of
+    from sargnn.partition.choose import choose
+    from sargnn.partition.memory import available_bytes
     from sargnn.partition.prepare import partition_path
 
     found = config.dataset.find_store(Path(config.store_dir) / "datasets")
@@ -129,7 +132,9 @@ def _store_rows(config: RunConfig) -> Iterator[tuple[str, str]]:
         yield "partition", f"by {config.partitioner.name} into {config.world}, would be made"
         return
     yield "dataset", f"{show_path(path)}, is there"
-    parts, _ = partition_path(partition_of(config), open_dataset(path, verify=False), path.name)
+    wanted, dataset = partition_of(config), open_dataset(path, verify=False)
+    wanted = replace(wanted, partitioner=choose(dataset, wanted.partitioner, available_bytes()))
+    parts, _ = partition_path(wanted, dataset, path.name)
     yield "partition", f"{show_path(parts)}, {'is there' if parts.exists() else 'would be made'}"
 
 

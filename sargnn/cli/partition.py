@@ -19,7 +19,7 @@ def main(line: CommandLine) -> int:
 
     with Steps():
         info = prepare_partition(config, prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes))
-    say(f"{info.dataset_name} by {config.partitioner.name} into {config.world}")
+    say(f"{info.dataset_name} by {info.partitioner} into {config.world}")
     for text in partition_lines(dataclasses.asdict(info.stats)):
         say(text)
     print(info.path)

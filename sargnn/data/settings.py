@@ -55,12 +55,14 @@ class LookalikeConfig(DatasetSettings):
 
     Attributes:
         version: 1 or 2, of labels, features and split. Runs from before there was a choice have the first, the default here.
+        add_inverse_edges: of a directed graph every edge also the other way round; parallel edges that this makes stay.
     """
 
     scale: float = field(metadata=number(low=0, high=10, open_low=True))
     seed: int = field(metadata=number(low=0, high=2**32 - 1))
     normalize_features: bool
     version: int = field(default=1, metadata=number(low=1, high=NEWEST_CONTENT))
+    add_inverse_edges: bool = False
 
     @property
     def title(self) -> str:

@@ -65,7 +65,7 @@ def prepare_stores(config: RunConfig, check_graph: Callable[[Path], int]) -> Sto
     if info.weights is not None and not wanted.dataset.edge_weights:
         say("  its edge weights are not used: dataset.edge_weights=false")
     into = f"{wanted.num_servers} servers of {wanted.world // wanted.num_servers}" if wanted.num_servers > 1 else wanted.world
-    say(f"partition by {wanted.partitioner.name} into {into}")
+    say(f"partition by {info.partitioner} into {into}")
     for line in partition_lines(stats):
         say(line)
     if preloaded is not None:

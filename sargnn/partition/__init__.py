@@ -2,6 +2,9 @@
 
 PARTITIONERS = {
     "metis": "sargnn.partition.metis:assign",
+    "kaminpar": "sargnn.partition.kaminpar:assign",
+    "stream": "sargnn.partition.stream:assign",
+    "auto": "sargnn.partition.choose:assign",
     "random": "sargnn.partition.simple:assign_random",
     "range": "sargnn.partition.simple:assign_range",
     "given": "sargnn.partition.given:assign_given",

@@ -17,11 +17,12 @@ from sargnn.config import PartitionerConfig
 from sargnn.data.dataset import Dataset
 from sargnn.data.npy import read_header
 from sargnn.errors import ConfigError
+from sargnn.partition.room import Room
 
 _HINT = "numpy.save(FILE, assignment): whole numbers [nodes], each node's worker, by original id"
 
 
-def assign_given(dataset: Dataset, world: int, config: PartitionerConfig) -> np.ndarray:
+def assign_given(dataset: Dataset, world: int, config: PartitionerConfig, room: Room | None = None) -> np.ndarray:
     """The assignment that ``config.file`` holds, as int32 [N]; a worker without nodes is warned of.
 
     Raises:

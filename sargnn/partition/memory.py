@@ -1,8 +1,9 @@
-"""How much memory METIS takes, estimated before it is begun.
+"""How much memory partitioners take, estimated before they are begun.
 
 METIS cannot stream: it holds a whole graph, to cut it, or a whole part, to order its nodes by locality. Measured (resident
 memory that is not mapped files, 2.5 to 124 million edges): 70 to 82 bytes for each entry of the symmetric graph; 96 to 120 for
-each of a part's. An edge without its inverse gives two entries.
+each of a part's. An edge without its inverse gives two entries. KaMinPar holds a compressed graph and a few coarser ones:
+KAMINPAR bytes an entry and NODES a node at most. Streaming holds a few numbers a node.
 
 Letters: N nodes, E directed edges, P parts.
 """
@@ -18,9 +19,12 @@ from sargnn.data.dataset import Dataset
 from sargnn.errors import ConfigError
 
 _METIS_BYTES, _ORDER_BYTES, _NODE_BYTES = 85, 130, 100
+STREAM_NODE_BYTES = 36
+_TITLES = {"metis": "METIS", "kaminpar": "KaMinPar", "stream": "Streaming"}
 _CUT_EDGE_BYTES, _CUT_NODE_BYTES = 16, 40
 _CUT_WEIGHT_BYTES = 24
 """Keys are sorted by an order then: that, sorted keys, and weights twice."""
+_KAMINPAR_BYTES, _KAMINPAR_NODE_BYTES = 10, 60
 _SAMPLE = 2000
 
 
@@ -73,6 +77,16 @@ def _lines(path: Path) -> list[str]:
         return []
 
 
+def cutting_bytes(dataset: Dataset, partitioner: str) -> float:
+    """About what a partitioner takes; 0 for those that hold no more than a number a node."""
+    entries, n = entries_of(dataset), dataset.num_nodes
+    if partitioner == "metis":
+        return entries * _METIS_BYTES + n * _NODE_BYTES
+    if partitioner == "kaminpar":
+        return entries * _KAMINPAR_BYTES + n * _KAMINPAR_NODE_BYTES
+    return float(n * STREAM_NODE_BYTES) if partitioner == "stream" else 0.0
+
+
 def check(dataset: Dataset, partitioner: str, order: str, world: int, limit_bytes: int) -> None:
     """The partitioner and the order of nodes inside parts fit the memory that is there.
 
@@ -81,13 +95,15 @@ def check(dataset: Dataset, partitioner: str, order: str, world: int, limit_byte
     """
     entries = entries_of(dataset)
     size = f"{dataset.num_nodes} nodes and {dataset.num_edges} edges; {limit_bytes / 1e9:.1f} GB can be had"
-    metis = entries * _METIS_BYTES + dataset.num_nodes * _NODE_BYTES if partitioner == "metis" and world > 1 else 0.0
-    if metis > limit_bytes:
+    needs = cutting_bytes(dataset, partitioner) if world > 1 else 0.0
+    if needs > limit_bytes:
+        others = [one for one in ("kaminpar", "stream") if one != partitioner and cutting_bytes(dataset, one) < needs]
+        less = [f"partitioner={one}, about {cutting_bytes(dataset, one) / 1e9:.2g} GB" for one in others]
         raise ConfigError(
-            "METIS would need more memory than there is.",
-            given=f"about {metis / 1e9:.1f} GB for {size}",
-            allowed="partitioner=random or partitioner=range with partitioner.order=original; or a larger machine for "
-            "sargnn partition",
+            f"{_TITLES[partitioner]} would need more memory than there is.",
+            given=f"about {needs / 1e9:.1f} GB for {size}",
+            allowed=[*less, "partitioner=random"],
+            hint="partitioner=auto takes the best that fits; or a larger machine for sargnn partition",
         )
     labels = dataset.labels.nbytes if dataset.labels.ndim > 1 else 0  # one class a node is in the number of bytes above
     an_edge = _CUT_EDGE_BYTES + (0 if dataset.edge_weight is None else _CUT_WEIGHT_BYTES)

@@ -12,6 +12,8 @@ from scipy import sparse
 from sargnn.config import PartitionerConfig
 from sargnn.data.dataset import Dataset
 from sargnn.interop.metis import balanced_kway
+from sargnn.partition.room import Room
+from sargnn.partition.weights import node_weights
 
 
 def symmetric(directed: sparse.csr_array) -> sparse.csr_array:
@@ -51,7 +53,7 @@ def kway(
     return np.asarray(assignment, dtype=np.int32)
 
 
-def assign(dataset: Dataset, world: int, config: PartitionerConfig) -> np.ndarray:
+def assign(dataset: Dataset, world: int, config: PartitionerConfig, room: Room | None = None) -> np.ndarray:
     """METIS's assignment, int32 [N]; the same seed gives the same assignment.
 
     A typed graph is cut as a homogeneous one, with every node type balanced.
@@ -64,7 +66,8 @@ def assign(dataset: Dataset, world: int, config: PartitionerConfig) -> np.ndarra
         return (np.arange(n, dtype=np.int64) * world // n).astype(np.int32)
     if len(dataset.schema.node_types) > 1:
         return _typed(dataset, graph, world, config)
-    return kway(graph, world, seed=config.seed, imbalance=config.imbalance)
+    weights = node_weights(dataset, config.balance)
+    return kway(graph, world, seed=config.seed, imbalance=config.imbalance, vertex_weights=weights)
 
 
 def _whole(dataset: Dataset) -> sparse.csr_array:
@@ -81,6 +84,8 @@ def _typed(dataset: Dataset, graph: sparse.csr_array, world: int, config: Partit
     columns = [types == t for t, one in enumerate(small) if not one]
     if any(small):
         columns.append(np.ones(dataset.num_nodes, bool))
+    if (weights := node_weights(dataset, config.balance)) is not None:
+        columns.append(weights)
     assignment = balanced_kway(
         graph.indptr, graph.indices, graph.data, np.stack(columns, 1), world, seed=config.seed, imbalance=config.imbalance
     )

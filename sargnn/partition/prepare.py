@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,13 @@ from sargnn.data.store import StoreWriter
 from sargnn.data.weights import to_json, weight_range
 from sargnn.errors import ConfigError
 from sargnn.partition import PARTITIONERS
+from sargnn.partition.choose import choose
 from sargnn.partition.cut import offsets_of
 from sargnn.partition.memory import available_bytes, check
 from sargnn.partition.order import VERSION as ORDER_VERSION
 from sargnn.partition.order import order_nodes
 from sargnn.partition.preload import Bounds, write_preloaded
+from sargnn.partition.room import Room
 from sargnn.partition.servers import assign_in_servers
 from sargnn.partition.store import FORMAT_VERSION, PartitionInfo, open_part, partition_info, write_parts
 from sargnn.resolve import resolve
@@ -37,9 +40,10 @@ def prepare_partition(config: RunConfig | PartitionConfig, dataset_path: Path) -
         StoreError: a damaged store.
     """
     dataset = open_dataset(dataset_path, verify=False)
+    config = dataclasses.replace(config, partitioner=choose(dataset, config.partitioner, available_bytes()))
     path, identity = partition_path(config, dataset, dataset_path.name)
-    assign = resolve("partitioner", PARTITIONERS, config.partitioner.choice)
     if not path.exists():
+        assign = _assigner(config)
         check(dataset, config.partitioner.name, config.partitioner.order, config.world, available_bytes())
         started = time.perf_counter()
         dataset = open_dataset(dataset_path, verify=True)
@@ -47,9 +51,9 @@ def prepare_partition(config: RunConfig | PartitionConfig, dataset_path: Path) -
         into = f"{config.world}" if servers == 1 else f"{servers} servers of {config.world // servers}"
         step(f"partitioning by {config.partitioner.name} into {into}")
         if servers == 1 or not config.partitioner.cuts_servers:
-            assignment = assign(dataset, config.world, config.partitioner)
+            assignment = assign(dataset, config.world)
         else:
-            assignment = assign_in_servers(dataset, partial(assign, config=config.partitioner), config.world, servers)
+            assignment = assign_in_servers(dataset, assign, config.world, servers)
         step("ordering nodes")
         offsets, nodes = order_nodes(dataset, assignment, config.world, config.partitioner.order)
         with StoreWriter(path, "partition", FORMAT_VERSION) as writer:
@@ -60,6 +64,16 @@ def prepare_partition(config: RunConfig | PartitionConfig, dataset_path: Path) -
                 "made_by": identity,
             }
     return partition_info(path)
+
+
+def _assigner(config: RunConfig | PartitionConfig) -> Callable[[Dataset, int], np.ndarray]:
+    """The partitioner, which gives for a graph and a number of parts each node's part."""
+    assign = resolve("partitioner", PARTITIONERS, config.partitioner.choice)
+    if config.partitioner.target is not None:
+        return partial(assign, config=config.partitioner)
+    folder = Path(config.store_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    return partial(assign, config=config.partitioner, room=Room(folder, config.prepare.bytes))
 
 
 def prepare_preloaded(

@@ -36,7 +36,7 @@ class PartitionInfo:
         schema: its node types and relations. feature_widths: F of each type.
         dataset_name, dataset_hash, partition_hash: provenance.
         partition_time_s: seconds that making the store took.
-        stats: quality of the partition.
+        stats: quality of the partition. partitioner: the name of who cut it.
         task: of the labels; a store without the entry has classes.
         weights: the smallest and the largest edge weight; None: there are none.
         preload: of parts that hold copies of other servers' nodes: ``hops``; ``bounds`` of what is preloaded; and per server
@@ -55,6 +55,7 @@ class PartitionInfo:
     partition_hash: str
     partition_time_s: float
     stats: PartitionStats
+    partitioner: str = ""
     task: str = "classes"
     weights: Range | None = None
     preload: dict[str, Any] | None = None
@@ -78,6 +79,7 @@ def partition_info(path: Path, rank: int | None = None) -> PartitionInfo:
             schema=Schema.from_json(store.meta["schema"]),
             feature_widths=tuple(store.meta["feature_widths"]),
             weights=from_json(store.meta[_WEIGHTS]) if _WEIGHTS in store.meta else None,
+            partitioner=str(store.meta.get("made_by", {}).get("partitioner", {}).get("name", "")),
             **meta,
         )
         _check_types(info)

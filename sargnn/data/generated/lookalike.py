@@ -88,7 +88,9 @@ class Lookalike(Reader):
     def identity(self) -> dict[str, Any]:
         """What decides the content, for the store's key."""
         c = self.config
-        flags = {"scale": c.scale, "seed": c.seed, "normalize_features": c.normalize_features}
+        flags: dict[str, Any] = {"scale": c.scale, "seed": c.seed, "normalize_features": c.normalize_features}
+        if c.add_inverse_edges:
+            flags["add_inverse_edges"] = True
         return {"generator": c.name, "version": c.version, **flags}
 
     def write(self, path: Path, buffer_bytes: int = 0) -> None:
@@ -143,7 +145,22 @@ class Lookalike(Reader):
             found += len(keys)
             buckets.put(number, keys)
         share = self.shape.num_edges * self.config.scale / found
-        buckets.write(writer, keep=lambda destination, source: _pair_uniform(destination, source, n) < share)
+        if not self.config.add_inverse_edges:
+            buckets.write(writer, keep=lambda destination, source: _pair_uniform(destination, source, n) < share)
+            return
+        with (
+            tempfile.TemporaryDirectory(dir=writer.folder) as scratch,
+            EdgeBuckets(Path(scratch), n, 2 * self._num_edges, _BUCKET_EDGES) as both,
+        ):
+            for keys in buckets.runs():
+                for start in range(0, len(keys), _DRAWN_EDGES):
+                    some = keys[start : start + _DRAWN_EDGES]
+                    destination, source = some // n, some % n
+                    kept = _pair_uniform(destination, source, n) < share
+                    both.add(destination[kept], source[kept])
+                    both.add(source[kept], destination[kept])
+                del keys
+            both.write(writer)
 
     def _nodes(self, writer: StoreWriter, rank_of: np.ndarray) -> None:
         """Labels, split and features."""

@@ -1,0 +1,150 @@
+"""KaMinPar's graph file and its cut, in a process of its own.
+
+A process of its own because KaMinPar ends its process where it finds a fault in a file, takes memory that is wanted back at
+once, and can be ended like any other when a person has had enough.
+
+The file is ParHIP's binary form, which is read into a compressed graph: a header of three 64-bit numbers (flags, N, M), N + 1
+64-bit addresses of rows, M 32-bit neighbours, 32-bit node weights if there are any, 32-bit edge weights if there are any.
+
+Letters: N nodes, M entries of the symmetric graph, P parts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+import numpy as np
+
+from sargnn.errors import ConfigError
+
+PRESETS = {"fast": "fast", "default": "default", "eco": "eco", "strong": "strong", "large": "largek"}
+"""What a preset is called there."""
+MOST_ENTRIES, _MOST_WEIGHT = 2**32 - 1, 2**30
+_NO_EDGE_WEIGHTS, _NO_NODE_WEIGHTS, _NARROW = 1, 2, 8 | 16 | 32
+_HEADER_BYTES, _ID_BYTES, _ADDRESS_BYTES, _WEIGHT_BYTES = 24, 4, 8, 4
+
+
+class Block(Protocol):
+    """Some nodes' neighbours, as ``partition.both_ways.Rows``."""
+
+    @property
+    def first(self) -> int: ...
+    @property
+    def degrees(self) -> np.ndarray: ...
+    @property
+    def neighbours(self) -> np.ndarray: ...
+    @property
+    def weights(self) -> np.ndarray: ...
+
+
+def file_bytes(num_nodes: int, entries: float) -> float:
+    """About how large the file gets, weights of edges and nodes included."""
+    return _HEADER_BYTES + num_nodes * (_ADDRESS_BYTES + _WEIGHT_BYTES) + entries * (_ID_BYTES + _WEIGHT_BYTES)
+
+
+def write_graph(path: Path, num_nodes: int, blocks: Iterator[Block], node_weights: np.ndarray | None = None) -> int:
+    """Write a symmetric graph that comes row block by row block; gives M.
+
+    Args:
+        node_weights: positive integers [N]; scaled down where their sum is too large for KaMinPar's 32 bits.
+    """
+    addresses = np.zeros(num_nodes + 1, np.uint64)
+    begin, entries, uniform, first_weight = _HEADER_BYTES + _ADDRESS_BYTES * (num_nodes + 1), 0, True, 0
+    aside = path.with_name(f"{path.name}.weights")
+    with path.open("wb") as file, aside.open("w+b") as weights:
+        file.seek(begin)
+        for block in blocks:
+            rows = slice(block.first + 1, block.first + 1 + len(block.degrees))
+            addresses[rows] = entries + np.cumsum(block.degrees)
+            block.neighbours.astype(np.uint32).tofile(file)
+            block.weights.astype(np.uint32).tofile(weights)
+            if len(block.weights):
+                first_weight = first_weight or int(block.weights[0])
+                uniform = uniform and bool((block.weights == first_weight).all())
+            entries += len(block.neighbours)
+        if node_weights is not None:
+            _scaled(node_weights).astype(np.uint32).tofile(file)
+        if not uniform:
+            _append(weights, file)
+        flags = _NARROW | (_NO_EDGE_WEIGHTS if uniform else 0) | (_NO_NODE_WEIGHTS if node_weights is None else 0)
+        file.seek(0)
+        np.array([flags, num_nodes, entries], np.uint64).tofile(file)
+        addresses *= np.uint64(_ID_BYTES)
+        addresses += np.uint64(begin)
+        addresses.tofile(file)
+    aside.unlink()
+    return entries
+
+
+def cut(path: Path, parts: int, *, seed: int, imbalance: float, threads: int, preset: str, compress: bool = True) -> np.ndarray:
+    """KaMinPar's assignment of a file's nodes, int32 [N].
+
+    With one thread the same seed gives the same assignment; with several it may differ from call to call.
+
+    Raises:
+        ConfigError: it failed; the message has its last words.
+    """
+    out = path.with_name(f"{path.name}.parts.npy")
+    wanted = {
+        "path": str(path), "out": str(out), "parts": parts, "seed": seed, "imbalance": imbalance, "threads": threads,
+        "preset": PRESETS[preset], "compress": compress,
+    }  # fmt: skip
+    command = [sys.executable, "-m", "sargnn.interop.kaminpar", json.dumps(wanted)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        said, _ = process.communicate()
+    finally:
+        process.kill()
+    if process.returncode or not out.exists():
+        raise ConfigError(
+            "KaMinPar could not cut the graph.", given=_reason(process.returncode, said),
+            hint="partitioner=metis, or partitioner=stream, which takes the least memory",
+        )  # fmt: skip
+    found = np.load(out)
+    out.unlink()
+    return np.asarray(found, np.int32)
+
+
+def _reason(code: int, said: str) -> str:
+    last = said.strip().splitlines()[-3:]
+    ended = (
+        f"ended by signal {-code}" + (", as where memory is short" if code == -9 else "") if code < 0 else f"exit code {code}"
+    )
+    return " ".join([ended, *last])
+
+
+def _scaled(weights: np.ndarray) -> np.ndarray:
+    share = _MOST_WEIGHT / max(1, int(weights.sum()))
+    return weights if share >= 1 else np.maximum(1, np.floor(weights * share))
+
+
+def _append(source: BinaryIO, target: BinaryIO) -> None:
+    source.flush()
+    source.seek(0)
+    while piece := source.read(1 << 24):
+        target.write(piece)
+
+
+def main(words: Sequence[str]) -> int:
+    """The process: reads what it is asked in JSON, writes the assignment."""
+    import kaminpar
+
+    wanted = json.loads(words[0])
+    kaminpar.reseed(wanted["seed"])
+    graph = kaminpar.load_graph(wanted["path"], kaminpar.GraphFileFormat.PARHIP, compress=wanted["compress"])
+    with contextlib.suppress(OSError):
+        Path(wanted["path"]).unlink()  # read; what follows takes no disk
+    context = kaminpar.context_by_name(wanted["preset"])
+    found = kaminpar.KaMinPar(wanted["threads"], context).compute_partition(graph, wanted["parts"], wanted["imbalance"])
+    np.save(wanted["out"], np.asarray(found, np.int32))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

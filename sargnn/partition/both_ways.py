@@ -1,0 +1,165 @@
+"""A + A^T without self-loops, row block by row block, from a graph's in-edges: for partitioners that take it as a stream.
+
+A node's neighbours are the union of its in-edges' and out-edges' other ends; a weight counts the directed edges between two
+nodes. Where every edge goes both ways equally often, A = A^T, so the rows of A are those rows with half the weights, and one
+pass over the edges as they lie in the store makes them. Whether that is so is found by comparing sums of hashes,
+
+    sum over edges of h(u, v) = sum over edges of h(v, u)    modulo 2^64,
+
+which an edge without its inverse breaks but for a chance of 2^-64. Other graphs are sorted on disk, with every edge both ways:
+16 bytes an edge there.
+
+Letters: N nodes, E directed edges, M entries.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+
+from sargnn.data.dataset import Dataset
+from sargnn.data.edge_buckets import EdgeBuckets
+from sargnn.errors import StoreError
+from sargnn.partition.blocks import in_edge_blocks
+
+_CHUNK_EDGES = 1 << 22
+_SORT_BYTES = 40
+"""An edge of a run that is sorted: its key, those of another run that is read meanwhile, and what both become."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some nodes' neighbours.
+
+    Attributes:
+        first: the first node. degrees: int64 [nodes]. neighbours: int64 or int32 [M], ascending in each row.
+        weights: int32 [M], how many directed edges join the two nodes, or half of them.
+    """
+
+    first: int
+    degrees: np.ndarray
+    neighbours: np.ndarray
+    weights: np.ndarray
+
+
+def goes_both_ways(dataset: Dataset) -> bool:
+    """Whether every edge has its inverse, as often as itself."""
+    total = np.uint64(0)
+    for first, indptr, indices in in_edge_blocks(dataset, "looking for inverse edges"):
+        total = np.uint64((int(total) + int(_signed_hashes(first, indptr, indices))) % 2**64)
+    return int(total) == 0
+
+
+def rows_both_ways(dataset: Dataset, folder: Path, buffer_bytes: int) -> Iterator[Rows]:
+    """The rows of A + A^T in order.
+
+    Args:
+        folder: where edges are sorted, if they must be. buffer_bytes: about what that takes.
+    """
+    if goes_both_ways(dataset):
+        for first, indptr, indices in in_edge_blocks(dataset, "writing the graph for the partitioner"):
+            yield _merge(first, indptr, indices)
+        return
+    if not folder.is_dir():
+        raise StoreError("There is no folder to sort edges in.", given=str(folder))
+    with (
+        tempfile.TemporaryDirectory(dir=folder) as scratch,
+        EdgeBuckets(Path(scratch), dataset.num_nodes, 2 * dataset.num_edges, max(1, buffer_bytes // _SORT_BYTES)) as buckets,
+    ):
+        for first, indptr, indices in in_edge_blocks(dataset, "turning edges round"):
+            destination = first + np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+            buckets.add(destination, indices)
+            buckets.add(indices, destination)
+        buckets.flush()
+        done = 0
+        for keys in buckets.runs():
+            for rows in _of_run(keys, dataset.num_nodes, done):
+                done = rows.first + len(rows.degrees)
+                yield rows
+            del keys
+    if done < dataset.num_nodes:
+        yield _nothing(done, dataset.num_nodes)
+
+
+def _merge(first: int, indptr: np.ndarray, indices: np.ndarray) -> Rows:
+    """Rows of a graph whose edges go both ways; sources ascend within each relation."""
+    sources = np.array(indices)
+    weights = np.empty(len(sources), np.int32)
+    degrees = np.empty(len(indptr) - 1, np.int64)
+    count = _unite(first, indptr, sources, weights, degrees)
+    return Rows(first, degrees, sources[:count], weights[:count])
+
+
+def _of_run(keys: np.ndarray, n: int, done: int) -> Iterator[Rows]:
+    """The rows of a run of sorted keys, and those without any edge before them."""
+    start = 0
+    while start < len(keys):
+        stop = min(len(keys), start + _CHUNK_EDGES)
+        if stop < len(keys):  # not within a row
+            stop = int(np.searchsorted(keys, (keys[stop] // n) * n))
+            if stop <= start:
+                stop = int(np.searchsorted(keys, (keys[start] // n + 1) * n))
+        some = keys[start:stop]
+        first, last = done, int(some[-1] // n) + 1
+        bounds = np.searchsorted(some, np.arange(first, last + 1) * n)
+        yield _merge(first, bounds, some % n)
+        start, done = stop, last
+
+
+def _nothing(first: int, last: int) -> Rows:
+    return Rows(first, np.zeros(last - first, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int32))
+
+
+@numba.njit(cache=True)
+def _mix(x: Any) -> Any:  # pragma: no cover - compiled
+    """A hash of 64 bits (the finaliser of SplitMix64)."""
+    x = np.uint64(x) + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@numba.njit(cache=True)
+def _signed_hashes(first: Any, indptr: Any, indices: Any) -> Any:  # pragma: no cover - compiled
+    """The sum of h(v, u) - h(u, v) over edges u -> v."""
+    total = np.uint64(0)
+    for k in range(len(indptr) - 1):
+        own = _mix(np.uint64(first + k))
+        for e in range(indptr[k], indptr[k + 1]):
+            other = _mix(np.uint64(indices[e]))
+            total += _mix(own + (other << np.uint64(1))) - _mix(other + (own << np.uint64(1)))
+    return total
+
+
+@numba.njit(cache=True)
+def _unite(first: Any, indptr: Any, sources: Any, weights: Any, degrees: Any) -> Any:  # pragma: no cover - compiled
+    """Sort each row, drop self-loops and count equal neighbours, in place; gives the number of entries that are left."""
+    count = 0
+    for k in range(len(indptr) - 1):
+        begin, end = indptr[k], indptr[k + 1]
+        ascending = True
+        for e in range(begin + 1, end):
+            if sources[e] < sources[e - 1]:
+                ascending = False
+                break
+        if not ascending:
+            sources[begin:end].sort()
+        start = count
+        for e in range(begin, end):
+            source = sources[e]
+            if source == first + k:
+                continue
+            if count > start and sources[count - 1] == source:
+                weights[count - 1] += 1
+            else:
+                sources[count] = source
+                weights[count] = 1
+                count += 1
+        degrees[k] = count - start
+    return count

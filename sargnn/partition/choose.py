@@ -1,0 +1,35 @@
+"""``partitioner=auto``: the partitioner that fits the memory, of those that cut best first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from sargnn.config import PartitionerConfig
+from sargnn.data.dataset import Dataset
+from sargnn.partition import PARTITIONERS
+from sargnn.partition.memory import available_bytes, cutting_bytes
+from sargnn.partition.room import Room
+from sargnn.resolve import resolve
+
+SHARE = 0.5
+"""Of what is free METIS may take."""
+
+
+def choose(dataset: Dataset, config: PartitionerConfig, limit_bytes: int) -> PartitionerConfig:
+    """``config`` with the name of METIS where it fits half of what is free, else KaMinPar's, else the streaming one's; as it
+    is where it names one."""
+    if config.target is not None or config.name != "auto":
+        return config
+    for name, share in (("metis", SHARE), ("kaminpar", 1.0)):
+        if cutting_bytes(dataset, name) <= share * limit_bytes:
+            return replace(config, name=name)
+    return replace(config, name="stream")
+
+
+def assign(dataset: Dataset, world: int, config: PartitionerConfig, room: Room | None = None) -> np.ndarray:
+    """The assignment of the one that is chosen now, int32 [N]."""
+    chosen = choose(dataset, replace(config, name="auto", target=None), available_bytes())
+    found: np.ndarray = resolve("partitioner", PARTITIONERS, chosen.name)(dataset, world, chosen, room)
+    return found
