@@ -106,7 +106,7 @@ class PartitionerConfig(Strategy):
     imbalance: float = field(default=0.03, metadata=NOT_NEGATIVE)
     file: str | None = field(default=None, metadata=PATH)
     balance: Literal["nodes", "edges", "both"] = "nodes"
-    threads: int | None = field(default=None, metadata=AT_LEAST_ONE)
+    threads: int | None = field(default=None, metadata=AT_LEAST_ONE | FREE)
     preset: Literal["fast", "default", "eco", "strong", "large"] = "fast"
     passes: int = field(default=10, metadata=AT_LEAST_ONE)
 

@@ -28,7 +28,7 @@ class CheckConfig(PrepareConfig):
 
 @dataclass(frozen=True)
 class PartitionConfig:
-    """``sargnn partition``."""
+    """``sargnn partition``. ``compare``: partitioners that are set side by side; ``out``: the folder of their picture."""
 
     dataset: DatasetSettings = field(metadata=DATASETS)
     partitioner: PartitionerConfig
@@ -36,6 +36,8 @@ class PartitionConfig:
     store_dir: str
     prepare: BufferConfig = BufferConfig()
     servers: int | None = field(default=None, metadata=AT_LEAST_ONE)
+    compare: list[str] | None = None
+    out: str = "compare"
 
     @property
     def num_servers(self) -> int:

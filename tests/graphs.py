@@ -155,7 +155,7 @@ def assign(dataset: Dataset, partitioner: str, world: int) -> np.ndarray:
         file = str(Path(folder) / "given.npy") if partitioner == "given" else None
         if file is not None:
             np.save(file, np.random.default_rng(2).permutation(np.arange(dataset.num_nodes) % world))
-        config = PartitionerConfig(name="given" if file else "one", seed=0, order="original", file=file)
+        config = PartitionerConfig(name="given" if file else "one", seed=0, order="original", file=file, threads=1)
         assignment = resolve("partitioner", PARTITIONERS, partitioner)(dataset, world, config)
     return np.asarray(assignment)
 

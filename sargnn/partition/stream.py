@@ -5,7 +5,7 @@ Fennel (Tsourakakis et al., WSDM 2014), restreamed (Nishimura and Ugander, KDD 2
     argmax over p of  n_p(v) - alpha gamma w(v) W_p^(gamma - 1),    gamma = 3/2,   alpha = sqrt(P) E / W^(3/2)
 
 where n_p(v) counts its in-edges from part p, w is its weight, W_p the weight that p has so far, W the sum of all, and no part
-may exceed (1 + imbalance) of the mean. From the second pass on every node has a part already: it is taken out, and placed anew by
+may exceed (1 + imbalance) of the mean. From the second pass on every node has a part already: it is taken out, and placed by
 what all the others chose last, with alpha grown from pass to pass, so that parts are first found and then balanced.
 
 Only in-edges are read, as they lie in the store, from the first to the last. Where the graph has edges one way only, a node's

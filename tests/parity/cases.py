@@ -152,7 +152,9 @@ KERNEL_CASES: dict[str, KernelCase] = {
     "dgl": KernelCase(plain_autograd=True),
     "reference": KernelCase(plain_autograd=True),
 }
-PARTITIONER_CASES: dict[str, int] = {"metis": 0, "random": 0, "range": 0, "given": 0}
+PARTITIONER_CASES: dict[str, int] = dict.fromkeys(
+    ("metis", "kaminpar", "stream", "auto", "random", "range", "given"), 0
+)  # fmt: skip
 """The seed that it is tested with."""
 TABLES: dict[str, tuple[Mapping[str, str], Mapping[str, Any]]] = {
     "model": (WRITTEN_MODELS, MODEL_CASES),

@@ -1,0 +1,137 @@
+"""A partitioner run on its own, to be compared with others: what it gives, how long it takes, and how much memory.
+
+Each runs in a process of its own, whose memory and that of what it starts is looked at many times a second: pages that are not
+a mapped file's, above what the process had before.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from sargnn.config import PartitionerConfig
+from sargnn.data.dataset import Dataset, open_dataset
+from sargnn.errors import ConfigError
+from sargnn.partition import PARTITIONERS
+from sargnn.partition.quality import Quality, quality_of
+from sargnn.partition.room import Room
+from sargnn.resolve import resolve
+
+_LOOK_S = 0.02
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Attributes: name: the partitioner's. seconds; peak_bytes. quality: of what it gave. part: int32 [N]."""
+
+    name: str
+    seconds: float
+    peak_bytes: int
+    quality: Quality
+    part: np.ndarray
+
+
+def try_out(name: str, path: Path, world: int, config: PartitionerConfig, room: Room) -> Trial:
+    """Run a partitioner on a dataset's store.
+
+    Raises:
+        ConfigError: it failed; the message has its last words.
+    """
+    with tempfile.TemporaryDirectory(dir=room.folder) as folder:
+        wanted = {
+            "name": name, "path": str(path), "world": world, "seed": config.seed, "imbalance": config.imbalance,
+            "balance": config.balance, "threads": config.threads, "preset": config.preset, "passes": config.passes,
+            "folder": folder, "buffer": room.buffer_bytes,
+        }  # fmt: skip
+        errors = Path(folder) / "errors"
+        with errors.open("w") as file:
+            command = [sys.executable, "-m", "sargnn.partition.trial", json.dumps(wanted)]
+            process = subprocess.Popen(command, stderr=file)
+            peak = _follow(process)
+        if process.returncode:
+            said = errors.read_text().strip().splitlines()[-1:]
+            raise ConfigError(f"partitioner={name} failed.", given=" ".join(said) or f"exit code {process.returncode}")
+        said_of_itself = json.loads((Path(folder) / "figures.json").read_text())
+        part = np.load(Path(folder) / "part.npy")
+    dataset = open_dataset(path, verify=False)
+    return Trial(
+        name, said_of_itself["seconds"], max(0, peak - said_of_itself["before"]), quality_of(dataset, part, world), part
+    )
+
+
+def _follow(process: subprocess.Popen[bytes]) -> int:
+    """Wait for its end; the most memory that it and what it started had."""
+    peak = 0
+    try:
+        while process.poll() is None:
+            peak = max(peak, sum(_private(one) for one in _family(process.pid)))
+            time.sleep(_LOOK_S)
+    finally:
+        process.kill()
+    return peak
+
+
+def _family(process: int) -> Iterator[int]:
+    import psutil
+
+    yield process
+    try:
+        yield from (child.pid for child in psutil.Process(process).children(recursive=True))
+    except psutil.NoSuchProcess:
+        return
+
+
+def _private(process: int) -> int:
+    """Resident memory that is no file's."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
+
+
+def main(words: Sequence[str]) -> int:
+    """The process: runs a partitioner, twice where it is small and so mostly compiling, and says how long it took."""
+    wanted = json.loads(words[0])
+    dataset = open_dataset(Path(wanted["path"]), verify=False)
+    keys = ("name", "seed", "imbalance", "balance", "threads", "preset", "passes")
+    config = PartitionerConfig(order="original", **{key: wanted[key] for key in keys})
+    assign = resolve("partitioner", PARTITIONERS, wanted["name"])
+    folder = Path(wanted["folder"])
+    _warm_up(assign, config)
+    before = _private(_own_pid())
+    started = time.perf_counter()
+    part = assign(dataset, wanted["world"], config, Room(folder, wanted["buffer"]))
+    seconds = time.perf_counter() - started
+    np.save(folder / "part.npy", part)
+    (folder / "figures.json").write_text(json.dumps({"seconds": seconds, "before": before}))
+    return 0
+
+
+def _warm_up(assign: object, config: PartitionerConfig) -> None:
+    """Cut a graph of a few nodes, so that what is compiled is."""
+    rng = np.random.default_rng(0)
+    n = 64
+    source = np.sort(rng.integers(n, size=(n, 4)), 1).astype(np.int32).reshape(-1)
+    tiny = Dataset.homogeneous(
+        "tiny", 2, np.zeros((n, 1), np.float32), np.zeros(n, np.int64), np.zeros(n, np.uint8), np.arange(n + 1) * 4, source
+    )  # fmt: skip
+    assign(tiny, 2, replace(config, passes=1))  # type: ignore[operator]
+
+
+def _own_pid() -> int:
+    import os
+
+    return os.getpid()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
