@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import shutil
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from sargnn.comparison.partitions import count_messages
 from sargnn.config import PartitionerConfig
 from sargnn.data.dataset import Dataset, by_destination
 from sargnn.errors import ConfigError
@@ -25,6 +28,7 @@ from sargnn.partition.metis import symmetric
 from sargnn.partition.room import Room
 from sargnn.partition.weights import columns, node_weights
 from tests.graphs import assign, nasty_graph, typed_graph
+from tests.in_process import sargnn_here
 
 
 def config(name: str, **settings: Any) -> PartitionerConfig:
@@ -222,3 +226,67 @@ def test_memory_of_an_entry_is_that_of_papers100m() -> None:
     entries, nodes = 2 * 1_615_685_872, 111_059_956
     assert memory._KAMINPAR_BYTES * entries + memory._KAMINPAR_NODE_BYTES * nodes < 40e9
     assert memory._METIS_BYTES * entries + memory._NODE_BYTES * nodes == pytest.approx(286e9, rel=0.02)
+
+
+def test_partitioners_side_by_side(tmp_path: Path) -> None:
+    """A table that an 80 column terminal holds, figures that a store made alone has, and a picture."""
+    words = ["partition", "dataset.num_nodes=3000", "world=4", "store_dir=stores"]
+    done = sargnn_here(tmp_path, *words, "compare=metis,kaminpar,stream,random", "out=pictures")
+    assert done.returncode == 0, done.stderr
+    assert max(len(line) for line in done.stdout.splitlines()) <= 80
+    rows = {line.split()[0]: line.split() for line in done.stdout.splitlines() if "." in line and len(line.split()) > 5}
+    assert list(rows) == ["metis", "kaminpar", "stream", "random"]
+    assert (tmp_path / "pictures" / "partitioners.png").read_bytes().startswith(b"\x89PNG")
+    alone = sargnn_here(tmp_path, *words, "partitioner=random")
+    halo = re.search(r"(\d+) travel in one exchange", alone.stderr + alone.stdout)
+    assert halo is not None and halo.group(1) in rows["random"]
+    for name, says in (("given", "no such partitioner"), ("metsi", "no such partitioner")):
+        wrong = sargnn_here(tmp_path, *words, f"compare=metis,{name}")
+        assert wrong.returncode == 1 and says in wrong.stderr
+    one = sargnn_here(tmp_path, "partition", "world=1", "store_dir=stores", "compare=metis")
+    assert one.returncode == 1 and "Several parts are compared" in one.stderr
+
+
+def test_fewest_messages_equal_a_search() -> None:
+    """Of a graph so small that all covers can be tried."""
+    rng = np.random.default_rng(5)
+    source, destination = rng.integers(8, size=(2, 14))
+    indptr, indices = by_destination(source, destination, 8)
+    graph = dataclasses.replace(nasty_graph(8), indptr=indptr, indices=indices)
+    part = (np.arange(8) % 2).astype(np.int32)
+    total = 0
+    for p in range(2):
+        pairs = {(u, v) for u, v in zip(source.tolist(), destination.tolist(), strict=True) if part[v] == p != part[u]}
+        ends = [("s", u) for u in sorted({u for u, _ in pairs})] + [("d", v) for v in sorted({v for _, v in pairs})]
+        total += min(
+            len(some) for k in range(len(ends) + 1) for some in combinations(ends, k)
+            if all(("s", u) in some or ("d", v) in some for u, v in pairs)
+        )  # fmt: skip
+    assert count_messages(graph, part, 2) == total
+
+
+def test_auto_is_said_by_name(tmp_path: Path) -> None:
+    done = sargnn_here(tmp_path, "partition", "dataset.num_nodes=400", "world=2", "partitioner=auto")
+    assert done.returncode == 0 and "by metis into 2" in done.stderr + done.stdout
+    again = sargnn_here(tmp_path, "partition", "dataset.num_nodes=400", "world=2", "partitioner=metis")
+    assert again.stdout == done.stdout  # the same store
+
+
+def test_papers_go_both_ways(tmp_path: Path) -> None:
+    """Every edge is there in both directions, parallel ones twice, as OGB adds inverse edges."""
+    from sargnn.data.dataset import open_dataset
+    from sargnn.data.generated.lookalike import Lookalike
+    from sargnn.data.settings import LookalikeConfig
+
+    found = {}
+    for both in (False, True):
+        settings: Any = dict(name="papers_like", scale=2e-5, seed=0, normalize_features=False, version=2)
+        reader = Lookalike(LookalikeConfig(**settings, add_inverse_edges=both))
+        reader.write(tmp_path / str(both))
+        graph = open_dataset(tmp_path / str(both), verify=True)
+        destination = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
+        found[both] = np.stack([np.asarray(graph.indices, np.int64), destination])
+        assert ("add_inverse_edges" in reader.identity()) == both
+    one, inverse = found[False], found[False][::-1]
+    want = np.concatenate([one, inverse], 1)
+    assert sorted(map(tuple, want.T.tolist())) == sorted(map(tuple, found[True].T.tolist()))
