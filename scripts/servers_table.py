@@ -71,7 +71,7 @@ def rates(folder: Path, settings: list[str]) -> None:
     print("| graph | rate | epoch, flat, s | shared preloading, s | / flat | between servers, MB: flat, shared | / flat |")
     print("|---|---|---|---|---|---|---|")
     for graph, of_graph in _GRAPHS.items():
-        for rate in ("50mbit", "300mbit", "500mbit", "700mbit", "1gbit", "none"):
+        for rate in ("50mbit", "300mbit", "500mbit", "700mbit", "1gbit", "1500mbit", "2gbit", "none"):
             runs: dict[str, list[dict[str, Any]]] = {way: [] for way in _WAYS}
             for number in range(_ROUNDS):
                 for way, words in _WAYS.items():
@@ -88,7 +88,7 @@ def choice(folder: Path, settings: list[str]) -> None:
     print("| graph | rate | chosen | step with, s | step without, s | a worker sends between servers, MB/s |")
     print("|---|---|---|---|---|---|")
     for graph, of_graph in _GRAPHS.items():
-        for rate in ("300mbit", "500mbit", "600mbit", "650mbit", "700mbit", "800mbit", "1gbit"):
+        for rate in ("300mbit", "500mbit", "600mbit", "700mbit", "800mbit", "900mbit", "1gbit", "1250mbit", "1500mbit", "2gbit"):
             words = [*of_graph, "model=sage", "epochs=1", "preload=auto", *settings]
             one = on_hosts(folder, f"{graph} {rate} auto", rate, words)["preload"]
             times = f"{one['step_s_with']:.2f} | {one['step_s_without']:.2f}"

@@ -57,13 +57,18 @@ def assign(dataset: Dataset, world: int, config: PartitionerConfig, room: Room |
         if not found:
             return (np.arange(n, dtype=np.int64) * world // n).astype(np.int32)
         step("cutting with KaMinPar")
-        threads = config.threads or len(os.sched_getaffinity(0))
-        part = cut(path, world, seed=config.seed, imbalance=config.imbalance, threads=threads, preset=config.preset)
+        imbalance, threads = config.imbalance, threads_of(config)
+        part = cut(path, world, seed=config.seed, imbalance=imbalance, threads=threads, preset=config.preset)
     if dataset.schema.typed:
         from sargnn.partition.even import even_out
 
         even_out(dataset, part, world, columns(dataset, config), config.imbalance)
     return part
+
+
+def threads_of(config: PartitionerConfig) -> int:
+    """How many threads it has: ``config.threads``, or a core each."""
+    return config.threads or len(os.sched_getaffinity(0))
 
 
 def check_disk(folder: Path, wanted: float) -> None:

@@ -24,7 +24,7 @@ _TITLES = {"metis": "METIS", "kaminpar": "KaMinPar", "stream": "Streaming"}
 _CUT_EDGE_BYTES, _CUT_NODE_BYTES = 16, 40
 _CUT_WEIGHT_BYTES = 24
 """Keys are sorted by an order then: that, sorted keys, and weights twice."""
-_KAMINPAR_BYTES, _KAMINPAR_NODE_BYTES = 10, 60
+_KAMINPAR_BYTES, _KAMINPAR_NODE_BYTES, _KAMINPAR_ORDER_BYTES = 10, 60, 60
 _SAMPLE = 2000
 
 
@@ -113,7 +113,8 @@ def check(dataset: Dataset, partitioner: str, order: str, world: int, limit_byte
             "The edges of a part do not fit the memory that there is.", given=f"about {cutting / 1e9:.1f} GB for {size}",
             allowed="more workers",
         )  # fmt: skip
-    ordering = (entries * _ORDER_BYTES + dataset.num_nodes * _NODE_BYTES) / world if order == "locality" else 0.0
+    an_entry = _KAMINPAR_ORDER_BYTES if partitioner in ("kaminpar", "stream") else _ORDER_BYTES
+    ordering = (entries * an_entry + dataset.num_nodes * _NODE_BYTES) / world if order == "locality" else 0.0
     if ordering > limit_bytes:
         raise ConfigError(
             "Ordering the nodes of a part by locality would need more memory than there is.",

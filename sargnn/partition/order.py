@@ -5,26 +5,52 @@ Letters: N nodes, P parts.
 
 from __future__ import annotations
 
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
 import numpy as np
 from scipy import sparse
 
 from sargnn.data.dataset import Dataset, group_by
+from sargnn.interop.kaminpar import cut, write_graph
+from sargnn.partition.both_ways import Rows
 from sargnn.partition.cut import edge_positions
 from sargnn.partition.metis import kway, symmetric
+from sargnn.steps import step
 
 VERSION = 2
 """Of the orders; part of a partition store's key."""
-_CLUSTER_ROWS = 1000
+_CLUSTER_ROWS, _IMBALANCE = 1000, 0.1
 
 
-def order_nodes(dataset: Dataset, assignment: np.ndarray, world: int, how: str) -> tuple[np.ndarray, np.ndarray]:
+@dataclass(frozen=True)
+class KaMinPar:
+    """What it needs to find clusters. Attributes: folder: for its files. threads: of it."""
+
+    folder: Path
+    threads: int
+
+    def cut_graph(self, graph: sparse.csr_array, parts: int) -> np.ndarray:
+        """The cluster of each row of a symmetric graph, int32 [N]. graph: from ``metis.symmetric``."""
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            path = Path(folder) / "part.parhip"
+            rows = Rows(0, np.diff(graph.indptr), graph.indices, graph.data)
+            write_graph(path, graph.shape[0], iter([rows]))
+            return cut(path, parts, seed=0, imbalance=_IMBALANCE, threads=self.threads, preset="large")
+
+
+def order_nodes(
+    dataset: Dataset, assignment: np.ndarray, world: int, how: str, kaminpar: KaMinPar | None = None
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """The nodes of all parts, part by part.
 
     Args:
         assignment: int32 [N], the part of each node.
         how: ``original`` keeps the original order inside a part; ``locality`` cuts the part's own subgraph into clusters of
-            about a thousand nodes with METIS, whose rows fit a core's second-level cache, and goes cluster by cluster.
-            Of a typed graph type by type either way.
+            about a thousand nodes, whose rows fit a core's second-level cache, and goes cluster by cluster. Of a typed graph
+            type by type either way.
+        kaminpar: finds the clusters in METIS's place.
 
     Returns:
         offsets int64 [P + 1] and nodes int64 [N]: part p owns ``nodes[offsets[p]:offsets[p + 1]]`` in this order.
@@ -35,6 +61,7 @@ def order_nodes(dataset: Dataset, assignment: np.ndarray, world: int, how: str) 
     local = np.empty(dataset.num_nodes, np.int32)
     indptr = np.asarray(dataset.indptr)
     for p in range(world):
+        step("ordering nodes", p, world)
         own = nodes[offsets[p] : offsets[p + 1]]
         clusters = -(-len(own) // _CLUSTER_ROWS)
         if clusters < 2:
@@ -46,7 +73,10 @@ def order_nodes(dataset: Dataset, assignment: np.ndarray, world: int, how: str) 
         entries = (np.ones(int(inside.sum()), np.int32), (row[inside], local[source[inside]]))
         graph = symmetric(sparse.csr_array(entries, shape=(len(own), len(own))))
         if graph.nnz:
-            cluster = kway(graph, clusters, seed=0, imbalance=0.1)
+            if kaminpar is None:
+                cluster = kway(graph, clusters, seed=0, imbalance=_IMBALANCE)
+            else:
+                cluster = kaminpar.cut_graph(graph, clusters)
             own = own[np.argsort(cluster, kind="stable")]
             nodes[offsets[p] : offsets[p + 1]] = own[np.argsort(dataset.schema.types_of(own), kind="stable")]
     return offsets, nodes

@@ -20,9 +20,10 @@ from sargnn.errors import ConfigError
 from sargnn.partition import PARTITIONERS
 from sargnn.partition.choose import choose
 from sargnn.partition.cut import offsets_of
+from sargnn.partition.kaminpar import threads_of
 from sargnn.partition.memory import available_bytes, check
 from sargnn.partition.order import VERSION as ORDER_VERSION
-from sargnn.partition.order import order_nodes
+from sargnn.partition.order import KaMinPar, order_nodes
 from sargnn.partition.preload import Bounds, write_preloaded
 from sargnn.partition.room import Room
 from sargnn.partition.servers import assign_in_servers
@@ -55,7 +56,7 @@ def prepare_partition(config: RunConfig | PartitionConfig, dataset_path: Path) -
         else:
             assignment = assign_in_servers(dataset, assign, config.world, servers)
         step("ordering nodes")
-        offsets, nodes = order_nodes(dataset, assignment, config.world, config.partitioner.order)
+        offsets, nodes = order_nodes(dataset, assignment, config.world, config.partitioner.order, _clusters_by(config))
         with StoreWriter(path, "partition", FORMAT_VERSION) as writer:
             stats = write_parts(writer, dataset, offsets, nodes)
             writer.meta = _meta(dataset, config.world) | {
@@ -64,6 +65,13 @@ def prepare_partition(config: RunConfig | PartitionConfig, dataset_path: Path) -
                 "made_by": identity,
             }
     return partition_info(path)
+
+
+def _clusters_by(config: RunConfig | PartitionConfig) -> KaMinPar | None:
+    """KaMinPar where METIS might not fit, so that it has not cut the graph either."""
+    if config.partitioner.target is not None or config.partitioner.name not in ("kaminpar", "stream"):
+        return None
+    return KaMinPar(Path(config.store_dir), threads_of(config.partitioner))
 
 
 def _assigner(config: RunConfig | PartitionConfig) -> Callable[[Dataset, int], np.ndarray]:

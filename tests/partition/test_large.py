@@ -290,3 +290,23 @@ def test_papers_go_both_ways(tmp_path: Path) -> None:
     one, inverse = found[False], found[False][::-1]
     want = np.concatenate([one, inverse], 1)
     assert sorted(map(tuple, want.T.tolist())) == sorted(map(tuple, found[True].T.tolist()))
+
+
+def test_order_by_kaminpar_brings_neighbours_together(tmp_path: Path) -> None:
+    """At least as many edges between rows less than a cluster apart as with METIS's clusters."""
+    from sargnn.data.dataset import open_dataset
+    from sargnn.data.generated.lookalike import Lookalike
+    from sargnn.data.settings import LookalikeConfig
+    from sargnn.partition.order import KaMinPar, order_nodes
+
+    Lookalike(LookalikeConfig(name="products_like", scale=0.01, seed=0, normalize_features=False)).write(tmp_path / "store")
+    dataset = open_dataset(tmp_path / "store", verify=False)
+    part = (np.arange(dataset.num_nodes) % 2).astype(np.int32)
+    near = {}
+    for name, clusters in (("metis", None), ("kaminpar", KaMinPar(tmp_path, 1))):
+        offsets, nodes = order_nodes(dataset, part, 2, "locality", clusters)
+        assert sorted(nodes.tolist()) == list(range(dataset.num_nodes)) and (part[nodes[: offsets[1]]] == 0).all()
+        position = np.argsort(nodes)
+        destination = position[np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr))]
+        near[name] = float((np.abs(destination - position[dataset.indices]) < 1000).mean())
+    assert near["kaminpar"] > 0.97 * near["metis"]
