@@ -21,6 +21,7 @@ from sargnn.partition import PARTITIONERS
 from sargnn.partition.choose import choose
 from sargnn.partition.cut import offsets_of
 from sargnn.partition.kaminpar import threads_of
+from sargnn.partition.kept import find_kept, keep, kept_beside
 from sargnn.partition.memory import available_bytes, check
 from sargnn.partition.order import VERSION as ORDER_VERSION
 from sargnn.partition.order import KaMinPar, order_nodes
@@ -44,19 +45,12 @@ def prepare_partition(config: RunConfig | PartitionConfig, dataset_path: Path) -
     config = dataclasses.replace(config, partitioner=choose(dataset, config.partitioner, available_bytes()))
     path, identity = partition_path(config, dataset, dataset_path.name)
     if not path.exists():
-        assign = _assigner(config)
         check(dataset, config.partitioner.name, config.partitioner.order, config.world, available_bytes())
         started = time.perf_counter()
         dataset = open_dataset(dataset_path, verify=True)
-        servers = config.num_servers
-        into = f"{config.world}" if servers == 1 else f"{servers} servers of {config.world // servers}"
-        step(f"partitioning by {config.partitioner.name} into {into}")
-        if servers == 1 or not config.partitioner.cuts_servers:
-            assignment = assign(dataset, config.world)
-        else:
-            assignment = assign_in_servers(dataset, assign, config.world, servers)
-        step("ordering nodes")
-        offsets, nodes = order_nodes(dataset, assignment, config.world, config.partitioner.order, _clusters_by(config))
+        kept = kept_beside(path)
+        offsets, nodes = find_kept(kept, dataset.num_nodes, config.world) or _find_order(config, dataset)
+        keep(kept, offsets, nodes)
         with StoreWriter(path, "partition", FORMAT_VERSION) as writer:
             stats = write_parts(writer, dataset, offsets, nodes)
             writer.meta = _meta(dataset, config.world) | {
@@ -64,7 +58,21 @@ def prepare_partition(config: RunConfig | PartitionConfig, dataset_path: Path) -
                 "stats": dataclasses.asdict(stats),
                 "made_by": identity,
             }
+        kept.unlink(missing_ok=True)
     return partition_info(path)
+
+
+def _find_order(config: RunConfig | PartitionConfig, dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """The nodes of all parts, part by part, as ``order_nodes`` gives them."""
+    assign, servers = _assigner(config), config.num_servers
+    into = f"{config.world}" if servers == 1 else f"{servers} servers of {config.world // servers}"
+    step(f"partitioning by {config.partitioner.name} into {into}")
+    if servers == 1 or not config.partitioner.cuts_servers:
+        assignment = assign(dataset, config.world)
+    else:
+        assignment = assign_in_servers(dataset, assign, config.world, servers)
+    step("ordering nodes")
+    return order_nodes(dataset, assignment, config.world, config.partitioner.order, _clusters_by(config))
 
 
 def _clusters_by(config: RunConfig | PartitionConfig) -> KaMinPar | None:

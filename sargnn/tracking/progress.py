@@ -30,6 +30,8 @@ from sargnn.tracking.epochs import ProgressFigures, human_seconds
 EVERY_S = "SARGNN_PROGRESS_S"
 """The environment variable with the seconds between plain lines; fewer in a notebook, where one takes the other's place."""
 _EVERY_S, _SILENCE_S, _WIDTH = 5.0, 30.0, 80
+_SURE_AFTER_S = 5.0
+"""Of a step, before anything is said about the rest of it."""
 
 
 class EpochProgress:
@@ -106,6 +108,27 @@ class _FiguresColumn(ProgressColumn):
         return Text(self._figures.line(self._console.width - taken))
 
 
+class TimeLeft:
+    """How long a step will go on, from how long it took so far: said once that can be known."""
+
+    def __init__(self) -> None:
+        self._text, self._began, self._from = "", 0.0, 0
+
+    def of(self, text: str, done: int | None, total: int | None, now: float) -> str:
+        """`` (about 3 min left)``; empty in a step's first seconds, and where nobody knows how much there is.
+
+        Args:
+            text, done, total: as of ``sargnn.steps.step``. now: seconds.
+        """
+        if text != self._text or (done or 0) < self._from:
+            self._text, self._began, self._from = text, now, done or 0
+        passed, came = now - self._began, (done or 0) - self._from
+        if not total or came <= 0 or passed < _SURE_AFTER_S:
+            return ""
+        left = passed * (total - (done or 0)) / came
+        return f" (about {human_seconds(left)} left)"
+
+
 class Steps:
     """Shows what a preparation is doing, a line on a terminal; nothing elsewhere. Use as a context manager."""
 
@@ -117,11 +140,13 @@ class Steps:
         )  # fmt: skip
         self._progress.start()
         self._task = self._progress.add_task("starting", total=None)
+        self._left = TimeLeft()
         steps.install(self._show)
         return self
 
     def _show(self, text: str, done: int | None, total: int | None) -> None:
-        self._progress.update(self._task, description=text, completed=done or 0, total=total)
+        shown = f"{text}{self._left.of(text, done, total, time.monotonic())}"
+        self._progress.update(self._task, description=shown, completed=done or 0, total=total)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         steps.install(None)

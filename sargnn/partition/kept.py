@@ -1,0 +1,42 @@
+"""What an interrupted preparation leaves for the next: whose node is whose, in which order, which took longest to find."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+
+def kept_beside(path: Path) -> Path:
+    """The file for a partition store that is not there yet."""
+    return path.with_name(f".{path.name}.order.npz")
+
+
+def keep(file: Path, offsets: np.ndarray, nodes: np.ndarray) -> None:
+    """Write what ``order_nodes`` gives, whole or not at all."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as out:
+            np.savez(out, offsets=offsets, nodes=nodes)
+        temporary.replace(file)
+    except OSError:  # it only saves time
+        temporary.unlink(missing_ok=True)
+
+
+def find_kept(file: Path, num_nodes: int, world: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """What was kept; None where nothing was, or something else."""
+    try:
+        with file.open("rb") as source, np.load(source) as found:
+            offsets, nodes = found["offsets"], found["nodes"]
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+        return None
+    whole = len(offsets) == world + 1 and offsets[0] == 0 and offsets[-1] == num_nodes and (np.diff(offsets) >= 0).all()
+    if not whole or len(nodes) != num_nodes:
+        return None
+    seen = np.zeros(num_nodes, bool)
+    inside = (nodes >= 0) & (nodes < num_nodes)
+    seen[nodes[inside]] = True
+    return (offsets, nodes) if seen.all() else None
