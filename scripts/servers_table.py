@@ -88,7 +88,18 @@ def choice(folder: Path, settings: list[str]) -> None:
     print("| graph | rate | chosen | step with, s | step without, s | a worker sends between servers, MB/s |")
     print("|---|---|---|---|---|---|")
     for graph, of_graph in _GRAPHS.items():
-        for rate in ("300mbit", "500mbit", "600mbit", "700mbit", "800mbit", "900mbit", "1gbit", "1250mbit", "1500mbit", "2gbit"):
+        for rate in (
+            "300mbit",
+            "500mbit",
+            "600mbit",
+            "700mbit",
+            "800mbit",
+            "900mbit",
+            "1gbit",
+            "1250mbit",
+            "1500mbit",
+            "2gbit",
+        ):
             words = [*of_graph, "model=sage", "epochs=1", "preload=auto", *settings]
             one = on_hosts(folder, f"{graph} {rate} auto", rate, words)["preload"]
             times = f"{one['step_s_with']:.2f} | {one['step_s_without']:.2f}"

@@ -99,7 +99,7 @@ def _private(process: int) -> int:
 
 
 def main(words: Sequence[str]) -> int:
-    """The process: runs a partitioner, twice where it is small and so mostly compiling, and says how long it took."""
+    """The process: runs a partitioner, whose loops are compiled by then, and says how long it took."""
     wanted = json.loads(words[0])
     dataset = open_dataset(Path(wanted["path"]), verify=False)
     keys = ("name", "seed", "imbalance", "balance", "threads", "preset", "passes")
