@@ -1,4 +1,4 @@
-"""KaMinPar: k-way partitioning of a compressed graph, a tenth of METIS's memory (Gottesbüren et al., 2021; TeraPart, 2025).
+"""KaMinPar: k-way partitioning of a compressed graph, a sixth of METIS's memory (Gottesbüren et al., 2021; TeraPart, 2025).
 
 The graph is streamed into a file (``partition.both_ways``), read compressed by a process of its own (``interop.kaminpar``) and
 cut there at balanced node weights. Of a typed graph the labelled type and the total are balanced: nodes beyond a part's share
