@@ -2,9 +2,9 @@
 
 METIS cannot stream: it holds a whole graph, to cut it, or a whole part, to order its nodes by locality. Measured (resident
 memory that is not mapped files, 2.5 to 124 million edges): 70 to 82 bytes for each entry of the symmetric graph; 96 to 120 for
-each of a part's. An edge without its inverse gives two entries. KaMinPar holds a compressed graph, 2 to 4 bytes
-an entry, and coarser ones that are not: measured, with its process, 2.3 GB for 159 million entries of 5.6 million nodes, 0.17 GB
-for 12.4 million of 0.24 million. Streaming holds a few numbers a node.
+each of a part's. An edge without its inverse gives two entries. KaMinPar holds a compressed graph, 2 to 4 bytes an entry, and
+coarser ones that are not: measured, with its process, 2.3 GB for 159 million entries of 5.6 million nodes, 0.17 GB for 12.4
+million of 0.24 million. Streaming holds a few numbers a node.
 
 Letters: N nodes, E directed edges, P parts.
 """
