@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sargnn.config import PartitionerConfig, Task
+from sargnn.config import Task
+from sargnn.config_partitioner import PartitionerConfig
 from sargnn.data.dataset import SPLITS, Dataset, by_destination
 from sargnn.data.schema import Relation
 from sargnn.data.typed import Edges, typed_dataset

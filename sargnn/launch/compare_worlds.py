@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sargnn.config import PartitionerConfig, RunConfig, save
+from sargnn.config import RunConfig, save
 from sargnn.config_groups import BatchesConfig, CheckpointConfig, PreloadConfig, SmoothConfig
+from sargnn.config_partitioner import PartitionerConfig
 from sargnn.errors import ConfigError, WorkerError
 from sargnn.launch.check import check_graph, check_network, check_strategies
 from sargnn.launch.compile import warm_up

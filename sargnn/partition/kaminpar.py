@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sargnn.config import PartitionerConfig
+from sargnn.config_partitioner import PartitionerConfig
 from sargnn.data.dataset import Dataset
 from sargnn.errors import ConfigError
 from sargnn.interop.kaminpar import MOST_ENTRIES, cut, file_bytes, write_graph

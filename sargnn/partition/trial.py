@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sargnn.config import PartitionerConfig
+from sargnn.config_partitioner import PartitionerConfig
 from sargnn.data.dataset import Dataset, open_dataset
 from sargnn.errors import ConfigError
 from sargnn.partition import PARTITIONERS

@@ -8,7 +8,7 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-_PACKAGES = ("sargnn", "torch", "dgl", "numpy", "numba", "hydra-core", "pymetis", "mlflow")
+_PACKAGES = ("sargnn", "torch", "dgl", "numpy", "numba", "hydra-core", "pymetis", "kaminpar", "mlflow")
 
 
 def git_sha() -> str | None:

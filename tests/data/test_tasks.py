@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sargnn.config import PartitionerConfig, Task
+from sargnn.config import Task
+from sargnn.config_partitioner import PartitionerConfig
 from sargnn.data.check import count_classes
 from sargnn.data.dataset import Dataset, open_dataset, write_dataset
 from sargnn.data.labels import has_label

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from sargnn.comm.group import Group
-from sargnn.config import ONE_GRAPH, KernelConfig, ModeConfig, ModelSettings, PartitionerConfig, RunConfig
+from sargnn.config import ONE_GRAPH, KernelConfig, ModeConfig, ModelSettings, RunConfig
 from sargnn.config_groups import (
     BatchesConfig,
     CheckpointConfig,
@@ -26,6 +26,7 @@ from sargnn.config_groups import (
     SmoothConfig,
     TrackingConfig,
 )
+from sargnn.config_partitioner import PartitionerConfig
 from sargnn.data.dataset import Dataset, group_by
 from sargnn.data.settings import SyntheticConfig
 from sargnn.data.store import StoreWriter

@@ -15,7 +15,7 @@ import pytest
 from scipy import sparse
 
 from sargnn.comparison.partitions import count_messages
-from sargnn.config import PartitionerConfig
+from sargnn.config_partitioner import PartitionerConfig
 from sargnn.data.dataset import Dataset, by_destination
 from sargnn.errors import ConfigError
 from sargnn.interop import kaminpar as interop
