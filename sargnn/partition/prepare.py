@@ -49,8 +49,10 @@ def prepare_partition(config: RunConfig | PartitionConfig, dataset_path: Path) -
         started = time.perf_counter()
         dataset = open_dataset(dataset_path, verify=True)
         kept = kept_beside(path)
-        offsets, nodes = find_kept(kept, dataset.num_nodes, config.world) or _find_order(config, dataset)
-        keep(kept, offsets, nodes)
+        found = find_kept(kept, dataset.num_nodes, config.world)
+        offsets, nodes = found or _find_order(config, dataset)
+        if found is None:
+            keep(kept, offsets, nodes)
         with StoreWriter(path, "partition", FORMAT_VERSION) as writer:
             stats = write_parts(writer, dataset, offsets, nodes)
             writer.meta = _meta(dataset, config.world) | {
