@@ -387,6 +387,11 @@ def parse(mapping: Any) -> RunConfig:
         )  # fmt: skip
     _check_flows(config)
     config.preload.check(config.world, config.num_servers, config.model.no_preload)
+    if config.bounds_preload and config.partitioner.target is None and config.partitioner.name == "auto":
+        raise ConfigError(
+            "What a server holds decides the losses here, and 'auto' may cut otherwise another time.",
+            given="partitioner=auto preload.max_hop preload.fanout", allowed="partitioner=metis, kaminpar or stream",
+        )  # fmt: skip
     if config.bounds_preload:
         config.preload.check_full_evaluation(config.eval, config.memory_budget)
     if not config.store_dir:

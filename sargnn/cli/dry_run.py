@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,9 +111,7 @@ def _store_rows(config: RunConfig) -> Iterator[tuple[str, str]]:
     from sargnn.data.dataset import open_dataset
     from sargnn.data.prepare import dataset_path
     from sargnn.launch.stores import partition_of
-    from sargnn.partition.choose import choose
-    from sargnn.partition.memory import available_bytes
-    from sargnn.partition.prepare import partition_path
+    from sargnn.partition.prepare import partition_path, with_choice
 
     found = config.dataset.find_store(Path(config.store_dir) / "datasets")
     if found is None and (config.dataset.reads_target or config.dataset.fetches):  # to know its name is to do it
@@ -133,8 +130,7 @@ def _store_rows(config: RunConfig) -> Iterator[tuple[str, str]]:
         return
     yield "dataset", f"{show_path(path)}, is there"
     wanted, dataset = partition_of(config), open_dataset(path, verify=False)
-    wanted = replace(wanted, partitioner=choose(dataset, wanted.partitioner, available_bytes()))
-    parts, _ = partition_path(wanted, dataset, path.name)
+    parts, _ = partition_path(with_choice(wanted, dataset, path.name), dataset, path.name)
     yield "partition", f"{show_path(parts)}, {'is there' if parts.exists() else 'would be made'}"
 
 

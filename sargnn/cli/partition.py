@@ -54,6 +54,8 @@ def _compare(config: PartitionConfig) -> int:
     from sargnn.data.prepare import prepare_dataset
     from sargnn.errors import ConfigError
     from sargnn.partition import PARTITIONERS
+    from sargnn.partition.memory import available_bytes, check
+    from sargnn.partition.prepare import partition_path
     from sargnn.partition.room import Room
     from sargnn.partition.trial import try_out
     from sargnn.steps import step
@@ -68,16 +70,27 @@ def _compare(config: PartitionConfig) -> int:
         given = f"world={config.world} servers={config.num_servers}"
         raise ConfigError("Several parts are compared, of one server.", given=given, allowed="world=2 or more, servers=1")
     found: list[Compared] = []
+    room = Room(Path(config.store_dir), config.prepare.bytes)
     with Steps():
         path = prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes)
         dataset = open_dataset(path, verify=True)
+        partition_path(config, dataset, path.name)  # as many nodes as parts
+        room.folder.mkdir(parents=True, exist_ok=True)
         for name in names:
             step(f"cutting by {name}")
-            room = Room(Path(config.store_dir), config.prepare.bytes)
-            trial = try_out(name, path, config.world, config.partitioner, room)
+            try:
+                check(dataset, name, "original", config.world, available_bytes())
+                trial = try_out(name, path, config.world, config.partitioner, room)
+            except ConfigError as error:
+                say(f"left out: {name}. {error}")
+                continue
             step(f"counting messages of {name}")
             found.append(Compared(trial, count_messages(dataset, trial.part, config.world)))
-    say(f"{dataset.name}, {dataset.num_nodes} nodes, {dataset.num_edges} edges, into {config.world}")
+    if not found:
+        return 1
+    say(
+        f"{dataset.name}, {dataset.num_nodes} nodes, {dataset.num_edges} edges, into {config.world}, balance={config.partitioner.balance}"
+    )
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for title in TITLES:
         table.add_column(title, justify="left" if title == TITLES[0] else "right", no_wrap=True)

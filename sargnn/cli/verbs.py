@@ -165,11 +165,13 @@ _PARTITION = Verb(
     "partition",
     "cut a dataset into the workers' parts",
     usage="[key=value ...] [group=option ...]",
-    text="Cut a dataset into the parts of 'world' workers and say how good the cut is. Training does this by itself.",
+    text="Cut a dataset into the parts of 'world' workers and say how good the cut is. Training does this by itself. With "
+    "compare=... several partitioners are tried and set side by side; no parts are made then.",
     entry="sargnn.cli.partition:main",
     examples=(
         ("partition dataset=products_like world=8", ""),
-        ("partition dataset=products_like world=8 partitioner=random", "the worst case"),
+        ("partition dataset=products_like world=8 partitioner=kaminpar", "less memory than METIS"),
+        ("partition dataset=products_like world=8 compare=metis,kaminpar,stream", "who cuts best?"),
     ),
     config="partition",
 )

@@ -12,7 +12,9 @@ Letters: N nodes, M entries of the symmetric graph, P parts.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -25,9 +27,15 @@ from sargnn.errors import ConfigError
 
 PRESETS = {"fast": "fast", "default": "default", "eco": "eco", "strong": "strong", "large": "largek"}
 """What a preset is called there."""
-MOST_ENTRIES, _MOST_WEIGHT = 2**32 - 1, 2**30
+_MOST_SEED, _LEAST_IMBALANCE = 2**31, 1e-6
+_NARROW_SUM = 2**31
+"""What builds with 32-bit numbers count up to."""
+_HINT = "partitioner=metis, or partitioner=stream, which takes the least memory"
 _NO_EDGE_WEIGHTS, _NO_NODE_WEIGHTS, _NARROW = 1, 2, 8 | 16 | 32
 _HEADER_BYTES, _ID_BYTES, _ADDRESS_BYTES, _WEIGHT_BYTES = 24, 4, 8, 4
+
+
+_PR_SET_PDEATHSIG = 1
 
 
 class Block(Protocol):
@@ -44,15 +52,15 @@ class Block(Protocol):
 
 
 def file_bytes(num_nodes: int, entries: float) -> float:
-    """About how large the file gets, weights of edges and nodes included."""
-    return _HEADER_BYTES + num_nodes * (_ADDRESS_BYTES + _WEIGHT_BYTES) + entries * (_ID_BYTES + _WEIGHT_BYTES)
+    """How much of the disk it takes at most: the file with weights of edges and nodes, and the former once more."""
+    return _HEADER_BYTES + num_nodes * (_ADDRESS_BYTES + _WEIGHT_BYTES) + entries * (_ID_BYTES + 2 * _WEIGHT_BYTES)
 
 
 def write_graph(path: Path, num_nodes: int, blocks: Iterator[Block], node_weights: np.ndarray | None = None) -> int:
     """Write a symmetric graph that comes row block by row block; gives M.
 
     Args:
-        node_weights: positive integers [N]; scaled down where their sum is too large for KaMinPar's 32 bits.
+        node_weights: positive integers [N] below 2^32.
     """
     addresses = np.zeros(num_nodes + 1, np.uint64)
     begin, entries, uniform, first_weight = _HEADER_BYTES + _ADDRESS_BYTES * (num_nodes + 1), 0, True, 0
@@ -69,7 +77,7 @@ def write_graph(path: Path, num_nodes: int, blocks: Iterator[Block], node_weight
                 uniform = uniform and bool((block.weights == first_weight).all())
             entries += len(block.neighbours)
         if node_weights is not None:
-            _scaled(node_weights).astype(np.uint32).tofile(file)
+            node_weights.astype(np.uint32).tofile(file)
         if not uniform:
             _append(weights, file)
         flags = _NARROW | (_NO_EDGE_WEIGHTS if uniform else 0) | (_NO_NODE_WEIGHTS if node_weights is None else 0)
@@ -82,7 +90,7 @@ def write_graph(path: Path, num_nodes: int, blocks: Iterator[Block], node_weight
     return entries
 
 
-def cut(path: Path, parts: int, *, seed: int, imbalance: float, threads: int, preset: str, compress: bool = True) -> np.ndarray:
+def cut(path: Path, parts: int, *, seed: int, imbalance: float, threads: int, preset: str, hint: str = _HINT) -> np.ndarray:
     """KaMinPar's assignment of a file's nodes, int32 [N].
 
     With one thread the same seed gives the same assignment; with several it may differ from call to call.
@@ -92,8 +100,8 @@ def cut(path: Path, parts: int, *, seed: int, imbalance: float, threads: int, pr
     """
     out = path.with_name(f"{path.name}.parts.npy")
     wanted = {
-        "path": str(path), "out": str(out), "parts": parts, "seed": seed, "imbalance": imbalance, "threads": threads,
-        "preset": PRESETS[preset], "compress": compress,
+        "path": str(path), "out": str(out), "parts": parts, "seed": seed % _MOST_SEED, "threads": threads,
+        "imbalance": max(imbalance, _LEAST_IMBALANCE), "preset": PRESETS[preset],
     }  # fmt: skip
     command = [sys.executable, "-m", "sargnn.interop.kaminpar", json.dumps(wanted)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -103,8 +111,7 @@ def cut(path: Path, parts: int, *, seed: int, imbalance: float, threads: int, pr
         process.kill()
     if process.returncode or not out.exists():
         raise ConfigError(
-            "KaMinPar could not cut the graph.", given=_reason(process.returncode, said),
-            hint="partitioner=metis, or partitioner=stream, which takes the least memory",
+            "KaMinPar could not cut the graph.", given=_reason(process.returncode, said), hint=hint,
         )  # fmt: skip
     found = np.load(out)
     out.unlink()
@@ -112,16 +119,11 @@ def cut(path: Path, parts: int, *, seed: int, imbalance: float, threads: int, pr
 
 
 def _reason(code: int, said: str) -> str:
-    last = said.strip().splitlines()[-3:]
+    last = said.strip().splitlines()[-1:]
     ended = (
         f"ended by signal {-code}" + (", as where memory is short" if code == -9 else "") if code < 0 else f"exit code {code}"
     )
     return " ".join([ended, *last])
-
-
-def _scaled(weights: np.ndarray) -> np.ndarray:
-    share = _MOST_WEIGHT / max(1, int(weights.sum()))
-    return weights if share >= 1 else np.maximum(1, np.floor(weights * share))
 
 
 def _append(source: BinaryIO, target: BinaryIO) -> None:
@@ -131,13 +133,23 @@ def _append(source: BinaryIO, target: BinaryIO) -> None:
         target.write(piece)
 
 
+def _end_with_parent() -> None:
+    """Ask Linux to end this process when the one that started it does, however that ends."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def main(words: Sequence[str]) -> int:
     """The process: reads what it is asked in JSON, writes the assignment."""
     import kaminpar
 
+    _end_with_parent()
     wanted = json.loads(words[0])
+    _, num_nodes, entries = np.fromfile(wanted["path"], np.uint64, 3).tolist()
+    if not kaminpar.__64bit__ and max(num_nodes, entries) >= _NARROW_SUM:
+        sys.exit(f"this build of KaMinPar numbers no more than {_NARROW_SUM} nodes and entries")
     kaminpar.reseed(wanted["seed"])
-    graph = kaminpar.load_graph(wanted["path"], kaminpar.GraphFileFormat.PARHIP, compress=wanted["compress"])
+    graph = kaminpar.load_graph(wanted["path"], kaminpar.GraphFileFormat.PARHIP, compress=True)
     with contextlib.suppress(OSError):
         Path(wanted["path"]).unlink()  # read; what follows takes no disk
     context = kaminpar.context_by_name(wanted["preset"])

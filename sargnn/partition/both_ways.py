@@ -27,6 +27,7 @@ from sargnn.data.dataset import Dataset
 from sargnn.data.edge_buckets import EdgeBuckets
 from sargnn.errors import StoreError
 from sargnn.partition.blocks import in_edge_blocks
+from sargnn.partition.memory import entries_of
 
 _CHUNK_EDGES = 1 << 22
 _SORT_BYTES = 40
@@ -62,7 +63,7 @@ def rows_both_ways(dataset: Dataset, folder: Path, buffer_bytes: int) -> Iterato
     Args:
         folder: where edges are sorted, if they must be. buffer_bytes: about what that takes.
     """
-    if goes_both_ways(dataset):
+    if entries_of(dataset) == dataset.num_edges and goes_both_ways(dataset):  # else a sample has shown an edge without inverse
         for first, indptr, indices in in_edge_blocks(dataset, "writing the graph for the partitioner"):
             yield _merge(first, indptr, indices)
         return
@@ -88,7 +89,7 @@ def rows_both_ways(dataset: Dataset, folder: Path, buffer_bytes: int) -> Iterato
 
 
 def _merge(first: int, indptr: np.ndarray, indices: np.ndarray) -> Rows:
-    """Rows of a graph whose edges go both ways; sources ascend within each relation."""
+    """Some nodes' rows, from all their entries."""
     sources = np.array(indices)
     weights = np.empty(len(sources), np.int32)
     degrees = np.empty(len(indptr) - 1, np.int64)

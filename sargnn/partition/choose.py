@@ -13,8 +13,8 @@ from sargnn.partition.memory import available_bytes, cutting_bytes
 from sargnn.partition.room import Room
 from sargnn.resolve import resolve
 
-SHARE = 0.5
-"""Of what is free METIS may take."""
+CANDIDATES = {"metis": 0.5, "kaminpar": 1.0, "stream": 1.0}
+"""The best cut first; of what is free each may take so much, but for the last, which is taken where nothing else fits."""
 
 
 def choose(dataset: Dataset, config: PartitionerConfig, limit_bytes: int) -> PartitionerConfig:
@@ -22,10 +22,9 @@ def choose(dataset: Dataset, config: PartitionerConfig, limit_bytes: int) -> Par
     is where it names one."""
     if config.target is not None or config.name != "auto":
         return config
-    for name, share in (("metis", SHARE), ("kaminpar", 1.0)):
-        if cutting_bytes(dataset, name) <= share * limit_bytes:
-            return replace(config, name=name)
-    return replace(config, name="stream")
+    *_, last = CANDIDATES
+    fits = (one for one, share in CANDIDATES.items() if cutting_bytes(dataset, one) <= share * limit_bytes)
+    return replace(config, name=next(fits, last))
 
 
 def assign(dataset: Dataset, world: int, config: PartitionerConfig, room: Room | None = None) -> np.ndarray:

@@ -22,7 +22,7 @@ def even_out(dataset: Dataset, part: np.ndarray, world: int, weights: np.ndarray
     """
     loads = np.stack([np.bincount(part, weights=weights[:, k], minlength=world) for k in range(weights.shape[1])], 1)
     means = weights.sum(0) / world
-    caps = np.maximum(np.ceil(means * (1 + imbalance)), np.ceil(means))
+    caps = np.ceil(means * (1 + imbalance))
     indptr, indices = np.asarray(dataset.indptr), np.asarray(dataset.indices)
     for k in reversed(range(weights.shape[1])):  # the total last
         for p in np.flatnonzero(loads[:, k] > caps[k]):

@@ -19,7 +19,7 @@ import numpy as np
 from sargnn.config_partitioner import PartitionerConfig
 from sargnn.data.dataset import Dataset
 from sargnn.errors import ConfigError
-from sargnn.interop.kaminpar import MOST_ENTRIES, cut, file_bytes, write_graph
+from sargnn.interop.kaminpar import cut, file_bytes, write_graph
 from sargnn.partition.both_ways import rows_both_ways
 from sargnn.partition.memory import entries_of
 from sargnn.partition.room import Room
@@ -31,19 +31,14 @@ def assign(dataset: Dataset, world: int, config: PartitionerConfig, room: Room |
     """KaMinPar's assignment, int32 [N]; with ``config.threads=1`` the same seed gives the same.
 
     Raises:
-        ConfigError: the graph has more entries than KaMinPar can number, or its file does not fit the disk.
+        ConfigError: the graph's file does not fit the disk, or KaMinPar fails.
     """
     n, room = dataset.num_nodes, room or Room()
     if world == 1 or n <= world:
         return (np.arange(n) % world).astype(np.int32)
     entries = entries_of(dataset)
-    if entries > MOST_ENTRIES:
-        raise ConfigError(
-            "KaMinPar numbers no more entries of the symmetric graph.", given=f"about {entries:.3g}",
-            allowed=f"at most {MOST_ENTRIES}", hint="partitioner=stream",
-        )  # fmt: skip
     check_disk(room.folder, file_bytes(n, entries))
-    with tempfile.TemporaryDirectory(dir=room.folder) as folder:
+    with tempfile.TemporaryDirectory(dir=room.folder, prefix=".kaminpar-") as folder:
         path = Path(folder) / "graph.parhip"
         try:
             found = write_graph(
@@ -51,7 +46,7 @@ def assign(dataset: Dataset, world: int, config: PartitionerConfig, room: Room |
             )
         except OSError as error:
             raise ConfigError(
-                "The graph's file for KaMinPar could not be written.", given=f"{path}: {error.strerror}",
+                "The graph's file for KaMinPar could not be written.", given=f"{error}",
                 hint="store_dir=FOLDER on a larger disk, or partitioner=stream, which writes none",
             ) from error  # fmt: skip
         if not found:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
+import uuid
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -16,14 +17,15 @@ def kept_beside(path: Path) -> Path:
 
 def keep(file: Path, offsets: np.ndarray, nodes: np.ndarray) -> None:
     """Write what ``order_nodes`` gives, whole or not at all."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+    temporary = file.with_name(f"{file.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
+        file.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as out:
             np.savez(out, offsets=offsets, nodes=nodes)
         temporary.replace(file)
     except OSError:  # it only saves time
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def find_kept(file: Path, num_nodes: int, world: int) -> tuple[np.ndarray, np.ndarray] | None:
@@ -31,7 +33,7 @@ def find_kept(file: Path, num_nodes: int, world: int) -> tuple[np.ndarray, np.nd
     try:
         with file.open("rb") as source, np.load(source) as found:
             offsets, nodes = found["offsets"], found["nodes"]
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
         return None
     whole = len(offsets) == world + 1 and offsets[0] == 0 and offsets[-1] == num_nodes and (np.diff(offsets) >= 0).all()
     if not whole or len(nodes) != num_nodes:

@@ -13,6 +13,7 @@ import numpy as np
 from scipy import sparse
 
 from sargnn.data.dataset import Dataset, group_by
+from sargnn.errors import ConfigError
 from sargnn.interop.kaminpar import cut, write_graph
 from sargnn.partition.both_ways import Rows
 from sargnn.partition.cut import edge_positions
@@ -22,6 +23,7 @@ from sargnn.steps import step
 VERSION = 2
 """Of the orders; part of a partition store's key."""
 _CLUSTER_ROWS, _IMBALANCE = 1000, 0.1
+_HINT = "partitioner.order=original keeps the nodes of a part in the original order"
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,14 @@ class KaMinPar:
 
     def cut_graph(self, graph: sparse.csr_array, parts: int) -> np.ndarray:
         """The cluster of each row of a symmetric graph, int32 [N]. graph: from ``metis.symmetric``."""
-        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+        with tempfile.TemporaryDirectory(dir=self.folder, prefix=".kaminpar-") as folder:
             path = Path(folder) / "part.parhip"
             rows = Rows(0, np.diff(graph.indptr), graph.indices, graph.data)
-            write_graph(path, graph.shape[0], iter([rows]))
-            return cut(path, parts, seed=0, imbalance=_IMBALANCE, threads=self.threads, preset="large")
+            try:
+                write_graph(path, graph.shape[0], iter([rows]))
+            except OSError as error:
+                raise ConfigError("A part's file for KaMinPar could not be written.", given=str(error), hint=_HINT) from error
+            return cut(path, parts, seed=0, imbalance=_IMBALANCE, threads=self.threads, preset="large", hint=_HINT)
 
 
 def order_nodes(

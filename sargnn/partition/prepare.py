@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from sargnn.data.store import StoreWriter
 from sargnn.data.weights import to_json, weight_range
 from sargnn.errors import ConfigError
 from sargnn.partition import PARTITIONERS
-from sargnn.partition.choose import choose
+from sargnn.partition.choose import CANDIDATES, choose
 from sargnn.partition.cut import offsets_of
 from sargnn.partition.kaminpar import threads_of
 from sargnn.partition.kept import find_kept, keep, kept_beside
@@ -42,14 +41,15 @@ def prepare_partition(config: RunConfig | PartitionConfig, dataset_path: Path) -
         StoreError: a damaged store.
     """
     dataset = open_dataset(dataset_path, verify=False)
-    config = dataclasses.replace(config, partitioner=choose(dataset, config.partitioner, available_bytes()))
+    config = with_choice(config, dataset, dataset_path.name)
     path, identity = partition_path(config, dataset, dataset_path.name)
     if not path.exists():
-        check(dataset, config.partitioner.name, config.partitioner.order, config.world, available_bytes())
-        started = time.perf_counter()
-        dataset = open_dataset(dataset_path, verify=True)
         kept = kept_beside(path)
         found = find_kept(kept, dataset.num_nodes, config.world)
+        name, order = (config.partitioner.name, config.partitioner.order) if found is None else ("", "original")
+        check(dataset, name, order, config.world, available_bytes())
+        started = time.perf_counter()
+        dataset = open_dataset(dataset_path, verify=True)
         offsets, nodes = found or _find_order(config, dataset)
         if found is None:
             keep(kept, offsets, nodes)
@@ -62,6 +62,22 @@ def prepare_partition(config: RunConfig | PartitionConfig, dataset_path: Path) -
             }
         kept.unlink(missing_ok=True)
     return partition_info(path)
+
+
+def with_choice(
+    config: RunConfig | PartitionConfig, dataset: Dataset, name: str
+) -> RunConfig | PartitionConfig:  # fmt: skip
+    """The configuration with one of the partitioners in place of ``auto``: one that has cut already, or the first that fits.
+
+    Args:
+        name: of the dataset store's folder.
+    """
+    settings = config.partitioner
+    if settings.target is not None or settings.name != "auto":
+        return config
+    every = [dataclasses.replace(config, partitioner=dataclasses.replace(settings, name=one)) for one in CANDIDATES]
+    there = next((one for one in every if partition_path(one, dataset, name)[0].exists()), None)
+    return there or dataclasses.replace(config, partitioner=choose(dataset, settings, available_bytes()))
 
 
 def _find_order(config: RunConfig | PartitionConfig, dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
@@ -81,17 +97,19 @@ def _clusters_by(config: RunConfig | PartitionConfig) -> KaMinPar | None:
     """KaMinPar where METIS might not fit, so that it has not cut the graph either."""
     if config.partitioner.target is not None or config.partitioner.name not in ("kaminpar", "stream"):
         return None
-    return KaMinPar(Path(config.store_dir), threads_of(config.partitioner))
+    threads = threads_of(config.partitioner) if config.partitioner.name == "kaminpar" else 1  # as repeatable as the cut
+    return KaMinPar(Path(config.store_dir), threads)
 
 
 def _assigner(config: RunConfig | PartitionConfig) -> Callable[[Dataset, int], np.ndarray]:
     """The partitioner, which gives for a graph and a number of parts each node's part."""
     assign = resolve("partitioner", PARTITIONERS, config.partitioner.choice)
-    if config.partitioner.target is not None:
-        return partial(assign, config=config.partitioner)
-    folder = Path(config.store_dir)
+    settings, folder = config.partitioner, Path(config.store_dir)
+    if settings.target is not None:
+        return lambda dataset, parts: assign(dataset, parts, settings)
     folder.mkdir(parents=True, exist_ok=True)
-    return partial(assign, config=config.partitioner, room=Room(folder, config.prepare.bytes))
+    room = Room(folder, config.prepare.bytes)
+    return lambda dataset, parts: assign(dataset, parts, settings, room)
 
 
 def prepare_preloaded(

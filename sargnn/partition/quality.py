@@ -36,11 +36,10 @@ def quality_of(dataset: Dataset, part: np.ndarray, world: int) -> Quality:
     cut = 0
     for first, indptr, indices in in_edge_blocks(dataset, "counting cut edges"):
         cut += int(_mark(first, indptr, indices, part, needed))
-    degrees, work = (node_weights(dataset, how) for how in ("edges", "both"))
     balances = []
-    for weights in (None, degrees if degrees is None else degrees - 1, work):
+    for weights in (None, np.diff(np.asarray(dataset.indptr)), node_weights(dataset, "both")):
         loads = np.bincount(part, weights=weights, minlength=world)
-        balances.append(float(loads.max() / max(loads.mean(), 1e-9)))
+        balances.append(float(loads.max() / loads.mean()) if loads.any() else 1.0)
     return Quality(cut / max(1, dataset.num_edges), int(_count(needed)), *balances)
 
 

@@ -59,13 +59,13 @@ def restream(
     for number in range(config.passes):
         share = _FIRST_SHARE * _GROWTH**number
         for first, indptr, indices in in_edge_blocks(dataset, f"streaming, pass {number + 1} of {config.passes}"):
-            _place(first, indptr, indices, part, weights, loads, caps, alpha * share)
+            _place(first, indptr, indices, part, weights, loads, caps, alpha * share, config.seed % world)
     return part
 
 
 @numba.njit(cache=True)
 def _place(
-    first: Any, indptr: Any, indices: Any, part: Any, weights: Any, loads: Any, caps: Any, alpha: Any
+    first: Any, indptr: Any, indices: Any, part: Any, weights: Any, loads: Any, caps: Any, alpha: Any, favourite: Any
 ) -> None:  # pragma: no cover - compiled
     world, kinds = loads.shape
     counts = np.zeros(world)
@@ -89,7 +89,10 @@ def _place(
                     found += 1
                 counts[p] += 1
         best, score = -1, -np.inf
-        for p in range(world):
+        for q in range(world):  # of parts that are alike the first one, from the favourite on
+            p = q + favourite
+            if p >= world:
+                p -= world
             fits = True
             for c in range(kinds):
                 if loads[p, c] + weights[v, c] > caps[c]:

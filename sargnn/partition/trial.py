@@ -7,11 +7,14 @@ a mapped file's, above what the process had before.
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,13 +22,13 @@ import numpy as np
 
 from sargnn.config_partitioner import PartitionerConfig
 from sargnn.data.dataset import Dataset, open_dataset
-from sargnn.errors import ConfigError
+from sargnn.errors import ConfigError, SargnnError
 from sargnn.partition import PARTITIONERS
 from sargnn.partition.quality import Quality, quality_of
 from sargnn.partition.room import Room
 from sargnn.resolve import resolve
 
-_LOOK_S = 0.02
+_LOOK_S, _SAID = 0.02, 400
 
 
 @dataclass(frozen=True)
@@ -54,11 +57,11 @@ def try_out(name: str, path: Path, world: int, config: PartitionerConfig, room: 
         errors = Path(folder) / "errors"
         with errors.open("w") as file:
             command = [sys.executable, "-m", "sargnn.partition.trial", json.dumps(wanted)]
-            process = subprocess.Popen(command, stderr=file)
+            process = subprocess.Popen(command, stderr=file, start_new_session=True)
             peak = _follow(process)
         if process.returncode:
-            said = errors.read_text().strip().splitlines()[-1:]
-            raise ConfigError(f"partitioner={name} failed.", given=" ".join(said) or f"exit code {process.returncode}")
+            said = " ".join(errors.read_text().split())[-_SAID:]
+            raise ConfigError(f"partitioner={name} failed.", given=said or f"exit code {process.returncode}")
         said_of_itself = json.loads((Path(folder) / "figures.json").read_text())
         part = np.load(Path(folder) / "part.npy")
     dataset = open_dataset(path, verify=False)
@@ -75,7 +78,9 @@ def _follow(process: subprocess.Popen[bytes]) -> int:
             peak = max(peak, sum(_private(one) for one in _family(process.pid)))
             time.sleep(_LOOK_S)
     finally:
-        process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # and what it has started
+        process.wait()
     return peak
 
 
@@ -106,17 +111,22 @@ def main(words: Sequence[str]) -> int:
     config = PartitionerConfig(order="original", **{key: wanted[key] for key in keys})
     assign = resolve("partitioner", PARTITIONERS, wanted["name"])
     folder = Path(wanted["folder"])
-    _warm_up(assign, config)
-    before = _private(_own_pid())
-    started = time.perf_counter()
-    part = assign(dataset, wanted["world"], config, Room(folder, wanted["buffer"]))
-    seconds = time.perf_counter() - started
+    room = Room(folder, wanted["buffer"])
+    try:
+        _warm_up(assign, config, room)
+        before = _private(os.getpid())
+        started = time.perf_counter()
+        part = assign(dataset, wanted["world"], config, room)
+        seconds = time.perf_counter() - started
+    except SargnnError as error:
+        print(error, file=sys.stderr)
+        return 1
     np.save(folder / "part.npy", part)
     (folder / "figures.json").write_text(json.dumps({"seconds": seconds, "before": before}))
     return 0
 
 
-def _warm_up(assign: object, config: PartitionerConfig) -> None:
+def _warm_up(assign: object, config: PartitionerConfig, room: Room) -> None:
     """Cut a graph of a few nodes, so that what is compiled is."""
     rng = np.random.default_rng(0)
     n = 64
@@ -124,13 +134,7 @@ def _warm_up(assign: object, config: PartitionerConfig) -> None:
     tiny = Dataset.homogeneous(
         "tiny", 2, np.zeros((n, 1), np.float32), np.zeros(n, np.int64), np.zeros(n, np.uint8), np.arange(n + 1) * 4, source
     )  # fmt: skip
-    assign(tiny, 2, replace(config, passes=1))  # type: ignore[operator]
-
-
-def _own_pid() -> int:
-    import os
-
-    return os.getpid()
+    assign(tiny, 2, replace(config, passes=1), room)  # type: ignore[operator]
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ class TimeLeft:
     """How long a step will go on, from how long it took so far: said once that can be known."""
 
     def __init__(self) -> None:
-        self._text, self._began, self._from = "", 0.0, 0
+        self._text, self._began, self._from, self._last = "", 0.0, 0, 0
 
     def of(self, text: str, done: int | None, total: int | None, now: float) -> str:
         """`` (about 3 min left)``; empty in a step's first seconds, and where nobody knows how much there is.
@@ -120,8 +120,9 @@ class TimeLeft:
         Args:
             text, done, total: as of ``sargnn.steps.step``. now: seconds.
         """
-        if text != self._text or (done or 0) < self._from:
+        if text != self._text or (done or 0) < self._last:
             self._text, self._began, self._from = text, now, done or 0
+        self._last = done or 0
         passed, came = now - self._began, (done or 0) - self._from
         if not total or came <= 0 or passed < _SURE_AFTER_S:
             return ""
