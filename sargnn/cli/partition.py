@@ -88,9 +88,8 @@ def _compare(config: PartitionConfig) -> int:
             found.append(Compared(trial, count_messages(dataset, trial.part, config.world)))
     if not found:
         return 1
-    say(
-        f"{dataset.name}, {dataset.num_nodes} nodes, {dataset.num_edges} edges, into {config.world}, balance={config.partitioner.balance}"
-    )
+    into = f"into {config.world}, balance={config.partitioner.balance}"
+    say(f"{dataset.name}, {dataset.num_nodes} nodes, {dataset.num_edges} edges, {into}")
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for title in TITLES:
         table.add_column(title, justify="left" if title == TITLES[0] else "right", no_wrap=True)

@@ -146,7 +146,7 @@ def main(words: Sequence[str]) -> int:
     _end_with_parent()
     wanted = json.loads(words[0])
     _, num_nodes, entries = np.fromfile(wanted["path"], np.uint64, 3).tolist()
-    if not kaminpar.__64bit__ and max(num_nodes, entries) >= _NARROW_SUM:
+    if not getattr(kaminpar, "__64bit__", True) and max(num_nodes, entries) >= _NARROW_SUM:
         sys.exit(f"this build of KaMinPar numbers no more than {_NARROW_SUM} nodes and entries")
     kaminpar.reseed(wanted["seed"])
     graph = kaminpar.load_graph(wanted["path"], kaminpar.GraphFileFormat.PARHIP, compress=True)

@@ -17,6 +17,12 @@ CANDIDATES = {"metis": 0.5, "kaminpar": 1.0, "stream": 1.0}
 """The best cut first; of what is free each may take so much, but for the last, which is taken where nothing else fits."""
 
 
+def as_candidate(config: PartitionerConfig, name: str) -> PartitionerConfig:
+    """The settings of ``auto`` as those of one of the candidates; streaming balances both unless it is told otherwise."""
+    balance = "both" if name == "stream" and config.balance == "nodes" else config.balance
+    return replace(config, name=name, balance=balance)
+
+
 def choose(dataset: Dataset, config: PartitionerConfig, limit_bytes: int) -> PartitionerConfig:
     """``config`` with the name of METIS where it fits half of what is free, else KaMinPar's, else the streaming one's; as it
     is where it names one."""
@@ -24,7 +30,7 @@ def choose(dataset: Dataset, config: PartitionerConfig, limit_bytes: int) -> Par
         return config
     *_, last = CANDIDATES
     fits = (one for one, share in CANDIDATES.items() if cutting_bytes(dataset, one) <= share * limit_bytes)
-    return replace(config, name=next(fits, last))
+    return as_candidate(config, next(fits, last))
 
 
 def assign(dataset: Dataset, world: int, config: PartitionerConfig, room: Room | None = None) -> np.ndarray:

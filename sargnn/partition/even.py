@@ -15,7 +15,8 @@ from sargnn.data.dataset import Dataset
 
 def even_out(dataset: Dataset, part: np.ndarray, world: int, weights: np.ndarray, imbalance: float) -> None:
     """Move nodes out of parts that are too heavy, in place: first those that lose the fewest neighbours by it, each to where
-    most of its neighbours are and room is left in every weight.
+    most of its neighbours are and room is left. The last weight is made even first, whatever becomes of the others, then each
+    one before it, without making those behind it uneven again.
 
     Args:
         part: int32 [N]. weights: int64 [N, K]. imbalance: how much larger than the mean a part may be, in each.
@@ -24,7 +25,7 @@ def even_out(dataset: Dataset, part: np.ndarray, world: int, weights: np.ndarray
     means = weights.sum(0) / world
     caps = np.ceil(means * (1 + imbalance))
     indptr, indices = np.asarray(dataset.indptr), np.asarray(dataset.indices)
-    for k in reversed(range(weights.shape[1])):  # the total last
+    for k in reversed(range(weights.shape[1])):
         for p in np.flatnonzero(loads[:, k] > caps[k]):
             nodes = np.flatnonzero((part == p) & (weights[:, k] > 0))
             loss = np.empty(len(nodes), np.int64)
@@ -63,11 +64,8 @@ def _move(
         best = -1
         for p in range(world):
             fits = p != old
-            for c in range(kinds):
-                # a weight that is too large everywhere must not hold the others back
-                if weights[v, c] > 0 and loads[p, c] + weights[v, c] > max(caps[c], loads[old, c]):
-                    fits = False
-                if c == kind and loads[p, c] + weights[v, c] > caps[c]:
+            for c in range(kind, kinds):
+                if weights[v, c] > 0 and loads[p, c] + weights[v, c] > caps[c]:
                     fits = False
             if fits and (best < 0 or counts[p] > counts[best]):
                 best = p

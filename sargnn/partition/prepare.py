@@ -17,7 +17,7 @@ from sargnn.data.store import StoreWriter
 from sargnn.data.weights import to_json, weight_range
 from sargnn.errors import ConfigError
 from sargnn.partition import PARTITIONERS
-from sargnn.partition.choose import CANDIDATES, choose
+from sargnn.partition.choose import CANDIDATES, as_candidate, choose
 from sargnn.partition.cut import offsets_of
 from sargnn.partition.kaminpar import threads_of
 from sargnn.partition.kept import find_kept, keep, kept_beside
@@ -75,7 +75,7 @@ def with_choice(
     settings = config.partitioner
     if settings.target is not None or settings.name != "auto":
         return config
-    every = [dataclasses.replace(config, partitioner=dataclasses.replace(settings, name=one)) for one in CANDIDATES]
+    every = [dataclasses.replace(config, partitioner=as_candidate(settings, one)) for one in CANDIDATES]
     there = next((one for one in every if partition_path(one, dataset, name)[0].exists()), None)
     return there or dataclasses.replace(config, partitioner=choose(dataset, settings, available_bytes()))
 

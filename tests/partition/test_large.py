@@ -273,11 +273,15 @@ def test_auto_is_said_by_name(tmp_path: Path) -> None:
 
 
 def test_a_partitioner_of_ones_own_names_its_arguments_as_it_likes(tmp_path: Path) -> None:
+    from sargnn.partition import prepare
+    from tests.test_config import config as run_config
+
     (tmp_path / "mine.py").write_text(
         "import numpy\ndef f(graph, parts, s):\n    return numpy.arange(graph.num_nodes) % parts\n"
     )
-    done = sargnn_here(tmp_path, "partition", "dataset.num_nodes=400", "world=2", "partitioner.target=mine.py:f")
-    assert done.returncode == 0, done.stderr
+    run = run_config("world=2")
+    own = dataclasses.replace(run, partitioner=dataclasses.replace(run.partitioner, target=f"{tmp_path / 'mine.py'}:f"))
+    assert prepare._assigner(own)(nasty_graph(), 2)[:4].tolist() == [0, 1, 0, 1]
 
 
 def test_extreme_settings() -> None:
