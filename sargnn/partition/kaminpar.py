@@ -38,7 +38,7 @@ def assign(dataset: Dataset, world: int, config: PartitionerConfig, room: Room |
         return (np.arange(n) % world).astype(np.int32)
     entries = entries_of(dataset)
     check_disk(room.folder, file_bytes(n, entries))
-    with tempfile.TemporaryDirectory(dir=room.folder, prefix=".kaminpar-") as folder:
+    with tempfile.TemporaryDirectory(dir=room.folder, prefix=".kaminpar-", suffix=".tmp") as folder:
         path = Path(folder) / "graph.parhip"
         try:
             found = write_graph(

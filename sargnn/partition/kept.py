@@ -9,10 +9,17 @@ from pathlib import Path
 
 import numpy as np
 
+_ENDING = ".order.npz"
+
 
 def kept_beside(path: Path) -> Path:
     """The file for a partition store that is not there yet."""
-    return path.with_name(f".{path.name}.order.npz")
+    return path.with_name(f".{path.name}{_ENDING}")
+
+
+def is_kept(path: Path) -> bool:
+    """Whether it is such a file, or one that was never finished."""
+    return path.name.startswith(".") and _ENDING in path.name
 
 
 def keep(file: Path, offsets: np.ndarray, nodes: np.ndarray) -> None:

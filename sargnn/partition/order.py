@@ -35,7 +35,7 @@ class KaMinPar:
 
     def cut_graph(self, graph: sparse.csr_array, parts: int) -> np.ndarray:
         """The cluster of each row of a symmetric graph, int32 [N]. graph: from ``metis.symmetric``."""
-        with tempfile.TemporaryDirectory(dir=self.folder, prefix=".kaminpar-") as folder:
+        with tempfile.TemporaryDirectory(dir=self.folder, prefix=".kaminpar-", suffix=".tmp") as folder:
             path = Path(folder) / "part.parhip"
             rows = Rows(0, np.diff(graph.indptr), graph.indices, graph.data)
             try:

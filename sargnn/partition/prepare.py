@@ -98,13 +98,18 @@ def _clusters_by(config: RunConfig | PartitionConfig) -> KaMinPar | None:
     if config.partitioner.target is not None or config.partitioner.name not in ("kaminpar", "stream"):
         return None
     threads = threads_of(config.partitioner) if config.partitioner.name == "kaminpar" else 1  # as repeatable as the cut
-    return KaMinPar(Path(config.store_dir), threads)
+    return KaMinPar(_scratch(config), threads)
+
+
+def _scratch(config: RunConfig | PartitionConfig) -> Path:
+    """Where partitioners have files while they work: beside the stores, so that ``sargnn clean`` finds what is left of them."""
+    return Path(config.store_dir) / "partitions"
 
 
 def _assigner(config: RunConfig | PartitionConfig) -> Callable[[Dataset, int], np.ndarray]:
     """The partitioner, which gives for a graph and a number of parts each node's part."""
     assign = resolve("partitioner", PARTITIONERS, config.partitioner.choice)
-    settings, folder = config.partitioner, Path(config.store_dir)
+    settings, folder = config.partitioner, _scratch(config)
     if settings.target is not None:
         return lambda dataset, parts: assign(dataset, parts, settings)
     folder.mkdir(parents=True, exist_ok=True)

@@ -335,6 +335,7 @@ def test_order_by_kaminpar_brings_neighbours_together(tmp_path: Path) -> None:
 
 def test_interrupted_it_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was found before parts were written is not found again; what is not whole is."""
+    from sargnn.cli.info import stores
     from sargnn.data.prepare import prepare_dataset
     from sargnn.partition import prepare
     from sargnn.partition.kept import find_kept, keep
@@ -351,6 +352,7 @@ def test_interrupted_it_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest
         with pytest.raises(KeyboardInterrupt):
             prepare.prepare_partition(run, path)
     (kept,) = (tmp_path / "partitions").iterdir()
+    assert [one for one, _ in stores(tmp_path, ["partitions"])] == [kept]  # sargnn clean removes it, too
     with monkeypatch.context() as patch:
         patch.setattr(prepare, "_find_order", interrupted)
         info = prepare.prepare_partition(run, path)
