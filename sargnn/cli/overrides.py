@@ -20,18 +20,25 @@ from sargnn.cli.hydra_settings import refuse_hydra
 from sargnn.errors import ConfigError, nearest
 
 _FREE_KEYS = tuple(f"{key}{end}" for key in MAPPINGS for end in (".", "="))
+_LISTS = ("compare",)
 _MOST_VALUES = 10_000
 
 
 def readable(overrides: Sequence[str]) -> list[str]:
-    """The same as Hydra reads them: ``++`` before what a file of options cannot name, such as ``model.args.KEY``, and a
-    path that begins with ``~`` as it is meant."""
-    return [_with_home(f"++{one}" if one.startswith(_FREE_KEYS) else one) for one in overrides]
+    """The same as Hydra reads them: ``++`` before what a file of options cannot name, such as ``model.args.KEY``, a path that
+    begins with ``~`` as it is meant, and ``compare=a,b`` as a list, where commas alone are a sweep to Hydra."""
+    return [_with_home(f"++{one}" if one.startswith(_FREE_KEYS) else _as_list(one)) for one in overrides]
 
 
 def as_typed(word: str) -> str:
     """An override, or its key, without the ``++`` that ``readable`` puts before it."""
     return word[2:] if word.startswith("++") and word[2:].startswith(_FREE_KEYS) else word
+
+
+def _as_list(override: str) -> str:
+    key, _, value = override.partition("=")
+    one_or_more = key in _LISTS and value not in ("", "null") and not value.startswith("[")
+    return f"{key}=[{value}]" if one_or_more else override
 
 
 def _with_home(override: str) -> str:

@@ -18,7 +18,7 @@ def main(line: CommandLine) -> int:
     from sargnn.cli.compose import compose_verb
     from sargnn.verb_config import parse_partition
 
-    config = parse_partition(compose_verb("partition", [_listed(one) for one in line.overrides], folders=line.folders))
+    config = parse_partition(compose_verb("partition", line.overrides, folders=line.folders))
     if config.compare:
         return _compare(config)
     import dataclasses
@@ -34,12 +34,6 @@ def main(line: CommandLine) -> int:
         say(text)
     print(info.path)
     return 0
-
-
-def _listed(word: str) -> str:
-    """``compare=a,b`` as Hydra has a list; a comma alone means a sweep to it."""
-    key, _, value = word.partition("=")
-    return f"compare=[{value}]" if key == "compare" and value not in ("", "null") and not value.startswith("[") else word
 
 
 def _compare(config: PartitionConfig) -> int:

@@ -230,6 +230,8 @@ def test_partitioners_side_by_side(tmp_path: Path) -> None:
     alone = sargnn_here(tmp_path, *words, "partitioner=random")
     halo = re.search(r"(\d+) travel in one exchange", alone.stderr + alone.stdout)
     assert halo is not None and halo.group(1) in rows["random"]
+    shown = sargnn_here(tmp_path, *words, "compare=metis,random", "--cfg", "job")
+    assert shown.returncode == 0 and "compare:\n- metis\n- random" in shown.stdout
     for name, says in (("given", "no such partitioner"), ("metsi", "no such partitioner")):
         wrong = sargnn_here(tmp_path, *words, f"compare=metis,{name}")
         assert wrong.returncode == 1 and says in wrong.stderr
