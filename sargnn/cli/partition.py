@@ -64,7 +64,7 @@ def _compare(config: PartitionConfig) -> int:
         given = f"world={config.world} servers={config.num_servers}"
         raise ConfigError("Several parts are compared, of one server.", given=given, allowed="world=2 or more, servers=1")
     found: list[Compared] = []
-    room = Room(Path(config.store_dir), config.prepare.bytes)
+    room = Room(Path(config.store_dir) / "partitions", config.prepare.bytes)
     with Steps():
         path = prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes)
         dataset = open_dataset(path, verify=True)

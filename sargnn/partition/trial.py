@@ -48,7 +48,7 @@ def try_out(name: str, path: Path, world: int, config: PartitionerConfig, room: 
     Raises:
         ConfigError: it failed; the message has its last words.
     """
-    with tempfile.TemporaryDirectory(dir=room.folder) as folder:
+    with tempfile.TemporaryDirectory(dir=room.folder, prefix=".trial-", suffix=".tmp") as folder:
         wanted = {
             "name": name, "path": str(path), "world": world, "seed": config.seed, "imbalance": config.imbalance,
             "balance": config.balance, "threads": config.threads, "preset": config.preset, "passes": config.passes,
