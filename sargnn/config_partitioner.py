@@ -10,6 +10,9 @@ from sargnn.errors import ConfigError
 from sargnn.fields import AT_LEAST_ONE, NOT_NEGATIVE, PATH, PLAIN_NAME, TARGET
 from sargnn.resolve import describe_file, describe_source
 
+KAMINPAR_VERSION = 2
+"""Of what ``partitioner=kaminpar`` does; part of a partition store's key."""
+
 
 @dataclass(frozen=True)
 class Strategy:
@@ -34,6 +37,8 @@ class PartitionerConfig(Strategy):
         file: the assignment of ``given`` (``sargnn.partition.given``), or what a target reads.
         balance: what a part's size is: its nodes, its in-edges, or both as the work that they are (``partition.weights``).
         threads: of KaMinPar; null: all cores. preset: of it. passes: of streaming.
+        coarsen: give KaMinPar the graph of clusters that passes over the edges find (``partition.clusters``), ``auto``: where
+            that has no more than half of the entries.
     """
 
     seed: int = field(metadata=NOT_NEGATIVE)
@@ -42,7 +47,8 @@ class PartitionerConfig(Strategy):
     file: str | None = field(default=None, metadata=PATH)
     balance: Literal["nodes", "edges", "both"] = "nodes"
     threads: int | None = field(default=None, metadata=AT_LEAST_ONE | FREE)
-    preset: Literal["fast", "default", "eco", "strong", "large"] = "fast"
+    preset: Literal["fast", "default", "eco", "strong", "large"] = "default"
+    coarsen: Literal["auto", "always", "never"] = "auto"
     passes: int = field(default=10, metadata=AT_LEAST_ONE)
 
     def __post_init__(self) -> None:
@@ -70,9 +76,11 @@ class PartitionerConfig(Strategy):
         """
         values = as_mapping(self)
         del values["file"], values["threads"]
-        for name in ("balance", "preset", "passes"):  # what is as it was before there was a choice stays out
+        for name in ("balance", "preset", "coarsen", "passes"):  # what is as it was before there was a choice stays out
             if values[name] == getattr(type(self), name):
                 del values[name]
+        if self.name == "kaminpar" and not self.target:
+            values["version"] = KAMINPAR_VERSION
         if self.target:
             values["target"] = describe_source(self.target)
         if self.file is not None:

@@ -3,7 +3,8 @@
     .venv/bin/python scripts/partition_table.py STORES WORLD ROUNDS NAMES SETTING ...
 
 makes the dataset of the settings (``dataset=products_like dataset.scale=0.1``) in STORES if it is not there, and cuts it into
-WORLD parts by each of NAMES, ``metis,kaminpar/default,stream``: one after the other, ROUNDS times over. Times are medians.
+WORLD parts by each of NAMES, ``metis,kaminpar,kaminpar/fast/never,stream`` (a preset behind a name, then coarsen, then
+balance): one after the other, ROUNDS times over. Times are medians.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ def main() -> int:
     found: dict[str, list[Trial]] = {name: [] for name in names}
     for _ in range(rounds):
         for name in names:
-            plain, _, preset = name.partition("/")
-            settings = replace(config.partitioner, preset=preset or "fast")  # type: ignore[arg-type]
+            plain, *said = name.split("/")
+            settings = replace(config.partitioner, **dict(zip(("preset", "coarsen", "balance"), said, strict=False)))
             found[name].append(try_out(plain, path, world, settings, Room(stores, _BUFFER)))
     first = found[names[0]]
     base = first[0].quality, statistics.median(one.seconds for one in first), max(one.peak_bytes for one in first)

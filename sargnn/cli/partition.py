@@ -73,7 +73,7 @@ def _compare(config: PartitionConfig) -> int:
         for name in names:
             step(f"cutting by {name}")
             try:
-                check(dataset, name, "original", config.world, available_bytes())
+                check(dataset, name, "original", config.world, available_bytes(), config.partitioner.coarsen)
                 trial = try_out(name, path, config.world, config.partitioner, room)
             except ConfigError as error:
                 say(f"left out: {name}. {error}")

@@ -90,6 +90,54 @@ def write_graph(path: Path, num_nodes: int, blocks: Iterator[Block], node_weight
     return entries
 
 
+class GraphFile:
+    """Such a file of 32-bit numbers, mapped; what is read of it can be taken back by the system at any time.
+
+    Attributes:
+        num_nodes, entries: N, M.
+        arrays: addresses of rows, uint64 [N + 1], the address of the first, neighbours, uint32 [M], weights of entries, uint32
+            [M], and of nodes, uint32 [N]; weights that are all alike: [0].
+    """
+
+    def __init__(self, path: Path) -> None:
+        flags, self.num_nodes, self.entries = np.fromfile(path, np.uint64, 3).tolist()
+        n, m = self.num_nodes, self.entries
+        base = _HEADER_BYTES + _ADDRESS_BYTES * (n + 1)
+        addresses = np.memmap(path, np.uint64, "r", _HEADER_BYTES, (n + 1,))
+        after = base + _ID_BYTES * m
+        neighbours = self._map(path, base, m)
+        node_weights = self._map(path, after, 0 if flags & _NO_NODE_WEIGHTS else n)
+        after += _WEIGHT_BYTES * len(node_weights)
+        entry_weights = self._map(path, after, 0 if flags & _NO_EDGE_WEIGHTS else m)
+        self.arrays = (addresses, base, neighbours, entry_weights, node_weights)
+
+    @staticmethod
+    def _map(path: Path, offset: int, count: int) -> np.ndarray:
+        if count:
+            return np.memmap(path, np.uint32, "r", offset, (count,))
+        none = np.zeros(0, np.uint32)
+        none.setflags(write=False)  # as what is mapped, so that one compiled loop serves both
+        return none
+
+    def weights_of_nodes(self) -> np.ndarray:
+        """uint32 [N]."""
+        weights = self.arrays[-1]
+        return weights if len(weights) else np.ones(self.num_nodes, np.uint32)
+
+    def most_neighbours(self) -> int:
+        """Of a node."""
+        addresses, most = self.arrays[0], 0
+        for first in range(0, self.num_nodes, 1 << 20):
+            most = max(most, int(np.diff(addresses[first : first + (1 << 20) + 1]).max(initial=0)))
+        return most // _ID_BYTES
+
+    def row_after(self, first: int, entries: int) -> int:
+        """The row before which ``entries`` entries from row ``first`` on lie."""
+        addresses = self.arrays[0]
+        last = int(addresses[first]) + _ID_BYTES * entries
+        return int(np.searchsorted(addresses, np.uint64(last), side="right")) - 1 if last < addresses[-1] else self.num_nodes
+
+
 def cut(path: Path, parts: int, *, seed: int, imbalance: float, threads: int, preset: str, hint: str = _HINT) -> np.ndarray:
     """KaMinPar's assignment of a file's nodes, int32 [N].
 

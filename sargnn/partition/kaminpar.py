@@ -1,7 +1,8 @@
 """KaMinPar: k-way partitioning of a compressed graph, a sixth of METIS's memory (Gottesbüren et al., 2021; TeraPart, 2025).
 
-The graph is streamed into a file (``partition.both_ways``), read compressed by a process of its own (``interop.kaminpar``) and
-cut there at balanced node weights. Of a typed graph the labelled type and the total are balanced: nodes beyond a part's share
+The graph is streamed into a file (``partition.both_ways``). Where it has communities the graph of its clusters is made from
+the file (``partition.clusters``), else it is taken as it is; a process of its own (``interop.kaminpar``) reads it compressed
+and cuts it at balanced node weights. Of a typed graph the labelled type and the total are balanced: nodes beyond a part's share
 move where most of their neighbours are that have room.
 
 Letters: N nodes, M entries of the symmetric graph, P parts.
@@ -19,12 +20,16 @@ import numpy as np
 from sargnn.config_partitioner import PartitionerConfig
 from sargnn.data.dataset import Dataset
 from sargnn.errors import ConfigError
-from sargnn.interop.kaminpar import cut, file_bytes, write_graph
+from sargnn.interop.kaminpar import GraphFile, cut, file_bytes, write_graph
 from sargnn.partition.both_ways import rows_both_ways
-from sargnn.partition.memory import entries_of
+from sargnn.partition.clusters import clusters_graph, find_clusters, refine
+from sargnn.partition.memory import MOST_LEFT, available_bytes, entries_of, whole_bytes
 from sargnn.partition.room import Room
 from sargnn.partition.weights import columns, node_weights
 from sargnn.steps import step
+
+LEAST_NODES = 100
+"""For each part: a smaller graph is not made smaller still."""
 
 
 def assign(dataset: Dataset, world: int, config: PartitionerConfig, room: Room | None = None) -> np.ndarray:
@@ -37,28 +42,63 @@ def assign(dataset: Dataset, world: int, config: PartitionerConfig, room: Room |
     if world == 1 or n <= world:
         return (np.arange(n) % world).astype(np.int32)
     entries = entries_of(dataset)
-    check_disk(room.folder, file_bytes(n, entries))
+    check_disk(room.folder, file_bytes(n, entries) * (1 if config.coarsen == "never" else 1 + MOST_LEFT))
     with tempfile.TemporaryDirectory(dir=room.folder, prefix=".kaminpar-", suffix=".tmp") as folder:
         path = Path(folder) / "graph.parhip"
         try:
-            found = write_graph(
-                path, n, rows_both_ways(dataset, Path(folder), room.buffer_bytes), node_weights(dataset, config.balance)
-            )
+            weights = node_weights(dataset, config.balance)
+            found = write_graph(path, n, rows_both_ways(dataset, Path(folder), room.buffer_bytes), weights)
+            del weights
+            part = _cut(path, world, config) if found else None
         except OSError as error:
             raise ConfigError(
                 "The graph's file for KaMinPar could not be written.", given=f"{error}",
                 hint="store_dir=FOLDER on a larger disk, or partitioner=stream, which writes none",
             ) from error  # fmt: skip
-        if not found:
-            return (np.arange(n, dtype=np.int64) * world // n).astype(np.int32)
-        step("cutting with KaMinPar")
-        imbalance, threads = config.imbalance, threads_of(config)
-        part = cut(path, world, seed=config.seed, imbalance=imbalance, threads=threads, preset=config.preset)
+    if part is None:
+        return (np.arange(n, dtype=np.int64) * world // n).astype(np.int32)
     if dataset.schema.typed:
         from sargnn.partition.even import even_out
 
         even_out(dataset, part, world, columns(dataset, config), config.imbalance)
     return part
+
+
+def _cut(path: Path, world: int, config: PartitionerConfig) -> np.ndarray:
+    """Cut a file's graph, or the graph of its clusters where that is enough smaller, or what there is room for."""
+    smaller = None if config.coarsen == "never" else _coarsen(path, world, config)
+    if smaller is None:
+        return _cut_whole(path, world, config)
+    coarse, cluster = smaller
+    part = _cut(coarse, world, config)[cluster] if _too_large(coarse) else _cut_whole(coarse, world, config)[cluster]
+    refine(GraphFile(path), part, world, config.imbalance)
+    return part
+
+
+def _coarsen(path: Path, world: int, config: PartitionerConfig) -> tuple[Path, np.ndarray] | None:
+    """The graph of clusters in a file beside it, and each node's cluster; None where the graph itself is to be cut."""
+    graph = GraphFile(path)
+    if graph.num_nodes < LEAST_NODES * world:
+        return None
+    cluster = find_clusters(graph, world, config.seed)
+    weights, rows = clusters_graph(graph, cluster)
+    coarse = path.with_name(f"coarse-{path.name}")
+    left = write_graph(coarse, len(weights), rows, weights)
+    if config.coarsen == "auto" and left > MOST_LEFT * graph.entries and not _too_large(path):
+        coarse.unlink()
+        return None
+    return (coarse, cluster) if len(weights) < graph.num_nodes and left else None
+
+
+def _too_large(path: Path) -> bool:
+    """Whether KaMinPar would take more memory for a file than there is."""
+    graph = GraphFile(path)
+    return whole_bytes(graph.num_nodes, graph.entries) > available_bytes()
+
+
+def _cut_whole(path: Path, world: int, config: PartitionerConfig) -> np.ndarray:
+    step("cutting with KaMinPar")
+    return cut(path, world, seed=config.seed, imbalance=config.imbalance, threads=threads_of(config), preset=config.preset)
 
 
 def threads_of(config: PartitionerConfig) -> int:

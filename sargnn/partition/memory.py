@@ -4,7 +4,7 @@ METIS cannot stream: it holds a whole graph, to cut it, or a whole part, to orde
 memory that is not mapped files, 2.5 to 124 million edges): 70 to 82 bytes for each entry of the symmetric graph; 96 to 120 for
 each of a part's. An edge without its inverse gives two entries. KaMinPar holds a compressed graph, 2 to 4 bytes an entry, and
 coarser ones that are not: measured, with its process, 2.3 GB for 159 million entries of 5.6 million nodes, 0.17 GB for 12.4
-million of 0.24 million. Streaming holds a few numbers a node.
+million of 0.24 million; 0.75 and 0.09 GB where it is given the graph of clusters. Streaming holds a few numbers a node.
 
 Letters: N nodes, E directed edges, P parts.
 """
@@ -27,6 +27,10 @@ _CUT_WEIGHT_BYTES = 24
 """Keys are sorted by an order then: that, sorted keys, and weights twice."""
 _KAMINPAR_BYTES, _KAMINPAR_NODE_BYTES, _KAMINPAR_FIXED_BYTES, _KAMINPAR_ORDER_BYTES = 8, 200, 100_000_000, 60
 _SAMPLE = 2000
+MOST_LEFT = 0.5
+"""Of a graph's entries, in the graph of its clusters, where KaMinPar is given that one."""
+CLUSTER_NODE_BYTES = 40
+"""What finding clusters, their graph, and moving nodes between parts take at most, a node."""
 
 
 def entries_of(dataset: Dataset) -> float:
@@ -78,17 +82,28 @@ def _lines(path: Path) -> list[str]:
         return []
 
 
-def cutting_bytes(dataset: Dataset, partitioner: str) -> float:
-    """About what a partitioner takes; 0 for those that hold no more than a number a node."""
+def cutting_bytes(dataset: Dataset, partitioner: str, coarsen: str = "auto") -> float:
+    """About what a partitioner takes; 0 for those that hold no more than a number a node.
+
+    Args:
+        coarsen: of KaMinPar, which is given the graph of clusters where the whole one does not fit, unless it is ``never``.
+    """
     entries, n = entries_of(dataset), dataset.num_nodes
     if partitioner == "metis":
         return entries * _METIS_BYTES + n * _NODE_BYTES
     if partitioner == "kaminpar":
-        return entries * _KAMINPAR_BYTES + n * _KAMINPAR_NODE_BYTES + _KAMINPAR_FIXED_BYTES
+        return whole_bytes(n, entries) if coarsen == "never" else whole_bytes(0, MOST_LEFT * entries) + n * CLUSTER_NODE_BYTES
     return float(n * STREAM_NODE_BYTES) if partitioner == "stream" else 0.0
 
 
-def check(dataset: Dataset, partitioner: str, order: str, world: int, limit_bytes: int) -> None:
+def whole_bytes(num_nodes: int, entries: float) -> float:
+    """About what KaMinPar takes for a graph in a file."""
+    return entries * _KAMINPAR_BYTES + num_nodes * _KAMINPAR_NODE_BYTES + _KAMINPAR_FIXED_BYTES
+
+
+def check(
+    dataset: Dataset, partitioner: str, order: str, world: int, limit_bytes: int, coarsen: str = "auto"
+) -> None:  # fmt: skip
     """The partitioner and the order of nodes inside parts fit the memory that is there.
 
     Raises:
@@ -96,7 +111,7 @@ def check(dataset: Dataset, partitioner: str, order: str, world: int, limit_byte
     """
     entries = entries_of(dataset)
     size = f"{dataset.num_nodes} nodes and {dataset.num_edges} edges; {limit_bytes / 1e9:.1f} GB can be had"
-    needs = cutting_bytes(dataset, partitioner) if world > 1 else 0.0
+    needs = cutting_bytes(dataset, partitioner, coarsen) if world > 1 else 0.0
     if needs > limit_bytes:
         others = [one for one in ("kaminpar", "stream") if one != partitioner and cutting_bytes(dataset, one) < needs]
         less = [f"partitioner={one}, about {cutting_bytes(dataset, one) / 1e9:.2g} GB" for one in others]

@@ -47,7 +47,7 @@ def prepare_partition(config: RunConfig | PartitionConfig, dataset_path: Path) -
         kept = kept_beside(path)
         found = find_kept(kept, dataset.num_nodes, config.world)
         name, order = (config.partitioner.name, config.partitioner.order) if found is None else ("", "original")
-        check(dataset, name, order, config.world, available_bytes())
+        check(dataset, name, order, config.world, available_bytes(), config.partitioner.coarsen)
         started = time.perf_counter()
         dataset = open_dataset(dataset_path, verify=True)
         offsets, nodes = found or _find_order(config, dataset)

@@ -52,6 +52,7 @@ def try_out(name: str, path: Path, world: int, config: PartitionerConfig, room: 
         wanted = {
             "name": name, "path": str(path), "world": world, "seed": config.seed, "imbalance": config.imbalance,
             "balance": config.balance, "threads": config.threads, "preset": config.preset, "passes": config.passes,
+            "coarsen": config.coarsen,
             "folder": folder, "buffer": room.buffer_bytes,
         }  # fmt: skip
         errors = Path(folder) / "errors"
@@ -107,7 +108,7 @@ def main(words: Sequence[str]) -> int:
     """The process: runs a partitioner, whose loops are compiled by then, and says how long it took."""
     wanted = json.loads(words[0])
     dataset = open_dataset(Path(wanted["path"]), verify=False)
-    keys = ("name", "seed", "imbalance", "balance", "threads", "preset", "passes")
+    keys = ("name", "seed", "imbalance", "balance", "threads", "preset", "passes", "coarsen")
     config = PartitionerConfig(order="original", **{key: wanted[key] for key in keys})
     assign = resolve("partitioner", PARTITIONERS, wanted["name"])
     folder = Path(wanted["folder"])
@@ -129,12 +130,12 @@ def main(words: Sequence[str]) -> int:
 def _warm_up(assign: object, config: PartitionerConfig, room: Room) -> None:
     """Cut a graph of a few nodes, so that what is compiled is."""
     rng = np.random.default_rng(0)
-    n = 64
+    n = 512
     source = np.sort(rng.integers(n, size=(n, 4)), 1).astype(np.int32).reshape(-1)
     tiny = Dataset.homogeneous(
         "tiny", 2, np.zeros((n, 1), np.float32), np.zeros(n, np.int64), np.zeros(n, np.uint8), np.arange(n + 1) * 4, source
     )  # fmt: skip
-    assign(tiny, 2, replace(config, passes=1), room)  # type: ignore[operator]
+    assign(tiny, 2, replace(config, passes=1, coarsen="always"), room)  # type: ignore[operator]
 
 
 if __name__ == "__main__":

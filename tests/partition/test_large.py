@@ -190,7 +190,7 @@ def test_what_takes_too_much_names_what_does_not(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(memory, "_KAMINPAR_FIXED_BYTES", 0)  # of which small graphs' estimates consist
     graph = nasty_graph()
     needs = {name: cutting_bytes(graph, name) for name in ("metis", "kaminpar", "stream", "random")}
-    assert needs["metis"] > 2 * needs["kaminpar"] > 4 * needs["stream"] > needs["random"] == 0
+    assert needs["metis"] > 2 * needs["kaminpar"] > 2 * needs["stream"] > needs["random"] == 0
     with pytest.raises(ConfigError, match="(?s)METIS would need.*partitioner=kaminpar, about.*partitioner=stream, about.*auto"):
         check(graph, "metis", "original", 4, int(needs["metis"]) - 1)
     with pytest.raises(ConfigError, match="(?s)KaMinPar would need.*partitioner=stream, about"):
@@ -210,11 +210,12 @@ def test_auto_takes_the_best_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_memory_that_the_documents_name() -> None:
-    """Of papers100M, both ways: METIS 286 GB, KaMinPar 48, streaming 4."""
+    """Of papers100M, both ways: METIS 286 GB, KaMinPar 17 or, of the whole graph, 48, streaming 4."""
     entries, nodes = 2 * 1_615_685_872, 111_059_956
     assert memory._METIS_BYTES * entries + memory._NODE_BYTES * nodes == pytest.approx(286e9, rel=0.02)
-    a, b, c = memory._KAMINPAR_BYTES, memory._KAMINPAR_NODE_BYTES, memory._KAMINPAR_FIXED_BYTES
-    assert a * entries + b * nodes + c == pytest.approx(48e9, rel=0.02)
+    assert memory.whole_bytes(nodes, entries) == pytest.approx(48e9, rel=0.02)
+    clusters = memory.whole_bytes(0, memory.MOST_LEFT * entries) + memory.CLUSTER_NODE_BYTES * nodes
+    assert clusters == pytest.approx(17.5e9, rel=0.02)
     assert memory.STREAM_NODE_BYTES * nodes == pytest.approx(4e9, rel=0.02)
 
 
