@@ -17,6 +17,7 @@ _CLASSES = {
     "bench_network": "sargnn.config:RunConfig",
     "prepare": "sargnn.verb_config:PrepareConfig",
     "check": "sargnn.verb_config:CheckConfig",
+    "partition_compare": "sargnn.config:RunConfig",
     "partition": "sargnn.verb_config:PartitionConfig",
     "export_ogb": "sargnn.verb_config:ExportConfig",
     "bench_kernels": "sargnn.bench.settings:BenchKernelsConfig",

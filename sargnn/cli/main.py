@@ -63,6 +63,7 @@ def _run(arguments: Sequence[str]) -> int:
         print("\n".join(candidates(arguments[2:])))
         return 0
     verb, words = find_verb(arguments)
+    verb = verb.as_meant(words)
     if asks_for_help(words) or not verb.entry:
         from sargnn.cli.help import help_text
 

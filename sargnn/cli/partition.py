@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 from sargnn.cli.command_line import CommandLine
 
 if TYPE_CHECKING:
-    from sargnn.verb_config import PartitionConfig
+    from sargnn.config import RunConfig
 
-_WIDTH = 256
-"""Numbers in a row that travels, for the bytes of a layer."""
+_NONE = ("compare=null", "compare=")
 
 
 def main(line: CommandLine) -> int:
@@ -18,9 +17,9 @@ def main(line: CommandLine) -> int:
     from sargnn.cli.compose import compose_verb
     from sargnn.verb_config import parse_partition
 
+    if any(one.lstrip("+").startswith("compare=") and one not in _NONE for one in line.overrides):
+        return _compare(line)
     config = parse_partition(compose_verb("partition", line.overrides, folders=line.folders))
-    if config.compare:
-        return _compare(config)
     import dataclasses
 
     from sargnn.data.prepare import prepare_dataset
@@ -36,18 +35,17 @@ def main(line: CommandLine) -> int:
     return 0
 
 
-def _compare(config: PartitionConfig) -> int:
+def _compare(line: CommandLine) -> int:
     from pathlib import Path
 
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    from sargnn.comparison.partitions import TITLES, Compared, count_messages, rows_of, write_picture
+    from sargnn.comparison.partitions import TITLES, Compared, compared, rows_of, write_picture
     from sargnn.data.dataset import open_dataset
     from sargnn.data.prepare import prepare_dataset
     from sargnn.errors import ConfigError
-    from sargnn.partition import PARTITIONERS
     from sargnn.partition.memory import available_bytes, check
     from sargnn.partition.prepare import partition_path
     from sargnn.partition.room import Room
@@ -55,22 +53,19 @@ def _compare(config: PartitionConfig) -> int:
     from sargnn.steps import step
     from sargnn.tracking.progress import Steps, say
 
-    names, known = dict.fromkeys(config.compare or ()), [one for one in PARTITIONERS if one not in ("given", "auto")]
-    for name in names:
-        if name not in known:
-            hint = "compare=metis,kaminpar,stream,random"
-            raise ConfigError("There is no such partitioner to compare.", given=f"compare={name}", allowed=known, hint=hint)
-    if config.world < 2 or config.num_servers > 1:
-        given = f"world={config.world} servers={config.num_servers}"
+    configs, out = _configurations(line)
+    first = next(iter(configs.values()))
+    if first.world < 2 or first.num_servers > 1:
+        given = f"world={first.world} servers={first.num_servers}"
         raise ConfigError("Several parts are compared, of one server.", given=given, allowed="world=2 or more, servers=1")
     found: list[Compared] = []
-    room = Room(Path(config.store_dir) / "partitions", config.prepare.bytes)
+    room = Room(Path(first.store_dir) / "partitions", first.prepare.bytes)
     with Steps():
-        path = prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes)
+        path = prepare_dataset(first.dataset, first.store_dir, first.prepare.bytes)
         dataset = open_dataset(path, verify=True)
-        partition_path(config, dataset, path.name)  # as many nodes as parts
+        partition_path(first, dataset, path.name)  # as many nodes as parts
         room.folder.mkdir(parents=True, exist_ok=True)
-        for name in names:
+        for name, config in configs.items():
             step(f"cutting by {name}")
             try:
                 check(dataset, name, "original", config.world, available_bytes(), config.partitioner.coarsen)
@@ -79,19 +74,61 @@ def _compare(config: PartitionConfig) -> int:
                 say(f"left out: {name}. {error}")
                 continue
             step(f"counting messages of {name}")
-            found.append(Compared(trial, count_messages(dataset, trial.part, config.world)))
+            found.append(compared(trial, dataset, config))
     if not found:
         return 1
-    into = f"into {config.world}, balance={config.partitioner.balance}"
-    say(f"{dataset.name}, {dataset.num_nodes} nodes, {dataset.num_edges} edges, {into}")
+    say(f"{dataset.name}, {dataset.num_nodes} nodes, {dataset.num_edges} edges, into {first.world}")
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for title in TITLES:
         table.add_column(title, justify="left" if title == TITLES[0] else "right", no_wrap=True)
-    for row in rows_of(found, _WIDTH):
+    for row in rows_of(found):
         table.add_row(*row)
     console = Console()
     console.print(table)
     say("peak: memory of cutting. halo rows travel in one exchange; least: rows and sums with comm.aggregate=least.")
-    say(f"a layer: what its {_WIDTH} numbers a message send in a step. nodes, work: largest part / mean.")
-    print(write_picture(found, Path(config.out)))
+    say(f"epoch: what all workers send in one, full batch, with {_model_words(first)}. nodes, work: largest part / mean.")
+    print(write_picture(found, Path(out)))
     return 0
+
+
+def _configurations(line: CommandLine) -> tuple[dict[str, RunConfig], str]:
+    """A run's configuration for each partitioner that is compared, with its own settings; the folder of the picture.
+
+    Settings of partitioners are given to those that have them.
+    """
+    from sargnn.cli.compose import compose_verb
+    from sargnn.cli.conf_folders import find_folders
+    from sargnn.config import parse
+    from sargnn.errors import ConfigError
+    from sargnn.partition import PARTITIONERS
+
+    folders = line.folders or find_folders()
+    chosen = [one for one in line.overrides if not one.startswith("partitioner=")]
+    own = [one for one in chosen if one.lstrip("+").startswith("partitioner.")]
+    others = [one for one in chosen if one not in own]
+    mapping = compose_verb("partition_compare", others, folders=folders)
+    names, out = mapping.pop("compare"), mapping.pop("out")
+    known = [one for one in PARTITIONERS if one not in ("given", "auto")]
+    if not isinstance(out, str) or not out:
+        raise ConfigError("'out' must be a folder.", given=repr(out))
+    found: dict[str, RunConfig] = {}
+    unused = dict.fromkeys(own)
+    for name in dict.fromkeys(map(str, names) if isinstance(names, list) else [str(names)]):
+        if name not in known:
+            hint = "compare=metis,kaminpar,stream,random"
+            raise ConfigError("There is no such partitioner to compare.", given=f"compare={name}", allowed=known, hint=hint)
+        has = folders.settings_of("partitioner", name)
+        its = [one for one in own if one.partition("=")[0].lstrip("+") in has]
+        mapping = compose_verb("partition_compare", [*others, f"partitioner={name}", *its], folders=folders)
+        del mapping["compare"], mapping["out"]
+        found[name] = parse(mapping)
+        for one in its:
+            unused.pop(one, None)
+    for one in unused:
+        raise ConfigError("None of the partitioners that are compared has this setting.", given=one, allowed=list(found))
+    return found, out
+
+
+def _model_words(config: RunConfig) -> str:
+    words = [f"model={config.model.name}", f"mode={config.mode.name}", f"precision={config.precision}"]
+    return " ".join([*words, *([f"comm.aggregate={config.comm.aggregate}"] if config.comm.aggregate else [])])

@@ -6,8 +6,8 @@ and completion answer at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 Value = str | int | bool | None
@@ -54,6 +54,7 @@ class Verb:
         takes: what its other words are. choices: those words, where they are few.
         instead: flag -> entry of another function, which gets the words beside the flag as they are.
         verbs: those below it; it has no entry of its own then.
+        config_with: setting -> the primary file where it is given.
     """
 
     name: str
@@ -71,6 +72,13 @@ class Verb:
     choices: tuple[str, ...] = ()
     instead: Mapping[str, str] = field(default_factory=dict)
     verbs: tuple[Verb, ...] = ()
+    config_with: Mapping[str, str] = field(default_factory=dict)
+
+    def as_meant(self, words: Sequence[str]) -> Verb:
+        """The verb with the primary file that its words ask for."""
+        keys = {key.lstrip("+"): value for key, _, value in (word.partition("=") for word in words)}
+        found = [file for key, file in self.config_with.items() if keys.get(key) not in (None, "", "null")]
+        return replace(self, config=found[0]) if found else self
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -166,14 +174,17 @@ _PARTITION = Verb(
     "cut a dataset into the workers' parts",
     usage="[key=value ...] [group=option ...]",
     text="Cut a dataset into the parts of 'world' workers and say how good the cut is. Training does this by itself. With "
-    "compare=... several partitioners are tried and set side by side; no parts are made then.",
+    "compare=... several partitioners are tried and set side by side, each with its own settings, for the run that model=..., "
+    "mode=..., precision=... and other settings of 'train' describe; no parts are made then.",
     entry="sargnn.cli.partition:main",
     examples=(
         ("partition dataset=products_like world=8", ""),
         ("partition dataset=products_like world=8 partitioner=kaminpar", "less memory than METIS"),
         ("partition dataset=products_like world=8 compare=metis,kaminpar,stream", "who cuts best?"),
+        ("partition dataset=products_like world=8 compare=metis,random model=gat", "for a GAT"),
     ),
     config="partition",
+    config_with={"compare": "partition_compare"},
 )
 _EXPORT_OGB = Verb(
     "export-ogb",

@@ -6,70 +6,70 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from sargnn.comparison.charts import Chart, Picture, Series
+from sargnn.config import RunConfig
 from sargnn.data.dataset import Dataset
-from sargnn.partition.blocks import in_edge_blocks
 from sargnn.partition.trial import Trial
-from sargnn.shards.cover import least_cover
+from sargnn.planner.cut_edges import CutEdges, Messages
+from sargnn.planner.wire import bytes_by_layer, shape_of
+from sargnn.shards.cover import Share
+from sargnn.shards.plan import RowCounts
 from sargnn.tracking.memory import human_bytes
-
-MOST_CUT_EDGES = 50_000_000
-"""Beyond so many the fewest messages are not found: that takes a maximum flow for each pair of parts."""
 
 
 @dataclass(frozen=True)
 class Compared:
     """Attributes: trial: how it went. messages: rows and sums that travel in one exchange where each cut edge is aggregated at
-    the end that is cheaper (``comm.aggregate=least``); None: too many cut edges to say."""
+    the end that is cheaper (``comm.aggregate=least``); None: too many cut edges to say. epoch_bytes: what a model's full batch
+    sends; None: not known."""
 
     trial: Trial
     messages: int | None
+    epoch_bytes: int | None
 
 
-def count_messages(dataset: Dataset, part: np.ndarray, world: int) -> int | None:
-    """The sizes of least covers of the cut edges between all pairs of parts, added up."""
-    sources, destinations, found = [], [], 0
-    for first, indptr, indices in in_edge_blocks(dataset, "listing cut edges"):
-        destination = first + np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-        crossing = part[indices] != part[destination]
-        sources.append(np.asarray(indices[crossing], np.int64))
-        destinations.append(destination[crossing])
-        found += len(sources[-1])
-        if found > MOST_CUT_EDGES:
-            return None
-    source, destination = np.concatenate(sources), np.concatenate(destinations)
-    pair = part[destination].astype(np.int64) * world + part[source]
-    order = np.argsort(pair, kind="stable")
-    bounds = np.searchsorted(pair[order], np.arange(world * world + 1))
-    total = 0
-    for a, b in zip(bounds, bounds[1:], strict=False):
-        if a == b:
-            continue
-        some = order[a:b]
-        ids, rows = np.unique(source[some], return_inverse=True)
-        chosen = least_cover(rows.astype(np.int32), destination[some], len(ids), 1.0)
-        total += int(chosen.sum()) + len(np.unique(destination[some][~chosen[rows]]))
-    return total
+def compared(trial: Trial, dataset: Dataset, config: RunConfig) -> Compared:
+    """With what its cut edges send for the configured model."""
+    world, rows, shape = config.world, dataset.num_nodes, shape_of(dataset, config)
+    cut = CutEdges.of(dataset, trial.part, world, int(config.add_self_loops))
+    found = None if cut is None else cut.fewest()
+    messages = None if found is None else found.rows + found.partials
+
+    def serving(share: Share | None, labelled: bool) -> Messages:
+        if share is None:
+            return Messages(trial.quality.halo_rows)
+        if cut is None:
+            raise TooManyError
+        return (cut.into_type(dataset, trial.part, shape.labelled) if labelled else cut).shared_by(share)
+
+    counts = RowCounts(rows, rows, trial.quality.halo_rows)
+    try:
+        layers = bytes_by_layer(config, shape, counts, serving)
+    except TooManyError:
+        layers = None
+    return Compared(trial, messages, None if layers is None else sum(layers))
 
 
-def rows_of(compared: Sequence[Compared], width: int) -> list[list[str]]:
-    """The table's cells. ``width``: numbers in a row that travels."""
+class TooManyError(Exception):
+    """There are more cut edges than are shared out here."""
+
+
+def rows_of(compared: Sequence[Compared]) -> list[list[str]]:
+    """The table's cells."""
     rows = []
     for one in compared:
         q, t = one.trial.quality, one.trial
         least = "-" if one.messages is None else f"{one.messages}"
-        sent = q.halo_rows if one.messages is None else one.messages
+        sent = "-" if one.epoch_bytes is None else human_bytes(one.epoch_bytes)
         rows.append(
             [t.name, f"{t.seconds:.1f}", human_bytes(t.peak_bytes), f"{q.edge_cut:.3f}", f"{q.halo_rows}", least,
-             human_bytes(2 * 4 * width * sent), f"{q.node_balance:.2f}", f"{q.work_balance:.2f}"]
+             sent, f"{q.node_balance:.2f}", f"{q.work_balance:.2f}"]
         )  # fmt: skip
     return rows
 
 
-TITLES = ("partitioner", "s", "peak", "cut", "halo rows", "least", "a layer", "nodes", "work")
-"""Of ``rows_of``; ``least``: messages; a layer: bytes that it sends in a step; the last two: largest part / mean."""
+TITLES = ("partitioner", "s", "peak", "cut", "halo rows", "least", "epoch", "nodes", "work")
+"""Of ``rows_of``; ``least``: messages; epoch: bytes that are sent in one; the last two: largest part / mean."""
 
 
 def picture(compared: Sequence[Compared]) -> Picture:

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from sargnn.comparison.partitions import count_messages
 from sargnn.config_partitioner import PartitionerConfig
 from sargnn.data.dataset import Dataset, by_destination
 from sargnn.errors import ConfigError
@@ -27,6 +26,7 @@ from sargnn.partition.memory import check, cutting_bytes
 from sargnn.partition.metis import symmetric
 from sargnn.partition.room import Room
 from sargnn.partition.weights import columns, node_weights
+from sargnn.planner.cut_edges import CutEdges
 from tests.graphs import assign, nasty_graph, typed_graph
 from tests.in_process import sargnn_here
 
@@ -233,9 +233,14 @@ def test_partitioners_side_by_side(tmp_path: Path) -> None:
     assert halo is not None and halo.group(1) in rows["random"]
     shown = sargnn_here(tmp_path, *words, "compare=metis,random", "--cfg", "job")
     assert shown.returncode == 0 and "compare:\n- metis\n- random" in shown.stdout
-    for name, says in (("given", "no such partitioner"), ("metsi", "no such partitioner")):
-        wrong = sargnn_here(tmp_path, *words, f"compare=metis,{name}")
-        assert wrong.returncode == 1 and says in wrong.stderr
+    with_model = sargnn_here(tmp_path, *words, "compare=random,stream", "model=gat", "partitioner.passes=2")
+    assert with_model.returncode == 0 and "model=gat mode=sar" in with_model.stdout + with_model.stderr
+    for wrong, says in (("partitioner.passes=2", "None of the partitioners"), ("modle=gat", "allowed: mode, model")):
+        refused = sargnn_here(tmp_path, *words, "compare=metis,random", wrong)
+        assert refused.returncode == 1 and says in refused.stderr
+    for name in ("given", "metsi"):
+        unknown = sargnn_here(tmp_path, *words, f"compare=metis,{name}")
+        assert unknown.returncode == 1 and "no such partitioner" in unknown.stderr
     many = sargnn_here(tmp_path, "partition", "dataset.num_nodes=60", "world=61", "store_dir=stores", "compare=metis")
     assert many.returncode == 1 and "more workers than nodes" in many.stderr
     one = sargnn_here(tmp_path, "partition", "world=1", "store_dir=stores", "compare=metis")
@@ -257,7 +262,10 @@ def test_fewest_messages_equal_a_search() -> None:
             len(some) for k in range(len(ends) + 1) for some in combinations(ends, k)
             if all(("s", u) in some or ("d", v) in some for u, v in pairs)
         )  # fmt: skip
-    assert count_messages(graph, part, 2) == total
+    cut = CutEdges.of(graph, part, 2)
+    assert cut is not None
+    fewest = cut.fewest()
+    assert fewest.rows + fewest.partials == total
 
 
 def test_auto_is_said_by_name(tmp_path: Path) -> None:

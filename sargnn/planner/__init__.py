@@ -1,0 +1,1 @@
+"""What a run will hold and send, known before it is launched."""
