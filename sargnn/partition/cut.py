@@ -13,9 +13,11 @@ from typing import Any
 import numba
 import numpy as np
 
+from sargnn.data.check import index_dtype
 from sargnn.data.dataset import Dataset, group_by
 from sargnn.data.schema import Schema
-from sargnn.errors import StoreError
+from sargnn.partition.sort_edges import Report, Wanted, sort_edges
+from sargnn.partition.within import places_of
 
 _CHUNK_EDGES, _PIECE_BYTES = 1 << 22, 1 << 26
 
@@ -140,8 +142,7 @@ class Cutter:
         self._open = False
         self.world, self.relations = len(offsets) - 1, len(dataset.schema.relations)
         self._indptr = np.asarray(dataset.indptr)
-        self._position = np.empty(dataset.num_nodes, np.int64)
-        self._position[nodes] = np.arange(dataset.num_nodes)
+        self._position = places_of(nodes)
         self._out_degrees = np.zeros(dataset.num_nodes, np.int64)
         self._out_weights = None if dataset.edge_weight is None else np.zeros(dataset.num_nodes)
         for first in range(0, dataset.num_edges, _CHUNK_EDGES):
@@ -163,7 +164,7 @@ class Cutter:
         """
         other = copy.copy(self)
         other.offsets, other.nodes, other.world = offsets, nodes, len(offsets) - 1
-        other._position = np.full(self.dataset.num_nodes, -1, np.int64)
+        other._position = np.full(self.dataset.num_nodes, -1, index_dtype(self.dataset.num_nodes))
         other._position[nodes] = np.arange(len(nodes))
         if self._looped is None:
             self._looped = np.zeros(self.dataset.num_nodes, bool)
@@ -177,48 +178,18 @@ class Cutter:
         """The nodes of part p."""
         return self.nodes[self.offsets[p] : self.offsets[p + 1]]
 
-    def edges(self, p: int) -> PartEdges:
+    def edges(self, p: int, report: Report = lambda _: None) -> PartEdges:
         """Part p's edges, sorted by (source part, relation, destination, source)."""
-        own, n = self.own(p), self.dataset.num_nodes
-        stride = len(own) * n
-        if self.world * self.relations * stride >= 2**63:
-            raise StoreError("The graph is too large to be cut into so few parts.", hint="use more workers")
+        own = self.own(p)
         rows = np.arange(len(own))
         if self._read is not None and self._looped is not None:
             rows = np.flatnonzero(self._read[own] | self._looped[own])
-        ends = np.concatenate([[0], np.cumsum(self._indptr[own[rows] + 1] - self._indptr[own[rows]])])
-        keys = np.empty(ends[-1], np.int64)
-        weights = None if self.dataset.edge_weight is None else np.empty(ends[-1], np.float32)
-        row = count = 0
-        while row < len(rows):
-            last = max(row + 1, int(np.searchsorted(ends, ends[row] + _CHUNK_EDGES, side="right")) - 1)
-            positions, which = edge_positions(self._indptr, own[rows[row:last]])
-            source = self._position[self.dataset.indices[positions]]
-            if self._read is not None:
-                node = own[rows[row + which]]
-                there = np.where(self._read[node], source >= 0, source == self._position[node])
-                positions, which, source = positions[there], which[there], source[there]
-            group = np.searchsorted(self.offsets, source, side="right") - 1
-            if self.dataset.relation is not None:
-                group = group * self.relations + self.dataset.relation[positions]
-            found = slice(count, count + len(source))
-            keys[found] = (group * len(own) + rows[row + which]) * n + source
-            if weights is not None and self.dataset.edge_weight is not None:
-                weights[found] = self.dataset.edge_weight[positions]
-            row, count = last, found.stop
-        keys, weights = keys[:count], None if weights is None else weights[:count]
-        if weights is None:
-            keys.sort()
-        else:
-            order = np.argsort(keys, kind="stable")
-            keys, weights = keys[order], weights[order]
-            del order
-        edge_offsets = np.searchsorted(keys, np.arange(self.world * self.relations + 1) * stride)
-        edge_src, edge_dst = (np.empty(len(keys), np.int32) for _ in range(2))
+        wanted = Wanted(own, rows, self._position, self.offsets, self._read)
+        edge_src, edge_dst, edge_offsets, weights = sort_edges(self.dataset, wanted, _CHUNK_EDGES, report)
         halos = []
         for q in range(self.world):
-            block = slice(edge_offsets[q * self.relations], edge_offsets[(q + 1) * self.relations])
-            halos.append(_decode(keys[block], n, self.offsets[q : q + 2], len(own), edge_src[block], edge_dst[block], q == p))
+            block = edge_src[edge_offsets[q * self.relations] : edge_offsets[(q + 1) * self.relations]]
+            halos.append(np.zeros(0, np.int32) if q == p else _number_read(block, self.offsets[q + 1] - self.offsets[q]))
         return PartEdges(edge_src, edge_dst, edge_offsets, halos, weights)
 
     def part(self, p: int, edges: PartEdges, send: list[np.ndarray]) -> Part:
@@ -315,23 +286,16 @@ def _sum_weights(indptr: Any, weights: Any, rows: Any, totals: Any) -> None:  # 
 
 
 @numba.njit(cache=True)
-def _decode(
-    keys: Any, num_nodes: Any, owned: Any, rows: Any, edge_src: Any, edge_dst: Any, local: Any
-) -> Any:  # pragma: no cover - compiled
-    """Sources and destinations from sorted keys; which of the owner's rows are read, and sources numbered among these."""
-    first, count = owned[0], owned[1] - owned[0]
-    place = np.zeros(0 if local else count, np.int32)
-    for e in range(len(keys)):
-        edge_dst[e] = (keys[e] // num_nodes) % rows
-        edge_src[e] = keys[e] % num_nodes - first
-        if not local:
-            place[edge_src[e]] = 1
+def _number_read(edge_src: Any, count: Any) -> Any:  # pragma: no cover - compiled
+    """Which of an owner's rows are read, int32, ascending; sources are numbered among these from now on."""
+    place = np.zeros(count, np.int32)
+    for e in range(len(edge_src)):
+        place[edge_src[e]] = 1
     halo = np.flatnonzero(place).astype(np.int32)
-    if not local:
-        for k in range(len(halo)):
-            place[halo[k]] = k
-        for e in range(len(keys)):
-            edge_src[e] = place[edge_src[e]]
+    for k in range(len(halo)):
+        place[halo[k]] = k
+    for e in range(len(edge_src)):
+        edge_src[e] = place[edge_src[e]]
     return halo
 
 
