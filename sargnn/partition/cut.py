@@ -16,8 +16,8 @@ import numpy as np
 from sargnn.data.check import index_dtype
 from sargnn.data.dataset import Dataset, group_by
 from sargnn.data.schema import Schema
+from sargnn.partition.ground import Ground, lay_ground
 from sargnn.partition.sort_edges import Report, Wanted, sort_edges
-from sargnn.partition.within import places_of
 
 _CHUNK_EDGES, _PIECE_BYTES = 1 << 22, 1 << 26
 
@@ -128,35 +128,22 @@ class PartEdges:
 
 
 class Cutter:
-    """Cuts a dataset into parts, one at a time: 16 bytes an edge of one part are held, and a few numbers per node.
+    """Cuts a dataset into parts, one at a time, each of which is held while it is cut (``partition.sort_edges``)."""
 
-    Args:
-        offsets: int64 [P + 1], nodes: int64 [N of the graph]; part p owns ``nodes[offsets[p]:offsets[p + 1]]``, in this
-            order, type by type.
-    """
-
-    def __init__(self, dataset: Dataset, offsets: np.ndarray, nodes: np.ndarray) -> None:
-        self.dataset, self.offsets, self.nodes = dataset, offsets, nodes
+    def __init__(self, dataset: Dataset, ground: Ground) -> None:
+        self.dataset, self.offsets, self.nodes, self.place = dataset, ground.offsets, ground.nodes, ground.place
+        self._out_degrees, self._out_weights = ground.out_degrees, ground.out_weights
         self._read: np.ndarray | None = None
         self._looped: np.ndarray | None = None
         self._open = False
-        self.world, self.relations = len(offsets) - 1, len(dataset.schema.relations)
+        self.world, self.relations = len(ground.offsets) - 1, len(dataset.schema.relations)
         self._indptr = np.asarray(dataset.indptr)
-        self._position = places_of(nodes)
-        self._out_degrees = np.zeros(dataset.num_nodes, np.int64)
-        self._out_weights = None if dataset.edge_weight is None else np.zeros(dataset.num_nodes)
-        for first in range(0, dataset.num_edges, _CHUNK_EDGES):
-            chunk = slice(first, first + _CHUNK_EDGES)
-            indices = np.asarray(dataset.indices[chunk])
-            _count(indices, self._out_degrees)
-            if dataset.edge_weight is not None:
-                _add_weights(indices, np.asarray(dataset.edge_weight[chunk]), self._out_weights)
 
     def among(self, offsets: np.ndarray, nodes: np.ndarray, read: np.ndarray, *, open_ended: bool) -> Cutter:
         """One that cuts some of the nodes only.
 
         Args:
-            offsets, nodes: as of ``Cutter``, of these nodes.
+            offsets, nodes: as of ``Ground``, of these nodes.
             read: bool [N of the graph], whose in-edges are wanted. Others have none, but in a homogeneous graph their loops,
                 which an added one takes the place of (``shards.load.with_self_loops``).
             open_ended: edges from other nodes are left out, and neither in-degrees nor in-weights count them; else there are
@@ -164,8 +151,8 @@ class Cutter:
         """
         other = copy.copy(self)
         other.offsets, other.nodes, other.world = offsets, nodes, len(offsets) - 1
-        other._position = np.full(self.dataset.num_nodes, -1, index_dtype(self.dataset.num_nodes))
-        other._position[nodes] = np.arange(len(nodes))
+        other.place = np.full(self.dataset.num_nodes, -1, index_dtype(self.dataset.num_nodes))
+        other.place[nodes] = np.arange(len(nodes))
         if self._looped is None:
             self._looped = np.zeros(self.dataset.num_nodes, bool)
             if not self.dataset.schema.typed:
@@ -184,13 +171,17 @@ class Cutter:
         rows = np.arange(len(own))
         if self._read is not None and self._looped is not None:
             rows = np.flatnonzero(self._read[own] | self._looped[own])
-        wanted = Wanted(own, rows, self._position, self.offsets, self._read)
+        wanted = Wanted(own, rows, self.place, self.offsets, self._read)
         edge_src, edge_dst, edge_offsets, weights = sort_edges(self.dataset, wanted, _CHUNK_EDGES, report)
         halos = []
         for q in range(self.world):
             block = edge_src[edge_offsets[q * self.relations] : edge_offsets[(q + 1) * self.relations]]
             halos.append(np.zeros(0, np.int32) if q == p else _number_read(block, self.offsets[q + 1] - self.offsets[q]))
         return PartEdges(edge_src, edge_dst, edge_offsets, halos, weights)
+
+    def rows_of(self, p: int, nodes: np.ndarray) -> np.ndarray:
+        """The rows of some of part p's nodes in it, int32."""
+        return (self.place[nodes] - self.offsets[p]).astype(np.int32)
 
     def part(self, p: int, edges: PartEdges, send: list[np.ndarray]) -> Part:
         """Part p without features.
@@ -243,8 +234,8 @@ class Cutter:
 
 
 def cut(dataset: Dataset, offsets: np.ndarray, nodes: np.ndarray) -> Iterator[Part]:
-    """Cut a dataset into parts in memory, in rank order; the arguments of ``Cutter``."""
-    cutter = Cutter(dataset, offsets, nodes)
+    """Cut a dataset into parts in memory, in rank order. ``offsets``, ``nodes``: as of ``Ground``."""
+    cutter = Cutter(dataset, lay_ground(dataset, offsets, nodes))
     edges = [cutter.edges(p) for p in range(cutter.world)]
     for p, own in enumerate(edges):
         features = tuple(
@@ -255,24 +246,12 @@ def cut(dataset: Dataset, offsets: np.ndarray, nodes: np.ndarray) -> Iterator[Pa
 
 
 @numba.njit(cache=True)
-def _count(indices: Any, counts: Any) -> None:  # pragma: no cover - compiled
-    for index in indices:
-        counts[index] += 1
-
-
-@numba.njit(cache=True)
 def _find_loops(indptr: Any, indices: Any, found: Any) -> None:  # pragma: no cover - compiled
     """Mark nodes with edges to themselves."""
     for v in range(len(indptr) - 1):
         for e in range(indptr[v], indptr[v + 1]):
             if indices[e] == v:
                 found[v] = True
-
-
-@numba.njit(cache=True)
-def _add_weights(indices: Any, weights: Any, totals: Any) -> None:  # pragma: no cover - compiled
-    for k in range(len(indices)):
-        totals[indices[k]] += weights[k]
 
 
 @numba.njit(cache=True)

@@ -26,6 +26,7 @@ _CUT_EDGE_BYTES, _CUT_NODE_BYTES = 16, 40
 _CUT_WEIGHT_BYTES = 24
 """Keys are sorted by an order then: that, sorted keys, and weights twice."""
 _KAMINPAR_BYTES, _KAMINPAR_NODE_BYTES, _KAMINPAR_FIXED_BYTES, _KAMINPAR_ORDER_BYTES = 8, 200, 100_000_000, 60
+_PROCESS_BYTES = 200_000_000
 _SAMPLE = 2000
 
 
@@ -122,3 +123,23 @@ def check(dataset: Dataset, partitioner: str, order: str, world: int, limit_byte
             given=f"about {ordering / 1e9:.1f} GB for {size}",
             allowed="partitioner.order=original, or more workers",
         )
+
+
+def part_edges(dataset: Dataset, offsets: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+    """How many in-edges each part has, int64 [P]. ``offsets``, ``nodes``: as of ``partition.ground``."""
+    found = np.zeros(len(offsets) - 1, np.int64)
+    for p in range(len(found)):
+        own = nodes[offsets[p] : offsets[p + 1]]
+        found[p] = (dataset.indptr[own + 1] - dataset.indptr[own]).sum()
+    return found
+
+
+def ordering_bytes(dataset: Dataset, edges: int, kaminpar: bool) -> float:
+    """What a process takes that orders a part with so many in-edges, with KaMinPar's process."""
+    each = _KAMINPAR_ORDER_BYTES if kaminpar else _ORDER_BYTES
+    return _PROCESS_BYTES + edges * each
+
+
+def writing_bytes(dataset: Dataset, edges: int, world: int) -> float:
+    """What a process takes that writes a part with so many in-edges."""
+    return _PROCESS_BYTES + edges * _CUT_EDGE_BYTES

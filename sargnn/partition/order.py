@@ -5,13 +5,13 @@ Letters: N nodes, P parts.
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from scipy import sparse
 
+from sargnn.data.claim import scratch_folder
 from sargnn.data.dataset import Dataset
 from sargnn.errors import ConfigError
 from sargnn.interop.kaminpar import cut, write_graph
@@ -35,8 +35,8 @@ class KaMinPar:
 
     def cut_graph(self, graph: sparse.csr_array, parts: int) -> np.ndarray:
         """The cluster of each row of a symmetric graph, int32 [N]. graph: from ``metis.symmetric``."""
-        with tempfile.TemporaryDirectory(dir=self.folder, prefix=".kaminpar-", suffix=".tmp") as folder:
-            path = Path(folder) / "part.parhip"
+        with scratch_folder(self.folder, ".kaminpar-") as folder:
+            path = folder / "part.parhip"
             rows = Rows(0, np.diff(graph.indptr), graph.indices, graph.data)
             try:
                 write_graph(path, graph.shape[0], iter([rows]))

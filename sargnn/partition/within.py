@@ -5,7 +5,7 @@
 Rows of A are found in the order of the part's nodes and A^T by counting, so both have ascending rows, which are merged. Held
 are at most 24 bytes an in-edge of the part: its source, and of one from the part itself its inverse and two entries.
 
-Letters: N nodes of the graph, n nodes of the part, M entries.
+Letters: N nodes of the graph, n nodes of the part, P parts.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import numba
 import numpy as np
 from scipy import sparse
 
-from sargnn.data.check import index_dtype
 from sargnn.data.dataset import Dataset, group_by
+from sargnn.partition.ground import places_of
 from sargnn.partition.sort_edges import gather_sources
 
 
 @dataclass(frozen=True)
 class Members:
-    """Whose node is whose.
+    """Whose node is whose; arrays may be memory-mapped.
 
     Attributes:
         offsets: int64 [P + 1], nodes: int64 [N]; part p has ``nodes[offsets[p]:offsets[p + 1]]``, by original id.
@@ -44,13 +44,6 @@ def group_members(assignment: np.ndarray, world: int) -> Members:
     """Members by an assignment, int32 [N]."""
     offsets, nodes = group_by(assignment, world)
     return Members(offsets, nodes, places_of(nodes))
-
-
-def places_of(nodes: np.ndarray) -> np.ndarray:
-    """Where each node of a graph stands in a list of all of them: int32 [N] (int64 from 2**31 nodes on)."""
-    place = np.empty(len(nodes), index_dtype(len(nodes)))
-    place[nodes] = np.arange(len(nodes), dtype=place.dtype)
-    return place
 
 
 def graph_within(dataset: Dataset, members: Members, p: int) -> sparse.csr_array:
