@@ -56,7 +56,7 @@ def order_parts(
     edges = part_edges(dataset, offsets, grouped)
     del grouped
     left = [p for p in parts if p not in found]
-    one = max((ordering_bytes(dataset, int(edges[p]), threads is not None) for p in left), default=0.0)
+    one = ordering_bytes(dataset, int(edges.max()), int(np.diff(offsets).max()), threads is not None)
     processes = crew.size(len(left), int(edges[left].sum()), one, available_bytes())
     settings = {
         "dataset": str(path), "folder": str(work.folder), "of": of,
@@ -105,7 +105,7 @@ def cut_parts(
     edges = part_edges(dataset, offsets, nodes)
     sizes = {p: _size(dataset, nodes[offsets[p] : offsets[p + 1]], int(edges[p])) for p in parts}
     left = [p for p in parts if p not in found]
-    one = max((writing_bytes(dataset, int(edges[p]), world) for p in left), default=0.0)
+    one = writing_bytes(dataset, int(edges.max()), world)
     processes = crew.size(len(left), int(edges[left].sum()), one, available_bytes())
     settings = {"dataset": str(path), "folder": str(work.folder), "store": str(writer.path), "of": of}
     before = sum(sizes[p] for p in found)
