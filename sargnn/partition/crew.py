@@ -198,7 +198,7 @@ def _ended(text: str, code: int, said: Any) -> StoreError:
 def _error_of(answer: dict[str, Any]) -> Exception:
     kind, text = answer["error"], answer["text"]
     if kind == OSError.__name__:
-        return OSError(answer["number"], text)
+        return OSError(text) if answer["number"] is None else OSError(answer["number"], text)
     found = getattr(errors, kind, SargnnError)
     return found(text)
 

@@ -64,6 +64,7 @@ def _make(
     with StoreWriter(path, "partition", FORMAT_VERSION, into=work.store) as writer:
         if new is not None:
             work.keep_assignment(new)
+            del new  # it is mapped from here on
         crew = Crew(threads_of(settings), config.prepare.bytes, work.descriptors)
         order = order_parts(work, dataset_path, world, settings.order, _cluster_threads(config), crew)
         stats = cut_parts(work, writer, dataset_path, *order, crew)

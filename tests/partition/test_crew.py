@@ -194,7 +194,8 @@ def test_interrupted_it_goes_on_where_it_was(place: Place, stage: str, whole: Pa
         ("store/part_000/edge_src.npy", "flipped", (0, 0, 3)), ("store/part_000/edge_src.npy", "gone", (0, 0, 3)),
         ("parts/001.json", "flipped", (0, 0, 3)), ("parts/001.json", "empty", (0, 0, 3)),
         ("orders/002.npy", "flipped", (0, 1, 2)), ("orders/002.npy", "cut off", (0, 1, 2)),
-        ("orders/000.json", "gone", (0, 1, 2)), ("assignment.npy", "flipped", (1, 4, 4)), ("assignment.json", "cut off", (1, 4, 4)),
+        ("orders/000.json", "gone", (0, 1, 2)), ("assignment.npy", "flipped", (1, 4, 4)),
+        ("assignment.json", "cut off", (1, 4, 4)),
     ],
 )  # fmt: skip
 def test_what_is_damaged_is_made_again(place: Place, whole: Path, damaged: str, how: str, counts: tuple[int, ...]) -> None:
