@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sargnn.cli.command_line import CommandLine
 from sargnn.cli.info import KINDS, stores
+from sargnn.data.claim import LOCK, claim, is_claimed, remove_claimed
 from sargnn.errors import ConfigError
 
 
@@ -21,8 +22,13 @@ def main(line: CommandLine) -> int:
     if not found:
         say("There is no store to remove.")
         return 0
+    busy = {path for path, _ in found if is_claimed(path)}
     for path, size in found:
-        print(f"{path}  {human_bytes(size)}")
+        print(f"{path}  {human_bytes(size)}{'  stays: it is being written' if path in busy else ''}")
+    found = [(path, size) for path, size in found if path not in busy]
+    if not found:
+        say("There is no store to remove.")
+        return 0
     if not settings["yes"]:
         if not sys.stdin.isatty():
             raise ConfigError("Nobody is there to be asked.", hint="add yes=true to remove these stores")
@@ -30,13 +36,28 @@ def main(line: CommandLine) -> int:
         if answer.strip().lower() not in ("y", "yes"):
             say("Nothing was removed.")
             return 1
+    removed = 0
     for path, _ in found:
         try:
-            path.unlink() if path.is_file() else shutil.rmtree(path)
+            removed += _remove(path)
         except OSError as error:
             raise ConfigError(f"A store cannot be removed: {error.strerror or error}.", given=str(path)) from error
-    say(f"removed {len(found)} stores")
+    say(f"removed {removed} stores")
     return 0
+
+
+def _remove(path: Path) -> bool:
+    """Remove a store, or what is left of one unless a process has begun to go on with it; whether it is gone."""
+    if path.is_file():
+        path.unlink()
+    elif not (path / LOCK).is_file():
+        shutil.rmtree(path)
+    elif (held := claim(path)) is None:
+        return False
+    else:
+        remove_claimed(path)
+        held.release()
+    return True
 
 
 def ask(question: str) -> str:

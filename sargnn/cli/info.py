@@ -64,14 +64,12 @@ def _drawn_as(path: Path) -> str:
 
 def stores(folder: Path, kinds: Sequence[str]) -> list[tuple[Path, int]]:
     """Stores and their bytes on disk; also what a broken-off writer left behind."""
-    from sargnn.partition.kept import is_kept
-
     found = []
     for kind in kinds:
         for path in sorted((folder / kind).iterdir()) if (folder / kind).is_dir() else []:
             # Only what is a store, or what a broken-off writer left: the folder may hold someone's own things.
             if path.is_dir() and not path.is_symlink() and ((path / "manifest.json").is_file() or path.name.endswith(".tmp")):
                 found.append((path, sum(file.stat().st_size for file in path.rglob("*") if file.is_file())))
-            elif path.is_file() and (kind == "assignments" and path.suffix == ".npy" or is_kept(path)):
+            elif path.is_file() and kind == "assignments" and path.suffix == ".npy":
                 found.append((path, path.stat().st_size))
     return found

@@ -14,8 +14,8 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -24,6 +24,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import DTypeLike
 
+from sargnn.data.claim import LOCK, Claim, claim
 from sargnn.data.manifest import MANIFEST, FileEntry, damage_error, digest_of, read_manifest, size_inside
 from sargnn.data.npy import read_header
 from sargnn.errors import StoreError
@@ -67,6 +68,18 @@ class AppendedArray:
         self._file.flush()
 
 
+def temporary_beside(path: Path) -> Path:
+    """A folder of this process's own, for what is to be at ``path``."""
+    return path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
+
+
+def folder_error(folder: Path, error: OSError) -> StoreError:
+    """The error for a folder of stores that cannot be written."""
+    return StoreError(
+        f"The folder '{folder}' cannot be written: {error.strerror}.", hint="choose another place with store_dir=FOLDER"
+    )
+
+
 class StoreWriter:
     """Writes a store; use as a context manager. Leaving it normally publishes the store, by an exception discards it.
 
@@ -74,22 +87,27 @@ class StoreWriter:
         path: final folder of the store.
         kind: ``dataset`` or ``partition``.
         version: format version, checked by readers.
+        into: a folder on the same disk that is written in place of one of this writer's own. It may hold some of the store's
+            files, which ``adopt`` takes; an exception leaves it as it is.
     """
 
-    def __init__(self, path: Path, kind: str, version: int) -> None:
+    def __init__(self, path: Path, kind: str, version: int, into: Path | None = None) -> None:
         self.path, self.kind, self.version = path, kind, version
         self.meta: dict[str, Any] = {}
         self._names: list[str] = []
-        self._temporary = path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
+        self._entries: dict[str, dict[str, Any]] = {}
+        self._keeps = into is not None
+        self._claim: Claim | None = None
+        self._temporary = into or temporary_beside(path)
 
     def __enter__(self) -> StoreWriter:
         try:
-            self._temporary.mkdir(parents=True)
+            self._temporary.mkdir(parents=True, exist_ok=self._keeps)
         except OSError as error:
-            raise StoreError(
-                f"The folder '{self.path.parent}' cannot be written: {error.strerror}.",
-                hint="choose another place with store_dir=FOLDER",
-            ) from error
+            raise folder_error(self.path.parent, error) from error
+        if not self._keeps:
+            with suppress(OSError):  # it only tells others that this folder is in use
+                self._claim = claim(self._temporary)
         return self
 
     def put(self, name: str, array: np.ndarray) -> None:
@@ -123,7 +141,7 @@ class StoreWriter:
 
     @property
     def folder(self) -> Path:
-        """The temporary folder, on the disk that the store will be on."""
+        """The folder that is written, on the disk that the store will be on."""
         return self._temporary
 
     def _target(self, name: str) -> Path:
@@ -132,49 +150,75 @@ class StoreWriter:
         self._names.append(name)
         return target
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if kind is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
-            if isinstance(error, OSError):
-                raise self._write_error(error) from error
-            return
-        try:
-            self._publish()
-        except OSError as failed:
-            shutil.rmtree(self._temporary, ignore_errors=True)
-            raise self._write_error(failed) from failed
+    def seal(self, report: Callable[[int], None] = lambda _: None) -> dict[str, dict[str, Any]]:
+        """Bring to the disk what was written since the last call; its entries in the manifest.
 
-    def _write_error(self, error: OSError) -> StoreError:
-        # NumPy's own word for a write that was cut short has no number.
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or (error.errno is None and "written" in str(error))
-        return StoreError(
-            f"{'The disk is full: the' if full else 'The'} {self.kind} store '{self.path}' was not written.",
-            given=str(error),
-            hint=f"free some space where {self.path.parent} lies, or choose another place",
-        )
-
-    def _publish(self) -> None:
-        """Write the manifest, flush everything to the disk, rename."""
-        files = {}
+        Args:
+            report: told the bytes of each file.
+        """
+        sealed = {}
         for name in self._names:
             path = self._temporary / f"{name}.npy"
             with path.open("rb") as file:
                 shape, dtype = read_header(file)
                 os.fsync(file.fileno())
             size = path.stat().st_size
-            files[name] = {"shape": list(shape), "dtype": dtype.str, "bytes": size, "sha256": sha256_of(path)}
-        manifest: dict[str, Any] = {"kind": self.kind, "version": self.version, "meta": self.meta, "files": files}
+            sealed[name] = {"shape": list(shape), "dtype": dtype.str, "bytes": size, "sha256": sha256_of(path)}
+            report(size)
+        self._names.clear()
+        self._entries |= sealed
+        return sealed
+
+    def adopt(self, entries: Mapping[str, dict[str, Any]]) -> None:
+        """Take files that another writer has sealed in the same folder."""
+        self._entries |= entries
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if kind is None:
+                self._publish()
+        except OSError as failed:
+            self._discard()
+            raise self._write_error(failed) from failed
+        else:
+            if kind is not None:
+                self._discard()
+            if isinstance(error, OSError):
+                raise self._write_error(error) from error
+        finally:
+            if self._claim is not None:
+                self._claim.release()
+
+    def _discard(self) -> None:
+        if not self._keeps:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def _write_error(self, error: OSError) -> StoreError:
+        # NumPy's own word for a write that was cut short has no number.
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or (error.errno is None and "written" in str(error))
+        and_then = ": the same command goes on where it was" if self._keeps else ""
+        return StoreError(
+            f"{'The disk is full: the' if full else 'The'} {self.kind} store '{self.path}' was not written.",
+            given=str(error),
+            hint=f"free some space where {self.path.parent} lies{and_then}, or choose another place",
+        )
+
+    def _publish(self) -> None:
+        """Write the manifest, flush everything to the disk, rename."""
+        self.seal()
+        manifest: dict[str, Any] = {"kind": self.kind, "version": self.version, "meta": self.meta, "files": self._entries}
         manifest["sha256"] = digest_of(json.loads(json.dumps(manifest)))
         with (self._temporary / MANIFEST).open("w") as out:
             json.dump(manifest, out, indent=1)
             out.flush()
             os.fsync(out.fileno())
+        (self._temporary / LOCK).unlink(missing_ok=True)
         try:
             self._temporary.rename(self.path)
         except OSError:
             if not (self.path / MANIFEST).exists():
                 raise
-            shutil.rmtree(self._temporary, ignore_errors=True)  # another process was faster
+            self._discard()  # another process was faster
         folder = os.open(self.path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)

@@ -12,9 +12,8 @@ Letters: N nodes, M entries of the symmetric graph, P parts.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
-import signal
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -24,6 +23,7 @@ from typing import BinaryIO, Protocol
 import numpy as np
 
 from sargnn.errors import ConfigError
+from sargnn.interop.process import end_with_parent, reason_of_end
 
 PRESETS = {"fast": "fast", "default": "default", "eco": "eco", "strong": "strong", "large": "largek"}
 """What a preset is called there."""
@@ -33,9 +33,6 @@ _NARROW_SUM = 2**31
 _HINT = "partitioner=metis, or partitioner=stream, which takes the least memory"
 _NO_EDGE_WEIGHTS, _NO_NODE_WEIGHTS, _NARROW = 1, 2, 8 | 16 | 32
 _HEADER_BYTES, _ID_BYTES, _ADDRESS_BYTES, _WEIGHT_BYTES = 24, 4, 8, 4
-
-
-_PR_SET_PDEATHSIG = 1
 
 
 class Block(Protocol):
@@ -149,7 +146,7 @@ def cut(path: Path, parts: int, *, seed: int, imbalance: float, threads: int, pr
     out = path.with_name(f"{path.name}.parts.npy")
     wanted = {
         "path": str(path), "out": str(out), "parts": parts, "seed": seed % _MOST_SEED, "threads": threads,
-        "imbalance": max(imbalance, _LEAST_IMBALANCE), "preset": PRESETS[preset],
+        "imbalance": max(imbalance, _LEAST_IMBALANCE), "preset": PRESETS[preset], "parent": os.getpid(),
     }  # fmt: skip
     command = [sys.executable, "-m", "sargnn.interop.kaminpar", json.dumps(wanted)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -159,19 +156,11 @@ def cut(path: Path, parts: int, *, seed: int, imbalance: float, threads: int, pr
         process.kill()
     if process.returncode or not out.exists():
         raise ConfigError(
-            "KaMinPar could not cut the graph.", given=_reason(process.returncode, said), hint=hint,
+            "KaMinPar could not cut the graph.", given=reason_of_end(process.returncode, said), hint=hint,
         )  # fmt: skip
     found = np.load(out)
     out.unlink()
     return np.asarray(found, np.int32)
-
-
-def _reason(code: int, said: str) -> str:
-    last = said.strip().splitlines()[-1:]
-    ended = (
-        f"ended by signal {-code}" + (", as where memory is short" if code == -9 else "") if code < 0 else f"exit code {code}"
-    )
-    return " ".join([ended, *last])
 
 
 def _append(source: BinaryIO, target: BinaryIO) -> None:
@@ -181,18 +170,12 @@ def _append(source: BinaryIO, target: BinaryIO) -> None:
         target.write(piece)
 
 
-def _end_with_parent() -> None:
-    """Ask Linux to end this process when the one that started it does, however that ends."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def main(words: Sequence[str]) -> int:
     """The process: reads what it is asked in JSON, writes the assignment."""
+    wanted = json.loads(words[0])
+    end_with_parent(wanted["parent"])
     import kaminpar
 
-    _end_with_parent()
-    wanted = json.loads(words[0])
     _, num_nodes, entries = np.fromfile(wanted["path"], np.uint64, 3).tolist()
     if not getattr(kaminpar, "__64bit__", True) and max(num_nodes, entries) >= _NARROW_SUM:
         sys.exit(f"this build of KaMinPar numbers no more than {_NARROW_SUM} nodes and entries")

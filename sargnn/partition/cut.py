@@ -13,9 +13,11 @@ from typing import Any
 import numba
 import numpy as np
 
+from sargnn.data.check import index_dtype
 from sargnn.data.dataset import Dataset, group_by
 from sargnn.data.schema import Schema
-from sargnn.errors import StoreError
+from sargnn.partition.ground import Ground, lay_ground
+from sargnn.partition.sort_edges import Report, Wanted, sort_edges
 
 _CHUNK_EDGES, _PIECE_BYTES = 1 << 22, 1 << 26
 
@@ -126,36 +128,22 @@ class PartEdges:
 
 
 class Cutter:
-    """Cuts a dataset into parts, one at a time: 16 bytes an edge of one part are held, and a few numbers per node.
+    """Cuts a dataset into parts, one at a time, each of which is held while it is cut (``partition.sort_edges``)."""
 
-    Args:
-        offsets: int64 [P + 1], nodes: int64 [N of the graph]; part p owns ``nodes[offsets[p]:offsets[p + 1]]``, in this
-            order, type by type.
-    """
-
-    def __init__(self, dataset: Dataset, offsets: np.ndarray, nodes: np.ndarray) -> None:
-        self.dataset, self.offsets, self.nodes = dataset, offsets, nodes
+    def __init__(self, dataset: Dataset, ground: Ground) -> None:
+        self.dataset, self.offsets, self.nodes, self.place = dataset, ground.offsets, ground.nodes, ground.place
+        self._out_degrees, self._out_weights = ground.out_degrees, ground.out_weights
         self._read: np.ndarray | None = None
         self._looped: np.ndarray | None = None
         self._open = False
-        self.world, self.relations = len(offsets) - 1, len(dataset.schema.relations)
+        self.world, self.relations = len(ground.offsets) - 1, len(dataset.schema.relations)
         self._indptr = np.asarray(dataset.indptr)
-        self._position = np.empty(dataset.num_nodes, np.int64)
-        self._position[nodes] = np.arange(dataset.num_nodes)
-        self._out_degrees = np.zeros(dataset.num_nodes, np.int64)
-        self._out_weights = None if dataset.edge_weight is None else np.zeros(dataset.num_nodes)
-        for first in range(0, dataset.num_edges, _CHUNK_EDGES):
-            chunk = slice(first, first + _CHUNK_EDGES)
-            indices = np.asarray(dataset.indices[chunk])
-            _count(indices, self._out_degrees)
-            if dataset.edge_weight is not None:
-                _add_weights(indices, np.asarray(dataset.edge_weight[chunk]), self._out_weights)
 
     def among(self, offsets: np.ndarray, nodes: np.ndarray, read: np.ndarray, *, open_ended: bool) -> Cutter:
         """One that cuts some of the nodes only.
 
         Args:
-            offsets, nodes: as of ``Cutter``, of these nodes.
+            offsets, nodes: as of ``Ground``, of these nodes.
             read: bool [N of the graph], whose in-edges are wanted. Others have none, but in a homogeneous graph their loops,
                 which an added one takes the place of (``shards.load.with_self_loops``).
             open_ended: edges from other nodes are left out, and neither in-degrees nor in-weights count them; else there are
@@ -163,8 +151,8 @@ class Cutter:
         """
         other = copy.copy(self)
         other.offsets, other.nodes, other.world = offsets, nodes, len(offsets) - 1
-        other._position = np.full(self.dataset.num_nodes, -1, np.int64)
-        other._position[nodes] = np.arange(len(nodes))
+        other.place = np.full(self.dataset.num_nodes, -1, index_dtype(self.dataset.num_nodes))
+        other.place[nodes] = np.arange(len(nodes))
         if self._looped is None:
             self._looped = np.zeros(self.dataset.num_nodes, bool)
             if not self.dataset.schema.typed:
@@ -177,49 +165,23 @@ class Cutter:
         """The nodes of part p."""
         return self.nodes[self.offsets[p] : self.offsets[p + 1]]
 
-    def edges(self, p: int) -> PartEdges:
+    def edges(self, p: int, report: Report = lambda _: None) -> PartEdges:
         """Part p's edges, sorted by (source part, relation, destination, source)."""
-        own, n = self.own(p), self.dataset.num_nodes
-        stride = len(own) * n
-        if self.world * self.relations * stride >= 2**63:
-            raise StoreError("The graph is too large to be cut into so few parts.", hint="use more workers")
+        own = self.own(p)
         rows = np.arange(len(own))
         if self._read is not None and self._looped is not None:
             rows = np.flatnonzero(self._read[own] | self._looped[own])
-        ends = np.concatenate([[0], np.cumsum(self._indptr[own[rows] + 1] - self._indptr[own[rows]])])
-        keys = np.empty(ends[-1], np.int64)
-        weights = None if self.dataset.edge_weight is None else np.empty(ends[-1], np.float32)
-        row = count = 0
-        while row < len(rows):
-            last = max(row + 1, int(np.searchsorted(ends, ends[row] + _CHUNK_EDGES, side="right")) - 1)
-            positions, which = edge_positions(self._indptr, own[rows[row:last]])
-            source = self._position[self.dataset.indices[positions]]
-            if self._read is not None:
-                node = own[rows[row + which]]
-                there = np.where(self._read[node], source >= 0, source == self._position[node])
-                positions, which, source = positions[there], which[there], source[there]
-            group = np.searchsorted(self.offsets, source, side="right") - 1
-            if self.dataset.relation is not None:
-                group = group * self.relations + self.dataset.relation[positions]
-            found = slice(count, count + len(source))
-            keys[found] = (group * len(own) + rows[row + which]) * n + source
-            if weights is not None and self.dataset.edge_weight is not None:
-                weights[found] = self.dataset.edge_weight[positions]
-            row, count = last, found.stop
-        keys, weights = keys[:count], None if weights is None else weights[:count]
-        if weights is None:
-            keys.sort()
-        else:
-            order = np.argsort(keys, kind="stable")
-            keys, weights = keys[order], weights[order]
-            del order
-        edge_offsets = np.searchsorted(keys, np.arange(self.world * self.relations + 1) * stride)
-        edge_src, edge_dst = (np.empty(len(keys), np.int32) for _ in range(2))
+        wanted = Wanted(own, rows, self.place, self.offsets, self._read)
+        edge_src, edge_dst, edge_offsets, weights = sort_edges(self.dataset, wanted, _CHUNK_EDGES, report)
         halos = []
         for q in range(self.world):
-            block = slice(edge_offsets[q * self.relations], edge_offsets[(q + 1) * self.relations])
-            halos.append(_decode(keys[block], n, self.offsets[q : q + 2], len(own), edge_src[block], edge_dst[block], q == p))
+            block = edge_src[edge_offsets[q * self.relations] : edge_offsets[(q + 1) * self.relations]]
+            halos.append(np.zeros(0, np.int32) if q == p else _number_read(block, self.offsets[q + 1] - self.offsets[q]))
         return PartEdges(edge_src, edge_dst, edge_offsets, halos, weights)
+
+    def rows_of(self, p: int, nodes: np.ndarray) -> np.ndarray:
+        """The rows of some of part p's nodes in it, int32."""
+        return (self.place[nodes] - self.offsets[p]).astype(np.int32)
 
     def part(self, p: int, edges: PartEdges, send: list[np.ndarray]) -> Part:
         """Part p without features.
@@ -272,8 +234,8 @@ class Cutter:
 
 
 def cut(dataset: Dataset, offsets: np.ndarray, nodes: np.ndarray) -> Iterator[Part]:
-    """Cut a dataset into parts in memory, in rank order; the arguments of ``Cutter``."""
-    cutter = Cutter(dataset, offsets, nodes)
+    """Cut a dataset into parts in memory, in rank order. ``offsets``, ``nodes``: as of ``Ground``."""
+    cutter = Cutter(dataset, lay_ground(dataset, offsets, nodes))
     edges = [cutter.edges(p) for p in range(cutter.world)]
     for p, own in enumerate(edges):
         features = tuple(
@@ -284,24 +246,12 @@ def cut(dataset: Dataset, offsets: np.ndarray, nodes: np.ndarray) -> Iterator[Pa
 
 
 @numba.njit(cache=True)
-def _count(indices: Any, counts: Any) -> None:  # pragma: no cover - compiled
-    for index in indices:
-        counts[index] += 1
-
-
-@numba.njit(cache=True)
 def _find_loops(indptr: Any, indices: Any, found: Any) -> None:  # pragma: no cover - compiled
     """Mark nodes with edges to themselves."""
     for v in range(len(indptr) - 1):
         for e in range(indptr[v], indptr[v + 1]):
             if indices[e] == v:
                 found[v] = True
-
-
-@numba.njit(cache=True)
-def _add_weights(indices: Any, weights: Any, totals: Any) -> None:  # pragma: no cover - compiled
-    for k in range(len(indices)):
-        totals[indices[k]] += weights[k]
 
 
 @numba.njit(cache=True)
@@ -315,23 +265,16 @@ def _sum_weights(indptr: Any, weights: Any, rows: Any, totals: Any) -> None:  # 
 
 
 @numba.njit(cache=True)
-def _decode(
-    keys: Any, num_nodes: Any, owned: Any, rows: Any, edge_src: Any, edge_dst: Any, local: Any
-) -> Any:  # pragma: no cover - compiled
-    """Sources and destinations from sorted keys; which of the owner's rows are read, and sources numbered among these."""
-    first, count = owned[0], owned[1] - owned[0]
-    place = np.zeros(0 if local else count, np.int32)
-    for e in range(len(keys)):
-        edge_dst[e] = (keys[e] // num_nodes) % rows
-        edge_src[e] = keys[e] % num_nodes - first
-        if not local:
-            place[edge_src[e]] = 1
+def _number_read(edge_src: Any, count: Any) -> Any:  # pragma: no cover - compiled
+    """Which of an owner's rows are read, int32, ascending; sources are numbered among these from now on."""
+    place = np.zeros(count, np.int32)
+    for e in range(len(edge_src)):
+        place[edge_src[e]] = 1
     halo = np.flatnonzero(place).astype(np.int32)
-    if not local:
-        for k in range(len(halo)):
-            place[halo[k]] = k
-        for e in range(len(keys)):
-            edge_src[e] = place[edge_src[e]]
+    for k in range(len(halo)):
+        place[halo[k]] = k
+    for e in range(len(edge_src)):
+        edge_src[e] = place[edge_src[e]]
     return halo
 
 

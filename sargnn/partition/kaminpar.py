@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from pathlib import Path
 
 import numpy as np
 
 from sargnn.config_partitioner import PartitionerConfig
+from sargnn.data.claim import scratch_folder
 from sargnn.data.dataset import Dataset
 from sargnn.errors import ConfigError
 from sargnn.interop.kaminpar import GraphFile, cut, file_bytes, write_graph
@@ -43,11 +43,11 @@ def assign(dataset: Dataset, world: int, config: PartitionerConfig, room: Room |
         return (np.arange(n) % world).astype(np.int32)
     entries = entries_of(dataset)
     check_disk(room.folder, file_bytes(n, entries) * (1 if config.coarsen == "never" else 1 + MOST_LEFT))
-    with tempfile.TemporaryDirectory(dir=room.folder, prefix=".kaminpar-", suffix=".tmp") as folder:
-        path = Path(folder) / "graph.parhip"
+    with scratch_folder(room.folder, ".kaminpar-") as folder:
+        path = folder / "graph.parhip"
         try:
             weights = node_weights(dataset, config.balance)
-            found = write_graph(path, n, rows_both_ways(dataset, Path(folder), room.buffer_bytes), weights)
+            found = write_graph(path, n, rows_both_ways(dataset, folder, room.buffer_bytes), weights)
             del weights
             part = _cut(path, world, config) if found else None
         except OSError as error:

@@ -1,10 +1,14 @@
 """How much memory partitioners take, estimated before they are begun.
 
 METIS cannot stream: it holds a whole graph, to cut it, or a whole part, to order its nodes by locality. Measured (resident
-memory that is not mapped files, 2.5 to 124 million edges): 70 to 82 bytes for each entry of the symmetric graph; 96 to 120 for
+memory that is not mapped files, 2.5 to 124 million edges): 70 to 82 bytes for each entry of the symmetric graph; 66 to 75 for
 each of a part's. An edge without its inverse gives two entries. KaMinPar holds a compressed graph, 2 to 4 bytes an entry, and
 coarser ones that are not: measured, with its process, 2.3 GB for 159 million entries of 5.6 million nodes, 0.17 GB for 12.4
-million of 0.24 million; 0.75 and 0.09 GB where it is given the graph of clusters. Streaming holds a few numbers a node.
+million of 0.24 million; 0.75 and 0.09 GB where it is given the graph of clusters; 27 to 40 bytes for each entry of a part, with
+what finding the part's graph takes. Streaming holds a few numbers a node.
+
+Parts are written one after the other in each process: measured, 12.5 to 13 bytes an in-edge of one part, or a piece of features
+where that is more; what they share a few numbers a node, most of them mapped files (``partition.ground``).
 
 Letters: N nodes, E directed edges, P parts.
 """
@@ -19,13 +23,15 @@ import numpy as np
 from sargnn.data.dataset import Dataset
 from sargnn.errors import ConfigError
 
-_METIS_BYTES, _ORDER_BYTES, _NODE_BYTES = 85, 130, 100
+_METIS_BYTES, _ORDER_BYTES, _NODE_BYTES = 85, 80, 100
 STREAM_NODE_BYTES = 36
 _TITLES = {"metis": "METIS", "kaminpar": "KaMinPar", "stream": "Streaming"}
-_CUT_EDGE_BYTES, _CUT_NODE_BYTES = 16, 40
-_CUT_WEIGHT_BYTES = 24
-"""Keys are sorted by an order then: that, sorted keys, and weights twice."""
-_KAMINPAR_BYTES, _KAMINPAR_NODE_BYTES, _KAMINPAR_FIXED_BYTES, _KAMINPAR_ORDER_BYTES = 8, 200, 100_000_000, 60
+_CUT_EDGE_BYTES, _CUT_WEIGHT_BYTES, _CUT_NODE_BYTES, _OWN_NODE_BYTES = 13, 5, 10, 60
+"""Of an in-edge of a part, of its weight, of a node of the graph, which one process holds, and of a node of the part."""
+_PIECE_BYTES = 80_000_000
+_KAMINPAR_BYTES, _KAMINPAR_NODE_BYTES, _KAMINPAR_FIXED_BYTES, _KAMINPAR_ORDER_BYTES = 8, 200, 100_000_000, 45
+_PROCESS_BYTES = 120_000_000
+"""What a process has before it does anything."""
 _SAMPLE = 2000
 MOST_LEFT = 0.5
 """Of a graph's entries, in the graph of its clusters, where KaMinPar is given that one."""
@@ -121,19 +127,49 @@ def check(
             allowed=[*less, "partitioner=random"],
             hint="partitioner=auto takes the best that fits; or a larger machine for sargnn partition",
         )
-    labels = dataset.labels.nbytes if dataset.labels.ndim > 1 else 0  # one class a node is in the number of bytes above
-    an_edge = _CUT_EDGE_BYTES + (0 if dataset.edge_weight is None else _CUT_WEIGHT_BYTES)
-    cutting = (dataset.num_edges * an_edge + labels) / world + dataset.num_nodes * _CUT_NODE_BYTES
+    cutting = _held_bytes(dataset, dataset.num_edges / world, world) + dataset.num_nodes * _CUT_NODE_BYTES
     if cutting > limit_bytes:
         raise ConfigError(
             "The edges of a part do not fit the memory that there is.", given=f"about {cutting / 1e9:.1f} GB for {size}",
             allowed="more workers",
         )  # fmt: skip
-    an_entry = _KAMINPAR_ORDER_BYTES if partitioner in ("kaminpar", "stream") else _ORDER_BYTES
-    ordering = (entries * an_entry + dataset.num_nodes * _NODE_BYTES) / world if order == "locality" else 0.0
+    by_kaminpar = partitioner in ("kaminpar", "stream")
+    ordering = _clustering_bytes(entries / world, dataset.num_nodes / world, by_kaminpar) if order == "locality" else 0.0
     if ordering > limit_bytes:
         raise ConfigError(
             "Ordering the nodes of a part by locality would need more memory than there is.",
             given=f"about {ordering / 1e9:.1f} GB for {size}",
             allowed="partitioner.order=original, or more workers",
         )
+
+
+def part_edges(dataset: Dataset, offsets: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+    """How many in-edges each part has, int64 [P]. ``offsets``, ``nodes``: as of ``partition.ground``."""
+    found = np.zeros(len(offsets) - 1, np.int64)
+    for p in range(len(found)):
+        own = nodes[offsets[p] : offsets[p + 1]]
+        found[p] = (dataset.indptr[own + 1] - dataset.indptr[own]).sum()
+    return found
+
+
+def ordering_bytes(dataset: Dataset, edges: int, nodes: int, by_kaminpar: bool) -> float:
+    """What a process takes that orders a part with so many in-edges and nodes, with KaMinPar's process."""
+    entries = edges * entries_of(dataset) / max(1, dataset.num_edges)
+    return _PROCESS_BYTES * (2 if by_kaminpar else 1) + _clustering_bytes(entries, nodes, by_kaminpar)
+
+
+def _clustering_bytes(entries: float, nodes: float, by_kaminpar: bool) -> float:
+    """What finding clusters in a part takes, beside what processes have anyway."""
+    return entries * (_KAMINPAR_ORDER_BYTES if by_kaminpar else _ORDER_BYTES) + nodes * _NODE_BYTES
+
+
+def writing_bytes(dataset: Dataset, edges: int, world: int) -> float:
+    """What a process takes that writes a part with so many in-edges."""
+    return _PROCESS_BYTES + max(_PIECE_BYTES, _held_bytes(dataset, edges, world))
+
+
+def _held_bytes(dataset: Dataset, edges: float, world: int) -> float:
+    """Of one part while it is written."""
+    labels = dataset.labels.nbytes if dataset.labels.ndim > 1 else 0  # one class a node is in the number of bytes of a node
+    each = _CUT_EDGE_BYTES + (0 if dataset.edge_weight is None else _CUT_WEIGHT_BYTES)
+    return edges * each + (labels + dataset.num_nodes * _OWN_NODE_BYTES) / world

@@ -5,19 +5,19 @@ Letters: N nodes, P parts.
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from scipy import sparse
 
-from sargnn.data.dataset import Dataset, group_by
+from sargnn.data.claim import scratch_folder
+from sargnn.data.dataset import Dataset
 from sargnn.errors import ConfigError
 from sargnn.interop.kaminpar import cut, write_graph
 from sargnn.partition.both_ways import Rows
-from sargnn.partition.cut import edge_positions
-from sargnn.partition.metis import kway, symmetric
+from sargnn.partition.metis import kway
+from sargnn.partition.within import Members, graph_within, group_members
 from sargnn.steps import step
 
 VERSION = 2
@@ -35,8 +35,8 @@ class KaMinPar:
 
     def cut_graph(self, graph: sparse.csr_array, parts: int) -> np.ndarray:
         """The cluster of each row of a symmetric graph, int32 [N]. graph: from ``metis.symmetric``."""
-        with tempfile.TemporaryDirectory(dir=self.folder, prefix=".kaminpar-", suffix=".tmp") as folder:
-            path = Path(folder) / "part.parhip"
+        with scratch_folder(self.folder, ".kaminpar-") as folder:
+            path = folder / "part.parhip"
             rows = Rows(0, np.diff(graph.indptr), graph.indices, graph.data)
             try:
                 write_graph(path, graph.shape[0], iter([rows]))
@@ -60,28 +60,29 @@ def order_nodes(
     Returns:
         offsets int64 [P + 1] and nodes int64 [N]: part p owns ``nodes[offsets[p]:offsets[p + 1]]`` in this order.
     """
-    offsets, nodes = group_by(assignment, world)
+    members = group_members(assignment, world)
     if how == "original":
-        return offsets, nodes
-    local = np.empty(dataset.num_nodes, np.int32)
-    indptr = np.asarray(dataset.indptr)
+        return members.offsets, members.nodes
+    nodes = members.nodes.copy()
     for p in range(world):
         step("ordering nodes", p, world)
-        own = nodes[offsets[p] : offsets[p + 1]]
-        clusters = -(-len(own) // _CLUSTER_ROWS)
-        if clusters < 2:
-            continue
-        local[own] = np.arange(len(own), dtype=np.int32)
-        positions, row = edge_positions(indptr, own)
-        source = dataset.indices[positions]
-        inside = assignment[source] == p
-        entries = (np.ones(int(inside.sum()), np.int32), (row[inside], local[source[inside]]))
-        graph = symmetric(sparse.csr_array(entries, shape=(len(own), len(own))))
-        if graph.nnz:
-            if kaminpar is None:
-                cluster = kway(graph, clusters, seed=0, imbalance=_IMBALANCE)
-            else:
-                cluster = kaminpar.cut_graph(graph, clusters)
-            own = own[np.argsort(cluster, kind="stable")]
-            nodes[offsets[p] : offsets[p + 1]] = own[np.argsort(dataset.schema.types_of(own), kind="stable")]
-    return offsets, nodes
+        if (order := order_part(dataset, members, p, kaminpar)) is not None:
+            nodes[members.offsets[p] : members.offsets[p + 1]] = members.own(p)[order]
+    return members.offsets, nodes
+
+
+def order_part(dataset: Dataset, members: Members, p: int, kaminpar: KaMinPar | None = None) -> np.ndarray | None:
+    """Part p's nodes by locality, as places among them by original id, int64; None: they stay as they are."""
+    own = members.own(p)
+    clusters = -(-len(own) // _CLUSTER_ROWS)
+    if clusters < 2:
+        return None
+    graph = graph_within(dataset, members, p)
+    if not graph.nnz:
+        return None
+    if kaminpar is None:
+        cluster = kway(graph, clusters, seed=0, imbalance=_IMBALANCE)
+    else:
+        cluster = kaminpar.cut_graph(graph, clusters)
+    order = np.argsort(cluster, kind="stable")
+    return order[np.argsort(dataset.schema.types_of(own[order]), kind="stable")]

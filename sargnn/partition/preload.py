@@ -22,9 +22,7 @@ Letters: N nodes of the graph, S servers, G workers of a server, P = S G, K copi
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numba
@@ -33,6 +31,7 @@ import numpy as np
 from sargnn.data.dataset import Dataset
 from sargnn.data.store import StoreWriter
 from sargnn.partition.cut import Cutter, Part, offsets_of
+from sargnn.partition.ground import lay_ground
 from sargnn.partition.stats import PartitionStats, StatsCollector
 from sargnn.partition.store import put_features, put_part, put_send_lists
 from sargnn.rng import Purpose, philox_words
@@ -137,44 +136,38 @@ def write_preloaded(
     """Cut a dataset into parts that hold all that their server's inner nodes depend on.
 
     Args:
-        offsets: int64 [P + 1], nodes: int64 [N]: the partition, as ``Cutter`` takes it. servers: S.
+        offsets: int64 [P + 1], nodes: int64 [N]: the partition, as of ``Ground``. servers: S.
     """
     world = len(offsets) - 1
     workers = world // servers
-    cutter, collector = Cutter(dataset, offsets, nodes), StatsCollector()
-    rank_of = np.empty(dataset.num_nodes, np.int32)
-    position = np.empty(dataset.num_nodes, np.int64)
-    position[nodes] = np.arange(dataset.num_nodes)
+    cutter, collector = Cutter(dataset, lay_ground(dataset, offsets, nodes)), StatsCollector()
+    rank_of, position = np.empty(dataset.num_nodes, np.int32), cutter.place
     for rank in range(world):
         rank_of[nodes[offsets[rank] : offsets[rank + 1]]] = rank
     places, stats = _Places(dataset, world), []
-    with tempfile.TemporaryDirectory(dir=writer.folder) as scratch:
-        for server in range(servers):
-            first = server * workers
-            inner = nodes[offsets[first] : offsets[first + workers]]
-            hops = find_hops(dataset, inner, bounds)
-            worker_of = np.where(hops == 0, rank_of - first, -1).astype(np.int32)
-            worker_of = assign_copies(dataset, hops, worker_of, workers, bounds.hops)
-            read = hops >= 0
-            if bounds.exact:  # else nodes that were found late may be near all the same
-                read &= hops < bounds.hops
-            own_offsets, own_nodes = _in_order(dataset, hops, worker_of, position, workers)
-            mine = cutter.among(own_offsets, own_nodes, read, open_ended=not bounds.exact)
-            folder = Path(scratch) / str(server)
-            folder.mkdir()
-            edges_by_hop = np.zeros(bounds.reach + 1, np.int64)
-            for worker in range(workers):
-                step("preloading parts", first + worker, world)
-                edges = mine.edges(worker)
-                part = mine.part(worker, edges, [np.zeros(0, np.int32)])
-                edges_by_hop += np.bincount(hops[part.node_ids[part.edge_dst]], minlength=len(edges_by_hop))
-                collector.add(worker, part)
-                put_part(writer, first + worker, part, edges.halos, folder, worker)
-                put_features(writer, first + worker, mine, worker)
-                places.add(first + worker, part, hops, rank_of, position)
-            put_send_lists(writer, folder, first, workers)
-            counts = np.bincount(hops[hops >= 0], minlength=len(edges_by_hop))
-            stats.append(ServerStats(counts.tolist(), edges_by_hop.tolist()))
+    for server in range(servers):
+        first = server * workers
+        inner = nodes[offsets[first] : offsets[first + workers]]
+        hops = find_hops(dataset, inner, bounds)
+        worker_of = np.where(hops == 0, rank_of - first, -1).astype(np.int32)
+        worker_of = assign_copies(dataset, hops, worker_of, workers, bounds.hops)
+        read = hops >= 0
+        if bounds.exact:  # else nodes that were found late may be near all the same
+            read &= hops < bounds.hops
+        own_offsets, own_nodes = _in_order(dataset, hops, worker_of, position, workers)
+        mine = cutter.among(own_offsets, own_nodes, read, open_ended=not bounds.exact)
+        edges_by_hop = np.zeros(bounds.reach + 1, np.int64)
+        for worker in range(workers):
+            step("preloading parts", first + worker, world)
+            part = mine.part(worker, mine.edges(worker), [np.zeros(0, np.int32)])
+            edges_by_hop += np.bincount(hops[part.node_ids[part.edge_dst]], minlength=len(edges_by_hop))
+            collector.add(worker, part)
+            put_part(writer, first + worker, part)
+            put_features(writer, first + worker, mine, worker)
+            places.add(first + worker, part, hops, rank_of, position)
+        put_send_lists(writer, mine, first)
+        counts = np.bincount(hops[hops >= 0], minlength=len(edges_by_hop))
+        stats.append(ServerStats(counts.tolist(), edges_by_hop.tolist()))
     places.put(writer)
     return collector.finish(), stats
 

@@ -18,16 +18,17 @@ from sargnn.data.weights import to_json, weight_range
 from sargnn.errors import ConfigError
 from sargnn.partition import PARTITIONERS
 from sargnn.partition.choose import CANDIDATES, as_candidate, choose
+from sargnn.partition.crew import Crew
 from sargnn.partition.cut import offsets_of
 from sargnn.partition.kaminpar import threads_of
-from sargnn.partition.kept import find_kept, keep, kept_beside
 from sargnn.partition.memory import available_bytes, check
 from sargnn.partition.order import VERSION as ORDER_VERSION
-from sargnn.partition.order import KaMinPar, order_nodes
 from sargnn.partition.preload import Bounds, write_preloaded
 from sargnn.partition.room import Room
 from sargnn.partition.servers import assign_in_servers
-from sargnn.partition.store import FORMAT_VERSION, PartitionInfo, open_part, partition_info, write_parts
+from sargnn.partition.stages import cut_parts, order_parts
+from sargnn.partition.store import FORMAT_VERSION, PartitionInfo, open_part, partition_info
+from sargnn.partition.unfinished import Unfinished, claim_unfinished, unfinished_beside
 from sargnn.resolve import resolve
 from sargnn.steps import step
 from sargnn.verb_config import PartitionConfig
@@ -44,30 +45,41 @@ def prepare_partition(config: RunConfig | PartitionConfig, dataset_path: Path) -
     config = with_choice(config, dataset, dataset_path.name)
     path, identity = partition_path(config, dataset, dataset_path.name)
     if not path.exists():
-        kept = kept_beside(path)
-        found = find_kept(kept, dataset.num_nodes, config.world)
-        name, order = (config.partitioner.name, config.partitioner.order) if found is None else ("", "original")
-        check(dataset, name, order, config.world, available_bytes(), config.partitioner.coarsen)
-        started = time.perf_counter()
-        dataset = open_dataset(dataset_path, verify=True)
-        offsets, nodes = found or _find_order(config, dataset)
-        if found is None:
-            keep(kept, offsets, nodes)
-        with StoreWriter(path, "partition", FORMAT_VERSION) as writer:
-            stats = write_parts(writer, dataset, offsets, nodes)
-            writer.meta = _meta(dataset, config.world) | {
-                "partition_time_s": time.perf_counter() - started,
-                "stats": dataclasses.asdict(stats),
-                "made_by": identity,
-            }
-        kept.unlink(missing_ok=True)
+        with claim_unfinished(path) as work:
+            if work is not None:
+                _make(config, dataset_path, work, path, identity)
     return partition_info(path)
+
+
+def _make(
+    config: RunConfig | PartitionConfig, dataset_path: Path, work: Unfinished, path: Path, identity: dict[str, Any]
+) -> None:  # fmt: skip
+    """Make a store, or what is left to make of it."""
+    dataset, settings, world = open_dataset(dataset_path, verify=False), config.partitioner, config.world
+    assignment = work.find_assignment(dataset.num_nodes, world)
+    check(dataset, settings.name if assignment is None else "", settings.order, world, available_bytes(), settings.coarsen)
+    started = time.perf_counter()
+    dataset = open_dataset(dataset_path, verify=True)
+    new = _assign(config, dataset) if assignment is None else None
+    with StoreWriter(path, "partition", FORMAT_VERSION, into=work.store) as writer:
+        if new is not None:
+            work.keep_assignment(new)
+            del new  # it is mapped from here on
+        crew = Crew(threads_of(settings), config.prepare.bytes, work.descriptors)
+        order = order_parts(work, dataset_path, world, settings.order, _cluster_threads(config), crew)
+        stats = cut_parts(work, writer, dataset_path, *order, crew)
+        writer.meta = _meta(dataset, world) | {
+            "partition_time_s": time.perf_counter() - started,
+            "stats": dataclasses.asdict(stats),
+            "made_by": identity,
+        }
 
 
 def with_choice(
     config: RunConfig | PartitionConfig, dataset: Dataset, name: str
 ) -> RunConfig | PartitionConfig:  # fmt: skip
-    """The configuration with one of the partitioners in place of ``auto``: one that has cut already, or the first that fits.
+    """The configuration with one of the partitioners in place of ``auto``: one that has cut already, or has begun, or the
+    first that fits.
 
     Args:
         name: of the dataset store's folder.
@@ -76,42 +88,38 @@ def with_choice(
     if settings.target is not None or settings.name != "auto":
         return config
     every = [dataclasses.replace(config, partitioner=as_candidate(settings, one)) for one in CANDIDATES]
-    there = next((one for one in every if partition_path(one, dataset, name)[0].exists()), None)
+    paths = [partition_path(one, dataset, name)[0] for one in every]
+    found = [path.exists() for path in paths] + [unfinished_beside(path).exists() for path in paths]
+    there = next((one for one, here in zip(2 * every, found, strict=True) if here), None)
     return there or dataclasses.replace(config, partitioner=choose(dataset, settings, available_bytes()))
 
 
-def _find_order(config: RunConfig | PartitionConfig, dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """The nodes of all parts, part by part, as ``order_nodes`` gives them."""
+def _assign(config: RunConfig | PartitionConfig, dataset: Dataset) -> np.ndarray:
+    """Each node's part, int32 [N]."""
     assign, servers = _assigner(config), config.num_servers
     into = f"{config.world}" if servers == 1 else f"{servers} servers of {config.world // servers}"
     step(f"partitioning by {config.partitioner.name} into {into}")
     if servers == 1 or not config.partitioner.cuts_servers:
-        assignment = assign(dataset, config.world)
+        found = assign(dataset, config.world)
     else:
-        assignment = assign_in_servers(dataset, assign, config.world, servers)
-    step("ordering nodes")
-    return order_nodes(dataset, assignment, config.world, config.partitioner.order, _clusters_by(config))
+        found = assign_in_servers(dataset, assign, config.world, servers)
+    return np.asarray(found, np.int32)
 
 
-def _clusters_by(config: RunConfig | PartitionConfig) -> KaMinPar | None:
-    """KaMinPar where METIS might not fit, so that it has not cut the graph either."""
+def _cluster_threads(config: RunConfig | PartitionConfig) -> int | None:
+    """The threads of KaMinPar where METIS might not fit, so that it has not cut the graph either; None: METIS."""
     if config.partitioner.target is not None or config.partitioner.name not in ("kaminpar", "stream"):
         return None
-    threads = threads_of(config.partitioner) if config.partitioner.name == "kaminpar" else 1  # as repeatable as the cut
-    return KaMinPar(_scratch(config), threads)
-
-
-def _scratch(config: RunConfig | PartitionConfig) -> Path:
-    """Where partitioners have files while they work: beside the stores, so that ``sargnn clean`` finds what is left of them."""
-    return Path(config.store_dir) / "partitions"
+    return threads_of(config.partitioner) if config.partitioner.name == "kaminpar" else 1  # as repeatable as the cut
 
 
 def _assigner(config: RunConfig | PartitionConfig) -> Callable[[Dataset, int], np.ndarray]:
     """The partitioner, which gives for a graph and a number of parts each node's part."""
     assign = resolve("partitioner", PARTITIONERS, config.partitioner.choice)
-    settings, folder = config.partitioner, _scratch(config)
+    settings, folder = config.partitioner, Path(config.store_dir) / "partitions"
     if settings.target is not None:
         return lambda dataset, parts: assign(dataset, parts, settings)
+    # Files of partitioners lie beside the stores, so that sargnn clean finds what is left of them.
     folder.mkdir(parents=True, exist_ok=True)
     room = Room(folder, config.prepare.bytes)
     return lambda dataset, parts: assign(dataset, parts, settings, room)

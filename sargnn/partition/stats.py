@@ -34,37 +34,53 @@ class PartitionStats:
     volume_rows: int
 
 
+@dataclass(frozen=True)
+class PartFigures:
+    """Of one part: own nodes, in-edges, halo rows, nodes of each type, and in-edges from other parts."""
+
+    nodes: int
+    edges: int
+    halo: int
+    types: list[int]
+    cut: int
+
+    @classmethod
+    def of(cls, rank: int, part: Part) -> PartFigures:
+        """Counted in a part. ``rank``: its place among its peers."""
+        stride = len(part.schema.relations)
+        inside = int(part.edge_offsets[(rank + 1) * stride] - part.edge_offsets[rank * stride])
+        edges = len(part.edge_src)
+        return cls(len(part.node_ids), edges, len(part.halo_ids), np.diff(part.row_bounds).tolist(), edges - inside)
+
+
 class StatsCollector:
-    """Collects the statistics part by part, so that no more than one part is held."""
+    """Collects the statistics part by part, in rank order, so that no more than one part is held."""
 
     def __init__(self) -> None:
-        self._nodes: list[int] = []
-        self._edges: list[int] = []
-        self._halo: list[int] = []
-        self._types: list[np.ndarray] = []
-        self._cut = 0
+        self._parts: list[PartFigures] = []
 
     def add(self, rank: int, part: Part) -> None:
         """Count one part."""
-        self._nodes.append(len(part.node_ids))
-        self._edges.append(len(part.edge_src))
-        self._halo.append(len(part.halo_ids))
-        self._types.append(np.diff(part.row_bounds))
-        stride = len(part.schema.relations)
-        self._cut += len(part.edge_src) - int(part.edge_offsets[(rank + 1) * stride] - part.edge_offsets[rank * stride])
+        self.add_figures(PartFigures.of(rank, part))
+
+    def add_figures(self, figures: PartFigures) -> None:
+        """Take one part's."""
+        self._parts.append(figures)
 
     def finish(self) -> PartitionStats:
         """The figures over all parts counted."""
+        nodes, edges, halo = ([getattr(one, name) for one in self._parts] for name in ("nodes", "edges", "halo"))
+        cut = sum(one.cut for one in self._parts)
         return PartitionStats(
-            edge_cut=self._cut / max(sum(self._edges), 1),
-            cut_edges=self._cut,
-            halo_rows=self._halo,
-            nodes=self._nodes,
-            edges=self._edges,
-            node_balance=_balance(self._nodes),
-            edge_balance=_balance(self._edges),
-            type_balance=[_balance(sizes.tolist()) for sizes in np.array(self._types).T],
-            volume_rows=sum(self._halo),
+            edge_cut=cut / max(sum(edges), 1),
+            cut_edges=cut,
+            halo_rows=halo,
+            nodes=nodes,
+            edges=edges,
+            node_balance=_balance(nodes),
+            edge_balance=_balance(edges),
+            type_balance=[_balance(sizes.tolist()) for sizes in np.array([one.types for one in self._parts]).T],
+            volume_rows=sum(halo),
         )
 
 

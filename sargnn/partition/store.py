@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -17,8 +16,10 @@ from sargnn.data.manifest import blame_manifest, damage_error
 from sargnn.data.schema import Schema
 from sargnn.data.store import Store, StoreWriter
 from sargnn.data.weights import Range, all_finite, from_json
-from sargnn.partition.cut import COPY_ARRAYS, PART_ARRAYS, WEIGHT_ARRAYS, Cutter, Part
-from sargnn.partition.stats import PartitionStats, StatsCollector
+from sargnn.partition.cut import COPY_ARRAYS, PART_ARRAYS, WEIGHT_ARRAYS, Cutter, Part, offsets_of
+from sargnn.partition.ground import lay_ground
+from sargnn.partition.sort_edges import Report
+from sargnn.partition.stats import PartFigures, PartitionStats, StatsCollector
 from sargnn.steps import step
 
 FORMAT_VERSION = 2
@@ -106,51 +107,56 @@ def _check_types(record: PartitionInfo | PartitionStats) -> None:
 
 
 def write_parts(writer: StoreWriter, dataset: Dataset, offsets: np.ndarray, nodes: np.ndarray) -> PartitionStats:
-    """Cut a dataset straight into a partition store; the arguments of ``Cutter``. No more than one part's edges are held.
-
-    Halo lists go through the disk: what a part sends is what its peers read, known only when all have been cut.
-    """
-    cutter, collector = Cutter(dataset, offsets, nodes), StatsCollector()
-    with tempfile.TemporaryDirectory(dir=writer.folder) as scratch:
-        for p in range(cutter.world):
-            step("cutting parts", p, cutter.world)
-            edges = cutter.edges(p)
-            part = cutter.part(p, edges, [np.zeros(0, np.int32)])
-            collector.add(p, part)
-            put_part(writer, p, part, edges.halos, Path(scratch), p)
-            put_features(writer, p, cutter, p)
-        put_send_lists(writer, Path(scratch), 0, cutter.world)
+    """Cut a dataset into a partition store, part after part. ``offsets``, ``nodes``: as of ``Ground``."""
+    cutter, collector = Cutter(dataset, lay_ground(dataset, offsets, nodes)), StatsCollector()
+    for p in range(cutter.world):
+        collector.add_figures(write_part(writer, cutter, p))
+    put_send_lists(writer, cutter, 0)
     return collector.finish()
 
 
-def put_part(writer: StoreWriter, rank: int, part: Part, halos: list[np.ndarray], scratch: Path, place: int) -> None:
-    """Write a part without its features and without what it sends, which its peers' halos say.
+def write_part(writer: StoreWriter, cutter: Cutter, p: int, report: Report = lambda _: None) -> PartFigures:
+    """Cut a part straight into a store, but for what it sends, which its peers' halos say, known when all have been cut."""
+    part = cutter.part(p, cutter.edges(p, report), [np.zeros(0, np.int32)])
+    figures = PartFigures.of(p, part)
+    put_part(writer, p, part)
+    del part
+    put_features(writer, p, cutter, p, report)
+    return figures
 
-    Args:
-        rank: whose part it is in the store. place: its place among the peers that it exchanges rows with.
-        halos: per peer, which of its rows are needed; kept in ``scratch`` for ``put_send_lists``.
-    """
-    for q, rows in enumerate(halos):
-        np.save(scratch / f"{place}-{q}.npy", rows)
+
+def put_part(writer: StoreWriter, rank: int, part: Part) -> None:
+    """Write a part without its features and without what it sends. ``rank``: whose part it is in the store."""
     for array in (*PART_ARRAYS, *(WEIGHT_ARRAYS if part.weighted else ())):
         if not array.startswith("send"):
             writer.put(_name(rank, array), getattr(part, array))
 
 
-def put_features(writer: StoreWriter, rank: int, cutter: Cutter, place: int) -> None:
-    """Write a part's features, piece by piece."""
+def put_features(writer: StoreWriter, rank: int, cutter: Cutter, place: int, report: Report = lambda _: None) -> None:
+    """Write a part's features, piece by piece. ``place``: the part's, among those that ``cutter`` cuts."""
     for node_type, rows in enumerate(cutter.dataset.features):
         with writer.append(_name(rank, features_name(node_type)), np.float32, (rows.shape[1],)) as target:
             for piece in cutter.features(place, node_type):
                 target.write(piece)
+                report(piece.nbytes)
 
 
-def put_send_lists(writer: StoreWriter, scratch: Path, first: int, count: int) -> None:
-    """Write what the parts ``first`` to ``first + count - 1`` send each other, from the halos in ``scratch``."""
-    for p in range(count):
-        send = [np.load(scratch / f"{q}-{p}.npy") for q in range(count)]
+def put_send_lists(writer: StoreWriter, cutter: Cutter, first: int) -> None:
+    """Write what the parts that ``cutter`` cuts send each other, from the halos that they have in the store.
+
+    Args:
+        first: the rank of the first of them in the store.
+    """
+    halos = []
+    for q in range(cutter.world):
+        offsets, ids = (writer.folder / f"{_name(first + q, name)}.npy" for name in ("halo_offsets", "halo_ids"))
+        ends = np.load(offsets)
+        halos.append((ends, np.load(ids, mmap_mode="r") if ends[-1] else np.zeros(0, np.int64)))
+    for p in range(cutter.world):
+        step("listing what parts send", p, cutter.world)
+        send = [cutter.rows_of(p, ids[ends[p] : ends[p + 1]]) for ends, ids in halos]
         writer.put(_name(first + p, "send_rows"), np.concatenate(send))
-        writer.put(_name(first + p, "send_offsets"), np.concatenate([[0], np.cumsum([len(rows) for rows in send])]))
+        writer.put(_name(first + p, "send_offsets"), offsets_of(send))
 
 
 def open_part(path: Path, rank: int) -> Part:

@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from sargnn.config_partitioner import PartitionerConfig
+from sargnn.data.claim import scratch_folder
 from sargnn.data.dataset import Dataset, open_dataset
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.partition import PARTITIONERS
@@ -48,14 +48,13 @@ def try_out(name: str, path: Path, world: int, config: PartitionerConfig, room: 
     Raises:
         ConfigError: it failed; the message has its last words.
     """
-    with tempfile.TemporaryDirectory(dir=room.folder, prefix=".trial-", suffix=".tmp") as folder:
+    with scratch_folder(room.folder, ".trial-") as folder:
         wanted = {
             "name": name, "path": str(path), "world": world, "seed": config.seed, "imbalance": config.imbalance,
             "balance": config.balance, "threads": config.threads, "preset": config.preset, "passes": config.passes,
-            "coarsen": config.coarsen,
-            "folder": folder, "buffer": room.buffer_bytes,
+            "coarsen": config.coarsen, "folder": str(folder), "buffer": room.buffer_bytes,
         }  # fmt: skip
-        errors = Path(folder) / "errors"
+        errors = folder / "errors"
         with errors.open("w") as file:
             command = [sys.executable, "-m", "sargnn.partition.trial", json.dumps(wanted)]
             process = subprocess.Popen(command, stderr=file, start_new_session=True)
@@ -63,8 +62,8 @@ def try_out(name: str, path: Path, world: int, config: PartitionerConfig, room: 
         if process.returncode:
             said = " ".join(errors.read_text().split())[-_SAID:]
             raise ConfigError(f"partitioner={name} failed.", given=said or f"exit code {process.returncode}")
-        said_of_itself = json.loads((Path(folder) / "figures.json").read_text())
-        part = np.load(Path(folder) / "part.npy")
+        said_of_itself = json.loads((folder / "figures.json").read_text())
+        part = np.load(folder / "part.npy")
     dataset = open_dataset(path, verify=False)
     return Trial(
         name, said_of_itself["seconds"], max(0, peak - said_of_itself["before"]), quality_of(dataset, part, world), part

@@ -344,45 +344,6 @@ def test_order_by_kaminpar_brings_neighbours_together(tmp_path: Path) -> None:
     assert near["kaminpar"] > 0.97 * near["metis"]
 
 
-def test_interrupted_it_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was found before parts were written is not found again; what is not whole is."""
-    from sargnn.cli.info import stores
-    from sargnn.data.prepare import prepare_dataset
-    from sargnn.partition import prepare
-    from sargnn.partition.kept import find_kept, keep
-    from tests.test_config import config as run_config
-
-    run = dataclasses.replace(run_config("dataset.num_nodes=400", "world=3"), store_dir=str(tmp_path))
-    path = prepare_dataset(run.dataset, run.store_dir)
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(prepare, "write_parts", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            prepare.prepare_partition(run, path)
-    (kept,) = (tmp_path / "partitions").iterdir()
-    assert [one for one, _ in stores(tmp_path, ["partitions"])] == [kept]  # sargnn clean removes it, too
-    with monkeypatch.context() as patch:
-        patch.setattr(prepare, "_find_order", interrupted)
-        info = prepare.prepare_partition(run, path)
-    assert [one.name for one in (tmp_path / "partitions").iterdir()] == [info.path.name]
-    offsets, nodes = np.array([0, 1, 3]), np.array([2, 0, 1])
-    keep(kept, offsets, nodes)
-    found = find_kept(kept, 3, 2)
-    assert found is not None and found[1].tolist() == [2, 0, 1]
-    assert find_kept(kept, 4, 2) is None and find_kept(kept, 3, 3) is None
-    keep(kept, offsets, np.array([2, 0, 0]))
-    assert find_kept(kept, 3, 2) is None
-    kept.write_bytes(kept.read_bytes()[:100])
-    assert find_kept(kept, 3, 2) is None and find_kept(tmp_path / "none", 3, 2) is None
-    kept.write_bytes(b"")
-    assert find_kept(kept, 3, 2) is None
-    (tmp_path / "file").write_text("")
-    keep(tmp_path / "file" / "kept", offsets, nodes)  # it only saves time
-
-
 def test_what_is_left_of_a_step() -> None:
     """Once five seconds have passed, from what was done in them; a step's own beginning counts."""
     from sargnn.tracking.progress import TimeLeft

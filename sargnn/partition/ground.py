@@ -1,0 +1,100 @@
+"""What all parts of a graph are cut on: a few numbers a node, in memory, or in files that several processes map.
+
+Letters: N nodes, P parts.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.lib import format as npy_format
+
+from sargnn.data.check import index_dtype
+from sargnn.data.dataset import Dataset
+
+_CHUNK_EDGES = 1 << 22
+NODE_BYTES = 28
+"""Of the arrays; weights take 8 more."""
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Attributes:
+    offsets: int64 [P + 1], nodes: int64 [N]; part p owns ``nodes[offsets[p]:offsets[p + 1]]``, in this order, type by type.
+    place: of each node in ``nodes``, int32 [N] (int64 from 2**31 nodes on).
+    out_degrees: int64 [N]. out_weights: fp64 [N], sums of the weights of out-edges; None: there are none.
+    """
+
+    offsets: np.ndarray
+    nodes: np.ndarray
+    place: np.ndarray
+    out_degrees: np.ndarray
+    out_weights: np.ndarray | None = None
+
+
+def make_array(folder: Path | None, name: str, shape: tuple[int, ...], dtype: np.dtype | type) -> np.ndarray:
+    """Zeros: in memory, or mapped from a file that is made."""
+    if folder is None or 0 in shape:
+        return np.zeros(shape, dtype)
+    file = folder / f"{name}.npy"
+    array = npy_format.open_memmap(file, mode="w+", dtype=np.dtype(dtype), shape=shape)
+    with file.open("r+b") as opened:  # a disk that is full says so here, not by a signal at the first write to a page
+        os.posix_fallocate(opened.fileno(), 0, file.stat().st_size)
+    return np.asarray(array)
+
+
+def places_of(nodes: np.ndarray, folder: Path | None = None, name: str = "place") -> np.ndarray:
+    """Where each node of a graph stands in a list of all of them: int32 [N] (int64 from 2**31 nodes on)."""
+    place = make_array(folder, name, nodes.shape, index_dtype(len(nodes)))
+    _number(nodes, place)
+    return place
+
+
+def lay_ground(dataset: Dataset, offsets: np.ndarray, nodes: np.ndarray, folder: Path | None = None) -> Ground:
+    """The ground for parts that own ``nodes`` in this order.
+
+    Args:
+        folder: where the arrays go, ``nodes`` but if they are there; None: they are held.
+    """
+    n = dataset.num_nodes
+    place = places_of(nodes, folder)
+    out_degrees = make_array(folder, "out_degrees", (n,), np.int64)
+    out_weights = None if dataset.edge_weight is None else make_array(folder, "out_weights", (n,), np.float64)
+    for first in range(0, dataset.num_edges, _CHUNK_EDGES):
+        chunk = slice(first, first + _CHUNK_EDGES)
+        indices = np.asarray(dataset.indices[chunk])
+        _count(indices, out_degrees)
+        if dataset.edge_weight is not None:
+            _add_weights(indices, np.asarray(dataset.edge_weight[chunk]), out_weights)
+    if folder is not None:
+        np.save(folder / "offsets.npy", offsets)
+    return Ground(offsets, nodes, place, out_degrees, out_weights)
+
+
+def open_ground(folder: Path) -> Ground:
+    """What ``lay_ground`` put into a folder, and ``nodes`` there, memory-mapped."""
+    found = {one.name: folder / f"{one.name}.npy" for one in fields(Ground)}
+    return Ground(**{name: np.asarray(np.load(file, mmap_mode="c")) for name, file in found.items() if file.exists()})
+
+
+@numba.njit(cache=True)
+def _number(nodes: Any, place: Any) -> None:  # pragma: no cover - compiled
+    for k in range(len(nodes)):
+        place[nodes[k]] = k
+
+
+@numba.njit(cache=True)
+def _count(indices: Any, counts: Any) -> None:  # pragma: no cover - compiled
+    for index in indices:
+        counts[index] += 1
+
+
+@numba.njit(cache=True)
+def _add_weights(indices: Any, weights: Any, totals: Any) -> None:  # pragma: no cover - compiled
+    for k in range(len(indices)):
+        totals[indices[k]] += weights[k]

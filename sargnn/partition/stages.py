@@ -1,0 +1,149 @@
+"""From an assignment to the parts of a store: nodes are ordered inside parts, then parts are written.
+
+Both are done part by part by a crew (``partition.crew``), and what is finished is kept (``partition.unfinished``).
+
+Letters: N nodes, P parts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sargnn.data.dataset import Dataset, group_by, open_dataset
+from sargnn.data.store import StoreWriter
+from sargnn.partition.crew import Crew, Job, do_parts
+from sargnn.partition.cut import Cutter
+from sargnn.partition.ground import lay_ground, make_array, open_ground, places_of
+from sargnn.partition.memory import available_bytes, ordering_bytes, part_edges, writing_bytes
+from sargnn.partition.order import KaMinPar, order_part
+from sargnn.partition.sort_edges import EDGE_BYTES, Report
+from sargnn.partition.stats import PartFigures, PartitionStats, StatsCollector
+from sargnn.partition.store import FORMAT_VERSION, put_send_lists, write_part
+from sargnn.partition.unfinished import Unfinished, keep_array, name_of, write_record
+from sargnn.partition.within import Members
+from sargnn.steps import step
+
+_GROUPED = "grouped"
+
+
+def order_parts(
+    work: Unfinished, path: Path, world: int, how: str, threads: int | None, crew: Crew
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """The nodes of all parts in their order, as ``order.order_nodes`` gives them, memory-mapped.
+
+    Args:
+        work: keeps the assignment. path: the dataset's store. how: ``locality`` or ``original``.
+        threads: of KaMinPar, which then finds the clusters; None: METIS does.
+    """
+    step("ordering nodes")
+    dataset = open_dataset(path, verify=False)
+    assignment = work.open_assignment()
+    offsets, grouped = group_by(assignment, world)
+    nodes = make_array(work.ground, "nodes", grouped.shape, np.int64)
+    nodes[:] = grouped
+    if how == "original":
+        return offsets, nodes
+    np.save(work.ground / f"{_GROUPED}.npy", grouped)
+    np.save(work.ground / f"{_GROUPED}_offsets.npy", offsets)
+    places_of(grouped, work.ground, f"{_GROUPED}_place")
+    of, parts = _digest(assignment), range(world)
+    found = work.find_whole("orders", parts, of, crew.most)
+    edges = part_edges(dataset, offsets, grouped)
+    del grouped
+    left = [p for p in parts if p not in found]
+    one = ordering_bytes(dataset, int(edges.max()), int(np.diff(offsets).max()), threads is not None)
+    processes = crew.size(len(left), int(edges[left].sum()), one, available_bytes())
+    settings = {
+        "dataset": str(path), "folder": str(work.folder), "of": of,
+        "threads": None if threads is None else max(1, threads // processes),
+    }  # fmt: skip
+    sizes, before = {p: 1 + int(edges[p]) for p in left}, sum(1 + int(edges[p]) for p in found)
+    do_parts("order", settings, "ordering nodes", sizes, before, processes, crew)
+    for p in parts:
+        own = nodes[offsets[p] : offsets[p + 1]]
+        own[:] = own[np.load(work.folder / "orders" / f"{name_of(p)}.npy")]
+    for name in (_GROUPED, f"{_GROUPED}_offsets", f"{_GROUPED}_place"):
+        (work.ground / f"{name}.npy").unlink()
+    return offsets, nodes
+
+
+def open_order(settings: dict[str, Any]) -> Job:
+    """The job that orders a part's nodes."""
+    folder, threads = Path(settings["folder"]), settings["threads"]
+    dataset = open_dataset(Path(settings["dataset"]), verify=False)
+    names = (f"{_GROUPED}_offsets", _GROUPED, f"{_GROUPED}_place")
+    members = Members(*(np.asarray(np.load(folder / "ground" / f"{name}.npy", mmap_mode="c")) for name in names))
+    kaminpar = None if threads is None else KaMinPar(folder, threads)
+
+    def order(p: int, report: Report) -> None:
+        found = order_part(dataset, members, p, kaminpar)
+        if found is None:
+            found = np.arange(len(members.own(p)))
+        keep_array(folder / "orders", name_of(p), found.astype(np.int32), settings["of"])
+
+    return order
+
+
+def cut_parts(
+    work: Unfinished, writer: StoreWriter, path: Path, offsets: np.ndarray, nodes: np.ndarray, crew: Crew
+) -> PartitionStats:
+    """Write all parts into the unfinished store.
+
+    Args:
+        path: the dataset's store. offsets, nodes: from ``order_parts``.
+    """
+    dataset = open_dataset(path, verify=False)
+    step("counting edges")
+    ground, world = lay_ground(dataset, offsets, nodes, work.ground), len(offsets) - 1
+    of, parts = _digest(offsets, nodes), range(world)
+    found = work.find_whole("parts", parts, of, crew.most)
+    edges = part_edges(dataset, offsets, nodes)
+    sizes = {p: _size(dataset, nodes[offsets[p] : offsets[p + 1]], int(edges[p])) for p in parts}
+    left = [p for p in parts if p not in found]
+    one = writing_bytes(dataset, int(edges.max()), world)
+    processes = crew.size(len(left), int(edges[left].sum()), one, available_bytes())
+    settings = {"dataset": str(path), "folder": str(work.folder), "store": str(writer.path), "of": of}
+    before = sum(sizes[p] for p in found)
+    do_parts("write", settings, "cutting parts", {p: sizes[p] for p in left}, before, processes, crew)
+    found |= work.read_all("parts", left, of)
+    collector = StatsCollector()
+    for p in parts:
+        writer.adopt(found[p]["files"])
+        collector.add_figures(PartFigures(**found[p]["figures"]))
+    put_send_lists(writer, Cutter(dataset, ground), 0)
+    return collector.finish()
+
+
+def open_write(settings: dict[str, Any]) -> Job:
+    """The job that writes a part."""
+    folder, store = Path(settings["folder"]), Path(settings["store"])
+    cutter = Cutter(open_dataset(Path(settings["dataset"]), verify=False), open_ground(folder / "ground"))
+
+    def write(p: int, report: Report) -> None:
+        writer = StoreWriter(store, "partition", FORMAT_VERSION, into=folder / "store")
+        figures = write_part(writer, cutter, p, report)
+        entries = writer.seal(report)
+        write_record(folder / "parts", name_of(p), settings["of"], entries, figures=asdict(figures))
+
+    return write
+
+
+def _size(dataset: Dataset, own: np.ndarray, edges: int) -> int:
+    """How much there is to do of a part, in bytes, as ``sort_edges``, ``put_features`` and ``StoreWriter.seal`` tell it."""
+    bounds = dataset.schema.bounds(own)
+    rows = zip(bounds, bounds[1:], dataset.feature_widths, strict=False)
+    features = sum((last - first) * 4 * width for first, last, width in rows)
+    return edges * (EDGE_BYTES + 8) + 2 * features
+
+
+def _digest(*arrays: np.ndarray) -> str:
+    """Hex digits of what is in arrays."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
