@@ -13,6 +13,7 @@ from sargnn.errors import SargnnError
 _CLASSES = {
     "train": "sargnn.config:RunConfig",
     "slurm": "sargnn.config:RunConfig",
+    "plan": "sargnn.config:RunConfig",
     "bench_epoch": "sargnn.config:RunConfig",
     "bench_network": "sargnn.config:RunConfig",
     "prepare": "sargnn.verb_config:PrepareConfig",

@@ -169,6 +169,23 @@ _CHECK = Verb(
     ),
     config="check",
 )
+_PLAN = Verb(
+    "plan",
+    "what a run will hold and send, before it is launched",
+    usage="[key=value ...] [group=option ...]",
+    text="Plan the memory and the traffic of a run's workers by mode and number of workers: whole resident memory at its peak, "
+    "what training takes of it, in which phase, and the bytes of an epoch. Takes the settings of 'train'; memory_budget says "
+    "what a worker may have. Where the partition is there its halo is exact, else it is that of a quick streamed cut. Full "
+    "batches of all rows; what a worker takes by itself is measured once on each machine. The dataset is prepared if it is not "
+    "there.",
+    entry="sargnn.cli.plan:main",
+    examples=(
+        ("plan dataset=products_like model=gat", ""),
+        ("plan dataset=products_like model=gat memory_budget=4GB 'worlds=[4,8,16]'", "how many workers?"),
+        ("plan dataset=mag_like model=rgcn 'modes=[sar,domain_parallel]'", ""),
+    ),
+    config="plan",
+)
 _PARTITION = Verb(
     "partition",
     "cut a dataset into the workers' parts",
@@ -431,7 +448,7 @@ _COMPLETION = Verb(
 VERBS: dict[str, Verb] = {
     verb.name: verb
     for verb in (
-        _TRAIN, _SLURM, _PREPARE, _CHECK, _PARTITION, _IMPORT_DGL, _EXPORT_OGB, _PREDICT, _EVALUATE, _COMPARE, _UI, _TRACK,
-        _BENCH, _INFO, _CLEAN, _COMPLETION,
+        _TRAIN, _PLAN, _SLURM, _PREPARE, _CHECK, _PARTITION, _IMPORT_DGL, _EXPORT_OGB, _PREDICT, _EVALUATE, _COMPARE, _UI,
+        _TRACK, _BENCH, _INFO, _CLEAN, _COMPLETION,
     )
 }  # fmt: skip

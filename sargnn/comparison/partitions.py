@@ -10,10 +10,8 @@ from sargnn.comparison.charts import Chart, Picture, Series
 from sargnn.config import RunConfig
 from sargnn.data.dataset import Dataset
 from sargnn.partition.trial import Trial
-from sargnn.planner.cut_edges import CutEdges, Messages
-from sargnn.planner.wire import bytes_by_layer, shape_of
-from sargnn.shards.cover import Share
-from sargnn.shards.plan import RowCounts
+from sargnn.planner.cut_edges import CutEdges
+from sargnn.planner.wire import traffic_of
 from sargnn.tracking.memory import human_bytes
 
 
@@ -30,28 +28,14 @@ class Compared:
 
 def compared(trial: Trial, dataset: Dataset, config: RunConfig) -> Compared:
     """With what its cut edges send for the configured model."""
-    world, rows, shape = config.world, dataset.num_nodes, shape_of(dataset, config)
-    cut = CutEdges.of(dataset, trial.part, world, int(config.add_self_loops))
+    cut = CutEdges.of(dataset, trial.part, config.world, int(config.add_self_loops))
     found = None if cut is None else cut.fewest()
-    messages = None if found is None else found.rows + found.partials
-
-    def serving(share: Share | None, labelled: bool) -> Messages:
-        if share is None:
-            return Messages(trial.quality.halo_rows)
-        if cut is None:
-            raise TooManyError
-        return (cut.into_type(dataset, trial.part, shape.labelled) if labelled else cut).shared_by(share)
-
-    counts = RowCounts(rows, rows, trial.quality.halo_rows)
-    try:
-        layers = bytes_by_layer(config, shape, counts, serving)
-    except TooManyError:
-        layers = None
-    return Compared(trial, messages, None if layers is None else sum(layers))
-
-
-class TooManyError(Exception):
-    """There are more cut edges than are shared out here."""
+    traffic = traffic_of(config, dataset, trial.part, trial.quality.halo_rows, cut)
+    return Compared(
+        trial,
+        None if found is None else found.rows + found.partials,
+        None if traffic is None else sum(layer.sent for layer in traffic),
+    )
 
 
 def rows_of(compared: Sequence[Compared]) -> list[list[str]]:

@@ -159,6 +159,11 @@ def put_send_lists(writer: StoreWriter, cutter: Cutter, first: int) -> None:
         writer.put(_name(first + p, "send_offsets"), offsets_of(send))
 
 
+def array_of(path: Path, rank: int, name: str) -> np.ndarray:
+    """One array of a part, memory-mapped, its content not verified. Raises ``StoreError`` where there is none."""
+    return _open(path, rank).array(_name(rank, name))
+
+
 def open_part(path: Path, rank: int) -> Part:
     """One worker's part, arrays memory-mapped; no other part need be here.
 

@@ -19,10 +19,15 @@ MOST_CUT_EDGES = 50_000_000
 
 @dataclass(frozen=True)
 class Messages:
-    """What travels in one exchange, of all parts. Attributes: rows: of sources. partials: results for destinations."""
+    """What travels in one exchange, of all parts.
+
+    Attributes:
+        rows: of sources. partials: results for destinations. received: rows that each part receives [P]; () if not known.
+    """
 
     rows: int
     partials: int = 0
+    received: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -85,10 +90,11 @@ class CutEdges:
     def shared_by(self, share: Share | None) -> Messages:
         """As a run shares them out (``shards.cover.choose_edges``), which keeps ranks from too many edges."""
         if share is None:
-            return Messages(sum(len(np.unique(self.source[self._edges(pair)])) for pair in range(self.world**2)))
+            found_rows = [len(np.unique(self.source[self._edges(pair)])) for pair in range(self.world**2)]
+            return Messages(sum(found_rows), 0, self._by_part(found_rows))
         if share.ratio is None:
             counts = (len(np.unique(self.destination[self._edges(pair)])) for pair in range(self.world**2))
-            return Messages(0, sum(counts))
+            return Messages(0, sum(counts), (0,) * self.world)
         world, tilt, tilted = self.world, np.full(self.world, TILT), np.ones(self.world, bool)
         found: dict[int, _Cover] = {}
         for _ in range(TRIALS):
@@ -102,7 +108,11 @@ class CutEdges:
             if not tilted.any():
                 break
             tilt[tilted] *= TILTS_MORE
-        return Messages(sum(one.rows for one in found.values()), sum(one.partials for one in found.values()))
+        rows = [found[pair].rows for pair in range(world**2)]
+        return Messages(sum(rows), sum(one.partials for one in found.values()), self._by_part(rows))
+
+    def _by_part(self, rows: list[int]) -> tuple[int, ...]:
+        return tuple(sum(rows[p * self.world : (p + 1) * self.world]) for p in range(self.world))
 
     def _edges(self, pair: int) -> slice:
         return slice(int(self.bounds[pair]), int(self.bounds[pair + 1]))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from sargnn.engine.aggregate import Engine
 from sargnn.models.base import Model
 from sargnn.models.inputs import GraphShape
 from sargnn.models.stack import GraphLayer, Stack
-from sargnn.planner.cut_edges import Messages
+from sargnn.planner.cut_edges import CutEdges, Messages
 from sargnn.shards.cover import Share, shares_of
 from sargnn.shards.plan import RowCounts
 from sargnn.training.build import label_columns, make_engine, make_model
@@ -41,16 +42,28 @@ def bare(config: RunConfig, shape: GraphShape) -> tuple[Engine, Model]:
     return make_engine(alone, Group.single()), make_model(alone, shape)
 
 
-def bytes_by_layer(
-    config: RunConfig, shape: GraphShape, counts: RowCounts, messages: Callable[[Share | None, bool], Messages]
-) -> list[int] | None:
-    """What all workers together send in an epoch of full batches, per layer [L]; None: the model's layers cannot be told apart.
+Serving = Callable[[Share | None, bool], Messages]
+"""How many messages serve the cut edges where they are shared out so: all, or (true) those into labelled nodes, which are all
+that the last layer of a typed graph computes."""
+
+
+@dataclass(frozen=True)
+class LayerTraffic:
+    """A layer's messages, and what all workers together send for it in an epoch, bytes."""
+
+    messages: Messages
+    sent: int
+
+
+def traffic_by_layer(
+    config: RunConfig, shape: GraphShape, counts: RowCounts, serving: Serving
+) -> list[LayerTraffic] | None:  # fmt: skip
+    """What travels in an epoch of full batches, per layer [L]; None: the model's layers cannot be told apart.
 
     The first layer's aggregates of constant rows, which travel once in a run, are left out; so are evaluations.
 
     Args:
-        counts: of the whole graph. messages: how many serve the cut edges where they are shared out so: all, or (true) those
-            into labelled nodes, which are all that the last layer of a typed graph computes.
+        counts: of the whole graph.
     """
     engine, model = bare(config, shape)
     if not isinstance(model, Stack):
@@ -62,13 +75,43 @@ def bytes_by_layer(
     found = []
     for number, (layer, share) in enumerate(zip(layers, shares, strict=True), 1):
         if not layer.uses_edges:
-            found.append(0)
+            found.append(LayerTraffic(Messages(0), 0))
             continue
         key = share, share is not None and shape.schema.typed and number == len(layers)
         if key not in known:
-            known[key] = messages(*key)
-        found.append(_layer_bytes(engine, layer, counts, shape.label_columns, known[key]))
+            known[key] = serving(*key)
+        found.append(LayerTraffic(known[key], _layer_bytes(engine, layer, counts, shape.label_columns, known[key])))
     return found
+
+
+def traffic_of(
+    config: RunConfig, dataset: Dataset, part: np.ndarray, halo_rows: int, cut: CutEdges | None
+) -> list[LayerTraffic] | None:
+    """The same of an assignment.
+
+    Args:
+        part: int32 [N]. halo_rows: of all parts. cut: its cut edges; None: too many to be shared out.
+
+    Returns:
+        None: not known, because of the model or the number of cut edges.
+    """
+    shape, rows = shape_of(dataset, config), dataset.num_nodes
+
+    def serving(share: Share | None, labelled: bool) -> Messages:
+        if cut is None and share is not None:
+            raise _TooManyError
+        if cut is None:
+            return Messages(halo_rows)
+        return (cut.into_type(dataset, part, shape.labelled) if labelled else cut).shared_by(share)
+
+    try:
+        return traffic_by_layer(config, shape, RowCounts(rows, rows, halo_rows), serving)
+    except _TooManyError:
+        return None
+
+
+class _TooManyError(Exception):
+    """There are more cut edges than are shared out here."""
 
 
 def _layer_bytes(engine: Engine, layer: GraphLayer, counts: RowCounts, columns: int, messages: Messages) -> int:

@@ -15,6 +15,21 @@ from torch import Tensor
 from sargnn.interop.dgl import copy_u_max_with_rows, import_dgl
 from sargnn.kernels.block import EdgeBlock
 
+_FORMATS, _BLOCKS, _ATTENTION, _BOTH_ATTENTIONS = 8, 8, 20, 36
+"""Bytes of an edge, measured: both formats of a sum; libxsmm's blocks of them while it sums; the formats of an attention's
+graph, and of its two graphs."""
+
+
+def unseen_bytes(operation: str, *, whole: bool) -> int:
+    """What DGL holds of an edge in memory of its own, which is no tensor's.
+
+    Args:
+        operation: as ``kernels.operations`` names it. whole: of the graphs that plain autograd reads.
+    """
+    if operation in ("gat", "gatv2"):
+        return _ATTENTION if whole else _BOTH_ATTENTIONS
+    return _FORMATS + _BLOCKS if whole else _BLOCKS
+
 
 def _compressed(num_src: int, num_dst: int, csc: tuple[Tensor, Tensor]) -> Any:
     """A graph given by its sources in compressed columns (indptr, indices), which it shares."""

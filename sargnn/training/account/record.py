@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +26,37 @@ from sargnn.training.steps import OneStep
 
 if TYPE_CHECKING:
     from sargnn.training.loop import Trainer
+
+
+OPTIMIZER = "optimizer"
+
+
+@contextmanager
+def _phases_of(model: Model, trace: Trace) -> Iterator[None]:
+    """Tell the record which layer runs: forward from where it begins, backward from where its output's gradient comes."""
+    hooks = []
+
+    def follow(number: int, layer: GraphLayer) -> None:
+        def begin(*_: Any) -> None:
+            trace.phase = f"layer {number} forward"
+
+        def backward(*_: Any) -> None:
+            trace.phase = f"layer {number} backward"
+
+        def end(_: Any, __: Any, out: Any) -> None:
+            if isinstance(out, torch.Tensor) and out.requires_grad:
+                out.register_hook(backward)
+
+        hooks.append(layer.register_forward_pre_hook(begin))
+        hooks.append(layer.register_forward_hook(end))
+
+    for number, layer in enumerate((one for one in model.modules() if isinstance(one, GraphLayer)), 1):
+        follow(number, layer)
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 class Accounts:
@@ -57,13 +89,14 @@ class Accounts:
             constants: whether micro-batches have what is aggregated of constant rows.
         """
 
-        def record(trainer: Trainer) -> None:
+        def record(trainer: Trainer, trace: Trace) -> None:
             for epoch in range(2):
                 trainer.engine.epoch = epoch
                 trainer.model.train()
                 trainer.model.zero_grad(set_to_none=True)
                 trainer.gradients()
                 if trainer.optimizer is not None:
+                    trace.phase = OPTIMIZER
                     trainer.optimizer.step()
 
         return self._of(
@@ -73,7 +106,7 @@ class Accounts:
     def evaluation(self, counts: Sequence[RowCounts | None], *, in_groups: bool) -> StepAccount:
         """Of an evaluation of the whole graph, or ``in_groups`` of one of several views."""
 
-        def record(trainer: Trainer) -> None:
+        def record(trainer: Trainer, trace: Trace) -> None:
             trainer.model.eval()
             with torch.no_grad():
                 trainer.logits(trainer.training)
@@ -81,7 +114,7 @@ class Accounts:
         return self._of(counts, "evaluation", record, micro_batches=in_groups, keep_layers="all", constants=False)
 
     def _of(
-        self, counts: Sequence[RowCounts | None], what: str, record: Callable[[Trainer], None], *, micro_batches: bool,
+        self, counts: Sequence[RowCounts | None], what: str, record: Callable[[Trainer, Trace], None], *, micro_batches: bool,
         keep_layers: KeepLayers, constants: bool,
     ) -> StepAccount:  # fmt: skip
         key = what, micro_batches, keep_layers, constants, tuple(
@@ -108,8 +141,8 @@ class Accounts:
         view = dataclasses.replace(view, flow=dataclasses.replace(view.flow, plans=plans))
         trainer.steps = OneStep([view])
         sizes = sizes_of_plans(plans, len(trainer.rows), len(rows))
-        with trace:
-            record(trainer)
+        with trace, _phases_of(trainer.model, trace):
+            record(trainer, trace)
             trace.note_freed()
         constant = plans[0].constant
         row_bytes = 0 if constant is None else constant.shape[1] * constant.element_size()

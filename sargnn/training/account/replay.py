@@ -12,6 +12,8 @@ from sargnn.engine.pool import SMALLEST
 from sargnn.training.account.sizes import Sizes
 from sargnn.training.account.trace import Event
 
+FIXED = "gradients, optimizer"
+
 
 @dataclass
 class _Owned:
@@ -28,11 +30,17 @@ class Held:
     Attributes:
         other: in use now, not of the pool. peak: the largest sum of that and what the pool holds.
         most_used: the most that the pool has had in use.
+        phase: of the step, in which most was in use. at_peak: bytes of that, by the phase in which it came, and under
+            ``FIXED`` what has as many numbers whatever the rows are.
     """
 
     other: int = 0
     peak: int = 0
     most_used: int = 0
+    phase: str = ""
+    at_peak: dict[str, int] = field(default_factory=dict)
+    _live: dict[int, tuple[str, int]] = field(default_factory=dict)
+    _most_live: int = 0
     _owned: list[_Owned] = field(default_factory=list)
     _others: dict[int, int] = field(default_factory=dict)
 
@@ -41,14 +49,20 @@ class Held:
         """What the pool holds, in use and idle."""
         return sum(one.size for one in self._owned)
 
-    def take(self, number: int, size: int, pooled: bool) -> None:
-        """A tensor comes."""
+    def take(self, number: int, size: int, pooled: bool, phase: str = "", term: str = "") -> None:
+        """A tensor comes. term: under what it is counted."""
+        self._live[number] = (term, size)
         if pooled and size >= SMALLEST:
             self._take_from_pool(number, size)
         else:
             self._others[number] = size
             self.other += size
         self.peak = max(self.peak, self.pool + self.other)
+        live = sum(one for _, one in self._live.values())
+        if live > self._most_live:
+            self._most_live, self.phase, self.at_peak = live, phase, {}
+            for what, one in self._live.values():
+                self.at_peak[what] = self.at_peak.get(what, 0) + one
 
     def _take_from_pool(self, number: int, size: int) -> None:
         for one in self._owned:
@@ -67,6 +81,7 @@ class Held:
 
     def give(self, number: int) -> None:
         """It goes."""
+        self._live.pop(number, None)
         if number in self._others:
             self.other -= self._others.pop(number)
         for one in self._owned:
@@ -77,6 +92,7 @@ class Held:
         """What a step has left in use lies idle: the next one is another view's."""
         self.other -= sum(self._others.values())
         self._others.clear()
+        self._live.clear()
         for one in self._owned:
             one.used_by = None
 
@@ -99,5 +115,6 @@ def replay(events: Sequence[Event], made_up: Sizes, real: Sizes, held: Held | No
         size = one.item_bytes
         for length in one.shape:
             size *= numbers.get(length, length)
-        held.take(one.number, size, one.pooled)
+        fixed = not any(length in numbers for length in one.shape)
+        held.take(one.number, size, one.pooled, one.phase, FIXED if fixed else one.phase)
     return held

@@ -62,6 +62,11 @@ class StepAccount:
         Args:
             views: of the micro-batches. all_held: all of them are in memory, not only the one at hand.
         """
+        held, halo = self.held(views, all_held=all_held)
+        return held.peak + halo + LIBRARIES_BYTES
+
+    def held(self, views: Sequence[Sizes], *, all_held: bool = False) -> tuple[Held, int]:
+        """What they hold at the peak, and bytes of halo rows beside it."""
         held, halo = Held(), 0
         for _ in range(2):  # the second time with what the pool holds from the first
             for sizes in views:
@@ -70,4 +75,4 @@ class StepAccount:
                 held.end()
                 held.other -= brought
                 halo = max(halo, self.halo.peak(sizes.halo))
-        return held.peak + halo + LIBRARIES_BYTES
+        return held, halo

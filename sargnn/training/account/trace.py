@@ -23,6 +23,7 @@ class Event:
     Attributes:
         number: of the tensor. comes: it is allocated; else it is freed.
         shape, item_bytes: of the tensor. pooled: its memory is asked of the engine's pool.
+        phase: of the step, when it came.
     """
 
     number: int
@@ -30,6 +31,7 @@ class Event:
     shape: tuple[int, ...] = ()
     item_bytes: int = 0
     pooled: bool = False
+    phase: str = ""
 
 
 @dataclass
@@ -42,12 +44,16 @@ class Trace(TorchDispatchMode):
     """Records allocations of tensors by all operators that run within it, and when nothing holds them any more.
 
     What was there before is not recorded. Memory that compiled loops and libraries take for themselves is not seen.
+
+    Attributes:
+        phase: of the step, as who runs it says.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.events: list[Event] = []
         self.is_on = False
+        self.phase = ""
         self._live: dict[int, _Live] = {}
         self._known: dict[int, Tensor] = {}
         self._alone = holders(torch.empty(1))
@@ -79,11 +85,11 @@ class Trace(TorchDispatchMode):
             if pooled:
                 number = self._live[where].number
                 at = next(i for i in reversed(range(len(self.events))) if self.events[i].number == number)
-                self.events[at] = Event(number, True, tuple(tensor.shape), tensor.element_size(), True)
+                self.events[at] = Event(number, True, tuple(tensor.shape), tensor.element_size(), True, self.events[at].phase)
             return
         number = len(self.events)
         self._live[where] = _Live(number, tensor.detach())
-        self.events.append(Event(number, True, tuple(tensor.shape), tensor.element_size(), pooled))
+        self.events.append(Event(number, True, tuple(tensor.shape), tensor.element_size(), pooled, self.phase))
 
     def note_freed(self) -> None:
         """Look what nobody holds any more."""

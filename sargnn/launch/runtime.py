@@ -1,0 +1,74 @@
+"""What a worker takes beside what is counted: measured by a run on a small graph, once for a machine, a version and a model."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from sargnn.config import RunConfig
+from sargnn.errors import SargnnError
+from sargnn.launch.env import numba_cache_dir
+from sargnn.planner.account import Runtime, graph_bytes
+from sargnn.planner.parts import PartSizes
+from sargnn.steps import step
+from sargnn.tracking import files
+from sargnn.tracking.summary import read_summary
+
+_TYPED, _PLAIN = ("dataset=mag_like", "dataset.scale=0.001"), ("dataset=synthetic", "dataset.num_nodes=2000")
+_FILE = "runtime.json"
+
+
+def measured_runtime(config: RunConfig, *, typed: bool) -> Runtime:
+    """Of a worker of such a run, alone or with others. Kept where compiled kernels are kept.
+
+    Raises:
+        SargnnError: the small run failed; its words.
+    """
+    several = config.world > 1
+    key = f"{config.model.name} {config.mode.name} {'several' if several else 'one'}"
+    file = numba_cache_dir() / _FILE
+    known = _read(file)
+    if key not in known:
+        step(f"measuring what a worker takes by itself ({key}; once on this machine)")
+        known[key] = _measure(config, typed=typed, world=2 if several else 1)
+        _write(file, known)
+    base, loading = known[key]
+    return Runtime(int(base), int(loading))
+
+
+def _measure(config: RunConfig, *, typed: bool, world: int) -> list[int]:
+    with tempfile.TemporaryDirectory() as folder:
+        words = [
+            *(_TYPED if typed else _PLAIN), f"model={config.model.name}", f"mode={config.mode.name}", f"world={world}",
+            "epochs=2", "eval_every=10", "tracking=none", "store_dir=stores", "run_dir=run", "partitioner=random",
+        ]  # fmt: skip
+        command = [sys.executable, "-m", "sargnn.cli.main", "train", *words]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=_environment(), check=False)
+        if done.returncode:
+            raise SargnnError("The small run that shows what a worker takes failed.", given=done.stderr.strip()[-400:])
+        summary = read_summary(Path(folder) / "run")
+    assert summary is not None and summary.memory_bytes is not None and summary.halo_rows is not None
+    parts, halo = summary.memory_bytes, summary.halo_rows
+    nodes = 2000 // world
+    counted = graph_bytes(PartSizes((nodes,), (12 * nodes,), halo[0], halo[0], nodes, nodes), loops=0)
+    return [parts["base"][0], max(0, parts["graph"][0] - counted)]
+
+
+def _environment() -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if key != "SLURM_JOB_ID"}
+
+
+def _read(file: Path) -> dict[str, list[int]]:
+    try:
+        found = json.loads(file.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _write(file: Path, known: dict[str, list[int]]) -> None:
+    files.write_json(file, known)

@@ -1,0 +1,122 @@
+"""What each worker owns and reads, counted from a partition store without opening its parts, or estimated.
+
+Letters: T node types, R relations, P parts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sargnn.data.dataset import SPLITS, Dataset
+from sargnn.data.schema import Schema
+from sargnn.partition.store import PartitionInfo, array_of
+from sargnn.planner.cut_edges import Messages
+from sargnn.training.account.sizes import Key, Sizes
+
+
+@dataclass(frozen=True)
+class PartSizes:
+    """One worker's part.
+
+    Attributes:
+        rows: own rows of each type [T]. edges: into them by relation [R]. halo: rows of others that they read.
+        sent: own rows that others read. targets: training rows. split: rows of any split.
+    """
+
+    rows: tuple[int, ...]
+    edges: tuple[int, ...]
+    halo: int
+    sent: int
+    targets: int
+    split: int
+
+    def view(self, schema: Schema, layers: int, labelled: int, *, loops: bool, halo: tuple[int, ...]) -> Sizes:
+        """The sizes of a view of all rows, whose last layer computes those of the labelled type.
+
+        Args:
+            layers: L. loops: the model adds a loop to each node. halo: rows of others that each layer reads [L].
+        """
+        total = sum(self.rows)
+        counts: dict[Key, int] = {("own", -1, -1): total, ("targets", -1, -1): self.targets}
+        edges = []
+        for layer in range(layers):
+            out = self.rows
+            into = self.edges
+            if layer == layers - 1 and schema.typed:
+                out = tuple(rows if t == labelled else 0 for t, rows in enumerate(self.rows))
+                into = tuple(
+                    e if one.destination == labelled else 0 for e, one in zip(self.edges, schema.relations, strict=True)
+                )
+            for kind, sizes in (("rows", self.rows), ("out", out)):
+                counts[kind, layer, -1] = sum(sizes)
+                counts.update({(kind, layer, t): size for t, size in enumerate(sizes)})
+            edges.append(sum(into) + (total if loops else 0))
+            counts["edges", layer, -1] = edges[-1]
+        return Sizes(counts, tuple(edges), halo)
+
+
+def parts_of_store(info: PartitionInfo) -> list[PartSizes]:
+    """Of a partition store; exact."""
+    relations = len(info.schema.relations)
+    found = []
+    for rank in range(info.world):
+        offsets = np.asarray(array_of(info.path, rank, "edge_offsets"))
+        by_relation = np.diff(offsets).reshape(-1, relations).sum(0)
+        split = np.asarray(array_of(info.path, rank, "split"))
+        found.append(
+            PartSizes(
+                _by_type(info.schema, array_of(info.path, rank, "node_ids")),
+                tuple(int(one) for one in by_relation),
+                len(array_of(info.path, rank, "halo_ids")),
+                len(array_of(info.path, rank, "send_rows")),
+                int((split == SPLITS["train"]).sum()),
+                int((split > 0).sum()),
+            )
+        )
+    return found
+
+
+def parts_of_assignment(dataset: Dataset, part: np.ndarray, world: int, halo: Messages) -> list[PartSizes]:
+    """Of an assignment, int32 [N], whose halo rows are counted in all: every worker has as many as the mean of its edges."""
+    schema, split = dataset.schema, np.asarray(dataset.split)
+    degrees = np.diff(np.asarray(dataset.indptr))
+    relation = None if dataset.relation is None else np.asarray(dataset.relation)
+    found = []
+    for rank in range(world):
+        own = np.flatnonzero(part == rank)
+        edges = [int(degrees[own].sum())]
+        if relation is not None:
+            at = np.repeat(part == rank, degrees)
+            edges = np.bincount(relation[at], minlength=len(schema.relations)).tolist()
+        share = degrees[own].sum() / max(1, dataset.num_edges)
+        rows = int(halo.rows * share)
+        found.append(
+            PartSizes(
+                _by_type(schema, own),
+                tuple(edges),
+                rows,
+                rows,
+                int((split[own] == SPLITS["train"]).sum()),
+                int((split[own] > 0).sum()),
+            )  # fmt: skip
+        )
+    return found
+
+
+def even_parts(schema: Schema, edges: int, world: int, halo_per_row: float, targets: int, split: int) -> list[PartSizes]:
+    """Of published sizes: one of P parts that are all alike.
+
+    Args:
+        edges: into all nodes. halo_per_row: rows of others that a worker reads / own rows.
+    """
+    rows = -(-schema.num_nodes // world)
+    halo = int(rows * halo_per_row)
+    one = PartSizes((rows,), (-(-edges // world),), halo, halo, -(-targets // world), -(-split // world))
+    return [replace(one) for _ in range(world)]
+
+
+def _by_type(schema: Schema, node_ids: np.ndarray) -> tuple[int, ...]:
+    bounds = schema.bounds(np.asarray(node_ids))
+    return tuple(int(b - a) for a, b in zip(bounds, bounds[1:], strict=False))

@@ -1,0 +1,117 @@
+"""Plans of a run for several modes and numbers of workers, from a partition store or from a cut made for the plan.
+
+Letters: N nodes, P parts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sargnn.config import RunConfig
+from sargnn.data.dataset import Dataset
+from sargnn.partition import stream
+from sargnn.partition.prepare import partition_path, with_choice
+from sargnn.partition.quality import quality_of
+from sargnn.partition.store import PartitionInfo, array_of, partition_info
+from sargnn.planner.account import Account, Runtime, WorkerPlan
+from sargnn.planner.cut_edges import CutEdges, Messages
+from sargnn.planner.parts import PartSizes, parts_of_assignment, parts_of_store
+from sargnn.planner.wire import shape_of, traffic_of
+from sargnn.steps import step
+
+_PASSES = 4
+"""Of streaming, for a plan."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A graph in parts.
+
+    Attributes:
+        part: int32 [N]. parts: of each worker. halo_rows: of all. edges: between parts; None: too many.
+        exact: it is a partition that is there; else a streamed one, whose halo is larger than METIS's or KaMinPar's.
+    """
+
+    part: np.ndarray
+    parts: list[PartSizes]
+    halo_rows: int
+    edges: CutEdges | None
+    exact: bool
+
+
+@dataclass(frozen=True)
+class WorldPlan:
+    """What a configuration's workers hold and send.
+
+    Attributes:
+        mode, world. workers: each one's memory. sent: bytes of an epoch, by all; None: not known. exact: see ``Cut``.
+    """
+
+    mode: str
+    world: int
+    workers: list[WorkerPlan]
+    sent: int | None
+    exact: bool
+
+    @property
+    def largest(self) -> WorkerPlan:
+        """The worker that holds most."""
+        return max(self.workers, key=lambda one: one.total)
+
+
+def find_cut(config: RunConfig, dataset: Dataset, name: str) -> Cut:
+    """The configured partition where it is there; else a streamed one.
+
+    Args:
+        name: of the dataset store's folder.
+    """
+    loops, world = int(config.add_self_loops), config.world
+    chosen = with_choice(config, dataset, name)
+    path, _ = partition_path(chosen, dataset, name)
+    if path.exists():
+        info = partition_info(path)
+        part = _assignment(info)
+        halo = sum(info.stats.halo_rows)
+        return Cut(part, parts_of_store(info), halo, CutEdges.of(dataset, part, world, loops), exact=True)
+    step(f"a streamed cut into {world}, for the plan")
+    settings = dataclasses.replace(chosen.partitioner, name="stream", passes=_PASSES, balance="both", target=None, file=None)
+    part = stream.assign(dataset, world, settings)
+    halo = quality_of(dataset, part, world).halo_rows
+    parts = parts_of_assignment(dataset, part, world, Messages(halo))
+    return Cut(part, parts, halo, CutEdges.of(dataset, part, world, loops), exact=False)
+
+
+def plan_run(config: RunConfig, dataset: Dataset, cut: Cut, runtime: Runtime) -> WorldPlan:
+    """What the configuration's workers hold and send on a cut of its graph.
+
+    Raises:
+        ConfigError: its views are not planned, or the model cannot work on such a graph.
+    """
+    traffic = traffic_of(config, dataset, cut.part, cut.halo_rows, cut.edges)
+    account = Account(config, shape_of(dataset, config), dataset.num_nodes)
+    workers = []
+    for rank, part in enumerate(cut.parts):
+        received = None
+        if traffic is not None and all(layer.messages.received for layer in traffic):
+            received = [layer.messages.received[rank] for layer in traffic]
+        workers.append(account.worker(part, runtime, received))
+    return WorldPlan(
+        config.mode.name, config.world, workers, None if traffic is None else sum(t.sent for t in traffic), cut.exact
+    )
+
+
+def smallest_world(plans: Sequence[WorldPlan], mode: str, limit: int) -> int | None:
+    """The fewest workers of a mode of which each fits ``limit`` bytes."""
+    fits = [one.world for one in plans if one.mode == mode and one.largest.total <= limit]
+    return min(fits, default=None)
+
+
+def _assignment(info: PartitionInfo) -> np.ndarray:
+    part = np.empty(info.num_nodes, np.int32)
+    for rank in range(info.world):
+        part[np.asarray(array_of(info.path, rank, "node_ids"))] = rank
+    return part
