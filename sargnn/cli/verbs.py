@@ -181,7 +181,7 @@ _PLAN = Verb(
     entry="sargnn.cli.plan:main",
     examples=(
         ("plan dataset=products_like model=gat", ""),
-        ("plan dataset=products_like model=gat memory_budget=4GB 'worlds=[4,8,16]'", "how many workers?"),
+        ("plan dataset=products_like model=gat memory_budget=4GB 'worlds=[8,16]'", ""),
         ("plan dataset=mag_like model=rgcn 'modes=[sar,domain_parallel]'", ""),
     ),
     config="plan",
