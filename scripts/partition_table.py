@@ -13,6 +13,7 @@ import statistics
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from sargnn.cli.compose import compose_verb
 from sargnn.data.dataset import open_dataset
@@ -39,7 +40,8 @@ def main() -> int:
     for _ in range(rounds):
         for name in names:
             plain, *said = name.split("/")
-            settings = replace(config.partitioner, **dict(zip(("preset", "coarsen", "balance"), said, strict=False)))
+            given: dict[str, Any] = dict(zip(("preset", "coarsen", "balance"), said, strict=False))
+            settings = replace(config.partitioner, **given)
             found[name].append(try_out(plain, path, world, settings, Room(stores, _BUFFER)))
     first = found[names[0]]
     base = first[0].quality, statistics.median(one.seconds for one in first), max(one.peak_bytes for one in first)

@@ -62,6 +62,14 @@ def _drawn_as(path: Path) -> str:
     return "".join(f", {key} {value}" for key, value in known.items())
 
 
+def _size(file: Path) -> int:
+    """Of a file; 0 of what is none, or was removed meanwhile."""
+    try:
+        return file.stat().st_size if file.is_file() else 0
+    except OSError:
+        return 0
+
+
 def stores(folder: Path, kinds: Sequence[str]) -> list[tuple[Path, int]]:
     """Stores and their bytes on disk; also what a broken-off writer left behind."""
     found = []
@@ -69,7 +77,7 @@ def stores(folder: Path, kinds: Sequence[str]) -> list[tuple[Path, int]]:
         for path in sorted((folder / kind).iterdir()) if (folder / kind).is_dir() else []:
             # Only what is a store, or what a broken-off writer left: the folder may hold someone's own things.
             if path.is_dir() and not path.is_symlink() and ((path / "manifest.json").is_file() or path.name.endswith(".tmp")):
-                found.append((path, sum(file.stat().st_size for file in path.rglob("*") if file.is_file())))
+                found.append((path, sum(map(_size, path.rglob("*")))))
             elif path.is_file() and kind == "assignments" and path.suffix == ".npy":
                 found.append((path, path.stat().st_size))
     return found

@@ -16,8 +16,6 @@ _BAR = 40
 
 def main(line: CommandLine) -> int:
     """Print the table, what fits, and the largest worker's parts."""
-    import dataclasses
-
     from sargnn.data.dataset import open_dataset
     from sargnn.data.prepare import prepare_dataset
     from sargnn.launch.runtime import measured_runtime
@@ -33,9 +31,9 @@ def main(line: CommandLine) -> int:
         path = prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes)
         dataset = open_dataset(path, verify=False)
         for world in worlds:
-            cut = find_cut(dataclasses.replace(config, world=world), dataset, path.name)
+            cut = find_cut(by_mode[next(iter(by_mode))][world], dataset, path.name)
             for mode, of_mode in by_mode.items():
-                one = dataclasses.replace(of_mode, world=world)
+                one = of_mode[world]
                 step(f"planning {mode} with {world}")
                 plans.append(plan_run(one, dataset, cut, measured_runtime(one, typed=dataset.schema.typed)))
     here, limit = available_bytes(), config.budget_bytes
@@ -43,7 +41,7 @@ def main(line: CommandLine) -> int:
     say(f"{dataset.name}, {dataset.num_nodes} nodes, {dataset.num_edges} edges, {words}, full batch")
     _print_table(plans, limit, here)
     if not all(one.exact for one in plans):
-        say("~: of a streamed cut made for this plan; METIS's and KaMinPar's have fewer halo rows.")
+        say("~: of a cut made for this plan, a streamed one for METIS's or KaMinPar's, which have fewer halo rows.")
     say("peak: the largest worker's whole resident memory, in: the phase, of a layer. together: all workers.")
     say(f"training: above what is there before it. sends: bytes of an epoch. here: in the {human_bytes(here)} that are free.")
     for mode in by_mode if limit is not None else ():
@@ -57,8 +55,8 @@ def main(line: CommandLine) -> int:
     return 0
 
 
-def _configurations(line: CommandLine) -> tuple[RunConfig, dict[str, RunConfig], list[int]]:
-    """The run's configuration, that with each of the modes, and the numbers of workers."""
+def _configurations(line: CommandLine) -> tuple[RunConfig, dict[str, dict[int, RunConfig]], list[int]]:
+    """The run's configuration, by mode and number of workers those that are planned, and the numbers of workers."""
     from sargnn.cli.compose import compose_verb
     from sargnn.config import parse
     from sargnn.engine.modes import MODES
@@ -73,13 +71,26 @@ def _configurations(line: CommandLine) -> tuple[RunConfig, dict[str, RunConfig],
         )
     if not isinstance(worlds, list) or not worlds or not all(type(one) is int and one > 0 for one in worlds):
         raise ConfigError("'worlds' are numbers of workers.", given=f"worlds={worlds}", hint="worlds=[2,4,8]")
-    by_mode = {}
-    for mode in modes:
-        own = [one for one in line.overrides if not one.startswith(("mode=", "mode."))]
-        of_mode = compose_verb("plan", [*own, f"mode={mode}"], folders=line.folders)
-        del of_mode["modes"], of_mode["worlds"]
-        by_mode[mode] = parse(of_mode)
-    return parse(mapping), by_mode, worlds
+    chosen = mapping["mode"]["name"]
+    own = [one for one in line.overrides if not one.lstrip("+").startswith(("mode=", "mode.", "world="))]
+    of_mode = [one for one in line.overrides if one.lstrip("+").startswith("mode.")]
+    asked = any(one.startswith("modes=") for one in line.overrides)
+    by_mode: dict[str, dict[int, RunConfig]] = {}
+    for mode in dict.fromkeys(modes if asked or chosen in modes else [*modes, chosen]):
+        words = [*own, f"mode={mode}", *(of_mode if mode == chosen else [])]
+        found: dict[int, RunConfig] = {}
+        try:
+            for world in worlds:
+                one = compose_verb("plan", [*words, f"world={world}"], folders=line.folders)
+                del one["modes"], one["worlds"]
+                found[world] = parse(one)
+        except ConfigError:
+            if asked or mode == chosen:
+                raise
+            continue  # a mode that nobody has named and that these settings exclude
+        by_mode[mode] = found
+    first = by_mode.get(chosen) or next(iter(by_mode.values()))
+    return first.get(mapping["world"], first[worlds[0]]), by_mode, worlds
 
 
 def _print_table(plans: list[WorldPlan], limit: int | None, here: int) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from sargnn.comparison.charts import Chart, Picture, Series
 from sargnn.config import RunConfig
 from sargnn.data.dataset import Dataset
+from sargnn.errors import ConfigError
 from sargnn.partition.trial import Trial
 from sargnn.planner.cut_edges import CutEdges
 from sargnn.planner.wire import traffic_of
@@ -30,7 +31,10 @@ def compared(trial: Trial, dataset: Dataset, config: RunConfig) -> Compared:
     """With what its cut edges send for the configured model."""
     cut = CutEdges.of(dataset, trial.part, config.world, int(config.add_self_loops))
     found = None if cut is None else cut.fewest()
-    traffic = traffic_of(config, dataset, trial.part, trial.quality.halo_rows, cut)
+    try:
+        traffic = traffic_of(config, dataset, trial.part, trial.quality.halo_rows, cut)
+    except ConfigError:  # the model cannot work on such a graph; partitioners can be compared
+        traffic = None
     return Compared(
         trial,
         None if found is None else found.rows + found.partials,

@@ -48,8 +48,9 @@ def claim(folder: Path) -> Claim | None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if _is_there(file, descriptor):
-            os.ftruncate(descriptor, 0)
-            os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
+            with suppress(OSError):  # a full disk: nobody is told who has it
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
             return Claim(descriptor)
     except OSError as error:
         if error.errno not in _HELD:

@@ -11,7 +11,9 @@ from pathlib import Path
 
 from sargnn.config import RunConfig
 from sargnn.errors import SargnnError
+from sargnn.kernels import KERNELS
 from sargnn.launch.env import numba_cache_dir
+from sargnn.models import MODELS
 from sargnn.planner.account import Runtime, graph_bytes
 from sargnn.planner.parts import PartSizes
 from sargnn.steps import step
@@ -29,7 +31,8 @@ def measured_runtime(config: RunConfig, *, typed: bool) -> Runtime:
         SargnnError: the small run failed; its words.
     """
     several = config.world > 1
-    key = f"{config.model.name} {config.mode.name} {'several' if several else 'one'}"
+    model = _model_of(config, typed=typed)
+    key = f"{model} {config.mode.name} {config.kernel.name} {'typed' if typed else 'plain'} {'several' if several else 'one'}"
     file = numba_cache_dir() / _FILE
     known = _read(file)
     if key not in known:
@@ -40,11 +43,20 @@ def measured_runtime(config: RunConfig, *, typed: bool) -> Runtime:
     return Runtime(int(base), int(loading))
 
 
+def _model_of(config: RunConfig, *, typed: bool) -> str:
+    """The model that stands for it: a user's own needs settings that are not known here."""
+    if config.model.name in MODELS and config.model.name != "custom":
+        return config.model.name
+    return "rgcn" if typed else "sage"
+
+
 def _measure(config: RunConfig, *, typed: bool, world: int) -> list[int]:
     with tempfile.TemporaryDirectory() as folder:
         words = [
-            *(_TYPED if typed else _PLAIN), f"model={config.model.name}", f"mode={config.mode.name}", f"world={world}",
+            *(_TYPED if typed else _PLAIN), f"model={_model_of(config, typed=typed)}", f"mode={config.mode.name}",
+            f"world={world}",
             "epochs=2", "eval_every=10", "tracking=none", "store_dir=stores", "run_dir=run", "partitioner=random",
+            *([f"kernel={config.kernel.name}"] if config.kernel.name in KERNELS else []),
         ]  # fmt: skip
         command = [sys.executable, "-m", "sargnn.cli.main", "train", *words]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=_environment(), check=False)

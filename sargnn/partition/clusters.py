@@ -10,7 +10,7 @@ the clusters become the nodes of a graph whose weights are sums,
     w'(c, d) = sum over u in c, v in d of  w(u, v),    w'(c) = sum over v in c of  w(v)
 
 which is cut, and after that every node moves to the part that has most of its neighbours, if it has room. The graph lies in a
-file that is read from the first row to the last, and cluster by cluster once; what is held are at most 40 bytes a node.
+file that is read from the first row to the last, and cluster by cluster once; what is held are at most 60 bytes a node.
 
 W_max is the weight of N / (4 sqrt(M)) nodes: 4 sqrt(M) clusters have room for 16 M entries between them, so that clusters
 found by chance leave nearly all entries as they were, and a graph that shrinks to half or less has communities. It is that of
@@ -33,6 +33,7 @@ from sargnn.partition.both_ways import Rows
 from sargnn.steps import step
 
 _PASSES, _BLOCK_ENTRIES, _LEAST_CLUSTERS, _ROOM, _LEAST_JOINED = 3, 1 << 22, 20, 4, 4
+_MOST_SEED = 2**31
 _STILL = 1e-3
 """Of all nodes: where fewer move, no further pass is made."""
 
@@ -48,7 +49,7 @@ def find_clusters(graph: GraphFile, parts: int, seed: int) -> np.ndarray:
     for number in range(_PASSES):
         moved = 0
         for a, b in _blocks(graph, f"clustering nodes, pass {number + 1} of {_PASSES}"):
-            moved += _gather(a, b, *graph.arrays, cluster, load, cap, counts, touched, seed + number)
+            moved += _gather(a, b, *graph.arrays, cluster, load, cap, counts, touched, seed % _MOST_SEED + number)
         if moved < _STILL * n:
             break
     _number(cluster, load, counts)

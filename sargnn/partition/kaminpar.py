@@ -1,4 +1,4 @@
-"""KaMinPar: k-way partitioning of a compressed graph, a sixth of METIS's memory (Gottesbüren et al., 2021; TeraPart, 2025).
+"""KaMinPar: k-way partitioning of a compressed graph, a tenth of METIS's memory (Gottesbüren et al., 2021; TeraPart, 2025).
 
 The graph is streamed into a file (``partition.both_ways``). Where it has communities the graph of its clusters is made from
 the file (``partition.clusters``), else it is taken as it is; a process of its own (``interop.kaminpar``) reads it compressed
@@ -23,13 +23,10 @@ from sargnn.errors import ConfigError
 from sargnn.interop.kaminpar import GraphFile, cut, file_bytes, write_graph
 from sargnn.partition.both_ways import rows_both_ways
 from sargnn.partition.clusters import clusters_graph, find_clusters, refine
-from sargnn.partition.memory import MOST_LEFT, available_bytes, entries_of, whole_bytes
+from sargnn.partition.memory import LEAST_NODES, MOST_LEFT, available_bytes, entries_of, whole_bytes
 from sargnn.partition.room import Room
 from sargnn.partition.weights import columns, node_weights
 from sargnn.steps import step
-
-LEAST_NODES = 100
-"""For each part: a smaller graph is not made smaller still."""
 
 
 def assign(dataset: Dataset, world: int, config: PartitionerConfig, room: Room | None = None) -> np.ndarray:
@@ -70,6 +67,8 @@ def _cut(path: Path, world: int, config: PartitionerConfig) -> np.ndarray:
     if smaller is None:
         return _cut_whole(path, world, config)
     coarse, cluster = smaller
+    if not GraphFile(coarse).entries:  # components that are clusters each
+        return pack(GraphFile(coarse).weights_of_nodes(), world)[cluster]
     part = _cut(coarse, world, config)[cluster] if _too_large(coarse) else _cut_whole(coarse, world, config)[cluster]
     refine(GraphFile(path), part, world, config.imbalance)
     return part
@@ -87,7 +86,14 @@ def _coarsen(path: Path, world: int, config: PartitionerConfig) -> tuple[Path, n
     if config.coarsen == "auto" and left > MOST_LEFT * graph.entries and not _too_large(path):
         coarse.unlink()
         return None
-    return (coarse, cluster) if len(weights) < graph.num_nodes and left else None
+    return (coarse, cluster) if len(weights) < graph.num_nodes else None
+
+
+def pack(weights: np.ndarray, parts: int) -> np.ndarray:
+    """Parts of clusters without edges between them, int32 [C]: consecutive ones, about as heavy each. weights: [C]."""
+    ends = np.cumsum(weights, dtype=np.float64)
+    middle = ends - np.asarray(weights, np.float64) / 2
+    return np.minimum(parts - 1, middle * parts / ends[-1]).astype(np.int32)
 
 
 def _too_large(path: Path) -> bool:

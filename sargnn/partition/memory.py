@@ -35,7 +35,9 @@ _PROCESS_BYTES = 120_000_000
 _SAMPLE = 2000
 MOST_LEFT = 0.5
 """Of a graph's entries, in the graph of its clusters, where KaMinPar is given that one."""
-CLUSTER_NODE_BYTES = 40
+LEAST_NODES = 100
+"""For each part: a smaller graph is not made smaller still."""
+CLUSTER_NODE_BYTES = 60
 """What finding clusters, their graph, and moving nodes between parts take at most, a node."""
 
 
@@ -88,17 +90,20 @@ def _lines(path: Path) -> list[str]:
         return []
 
 
-def cutting_bytes(dataset: Dataset, partitioner: str, coarsen: str = "auto") -> float:
+def cutting_bytes(dataset: Dataset, partitioner: str, coarsen: str = "auto", world: int = 1) -> float:
     """About what a partitioner takes; 0 for those that hold no more than a number a node.
 
     Args:
-        coarsen: of KaMinPar, which is given the graph of clusters where the whole one does not fit, unless it is ``never``.
+        coarsen: of KaMinPar, which is given the graph of clusters where the whole one does not fit, unless it is ``never`` or
+            the graph has few nodes for so many parts.
     """
     entries, n = entries_of(dataset), dataset.num_nodes
     if partitioner == "metis":
         return entries * _METIS_BYTES + n * _NODE_BYTES
     if partitioner == "kaminpar":
-        return whole_bytes(n, entries) if coarsen == "never" else whole_bytes(0, MOST_LEFT * entries) + n * CLUSTER_NODE_BYTES
+        if coarsen == "never" or n < LEAST_NODES * world:
+            return whole_bytes(n, entries)
+        return whole_bytes(0, MOST_LEFT * entries) + n * CLUSTER_NODE_BYTES
     return float(n * STREAM_NODE_BYTES) if partitioner == "stream" else 0.0
 
 
@@ -108,16 +113,19 @@ def whole_bytes(num_nodes: int, entries: float) -> float:
 
 
 def check(
-    dataset: Dataset, partitioner: str, order: str, world: int, limit_bytes: int, coarsen: str = "auto"
+    dataset: Dataset, partitioner: str, order: str, world: int, limit_bytes: int, coarsen: str = "auto", *, cut: bool = False
 ) -> None:  # fmt: skip
     """The partitioner and the order of nodes inside parts fit the memory that is there.
+
+    Args:
+        cut: the partitioner has cut the graph already.
 
     Raises:
         ConfigError: they do not; it says how much they need and what would fit.
     """
     entries = entries_of(dataset)
     size = f"{dataset.num_nodes} nodes and {dataset.num_edges} edges; {limit_bytes / 1e9:.1f} GB can be had"
-    needs = cutting_bytes(dataset, partitioner, coarsen) if world > 1 else 0.0
+    needs = cutting_bytes(dataset, partitioner, coarsen, world) if world > 1 and not cut else 0.0
     if needs > limit_bytes:
         others = [one for one in ("kaminpar", "stream") if one != partitioner and cutting_bytes(dataset, one) < needs]
         less = [f"partitioner={one}, about {cutting_bytes(dataset, one) / 1e9:.2g} GB" for one in others]

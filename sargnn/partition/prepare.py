@@ -28,7 +28,7 @@ from sargnn.partition.room import Room
 from sargnn.partition.servers import assign_in_servers
 from sargnn.partition.stages import cut_parts, order_parts
 from sargnn.partition.store import FORMAT_VERSION, PartitionInfo, open_part, partition_info
-from sargnn.partition.unfinished import Unfinished, claim_unfinished, unfinished_beside
+from sargnn.partition.unfinished import Unfinished, claim_unfinished, has_assignment
 from sargnn.resolve import resolve
 from sargnn.steps import step
 from sargnn.verb_config import PartitionConfig
@@ -57,7 +57,8 @@ def _make(
     """Make a store, or what is left to make of it."""
     dataset, settings, world = open_dataset(dataset_path, verify=False), config.partitioner, config.world
     assignment = work.find_assignment(dataset.num_nodes, world)
-    check(dataset, settings.name if assignment is None else "", settings.order, world, available_bytes(), settings.coarsen)
+    cut = assignment is not None
+    check(dataset, settings.choice, settings.order, world, available_bytes(), settings.coarsen, cut=cut)
     started = time.perf_counter()
     dataset = open_dataset(dataset_path, verify=True)
     new = _assign(config, dataset) if assignment is None else None
@@ -78,8 +79,8 @@ def _make(
 def with_choice(
     config: RunConfig | PartitionConfig, dataset: Dataset, name: str
 ) -> RunConfig | PartitionConfig:  # fmt: skip
-    """The configuration with one of the partitioners in place of ``auto``: one that has cut already, or has begun, or the
-    first that fits.
+    """The configuration with one of the partitioners in place of ``auto``: one that has cut already, whether or not all parts
+    are written, or the first that fits.
 
     Args:
         name: of the dataset store's folder.
@@ -89,7 +90,7 @@ def with_choice(
         return config
     every = [dataclasses.replace(config, partitioner=as_candidate(settings, one)) for one in CANDIDATES]
     paths = [partition_path(one, dataset, name)[0] for one in every]
-    found = [path.exists() for path in paths] + [unfinished_beside(path).exists() for path in paths]
+    found = [path.exists() for path in paths] + [has_assignment(path) for path in paths]
     there = next((one for one, here in zip(2 * every, found, strict=True) if here), None)
     return there or dataclasses.replace(config, partitioner=choose(dataset, settings, available_bytes()))
 

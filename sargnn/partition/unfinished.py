@@ -84,6 +84,11 @@ def claim_unfinished(path: Path) -> Iterator[Unfinished | None]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def has_assignment(path: Path) -> bool:
+    """Whether what an interrupted command left for a store has each node's part."""
+    return record_file(unfinished_beside(path), "assignment").exists()
+
+
 class Unfinished:
     """Attributes: folder: the whole of it. store: that of the store. descriptors: that hold the claim."""
 

@@ -154,7 +154,7 @@ class Account:
 
     def _parameters(self, part: PartSizes) -> tuple[int, int]:
         """Of all parameters, and of those that are rows of this worker."""
-        whole = self._model.inputs.whole_tables() if hasattr(self._model.inputs, "whole_tables") else {}
+        whole = self._model.inputs.whole_tables()
         replicated = sum(one.numel() * one.element_size() for one in self._model.parameters())
         learned = 0
         for t, width in enumerate(self._shape.feature_widths):

@@ -75,7 +75,7 @@ def traffic_by_layer(
     found = []
     for number, (layer, share) in enumerate(zip(layers, shares, strict=True), 1):
         if not layer.uses_edges:
-            found.append(LayerTraffic(Messages(0), 0))
+            found.append(LayerTraffic(Messages(0, 0, (0,) * config.world), 0))
             continue
         key = share, share is not None and shape.schema.typed and number == len(layers)
         if key not in known:

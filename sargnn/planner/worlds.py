@@ -13,7 +13,7 @@ import numpy as np
 
 from sargnn.config import RunConfig
 from sargnn.data.dataset import Dataset
-from sargnn.partition import stream
+from sargnn.partition import PARTITIONERS, stream
 from sargnn.partition.prepare import partition_path, with_choice
 from sargnn.partition.quality import quality_of
 from sargnn.partition.store import PartitionInfo, array_of, partition_info
@@ -21,10 +21,13 @@ from sargnn.planner.account import Account, Runtime, WorkerPlan
 from sargnn.planner.cut_edges import CutEdges, Messages
 from sargnn.planner.parts import PartSizes, parts_of_assignment, parts_of_store
 from sargnn.planner.wire import shape_of, traffic_of
+from sargnn.resolve import resolve
 from sargnn.steps import step
 
 _PASSES = 4
 """Of streaming, for a plan."""
+_QUICK = ("random", "range", "given")
+"""Partitioners that need no more time than a plan has."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,8 @@ class Cut:
 
     Attributes:
         part: int32 [N]. parts: of each worker. halo_rows: of all. edges: between parts; None: too many.
-        exact: it is a partition that is there; else a streamed one, whose halo is larger than METIS's or KaMinPar's.
+        exact: it is a partition that is there; else one made for the plan, whose halo rows are shared out by edges: a streamed
+            one, whose halo is larger than METIS's or KaMinPar's, where the configured partitioner takes long.
     """
 
     part: np.ndarray
@@ -77,9 +81,15 @@ def find_cut(config: RunConfig, dataset: Dataset, name: str) -> Cut:
         part = _assignment(info)
         halo = sum(info.stats.halo_rows)
         return Cut(part, parts_of_store(info), halo, CutEdges.of(dataset, part, world, loops), exact=True)
-    step(f"a streamed cut into {world}, for the plan")
-    settings = dataclasses.replace(chosen.partitioner, name="stream", passes=_PASSES, balance="both", target=None, file=None)
-    part = stream.assign(dataset, world, settings)
+    if chosen.partitioner.choice in _QUICK:
+        assign = resolve("partitioner", PARTITIONERS, chosen.partitioner.choice)
+        part = np.asarray(assign(dataset, world, chosen.partitioner), np.int32)
+    else:
+        step(f"a streamed cut into {world}, for the plan")
+        settings = dataclasses.replace(
+            chosen.partitioner, name="stream", passes=_PASSES, balance="both", target=None, file=None
+        )
+        part = stream.assign(dataset, world, settings)
     halo = quality_of(dataset, part, world).halo_rows
     parts = parts_of_assignment(dataset, part, world, Messages(halo))
     return Cut(part, parts, halo, CutEdges.of(dataset, part, world, loops), exact=False)

@@ -161,3 +161,17 @@ def test_communities_are_found_in_the_graph_of_clusters(tmp_path: Path) -> None:
     part = kaminpar._cut(path, 6, config("kaminpar", coarsen="always"))
     coordinates = entries.tocoo()
     assert (part[coordinates.row] != part[coordinates.col]).mean() < 0.22
+
+
+def test_components_that_are_clusters_are_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph of triangles has no edge between clusters: parts are even, and none is cut."""
+    n = 1800
+    first = np.repeat(np.arange(0, n, 3), 6)
+    source, destination = first + np.tile([0, 0, 1, 1, 2, 2], n // 3), first + np.tile([1, 2, 0, 2, 0, 1], n // 3)
+    entries = sparse.csr_array((np.ones(len(source), np.int32), (source, destination)), shape=(n, n))
+    entries.sort_indices()
+    path = tmp_path / "graph.parhip"
+    write_graph(path, n, iter([Rows(0, np.diff(entries.indptr), entries.indices, entries.data)]))
+    monkeypatch.setattr(kaminpar, "_cut_whole", lambda *_: pytest.fail("cut"))
+    part = kaminpar._cut(path, 4, config("kaminpar"))
+    assert (part[source] == part[destination]).all() and np.bincount(part, minlength=4).max() <= n / 4 + 3

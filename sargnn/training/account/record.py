@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sargnn.training.loop import Trainer
 
 
-OPTIMIZER = "optimizer"
+OPTIMIZER, INPUTS = "optimizer", "inputs"
 
 
 @contextmanager
@@ -91,7 +91,7 @@ class Accounts:
 
         def record(trainer: Trainer, trace: Trace) -> None:
             for epoch in range(2):
-                trainer.engine.epoch = epoch
+                trainer.engine.epoch, trace.phase = epoch, INPUTS
                 trainer.model.train()
                 trainer.model.zero_grad(set_to_none=True)
                 trainer.gradients()
