@@ -52,7 +52,7 @@ def find_clusters(graph: GraphFile, parts: int, seed: int) -> np.ndarray:
             moved += _gather(a, b, *graph.arrays, cluster, load, cap, counts, touched, seed % _MOST_SEED + number)
         if moved < _STILL * n:
             break
-    _number(cluster, load, counts)
+    _number(cluster, counts)
     return cluster
 
 
@@ -112,6 +112,21 @@ def _blocks(graph: GraphFile, what: str) -> Iterator[tuple[int, int]]:
 
 
 @numba.njit(cache=True)
+def _tally(
+    v: Any, addresses: Any, base: Any, neighbours: Any, entry_weights: Any, label: Any, sums: Any, touched: Any
+) -> Any:  # pragma: no cover - compiled
+    """Add the weights of a node's neighbours up by their label; gives how many labels were touched."""
+    found = 0
+    for e in range((np.int64(addresses[v]) - base) // 4, (np.int64(addresses[v + 1]) - base) // 4):
+        one = label[neighbours[e]]
+        if sums[one] == 0:
+            touched[found] = one
+            found += 1
+        sums[one] += entry_weights[e] if len(entry_weights) else 1
+    return found
+
+
+@numba.njit(cache=True)
 def _gather(
     a: Any, b: Any, addresses: Any, base: Any, neighbours: Any, entry_weights: Any, node_weights: Any,
     cluster: Any, load: Any, cap: Any, counts: Any, touched: Any, salt: Any,
@@ -119,14 +134,9 @@ def _gather(
     """A pass over rows a to b; gives how many nodes moved. Of clusters that are alike a hash decides."""
     moved = 0
     for v in range(a, b):
-        own, found = cluster[v], 0
+        own = cluster[v]
         weight = node_weights[v] if len(node_weights) else 1
-        for e in range((np.int64(addresses[v]) - base) // 4, (np.int64(addresses[v + 1]) - base) // 4):
-            c = cluster[neighbours[e]]
-            if counts[c] == 0:
-                touched[found] = c
-                found += 1
-            counts[c] += entry_weights[e] if len(entry_weights) else 1
+        found = _tally(v, addresses, base, neighbours, entry_weights, cluster, counts, touched)
         best, score = own, counts[own]
         for j in range(found):
             c = touched[j]
@@ -150,7 +160,7 @@ def _dice(c: Any, salt: Any) -> Any:  # pragma: no cover - compiled
 
 
 @numba.njit(cache=True)
-def _number(cluster: Any, load: Any, numbers: Any) -> None:  # pragma: no cover - compiled
+def _number(cluster: Any, numbers: Any) -> None:  # pragma: no cover - compiled
     """Number clusters without gaps, in place, in their order. numbers: int32 [N], overwritten."""
     numbers[:] = 0
     for v in range(len(cluster)):
@@ -225,14 +235,9 @@ def _move(
     """A pass over rows a to b; gives how many nodes moved. Of parts that are alike the lighter one, by more than the node."""
     moved = 0
     for v in range(a, b):
-        own, found = part[v], 0
+        own = part[v]
         weight = node_weights[v] if len(node_weights) else 1
-        for e in range((np.int64(addresses[v]) - base) // 4, (np.int64(addresses[v + 1]) - base) // 4):
-            p = part[neighbours[e]]
-            if sums[p] == 0:
-                touched[found] = p
-                found += 1
-            sums[p] += entry_weights[e] if len(entry_weights) else 1
+        found = _tally(v, addresses, base, neighbours, entry_weights, part, sums, touched)
         best, score = own, sums[own]
         for j in range(found):
             p = touched[j]

@@ -27,6 +27,7 @@ from sargnn.models.stack import GraphLayer
 from sargnn.partition.cut import Part
 from sargnn.planner.parts import PartSizes
 from sargnn.planner.wire import bare
+from sargnn.shards.graph import usual_message_rows
 from sargnn.training.account.record import Accounts
 from sargnn.training.account.replay import FIXED
 from sargnn.training.account.step import LIBRARIES_BYTES
@@ -34,7 +35,6 @@ from sargnn.training.build import make_trainer
 
 _EDGE_BYTES, _ROW_BYTES, _HALO_BYTES, _SENT_BYTES = 8, 60, 24, 4
 """Of an edge in both orders; of a row ids twice, degrees, label, split, rank; of a halo row ids and rank; of one sent."""
-_MESSAGES_PER_WORKER, _SMALLEST_MESSAGE = 8, 1
 EVALUATION = "evaluation"
 TERMS = ("runtime", "graph", "features", "parameters", "kept for backward", "working set", "communication", "optimizer")
 """What a worker's memory is made of at its peak."""
@@ -87,9 +87,7 @@ class Account:
         self._config, self._shape = config, shape
         self._engine, self._model = bare(config, shape)
         self._layers = len(self._model.uses_edges)
-        message_rows = config.comm.message_rows or max(
-            _SMALLEST_MESSAGE, -(-num_nodes // (_MESSAGES_PER_WORKER * config.world))
-        )
+        message_rows = config.comm.message_rows or usual_message_rows(num_nodes, config.world)
         accounts = Accounts(
             make_trainer, config, _empty_part(shape), shape.num_classes, self._model, labelled=shape.labelled,
             message_rows=message_rows,

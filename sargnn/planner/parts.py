@@ -5,7 +5,7 @@ Letters: T node types, R relations, P parts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -103,18 +103,6 @@ def parts_of_assignment(dataset: Dataset, part: np.ndarray, world: int, halo: Me
             )  # fmt: skip
         )
     return found
-
-
-def even_parts(schema: Schema, edges: int, world: int, halo_per_row: float, targets: int, split: int) -> list[PartSizes]:
-    """Of published sizes: one of P parts that are all alike.
-
-    Args:
-        edges: into all nodes. halo_per_row: rows of others that a worker reads / own rows.
-    """
-    rows = -(-schema.num_nodes // world)
-    halo = int(rows * halo_per_row)
-    one = PartSizes((rows,), (-(-edges // world),), halo, halo, -(-targets // world), -(-split // world))
-    return [replace(one) for _ in range(world)]
 
 
 def _by_type(schema: Schema, node_ids: np.ndarray) -> tuple[int, ...]:

@@ -27,6 +27,11 @@ _SMALLEST_MESSAGE_ROWS = 1024
 Sharing = Callable[[Sequence[RowCounts | None]], Sequence[Share | None]]
 
 
+def usual_message_rows(num_nodes: int, world: int) -> int:
+    """How many rows a message holds at most where nobody has said: an eighth of a worker's average rows."""
+    return max(_SMALLEST_MESSAGE_ROWS, -(-num_nodes // (8 * world)))
+
+
 def find_labelled(part: Part, group: Group) -> int:
     """The node type that has labels; all workers must call it together."""
     counts = np.bincount(part.schema.types_of(part.node_ids[part.split > 0]), minlength=len(part.schema.node_types))
@@ -63,8 +68,7 @@ class WorkerGraph:
         group = exchange.group
         self.rank = group.rank
         if message_rows is None:
-            total = int(group.sum_(torch.tensor(len(part.node_ids), dtype=torch.int64)))
-            message_rows = max(_SMALLEST_MESSAGE_ROWS, -(-total // (8 * group.world)))
+            message_rows = usual_message_rows(int(group.sum_(torch.tensor(len(part.node_ids), dtype=torch.int64))), group.world)
         self.message_rows = message_rows
         self.labelled = find_labelled(part, group) if labelled is None else labelled
         self._splitter: RelationSplitter | None = None
