@@ -124,6 +124,8 @@ def _configurations(line: CommandLine) -> tuple[dict[str, RunConfig], str]:
         found[name] = parse(mapping)
         for one in its:
             unused.pop(one, None)
+    if not found:
+        raise ConfigError("No partitioner is named.", given=f"compare={names}", hint="compare=metis,kaminpar,stream,random")
     for one in unused:
         raise ConfigError("None of the partitioners that are compared has this setting.", given=one, allowed=list(found))
     return found, out
