@@ -16,7 +16,8 @@ _POINT = """
 import signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
 print("ready", file=sys.stderr, flush=True)
-time.sleep(60)
+for _ in range(600):  # a signal between a check for signals and the beginning of a sleep waits until the sleep is over
+    time.sleep(0.1)
 """
 
 
