@@ -28,7 +28,7 @@ Sharing = Callable[[Sequence[RowCounts | None]], Sequence[Share | None]]
 
 
 def usual_message_rows(num_nodes: int, world: int) -> int:
-    """How many rows a message holds at most where nobody has said: an eighth of a worker's average rows."""
+    """How many rows a message holds at most where nobody has said: an eighth of a worker's average rows, at least 1024."""
     return max(_SMALLEST_MESSAGE_ROWS, -(-num_nodes // (8 * world)))
 
 
