@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +29,7 @@ from sargnn.config_groups import (
     SmoothConfig,
     TrackingConfig,
 )
+from sargnn.config_memory import BufferConfig, MemoryConfig
 from sargnn.config_partitioner import PartitionerConfig, Strategy
 from sargnn.decides import FREE, LOSSES, RUN, as_mapping, find_deciding, flat, only_when
 from sargnn.errors import ConfigError
@@ -51,27 +51,6 @@ Task = Literal["classes", "multilabel", "regression"]
 """What is predicted of a node: one class, several labels, or numbers (``sargnn.data.labels``)."""
 Metric = Literal["accuracy", "rocauc", "f1", "mse", "mae"]
 """What evaluations measure; ``sargnn.data.labels.METRICS`` says which go with which task."""
-
-
-@dataclass(frozen=True)
-class BufferConfig:
-    """How stores are made. ``buffer``: memory for what is read, sorted and cut at once, such as ``8GB``."""
-
-    buffer: str = "8GB"
-
-    @property
-    def bytes(self) -> int:
-        """Raises ``ConfigError`` for a text that is no size of at least 256 MB."""
-        return read_size("prepare.buffer", self.buffer, "8GB")
-
-
-def read_size(key: str, text: str, example: str) -> int:
-    """Bytes of a text such as ``500MB``. Raises ``ConfigError`` for what is no size of at least 256 MB."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", text.strip(), flags=re.IGNORECASE)
-    size = float(found.group(1)) * 1000 ** " KMGT".index(found.group(2).upper() or " ") if found else 0.0
-    if size < 256e6:
-        raise ConfigError(f"'{key}' is no size.", given=text, allowed=f"at least 256MB, such as 500MB or {example}")
-    return int(size)
 
 
 @dataclass(frozen=True)
@@ -229,7 +208,7 @@ class RunConfig:
 
     Attributes:
         eval: what evaluations and predictions read: the ``full`` graph, or a sample of it.
-        memory_budget: what a worker's whole resident memory may be, such as ``6GB``; null: no limit.
+        memory_budget: what a worker's whole resident memory may be.
         init_from: a run folder or a checkpoint whose parameters the run starts from; launched, a checkpoint's absolute path.
         init_digest: of those parameters' content. Launching fills it in.
     """
@@ -262,7 +241,7 @@ class RunConfig:
     batches: BatchesConfig = field(default=BatchesConfig(), metadata=RUN)
     sample: SampleConfig = field(default=SampleConfig(), metadata=RUN)
     eval: Literal["full", "sampled"] = field(default="full", metadata=LOSSES | only_when("stops_early"))
-    memory_budget: str | None = field(default=None, metadata=RUN)
+    memory_budget: MemoryConfig = field(default=MemoryConfig(), metadata=RUN)
     early_stopping: int | None = field(default=None, metadata=AT_LEAST_ONE | LOSSES)
     init_from: str | None = field(default=None, metadata=FREE)
     init_digest: str | None = field(default=None, metadata=LOSSES)
@@ -283,8 +262,8 @@ class RunConfig:
 
     @property
     def budget_bytes(self) -> int | None:
-        """``memory_budget`` in bytes; None without. Raises ``ConfigError`` for a text that is no size."""
-        return None if self.memory_budget is None else read_size("memory_budget", self.memory_budget, "6GB")
+        """What a worker's memory is kept to; None: nothing, or not settled. Raises ``ConfigError`` for what is no size."""
+        return self.memory_budget.bytes if self.memory_budget.enforce else None
 
     @property
     def stops_early(self) -> bool:
@@ -361,6 +340,8 @@ def loss_settings(config: RunConfig) -> dict[str, Any]:
 
 def parse(mapping: Any) -> RunConfig:
     """Check a resolved mapping and return it typed. Raises ``ConfigError`` with the dotted name of the first wrong key."""
+    if isinstance(mapping, dict) and isinstance(mapping.get("memory_budget", {}), str | None):  # as runs had it before 2026-11
+        mapping = {**mapping, "memory_budget": {"size": mapping["memory_budget"]}}
     config = build(RunConfig, mapping, "")
     if config.run_name is not None and (not config.run_name.strip(".") or "/" in config.run_name):
         raise ConfigError("'run_name' cannot be a folder's name.", given=config.run_name, hint="run_dir=FOLDER takes a path")
@@ -393,7 +374,7 @@ def parse(mapping: Any) -> RunConfig:
             given="partitioner=auto preload.max_hop preload.fanout", allowed="partitioner=metis, kaminpar or stream",
         )  # fmt: skip
     if config.bounds_preload:
-        config.preload.check_full_evaluation(config.eval, config.memory_budget)
+        config.preload.check_full_evaluation(config.eval, limited=config.memory_budget.limits)
     if not config.store_dir:
         raise ConfigError("'store_dir' is empty.", hint="store_dir=FOLDER, such as stores")
     return config
@@ -401,8 +382,8 @@ def parse(mapping: Any) -> RunConfig:
 
 def _check_flows(config: RunConfig) -> None:
     """Micro-batches, samples and what evaluations read. Raises ``ConfigError``."""
-    budget = config.budget_bytes  # read, so that what is no size is found here
-    if config.batches.count == "auto" and budget is None:
+    _ = config.memory_budget.bytes  # read, so that what is no size is found here
+    if config.batches.count == "auto" and not config.memory_budget.limits:
         raise ConfigError(
             "How many micro-batches there must be depends on the memory that they may take.", given="batches.count=auto",
             hint="memory_budget=6GB, for each worker; or batches.count=K",

@@ -223,7 +223,7 @@ class PreloadConfig:
                 hint="servers=S, a divisor of world; or preload=none",
             )  # fmt: skip
 
-    def check_full_evaluation(self, evaluation: str, memory_budget: str | None) -> None:
+    def check_full_evaluation(self, evaluation: str, *, limited: bool) -> None:
         """What may be beside evaluations of the full graph, which bounds bring. Raises ``ConfigError``.
 
         Args:
@@ -232,7 +232,7 @@ class PreloadConfig:
         reads = "Where servers preload less than the model reads, evaluations read the full graph"
         if evaluation != "full":
             raise ConfigError(f"{reads}.", given=f"eval={evaluation} preload.max_hop preload.fanout", allowed="eval=full")
-        if memory_budget is not None:
+        if limited:
             raise ConfigError(
                 f"{reads} at once, which no budget holds back.", given="memory_budget preload.max_hop preload.fanout",
                 hint="preload=shared without bounds, or no memory_budget",

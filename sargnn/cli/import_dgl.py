@@ -27,7 +27,7 @@ def main(line: CommandLine) -> int:
             "One partition must be named.", given=" ".join(line.words) or "none",
             allowed="the NAME.json that dgl.distributed.partition_graph wrote",
         )  # fmt: skip
-    from sargnn.config import BufferConfig
+    from sargnn.config_memory import BufferConfig
     from sargnn.data.dgl_partition.nodes import Names
     from sargnn.data.dgl_partition.reader import dgl_partition
     from sargnn.data.prepare import make_store

@@ -21,18 +21,26 @@ from sargnn.errors import ConfigError, nearest
 
 _FREE_KEYS = tuple(f"{key}{end}" for key in MAPPINGS for end in (".", "="))
 _LISTS = ("compare",)
+_SHORT = {"memory_budget": "memory_budget.size"}
+"""Settings that may be named by their group."""
 _MOST_VALUES = 10_000
 
 
 def readable(overrides: Sequence[str]) -> list[str]:
     """The same as Hydra reads them: ``++`` before what a file of options cannot name, such as ``model.args.KEY``, a path that
-    begins with ``~`` as it is meant, and ``compare=a,b`` as a list, where commas alone are a sweep to Hydra."""
-    return [_with_home(f"++{one}" if one.startswith(_FREE_KEYS) else _as_list(one)) for one in overrides]
+    begins with ``~`` as it is meant, ``memory_budget=6GB`` as its size, and ``compare=a,b`` as a list, where commas alone are a
+    sweep to Hydra."""
+    return [_with_home(f"++{one}" if one.startswith(_FREE_KEYS) else _as_list(_in_full(one))) for one in overrides]
 
 
 def as_typed(word: str) -> str:
     """An override, or its key, without the ``++`` that ``readable`` puts before it."""
     return word[2:] if word.startswith("++") and word[2:].startswith(_FREE_KEYS) else word
+
+
+def _in_full(override: str) -> str:
+    key, equals, value = override.partition("=")
+    return f"{_SHORT[key]}={value}" if equals and key in _SHORT and not value.startswith("{") else override
 
 
 def _as_list(override: str) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from sargnn.config import RunConfig, save
 from sargnn.config_groups import BatchesConfig, CheckpointConfig, PreloadConfig, SmoothConfig
+from sargnn.config_memory import MemoryConfig
 from sargnn.config_partitioner import PartitionerConfig
 from sargnn.errors import ConfigError, WorkerError
 from sargnn.launch.check import check_graph, check_network, check_strategies
@@ -97,7 +98,7 @@ def _reduced(config: RunConfig) -> RunConfig:
         config, world=max(WORLDS), epochs=max(config.epochs, STEPS), partitioner=partitioner, smooth=SmoothConfig(),
         early_stopping=None, init_from=None, profile=False, checkpoint=CheckpointConfig(None, 1),
         tracking=replace(config.tracking, enabled=False), comm=replace(config.comm, wire="exact"),
-        batches=BatchesConfig(), memory_budget=None, servers=None, preload=PreloadConfig(),
+        batches=BatchesConfig(), memory_budget=MemoryConfig(), servers=None, preload=PreloadConfig(),
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from sargnn.config import RunConfig, save
 from sargnn.config_groups import BatchesConfig, PreloadConfig, SampleConfig
+from sargnn.config_memory import MemoryConfig
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.launch.check import check_graph, check_network, check_strategies
 from sargnn.launch.env import prepare_process
@@ -47,7 +48,7 @@ def predict(
     trained = config
     _check_folder(folder)
     config = dataclasses.replace(
-        config, mfg=False, batches=BatchesConfig(), memory_budget=None, preload=PreloadConfig(), profile=False
+        config, mfg=False, batches=BatchesConfig(), memory_budget=MemoryConfig(), preload=PreloadConfig(), profile=False
     )
     if config.eval == "full":
         config = dataclasses.replace(config, sample=SampleConfig())

@@ -73,7 +73,7 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Ca
     group = _join(config, rank, world, on_joining)
     for line in _server_lines(group):
         print(line, flush=True)
-    if config.memory_budget is not None:
+    if config.budget_bytes is not None:
         load_libraries()
     before_loading, base = private_bytes(), resident_bytes()
     flat, preloaded = Path(inputs.partition), None if inputs.preloaded is None else Path(inputs.preloaded)

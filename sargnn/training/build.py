@@ -14,6 +14,7 @@ from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
 from sargnn.config import RunConfig
 from sargnn.config_groups import BatchesConfig, PreloadConfig, SampleConfig
+from sargnn.config_memory import MemoryConfig
 from sargnn.data.labels import task_of
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.pool import Pool
@@ -85,8 +86,8 @@ def make_trainer(
     def without_copies() -> Trainer:
         assert flat is not None
         full_batch = dataclasses.replace(
-            config, preload=PreloadConfig(), mfg=False, batches=BatchesConfig(), sample=SampleConfig(), memory_budget=None,
-            eval="full",
+            config, preload=PreloadConfig(), mfg=False, batches=BatchesConfig(), sample=SampleConfig(),
+            memory_budget=MemoryConfig(), eval="full",
         )  # fmt: skip
         return make_trainer(full_batch, flat(), num_classes, group, make_pool=make_pool)
 

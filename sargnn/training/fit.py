@@ -80,7 +80,7 @@ def fit_batches(
     if config.norms_over_rows and config.draws_flows and count == "auto":
         count = 1
     groups = None
-    if config.memory_budget is not None:
+    if config.budget_bytes is not None:
         assert accounts is not None
         if batched:
             planner.groups(1)  # what it takes to look at edges is there before anything is measured
@@ -215,7 +215,7 @@ def _fit_view(trainer: Trainer, budget: Budget) -> None:
         budget.tell()
         raise ConfigError(
             "Nothing that changes no loss fits the memory budget: with batch norm micro-batches would change it.",
-            given=f"memory_budget={trainer.config.memory_budget}; {human_bytes(max(least))} beside what is there already",
+            given=f"memory_budget={trainer.config.memory_budget.size}; {human_bytes(max(least))} beside what is there already",
             hint="model.norm=layer or none, with which any number is exact; batches.count=K for that many; more workers",
         )  # fmt: skip
     raise budget.refusal(least, "A training step needs more than the memory budget.")

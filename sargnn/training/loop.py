@@ -126,7 +126,7 @@ class Trainer:
         self.steps: Steps = OneStep([] if training is None else [training])
         self.planned_bytes: tuple[int, ...] | None = None
         self.remarks: list[str] = []
-        if training is None or config.memory_budget is not None:
+        if training is None or config.budget_bytes is not None:
             fit_batches(self, split, scratch, accounts)
 
     def _build_views(self, split: Tensor) -> tuple[View | None, View]:

@@ -10,8 +10,8 @@ import pytest
 
 from sargnn.cli.main import main
 from sargnn.comm.group import Group
-from sargnn.config import read_size
 from sargnn.config_groups import BatchesConfig
+from sargnn.config_memory import MemoryConfig, read_size
 from sargnn.engine.segments import layer_runs
 from sargnn.errors import ConfigError
 from sargnn.training import budget as budget_module
@@ -48,7 +48,7 @@ def test_what_is_no_size(text: str) -> None:
 def test_a_budget_that_everything_fits_takes_one_batch() -> None:
     model = cases.model_config("sage", norm="layer")
     config = dataclasses.replace(
-        cases.run_config(model, precision="fp32", batches=BatchesConfig(count="auto")), memory_budget="900GB"
+        cases.run_config(model, precision="fp32", batches=BatchesConfig(count="auto")), memory_budget=MemoryConfig("900GB")
     )
     trainer = cases.trainer_of(Group.single(), config, nasty_graph())
     assert len(trainer.steps.views(0)) == 1 and trainer.engine.keep_layers == "all" and len(trainer.evaluations) == 1
@@ -59,7 +59,7 @@ def test_the_search_doubles_and_bisects(monkeypatch: pytest.MonkeyPatch) -> None
     """As few as fit: with a hundred megabytes for each K-th part of 1,600, at most 260 are 7 batches."""
     model = cases.model_config("sage", norm="layer")
     config = dataclasses.replace(
-        cases.run_config(model, precision="fp32", batches=BatchesConfig(count="auto")), memory_budget="900GB"
+        cases.run_config(model, precision="fp32", batches=BatchesConfig(count="auto")), memory_budget=MemoryConfig("900GB")
     )
     tried: list[int] = []
 
@@ -87,7 +87,7 @@ def test_a_budget_that_nothing_fits() -> None:
     for norm, says in (("layer", "No number of micro-batches fits"), ("batch", "Nothing that changes no loss fits")):
         model = cases.model_config("sage", norm=norm)
         config = dataclasses.replace(
-            cases.run_config(model, precision="fp32", batches=BatchesConfig(count="auto")), memory_budget="257MB"
+            cases.run_config(model, precision="fp32", batches=BatchesConfig(count="auto")), memory_budget=MemoryConfig("257MB")
         )  # fmt: skip
         with pytest.raises(ConfigError, match=says):
             cases.trainer_of(Group.single(), config, nasty_graph())

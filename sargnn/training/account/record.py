@@ -13,6 +13,7 @@ from sargnn.bf16 import ROW_DTYPES
 from sargnn.comm.group import Group
 from sargnn.config import RunConfig
 from sargnn.config_groups import BatchesConfig, SampleConfig
+from sargnn.config_memory import MemoryConfig
 from sargnn.engine.segments import KeepLayers
 from sargnn.models.base import Model
 from sargnn.models.stack import GraphLayer
@@ -124,7 +125,7 @@ class Accounts:
             return self._made[key]
         trace = Trace()
         config = dataclasses.replace(
-            self._config, world=1, batches=BatchesConfig(), sample=SampleConfig(), eval="full", memory_budget=None,
+            self._config, world=1, batches=BatchesConfig(), sample=SampleConfig(), eval="full", memory_budget=MemoryConfig(),
             profile=False,
             engine=dataclasses.replace(self._config.engine, keep_layers=keep_layers),
         )  # fmt: skip
