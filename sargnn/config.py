@@ -114,6 +114,10 @@ class DatasetSettings(ABC):
         """Raise ``DataError`` with all files that are missing, before anything slow; what is fetched or drawn lacks none."""
         return None
 
+    def is_here(self, stores: Path) -> bool:
+        """Whether it can be read without fetching anything. stores: the folder of dataset stores."""
+        return True
+
     def find_store(self, stores: Path) -> Path | None:
         """A store below ``stores`` that serves without reading anything; None where the reader must say what it would make."""
         return None
@@ -342,6 +346,11 @@ def parse(mapping: Any) -> RunConfig:
     """Check a resolved mapping and return it typed. Raises ``ConfigError`` with the dotted name of the first wrong key."""
     if isinstance(mapping, dict) and isinstance(mapping.get("memory_budget", {}), str | None):  # as runs had it before 2026-11
         mapping = {**mapping, "memory_budget": {"size": mapping["memory_budget"]}}
+    if isinstance(mapping, dict) and mapping.get("world") == "auto":
+        raise ConfigError(
+            "Only sargnn train chooses a number of workers, for the machine that it runs on.", given="world=auto",
+            hint="sargnn plan what=fit says which numbers fit; world=N",
+        )  # fmt: skip
     config = build(RunConfig, mapping, "")
     if config.run_name is not None and (not config.run_name.strip(".") or "/" in config.run_name):
         raise ConfigError("'run_name' cannot be a folder's name.", given=config.run_name, hint="run_dir=FOLDER takes a path")

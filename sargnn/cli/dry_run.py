@@ -25,7 +25,7 @@ def show_run(config: RunConfig, overrides: Sequence[str], folders: ConfFolders, 
         SargnnError: why it would not start.
     """
     check(config)
-    rows = [*_folder_rows(config, resume), ("workers", _workers(config)), *_store_rows(config)]
+    rows = [*_folder_rows(config, resume), ("workers", _workers(config, overrides)), *_store_rows(config)]
     if config.init_from is not None and resume is None:
         from sargnn.launch.init_from import find_start
 
@@ -45,10 +45,11 @@ def show_run(config: RunConfig, overrides: Sequence[str], folders: ConfFolders, 
 def check(config: RunConfig) -> None:
     """What a run checks of its configuration before anything long. Raises ``SargnnError``."""
     from sargnn.launch.check import check_network, check_strategies
+    from sargnn.launch.planned import stand_in
 
     check_network(config.comm)
     config.dataset.check_files()
-    check_strategies(config)
+    check_strategies(stand_in(config))
 
 
 def show_sweep(points: Sequence[Point], folders: ConfFolders) -> int:
@@ -99,7 +100,9 @@ def _folder_rows(config: RunConfig, resume: Path | None) -> Iterator[tuple[str, 
     yield "run folder", f"{show_path(resume)}, on from {newest.name}"
 
 
-def _workers(config: RunConfig) -> str:
+def _workers(config: RunConfig, overrides: Sequence[str]) -> str:
+    if "world=auto" in overrides:
+        return "auto: as few as fit, known once the dataset is there; as with one:"
     from sargnn.launch.env import default_threads
 
     threads = config.threads or default_threads(config.world)

@@ -73,10 +73,11 @@ def _changed(overrides: Sequence[str], change: str) -> list[str]:
 def _can_run(words: Sequence[str]) -> bool:
     from sargnn.cli.compose import compose_verb
     from sargnn.launch.check import check_strategies
+    from sargnn.launch.planned import stand_in
 
     try:
         line = read_command_line(VERBS["train"], words)
-        check_strategies(parse(compose_verb("train", line.overrides, folders=line.folders)))
+        check_strategies(stand_in(parse(compose_verb("train", line.overrides, folders=line.folders))))
     except SargnnError:
         return False
     return True

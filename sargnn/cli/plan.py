@@ -1,9 +1,12 @@
-"""``sargnn plan``: what a run will hold and send, before it is launched."""
+"""``sargnn plan``: what a run will hold and send, before it is launched; and what would fit."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import dataclasses
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from sargnn.cli.command_line import CommandLine
 
@@ -12,114 +15,232 @@ if TYPE_CHECKING:
     from sargnn.planner.worlds import WorldPlan
 
 _BAR = 40
+_WORLDS = (1, 2, 4, 8)
+_SETTINGS = ("what", "modes", "worlds", "halo", "times", "picture")
+_PICTURES = (".png", ".svg")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Asked:
+    """What of the command line is no setting of a run.
+
+    Attributes:
+        what: ``table`` or ``fit``. modes, worlds: to plan; None: the usual ones. halo: rows of others for each own row, where
+            no graph is there. times: how long an epoch takes, too. picture: a file to draw to.
+    """
+
+    what: str
+    modes: list[str]
+    worlds: list[int] | None
+    halo: float | None
+    times: bool
+    picture: Path | None
 
 
 def main(line: CommandLine) -> int:
-    """Print the table, what fits, and the largest worker's parts."""
-    from sargnn.data.dataset import open_dataset
-    from sargnn.data.prepare import prepare_dataset
-    from sargnn.launch.runtime import measured_runtime
-    from sargnn.partition.memory import available_bytes
-    from sargnn.planner.worlds import find_cut, plan_run, smallest_world
-    from sargnn.steps import step
-    from sargnn.tracking.memory import human_bytes
+    """Print the table, what fits, and the largest worker's parts; or the ways that fit."""
+    from sargnn.cli.planned_graph import planned_graph
     from sargnn.tracking.progress import Steps, say
 
-    config, by_mode, worlds = _configurations(line)
-    plans: list[WorldPlan] = []
+    asked, config, by_mode, worlds = _configurations(line)
     with Steps():
-        path = prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes)
-        dataset = open_dataset(path, verify=False)
-        for world in worlds:
-            cut = find_cut(by_mode[next(iter(by_mode))][world], dataset, path.name)
-            for mode, of_mode in by_mode.items():
-                one = of_mode[world]
-                step(f"planning {mode} with {world}")
-                plans.append(plan_run(one, dataset, cut, measured_runtime(one, typed=dataset.schema.typed)))
-    here, limit = available_bytes(), config.budget_bytes
+        graph = planned_graph(config, asked.halo, times=asked.times)
     words = f"model={config.model.name} precision={config.precision}"
-    say(f"{dataset.name}, {dataset.num_nodes} nodes, {dataset.num_edges} edges, {words}, full batch")
-    _print_table(plans, limit, here)
-    if not all(one.exact for one in plans):
-        say("~: of a cut made for this plan, a streamed one for METIS's or KaMinPar's, which have fewer halo rows.")
-    say("peak: the largest worker's whole resident memory, in: the phase, of a layer. together: all workers.")
-    say(f"training: above what is there before it. sends: bytes of an epoch. here: in the {human_bytes(here)} that are free.")
-    for mode in by_mode if limit is not None else ():
-        least = smallest_world(plans, mode, limit or 0)
-        enough = f"world={least}" if least else "more than these"
-        say(f"{mode}: fewest workers that each fit {human_bytes(limit or 0)}: {enough}")
+    say(f"{graph.title}, {words}")
+    if asked.what == "fit":
+        return _show_ways(config, graph.plan, worlds, [*line.folders.arguments, *_of_run(line.overrides)])
+    plans: list[WorldPlan] = []
+    times: list[Any] = []
+    with Steps():
+        for world in worlds:
+            for of_mode in by_mode.values():
+                plans.append(graph.plan(of_mode[world]))
+                times.append(graph.epoch_time(of_mode[world], plans[-1]) if asked.times else None)
+    _show_table(config, plans, times, list(by_mode), graph.paper)
+    for text in graph.remarks:
+        say(text)
     shown = next((one for one in plans if (one.mode, one.world) == (config.mode.name, config.world)), plans[0])
     say(f"mode={shown.mode} world={shown.world}, the largest worker in {shown.largest.phase}:")
     for text in _bars(shown):
         say(text)
+    if asked.picture is not None:
+        from sargnn.comparison.plans import draw_plans
+
+        draw_plans(plans, asked.picture, title=f"{graph.name}, {words}", limit=config.memory_budget.bytes)
+        say(f"picture: {asked.picture}")
     return 0
 
 
-def _configurations(line: CommandLine) -> tuple[RunConfig, dict[str, dict[int, RunConfig]], list[int]]:
-    """The run's configuration, by mode and number of workers those that are planned, and the numbers of workers."""
-    from sargnn.cli.compose import compose_verb
-    from sargnn.config import parse
+def _asked(mapping: dict[str, Any]) -> _Asked:
+    """Takes them out of the mapping. Raises ``ConfigError``."""
     from sargnn.engine.modes import MODES
     from sargnn.errors import ConfigError
 
-    mapping = compose_verb("plan", line.overrides, folders=line.folders)
-    modes, worlds = mapping.pop("modes"), mapping.pop("worlds")
+    what, modes, worlds, halo, times, picture = (mapping.pop(key) for key in _SETTINGS)
     modes, worlds = [modes] if isinstance(modes, str) else modes, [worlds] if isinstance(worlds, int) else worlds
+    if what not in ("table", "fit"):
+        raise ConfigError("'what' has a value that is not known.", given=f"what={what}", allowed="table, fit")
     if not isinstance(modes, list) or not modes or not all(one in MODES for one in modes):
         raise ConfigError(
             "'modes' are modes to plan.", given=f"modes={modes}", allowed=list(MODES), hint="modes=[sar,no_remat]"
         )
-    if not isinstance(worlds, list) or not worlds or not all(type(one) is int and one > 0 for one in worlds):
+    if worlds is not None and (
+        not isinstance(worlds, list) or not worlds or not all(type(one) is int and one > 0 for one in worlds)
+    ):
         raise ConfigError("'worlds' are numbers of workers.", given=f"worlds={worlds}", hint="worlds=[2,4,8]")
-    chosen = mapping["mode"]["name"]
+    if halo is not None and (isinstance(halo, bool) or not isinstance(halo, int | float) or halo < 0):
+        raise ConfigError("'halo' is how many rows of others are read for each own row.", given=f"halo={halo}", hint="halo=6.2")
+    if not isinstance(times, bool):
+        raise ConfigError("'times' has the wrong type.", given=f"times={times}", allowed="true or false")
+    if picture is not None and Path(str(picture)).suffix not in _PICTURES:
+        raise ConfigError("A picture is a PNG or SVG file.", given=f"picture={picture}", hint="picture=plan.png")
+    return _Asked(what, modes, worlds, halo, times, None if picture is None else Path(str(picture)))
+
+
+def _configurations(line: CommandLine) -> tuple[_Asked, RunConfig, dict[str, dict[int, RunConfig]], list[int]]:
+    """What is asked, the run's configuration, by mode and number of workers those that are planned, and the numbers."""
+    from sargnn.cli.compose import compose_verb
+    from sargnn.config import parse
+    from sargnn.errors import ConfigError
+    from sargnn.launch.planned import stand_in
+    from sargnn.planner.published import PAPER_BARS, PUBLISHED
+
+    mapping = compose_verb("plan", line.overrides, folders=line.folders)
+    asked = _asked(mapping)
+    given = {one.lstrip("+").partition("=")[0] for one in line.overrides}
+    bars = PAPER_BARS.get(mapping["model"]["name"], {}) if mapping["dataset"]["name"] == "ogbn-papers100M" else {}
+    usual = sorted({world for of_mode in bars.values() for world in of_mode}) or list(_WORLDS)
+    if mapping["dataset"]["name"] in PUBLISHED and not bars and mapping["world"] not in usual:
+        usual = sorted({*usual, mapping["world"]})
+    worlds = asked.worlds or usual
+    if asked.worlds is None and "world" in given:
+        worlds = sorted({*worlds, mapping["world"]})
+    if asked.what == "fit" and asked.worlds is None:
+        worlds = [mapping["world"], *(one for one in (*_WORLDS, 16, 32, 64, 128) if one > mapping["world"])]
+    chosen = stand_in(parse(dict(mapping))).mode.name
     own = [one for one in line.overrides if not one.lstrip("+").startswith(("mode=", "mode.", "world="))]
     of_mode = [one for one in line.overrides if one.lstrip("+").startswith("mode.")]
-    asked = any(one.startswith("modes=") for one in line.overrides)
     by_mode: dict[str, dict[int, RunConfig]] = {}
-    for mode in dict.fromkeys(modes if asked or chosen in modes else [*modes, chosen]):
+    for mode in dict.fromkeys(asked.modes if "modes" in given or chosen in asked.modes else [*asked.modes, chosen]):
         words = [*own, f"mode={mode}", *(of_mode if mode == chosen else [])]
         found: dict[int, RunConfig] = {}
         try:
-            for world in worlds:
+            for world in dict.fromkeys([*worlds, mapping["world"]]):
                 one = compose_verb("plan", [*words, f"world={world}"], folders=line.folders)
-                del one["modes"], one["worlds"]
+                for key in _SETTINGS:
+                    del one[key]
                 found[world] = parse(one)
         except ConfigError:
-            if asked or mode == chosen:
+            if "modes" in given or mode == chosen:
                 raise
             continue  # a mode that nobody has named and that these settings exclude
         by_mode[mode] = found
     first = by_mode.get(chosen) or next(iter(by_mode.values()))
-    return first.get(mapping["world"], first[worlds[0]]), by_mode, worlds
+    return asked, first[mapping["world"] if mapping["world"] in worlds else worlds[0]], by_mode, list(worlds)
 
 
-def _print_table(plans: list[WorldPlan], limit: int | None, here: int) -> None:
+def _of_run(overrides: Sequence[str]) -> list[str]:
+    """Those that a run takes, without what the ways decide."""
+    drop = (*_SETTINGS, "mode", "world", "precision")
+    return [one for one in overrides if one.lstrip("+").partition("=")[0] not in drop]
+
+
+def _show_ways(config: RunConfig, plan: Callable[[RunConfig], WorldPlan], worlds: Sequence[int], own: Sequence[str]) -> int:
+    """Commands to paste, the fastest first; exit code 1 where nothing fits."""
+    from sargnn.partition.memory import available_bytes
+    from sargnn.planner.choices import find_ways
+    from sargnn.tracking.memory import human_bytes
+    from sargnn.tracking.progress import Steps, say
+
+    limit, free = config.memory_budget.bytes, available_bytes()
+
+    def fits(one: WorldPlan) -> bool:
+        return one.largest.total <= limit if limit is not None else one.together <= free
+
+    within = f"each worker within {human_bytes(limit)}" if limit is not None else f"all workers in the {human_bytes(free)} here"
+    with Steps():
+        ways = find_ways(config, plan, fits, worlds)
+    if not ways:
+        say(f"nothing that was tried fits, {within}:")
+        say(f"  modes no_remat and sar, kept layers, micro-batches, bf16, up to {worlds[-1]} workers")
+        return 1
+    say(f"what fits, {within}, the fastest first:")
+    for way in ways:
+        words = [*own, *way.words, *([] if any(one.startswith("world=") for one in way.words) else [f"world={config.world}"])]
+        here = "" if way.plan.together <= free else ", more than this machine has"
+        rounds = "; rows are rounded" if "precision=bf16" in way.words else ""
+        say(f"  # {human_bytes(way.plan.largest.total)} a worker, {human_bytes(way.plan.together)} in all{here}{rounds}")
+        print(f"sargnn train {shlex.join(words)}", flush=True)
+    return 0
+
+
+def _show_table(
+    config: RunConfig, plans: list[WorldPlan], times: Sequence[Any], modes: Sequence[str], paper: dict[tuple[str, int], str]
+) -> None:  # fmt: skip
+    from sargnn.partition.memory import available_bytes
+    from sargnn.planner.worlds import smallest_world
+    from sargnn.tracking.memory import human_bytes
+    from sargnn.tracking.progress import say
+
+    here, limit = available_bytes(), config.memory_budget.bytes
+    _print_table(plans, times, limit, here, paper)
+    say("peak: the largest worker's whole resident memory, in: the phase, of a layer. all: of all workers together.")
+    say(f"sends: bytes of an epoch. fits: each worker the budget, all of them here in the {human_bytes(here)} that are free.")
+    if any(times):
+        say("epoch: on this machine's cores, and how far off that may be.")
+    for mode in modes if limit is not None else ():
+        least = smallest_world(plans, mode, limit or 0)
+        enough = f"world={least}" if least else "more than these"
+        say(f"{mode}: fewest workers that each fit {human_bytes(limit or 0)}: {enough}")
+
+
+def _print_table(
+    plans: list[WorldPlan], times: Sequence[Any], limit: int | None, here: int, paper: dict[tuple[str, int], str]
+) -> None:  # fmt: skip
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
     from sargnn.tracking.memory import human_bytes
 
+    titles = [
+        "mode",
+        "world",
+        "peak",
+        *(["paper"] if paper else []),
+        "all",
+        "sends",
+        *(["epoch"] if any(times) else []),
+        "in",
+        "fits",
+    ]
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for title in ("mode", "world", "peak", "training", "together", "sends", "in", "fits"):
+    for title in titles:
         table.add_column(title, justify="left" if title in ("mode", "in", "fits") else "right", no_wrap=True)
-    for one in plans:
-        top, total = one.largest, sum(worker.total for worker in one.workers)
+    for one, time in zip(plans, times, strict=True):
+        top, total = one.largest, one.together
         within = limit is not None and top.total <= limit
-        fits = "both" if within and total <= here else "budget" if within else "here" if total <= here else "-"
-        sent = "-" if one.sent is None else human_bytes(one.sent)
-        table.add_row(
-            one.mode, f"{'' if one.exact else '~'}{one.world}", human_bytes(top.total), human_bytes(top.training),
-            human_bytes(total), sent, top.phase.removeprefix("layer "), fits,
-        )  # fmt: skip
-    Console().print(table)
+        cells = {
+            "mode": one.mode, "world": f"{'' if one.exact else '~'}{one.world}", "peak": human_bytes(top.total),
+            "paper": paper.get((one.mode, one.world), ""), "all": human_bytes(total),
+            "sends": "-" if one.sent is None else human_bytes(one.sent), "epoch": "" if time is None else _seconds(time),
+            "in": top.phase.removeprefix("layer "),
+            "fits": "both" if within and total <= here else "budget" if within else "here" if total <= here else "-",
+        }  # fmt: skip
+        table.add_row(*(cells[title] for title in titles))
+    Console(width=max(80, Console().width)).print(table)
 
 
-def _bars(one: WorldPlan) -> Iterator[str]:
+def _seconds(time: Any) -> str:
+    return f"{time.seconds:.3g}s ±{50 * (time.high - time.low) / time.seconds:.0f}%"
+
+
+def _bars(one: WorldPlan) -> list[str]:
     """The largest worker's memory by its parts."""
     from sargnn.tracking.memory import human_bytes
 
     terms = one.largest.terms
     longest = max(terms.values())
-    for name, value in terms.items():
-        yield f"  {name:18}{human_bytes(value):>9} {'#' * round(_BAR * value / longest)}"
+    return [
+        f"  {name:18}{human_bytes(value):>9} {'#' * round(_BAR * value / longest)}".rstrip() for name, value in terms.items()
+    ]

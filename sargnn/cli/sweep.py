@@ -168,12 +168,13 @@ def _end_point(process: subprocess.Popen[str], patience_s: float = 15) -> None:
 
 def _check(points: Sequence[Point], labels: Sequence[str], folders: ConfFolders) -> None:
     """Every point's configuration, before the first one starts. Raises ``ConfigError`` naming the point."""
+    from sargnn.cli.auto_world import provisional
     from sargnn.cli.compose import compose_verb
     from sargnn.config import parse
 
     for point, label in zip(points, labels, strict=True):
         try:
-            parse(compose_verb("train", point, folders=folders))
+            parse(provisional(compose_verb("train", point, folders=folders)))
         except ConfigError as error:
             raise ConfigError(f"A point of the sweep cannot run, so none was started: {label}\n  {error}") from error
 

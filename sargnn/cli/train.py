@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 def main(line: CommandLine) -> int:
     """Train; prints the table of results and what is worth trying next."""
+    from sargnn.cli.auto_world import provisional, with_world
     from sargnn.cli.compose import compose_verb, sweep_points
     from sargnn.cli.resume import read_resumed
     from sargnn.config import parse
@@ -39,12 +40,14 @@ def main(line: CommandLine) -> int:
         from sargnn.cli.sweep import run_sweep
 
         return run_sweep(points, line.folders)
-    config = parse(compose_verb("train", line.overrides, folders=line.folders))
     if line.dry_run:
         from sargnn.cli.dry_run import show_run
 
+        config = parse(provisional(compose_verb("train", line.overrides, folders=line.folders)))
         return show_run(config, line.overrides, line.folders)
-    _train(config, [*line.folders.arguments, *line.overrides])
+    overrides = with_world(line.overrides, line.folders)
+    config = parse(compose_verb("train", overrides, folders=line.folders))
+    _train(config, [*line.folders.arguments, *overrides])
     return 0
 
 

@@ -36,13 +36,14 @@ def write_pngs(pictures: Sequence[Picture], folder: Path) -> list[Path]:
 def as_svg(picture: Picture) -> str:
     """The same, scalable, with its text as text."""
     content = io.StringIO()
-    with _style():
+    with styled():
         draw(picture).savefig(content, format="svg", metadata={"Date": None, "Creator": None})
     return content.getvalue()
 
 
 @contextmanager
-def _style() -> Iterator[None]:
+def styled() -> Iterator[None]:
+    """How all pictures look."""
     import matplotlib
 
     with matplotlib.rc_context(
@@ -57,7 +58,7 @@ def _style() -> Iterator[None]:
 
 def draw(picture: Picture) -> Any:
     """A ``matplotlib.figure.Figure`` of the picture."""
-    with _style():
+    with styled():
         if picture.charts[0].kind in ("curves", "workers"):
             return _draw_curves(picture.charts[0])
         return _draw_rows([chart for chart in picture.charts if chart.series])

@@ -160,6 +160,11 @@ class OgbConfig(DatasetSettings):
         if (folder / "raw").is_dir():  # else they are fetched, or a store serves
             check_folder(folder, NAMED[self.name])
 
+    def is_here(self, stores: Path) -> bool:
+        from sargnn.data.ogb.layouts import named_folder
+
+        return (named_folder(self.name, self.root) / "raw").is_dir() or self.find_store(stores) is not None
+
     def find_store(self, stores: Path) -> Path | None:
         from sargnn.data.ogb.named import made_before
 

@@ -19,6 +19,7 @@ from sargnn.launch.check import check_graph, check_network, check_strategies
 from sargnn.launch.env import kernels_are_compiled, prepare_process
 from sargnn.launch.init_from import find_start
 from sargnn.launch.more_epochs import check_epochs_left
+from sargnn.launch.planned import Machine, settle, stand_in
 from sargnn.launch.processes import WorkerSettings, start_fork_server
 from sargnn.launch.report import describe_identity, report_end, report_failure
 from sargnn.launch.run_folder import begin_run, check_checkpoint, choose_checkpoint, hold_run_dir, make_run_dir
@@ -55,21 +56,22 @@ def train(config: RunConfig, *, resume: Path | None = None) -> tuple[Summary, Pa
     if slow := without_bf16(config.precision):
         say(slow)
     start_fork_server()
-    check_strategies(config)
+    check_strategies(stand_in(config))
     if resume is not None:
         check_epochs_left(config, resume)
         check_checkpoint(resume)
     else:
         config = find_start(config)
 
-    stores = prepare_stores(config, partial(check_graph, config, begins=resume is None))
+    stores = prepare_stores(config, partial(check_graph, stand_in(config), begins=resume is None))
+    config, planned = settle(config, stores, Machine.here(config.world))
 
     run_dir = resume.resolve() if resume else make_run_dir(config.run_dir, config.name)
     config = dataclasses.replace(config, run_dir=str(run_dir))
     lock = hold_run_dir(run_dir)
     try:
         changed = _change_of_precision(config, run_dir) if resume is not None else ""
-        inputs = begin_run(config, run_dir, stores, started_at=started_at, going_on=resume is not None)
+        inputs = begin_run(config, run_dir, stores, started_at=started_at, going_on=resume is not None, planned=planned)
         start = f", from the parameters in '{config.init_from}'" if config.init_from and resume is None else ""
         many = f"{config.world} workers with {config.threads} threads each, {config.epochs} epochs"
         say(f"training {run_dir.name}: {many}{start}{changed}")

@@ -22,12 +22,16 @@ from sargnn.tracking.progress import say
 LOCK = ".lock"
 
 
-def begin_run(config: RunConfig, run_dir: Path, stores: Stores, *, started_at: float, going_on: bool | None) -> Inputs:
+def begin_run(
+    config: RunConfig, run_dir: Path, stores: Stores, *, started_at: float, going_on: bool | None,
+    planned: tuple[int, ...] | None = None,
+) -> Inputs:  # fmt: skip
     """Write what workers read: ``config.yaml`` and ``inputs.json``; drop what the newest checkpoint has not seen.
 
     Args:
         started_at: Unix time at which the command began.
         going_on: False: the run is new. True: from its newest whole checkpoint. None: so if there is one, else anew.
+        planned: bytes, per rank what training is to hold at most; None: not known.
 
     Raises:
         ConfigError: the run is over, or has no checkpoint to go on from, or one of another dataset or other settings.
@@ -38,6 +42,7 @@ def begin_run(config: RunConfig, run_dir: Path, stores: Stores, *, started_at: f
     inputs = Inputs(
         str(stores.partition), started_at, stores.dataset_hash, git_sha(), partition_stats=stats,
         preloaded=None if stores.preloaded is None else str(stores.preloaded),
+        planned_train_bytes=None if planned is None else list(planned),
     )  # fmt: skip
     if going_on is not False:
         check_epochs_left(config, run_dir)

@@ -24,10 +24,12 @@ class Stores:
     """What a run's workers open.
 
     Attributes:
-        partition: the partition store's folder. stats: its quality. dataset_hash: of the dataset that it was cut from.
+        dataset, partition: the stores' folders. stats: the partition's quality.
+        dataset_hash: of the dataset that it was cut from.
         preloaded: the store of parts that hold what their servers preload; None: nothing is preloaded.
     """
 
+    dataset: Path
     partition: Path
     stats: dict[str, Any]
     dataset_hash: str
@@ -74,7 +76,8 @@ def prepare_stores(config: RunConfig, check_graph: Callable[[Path], int]) -> Sto
     if os.environ["NUMBA_THREADING_LAYER"] != "workqueue":  # else the fork server compiles them
         warm_up()
     return Stores(
-        info.path.resolve(), stats, info.dataset_hash, None if preloaded is None else preloaded.path.resolve()
+        dataset_path.resolve(), info.path.resolve(), stats, info.dataset_hash,
+        None if preloaded is None else preloaded.path.resolve(),
     )  # fmt: skip
 
 

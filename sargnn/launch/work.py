@@ -148,6 +148,8 @@ def _run(
                 print(f"{lossy} from {exact:.7g} to {rounded:.7g} ({part})", flush=True)
         _train(trainer, config, run_dir, info.dataset_hash)
         figures = measure_results(trainer, group) | {"mfg": flows, "startup_time_s": startup_time_s}
+        if figures["planned_train_bytes"] is None and len(inputs.planned_train_bytes or ()) == world:
+            figures["planned_train_bytes"] = inputs.planned_train_bytes
         for line in planned_lines(figures):
             if rank == 0:
                 print(line, flush=True)

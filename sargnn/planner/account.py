@@ -167,11 +167,18 @@ def graph_bytes(part: PartSizes, loops: int) -> int:
     return edges * _EDGE_BYTES + rows * _ROW_BYTES + part.halo * _HALO_BYTES + part.sent * _SENT_BYTES
 
 
+def why_not_planned(config: RunConfig) -> str | None:
+    """Why there is no account of what it trains on; None: there is."""
+    if config.mfg or config.batches != BatchesConfig() or config.draws_flows or config.preload.name != "none":
+        return "mfg, batches, sample or preload"
+    return None
+
+
 def _refuse(config: RunConfig) -> None:
     """Raises ``ConfigError`` for what is no full batch of all rows."""
-    if config.mfg or config.batches != BatchesConfig() or config.draws_flows or config.preload.name != "none":
+    if (why := why_not_planned(config)) is not None:
         raise ConfigError(
-            "Full batches of all rows are planned.", given="mfg, batches, sample or preload",
+            "Full batches of all rows are planned.", given=why,
             hint="memory_budget=6GB of a run plans those before its first step",
         )  # fmt: skip
 

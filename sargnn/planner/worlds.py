@@ -13,6 +13,7 @@ import numpy as np
 
 from sargnn.config import RunConfig
 from sargnn.data.dataset import Dataset
+from sargnn.models.inputs import GraphShape
 from sargnn.partition import PARTITIONERS, stream
 from sargnn.partition.prepare import partition_path, with_choice
 from sargnn.partition.quality import quality_of
@@ -20,9 +21,12 @@ from sargnn.partition.store import PartitionInfo, array_of, partition_info
 from sargnn.planner.account import Account, Runtime, WorkerPlan
 from sargnn.planner.cut_edges import CutEdges, Messages
 from sargnn.planner.parts import PartSizes, parts_of_assignment, parts_of_store
-from sargnn.planner.wire import shape_of, traffic_of
+from sargnn.planner.published import Published
+from sargnn.planner.wire import shape_of, traffic_by_layer, traffic_of
 from sargnn.resolve import resolve
+from sargnn.shards.plan import RowCounts
 from sargnn.steps import step
+from sargnn.training.build import label_columns
 
 _PASSES = 4
 """Of streaming, for a plan."""
@@ -52,7 +56,8 @@ class WorldPlan:
     """What a configuration's workers hold and send.
 
     Attributes:
-        mode, world. workers: each one's memory. sent: bytes of an epoch, by all; None: not known. exact: see ``Cut``.
+        mode, world. workers: each one's memory, or one's where all are alike. sent: bytes of an epoch, by all; None: not known.
+        exact: see ``Cut``.
     """
 
     mode: str
@@ -66,6 +71,21 @@ class WorldPlan:
         """The worker that holds most."""
         return max(self.workers, key=lambda one: one.total)
 
+    @property
+    def together(self) -> int:
+        """All workers' whole resident memory at their peaks."""
+        return sum(self.every)
+
+    @property
+    def every(self) -> list[int]:
+        """Each worker's whole resident memory at its peak [P]."""
+        return [one.total for one in self.workers] * (1 if len(self.workers) == self.world else self.world)
+
+    @property
+    def training(self) -> tuple[int, ...]:
+        """What each worker's training holds above what was there when it started [P]."""
+        return tuple(one.training for one in self.workers) * (1 if len(self.workers) == self.world else self.world)
+
 
 def find_cut(config: RunConfig, dataset: Dataset, name: str) -> Cut:
     """The configured partition where it is there; else a streamed one.
@@ -77,10 +97,7 @@ def find_cut(config: RunConfig, dataset: Dataset, name: str) -> Cut:
     chosen = with_choice(config, dataset, name)
     path, _ = partition_path(chosen, dataset, name)
     if path.exists():
-        info = partition_info(path)
-        part = _assignment(info)
-        halo = sum(info.stats.halo_rows)
-        return Cut(part, parts_of_store(info), halo, CutEdges.of(dataset, part, world, loops), exact=True)
+        return cut_of_store(partition_info(path), dataset, loops)
     if chosen.partitioner.choice in _QUICK:
         assign = resolve("partitioner", PARTITIONERS, chosen.partitioner.choice)
         part = np.asarray(assign(dataset, world, chosen.partitioner), np.int32)
@@ -93,6 +110,13 @@ def find_cut(config: RunConfig, dataset: Dataset, name: str) -> Cut:
     halo = quality_of(dataset, part, world).halo_rows
     parts = parts_of_assignment(dataset, part, world, Messages(halo))
     return Cut(part, parts, halo, CutEdges.of(dataset, part, world, loops), exact=False)
+
+
+def cut_of_store(info: PartitionInfo, dataset: Dataset, loops: int = 0) -> Cut:
+    """Of a partition store. loops: self-loops that the model adds to each node."""
+    part = _assignment(info)
+    edges = CutEdges.of(dataset, part, info.world, loops)
+    return Cut(part, parts_of_store(info), sum(info.stats.halo_rows), edges, exact=True)
 
 
 def plan_run(config: RunConfig, dataset: Dataset, cut: Cut, runtime: Runtime) -> WorldPlan:
@@ -112,6 +136,26 @@ def plan_run(config: RunConfig, dataset: Dataset, cut: Cut, runtime: Runtime) ->
     return WorldPlan(
         config.mode.name, config.world, workers, None if traffic is None else sum(t.sent for t in traffic), cut.exact
     )
+
+
+def plan_published(config: RunConfig, graph: Published, halo: float, runtime: Runtime) -> WorldPlan:
+    """What workers would hold of a graph of which only sizes are known, in equal parts; bytes as if only rows travelled.
+
+    Args:
+        graph: as the dataset's settings have it. halo: rows of others for each own row.
+
+    Raises:
+        ConfigError: its views are not planned, or the model cannot work on such a graph.
+    """
+    columns = label_columns(config, graph.classes)
+    shape = GraphShape(graph.schema, tuple(width for *_, width in graph.nodes), graph.classes, columns)
+    part = graph.part(config.world, halo)
+    rows = config.world * part.halo
+    traffic = traffic_by_layer(
+        config, shape, RowCounts(graph.num_nodes, graph.num_nodes, rows), lambda share, labelled: Messages(rows)
+    )  # fmt: skip
+    worker = Account(config, shape, graph.num_nodes).worker(part, runtime)
+    return WorldPlan(config.mode.name, config.world, [worker], None if traffic is None else sum(t.sent for t in traffic), False)
 
 
 def smallest_world(plans: Sequence[WorldPlan], mode: str, limit: int) -> int | None:

@@ -27,6 +27,7 @@ class Inputs:
         predict: what to write when the run predicts (``embeddings``); None when it trains.
         partition_stats: the partition's figures, which go to MLflow as parameters.
         preloaded: the store of parts that hold what their servers preload; None: nothing is preloaded.
+        planned_train_bytes: per rank what training is to hold at most; None: not planned before launch.
         measures_network: measure how fast workers talk, and do nothing else.
         record: what to train for a comparison of worlds (``steps``, ``parameters``, ``follow``); None: a run.
     """
@@ -42,6 +43,7 @@ class Inputs:
     record: dict[str, Any] | None = None
     preloaded: str | None = None
     measures_network: bool = False
+    planned_train_bytes: list[int] | None = None
 
 
 def read_inputs(run_dir: Path) -> Inputs:

@@ -43,7 +43,7 @@ class Summary:
         profile_s, profile_cpu_s, profile_work: by category, one per rank; with ``profile=true``. profile_wait_s: per rank and
             peer, the seconds of an epoch in which it waited for rows or gradients from or to that peer.
         hosts: the name of each rank's, where there are several.
-        planned_train_bytes: one per rank, what ``peak_train_bytes`` was to be; with ``memory_budget``.
+        planned_train_bytes: one per rank, what ``peak_train_bytes`` was to be; with ``memory_budget``, and of large graphs.
         batches: of micro-batches their number, rows and edges by micro-batch and layer, and rows computed / distinct rows.
         mfg: rows, halo rows and edges by view and layer; with ``mfg=true``.
         preload: ``chosen``: none or shared; where it was chosen by what was measured, by which numbers.

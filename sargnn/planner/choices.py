@@ -1,0 +1,86 @@
+"""Ways of training a configuration in the memory that there is, the fastest first.
+
+More workers, another mode and fewer kept layers change no loss but for rounding; nor do micro-batches, unless a norm goes over
+rows. bf16 rounds rows: it is offered last and never chosen by itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from sargnn.config import ModeConfig, RunConfig
+from sargnn.errors import ConfigError
+from sargnn.planner.worlds import WorldPlan
+
+AUTO_MODES = ("no_remat", "sar")
+"""What ``mode=auto`` chooses from, the fastest first: what ``no_remat`` keeps it need not fetch again."""
+_KEPT = 2
+_BATCHES = (4, 16)
+_MOST = 6
+_LESS = 0.97
+"""Of what a faster way holds: a slower one that holds more than this is no choice."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One of them.
+
+    Attributes:
+        words: overrides that make the configuration so. plan: what its workers hold.
+    """
+
+    words: tuple[str, ...]
+    plan: WorldPlan
+
+
+def with_mode(config: RunConfig, mode: str) -> RunConfig:
+    """In another of the package's modes; what ``mode.keep`` says stays where the mode has it."""
+    keep = config.mode.keep if mode == "no_remat" else "rows"
+    return dataclasses.replace(config, mode=ModeConfig(mode, keep=keep))
+
+
+def find_ways(
+    config: RunConfig, plan_of: Callable[[RunConfig], WorldPlan], fits: Callable[[WorldPlan], bool], worlds: Sequence[int]
+) -> list[Way]:  # fmt: skip
+    """What fits, at most six ways, each slower one with less memory than those before it.
+
+    Args:
+        plan_of: plans a configuration; raises ``ConfigError`` where that is none. fits: whether a plan does.
+        worlds: numbers of workers to try, the nearest first; the others only where none before fits.
+    """
+    found: list[Way] = []
+    for world in worlds:
+        of_world = dataclasses.replace(config, world=world)
+        more = () if world == config.world else (f"world={world}",)
+        for words, one in _variants(of_world):
+            try:
+                plan = plan_of(one)
+            except ConfigError:
+                continue
+            if fits(plan) and all(plan.largest.total < _LESS * way.plan.largest.total for way in found):
+                found.append(Way((*words, *more), plan))
+        if found:
+            break
+    return found[:_MOST]
+
+
+def _variants(config: RunConfig) -> Iterator[tuple[tuple[str, ...], RunConfig]]:
+    """The configuration as it is and changed, the fastest first."""
+    modes = [config.mode.name] if config.mode.target is not None else list(AUTO_MODES)
+    engine = config.engine
+    for mode in modes:
+        in_mode = config if config.mode.target is not None else with_mode(config, mode)
+        yield (f"mode={mode}",), in_mode
+    leanest = config if config.mode.target is not None else with_mode(config, AUTO_MODES[-1])
+    words = (f"mode={leanest.mode.name}",)
+    if engine.keep_layers == "all":
+        kept = dataclasses.replace(leanest, engine=dataclasses.replace(engine, keep_layers=_KEPT))
+        yield (*words, f"engine.keep_layers={_KEPT}"), kept
+    if not config.norms_over_rows and config.batches.count == 1 and not config.draws_flows:
+        for count in _BATCHES:
+            batches = dataclasses.replace(config.batches, count=count)
+            yield (*words, f"batches.count={count}"), dataclasses.replace(leanest, batches=batches)
+    if config.precision == "fp32":
+        yield (*words, "precision=bf16"), dataclasses.replace(leanest, precision="bf16")
