@@ -69,7 +69,8 @@ ANSWERS: dict[str, tuple[str, str | None, str | None, str | None]] = {
         "labels=none or smooth=none or preload=none or tracking=none",
     ),
     "train gatt": (
-        "A word cannot be read.", "gatt", "model=gat, experiment=cora_gat, partitioner=auto, mode=auto, kernel=auto, preload=auto", "...",
+        "A word cannot be read.", "gatt",
+        "model=gat, experiment=cora_gat, partitioner=auto, mode=auto, kernel=auto, preload=auto", "...",
     ),
     "train model=products_like": (
         "'model' has no option 'products_like': it is one of 'dataset'.", None, None, "dataset=products_like",
