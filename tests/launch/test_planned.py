@@ -44,7 +44,7 @@ def test_what_cannot_fit_is_refused_with_what_would(tmp_path: Path, monkeypatch:
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     for expected, measured in zip(summary["planned_train_bytes"], summary["peak_train_bytes"], strict=True):
         assert expected == pytest.approx(measured, rel=0.15, abs=30e6)
-    log = (tmp_path / "run" / "logs" / "rank0.log").read_text()
+    log = (tmp_path / "run" / "logs" / "rank_00.log").read_text()
     assert "planned" in log
     done = sargnn_here(tmp_path, "train", *words, "mode=domain_parallel", "memory_budget.enforce=false", "run_dir=nonetheless")
     assert done.returncode == 0, done.stderr
