@@ -173,16 +173,17 @@ _PLAN = Verb(
     "plan",
     "what a run will hold and send, before it is launched",
     usage="[key=value ...] [group=option ...]",
-    text="Plan the memory and the traffic of a run's workers by mode and number of workers: whole resident memory at its peak, "
-    "what training takes of it, in which phase, and the bytes of an epoch. Takes the settings of 'train'; memory_budget says "
-    "what a worker may have. Where the partition is there its halo is exact, else it is that of a quick streamed cut. Full "
-    "batches of all rows; what a worker takes by itself is measured once on each machine. The dataset is prepared if it is not "
-    "there.",
+    text="Does it fit, and on how many workers? Plans the memory and the traffic of a run's workers by mode and number of "
+    "workers: whole resident memory at its peak, in which phase, and the bytes of an epoch; times=true also how long an epoch "
+    "takes. what=fit prints commands that fit memory_budget, or this machine, the fastest first. Takes the settings of 'train'. "
+    "Where the partition is there its halo is exact, else it is that of a quick streamed cut (~). OGB's graphs are planned by "
+    "their published sizes where their files are not there. What a worker takes by itself is measured once on each machine.",
     entry="sargnn.cli.plan:main",
     examples=(
         ("plan dataset=products_like model=gat", ""),
-        ("plan dataset=products_like model=gat memory_budget=4GB 'worlds=[8,16]'", ""),
-        ("plan dataset=mag_like model=rgcn 'modes=[sar,domain_parallel]'", ""),
+        ("plan dataset=products_like model=gat what=fit memory_budget=4GB", "what fits?"),
+        ("plan dataset=mag_like model=rgcn 'worlds=[8,16]' times=true", "and how fast?"),
+        ("plan dataset=ogbn-papers100M model=gat picture=plan.png", "without its files"),
     ),
     config="plan",
 )
