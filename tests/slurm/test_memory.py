@@ -91,8 +91,9 @@ def test_without_a_plan_the_sites_default_stays(folder: Path) -> None:
     assert asked("dataset.num_nodes=4001", "slurm.mem=1M") == ("1M", "")
     found = plan_memory(parse(compose_verb("train", [*RUN[1:], "dataset=ogbn-products"])))
     assert found == NotPlanned("the dataset is not prepared here")
-    mem, said = asked("dataset.task=regression")
-    assert mem is None and "it cannot be planned: The dataset's labels are of another task" in said
+    done = sargnn_here(folder, "slurm", *RUN[1:], "dataset=stored", "dataset.root=nowhere", "--dry-run")
+    assert done.returncode == 0 and "#SBATCH --mem" not in done.stdout
+    assert "cannot be planned: '" in done.stderr and "holds no dataset store" in done.stderr
     assert not list(folder.glob("slurm")) and not list(folder.glob("runs"))
 
 
