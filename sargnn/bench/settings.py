@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from sargnn.config import DATASETS, DatasetSettings
 from sargnn.config_groups import Precision
-from sargnn.errors import ConfigError
+from sargnn.errors import ConfigError, nearest
 from sargnn.fields import AT_LEAST_ONE, NOT_NEGATIVE, build
 
 
@@ -89,6 +89,56 @@ def parse_bench_table(mapping: dict[str, Any]) -> BenchTableConfig:
             raise ConfigError(f"'{name}' names one twice.", given=values)
     if min(config.worlds) < 1:
         raise ConfigError("'worlds' must name numbers of at least 1.", given=config.worlds, allowed="[4,8]")
+    if not config.bench_dir:
+        raise ConfigError("'bench_dir' must be a folder.", given="''")
+    return config
+
+
+@dataclass(frozen=True)
+class BenchPlanConfig:
+    """``sargnn bench plan``: planned memory beside measured.
+
+    Attributes:
+        cases: name -> overrides of a run. models: which of them run in each of ``modes`` on each of ``worlds``; another name is
+            that option of ``model``.
+        more: name -> a case, and overrides of it. named: which of them run, too; ``all`` of them.
+        drawn: so many further runs have settings that are drawn at random from ``draw_seed``.
+        bench_dir: where results go; runs that are there are kept.
+    """
+
+    cases: dict[str, list[str]]
+    models: list[str]
+    modes: list[str]
+    worlds: list[int]
+    more: dict[str, list[str]]
+    named: Literal["all"] | list[str]
+    drawn: int = field(metadata=NOT_NEGATIVE)
+    draw_seed: int = field(metadata=NOT_NEGATIVE)
+    bench_dir: str
+
+    @property
+    def named_runs(self) -> list[str]:
+        """Names of further runs."""
+        return list(self.more) if self.named == "all" else list(self.named)
+
+
+def parse_bench_plan(mapping: dict[str, Any]) -> BenchPlanConfig:
+    """Check a resolved mapping. Raises ``ConfigError`` with the name of the first wrong key."""
+    config = build(BenchPlanConfig, mapping, "")
+    for name in ("models", "modes", "worlds", "named_runs"):
+        values = getattr(config, name)
+        if len(set(values)) < len(values):
+            raise ConfigError(f"'{name.partition('_')[0]}' names one twice.", given=values)
+    for name in ("modes", "worlds"):
+        if not getattr(config, name):
+            raise ConfigError(f"'{name}' names none.", hint=f"{name}=[A,B]")
+    if min(config.worlds) < 1:
+        raise ConfigError("'worlds' must name numbers of at least 1.", given=config.worlds, allowed="[4,8]")
+    for name in config.named_runs:
+        if name not in config.more:
+            raise ConfigError("There is no such run.", given=f"named=[{name}]", allowed=nearest(name, config.more))
+        if not config.more[name] or config.more[name][0] not in config.cases:
+            raise ConfigError(f"'more.{name}' begins with a case.", given=config.more[name], allowed=list(config.cases))
     if not config.bench_dir:
         raise ConfigError("'bench_dir' must be a folder.", given="''")
     return config

@@ -23,7 +23,7 @@ _CLASSES = {
     "export_ogb": "sargnn.verb_config:ExportConfig",
     "bench_kernels": "sargnn.bench.settings:BenchKernelsConfig",
 }
-"""A primary file's settings. (Those of ``bench table`` are a table's and a run's together.)"""
+"""A primary file's settings. (Those of ``bench table`` and ``bench plan`` are a table's and a run's together.)"""
 
 
 def settings_class(config: str, group: str | None, words: Iterable[str], folders: ConfFolders) -> Any:

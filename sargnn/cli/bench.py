@@ -11,7 +11,6 @@ from sargnn.cli.conf_folders import ConfFolders
 from sargnn.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sargnn.bench.settings import BenchTableConfig
     from sargnn.config import RunConfig
 
 
@@ -124,17 +123,14 @@ def table(line: CommandLine) -> int:
     from sargnn.launch.env import numba_cache_dir
 
     keys = [one.name for one in fields(BenchTableConfig)]
-    of_table: list[str] = []
-    of_runs: list[str] = []
-    for word in line.overrides:
-        key = word.partition("=")[0].lstrip("+~").partition(".")[0]
-        if word.partition("=")[0].lstrip("+~") in _CHOSEN_BY:
-            raise ConfigError("A table's rows vary this.", given=word, allowed=_CHOSEN_BY[key])
-        (of_table if key in (*keys, *_OF_ALL_ROWS) else of_runs).append(word)
+    of_table, of_runs = _shared_out(line.overrides, keys)
     mapping = compose_verb("bench_table", of_table, keep=("bench_dir",), folders=line.folders)
     settings = parse_bench_table({key: mapping[key] for key in keys})
     of_all = [f"{key}={'null' if mapping[key] is None else mapping[key]}" for key in _OF_ALL_ROWS]
-    configs = {name: _run_of(settings, name, of_all, of_runs, line.folders) for name in settings.models}
+    cases = {name: settings.cases.get(name, [f"model={name}"]) for name in settings.models}
+    configs = {
+        name: _run_of("bench_table", name, case, [*of_all, *of_runs], line.folders) for name, case in cases.items()
+    }  # fmt: skip
     os.environ["NUMBA_CACHE_DIR"] = str(numba_cache_dir())
     from sargnn.bench.table.entries import Case
     from sargnn.bench.table.report import show
@@ -147,25 +143,69 @@ def table(line: CommandLine) -> int:
     return 0
 
 
-def _run_of(
-    table: BenchTableConfig, name: str, of_all: list[str], of_runs: Sequence[str], folders: ConfFolders
-) -> RunConfig:  # fmt: skip
-    """The run that a case's rows vary: the case's overrides, below those of the command line."""
+def plan(line: CommandLine) -> int:
+    """``sargnn bench plan``; prints its table. Exit code 1 where a run failed."""
+    from dataclasses import fields
+
+    from sargnn.bench.settings import BenchPlanConfig, parse_bench_plan
+    from sargnn.cli.compose import compose_verb
+    from sargnn.cli.signals import as_interrupts
+    from sargnn.launch.env import numba_cache_dir
+
+    keys = [one.name for one in fields(BenchPlanConfig)]
+    of_plan, of_runs = _shared_out(line.overrides, keys)
+    mapping = compose_verb("bench_plan", of_plan, keep=("bench_dir",), folders=line.folders)
+    settings = parse_bench_plan({key: mapping[key] for key in keys})
+    of_all = [f"{key}={'null' if mapping[key] is None else mapping[key]}" for key in _OF_ALL_ROWS]
+    os.environ["NUMBA_CACHE_DIR"] = str(numba_cache_dir())
+    from sargnn.bench.plan.points import find_points
+    from sargnn.bench.plan.report import summary
+    from sargnn.bench.plan.run import run
+
+    def make(words: Sequence[str]) -> RunConfig:
+        name, *more = words
+        case = settings.cases.get(name, [f"model={name}"])
+        return _run_of("bench_plan", name, [*case, *more], [*of_all, *of_runs], line.folders)
+
+    points = find_points(settings, make)
+    as_interrupts()
+    rows = run(settings, points)
+    print()
+    for text in summary(rows):
+        print(text)
+    print(f"figures: {settings.bench_dir}/plan.md, {settings.bench_dir}/plan.json; the runs: {settings.bench_dir}/runs")
+    return int(not all(row.measured for row in rows))
+
+
+def _shared_out(words: Sequence[str], keys: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Overrides of a command's own settings, and those of all runs. Raises ``ConfigError`` for what the rows vary."""
+    own: list[str] = []
+    of_runs: list[str] = []
+    for word in words:
+        key = word.partition("=")[0].lstrip("+~").partition(".")[0]
+        if word.partition("=")[0].lstrip("+~") in _CHOSEN_BY:
+            raise ConfigError("A table's rows vary this.", given=word, allowed=_CHOSEN_BY[key])
+        (own if key in (*keys, *_OF_ALL_ROWS) else of_runs).append(word)
+    return own, of_runs
+
+
+def _run_of(verb: str, name: str, case: Sequence[str], of_runs: Sequence[str], folders: ConfFolders) -> RunConfig:
+    """The run of a case: its overrides, below those of the command line, which all runs share."""
     from dataclasses import fields
 
     from sargnn.cli.compose import compose_verb, sweep_points
     from sargnn.config import RunConfig, parse
 
     given = {word.partition("=")[0] for word in of_runs}
-    case = [word for word in table.cases.get(name, [f"model={name}"]) if word.partition("=")[0] not in given]
+    case = [word for word in case if word.partition("=")[0] not in given]
     if "dataset" in given:  # another one than the case's
         case = [word for word in case if not word.startswith("dataset.")]
-    overrides = [*case, *of_all, *of_runs]
+    overrides = [*case, *of_runs]
     try:
-        if sweep_points("bench_table", overrides, multirun=False, folders=folders) is not None:
+        if sweep_points(verb, overrides, multirun=False, folders=folders) is not None:
             raise ConfigError("This verb has no sweeps.", hint="call it once for each value")
         mapping: dict[str, Any] = compose_verb(
-            "bench_table", overrides, keep=("bench_dir", "resume", "skip_finished"), folders=folders
+            verb, overrides, keep=("bench_dir", "resume", "skip_finished"), folders=folders
         )  # fmt: skip
         resume, skip = mapping["resume"], mapping["skip_finished"]
         config = parse({one.name: mapping[one.name] for one in fields(RunConfig) if one.name in mapping})

@@ -45,8 +45,9 @@ def main(line: CommandLine) -> int:
     job = _job(slurm, configs, run_dirs, labels, given)
     from sargnn.launch.slurm import shape
 
-    cpus = shape(slurm, job).cpus
-    configs = [dataclasses.replace(one, threads=one.threads or cpus) for one in configs]
+    layout = shape(slurm, job)
+    configs = [dataclasses.replace(one, threads=one.threads or layout.cpus) for one in configs]
+    slurm = _with_memory(slurm, configs, layout.per_node)
     if line.dry_run:
         print(script_text(slurm, job, _template(slurm)), end="")
         return 0
@@ -187,6 +188,46 @@ def _job(
         words=words,
         folder=Path.cwd(),
     )
+
+
+def _with_memory(slurm: SlurmConfig, configs: Sequence[RunConfig], per_node: int) -> SlurmConfig:
+    """With ``mem`` as the runs are planned, the largest of a sweep's; a smaller one of the user's is answered with a line.
+
+    Args:
+        per_node: workers of a node at most.
+    """
+    from sargnn.launch.node_memory import JOB_BYTES, SPARE, node_bytes, slurm_bytes, slurm_text
+    from sargnn.launch.plan_memory import PlannedMemory, plan_memory
+    from sargnn.launch.slurm import SITE
+    from sargnn.tracking.memory import human_bytes
+    from sargnn.tracking.progress import Steps, say
+
+    given = None if slurm.mem in (None, SITE) else slurm_bytes(str(slurm.mem))
+    if slurm.mem is not None and given is None:  # the site's, or all that a node has
+        return slurm
+    needed: dict[str, PlannedMemory] = {}
+    with Steps():
+        for config in configs:
+            # Planned once, whatever the settings are that change no worker's memory.
+            alike = repr(dataclasses.replace(config, seed=0, epochs=1, eval_every=1, run_name=None, run_dir=None))
+            if alike in needed:
+                continue
+            found = plan_memory(config)
+            if not isinstance(found, PlannedMemory):
+                if given is None:
+                    say(f"--mem stays the site's default, for it cannot be planned: {found.reason}")
+                return slurm
+            needed[alike] = found
+    largest = max(needed.values(), key=lambda one: node_bytes(one, per_node))
+    planned = slurm_text(node_bytes(largest, per_node))
+    if given is not None:
+        if given < node_bytes(largest, per_node):
+            say(f"warning: slurm.mem={slurm.mem} is less than is planned for a node: {planned}")
+        return slurm
+    workers = f"workers of up to {human_bytes(max(largest.workers))}, {min(per_node, len(largest.workers))} on a node"
+    prepares = f"; preparing takes {human_bytes(largest.preparing)}" if largest.preparing else ""
+    say(f"--mem={planned}: {workers}, {SPARE:.0%} more and {human_bytes(JOB_BYTES)} for the job's own processes{prepares}")
+    return dataclasses.replace(slurm, mem=planned)
 
 
 def _template(slurm: SlurmConfig) -> Path:

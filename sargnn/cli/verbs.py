@@ -175,8 +175,8 @@ _PLAN = Verb(
     usage="[key=value ...] [group=option ...]",
     text="Does it fit, and on how many workers? Plans the memory and the traffic of a run's workers by mode and number of "
     "workers: whole resident memory at its peak, in which phase, and the bytes of an epoch; times=true also how long an epoch "
-    "takes. what=fit prints commands that fit memory_budget, or this machine, the fastest first. Takes the settings of 'train'. "
-    "Where the partition is there its halo is exact, else it is that of a quick streamed cut (~). OGB's graphs are planned by "
+    "takes. what=fit prints commands that fit memory_budget, or this machine, the fastest first. Takes the settings of 'train'."
+    " Where the partition is there its halo is exact, else it is that of a quick streamed cut (~). OGB's graphs are planned by "
     "their published sizes where their files are not there. What a worker takes by itself is measured once on each machine.",
     entry="sargnn.cli.plan:main",
     examples=(
@@ -350,6 +350,7 @@ _BENCH = Verb(
         ("bench kernels", ""),
         ("bench epoch model=gat world=4 model.dropout=0", ""),
         ("bench table 'models=[sage]' 'worlds=[4,8]'", ""),
+        ("bench plan dataset.scale=0.03", "planned memory beside measured"),
     ),
     verbs=(
         Verb(
@@ -404,6 +405,22 @@ _BENCH = Verb(
                 ("bench table stock=false limits=false rounds=1", ""),
             ),
             config="bench_table",
+        ),
+        Verb(
+            "bench plan",
+            "planned memory beside measured, of many runs",
+            usage="[key=value ...] [group=option ...]",
+            text="What sargnn plan says beside what runs measure: each model in each mode on each number of workers, some "
+            "named runs, and some with settings drawn at random. Of each the memory of training, the whole, and planned / "
+            "measured of the worker furthest off, as a table and JSON, with mean and worst error. Runs that are there are kept "
+            "and planned anew. Other settings and groups are those of train and hold for all rows.",
+            entry="sargnn.cli.bench:plan",
+            examples=(
+                ("bench plan dataset.scale=0.03", "all of it: an hour or two"),
+                ("bench plan 'models=[gat]' 'worlds=[4]' 'named=[]' drawn=0", "four runs"),
+                ("bench plan 'models=[]' 'named=[]' drawn=50 draw_seed=1", "drawn ones alone"),
+            ),
+            config="bench_plan",
         ),
     ),
 )

@@ -18,9 +18,11 @@ from pathlib import Path
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.fields import AT_LEAST_ONE, number
 
+SITE = "site"
+"""Of ``slurm.mem``: what the site gives a job that asks for no memory."""
 _LOOPBACK = re.compile(r"lo\d*|localhost.*|127\..*|::1?|0\.0\.0\.0|ip6-(localhost|loopback)", flags=re.IGNORECASE)
 _FORMS = {
-    "mem": (re.compile(r"\d+[KMGT]?"), "a number with K, M, G or T, such as 64G"),
+    "mem": (re.compile(rf"\d+[KMGT]?|{SITE}"), f"a number with K, M, G or T, such as 64G, or {SITE}"),
     "time": (re.compile(r"\d+|\d+:\d\d(:\d\d)?|\d+-\d+(:\d\d){0,2}"), "minutes, HH:MM:SS or D-HH:MM:SS"),
 }
 _OURS = {
@@ -248,7 +250,7 @@ def _directives(config: SlurmConfig, job: Job, layout: Shape) -> list[str]:
         "ntasks": str(job.world),
         "ntasks-per-node": str(layout.per_node),
         "cpus-per-task": str(layout.cpus),
-        "mem": config.mem,
+        "mem": None if config.mem == SITE else config.mem,
         "output": f"{output}/slurm-%A_%a.out" if job.is_array else f"{output}/slurm-%j.out",
         "open-mode": "append",
     }

@@ -253,7 +253,7 @@ def test_every_shell_has_a_script(sargnn: Sargnn) -> None:
         assert done.returncode == 0 and "sargnn completion --candidates" in done.stdout
 
 
-COMMENTS_OF_THEIR_OWN = ("cases.",)
+COMMENTS_OF_THEIR_OWN = ("cases.", "more.")
 """Mappings whose comment stands at their head."""
 
 

@@ -65,8 +65,8 @@ def _train(kept: Kept) -> Figures:
 
 
 _OF_A_SUMMARY = (
-    "losses", "peak_train_bytes", "startup_time_s", "comm_bytes_per_epoch", "cache_static", "sharded_params",
-    "profile_s", "profile_cpu_s", "profile_work", "kernel", "git_sha", "dataset_hash", "partition_hash",
+    "losses", "peak_train_bytes", "peak_rss_bytes", "memory_bytes", "startup_time_s", "comm_bytes_per_epoch", "cache_static",
+    "sharded_params", "profile_s", "profile_cpu_s", "profile_work", "kernel", "git_sha", "dataset_hash", "partition_hash",
 )  # fmt: skip
 
 
@@ -128,7 +128,7 @@ def _output(command: Sequence[str], kept: Kept, environment: dict[str, str]) -> 
     if process.returncode:
         lines = errors.strip().splitlines() or [f"exit code {process.returncode}"]
         raise SargnnError(
-            f"A row of the table failed: {kept.case.name}, {kept.entry.name}. The end of what it printed:\n"
+            f"A run failed: {kept.case.name}, {kept.entry.name}. The end of what it printed:\n"
             + "\n".join(f"    {line}" for line in lines[-8:]),
             hint="the same command again goes on from here",
         )

@@ -1,0 +1,121 @@
+"""Plans each run, trains it, and sets both side by side."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sargnn.bench.plan.report import head, line, markdown
+from sargnn.bench.plan.rows import QUANTITIES, Point, Row, as_json, errors_of, measured_figures, planned_figures
+from sargnn.bench.report import machine
+from sargnn.bench.settings import BenchPlanConfig
+from sargnn.bench.table.entries import Case, Entry
+from sargnn.bench.table.processes import measure
+from sargnn.bench.table.results import Kept
+from sargnn.config import RunConfig
+from sargnn.data.dataset import open_dataset
+from sargnn.data.prepare import prepare_dataset
+from sargnn.errors import ConfigError, SargnnError
+from sargnn.launch.runtime import measured_runtime
+from sargnn.partition.prepare import prepare_partition
+from sargnn.planner.worlds import Cut, WorldPlan, find_cut, plan_run
+from sargnn.tracking.progress import Steps, say
+
+FILES = "plan.md", "plan.json"
+
+
+def run(settings: BenchPlanConfig, points: Sequence[Point]) -> list[Row]:
+    """Compare; prints each row once it is there; writes ``plan.md`` and ``plan.json`` into ``bench_dir``.
+
+    Runs that are there are kept; plans are made anew.
+
+    Raises:
+        SargnnError: the folder cannot be written, or holds a run with other settings.
+    """
+    folder = Path(settings.bench_dir)
+    _open_folder(folder)
+    places = [Kept(folder, Case(one.case, one.config), Entry("train", one.name, one.config), 0) for one in points]
+    if kept := sum(place.read() is not None for place in places):
+        say(f"{kept} runs are in {folder} and are kept")
+    planner, rows = _Planner(), []
+    print("\n".join(head()), flush=True)
+    for point, place in zip(points, places, strict=True):
+        rows.append(_compare(point, place, planner))
+        print(line(rows[-1]), flush=True)
+        _write(folder, settings, rows)
+    return rows
+
+
+class _Planner:
+    """Plans runs. Keeps the newest cut, which the modes of a model share."""
+
+    def __init__(self) -> None:
+        self._cut: tuple[str, Cut] | None = None
+
+    def plan(self, config: RunConfig, store: Path) -> WorldPlan:
+        """Of the partition that is there. Raises ``SargnnError``: it is not planned."""
+        dataset = open_dataset(store, verify=False)
+        key = repr((store, config.partitioner, config.world, config.num_servers, config.add_self_loops))
+        if self._cut is None or key != self._cut[0]:
+            self._cut = key, find_cut(config, dataset, store.name)
+        return plan_run(config, dataset, self._cut[1], measured_runtime(config, typed=dataset.schema.typed))
+
+
+def _compare(point: Point, place: Kept, planner: _Planner) -> Row:
+    row = Row(point)
+    config = point.config
+    with Steps():
+        store = prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes)
+        prepare_partition(config, store)
+        try:
+            plan = planner.plan(config, store)
+            row = dataclasses.replace(row, planned=planned_figures(plan), phase=plan.largest.phase)
+        except SargnnError as error:
+            row = dataclasses.replace(row, fault=_first_line(error))
+    figures = place.read()
+    if figures is None:
+        say(f"training {point.case}, {point.name}")
+        try:
+            figures = measure(place, store)
+        except SargnnError as error:
+            say(str(error))
+            return Row(point, fault=_last_line(error))
+        place.write(figures)
+    return dataclasses.replace(row, measured=measured_figures(figures))
+
+
+def _first_line(error: SargnnError) -> str:
+    return str(error).splitlines()[0].rstrip(".")
+
+
+def _last_line(error: SargnnError) -> str:
+    """Of what a failed process printed, before the hint."""
+    return [text for text in str(error).splitlines() if not text.startswith("  next:")][-1].strip()
+
+
+def _open_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in FILES:
+            (folder / name).open("a").close()
+    except OSError as error:
+        raise ConfigError(
+            f"The folder cannot be written: {error.strerror}.", given=str(folder), hint="choose another bench_dir"
+        ) from error
+
+
+def _write(folder: Path, settings: BenchPlanConfig, rows: Sequence[Row]) -> None:
+    errors: dict[str, Any] = {}
+    for name in QUANTITIES:
+        found = errors_of(rows, name)
+        if found is not None:
+            worst = {"worst": found.worst, "of": f"{found.row.point.case}, {found.row.point.name}"}
+            errors[name] = {"mean": found.mean, **worst, "runs": found.count}
+    content = {
+        "about": machine() | {"plan": dataclasses.asdict(settings)}, "errors": errors, "rows": [as_json(row) for row in rows]
+    }  # fmt: skip
+    (folder / "plan.json").write_text(json.dumps(content, indent=1) + "\n")
+    (folder / "plan.md").write_text("\n".join(markdown(rows)) + "\n")
