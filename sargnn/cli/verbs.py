@@ -125,9 +125,9 @@ _SLURM = Verb(
     "the run as a SLURM job: writes an sbatch script",
     usage="[key=value ...] [group=option ...] [-m] | --status RUN",
     text="Write an sbatch script for a training run into slurm/: one task per worker, stores prepared once, a checkpoint and a "
-    "new start at the time limit. Takes what train takes, and slurm.*; conf/slurm/ holds the defaults of a site. With -m "
-    "every list of values is a sweep, in one job array; --dry-run prints the script. --status shows a job's state and its last "
-    "epoch.",
+    "new start at the time limit; --mem as planned where the dataset is prepared here. Takes what train takes, and slurm.*; "
+    "conf/slurm/ holds the defaults of a site. With -m every list of values is a sweep, in one job array; --dry-run prints the "
+    "script. --status shows a job's state and its last epoch.",
     entry="sargnn.cli.slurm:main",
     examples=(
         ("slurm model=gat world=32 slurm.nodes=8", ""),

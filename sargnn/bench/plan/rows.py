@@ -52,11 +52,12 @@ class Row:
     fault: str = ""
 
     def ratio(self, quantity: str) -> float | None:
-        """Planned / measured of the worker where it is furthest from 1; None where one of both is missing."""
+        """Planned / measured of the worker where it is furthest from 1; None where one of both is missing or 0."""
         planned, measured = self.planned.get(quantity), self.measured.get(quantity)
         if planned is None or measured is None:
             return None
-        return max((one / other for one, other in zip(planned, measured, strict=True)), key=lambda ratio: abs(ratio - 1))
+        ratios = (one / other for one, other in zip(planned, measured, strict=True) if other)
+        return max(ratios, key=lambda ratio: abs(ratio - 1), default=None)
 
 
 @dataclass(frozen=True)
