@@ -1,0 +1,169 @@
+"""What decides how fast a graph is trained, in a few figures, and small graphs drawn after them: for trials of its speed.
+
+Nodes of all types lie on a line that is cut into communities of ``COMMUNITY`` nodes, which fit a core's second-level cache as
+the clusters of a part's nodes do (``partition.order``). An edge picks its source's community. Its destination lies in the same
+one or, with probability ``far``, anywhere. Inside a community an end is ``size * u ** skew`` for a uniform u, a power law of
+popularity; ends of an edge that leads anywhere are skewed by ``far_skew``, so that as many different rows travel as in the
+real graph.
+
+Letters: N nodes, E edges, F features, T node types, R relations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sargnn.config import Task
+from sargnn.config_partitioner import PartitionerConfig
+from sargnn.data.dataset import SPLITS, Dataset
+from sargnn.data.labels import LABEL_DTYPES
+from sargnn.data.schema import Relation
+from sargnn.data.typed import Edges, typed_dataset
+from sargnn.partition import stream
+from sargnn.partition.quality import quality_of
+
+COMMUNITY = 1000
+_PASSES, _IMBALANCE = 5, 0.1
+"""Of the cut into two that tells how far edges lead."""
+_MOST_SKEW, _MOST_FAR_SKEW = 4.0, 16.0
+_POPULAR = 0.1
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A graph's figures, rounded, so that graphs that are trained alike have the same.
+
+    Attributes:
+        shares: of all nodes, by type [T]. widths: F of each type [T].
+        relations: type of the sources, type of the destinations, edges for each node of the graph [R].
+        labelled: the type with labels. classes: outputs. task: what is predicted. trained: share of that type's nodes.
+        far: share of edges that lead anywhere, not into their source's community. skew, far_skew: of popularity.
+        weighted: edges have weights.
+    """
+
+    shares: tuple[float, ...]
+    widths: tuple[int, ...]
+    relations: tuple[tuple[int, int, float], ...]
+    labelled: int
+    classes: int
+    task: Task
+    trained: float
+    far: float
+    skew: float
+    far_skew: float
+    weighted: bool = False
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> Outline:
+        """Counted in a few passes over the edges, for a cut into two."""
+        schema, split = dataset.schema, np.asarray(dataset.split)
+        n = dataset.num_nodes
+        counts = [schema.count(t) for t in range(len(schema.node_types))]
+        edges = [dataset.num_edges]
+        if dataset.relation is not None:
+            edges = np.bincount(np.asarray(dataset.relation), minlength=len(schema.relations)).tolist()
+        labelled = int(np.bincount(schema.types_of(np.flatnonzero(split)), minlength=len(counts)).argmax())
+        far, far_skew = _far(dataset)
+        return cls(
+            shares=tuple(_rounded(one / n) for one in counts),
+            widths=dataset.feature_widths,
+            relations=tuple(
+                (one.source, one.destination, _rounded(e / n)) for one, e in zip(schema.relations, edges, strict=True)
+            ),
+            labelled=labelled,
+            classes=dataset.num_classes,
+            task=dataset.task,
+            trained=_rounded(int((split == SPLITS["train"]).sum()) / max(1, counts[labelled])),
+            far=round(20 * far) / 20,
+            skew=round(2 * _skew(np.diff(np.asarray(dataset.indptr)))) / 2,
+            far_skew=float(round(far_skew)),
+            weighted=dataset.edge_weight is not None,
+        )
+
+    def draw(self, rows: int, world: int, seed: int = 0) -> tuple[Dataset, np.ndarray]:
+        """A graph after these figures, and its parts: runs of communities.
+
+        Args:
+            rows: N, about. world: P parts.
+
+        Returns:
+            The dataset, and the part of each node, int32 [N].
+        """
+        rng = np.random.default_rng([seed, rows])
+        counts = [max(1, round(share * rows)) for share in self.shares]
+        communities = max(world, rows // COMMUNITY)
+        relations = []
+        for number, (source, destination, per_node) in enumerate(self.relations):
+            ends = self._ends(rng, counts[source], counts[destination], max(1, round(per_node * rows)), communities)
+            weights = rng.random(len(ends[0]), dtype=np.float32) + 0.5 if self.weighted else None
+            relations.append(Edges(Relation(source, f"relation {number}", destination), *ends, weights))
+        features = [rng.standard_normal((n, width), dtype=np.float32) for n, width in zip(counts, self.widths, strict=True)]
+        n = counts[self.labelled]
+        split = np.full(n, SPLITS["test"], np.uint8)
+        train = max(1, min(n, round(self.trained * n)))
+        split[rng.permutation(n)[:train]] = SPLITS["train"]
+        types = [f"type {t}" for t in range(len(counts))]
+        dataset = typed_dataset(
+            "outline", self.classes, types, features, relations, self.labelled, self._labels(rng, n), split
+        )  # fmt: skip
+        part = np.concatenate([(np.arange(n) * communities // n) * world // communities for n in counts])
+        return dataset, part.astype(np.int32)
+
+    def _ends(
+        self, rng: np.random.Generator, sources: int, destinations: int, count: int, communities: int
+    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+        """Sources and destinations of a relation's edges, numbers within their types; parallel edges stay."""
+        here = rng.integers(communities, size=count)
+        leaves = rng.random(count) < self.far
+        there = np.where(leaves, rng.integers(communities, size=count), here)
+        skew = np.where(leaves, self.far_skew, self.skew)
+        return _members(rng, here, sources, communities, skew), _members(rng, there, destinations, communities, skew)
+
+    def _labels(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        dtype = LABEL_DTYPES[self.task]
+        if self.task == "classes":
+            return rng.integers(self.classes, size=n).astype(dtype)
+        if self.task == "multilabel":
+            return rng.integers(2, size=(n, self.classes)).astype(dtype)
+        return rng.standard_normal((n, self.classes)).astype(dtype)
+
+
+def _rounded(value: float) -> float:
+    """To two digits that count."""
+    return float(f"{value:.2g}")
+
+
+def _members(
+    rng: np.random.Generator, community: np.ndarray, size: int, communities: int, skew: np.ndarray
+) -> np.ndarray:  # fmt: skip
+    """A node of each community; a type may have fewer nodes than there are communities."""
+    place = (community + rng.random(len(community)) ** skew) / communities
+    return np.minimum((place * size).astype(np.int64), size - 1)
+
+
+def _far(dataset: Dataset) -> tuple[float, float]:
+    """The share of edges that lead anywhere, half of which a cut into two cuts, and the skew that gives its halo."""
+    n = dataset.num_nodes
+    settings = PartitionerConfig("stream", 0, "original", balance="both", passes=_PASSES, imbalance=_IMBALANCE)
+    cut = quality_of(dataset, stream.assign(dataset, 2, settings), 2)
+    per_row, halo = cut.edge_cut * dataset.num_edges / n, cut.halo_rows / n
+    low, high = 1.0, _MOST_FAR_SKEW
+    for _ in range(20):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _reached(per_row, middle) > halo else (low, middle)
+    return min(1.0, 2 * cut.edge_cut), (low + high) / 2
+
+
+def _reached(per_row: float, skew: float) -> float:
+    """Of the rows of a community, how many the ends of ``per_row`` edges a row meet, on average, skewed so."""
+    places = np.linspace(0, 1, COMMUNITY + 1) ** (1 / skew)
+    return float((1 - np.exp(-per_row * COMMUNITY * np.diff(places))).mean())
+
+
+def _skew(degrees: np.ndarray) -> float:
+    """s of popularities ``u ** s``: the first share q of the nodes has a share ``q ** (1 / s)`` of the edges."""
+    ordered = np.sort(degrees)[::-1]
+    share = ordered[: max(1, int(_POPULAR * len(ordered)))].sum() / max(1, ordered.sum())
+    return float(np.clip(np.log(_POPULAR) / np.log(np.clip(share, 1e-6, 1 - 1e-6)), 1.0, _MOST_SKEW))
