@@ -1,8 +1,9 @@
-"""How fast this machine trains a configuration: two small trials, once for each of machine, version, settings, kind of graph.
+"""How fast this machine trains a configuration: small trials, once for each of machine, version, settings, kind of graph.
 
 Trials train graphs that are drawn after the real one's outline, by one worker for runs of one, else by two. Their threads are
 as many as the run's workers have together, as far as there are cores, so that caches and memory are shared as the run shares
-them.
+them. There are a small graph and a larger one, and for two workers another as large as that whose parts read more of each
+other's rows.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from sargnn.data.dataset import SPLITS, Dataset, write_dataset
 from sargnn.data.settings import StoredConfig
 from sargnn.decides import as_mapping
 from sargnn.errors import SargnnError
-from sargnn.launch.env import default_threads, numba_cache_dir
-from sargnn.planner.epoch_time import Calibration, EpochTime, Load, Trial, epoch_time, load_of
+from sargnn.launch.env import numba_cache_dir
+from sargnn.planner.epoch_time import WAITING, Calibration, EpochTime, Load, Trial, epoch_time, load_of
 from sargnn.planner.outline import Outline
 from sargnn.planner.parts import PartSizes
 from sargnn.profile import CATEGORIES
@@ -40,10 +41,11 @@ from sargnn.tracking.provenance import cpu_model, usable_cores
 from sargnn.tracking.summary import Summary, read_summary
 
 _FILE = "rates.json"
-_VERSION = 1
+_VERSION = 3
 """Of the trials; part of what they are kept under."""
-_EPOCHS = 5
-_SMALL_SHARE = 0.25
+_EPOCHS = 6
+_SMALL_SHARE, _FEW_CROSSING = 0.25, 0.05
+"""The smaller trial's rows, of the larger one's; edges that lead anywhere of which may leave their part."""
 _EDGES, _FEWEST_ROWS, _MOST_ROWS = 1_500_000, 20_000, 60_000
 """Of the larger trial: edges that it should have, and between how many rows; their tables are larger than a core's caches."""
 _TRAIN = """
@@ -107,7 +109,7 @@ def measured_rates(config: RunConfig, outline: Outline, *, machines: int = 1) ->
 
 
 def _threads(config: RunConfig, machines: int) -> int:
-    return config.threads or default_threads(-(-config.world // machines))
+    return config.threads or max(1, usable_cores() // -(-config.world // machines))
 
 
 def _key(config: RunConfig, outline: Outline, world: int, threads: int) -> str:
@@ -146,10 +148,11 @@ def _measure(config: RunConfig, outline: Outline, world: int, threads: int) -> C
     rows = int(np.clip(_EDGES / max(edges, 1.0), _FEWEST_ROWS, _MOST_ROWS))
     with tempfile.TemporaryDirectory() as name:
         made = []
-        for number, size in enumerate((int(_SMALL_SHARE * rows), rows)):
+        graphs = [(int(_SMALL_SHARE * rows), _FEW_CROSSING), (rows, _FEW_CROSSING), (rows, 1.0)]
+        for number, (size, crossing) in enumerate(graphs if world > 1 else graphs[:2]):
             folder = Path(name) / str(number)
             folder.mkdir()
-            dataset, part = outline.draw(size, world)
+            dataset, part = outline.draw(size, world, crossing=crossing)
             write_dataset(folder / "graph", dataset, {"generator": "outline"})
             np.save(folder / "part.npy", part)
             save(_trial_config(config, folder, _EPOCHS, world, threads), folder / "config.yaml")
@@ -159,23 +162,28 @@ def _measure(config: RunConfig, outline: Outline, world: int, threads: int) -> C
         done = subprocess.run(command, cwd=name, capture_output=True, text=True, env=environment, check=False)
         if done.returncode:
             raise SargnnError("A small training that shows an epoch's time failed.", given=done.stderr.strip()[-400:])
-        small, large = (_trial(folder, dataset, part, loops=config.add_self_loops) for folder, dataset, part in made)
-    return Calibration(threads, small, large)
+        trials = [_trial(*one, threads, loops=config.add_self_loops) for one in made]
+    return Calibration(threads, *trials)
 
 
-def _trial(folder: Path, dataset: Dataset, part: np.ndarray, *, loops: bool) -> Trial:
-    """What the training in ``folder`` measured; seconds so that their sum is the median epoch's."""
+def _trial(folder: Path, dataset: Dataset, part: np.ndarray, threads: int, *, loops: bool) -> Trial:
+    """What the training in ``folder`` measured, without what other programs took of the cores, as far as that is known:
+    the seconds of a worker of one thread are those that it computed for, and others' are those of the fastest epoch."""
     summary = read_summary(folder / "run")
-    assert summary is not None and summary.profile_s is not None and summary.profile_work is not None
+    assert summary is not None and summary.profile_s and summary.profile_cpu_s and summary.profile_work
     rows = [json.loads(line) for line in (folder / "run" / files.METRICS).read_text().splitlines()]
     epochs = sorted(row["epoch_time_s"] for row in rows[1:])
-    seconds, work = (
-        {name: float(np.mean(values[name])) for name in CATEGORIES} for values in (summary.profile_s, summary.profile_work)
+    seconds, computed, work = (
+        {name: float(np.mean(values[name])) for name in CATEGORIES}
+        for values in (summary.profile_s, summary.profile_cpu_s, summary.profile_work)
     )
-    factor = float(np.median(epochs) / np.mean(epochs))
+    factor = min(epochs) / float(np.mean(epochs))
+    seconds = {name: value * factor for name, value in seconds.items()}
+    if threads == 1:
+        seconds |= {name: min(seconds[name], computed[name]) for name in CATEGORIES if name not in WAITING}
     return Trial(
-        _mean_load(summary, dataset, part, loops=loops), (summary.comm_bytes_per_epoch or 0) / (part.max() + 1),
-        {name: value * factor for name, value in seconds.items()}, work, tuple(epochs),
+        _mean_load(summary, dataset, part, loops=loops), (summary.comm_bytes_per_epoch or 0) / (part.max() + 1), seconds, work,
+        tuple(epochs),
     )  # fmt: skip
 
 

@@ -1,11 +1,12 @@
-"""How long an epoch takes, before anything is launched: from two small trials of the same model, mode and kernel.
+"""How long an epoch takes, before anything is launched: from small trials of the same model, mode and kernel.
 
 A trial says how many seconds a worker spends in each category of a profile (``sargnn.profile``) at a size x: rows of linear
-maps and node-wise work, edges of aggregation, bytes of what is exchanged. Two trials give a line,
+maps and node-wise work, edges of aggregation, bytes of what is exchanged. A small trial and a large one tell a fixed part and
+one per row, edge or byte, and another large one with more halo rows h what those cost beside it,
 
-    t(x) = a + b x,    b = (t_2 - t_1) / (x_2 - x_1),    a = t_1 - b x_1
+    t(x, h) = a + b x + c h,    c = (t_3 - t_2) / (h_3 - h_2),    a, b by t_1 and t_2,    a, b, c >= 0
 
-whose fixed part a and part b per row, edge or byte are not below zero. Workers that share cores take turns: with T threads
+where c is 0 for what a worker does with its own rows alone. Workers that share cores take turns: with T threads
 each on C cores, each runs at min(1, C / (T n)) of its speed while n of them are not done; the slowest ends the epoch.
 
 Letters: T node types, R relations.
@@ -34,6 +35,7 @@ from sargnn.profile import (
 
 WAITING = (EXCHANGE_WAIT, BETWEEN_WAIT, ALL_REDUCE)
 """Categories that exchange; the others compute."""
+_READS_HALO = (AGGREGATION, REST)
 _BY_BYTES = (PACKING, EXCHANGE_WAIT, BETWEEN_WAIT)
 
 
@@ -79,15 +81,17 @@ class Trial:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What two trials of a configuration have measured on this machine.
+    """What trials of a configuration have measured on this machine.
 
     Attributes:
-        threads: of each of their workers, who had cores of their own. small, large: the trials.
+        threads: of each of their workers, who had cores of their own. small, large: trials. halo: one as large, with more halo
+            rows; None: of one worker.
     """
 
     threads: int
     small: Trial
     large: Trial
+    halo: Trial | None = None
 
     def as_json(self) -> dict[str, Any]:
         """For a file."""
@@ -96,7 +100,15 @@ class Calibration:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Calibration:
         """The inverse. Raises ``KeyError``, ``TypeError`` or ``ValueError`` for content that is none."""
-        return cls(int(content["threads"]), _trial(content["small"]), _trial(content["large"]))
+        halo = content["halo"]
+        return cls(
+            int(content["threads"]), _trial(content["small"]), _trial(content["large"]), None if halo is None else _trial(halo)
+        )
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """All of them."""
+        return (self.small, self.large) if self.halo is None else (self.small, self.large, self.halo)
 
 
 @dataclass(frozen=True)
@@ -146,7 +158,7 @@ def epoch_time(
             given=f"{len(loads)} workers, {threads} threads, {cores} cores, {machines} machines, network {network_bytes_s}",
             allowed="at least one of each, and a speed above 0",
         )  # fmt: skip
-    sent = _sent_by(loads, sent_bytes, calibration.large)
+    sent = _sent_by(loads, sent_bytes, calibration.trials[-1])
     slower = calibration.threads / threads  # a worker with fewer threads than one of the trial
     each = [_seconds_of(load, b, calibration, slower) for load, b in zip(loads, sent, strict=True)]
     totals = [sum(one.values()) for one in each]
@@ -175,9 +187,7 @@ def _size(category: str, load: Load, sent_bytes: float) -> float:
     """What a category's time grows with."""
     if category == AGGREGATION:
         return sum(load.edges)
-    if category in _BY_BYTES:
-        return sent_bytes
-    return load.rows + load.halo if category == REST else load.rows
+    return sent_bytes if category in _BY_BYTES else load.rows
 
 
 def _seconds_of(load: Load, sent_bytes: float, calibration: Calibration, slower: float) -> dict[str, float]:
@@ -186,38 +196,59 @@ def _seconds_of(load: Load, sent_bytes: float, calibration: Calibration, slower:
     for name in CATEGORIES:
         if name != EVALUATION:
             factor = 1.0 if name in WAITING else slower
-            found[name] = factor * _on_line(name, _size(name, load, sent_bytes), calibration)
+            found[name] = factor * _rate(name, calibration).seconds(_size(name, load, sent_bytes), load.halo)
     return found
 
 
-def _on_line(name: str, size: float, calibration: Calibration) -> float:
-    small, large = calibration.small, calibration.large
-    x1, x2 = (_size(name, one.load, one.sent_bytes) for one in (small, large))
-    t1, t2 = small.seconds.get(name, 0.0), large.seconds.get(name, 0.0)
-    if x2 <= x1 or t2 <= t1:  # nothing that grows with the size
-        return max(t1, t2) if name in WAITING or not x2 else t2 * max(1.0, size / x2)
-    slope = (t2 - t1) / (x2 - x1)
-    fixed = t1 - slope * x1
+@dataclass(frozen=True)
+class _Rate:
+    """Seconds of a category: fixed, for each row, edge or byte, and for each halo row."""
+
+    fixed: float
+    each: float
+    halo: float = 0.0
+
+    def seconds(self, size: float, halo: float) -> float:
+        return self.fixed + self.each * size + self.halo * halo
+
+
+def _rate(name: str, calibration: Calibration) -> _Rate:
+    last = calibration.trials[-1] if name in _BY_BYTES else calibration.large
+    (x1, h1, t1), (x2, h2, t2) = (_point(name, one) for one in (calibration.small, last))
+    per_halo = 0.0
+    if name in _READS_HALO and calibration.halo is not None:
+        _, h3, t3 = _point(name, calibration.halo)
+        per_halo = max(0.0, (t3 - t2) / (h3 - h2)) if h3 > h2 else 0.0
+    t1, t2 = max(0.0, t1 - per_halo * h1), max(0.0, t2 - per_halo * h2)
+    if x2 <= x1:
+        return _Rate(t2, 0.0, per_halo)
+    each = max(0.0, (t2 - t1) / (x2 - x1))
+    fixed = t2 - each * x2
     if fixed < 0:  # the larger one falls out of caches, as what is larger still does
-        return t2 * size / x2
-    return fixed + slope * size
+        return _Rate(0.0, t2 / x2, per_halo)
+    return _Rate(fixed, each, per_halo)
+
+
+def _point(name: str, trial: Trial) -> tuple[float, float, float]:
+    """Size, halo rows, seconds."""
+    return _size(name, trial.load, trial.sent_bytes), trial.load.halo, trial.seconds.get(name, 0.0)
 
 
 def _interval(loads: Sequence[Load], sent: Sequence[float], calibration: Calibration, slower: float) -> tuple[float, float]:
-    """What the least and the largest time are, of the expected one: by the epochs of the trials, and by either trial alone."""
-    spread = [value / _middle(one.epochs_s) for one in (calibration.small, calibration.large) for value in one.epochs_s]
-    expected = [sum(_seconds_of(load, b, calibration, slower).values()) for load, b in zip(loads, sent, strict=True)]
-    alone = []
+    """What the least and the largest time are, of the expected one: by the trials' epochs, and by the last trial alone."""
+    spread = [value / min(one.epochs_s) for one in calibration.trials for value in one.epochs_s]
+    expected = max(sum(_seconds_of(load, b, calibration, slower).values()) for load, b in zip(loads, sent, strict=True))
+    last, alone = calibration.trials[-1], []
     for load, b in zip(loads, sent, strict=True):
         total = 0.0
         for name in CATEGORIES:
-            x = _size(name, calibration.large.load, calibration.large.sent_bytes)
+            x, _, seconds = _point(name, last)
             if name != EVALUATION and x:
-                factor = 1.0 if name in WAITING else slower
-                total += factor * calibration.large.seconds.get(name, 0.0) * _size(name, load, b) / x
+                total += (1.0 if name in WAITING else slower) * seconds * _size(name, load, b) / x
         alone.append(total)
-    ratio = max(alone) / max(expected) if max(expected) else 1.0
-    return min(1.0, ratio) * min(1.0, *spread), max(1.0, ratio) * max(1.0, *spread)
+    ratio = max(alone) / expected if expected else 1.0
+    middle = sorted(spread)[len(spread) // 2]
+    return min(1.0, ratio) / middle, max(1.0, ratio) * middle
 
 
 def _sent_by(loads: Sequence[Load], sent_bytes: int | None, trial: Trial) -> list[float]:
@@ -230,9 +261,9 @@ def _sent_by(loads: Sequence[Load], sent_bytes: int | None, trial: Trial) -> lis
 
 
 def _work(name: str, load: Load, sent_bytes: float, calibration: Calibration) -> float:
-    large = calibration.large
-    size = _size(name, large.load, large.sent_bytes)
-    return large.work.get(name, 0.0) * _size(name, load, sent_bytes) / size if size else 0.0
+    last = calibration.trials[-1]
+    size = _size(name, last.load, last.sent_bytes)
+    return last.work.get(name, 0.0) * _size(name, load, sent_bytes) / size if size else 0.0
 
 
 def _finish(seconds: Sequence[float], slots: float) -> float:
@@ -247,11 +278,6 @@ def _finish(seconds: Sequence[float], slots: float) -> float:
         now += (own - done) / min(1.0, slots / (len(left) - number))
         done = own
     return now
-
-
-def _middle(values: Sequence[float]) -> float:
-    ordered = sorted(values)
-    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
 
 def _trial(content: Mapping[str, Any]) -> Trial:

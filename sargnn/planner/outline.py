@@ -21,12 +21,14 @@ from sargnn.data.dataset import SPLITS, Dataset
 from sargnn.data.labels import LABEL_DTYPES
 from sargnn.data.schema import Relation
 from sargnn.data.typed import Edges, typed_dataset
-from sargnn.partition import stream
+from sargnn.partition import metis, stream
 from sargnn.partition.quality import quality_of
 
 COMMUNITY = 1000
 _PASSES, _IMBALANCE = 5, 0.1
 """Of the cut into two that tells how far edges lead."""
+_METIS_EDGES = 6_000_000
+"""Graphs with so many are cut by METIS in a few seconds; larger ones by streaming, which cuts more."""
 _MOST_SKEW, _MOST_FAR_SKEW = 4.0, 16.0
 _POPULAR = 0.1
 
@@ -82,11 +84,11 @@ class Outline:
             weighted=dataset.edge_weight is not None,
         )
 
-    def draw(self, rows: int, world: int, seed: int = 0) -> tuple[Dataset, np.ndarray]:
+    def draw(self, rows: int, world: int, *, crossing: float = 1.0, seed: int = 0) -> tuple[Dataset, np.ndarray]:
         """A graph after these figures, and its parts: runs of communities.
 
         Args:
-            rows: N, about. world: P parts.
+            rows: N, about. world: P parts. crossing: share of the edges that lead anywhere which may leave their part.
 
         Returns:
             The dataset, and the part of each node, int32 [N].
@@ -94,9 +96,9 @@ class Outline:
         rng = np.random.default_rng([seed, rows])
         counts = [max(1, round(share * rows)) for share in self.shares]
         communities = max(world, rows // COMMUNITY)
-        relations = []
+        cut, relations = _Cut(communities, world, crossing), []
         for number, (source, destination, per_node) in enumerate(self.relations):
-            ends = self._ends(rng, counts[source], counts[destination], max(1, round(per_node * rows)), communities)
+            ends = self._ends(rng, counts[source], counts[destination], max(1, round(per_node * rows)), cut)
             weights = rng.random(len(ends[0]), dtype=np.float32) + 0.5 if self.weighted else None
             relations.append(Edges(Relation(source, f"relation {number}", destination), *ends, weights))
         features = [rng.standard_normal((n, width), dtype=np.float32) for n, width in zip(counts, self.widths, strict=True)]
@@ -108,18 +110,18 @@ class Outline:
         dataset = typed_dataset(
             "outline", self.classes, types, features, relations, self.labelled, self._labels(rng, n), split
         )  # fmt: skip
-        part = np.concatenate([(np.arange(n) * communities // n) * world // communities for n in counts])
+        part = np.concatenate([cut.part(np.arange(n) * communities // n) for n in counts])
         return dataset, part.astype(np.int32)
 
     def _ends(
-        self, rng: np.random.Generator, sources: int, destinations: int, count: int, communities: int
+        self, rng: np.random.Generator, sources: int, destinations: int, count: int, cut: _Cut
     ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
         """Sources and destinations of a relation's edges, numbers within their types; parallel edges stay."""
-        here = rng.integers(communities, size=count)
+        here = rng.integers(cut.communities, size=count)
         leaves = rng.random(count) < self.far
-        there = np.where(leaves, rng.integers(communities, size=count), here)
+        there = np.where(leaves, cut.anywhere(rng, here), here)
         skew = np.where(leaves, self.far_skew, self.skew)
-        return _members(rng, here, sources, communities, skew), _members(rng, there, destinations, communities, skew)
+        return _members(rng, here, sources, cut.communities, skew), _members(rng, there, destinations, cut.communities, skew)
 
     def _labels(self, rng: np.random.Generator, n: int) -> np.ndarray:
         dtype = LABEL_DTYPES[self.task]
@@ -128,6 +130,26 @@ class Outline:
         if self.task == "multilabel":
             return rng.integers(2, size=(n, self.classes)).astype(dtype)
         return rng.standard_normal((n, self.classes)).astype(dtype)
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """Communities in parts. Attributes: communities, world. crossing: share of edges that may leave their part."""
+
+    communities: int
+    world: int
+    crossing: float
+
+    def part(self, community: np.ndarray) -> np.ndarray:
+        """The part of each community."""
+        return community * self.world // self.communities
+
+    def anywhere(self, rng: np.random.Generator, here: np.ndarray) -> np.ndarray:
+        """For each community any, or any of its part."""
+        bounds = -(-np.arange(self.world + 1) * self.communities // self.world)
+        first, last = bounds[self.part(here)], bounds[self.part(here) + 1]
+        within = first + (rng.random(len(here)) * (last - first)).astype(np.int64)
+        return np.where(rng.random(len(here)) < self.crossing, rng.integers(self.communities, size=len(here)), within)
 
 
 def _rounded(value: float) -> float:
@@ -147,7 +169,8 @@ def _far(dataset: Dataset) -> tuple[float, float]:
     """The share of edges that lead anywhere, half of which a cut into two cuts, and the skew that gives its halo."""
     n = dataset.num_nodes
     settings = PartitionerConfig("stream", 0, "original", balance="both", passes=_PASSES, imbalance=_IMBALANCE)
-    cut = quality_of(dataset, stream.assign(dataset, 2, settings), 2)
+    assign = metis.assign if dataset.num_edges <= _METIS_EDGES else stream.assign
+    cut = quality_of(dataset, assign(dataset, 2, settings), 2)
     per_row, halo = cut.edge_cut * dataset.num_edges / n, cut.halo_rows / n
     low, high = 1.0, _MOST_FAR_SKEW
     for _ in range(20):
