@@ -40,13 +40,13 @@ from sargnn.tracking import files
 from sargnn.tracking.provenance import cpu_model, usable_cores
 from sargnn.tracking.summary import Summary, read_summary
 
-_FILE = "rates.json"
-_VERSION = 3
+_FILE, _OUTLINES = "rates.json", "outlines.json"
+_VERSION = 4
 """Of the trials; part of what they are kept under."""
-_EPOCHS = 6
+_EPOCHS = 5
 _SMALL_SHARE, _FEW_CROSSING = 0.25, 0.05
 """The smaller trial's rows, of the larger one's; edges that lead anywhere of which may leave their part."""
-_EDGES, _FEWEST_ROWS, _MOST_ROWS = 1_500_000, 20_000, 60_000
+_EDGES, _FEWEST_ROWS, _MOST_ROWS = 1_500_000, 20_000, 40_000
 """Of the larger trial: edges that it should have, and between how many rows; their tables are larger than a core's caches."""
 _TRAIN = """
 import sys
@@ -70,7 +70,7 @@ def predict(
     """The time of an epoch of the run, after trials where this machine has made none of its kind.
 
     Args:
-        outline: ``Outline.of`` the run's graph. parts: of each worker. sent_bytes: of an epoch, by all; None: not known.
+        outline: ``outline_of`` the run's graph. parts: of each worker. sent_bytes: of an epoch, by all; None: not known.
         machines: with cores as this one, on which the workers are. network_bytes_s: between them.
 
     Raises:
@@ -82,6 +82,21 @@ def predict(
         loads, sent_bytes, calibration, threads=_threads(config, machines), cores=usable_cores(), machines=machines,
         network_bytes_s=network_bytes_s,
     )  # fmt: skip
+
+
+def outline_of(dataset: Dataset) -> Outline:
+    """The graph's outline, counted once for a content and kept beside the trials."""
+    file, key = numba_cache_dir() / _OUTLINES, f"{dataset.content_hash} {_VERSION}"
+    known = _read(file)
+    try:
+        return Outline.from_json(known[key])
+    except (KeyError, TypeError, ValueError):
+        pass
+    step("counting how near a node's neighbours are")
+    found = Outline.of(dataset)
+    if dataset.content_hash:
+        files.write_json(file, known | {key: dataclasses.asdict(found)})
+    return found
 
 
 def measured_rates(config: RunConfig, outline: Outline, *, machines: int = 1) -> Calibration:
@@ -168,7 +183,8 @@ def _measure(config: RunConfig, outline: Outline, world: int, threads: int) -> C
 
 def _trial(folder: Path, dataset: Dataset, part: np.ndarray, threads: int, *, loops: bool) -> Trial:
     """What the training in ``folder`` measured, without what other programs took of the cores, as far as that is known:
-    the seconds of a worker of one thread are those that it computed for, and others' are those of the fastest epoch."""
+    the seconds of a worker of one thread are those that it computed for, and its waits are shorter by as much; of a worker
+    of several threads they are those of the fastest epoch."""
     summary = read_summary(folder / "run")
     assert summary is not None and summary.profile_s and summary.profile_cpu_s and summary.profile_work
     rows = [json.loads(line) for line in (folder / "run" / files.METRICS).read_text().splitlines()]
@@ -180,7 +196,9 @@ def _trial(folder: Path, dataset: Dataset, part: np.ndarray, threads: int, *, lo
     factor = min(epochs) / float(np.mean(epochs))
     seconds = {name: value * factor for name, value in seconds.items()}
     if threads == 1:
-        seconds |= {name: min(seconds[name], computed[name]) for name in CATEGORIES if name not in WAITING}
+        own = {name: min(seconds[name], computed[name]) for name in CATEGORIES if name not in WAITING}
+        share = sum(own.values()) / max(1e-9, sum(seconds[name] for name in own))
+        seconds = own | {name: seconds[name] * share for name in WAITING}
     return Trial(
         _mean_load(summary, dataset, part, loops=loops), (summary.comm_bytes_per_epoch or 0) / (part.max() + 1), seconds, work,
         tuple(epochs),

@@ -11,7 +11,9 @@ Letters: N nodes, E edges, F features, T node types, R relations.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -83,6 +85,13 @@ class Outline:
             far_skew=float(round(far_skew)),
             weighted=dataset.edge_weight is not None,
         )
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Outline:
+        """The inverse of ``dataclasses.asdict``, lists for tuples. Raises ``KeyError``, ``TypeError``, ``ValueError``."""
+        tuples = {name: tuple(content[name]) for name in ("shares", "widths")}
+        relations = tuple((source, destination, edges) for source, destination, edges in content["relations"])
+        return cls(**(dict(content) | tuples | {"relations": relations}))
 
     def draw(self, rows: int, world: int, *, crossing: float = 1.0, seed: int = 0) -> tuple[Dataset, np.ndarray]:
         """A graph after these figures, and its parts: runs of communities.

@@ -161,6 +161,18 @@ def test_trials_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     assert [Calibration.from_json(one) for one in content.values()] == [first]
 
 
+def test_outlines_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By content; those of a dataset that is in no store are not."""
+    monkeypatch.setattr(rates, "numba_cache_dir", lambda: tmp_path)
+    dataset, _ = TYPED.draw(3000, 2)
+    stored = dataclasses.replace(dataset, content_hash="0123")
+    found = rates.outline_of(dataset)
+    assert not (tmp_path / "outlines.json").exists()
+    assert rates.outline_of(stored) == found
+    monkeypatch.setattr(Outline, "of", lambda dataset: pytest.fail("counted again"))
+    assert rates.outline_of(stored) == found
+
+
 def test_trials_have_the_settings_of_the_run(tmp_path: Path) -> None:
     """But for what would make them longer, or needs the run's own graph."""
     dataset, part = OUTLINE.draw(2000, 2)
