@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from sargnn.config import RunConfig, save
+from sargnn.config import ONE_GRAPH, RunConfig, save
 from sargnn.config_groups import PreloadConfig, SmoothConfig
 from sargnn.config_partitioner import PartitionerConfig
 from sargnn.data.dataset import SPLITS, Dataset, write_dataset
@@ -41,7 +41,7 @@ from sargnn.tracking.provenance import cpu_model, usable_cores
 from sargnn.tracking.summary import Summary, read_summary
 
 _FILE, _OUTLINES = "rates.json", "outlines.json"
-_VERSION = 4
+_VERSION = 5
 """Of the trials; part of what they are kept under."""
 _EPOCHS = 5
 _SMALL_SHARE, _FEW_CROSSING = 0.25, 0.05
@@ -178,7 +178,7 @@ def _measure(config: RunConfig, outline: Outline, world: int, threads: int) -> C
         if done.returncode:
             raise SargnnError("A small training that shows an epoch's time failed.", given=done.stderr.strip()[-400:])
         trials = [_trial(*one, threads, loops=config.add_self_loops) for one in made]
-    return Calibration(threads, *trials)
+    return Calibration(threads, config.mode.name not in ONE_GRAPH, *trials)
 
 
 def _trial(folder: Path, dataset: Dataset, part: np.ndarray, threads: int, *, loops: bool) -> Trial:
@@ -213,7 +213,8 @@ def _mean_load(summary: Summary, dataset: Dataset, part: np.ndarray, *, loops: b
     edges[0] += loops * dataset.num_nodes
     halo = sum(summary.halo_rows or [0]) // world
     targets = int((dataset.split == SPLITS["train"]).sum())
-    return Load(dataset.num_nodes // world, tuple(e // world for e in edges), halo, halo, targets // world)
+    crossing = round((summary.edge_cut or 0.0) * dataset.num_edges) // world
+    return Load(dataset.num_nodes // world, tuple(e // world for e in edges), halo, halo, targets // world, crossing)
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 A trial says how many seconds a worker spends in each category of a profile (``sargnn.profile``) at a size x: rows of linear
 maps and node-wise work, edges of aggregation, bytes of what is exchanged. A small trial and a large one tell a fixed part and
-one per row, edge or byte, and another large one with more halo rows h what those cost beside it,
+one per row, edge or byte, and another large one that reads more of others what that costs beside it: h edges from rows of
+others where shards are aggregated one by one, else h halo rows,
 
     t(x, h) = a + b x + c h,    c = (t_3 - t_2) / (h_3 - h_2),    a, b by t_1 and t_2,    a, b, c >= 0
 
@@ -46,6 +47,7 @@ class Load:
     Attributes:
         rows: of its own. edges: into them by relation [R], loops that the model adds with the first one. halo: rows of others
             that it reads. sent: own rows that others read. targets: training rows.
+        crossing: edges from rows of others; None: not counted, as many for each halo row as in a trial.
     """
 
     rows: int
@@ -53,13 +55,14 @@ class Load:
     halo: int
     sent: int
     targets: int
+    crossing: int | None = None
 
 
 def load_of(part: PartSizes, *, loops: bool) -> Load:
     """A part's. loops: the model adds a self-loop to each row."""
     rows = sum(part.rows)
     first, *others = part.edges
-    return Load(rows, (first + rows * loops, *others), part.halo, part.sent, part.targets)
+    return Load(rows, (first + rows * loops, *others), part.halo, part.sent, part.targets, part.crossing)
 
 
 @dataclass(frozen=True)
@@ -84,11 +87,12 @@ class Calibration:
     """What trials of a configuration have measured on this machine.
 
     Attributes:
-        threads: of each of their workers, who had cores of their own. small, large: trials. halo: one as large, with more halo
-            rows; None: of one worker.
+        threads: of each of their workers, who had cores of their own. by_shard: whether shards are aggregated one by one.
+        small, large: trials. halo: one as large that reads more of others; None: of one worker.
     """
 
     threads: int
+    by_shard: bool
     small: Trial
     large: Trial
     halo: Trial | None = None
@@ -101,9 +105,8 @@ class Calibration:
     def from_json(cls, content: Mapping[str, Any]) -> Calibration:
         """The inverse. Raises ``KeyError``, ``TypeError`` or ``ValueError`` for content that is none."""
         halo = content["halo"]
-        return cls(
-            int(content["threads"]), _trial(content["small"]), _trial(content["large"]), None if halo is None else _trial(halo)
-        )
+        trials = _trial(content["small"]), _trial(content["large"]), None if halo is None else _trial(halo)
+        return cls(int(content["threads"]), bool(content["by_shard"]), *trials)
 
     @property
     def trials(self) -> tuple[Trial, ...]:
@@ -196,42 +199,55 @@ def _seconds_of(load: Load, sent_bytes: float, calibration: Calibration, slower:
     for name in CATEGORIES:
         if name != EVALUATION:
             factor = 1.0 if name in WAITING else slower
-            found[name] = factor * _rate(name, calibration).seconds(_size(name, load, sent_bytes), load.halo)
+            found[name] = factor * _rate(name, calibration).seconds(
+                _size(name, load, sent_bytes), _read_of_others(load, calibration)
+            )
     return found
 
 
 @dataclass(frozen=True)
 class _Rate:
-    """Seconds of a category: fixed, for each row, edge or byte, and for each halo row."""
+    """Seconds of a category: fixed, for each row, edge or byte, and for each row or edge of others."""
 
     fixed: float
     each: float
-    halo: float = 0.0
+    others: float = 0.0
 
-    def seconds(self, size: float, halo: float) -> float:
-        return self.fixed + self.each * size + self.halo * halo
+    def seconds(self, size: float, others: float) -> float:
+        return self.fixed + self.each * size + self.others * others
+
+
+def _read_of_others(load: Load, calibration: Calibration) -> float:
+    """Edges from rows of others, or those rows."""
+    if not calibration.by_shard:
+        return load.halo
+    if load.crossing is not None:
+        return load.crossing
+    known = calibration.trials[-1].load
+    return load.halo * (known.crossing or 0) / max(1, known.halo)
 
 
 def _rate(name: str, calibration: Calibration) -> _Rate:
     last = calibration.trials[-1] if name in _BY_BYTES else calibration.large
-    (x1, h1, t1), (x2, h2, t2) = (_point(name, one) for one in (calibration.small, last))
-    per_halo = 0.0
+    (x1, h1, t1), (x2, h2, t2) = (_point(name, one, calibration) for one in (calibration.small, last))
+    per_other = 0.0
     if name in _READS_HALO and calibration.halo is not None:
-        _, h3, t3 = _point(name, calibration.halo)
-        per_halo = max(0.0, (t3 - t2) / (h3 - h2)) if h3 > h2 else 0.0
-    t1, t2 = max(0.0, t1 - per_halo * h1), max(0.0, t2 - per_halo * h2)
+        _, h3, t3 = _point(name, calibration.halo, calibration)
+        per_other = max(0.0, (t3 - t2) / (h3 - h2)) if h3 > h2 else 0.0
+    t1, t2 = max(0.0, t1 - per_other * h1), max(0.0, t2 - per_other * h2)
     if x2 <= x1:
-        return _Rate(t2, 0.0, per_halo)
+        return _Rate(t2, 0.0, per_other)
     each = max(0.0, (t2 - t1) / (x2 - x1))
     fixed = t2 - each * x2
     if fixed < 0:  # the larger one falls out of caches, as what is larger still does
-        return _Rate(0.0, t2 / x2, per_halo)
-    return _Rate(fixed, each, per_halo)
+        return _Rate(0.0, t2 / x2, per_other)
+    return _Rate(fixed, each, per_other)
 
 
-def _point(name: str, trial: Trial) -> tuple[float, float, float]:
-    """Size, halo rows, seconds."""
-    return _size(name, trial.load, trial.sent_bytes), trial.load.halo, trial.seconds.get(name, 0.0)
+def _point(name: str, trial: Trial, calibration: Calibration) -> tuple[float, float, float]:
+    """Size, what is read of others, seconds."""
+    size = _size(name, trial.load, trial.sent_bytes)
+    return size, _read_of_others(trial.load, calibration), trial.seconds.get(name, 0.0)
 
 
 def _interval(loads: Sequence[Load], sent: Sequence[float], calibration: Calibration, slower: float) -> tuple[float, float]:
@@ -242,7 +258,7 @@ def _interval(loads: Sequence[Load], sent: Sequence[float], calibration: Calibra
     for load, b in zip(loads, sent, strict=True):
         total = 0.0
         for name in CATEGORIES:
-            x, _, seconds = _point(name, last)
+            x, _, seconds = _point(name, last, calibration)
             if name != EVALUATION and x:
                 total += (1.0 if name in WAITING else slower) * seconds * _size(name, load, b) / x
         alone.append(total)

@@ -37,7 +37,7 @@ def _made(rows: int, halo: int, *, fixed: float = 0.01) -> Trial:
     return Trial(Load(rows, (edges,), halo, halo, rows), sent, seconds, work, (1.0, 1.1))
 
 
-CALIBRATION = Calibration(1, _made(1000, 100), _made(4000, 400), _made(4000, 3000))
+CALIBRATION = Calibration(1, False, _made(1000, 100), _made(4000, 400), _made(4000, 3000))
 
 
 def _time(loads: list[Load], sent: int | None = None, **more: float | None) -> float:
@@ -91,7 +91,7 @@ def test_what_falls_out_of_caches_is_not_foretold_as_if_it_stayed() -> None:
     fast, slow = _made(1000, 0, fixed=0.0), _made(4000, 0, fixed=0.0)
     slow.seconds[LINEAR] *= 3
     loads = [Load(40_000, (400_000,), 0, 0, 0)]
-    found = epoch_time(loads, 0, Calibration(1, fast, slow), threads=1, cores=1)
+    found = epoch_time(loads, 0, Calibration(1, False, fast, slow), threads=1, cores=1)
     assert found.by_category[LINEAR] == pytest.approx(10 * slow.seconds[LINEAR])
 
 
@@ -103,9 +103,22 @@ def test_wrong_numbers_are_refused() -> None:
 
 
 def test_loads_count_loops() -> None:
-    part = PartSizes((3, 4), (10, 20), 5, 6, 2, 4)
-    assert load_of(part, loops=False) == Load(7, (10, 20), 5, 6, 2)
-    assert load_of(part, loops=True) == Load(7, (17, 20), 5, 6, 2)
+    part = PartSizes((3, 4), (10, 20), 5, 6, 2, 4, 8)
+    assert load_of(part, loops=False) == Load(7, (10, 20), 5, 6, 2, 8)
+    assert load_of(part, loops=True) == Load(7, (17, 20), 5, 6, 2, 8)
+
+
+def test_shards_are_priced_by_edges_from_others() -> None:
+    """Of a machine that takes 2 us for each such edge; where they are not counted, as many for each halo row as in a trial."""
+    trials = []
+    for rows, crossing in ((1000, 200), (4000, 800), (4000, 6000)):
+        trial = _made(rows, 0)
+        trial.seconds[AGGREGATION] = 1e-6 * rows + 2e-6 * crossing
+        trials.append(dataclasses.replace(trial, load=dataclasses.replace(trial.load, halo=1000, crossing=crossing)))
+    known = Calibration(1, True, *trials)
+    for one, crossing in ((Load(9000, (90_000,), 5, 5, 0, 7000), 7000), (Load(9000, (90_000,), 500, 500, 0), 3000)):
+        found = epoch_time([one], 0, known, threads=1, cores=1)
+        assert found.by_category[AGGREGATION] == pytest.approx(1e-6 * 9000 + 2e-6 * crossing)
 
 
 @pytest.mark.parametrize("outline", [OUTLINE, TYPED], ids=["plain", "typed"])
