@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -41,7 +42,7 @@ from sargnn.tracking.provenance import cpu_model, usable_cores
 from sargnn.tracking.summary import Summary, read_summary
 
 _FILE, _OUTLINES = "rates.json", "outlines.json"
-_VERSION = 5
+_VERSION = 6
 """Of the trials; part of what they are kept under."""
 _EPOCHS = 5
 _SMALL_SHARE, _FEW_CROSSING = 0.25, 0.05
@@ -174,17 +175,31 @@ def _measure(config: RunConfig, outline: Outline, world: int, threads: int) -> C
             made.append((folder, dataset, part))
         command = [sys.executable, "-c", _TRAIN, *(str(folder / "config.yaml") for folder, _, _ in made)]
         environment = {key: value for key, value in os.environ.items() if key != "SLURM_JOB_ID"}
+        since = time.monotonic(), _waited_s()
         done = subprocess.run(command, cwd=name, capture_output=True, text=True, env=environment, check=False)
         if done.returncode:
             raise SargnnError("A small training that shows an epoch's time failed.", given=done.stderr.strip()[-400:])
-        trials = [_trial(*one, threads, loops=config.add_self_loops) for one in made]
+        busy = min(1.0, (_waited_s() - since[1]) / (time.monotonic() - since[0]))
+        trials = [_trial(*one, threads, busy, loops=config.add_self_loops) for one in made]
     return Calibration(threads, config.mode.name not in ONE_GRAPH, *trials)
 
 
-def _trial(folder: Path, dataset: Dataset, part: np.ndarray, threads: int, *, loops: bool) -> Trial:
-    """What the training in ``folder`` measured, without what other programs took of the cores, as far as that is known:
-    the seconds of a worker of one thread are those that it computed for, and its waits are shorter by as much; of a worker
-    of several threads they are those of the fastest epoch."""
+def _waited_s() -> float:
+    """For how long any thread of this machine has waited for a core since it was started; 0 where the kernel does not say."""
+    try:
+        some = Path("/proc/pressure/cpu").read_text().splitlines()[0]
+        return int(some.rpartition("total=")[2]) / 1e6
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def _trial(folder: Path, dataset: Dataset, part: np.ndarray, threads: int, busy: float, *, loops: bool) -> Trial:
+    """What the training in ``folder`` measured, without what other programs took of the cores, as far as that is known.
+
+    A worker of one thread takes the seconds that it computed for. One of several threads takes those of the fastest epoch or,
+    for the share ``busy`` of the time in which threads waited for a core, those that its threads computed for on average.
+    Waits are shorter by as much.
+    """
     summary = read_summary(folder / "run")
     assert summary is not None and summary.profile_s and summary.profile_cpu_s and summary.profile_work
     rows = [json.loads(line) for line in (folder / "run" / files.METRICS).read_text().splitlines()]
@@ -193,12 +208,14 @@ def _trial(folder: Path, dataset: Dataset, part: np.ndarray, threads: int, *, lo
         {name: float(np.mean(values[name])) for name in CATEGORIES}
         for values in (summary.profile_s, summary.profile_cpu_s, summary.profile_work)
     )
-    factor = min(epochs) / float(np.mean(epochs))
-    seconds = {name: value * factor for name, value in seconds.items()}
-    if threads == 1:
-        own = {name: min(seconds[name], computed[name]) for name in CATEGORIES if name not in WAITING}
-        share = sum(own.values()) / max(1e-9, sum(seconds[name] for name in own))
-        seconds = own | {name: seconds[name] * share for name in WAITING}
+    fastest, busy = min(epochs) / float(np.mean(epochs)), 1.0 if threads == 1 else busy
+    own = {}
+    for name in CATEGORIES:
+        if name not in WAITING:
+            alone = seconds[name] * fastest
+            own[name] = (1 - busy) * alone + busy * min(alone, computed[name] / threads)
+    share = sum(own.values()) / max(1e-9, sum(seconds[name] for name in own))
+    seconds = own | {name: seconds[name] * share for name in WAITING}
     return Trial(
         _mean_load(summary, dataset, part, loops=loops), (summary.comm_bytes_per_epoch or 0) / (part.max() + 1), seconds, work,
         tuple(epochs),
