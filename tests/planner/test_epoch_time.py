@@ -15,11 +15,11 @@ from sargnn.data.dataset import open_dataset, write_dataset
 from sargnn.data.prepare import prepare_dataset
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.launch import rates
-from sargnn.planner.epoch_time import Calibration, Load, Trial, epoch_time, load_of
+from sargnn.planner.epoch_time import WAITING, Calibration, Load, Trial, epoch_time, load_of
 from sargnn.planner.outline import Outline
 from sargnn.planner.parts import PartSizes
 from sargnn.planner.worlds import find_cut
-from sargnn.profile import AGGREGATION, ALL_REDUCE, EXCHANGE_WAIT, LINEAR, OPTIMIZER, PACKING
+from sargnn.profile import AGGREGATION, ALL_REDUCE, EVALUATION, EXCHANGE_WAIT, LINEAR, OPTIMIZER, PACKING
 from tests.in_process import sargnn_here
 
 OUTLINE = Outline((1.0,), (16,), ((0, 0, 8.0),), 0, 5, "classes", 0.3, 0.3, 2.0, 4.0)
@@ -222,10 +222,10 @@ def test_a_trial_that_fails_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 def test_a_run_takes_about_what_was_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Within a factor of three, on a machine that does other things meanwhile."""
+    """Computing, within a factor of two; other programs make its epochs longer, not what it computes for."""
     words = ["dataset=products_like", "dataset.scale=0.01", "model=sage", "mode=sar", "world=2", "threads=1"]
     words += ["tracking=none", f"store_dir={tmp_path}/stores"]
-    done = sargnn_here(tmp_path, "train", *words, "epochs=4", "eval_every=10", "run_dir=run")
+    done = sargnn_here(tmp_path, "train", *words, "epochs=4", "eval_every=10", "profile=true", "run_dir=run")
     assert done.returncode == 0, done.stderr
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     config = parse(compose_verb("train", words))
@@ -235,9 +235,16 @@ def test_a_run_takes_about_what_was_said(monkeypatch: pytest.MonkeyPatch, tmp_pa
     kept = tmp_path / "kept"
     kept.mkdir()
     monkeypatch.setattr(rates, "numba_cache_dir", lambda: kept)
-    monkeypatch.setattr(rates, "_FEWEST_ROWS", 8000)
-    monkeypatch.setattr(rates, "_MOST_ROWS", 8000)
-    found = rates.predict(config, Outline.of(dataset), cut.parts, summary["comm_bytes_per_epoch"])
-    assert summary["epoch_time_s"] / 3 < found.seconds < 3 * summary["epoch_time_s"]
-    flops = sum(json.loads((kept / "rates.json").read_text()).popitem()[1]["large"]["work"].values())
-    assert found.flops > 0 and found.bytes_moved > 0 and flops > 0
+    monkeypatch.setattr(rates, "usable_cores", lambda: 2)
+    monkeypatch.setattr(rates, "_MOST_ROWS", 6000)
+    monkeypatch.setattr(rates, "_FEWEST_ROWS", 6000)
+    monkeypatch.setattr(rates, "_EPOCHS", 4)
+    found = rates.predict(config, rates.outline_of(dataset), cut.parts, summary["comm_bytes_per_epoch"])
+    measured = summary["profile_cpu_s"]
+    computed = sum(max(ranks) for name, ranks in measured.items() if name not in (*WAITING, EVALUATION))
+    assert computed / 2 < found.computing_s < 2 * computed
+    assert found.computing_s < found.seconds <= found.high and found.exchanging_s > 0
+    assert found.flops == pytest.approx(sum(summary["profile_work"][LINEAR]), rel=0.05)
+    assert found.bytes_moved == pytest.approx(
+        sum(sum(ranks) for name, ranks in summary["profile_work"].items() if name != LINEAR), rel=0.25
+    )
