@@ -2,9 +2,9 @@
 
 Nodes of all types lie on a line that is cut into communities of ``COMMUNITY`` nodes, which fit a core's second-level cache as
 the clusters of a part's nodes do (``partition.order``). An edge picks its source's community. Its destination lies in the same
-one or, with probability ``far``, anywhere. Inside a community an end is ``size * u ** skew`` for a uniform u, a power law of
-popularity; ends of an edge that leads anywhere are skewed by ``far_skew``, so that as many different rows travel as in the
-real graph.
+one with probability ``inside``, with probability ``far`` anywhere, else anywhere in the same part. Inside a community an end is
+``size * u ** skew`` for a uniform u, a power law of popularity; ends of an edge that leads anywhere are skewed by ``far_skew``,
+so that as many different rows travel as in the real graph.
 
 Letters: N nodes, E edges, F features, T node types, R relations.
 """
@@ -24,13 +24,17 @@ from sargnn.data.labels import LABEL_DTYPES
 from sargnn.data.schema import Relation
 from sargnn.data.typed import Edges, typed_dataset
 from sargnn.partition import metis, stream
+from sargnn.partition.metis import kway
 from sargnn.partition.quality import quality_of
+from sargnn.partition.within import graph_within, group_members
 
 COMMUNITY = 1000
 _PASSES, _IMBALANCE = 5, 0.1
 """Of the cut into two that tells how far edges lead."""
 _METIS_EDGES = 6_000_000
 """Graphs with so many are cut by METIS in a few seconds; larger ones by streaming, which cuts more."""
+_PART_EDGES = 3_000_000
+"""Of the part whose clusters are counted."""
 _MOST_SKEW, _MOST_FAR_SKEW = 4.0, 16.0
 _POPULAR = 0.1
 
@@ -43,7 +47,8 @@ class Outline:
         shares: of all nodes, by type [T]. widths: F of each type [T].
         relations: type of the sources, type of the destinations, edges for each node of the graph [R].
         labelled: the type with labels. classes: outputs. task: what is predicted. trained: share of that type's nodes.
-        far: share of edges that lead anywhere, not into their source's community. skew, far_skew: of popularity.
+        inside: share of edges within a cluster of about ``COMMUNITY`` nodes. far: of those that lead anywhere, which a cut may
+            cut. skew, far_skew: of popularity.
         weighted: edges have weights.
     """
 
@@ -54,6 +59,7 @@ class Outline:
     classes: int
     task: Task
     trained: float
+    inside: float
     far: float
     skew: float
     far_skew: float
@@ -61,7 +67,7 @@ class Outline:
 
     @classmethod
     def of(cls, dataset: Dataset) -> Outline:
-        """Counted in a few passes over the edges, for a cut into two."""
+        """Counted in a few passes over the edges, for a cut into two and for clusters of one part."""
         schema, split = dataset.schema, np.asarray(dataset.split)
         n = dataset.num_nodes
         counts = [schema.count(t) for t in range(len(schema.node_types))]
@@ -80,6 +86,7 @@ class Outline:
             classes=dataset.num_classes,
             task=dataset.task,
             trained=_rounded(int((split == SPLITS["train"]).sum()) / max(1, counts[labelled])),
+            inside=round(min(_inside(dataset), 1 - far), 1),
             far=round(20 * far) / 20,
             skew=round(2 * _skew(np.diff(np.asarray(dataset.indptr)))) / 2,
             far_skew=float(round(far_skew)),
@@ -127,8 +134,10 @@ class Outline:
     ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
         """Sources and destinations of a relation's edges, numbers within their types; parallel edges stay."""
         here = rng.integers(cut.communities, size=count)
-        leaves = rng.random(count) < self.far
-        there = np.where(leaves, cut.anywhere(rng, here), here)
+        kind = rng.random(count)
+        leaves = kind < self.far
+        there = np.where(leaves, cut.anywhere(rng, here), cut.in_part(rng, here))
+        there = np.where(kind >= max(self.far, 1 - self.inside), here, there)
         skew = np.where(leaves, self.far_skew, self.skew)
         return _members(rng, here, sources, cut.communities, skew), _members(rng, there, destinations, cut.communities, skew)
 
@@ -155,10 +164,15 @@ class _Cut:
 
     def anywhere(self, rng: np.random.Generator, here: np.ndarray) -> np.ndarray:
         """For each community any, or any of its part."""
+        chosen = rng.random(len(here)) < self.crossing
+        return np.where(chosen, rng.integers(self.communities, size=len(here)), self.in_part(rng, here))
+
+    def in_part(self, rng: np.random.Generator, here: np.ndarray) -> np.ndarray:
+        """For each community any of its part."""
         bounds = -(-np.arange(self.world + 1) * self.communities // self.world)
         first, last = bounds[self.part(here)], bounds[self.part(here) + 1]
-        within = first + (rng.random(len(here)) * (last - first)).astype(np.int64)
-        return np.where(rng.random(len(here)) < self.crossing, rng.integers(self.communities, size=len(here)), within)
+        found: np.ndarray = first + (rng.random(len(here)) * (last - first)).astype(np.int64)
+        return found
 
 
 def _rounded(value: float) -> float:
@@ -186,6 +200,24 @@ def _far(dataset: Dataset) -> tuple[float, float]:
         middle = (low + high) / 2
         low, high = (middle, high) if _reached(per_row, middle) > halo else (low, middle)
     return min(1.0, 2 * cut.edge_cut), (low + high) / 2
+
+
+def _inside(dataset: Dataset) -> float:
+    """Of the edges into a part's nodes, how many stay in the clusters that its nodes are ordered by."""
+    n = dataset.num_nodes
+    parts = max(1, -(-dataset.num_edges // _PART_EDGES))
+    settings = PartitionerConfig("stream", 0, "original", balance="both", passes=_PASSES, imbalance=_IMBALANCE)
+    part = np.zeros(n, np.int32) if parts == 1 else stream.assign(dataset, parts, settings)
+    members = group_members(part, parts)
+    own, clusters = members.own(0), -(-len(members.own(0)) // COMMUNITY)
+    graph = graph_within(dataset, members, 0)
+    if clusters < 2 or not graph.nnz:
+        return 1.0
+    cluster = kway(graph, clusters, seed=0, imbalance=_IMBALANCE)
+    rows = np.repeat(np.arange(len(own)), np.diff(graph.indptr))
+    within = graph.data[cluster[rows] == cluster[graph.indices]].sum() / 2  # each edge is there both ways
+    indptr = np.asarray(dataset.indptr)
+    return float(within / max(1, (indptr[own + 1] - indptr[own]).sum()))
 
 
 def _reached(per_row: float, skew: float) -> float:
