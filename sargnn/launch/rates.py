@@ -42,7 +42,7 @@ from sargnn.tracking.provenance import cpu_model, usable_cores
 from sargnn.tracking.summary import Summary, read_summary
 
 _FILE, _OUTLINES = "rates.json", "outlines.json"
-_VERSION = 7
+_VERSION = 8
 """Of the trials; part of what they are kept under."""
 _EPOCHS = 5
 _SMALL_SHARE, _FEW_CROSSING = 0.25, 0.05

@@ -31,9 +31,9 @@ from sargnn.partition.within import graph_within, group_members
 COMMUNITY = 1000
 _PASSES, _IMBALANCE = 5, 0.1
 """Of the cut into two that tells how far edges lead."""
-_METIS_EDGES = 6_000_000
-"""Graphs with so many are cut by METIS in a few seconds; larger ones by streaming, which cuts more."""
-_PART_EDGES = 3_000_000
+_METIS_EDGES = 1_000_000
+"""Graphs with so many are cut by METIS in a second; larger ones by streaming, which finds parts better the larger they are."""
+_PART_EDGES = 1_500_000
 """Of the part whose clusters are counted."""
 _MOST_SKEW, _MOST_FAR_SKEW = 4.0, 16.0
 _POPULAR = 0.1
