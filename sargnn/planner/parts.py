@@ -11,6 +11,7 @@ import numpy as np
 
 from sargnn.data.dataset import SPLITS, Dataset
 from sargnn.data.schema import Schema
+from sargnn.partition.blocks import in_edge_blocks
 from sargnn.partition.store import PartitionInfo, array_of
 from sargnn.planner.cut_edges import Messages
 from sargnn.training.account.sizes import Key, Sizes
@@ -23,6 +24,7 @@ class PartSizes:
     Attributes:
         rows: own rows of each type [T]. edges: into them by relation [R]. halo: rows of others that they read.
         sent: own rows that others read. targets: training rows. split: rows of any split.
+        crossing: those of the edges whose source is another's row; None: not counted.
     """
 
     rows: tuple[int, ...]
@@ -31,6 +33,7 @@ class PartSizes:
     sent: int
     targets: int
     split: int
+    crossing: int | None = None
 
     def view(self, schema: Schema, layers: int, labelled: int, *, loops: bool, halo: tuple[int, ...]) -> Sizes:
         """The sizes of a view of all rows, whose last layer computes those of the labelled type.
@@ -63,7 +66,8 @@ def parts_of_store(info: PartitionInfo) -> list[PartSizes]:
     found = []
     for rank in range(info.world):
         offsets = np.asarray(array_of(info.path, rank, "edge_offsets"))
-        by_relation = np.diff(offsets).reshape(-1, relations).sum(0)
+        by_peer = np.diff(offsets).reshape(-1, relations)
+        by_relation = by_peer.sum(0)
         split = np.asarray(array_of(info.path, rank, "split"))
         found.append(
             PartSizes(
@@ -73,6 +77,7 @@ def parts_of_store(info: PartitionInfo) -> list[PartSizes]:
                 len(array_of(info.path, rank, "send_rows")),
                 int((split == SPLITS["train"]).sum()),
                 int((split > 0).sum()),
+                int(by_relation.sum() - by_peer[rank].sum()),
             )
         )
     return found
@@ -83,7 +88,7 @@ def parts_of_assignment(dataset: Dataset, part: np.ndarray, world: int, halo: Me
     schema, split = dataset.schema, np.asarray(dataset.split)
     degrees = np.diff(np.asarray(dataset.indptr))
     relation = None if dataset.relation is None else np.asarray(dataset.relation)
-    found = []
+    crossing, found = _crossing(dataset, part, world), []
     for rank in range(world):
         own = np.flatnonzero(part == rank)
         edges = [int(degrees[own].sum())]
@@ -100,8 +105,18 @@ def parts_of_assignment(dataset: Dataset, part: np.ndarray, world: int, halo: Me
                 rows,
                 int((split[own] == SPLITS["train"]).sum()),
                 int((split[own] > 0).sum()),
+                int(crossing[rank]),
             )  # fmt: skip
         )
+    return found
+
+
+def _crossing(dataset: Dataset, part: np.ndarray, world: int) -> np.ndarray:
+    """Edges into each part from others, int64 [P]."""
+    found = np.zeros(world, np.int64)
+    for first, indptr, indices in in_edge_blocks(dataset, "counting edges between parts"):
+        own = np.repeat(part[first : first + len(indptr) - 1], np.diff(indptr))
+        found += np.bincount(own[part[indices] != own], minlength=world)
     return found
 
 
