@@ -12,6 +12,7 @@ from sargnn.cli.command_line import CommandLine
 
 if TYPE_CHECKING:
     from sargnn.config import RunConfig
+    from sargnn.planner.epoch_time import EpochTime
     from sargnn.planner.worlds import WorldPlan
 
 _BAR = 40
@@ -50,7 +51,7 @@ def main(line: CommandLine) -> int:
     if asked.what == "fit":
         return _show_ways(config, graph.plan, worlds, [*line.folders.arguments, *_of_run(line.overrides)])
     plans: list[WorldPlan] = []
-    times: list[Any] = []
+    times: list[EpochTime | None] = []
     with Steps():
         for world in worlds:
             for of_mode in by_mode.values():
@@ -59,6 +60,8 @@ def main(line: CommandLine) -> int:
     _show_table(config, plans, times, list(by_mode), graph.paper)
     for text in graph.remarks:
         say(text)
+    for mode, world, time in ((one.mode, one.world, time) for one, time in zip(plans, times, strict=True) if time is not None):
+        say(f"  {mode} {world}: {_work(time)}")
     shown = next((one for one in plans if (one.mode, one.world) == (config.mode.name, config.world)), plans[0])
     say(f"mode={shown.mode} world={shown.world}, the largest worker in {shown.largest.phase}:")
     for text in _bars(shown):
@@ -175,7 +178,7 @@ def _show_ways(config: RunConfig, plan: Callable[[RunConfig], WorldPlan], worlds
 
 
 def _show_table(
-    config: RunConfig, plans: list[WorldPlan], times: Sequence[Any], modes: Sequence[str], paper: dict[tuple[str, int], str]
+    config: RunConfig, plans: list[WorldPlan], times: Sequence[EpochTime | None], modes: Sequence[str], paper: dict[tuple[str, int], str]
 ) -> None:  # fmt: skip
     from sargnn.partition.memory import available_bytes
     from sargnn.planner.worlds import smallest_world
@@ -195,7 +198,7 @@ def _show_table(
 
 
 def _print_table(
-    plans: list[WorldPlan], times: Sequence[Any], limit: int | None, here: int, paper: dict[tuple[str, int], str]
+    plans: list[WorldPlan], times: Sequence[EpochTime | None], limit: int | None, here: int, paper: dict[tuple[str, int], str]
 ) -> None:  # fmt: skip
     from rich import box
     from rich.console import Console
@@ -231,8 +234,18 @@ def _print_table(
     Console(width=max(80, Console().width)).print(table)
 
 
-def _seconds(time: Any) -> str:
+def _seconds(time: EpochTime) -> str:
     return f"{time.seconds:.3g}s ±{50 * (time.high - time.low) / time.seconds:.0f}%"
+
+
+def _work(time: EpochTime) -> str:
+    """What an epoch computes and moves, and where its time goes."""
+    from sargnn.tracking.memory import human_bytes
+
+    return (
+        f"{time.low:.3g} to {time.high:.3g} s, of that {time.exchanging_s:.2g} s exchanging; "
+        f"{time.flops / 1e9:.3g} GFLOP of linear maps, {human_bytes(time.bytes_moved)} moved"
+    )
 
 
 def _bars(one: WorldPlan) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sargnn.errors import ConfigError
 from sargnn.steps import step
@@ -13,6 +13,7 @@ from sargnn.steps import step
 if TYPE_CHECKING:
     from sargnn.config import RunConfig
     from sargnn.data.dataset import Dataset
+    from sargnn.planner.epoch_time import EpochTime
     from sargnn.planner.published import Published
     from sargnn.planner.worlds import Cut, WorldPlan
 
@@ -40,8 +41,8 @@ class PlannedGraph(ABC):
         """Of a configuration. Raises ``ConfigError``."""
 
     @abstractmethod
-    def epoch_time(self, config: RunConfig, plan: WorldPlan) -> Any:
-        """How long an epoch takes on this machine (``planner.epoch_time.EpochTime``); None: not known."""
+    def epoch_time(self, config: RunConfig, plan: WorldPlan) -> EpochTime | None:
+        """How long an epoch takes on this machine, by trials; None: not known."""
 
     @property
     @abstractmethod
@@ -77,8 +78,10 @@ class _Here(PlannedGraph):
         step(f"planning {config.mode.name} with {config.world}")
         return plan_run(config, self._dataset, cut, measured_runtime(config, typed=self._dataset.schema.typed))
 
-    def epoch_time(self, config: RunConfig, plan: WorldPlan) -> Any:
-        return None
+    def epoch_time(self, config: RunConfig, plan: WorldPlan) -> EpochTime | None:
+        from sargnn.launch.rates import outline_of, predict
+
+        return predict(config, outline_of(self._dataset), self.cut(config).parts, plan.sent)
 
     @property
     def remarks(self) -> list[str]:
@@ -117,7 +120,7 @@ class _Elsewhere(PlannedGraph):
         step(f"planning {config.mode.name} with {config.world}")
         return plan_published(config, self._graph, halo, measured_runtime(config, typed=self._graph.schema.typed))
 
-    def epoch_time(self, config: RunConfig, plan: WorldPlan) -> Any:
+    def epoch_time(self, config: RunConfig, plan: WorldPlan) -> EpochTime | None:
         return None
 
     @property
