@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sargnn.cli.command_line import CommandLine
 
 if TYPE_CHECKING:
+    from sargnn.cli.planned_graph import PlannedGraph
     from sargnn.config import RunConfig
     from sargnn.planner.epoch_time import EpochTime
     from sargnn.planner.worlds import WorldPlan
@@ -49,7 +50,7 @@ def main(line: CommandLine) -> int:
     words = f"model={config.model.name} precision={config.precision}"
     say(f"{graph.title}, {words}")
     if asked.what == "fit":
-        return _show_ways(config, graph.plan, worlds, [*line.folders.arguments, *_of_run(line.overrides)])
+        return _show_ways(config, graph, worlds, [*line.folders.arguments, *_of_run(line.overrides)], times=asked.times)
     plans: list[WorldPlan] = []
     times: list[EpochTime | None] = []
     with Steps():
@@ -148,7 +149,7 @@ def _of_run(overrides: Sequence[str]) -> list[str]:
     return [one for one in overrides if one.lstrip("+").partition("=")[0] not in drop]
 
 
-def _show_ways(config: RunConfig, plan: Callable[[RunConfig], WorldPlan], worlds: Sequence[int], own: Sequence[str]) -> int:
+def _show_ways(config: RunConfig, graph: PlannedGraph, worlds: Sequence[int], own: Sequence[str], *, times: bool) -> int:
     """Commands to paste, the fastest first; exit code 1 where nothing fits."""
     from sargnn.partition.memory import available_bytes
     from sargnn.planner.choices import find_ways
@@ -162,7 +163,9 @@ def _show_ways(config: RunConfig, plan: Callable[[RunConfig], WorldPlan], worlds
 
     within = f"each worker within {human_bytes(limit)}" if limit is not None else f"all workers in the {human_bytes(free)} here"
     with Steps():
-        ways = find_ways(config, plan, fits, worlds)
+        ways = find_ways(config, graph.plan, fits, worlds)
+        seconds = {way.words: graph.epoch_time(way.config, way.plan) if times else None for way in ways}
+    ways.sort(key=lambda way: 0.0 if (time := seconds[way.words]) is None else time.seconds)
     if not ways:
         say(f"nothing that was tried fits, {within}:")
         say(f"  modes no_remat and sar, kept layers, micro-batches, bf16, up to {worlds[-1]} workers")
@@ -172,13 +175,15 @@ def _show_ways(config: RunConfig, plan: Callable[[RunConfig], WorldPlan], worlds
         words = [*own, *way.words, *([] if any(one.startswith("world=") for one in way.words) else [f"world={config.world}"])]
         here = "" if way.plan.together <= free else ", more than this machine has"
         rounds = "; rows are rounded" if "precision=bf16" in way.words else ""
-        say(f"  # {human_bytes(way.plan.largest.total)} a worker, {human_bytes(way.plan.together)} in all{here}{rounds}")
+        took = "" if (time := seconds[way.words]) is None else f", {_seconds(time)} an epoch"
+        say(f"  # {human_bytes(way.plan.largest.total)} a worker, {human_bytes(way.plan.together)} in all{took}{here}{rounds}")
         print(f"sargnn train {shlex.join(words)}", flush=True)
     return 0
 
 
 def _show_table(
-    config: RunConfig, plans: list[WorldPlan], times: Sequence[EpochTime | None], modes: Sequence[str], paper: dict[tuple[str, int], str]
+    config: RunConfig, plans: list[WorldPlan], times: Sequence[EpochTime | None], modes: Sequence[str],
+    paper: dict[tuple[str, int], str],
 ) -> None:  # fmt: skip
     from sargnn.partition.memory import available_bytes
     from sargnn.planner.worlds import smallest_world

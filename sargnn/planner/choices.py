@@ -28,10 +28,11 @@ class Way:
     """One of them.
 
     Attributes:
-        words: overrides that make the configuration so. plan: what its workers hold.
+        words: overrides that make the configuration so. config: that. plan: what its workers hold.
     """
 
     words: tuple[str, ...]
+    config: RunConfig
     plan: WorldPlan
 
 
@@ -60,7 +61,7 @@ def find_ways(
             except ConfigError:
                 continue
             if fits(plan) and all(plan.largest.total < _LESS * way.plan.largest.total for way in found):
-                found.append(Way((*words, *more), plan))
+                found.append(Way((*words, *more), one, plan))
         if found:
             break
     return found[:_MOST]
