@@ -144,7 +144,7 @@ def table(line: CommandLine) -> int:
 
 
 def plan(line: CommandLine) -> int:
-    """``sargnn bench plan``; prints its table. Exit code 1 where a run failed."""
+    """``sargnn bench plan``; prints its table. Exit code 1 where a run failed, or the planner did."""
     from dataclasses import fields
 
     from sargnn.bench.settings import BenchPlanConfig, parse_bench_plan
@@ -174,7 +174,7 @@ def plan(line: CommandLine) -> int:
     for text in summary(rows):
         print(text)
     print(f"figures: {settings.bench_dir}/plan.md, {settings.bench_dir}/plan.json; the runs: {settings.bench_dir}/runs")
-    return int(not all(row.measured for row in rows))
+    return int(any(row.broken or not row.measured for row in rows))
 
 
 def _shared_out(words: Sequence[str], keys: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -42,7 +42,7 @@ class Row:
         planned, measured: of each quantity a number for each worker [P], or one for the run. One that nobody plans is missing
             in ``planned``; without a plan that is empty, after a failure ``measured``.
         phase: in which the worker that holds most is planned to be largest.
-        fault: why there is no plan, or how the run failed.
+        fault: why there is no plan, or how the run failed. broken: the planner did.
     """
 
     point: Point
@@ -50,6 +50,7 @@ class Row:
     measured: dict[str, list[float]] = field(default_factory=dict)
     phase: str = ""
     fault: str = ""
+    broken: bool = False
 
     def ratio(self, quantity: str) -> float | None:
         """Planned / measured of the worker where it is furthest from 1; None where one of both is missing or 0."""

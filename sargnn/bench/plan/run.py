@@ -75,6 +75,8 @@ def _compare(point: Point, place: Kept, planner: _Planner) -> Row:
             row = dataclasses.replace(row, planned=planned_figures(plan), phase=plan.largest.phase)
         except SargnnError as error:
             row = dataclasses.replace(row, fault=_first_line(error))
+        except Exception as error:  # a defect of the planner's, which the row shows; the other rows go on
+            row = dataclasses.replace(row, fault=f"the planner broke: {type(error).__name__}: {error}", broken=True)
     figures = place.read()
     if figures is None:
         say(f"training {point.case}, {point.name}")
