@@ -154,8 +154,8 @@ def _trial_config(config: RunConfig, folder: Path, epochs: int, world: int, thre
         config, dataset=dataset, partitioner=partitioner, world=world, threads=threads, epochs=epochs, eval_every=epochs,
         batches=batches, profile=True, store_dir=str(folder / "stores"), run_dir=str(folder / "run"), run_name=None,
         checkpoint=dataclasses.replace(config.checkpoint, every=None), smooth=SmoothConfig(),
-        memory_budget=RunConfig.memory_budget, tracking=dataclasses.replace(config.tracking, enabled=False, uri=None), early_stopping=None, init_from=None,
-        init_digest=None, servers=None, preload=PreloadConfig(), metric=None,
+        tracking=dataclasses.replace(config.tracking, enabled=False, uri=None), memory_budget=RunConfig.memory_budget,
+        early_stopping=None, init_from=None, init_digest=None, servers=None, preload=PreloadConfig(), metric=None,
     )  # fmt: skip
 
 
