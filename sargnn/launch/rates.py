@@ -25,7 +25,6 @@ import numpy as np
 
 from sargnn.config import ONE_GRAPH, RunConfig, save
 from sargnn.config_groups import PreloadConfig, SmoothConfig
-from sargnn.config_memory import MemoryConfig
 from sargnn.config_partitioner import PartitionerConfig
 from sargnn.data.dataset import SPLITS, Dataset, write_dataset
 from sargnn.data.settings import StoredConfig
@@ -154,9 +153,9 @@ def _trial_config(config: RunConfig, folder: Path, epochs: int, world: int, thre
     return dataclasses.replace(
         config, dataset=dataset, partitioner=partitioner, world=world, threads=threads, epochs=epochs, eval_every=epochs,
         batches=batches, profile=True, store_dir=str(folder / "stores"), run_dir=str(folder / "run"), run_name=None,
-        checkpoint=dataclasses.replace(config.checkpoint, every=None), smooth=SmoothConfig(), memory_budget=MemoryConfig(),
-        tracking=dataclasses.replace(config.tracking, enabled=False, uri=None), early_stopping=None, init_from=None,
-        init_digest=None, servers=None, preload=PreloadConfig(), metric=None,
+        checkpoint=dataclasses.replace(config.checkpoint, every=None), smooth=SmoothConfig(),
+        tracking=dataclasses.replace(config.tracking, enabled=False, uri=None), memory_budget=RunConfig.memory_budget,
+        early_stopping=None, init_from=None, init_digest=None, servers=None, preload=PreloadConfig(), metric=None,
     )  # fmt: skip
 
 

@@ -7,8 +7,9 @@ others where shards are aggregated one by one, else h halo rows,
 
     t(x, h) = a + b x + c h,    c = (t_3 - t_2) / (h_3 - h_2),    a, b by t_1 and t_2,    a, b, c >= 0
 
-where c is 0 for what a worker does with its own rows alone. Workers that share cores take turns: with T threads
-each on C cores, each runs at min(1, C / (T n)) of its speed while n of them are not done; the slowest ends the epoch.
+where c is 0 for what a worker does with its own rows alone; linear maps of rows of others go by these rows in any case. Workers
+that share cores take turns: with T threads each on C cores, each runs at min(1, C / (T n)) of its speed while n of them are not
+done; the slowest ends the epoch.
 
 Letters: T node types, R relations.
 """
@@ -18,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from sargnn.errors import ConfigError
 from sargnn.planner.parts import PartSizes
@@ -178,7 +179,7 @@ def epoch_time(
     low, high = _interval(loads, sent, calibration, slower)
     exchanging = sum(by_category[name] for name in WAITING)
     whole = seconds + network
-    work = {name: sum(_work(name, load, b, calibration) for load, b in zip(loads, sent, strict=True)) for name in CATEGORIES}
+    work = {name: _work(name, loads, sent, calibration) for name in CATEGORIES}
     # What a network takes is hidden, in part or wholly, where rows are fetched ahead.
     return EpochTime(
         whole, seconds * low, whole * high, whole - exchanging, exchanging, by_category, work[LINEAR],
@@ -199,27 +200,27 @@ def _seconds_of(load: Load, sent_bytes: float, calibration: Calibration, slower:
     for name in CATEGORIES:
         if name != EVALUATION:
             factor = 1.0 if name in WAITING else slower
-            found[name] = factor * _rate(name, calibration).seconds(
-                _size(name, load, sent_bytes), _read_of_others(load, calibration)
-            )
+            found[name] = factor * _line(name, calibration).at(load, sent_bytes, calibration)
     return found
 
 
 @dataclass(frozen=True)
-class _Rate:
-    """Seconds of a category: fixed, for each row, edge or byte, and for each row or edge of others."""
+class _Line:
+    """Seconds or work of a category: fixed, for each row, edge or byte, and for each row or edge of others."""
 
+    name: str
     fixed: float
     each: float
-    others: float = 0.0
+    others: float
 
-    def seconds(self, size: float, others: float) -> float:
-        return self.fixed + self.each * size + self.others * others
+    def at(self, load: Load, sent_bytes: float, calibration: Calibration) -> float:
+        others = _read_of_others(self.name, load, calibration)
+        return self.fixed + self.each * _size(self.name, load, sent_bytes) + self.others * others
 
 
-def _read_of_others(load: Load, calibration: Calibration) -> float:
+def _read_of_others(name: str, load: Load, calibration: Calibration) -> float:
     """Edges from rows of others, or those rows."""
-    if not calibration.by_shard:
+    if name == LINEAR or not calibration.by_shard:
         return load.halo
     if load.crossing is not None:
         return load.crossing
@@ -227,27 +228,36 @@ def _read_of_others(load: Load, calibration: Calibration) -> float:
     return load.halo * (known.crossing or 0) / max(1, known.halo)
 
 
-def _rate(name: str, calibration: Calibration) -> _Rate:
+def _line(name: str, calibration: Calibration, of: Literal["seconds", "work"] = "seconds") -> _Line:
     last = calibration.trials[-1] if name in _BY_BYTES else calibration.large
-    (x1, h1, t1), (x2, h2, t2) = (_point(name, one, calibration) for one in (calibration.small, last))
+    (x1, h1, t1), (x2, h2, t2) = (_point(name, one, calibration, of) for one in (calibration.small, last))
     per_other = 0.0
-    if name in _READS_HALO and calibration.halo is not None:
-        _, h3, t3 = _point(name, calibration.halo, calibration)
+    if calibration.halo is not None and (name in _READS_HALO or _maps_halo(name, calibration)):
+        _, h3, t3 = _point(name, calibration.halo, calibration, of)
         per_other = max(0.0, (t3 - t2) / (h3 - h2)) if h3 > h2 else 0.0
     t1, t2 = max(0.0, t1 - per_other * h1), max(0.0, t2 - per_other * h2)
     if x2 <= x1:
-        return _Rate(t2, 0.0, per_other)
+        return _Line(name, t2, 0.0, per_other)
     each = max(0.0, (t2 - t1) / (x2 - x1))
     fixed = t2 - each * x2
     if fixed < 0:  # the larger one falls out of caches, as what is larger still does
-        return _Rate(0.0, t2 / x2, per_other)
-    return _Rate(fixed, each, per_other)
+        return _Line(name, 0.0, t2 / x2, per_other)
+    return _Line(name, fixed, each, per_other)
 
 
-def _point(name: str, trial: Trial, calibration: Calibration) -> tuple[float, float, float]:
-    """Size, what is read of others, seconds."""
+def _maps_halo(name: str, calibration: Calibration) -> bool:
+    """Whether a worker multiplies rows of others, too, as relational layers may: more of them are then more operations."""
+    large, halo = calibration.large.work.get(LINEAR, 0.0), calibration.trials[-1].work.get(LINEAR, 0.0)
+    return name == LINEAR and halo > 1.01 * large
+
+
+def _point(
+    name: str, trial: Trial, calibration: Calibration, of: Literal["seconds", "work"] = "seconds"
+) -> tuple[float, float, float]:  # fmt: skip
+    """Size, what is read of others, seconds or work."""
+    values = trial.seconds if of == "seconds" else trial.work
     size = _size(name, trial.load, trial.sent_bytes)
-    return size, _read_of_others(trial.load, calibration), trial.seconds.get(name, 0.0)
+    return size, _read_of_others(name, trial.load, calibration), values.get(name, 0.0)
 
 
 def _interval(loads: Sequence[Load], sent: Sequence[float], calibration: Calibration, slower: float) -> tuple[float, float]:
@@ -276,10 +286,10 @@ def _sent_by(loads: Sequence[Load], sent_bytes: int | None, trial: Trial) -> lis
     return [sent_bytes * one / sum(rows) if sum(rows) else 0.0 for one in rows]
 
 
-def _work(name: str, load: Load, sent_bytes: float, calibration: Calibration) -> float:
-    last = calibration.trials[-1]
-    size = _size(name, last.load, last.sent_bytes)
-    return last.work.get(name, 0.0) * _size(name, load, sent_bytes) / size if size else 0.0
+def _work(name: str, loads: Sequence[Load], sent: Sequence[float], calibration: Calibration) -> float:
+    """Of all workers."""
+    line = _line(name, calibration, "work")
+    return sum(line.at(load, b, calibration) for load, b in zip(loads, sent, strict=True))
 
 
 def _finish(seconds: Sequence[float], slots: float) -> float:

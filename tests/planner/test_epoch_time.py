@@ -73,6 +73,17 @@ def test_workers_share_cores_and_the_slowest_counts() -> None:
     assert _time([large], threads=2) < _time([large])
 
 
+def test_linear_maps_of_rows_of_others_count() -> None:
+    """Where the trial with more of these rows multiplies more."""
+    trials = []
+    for rows, halo in ((1000, 100), (4000, 400), (4000, 3000)):
+        trial = _made(rows, halo)
+        trial.seconds[LINEAR], trial.work[LINEAR] = 1e-6 * (rows + 2 * halo), 50.0 * (rows + 2 * halo)
+        trials.append(trial)
+    found = epoch_time([Load(9000, (90_000,), 8000, 8000, 0)], 0, Calibration(1, True, *trials), threads=1, cores=1)
+    assert found.by_category[LINEAR] == pytest.approx(1e-6 * 25_000) and found.flops == pytest.approx(50 * 25_000)
+
+
 def test_a_slow_network_takes_longer() -> None:
     loads = [Load(10_000, (100_000,), 5000, 5000, 0)] * 4
     one, fast, slow = (_time(loads, 10**9, machines=n, network_bytes_s=speed) for n, speed in ((1, None), (2, 1e9), (2, 1e8)))
