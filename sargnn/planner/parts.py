@@ -23,6 +23,7 @@ class PartSizes:
     Attributes:
         rows: own rows of each type [T]. edges: into them by relation [R]. halo: rows of others that they read.
         sent: own rows that others read. targets: training rows. split: rows of any split.
+        inner: own rows of each type that are no copies [T]; None: all.
     """
 
     rows: tuple[int, ...]
@@ -31,6 +32,7 @@ class PartSizes:
     sent: int
     targets: int
     split: int
+    inner: tuple[int, ...] | None = None
 
     def view(self, schema: Schema, layers: int, labelled: int, *, loops: bool, halo: tuple[int, ...]) -> Sizes:
         """The sizes of a view of all rows, whose last layer computes those of the labelled type.

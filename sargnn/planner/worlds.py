@@ -8,18 +8,22 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from sargnn.config import RunConfig
 from sargnn.data.dataset import Dataset
+from sargnn.engine.segments import KeepLayers
 from sargnn.partition import PARTITIONERS, stream
 from sargnn.partition.prepare import partition_path, with_choice
 from sargnn.partition.quality import quality_of
 from sargnn.partition.store import PartitionInfo, array_of, partition_info
 from sargnn.planner.account import Account, Runtime, WorkerPlan
 from sargnn.planner.cut_edges import CutEdges, Messages
+from sargnn.planner.fitted import plan_views
 from sargnn.planner.parts import PartSizes, parts_of_assignment, parts_of_store
+from sargnn.planner.views import has_views
 from sargnn.planner.wire import shape_of, traffic_of
 from sargnn.resolve import resolve
 from sargnn.steps import step
@@ -38,6 +42,7 @@ class Cut:
         part: int32 [N]. parts: of each worker. halo_rows: of all. edges: between parts; None: too many.
         exact: it is a partition that is there; else one made for the plan, whose halo rows are shared out by edges: a streamed
             one, whose halo is larger than METIS's or KaMinPar's, where the configured partitioner takes long.
+        store: the partition's folder, where it is there.
     """
 
     part: np.ndarray
@@ -45,6 +50,7 @@ class Cut:
     halo_rows: int
     edges: CutEdges | None
     exact: bool
+    store: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,7 @@ class WorldPlan:
 
     Attributes:
         mode, world. workers: each one's memory. sent: bytes of an epoch, by all; None: not known. exact: see ``Cut``.
+        batches: micro-batches of a step; 1: none. keep_layers: whose inputs survive until backward.
     """
 
     mode: str
@@ -60,6 +67,8 @@ class WorldPlan:
     workers: list[WorkerPlan]
     sent: int | None
     exact: bool
+    batches: int = 1
+    keep_layers: KeepLayers = "all"
 
     @property
     def largest(self) -> WorkerPlan:
@@ -80,7 +89,7 @@ def find_cut(config: RunConfig, dataset: Dataset, name: str) -> Cut:
         info = partition_info(path)
         part = _assignment(info)
         halo = sum(info.stats.halo_rows)
-        return Cut(part, parts_of_store(info), halo, CutEdges.of(dataset, part, world, loops), exact=True)
+        return Cut(part, parts_of_store(info), halo, CutEdges.of(dataset, part, world, loops), exact=True, store=path)
     if chosen.partitioner.choice in _QUICK:
         assign = resolve("partitioner", PARTITIONERS, chosen.partitioner.choice)
         part = np.asarray(assign(dataset, world, chosen.partitioner), np.int32)
@@ -99,8 +108,13 @@ def plan_run(config: RunConfig, dataset: Dataset, cut: Cut, runtime: Runtime) ->
     """What the configuration's workers hold and send on a cut of its graph.
 
     Raises:
-        ConfigError: its views are not planned, or the model cannot work on such a graph.
+        ConfigError: the model cannot work on such a graph, or nothing fits ``memory_budget``.
     """
+    if has_views(config):
+        found = plan_views(config, dataset, cut.part, cut.store, runtime)
+        return WorldPlan(
+            config.mode.name, config.world, found.workers, found.sent, cut.exact, found.batches, found.keep_layers
+        )  # fmt: skip
     traffic = traffic_of(config, dataset, cut.part, cut.halo_rows, cut.edges)
     account = Account(config, shape_of(dataset, config), dataset.num_nodes)
     workers = []
@@ -110,8 +124,9 @@ def plan_run(config: RunConfig, dataset: Dataset, cut: Cut, runtime: Runtime) ->
             received = [layer.messages.received[rank] for layer in traffic]
         workers.append(account.worker(part, runtime, received))
     return WorldPlan(
-        config.mode.name, config.world, workers, None if traffic is None else sum(t.sent for t in traffic), cut.exact
-    )
+        config.mode.name, config.world, workers, None if traffic is None else sum(t.sent for t in traffic), cut.exact,
+        keep_layers=config.engine.keep_layers,
+    )  # fmt: skip
 
 
 def smallest_world(plans: Sequence[WorldPlan], mode: str, limit: int) -> int | None:

@@ -35,7 +35,7 @@ _SLACK = 1 / 8
 """Of memory for tables whose rows are others in every step."""
 _PIECES = 8
 """In which constant aggregates are computed for many steps."""
-_LOOKED_AT = 3
+LOOKED_AT = 3
 """Steps of the first epoch whose sizes are planned with."""
 
 
@@ -174,7 +174,7 @@ class _Planner:
             return trainer.builder.groups_of(self._rows, found, count, holds_constants=self.holds_constants)
         steps = _drawn_steps(trainer, self._rows, found, count)
         sizes, counts = [], []
-        for step in range(min(steps.count, _LOOKED_AT)):
+        for step in range(min(steps.count, LOOKED_AT)):
             for number in steps.numbers(step):
                 size, rows = trainer.builder.drawn_sizes(
                     steps.group_rows(step, number), steps.sample_of(step), holds_constants=self.holds_constants
