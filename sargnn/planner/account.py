@@ -143,7 +143,9 @@ class Account:
         if trains_in_batches(config) and config.batches.flows == "memory" and not config.draws_flows:
             kept += sum(account.brought(one.sizes) for one in trained)
         evaluation = self._evaluation_bytes(views, whole) + runtime.training + states + kept
-        smoothing = self._smoothing_bytes(part, whole) + runtime.training + states // 3 if config.smooth.name != "none" else 0
+        smoothing = (
+            self._smoothing_bytes(part, views, whole) + runtime.training + states // 3 if config.smooth.name != "none" else 0
+        )
         base = self._base(part, views, runtime)
         if max(evaluation, smoothing) > training:
             phase, most = (EVALUATION, evaluation) if evaluation >= smoothing else (SMOOTHING, smoothing)
@@ -215,23 +217,26 @@ class Account:
         counts: Sequence[RowCounts | None] = [None] * self._layers
         if views.evaluation is None:
             counts = counts if views.whole is None else views.whole.counts
-            held, halo = self.accounts.evaluation(counts, in_groups=False).held([whole])
-            return held.peak + halo
+            held, halo = self.accounts.evaluation(counts, in_groups=False, mfg=False).held([whole])
+            return held.peak + halo + self._constant_bytes(views)
         found = self.accounts.evaluation(views.evaluation.counts, in_groups=self._config.eval == "sampled")
         held, halo = dataclasses.replace(found, holds_flow=False).held([views.evaluation.sizes])
-        constants = 0
-        if self.model.shares_constants(self.engine) and not trains_in_batches(self._config):
-            rows = views.training[0].sizes.counts["out", 0, -1]  # training's stay
-            constants = rows * self.model.inputs.width * self._item
-        return held.peak + halo + constants
+        return held.peak + halo + self._constant_bytes(views)
 
-    def _smoothing_bytes(self, part: PartSizes, whole: Sizes) -> int:
+    def _constant_bytes(self, views: WorkerViews) -> int:
+        """Of training's aggregates of constant rows, which stay while another flow is evaluated."""
+        config = self._config
+        if not views.training or not config.mfg or trains_in_batches(config) or not self.model.shares_constants(self.engine):
+            return 0
+        return views.training[0].sizes.counts["out", 0, -1] * self.model.inputs.width * self._item
+
+    def _smoothing_bytes(self, part: PartSizes, views: WorkerViews, whole: Sizes) -> int:
         """Of what Correct & Smooth holds: scores, tables, and a plan where the run has none that it can read."""
         config = self._config
         sizes = Sizes(whole.counts, (sum(part.edges),), (part.halo,))
         held, halo = self.accounts.smoothing().held([sizes])
         plan = graph_bytes(part, 0) if config.add_self_loops or self._shape.schema.typed or not self._sums_shared else 0
-        if config.mfg or config.eval == "sampled":
+        if views.evaluation is not None:
             plan += graph_bytes(part, sum(part.rows) if config.add_self_loops else 0)  # predictions are of all rows
         return held.peak + halo + plan
 
@@ -258,14 +263,12 @@ class Account:
         whole = graph_bytes(part, rows if config.add_self_loops else 0)
         if views.whole is not None and not config.mfg and config.eval == "full":
             return rows * _OWN_BYTES + views.whole.sizes.flow_bytes
-        if views.evaluation is None:
-            return whole
-        total = rows * _OWN_BYTES + views.evaluation.sizes.flow_bytes
-        if config.labels.reuse:
-            total += whole
+        total = whole
+        if views.evaluation is not None:
+            total = rows * _OWN_BYTES + views.evaluation.sizes.flow_bytes + (whole if config.labels.reuse else 0)
         if config.eval == "sampled":
             total += views.drawer_bytes
-        if not trains_in_batches(config):
+        if config.mfg and not trains_in_batches(config):
             total += sum(one.sizes.flow_bytes for one in views.training)
         return total
 

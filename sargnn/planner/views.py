@@ -44,7 +44,8 @@ class WorkerViews:
     """A worker's views.
 
     Attributes:
-        training: of a step, or of the first steps of an epoch. evaluation: what evaluations read; None: all rows.
+        training: of a step, or of the first steps of an epoch; (): all rows. evaluation: what evaluations read; None: all
+            rows.
         whole: all rows, where the worker has copies of other servers' nodes; else the part says it.
         drawer_bytes: of what flows are drawn from. constant_rows: whose aggregates of constant rows all steps share.
     """
@@ -138,6 +139,8 @@ class Views:
             if not config.mfg:
                 return [(self._whole[rank],) for rank in range(config.world)] if self._preloads else [()] * config.world
             nodes = np.flatnonzero(self._split == SPLITS["train"])
+            if self._are_all(nodes):
+                return [()] * config.world
             return self._reached([(nodes, None)], tuple(self._model.uses_edges))
         if count > self.most_batches:
             raise ConfigError(
@@ -156,6 +159,10 @@ class Views:
             own = ids[step_of == step]
             drawn += [(nodes, sample) for number in range(count) if len(nodes := own[group_of[own] == number])]
         return self._reached(drawn, self._uses_edges(self.shares_constants), shared=False)
+
+    def _are_all(self, nodes: np.ndarray) -> bool:
+        """Whether what reaches some nodes is the whole flow: they are all nodes of the labelled type, and nobody has copies."""
+        return not self._preloads and len(nodes) == self._dataset.schema.count(self._shape.labelled)
 
     def _groups(self, count: int) -> np.ndarray:
         """Each training node's micro-batch, int32 [V]; -1: it is none."""
@@ -176,7 +183,7 @@ class Views:
         uses_edges = tuple(self._model.uses_edges)
         if config.eval == "sampled":
             chosen = self._reached([(nodes, evaluation_sample(config, self._model))], uses_edges, shared=False)
-        elif config.mfg:
+        elif config.mfg and not self._are_all(nodes):
             chosen = self._reached([(nodes, None)], uses_edges)
         else:
             return [None] * config.world

@@ -18,10 +18,10 @@ from sargnn.engine.segments import KeepLayers
 from sargnn.models.base import Model
 from sargnn.models.stack import GraphLayer
 from sargnn.partition.cut import Part
-from sargnn.shards.plan import RowCounts
+from sargnn.shards.plan import LayerPlan, RowCounts
 from sargnn.training.account.made_up import made_up_part, target_rows
 from sargnn.training.account.sizes import sizes_of_plans
-from sargnn.training.account.step import HaloBytes, StepAccount
+from sargnn.training.account.step import HaloBytes, NodeBatches, StepAccount
 from sargnn.training.account.trace import Trace, TracedPool
 from sargnn.training.correct_smooth import correct_and_smooth
 from sargnn.training.steps import OneStep
@@ -61,6 +61,20 @@ def _phases_of(model: Model, trace: Trace) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _batches_of(model: Model, plans: Sequence[LayerPlan]) -> tuple[NodeBatches, ...]:
+    """Of layers whose reducer takes nodes with as many edges together, the largest such batches."""
+    layers = [one for one in model.modules() if isinstance(one, GraphLayer)]
+    found = []
+    for number, (layer, plan) in enumerate(zip(layers, plans, strict=False)):
+        most = layer.reducer_on(plan).edges_at_once if layer.uses_edges else None
+        if most is not None:
+            degrees, nodes = plan.in_degrees.unique(return_counts=True)
+            largest = int((degrees * nodes).argmax())
+            degree = int(degrees[largest])
+            found.append(NodeBatches(number, min(int(nodes[largest]), max(1, most // max(degree, 1))), degree, most))
+    return tuple(found)
 
 
 class Accounts:
@@ -111,12 +125,16 @@ class Accounts:
             counts, "step", prepare, micro_batches=micro_batches, keep_layers=keep_layers, constants=constants
         )  # fmt: skip
 
-    def evaluation(self, counts: Sequence[RowCounts | None], *, in_groups: bool) -> StepAccount:
-        """Of an evaluation of the whole graph, or ``in_groups`` of one of several views."""
+    def evaluation(self, counts: Sequence[RowCounts | None], *, in_groups: bool, mfg: bool | None = None) -> StepAccount:
+        """Of an evaluation of the whole graph, or ``in_groups`` of one of several views.
+
+        Args:
+            mfg: in one piece, of the rows that reach some; as configured if not given.
+        """
 
         def prepare(trainer: Trainer, trace: Trace) -> Callable[[], None]:
             trainer.model.eval()
-            recurring = trainer.training.recurring and not trainer.config.mfg  # else it is no view that is trained on
+            recurring = trainer.training.recurring and not self._config.mfg  # else it is no view that is trained on
             view = dataclasses.replace(trainer.training, inputs=None, recurring=recurring)
 
             def record() -> None:
@@ -125,7 +143,9 @@ class Accounts:
 
             return record
 
-        return self._of(counts, "evaluation", prepare, micro_batches=in_groups, keep_layers="all", constants=False)
+        return self._of(
+            counts, "evaluation", prepare, micro_batches=in_groups, keep_layers="all", constants=False, mfg=mfg
+        )  # fmt: skip
 
     def smoothing(self) -> StepAccount:
         """Of Correct & Smooth on all rows, with the scores that it starts from."""
@@ -145,7 +165,7 @@ class Accounts:
             width = Sum().row_bytes((self._num_classes,), wide(trainer.engine.dtype))
             _, running = trainer.engine.mode.halo_bytes(Sum(), 1, width)
             buffers = 2 * (1 + self._config.comm.prefetch_depth)
-            return HaloBytes((0,), (running,), (width,), self._message_rows, buffers)
+            return HaloBytes((0,), (running,), (width,), self._message_rows, buffers, copies=1)
 
         return self._of(
             [None] * self._depth, SMOOTHING, prepare, micro_batches=False, keep_layers="all", constants=False, mfg=False,
@@ -157,8 +177,8 @@ class Accounts:
         keep_layers: KeepLayers, constants: bool, mfg: bool | None = None,
         halo_of: Callable[[Trainer, Any], HaloBytes] | None = None,
     ) -> StepAccount:  # fmt: skip
-        key = what, micro_batches, keep_layers, constants, tuple(
-            layer.transforms_first(one) for layer, one in zip(self._layers, counts, strict=False)
+        key = what, micro_batches, keep_layers, constants, mfg, tuple(
+            layer.uses_edges and layer.transforms_first(one) for layer, one in zip(self._layers, counts, strict=False)
         )  # fmt: skip
         if key in self._made:
             return self._made[key]
@@ -188,7 +208,8 @@ class Accounts:
         constant = plans[0].constant
         row_bytes = 0 if constant is None else constant.shape[1] * constant.element_size()
         halo = (halo_of or self._halo_bytes)(trainer, counts)
-        self._made[key] = StepAccount(tuple(trace.events), sizes, row_bytes, halo, holds_flow=micro_batches)
+        batches = _batches_of(trainer.model, plans)
+        self._made[key] = StepAccount(tuple(trace.events), sizes, row_bytes, halo, micro_batches, batches)
         return self._made[key]
 
     def _halo_bytes(self, trainer: Trainer, counts: Sequence[RowCounts | None]) -> HaloBytes:
@@ -209,4 +230,4 @@ class Accounts:
             running.append(held[1])
             travelling.append(width)
         buffers = 2 * (1 + depth + refetches)
-        return HaloBytes(tuple(kept), tuple(running), tuple(travelling), self._message_rows, buffers)
+        return HaloBytes(tuple(kept), tuple(running), tuple(travelling), self._message_rows, buffers, 1 + refetches)
