@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sargnn.bf16 import ROW_DTYPES
+from sargnn.bf16 import ROW_DTYPES, wide
 from sargnn.config import RunConfig
 from sargnn.data.labels import LABEL_DTYPES
 from sargnn.engine.reducers.sum import Sum
@@ -40,6 +40,7 @@ from sargnn.training.account.sizes import Sizes
 from sargnn.training.account.step import LIBRARIES_BYTES, StepAccount
 from sargnn.training.build import make_trainer
 from sargnn.training.fit import trains_in_batches
+from sargnn.training.search import largest_of
 
 _EDGE_BYTES, _ROW_BYTES, _HALO_BYTES, _SENT_BYTES = 8, 60, 24, 4
 """Of an edge in both orders; of a row ids twice, degrees, label, split, rank; of a halo row ids and rank; of one sent."""
@@ -48,6 +49,8 @@ _OWN_BYTES = 26
 EVALUATION = "evaluation"
 TERMS = ("runtime", "graph", "features", "parameters", "kept for backward", "working set", "communication", "optimizer")
 """What a worker's memory is made of at its peak."""
+BEFORE_TRAINING = TERMS[:4]
+"""What of that is there when training starts."""
 
 
 @dataclass(frozen=True)
@@ -128,8 +131,15 @@ class Account:
         views = WorkerViews((Reached(whole, (), ()),), None, None, 0, 0)
         return self.with_views(part, views, runtime, self._config.engine.keep_layers)
 
-    def with_views(self, part: PartSizes, views: WorkerViews, runtime: Runtime, keep: KeepLayers) -> WorkerPlan:
-        """Of one worker and what its views compute. keep: whose inputs survive until backward."""
+    def with_views(
+        self, part: PartSizes, views: WorkerViews, runtime: Runtime, keep: KeepLayers,
+        groups: Sequence[Reached] | None = None,
+    ) -> WorkerPlan:  # fmt: skip
+        """Of one worker and what its views compute.
+
+        Args:
+            keep: whose inputs survive until backward. groups: of an evaluation in several; None: it is in one piece.
+        """
         config = self._config
         _, learned = self._parameters(part)
         whole = views.whole.sizes if views.whole is not None else self._whole(part, (part.halo,) * self._layers)
@@ -142,7 +152,8 @@ class Account:
         kept = since
         if trains_in_batches(config) and config.batches.flows == "memory" and not config.draws_flows:
             kept += sum(account.brought(one.sizes) for one in trained)
-        evaluation = self._evaluation_bytes(views, whole) + runtime.training + states + kept
+        held_there = self._evaluation_bytes(views, whole) if groups is None else self._bytes_in_groups(part, groups)
+        evaluation = held_there + runtime.training + states + kept
         smoothing = (
             self._smoothing_bytes(part, views, whole) + runtime.training + states // 3 if config.smooth.name != "none" else 0
         )
@@ -222,6 +233,12 @@ class Account:
         found = self.accounts.evaluation(views.evaluation.counts, in_groups=self._config.eval == "sampled")
         held, halo = dataclasses.replace(found, holds_flow=False).held([views.evaluation.sizes])
         return held.peak + halo + self._constant_bytes(views)
+
+    def _bytes_in_groups(self, part: PartSizes, groups: Sequence[Reached]) -> int:
+        """The same of one in groups of rows: of the largest, and the outputs of groups, then of all together."""
+        accounts = [self.accounts.evaluation(one.counts, in_groups=True) for one in groups]
+        most = largest_of(accounts, [one.sizes for one in groups], all_held=False) - LIBRARIES_BYTES
+        return most + 2 * part.split * self._shape.num_classes * wide(ROW_DTYPES[self._config.precision]).itemsize
 
     def _constant_bytes(self, views: WorkerViews) -> int:
         """Of training's aggregates of constant rows, which stay while another flow is evaluated."""

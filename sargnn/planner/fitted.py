@@ -16,11 +16,11 @@ from sargnn.data.dataset import Dataset
 from sargnn.engine.segments import KeepLayers
 from sargnn.errors import ConfigError
 from sargnn.models.stack import Stack
-from sargnn.planner.account import Account, Runtime, WorkerPlan
+from sargnn.planner.account import BEFORE_TRAINING, Account, Runtime, WorkerPlan
 from sargnn.planner.views import Views
 from sargnn.planner.wire import layer_bytes, shape_of
 from sargnn.tracking.memory import human_bytes
-from sargnn.training.fit import trains_in_batches
+from sargnn.training.fit import MOST_EVALUATION_GROUPS, trains_in_batches
 from sargnn.training.search import Search, largest_micro_batch
 
 
@@ -31,28 +31,30 @@ class ViewsPlan:
     Attributes:
         workers: each one's memory. sent: bytes of an epoch, by all; None: not known.
         batches: micro-batches of a step; 1: none. keep_layers: whose inputs survive until backward.
+        groups: of rows in which evaluations are computed.
     """
 
     workers: list[WorkerPlan]
     sent: int | None
     batches: int
     keep_layers: KeepLayers
+    groups: int = 1
 
 
 def plan_views(
-    config: RunConfig, dataset: Dataset, part: np.ndarray, store: Path | None, runtime: Runtime
+    config: RunConfig, dataset: Dataset, assignment: np.ndarray, store: Path | None, runtime: Runtime
 ) -> ViewsPlan:  # fmt: skip
     """The plan of every worker, with as many micro-batches as configured, or as the run would choose.
 
     Args:
-        part: int32 [N], each node's owner. store: the partition's folder; None: it is not there.
+        assignment: int32 [N], each node's owner. store: the partition's folder; None: it is not there.
 
     Raises:
         ConfigError: nothing fits ``memory_budget``; the model cannot work on such a graph.
     """
     shape = shape_of(dataset, config)
     account = Account(config, shape, dataset.num_nodes)
-    views = Views(config, dataset, part, store, shape, account.engine, account.model)
+    views = Views(config, dataset, assignment, store, shape, account.engine, account.model)
     count, keep = 1, config.engine.keep_layers
     if trains_in_batches(config):
         given = config.batches.count
@@ -63,17 +65,35 @@ def plan_views(
             fit = _Fit(account, views, runtime, config.budget_bytes)
             found = fit.find(1 if given == 1 else views.most_batches, keep)
             if not found.fits:
-                needed = max(base + own for base, own in zip(fit.bases, found.planned_bytes, strict=True))
-                raise ConfigError(
-                    "No number of micro-batches fits the memory budget.",
-                    given=f"memory_budget={config.memory_budget}; the least that a worker needs is {human_bytes(needed)}",
-                    hint=f"more workers, world={2 * config.world}, hold less each; so does a smaller model.hidden",
-                )  # fmt: skip
+                needed = max(base + least for base, least in zip(fit.bases, found.planned_bytes, strict=True))
+                raise _refusal(config, "No number of micro-batches fits the memory budget.", needed)
             count, keep = found.count, found.keep_layers
-    workers = [
-        account.with_views(views.part_sizes(rank), views.worker(rank, count), runtime, keep) for rank in range(config.world)
-    ]  # fmt: skip
-    return ViewsPlan(workers, _sent(config, account, views, count), count, keep)
+    parts = [views.part_sizes(rank) for rank in range(config.world)]
+    own = [views.worker(rank, count) for rank in range(config.world)]
+    workers = [account.with_views(part, one, runtime, keep) for part, one in zip(parts, own, strict=True)]
+    groups = 1
+    while config.budget_bytes is not None and max(map(_while_evaluating, workers)) > config.budget_bytes:
+        groups *= 2
+        if groups > MOST_EVALUATION_GROUPS or config.eval == "sampled":
+            what = "An evaluation needs more than the memory budget, in any number of groups of rows."
+            raise _refusal(config, what, max(map(_while_evaluating, workers)))
+        chosen = views.evaluation_in_groups(groups)
+        every = zip(parts, own, chosen, strict=True)
+        workers = [account.with_views(part, one, runtime, keep, some) for part, one, some in every]
+    return ViewsPlan(workers, _sent(config, account, views, count), count, keep, groups)
+
+
+def _while_evaluating(worker: WorkerPlan) -> int:
+    """A worker's whole memory in an evaluation."""
+    return sum(worker.terms[name] for name in BEFORE_TRAINING) + worker.evaluation
+
+
+def _refusal(config: RunConfig, what: str, needed: int) -> ConfigError:
+    return ConfigError(
+        what,
+        given=f"memory_budget={config.memory_budget}; the least that a worker needs is {human_bytes(needed)}",
+        hint=f"more workers, world={2 * config.world}, hold less each; so does a smaller model.hidden",
+    )  # fmt: skip
 
 
 class _Fit(Search):

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from sargnn.batches.group import group_targets
+from sargnn.batches.simple import group_in_order
 from sargnn.batches.targets import TargetRows
 from sargnn.bf16 import ROW_DTYPES, wide
 from sargnn.comm.group import Group
@@ -188,6 +189,17 @@ class Views:
         else:
             return [None] * config.world
         return [one for (one,) in chosen]
+
+    def evaluation_in_groups(self, count: int) -> list[tuple[Reached, ...]]:
+        """By worker, the views of an evaluation in so many groups of its rows, in their order."""
+        group_of = np.full(len(self._split), -1, np.int32)
+        for rank in range(self._config.world):
+            opened = self.parts[rank]
+            rows = np.flatnonzero((np.asarray(opened.part.split) > 0) & opened.inner)
+            targets = TargetRows(opened.part, opened.place, rows, 0, 0)
+            group_of[np.asarray(opened.part.node_ids)[rows]] = group_in_order(targets, count)
+        chosen = [(np.flatnonzero(group_of == number), None) for number in range(count)]
+        return self._reached(chosen, self._uses_edges(False))
 
     @cached_property
     def _whole(self) -> list[Reached]:

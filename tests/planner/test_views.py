@@ -17,7 +17,7 @@ from sargnn.data.dataset import Dataset, open_dataset
 from sargnn.data.prepare import prepare_dataset
 from sargnn.errors import ConfigError
 from sargnn.planner import fitted
-from sargnn.planner.account import SMOOTHING, Account, Runtime
+from sargnn.planner.account import BEFORE_TRAINING, SMOOTHING, Account, Runtime
 from sargnn.planner.views import Views
 from sargnn.planner.wire import shape_of
 from sargnn.planner.worlds import Cut, WorldPlan, find_cut, plan_run
@@ -148,8 +148,7 @@ def test_as_few_micro_batches_as_fit(tmp_path: Path) -> None:
 
     def peak(plan: WorldPlan) -> int:
         """Of training, of the whole."""
-        before = ("runtime", "graph", "features", "parameters")
-        return max(sum(worker.terms[name] for name in before) + worker.training for worker in plan.workers)
+        return max(sum(worker.terms[name] for name in BEFORE_TRAINING) + worker.training for worker in plan.workers)
 
     def with_batches(count: int) -> WorldPlan:
         batches = dataclasses.replace(config.batches, count=count)
@@ -158,6 +157,7 @@ def test_as_few_micro_batches_as_fit(tmp_path: Path) -> None:
     assert plan_run(config, dataset, cut, runtime).batches == 1
     limit = peak(with_batches(3)) / 1e6 + 0.01
     found = plan_run(dataclasses.replace(config, memory_budget=f"{limit:.2f}MB"), dataset, cut, runtime)
+    assert found.largest.total <= limit * 1e6  # evaluations in groups of rows, too
     assert 1 < found.batches <= 3 and peak(found) <= limit * 1e6 < peak(with_batches(found.batches - 1))
 
 
