@@ -30,7 +30,7 @@ from sargnn.models.base import Model
 from sargnn.models.inputs import GraphShape
 from sargnn.partition.preload import Bounds
 from sargnn.planner.cut_edges import MOST_CUT_EDGES, CutEdges, Messages
-from sargnn.planner.opened import OpenParts
+from sargnn.planner.opened import Opened, OpenParts
 from sargnn.planner.parts import PartSizes
 from sargnn.planner.reach import Reached, Serving, Wanted, reach
 from sargnn.shards.cover import shares_of
@@ -106,23 +106,35 @@ class Views:
     def worker(self, rank: int, count: int) -> WorkerViews:
         """A worker's views with so many micro-batches."""
         whole = self._whole[rank] if self._preloads else None
-        drawer = self._drawer_bytes(rank) if self._config.draws_flows else 0
+        drawer = self._parts_and_drawers[1][rank]
         constants = self._constants[rank] if self._config.draws_flows and self.shares_constants else 0
         return WorkerViews(self.training(count)[rank], self._evaluation[rank], whole, drawer, constants)
 
     def part_sizes(self, rank: int) -> PartSizes:
         """What a worker owns, copies and reads."""
-        opened, types = self.parts[rank], len(self._dataset.schema.node_types)
-        part, inner = opened.part, opened.inner
-        ranks = next(one for one in self.parts.servers if rank in one)
-        sent = sum(int(np.diff(self.parts[mate].part.halo_offsets)[rank - ranks.start]) for mate in ranks)
-        split = np.asarray(part.split) * inner
-        by_relation = np.diff(part.edge_offsets).reshape(-1, len(self._dataset.schema.relations)).sum(0)
-        rows, own = (np.bincount(opened.types[kept], minlength=types) for kept in (slice(None), inner))
-        return PartSizes(
-            tuple(rows.tolist()), tuple(by_relation.tolist()), len(part.halo_ids), sent,
-            int((split == SPLITS["train"]).sum()), int((split > 0).sum()), tuple(own.tolist()),
-        )  # fmt: skip
+        return self._parts_and_drawers[0][rank]
+
+    @cached_property
+    def _parts_and_drawers(self) -> tuple[list[PartSizes], list[int]]:
+        """By worker, its part, and bytes of what its flows are drawn from; each part is opened once."""
+        types, relations = len(self._dataset.schema.node_types), len(self._dataset.schema.relations)
+        sizes, drawers, sent = [], [], np.zeros(self._config.world, np.int64)
+        for ranks in self.parts.servers:
+            for rank in ranks:
+                opened = self.parts[rank]
+                part, inner = opened.part, opened.inner
+                sent[ranks.start : ranks.stop] += np.diff(part.halo_offsets)
+                split = np.asarray(part.split) * inner
+                edges = np.diff(part.edge_offsets).reshape(-1, relations).sum(0)
+                rows, own = (np.bincount(opened.types[kept], minlength=types) for kept in (slice(None), inner))
+                sizes.append(
+                    PartSizes(
+                        tuple(rows.tolist()), tuple(edges.tolist()), len(part.halo_ids), 0,
+                        int((split == SPLITS["train"]).sum()), int((split > 0).sum()), tuple(own.tolist()),
+                    )
+                )  # fmt: skip
+                drawers.append(_drawer_bytes(opened) if self._config.draws_flows else 0)
+        return [dataclasses.replace(one, sent=int(rows)) for one, rows in zip(sizes, sent, strict=True)], drawers
 
     def training(self, count: int) -> list[tuple[Reached, ...]]:
         """By worker, the views of a step in so many micro-batches; of drawn ones those of an epoch's first steps.
@@ -295,13 +307,13 @@ class Views:
     def _sample(self, number: int) -> Sample:
         return sample_numbered(self._config, self._model, number)
 
-    def _drawer_bytes(self, rank: int) -> int:
-        """Of a part's edges by destination (``shards.in_edges``, ``shards.drawn``)."""
-        opened = self.parts[rank]
-        part, rows, ids = opened.part, len(opened.inner), len(opened.read_ids)
-        loops = rows if opened.loops else 0
-        edges = len(part.edge_src) + loops
-        sources = 0 if len(part.halo_offsets) == 2 else edges * 4
-        held = edges * 8 if loops else 0  # a part with self-loops is none that is mapped from the store
-        begins = sum(8 * int((opened.types == one.destination).sum()) for one in part.schema.relations)
-        return sources + held + begins + ids * (4 + 4) + len(part.halo_ids) * 4 + (edges * 4 if part.weighted else 0)
+
+def _drawer_bytes(opened: Opened) -> int:
+    """Of a part's edges by destination (``shards.in_edges``, ``shards.drawn``)."""
+    part, rows, ids = opened.part, len(opened.inner), len(opened.read_ids)
+    loops = rows if opened.loops else 0
+    edges = len(part.edge_src) + loops
+    sources = 0 if len(part.halo_offsets) == 2 else edges * 4
+    held = edges * 8 if loops else 0  # a part with self-loops is none that is mapped from the store
+    begins = sum(8 * int((opened.types == one.destination).sum()) for one in part.schema.relations)
+    return sources + held + begins + ids * (4 + 4) + len(part.halo_ids) * 4 + (edges * 4 if part.weighted else 0)
