@@ -13,7 +13,7 @@ import numpy as np
 
 from sargnn.config import RunConfig
 from sargnn.data.dataset import Dataset
-from sargnn.engine.segments import KeepLayers
+from sargnn.engine.segments import KeepLayers, layer_runs
 from sargnn.errors import ConfigError
 from sargnn.models.stack import Stack
 from sargnn.planner.account import BEFORE_TRAINING, Account, Runtime, WorkerPlan
@@ -80,7 +80,7 @@ def plan_views(
         chosen = views.evaluation_in_groups(groups)
         every = zip(parts, own, chosen, strict=True)
         workers = [account.with_views(part, one, runtime, keep, some) for part, one, some in every]
-    return ViewsPlan(workers, _sent(config, account, views, count), count, keep, groups)
+    return ViewsPlan(workers, _sent(config, account, views, count, keep), count, keep, groups)
 
 
 def _while_evaluating(worker: WorkerPlan) -> int:
@@ -126,17 +126,27 @@ class _Fit(Search):
         return max(base + own for base, own in zip(self.bases, planned, strict=True)) <= self._limit
 
 
-def _sent(config: RunConfig, account: Account, views: Views, count: int) -> int | None:
-    """Bytes of rows that all workers send in an epoch, evaluations left out."""
+def _sent(config: RunConfig, account: Account, views: Views, count: int, keep: KeepLayers) -> int | None:
+    """Bytes of rows that all workers send in an epoch, evaluations left out; None: flows are drawn, or rows travel anew for
+    layers that are computed again."""
     model = account.model
-    if not isinstance(model, Stack) or config.draws_flows or (config.may_preload and model.inputs.sharded()):
+    if (
+        not isinstance(model, Stack)
+        or config.draws_flows
+        or not views.training(count)[0]
+        or (config.may_preload and model.inputs.sharded())
+    ):
         return None
     total, caches = 0, not trains_in_batches(config)
+    again = [index for run in layer_runs(len(model.graph_layers), keep)[:-1] for index in run]
     for ranks in views.parts.servers:
         for view in views.training(count)[ranks.start]:
-            for layer, counts, messages in zip(model.graph_layers, view.counts, view.messages, strict=True):
-                if layer.uses_edges:
-                    total += layer_bytes(
-                        account.engine, layer, counts, account.label_columns, messages, caches=caches
-                    )  # fmt: skip
+            every = zip(model.graph_layers, view.counts, view.messages, strict=True)
+            for index, (layer, counts, messages) in enumerate(every):
+                if not layer.uses_edges:
+                    continue
+                own = layer_bytes(account.engine, layer, counts, account.label_columns, messages, caches=caches)
+                if own and index in again:
+                    return None
+                total += own
     return total
