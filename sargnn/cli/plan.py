@@ -174,7 +174,7 @@ def _show_ways(config: RunConfig, graph: PlannedGraph, worlds: Sequence[int], ow
     for way in ways:
         words = [*own, *way.words, *([] if any(one.startswith("world=") for one in way.words) else [f"world={config.world}"])]
         here = "" if way.plan.together <= free else ", more than this machine has"
-        rounds = "; rows are rounded" if "precision=bf16" in way.words else ""
+        rounds = f"; {way.remark}" if way.remark else ""
         took = "" if (time := seconds[way.words]) is None else f", {_seconds(time)} an epoch"
         say(f"  # {human_bytes(way.plan.largest.total)} a worker, {human_bytes(way.plan.together)} in all{took}{here}{rounds}")
         print(f"sargnn train {shlex.join(words)}", flush=True)

@@ -151,10 +151,8 @@ class _Plans:
 
 
 def _is_planned(config: RunConfig) -> bool:
-    """Whether there is an account of all that it trains on before it has begun."""
-    from sargnn.planner.account import why_not_planned
-
-    return why_not_planned(config) is None and config.model.name != "custom" and config.model.target is None
+    """Whether there is an account of all that it trains on before it has begun; a user's own layers may do anything."""
+    return config.model.name != "custom" and config.model.target is None
 
 
 def fits(plan: WorldPlan, config: RunConfig, machine: Machine) -> bool:
@@ -195,8 +193,9 @@ def _refusal(planner: _Plans, config: RunConfig, plan: WorldPlan, machine: Machi
         there = dataclasses.replace(machine, workers=round(machine.workers * one.world / config.world))
         return fits(one, config, there)
 
-    ways = find_ways(config, planner.plan, fits_there, [config.world, 2 * config.world, 4 * config.world])
     top, limit = plan.largest, config.memory_budget.bytes
+    # More workers on the same machine hold more together: they help only where each has its budget.
+    ways = find_ways(config, planner.plan, fits_there, [config.world] if limit is None else [config.world, 2 * config.world])
     held = sorted(((value, name) for name, value in top.terms.items()), reverse=True)[:2]
     parts = " and ".join(f"{human_bytes(value)} {name}" for value, name in held)
     there = f"{human_bytes(machine.free)} are free for {machine.workers} workers here"
@@ -207,7 +206,8 @@ def _refusal(planner: _Plans, config: RunConfig, plan: WorldPlan, machine: Machi
         given=f"mode={config.mode.name} world={config.world}: {human_bytes(top.total)} a worker in {top.phase} ({parts}), "
         f"{human_bytes(plan.together)} in all; {there}",
         allowed="; ".join(
-            f"{' '.join(way.words)} ({human_bytes(way.plan.largest.total)} a worker, {human_bytes(way.plan.together)} in all)"
+            f"{' '.join(way.words)} ({human_bytes(way.plan.largest.total)} a worker, {human_bytes(way.plan.together)} in all"
+            f"{'; ' * bool(way.remark)}{way.remark})"
             for way in ways
         ) or "nothing that was tried: a smaller model, or more machines",
         hint="sargnn plan what=fit shows more; memory_budget.enforce=false launches it all the same",

@@ -147,15 +147,7 @@ def write_preloaded(
     places, stats = _Places(dataset, world), []
     for server in range(servers):
         first = server * workers
-        inner = nodes[offsets[first] : offsets[first + workers]]
-        hops = find_hops(dataset, inner, bounds)
-        worker_of = np.where(hops == 0, rank_of - first, -1).astype(np.int32)
-        worker_of = assign_copies(dataset, hops, worker_of, workers, bounds.hops)
-        read = hops >= 0
-        if bounds.exact:  # else nodes that were found late may be near all the same
-            read &= hops < bounds.hops
-        own_offsets, own_nodes = _in_order(dataset, hops, worker_of, position, workers)
-        mine = cutter.among(own_offsets, own_nodes, read, open_ended=not bounds.exact)
+        mine, hops = cut_server(cutter, rank_of, range(first, first + workers), bounds)
         edges_by_hop = np.zeros(bounds.reach + 1, np.int64)
         for worker in range(workers):
             step("preloading parts", first + worker, world)
@@ -170,6 +162,24 @@ def write_preloaded(
         stats.append(ServerStats(counts.tolist(), edges_by_hop.tolist()))
     places.put(writer)
     return collector.finish(), stats
+
+
+def cut_server(cutter: Cutter, rank_of: np.ndarray, ranks: range, bounds: Bounds) -> tuple[Cutter, np.ndarray]:
+    """What cuts one server's parts, by their places in it, and how many hops each node is from its inner nodes, int16 [N].
+
+    Args:
+        cutter: of the whole graph. rank_of: int32 [N], each node's owner. ranks: the server's.
+    """
+    dataset, inside = cutter.dataset, (rank_of >= ranks.start) & (rank_of < ranks.stop)
+    inner = cutter.nodes[cutter.offsets[ranks.start] : cutter.offsets[ranks.stop]]
+    hops = find_hops(dataset, inner, bounds)
+    worker_of = np.where(inside, rank_of - ranks.start, -1).astype(np.int32)
+    worker_of = assign_copies(dataset, hops, worker_of, len(ranks), bounds.hops)
+    read = hops >= 0
+    if bounds.exact:  # else nodes that were found late may be near all the same
+        read &= hops < bounds.hops
+    offsets, nodes = _in_order(dataset, hops, worker_of, cutter.place, len(ranks))
+    return cutter.among(offsets, nodes, read, open_ended=not bounds.exact), hops
 
 
 def _in_order(

@@ -164,10 +164,13 @@ def array_of(path: Path, rank: int, name: str) -> np.ndarray:
     return _open(path, rank).array(_name(rank, name))
 
 
-def open_part(path: Path, rank: int) -> Part:
+def open_part(path: Path, rank: int, *, with_features: bool = True) -> Part:
     """One worker's part, arrays memory-mapped; no other part need be here.
 
     Checksums are verified and every array's form; local row numbers lie in their ranges, so that no kernel reads beside them.
+
+    Args:
+        with_features: else it has none, and their checksums are not verified.
 
     Raises:
         StoreError: the store is damaged or holds no such part; the file is named.
@@ -178,7 +181,7 @@ def open_part(path: Path, rank: int) -> Part:
         weighted, preloaded = _WEIGHTS in store.meta, _PRELOAD in store.meta
     optional = (*(WEIGHT_ARRAYS if weighted else ()), *(COPY_ARRAYS if preloaded else ()))
     names = {array: _name(rank, array) for array in (*PART_ARRAYS, *optional)}
-    features = [_name(rank, features_name(node_type)) for node_type in range(len(schema.node_types))]
+    features = [_name(rank, features_name(node_type)) for node_type in range(len(schema.node_types) if with_features else 0)]
     store.verify([*names.values(), *features])
     label_dtype, outputs = label_form(store.dtype(names["labels"]), num_classes)
     forms = _FORMS | {"labels": (label_dtype, (None, *outputs))}

@@ -11,33 +11,46 @@ Letters: N own rows, H halo rows, E edges, L layers.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from sargnn.bf16 import ROW_DTYPES
+from sargnn.bf16 import ROW_DTYPES, wide
 from sargnn.config import RunConfig
-from sargnn.config_groups import BatchesConfig
 from sargnn.data.labels import LABEL_DTYPES
+from sargnn.engine.reducers.sum import Sum
+from sargnn.engine.segments import KeepLayers
 from sargnn.errors import ConfigError
 from sargnn.kernels.dgl.graphs import unseen_bytes
 from sargnn.models.inputs import GraphShape
 from sargnn.models.stack import GraphLayer
 from sargnn.partition.cut import Part
 from sargnn.planner.parts import PartSizes
+from sargnn.planner.reach import Reached
+from sargnn.planner.views import WorkerViews, has_views, holds_constants
 from sargnn.planner.wire import bare
+from sargnn.shards.cover import shares_of
 from sargnn.shards.graph import usual_message_rows
-from sargnn.training.account.record import Accounts
-from sargnn.training.account.replay import FIXED
-from sargnn.training.account.step import LIBRARIES_BYTES
+from sargnn.shards.plan import RowCounts
+from sargnn.training.account.record import SMOOTHING, Accounts
+from sargnn.training.account.replay import FIXED, Held
+from sargnn.training.account.sizes import Sizes
+from sargnn.training.account.step import LIBRARIES_BYTES, StepAccount
 from sargnn.training.build import make_trainer
+from sargnn.training.fit import trains_in_batches
+from sargnn.training.search import largest_of
 
 _EDGE_BYTES, _ROW_BYTES, _HALO_BYTES, _SENT_BYTES = 8, 60, 24, 4
 """Of an edge in both orders; of a row ids twice, degrees, label, split, rank; of a halo row ids and rank; of one sent."""
+_OWN_BYTES = 26
+"""Of an own row where only flows are held: id, label, split, targets."""
 EVALUATION = "evaluation"
 TERMS = ("runtime", "graph", "features", "parameters", "kept for backward", "working set", "communication", "optimizer")
 """What a worker's memory is made of at its peak."""
+BEFORE_TRAINING = TERMS[:4]
+"""What of that is there when training starts."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +59,12 @@ class Runtime:
 
     Attributes:
         base: before it opens its part. loading: libraries that come with the model.
+        training: libraries that come while it trains, and what lies between small allocations.
     """
 
     base: int
     loading: int
+    training: int = LIBRARIES_BYTES
 
 
 @dataclass(frozen=True)
@@ -59,12 +74,14 @@ class WorkerPlan:
     Attributes:
         training: of an epoch above what was there when training started (``peak_train_bytes``). evaluation: likewise.
         phase: in which the whole is largest. terms: what it is made of then, by ``TERMS``.
+        smoothing: as training, of Correct & Smooth; 0: there is none.
     """
 
     training: int
     evaluation: int
     phase: str
     terms: dict[str, int]
+    smoothing: int = 0
 
     @property
     def total(self) -> int:
@@ -73,91 +90,237 @@ class WorkerPlan:
 
 
 class Account:
-    """The memory of one configuration's workers, full batches.
+    """The memory of one configuration's workers.
 
     Args:
         num_nodes: of the whole graph.
 
     Raises:
-        ConfigError: the configuration trains views that are not planned, or the model cannot work on such a graph.
+        ConfigError: the model cannot work on such a graph.
     """
 
     def __init__(self, config: RunConfig, shape: GraphShape, num_nodes: int) -> None:
-        _refuse(config)
         self._config, self._shape = config, shape
-        self._engine, self._model = bare(config, shape)
-        self._layers = len(self._model.uses_edges)
+        self.engine, self.model = bare(config, shape)
+        self._layers = len(self.model.uses_edges)
         message_rows = config.comm.message_rows or usual_message_rows(num_nodes, config.world)
-        accounts = Accounts(
-            make_trainer, config, _empty_part(shape), shape.num_classes, self._model, labelled=shape.labelled,
+        self.accounts = Accounts(
+            make_trainer, config, _empty_part(shape), shape.num_classes, self.model, labelled=shape.labelled,
             message_rows=message_rows,
         )  # fmt: skip
-        counts = [None] * self._layers
-        self._step = accounts.step(counts, micro_batches=False, keep_layers=config.engine.keep_layers)
         self._library_edge_bytes = max(
-            (self._bytes_of_kernel(one) for one in self._model.modules() if isinstance(one, GraphLayer)), default=0
+            (self._bytes_of_kernel(one) for one in self.model.modules() if isinstance(one, GraphLayer)), default=0
         )
-        self._evaluation = accounts.evaluation(counts, in_groups=False)
 
     def worker(self, part: PartSizes, runtime: Runtime, kept_halo: Sequence[int] | None = None) -> WorkerPlan:
-        """Of one worker.
+        """Of one worker that trains full batches.
 
         Args:
             kept_halo: rows of others that each layer reads where partial results travel, too [L]; None: all that there are.
+
+        Raises:
+            ConfigError: the configuration trains other views, for which the graph is needed.
         """
-        config, shape = self._config, self._shape
+        if has_views(self._config):
+            raise ConfigError(
+                "Without its graph only full batches of all rows are planned.", given="mfg, batches, sample or preload",
+                hint="a dataset that is here; or mfg=false batches.count=1 batches.steps=1 sample.fanouts=null preload=none",
+            )  # fmt: skip
         halo = tuple(kept_halo or (part.halo,) * self._layers)
-        sizes = part.view(shape.schema, self._layers, shape.labelled, loops=config.add_self_loops, halo=halo)
-        rows = sum(part.rows)
-        loops = rows if config.add_self_loops else 0
-        graph = graph_bytes(part, loops)
-        parameters, learned = self._parameters(part)
-        features = self._features(part) - learned
-        held, travelling = self._step.held([sizes])
-        training = held.peak + travelling + LIBRARIES_BYTES + self._library_edge_bytes * (sum(part.edges) + loops)
-        states = 3 * sum(one.numel() * one.element_size() for one in self._model.parameters()) + 3 * learned
-        evaluation = self._evaluation.peak([sizes]) + states
-        base = {
-            "runtime": runtime.base + runtime.loading, "graph": graph, "features": max(0, features), "parameters": parameters,
-        }  # fmt: skip
-        if evaluation > training:
-            rest = {"kept for backward": 0, "working set": evaluation - states, "communication": 0, "optimizer": states}
-            return WorkerPlan(training, evaluation, EVALUATION, base | rest)
+        whole = self._whole(part, halo)
+        views = WorkerViews((Reached(whole, (), ()),), None, None, 0, 0)
+        return self.with_views(part, views, runtime, self._config.engine.keep_layers)
+
+    def with_views(
+        self, part: PartSizes, views: WorkerViews, runtime: Runtime, keep: KeepLayers,
+        groups: Sequence[Reached] | None = None,
+    ) -> WorkerPlan:  # fmt: skip
+        """Of one worker and what its views compute.
+
+        Args:
+            keep: whose inputs survive until backward. groups: of an evaluation in several; None: it is in one piece.
+        """
+        config = self._config
+        _, learned = self._parameters(part)
+        whole = views.whole.sizes if views.whole is not None else self._whole(part, (part.halo,) * self._layers)
+        trained = views.training or (Reached(whole, (), ()),)
+        account, held, travelling = self._held(trained, whole, keep)
+        since = self.bytes_since(part, views)
+        edges = max(max(one.sizes.edges, default=0) for one in trained)
+        training = held.peak + travelling + runtime.training + self._library_edge_bytes * edges + since
+        states = 3 * sum(one.numel() * one.element_size() for one in self.model.parameters()) + 3 * learned
+        kept = since
+        if trains_in_batches(config) and config.batches.flows == "memory" and not config.draws_flows:
+            kept += sum(account.brought(one.sizes) for one in trained)
+        held_there = self._evaluation_bytes(views, whole) if groups is None else self._bytes_in_groups(part, groups)
+        evaluation = held_there + runtime.training + states + kept
+        smoothing = (
+            self._smoothing_bytes(part, views, whole) + runtime.training + states // 3 if config.smooth.name != "none" else 0
+        )
+        base = self._base(part, views, runtime)
+        if max(evaluation, smoothing) > training:
+            phase, most = (EVALUATION, evaluation) if evaluation >= smoothing else (SMOOTHING, smoothing)
+            fixed = states if phase == EVALUATION else states // 3
+            rest = {"kept for backward": 0, "working set": most - fixed, "communication": 0, "optimizer": fixed}
+            return WorkerPlan(training, evaluation, phase, base | rest, smoothing)
         at = dict(held.at_peak)
         fixed, now = at.pop(FIXED, 0), at.pop(held.phase, 0)
-        kept = sum(at.values())
+        backward = sum(at.values())
         rest = {
-            "kept for backward": kept, "working set": training - travelling - fixed - kept, "communication": travelling,
-            "optimizer": fixed,
+            "kept for backward": backward, "working set": training - travelling - fixed - backward,
+            "communication": travelling, "optimizer": fixed,
         }  # fmt: skip
         assert rest["working set"] >= now
-        return WorkerPlan(training, evaluation, held.phase, base | rest)
+        return WorkerPlan(training, evaluation, held.phase, base | rest, smoothing)
+
+    def before_training(self, part: PartSizes, views: WorkerViews, runtime: Runtime) -> int:
+        """What is there when training starts."""
+        return sum(self._base(part, views, runtime).values())
+
+    @property
+    def label_columns(self) -> int:
+        """Columns of labels beside the first layer's rows."""
+        return self._shape.label_columns
+
+    def _base(self, part: PartSizes, views: WorkerViews, runtime: Runtime) -> dict[str, int]:
+        """Its terms."""
+        parameters, learned = self._parameters(part)
+        return {
+            "runtime": runtime.base + runtime.loading, "graph": self._graph(part, views),
+            "features": max(0, self._features(part, views) - learned), "parameters": parameters,
+        }  # fmt: skip
+
+    def bytes_since(self, part: PartSizes, views: WorkerViews) -> int:
+        """What comes after a worker has read its part in and stays, beside what steps hold."""
+        table = 0
+        if views.constant_rows:
+            table = sum(part.rows) * 8 + views.constant_rows * self.model.inputs.width * self._item
+        return table + (views.drawer_bytes if self._config.eval != "sampled" else 0)
+
+    def _held(self, trained: Sequence[Reached], whole: Sizes, keep: KeepLayers) -> tuple[StepAccount, Held, int]:
+        """Of the training views that hold most: their account, what is held, and bytes of halo rows beside it."""
+        config, batched = self._config, trains_in_batches(self._config)
+        alike: dict[int, tuple[StepAccount, list[Sizes]]] = {}
+        for one in trained:
+            account = self.accounts.step(
+                one.counts or [None] * self._layers, micro_batches=batched, keep_layers=keep, constants=self.holds_constants
+            )  # fmt: skip
+            alike.setdefault(id(account), (account, []))[1].append(one.sizes)
+        every = [(account, *account.held(own, all_held=self.all_held)) for account, own in alike.values()]
+        account, held, travelling = max(every, key=lambda one: one[1].peak + one[2])
+        if config.labels.reuse:
+            travelling = max(travelling, account.halo.peak(whole.halo))
+        return account, held, travelling
+
+    @property
+    def all_held(self) -> bool:
+        """Whether all micro-batches' flows stay in memory."""
+        apart = self.model.by_relation and self._shape.schema.typed
+        return not self._config.draws_flows and (self._config.batches.flows == "memory" or apart)
+
+    @property
+    def holds_constants(self) -> bool:
+        """Whether micro-batches and drawn steps have the first layer's aggregates of constant rows."""
+        return holds_constants(self._config, self.model, self.engine)
+
+    def _evaluation_bytes(self, views: WorkerViews, whole: Sizes) -> int:
+        """Of what an evaluation holds beside what training leaves."""
+        counts: Sequence[RowCounts | None] = [None] * self._layers
+        if views.evaluation is None:
+            counts = counts if views.whole is None else views.whole.counts
+            held, halo = self.accounts.evaluation(counts, in_groups=False, mfg=False).held([whole])
+            return held.peak + halo + self._constant_bytes(views)
+        found = self.accounts.evaluation(views.evaluation.counts, in_groups=self._config.eval == "sampled")
+        held, halo = dataclasses.replace(found, holds_flow=False).held([views.evaluation.sizes])
+        return held.peak + halo + self._constant_bytes(views)
+
+    def _bytes_in_groups(self, part: PartSizes, groups: Sequence[Reached]) -> int:
+        """The same of one in groups of rows: of the largest, and the outputs of groups, then of all together."""
+        accounts = [self.accounts.evaluation(one.counts, in_groups=True) for one in groups]
+        most = largest_of(accounts, [one.sizes for one in groups], all_held=False) - LIBRARIES_BYTES
+        return most + 2 * part.split * self._shape.num_classes * wide(ROW_DTYPES[self._config.precision]).itemsize
+
+    def _constant_bytes(self, views: WorkerViews) -> int:
+        """Of training's aggregates of constant rows, which stay while another flow is evaluated."""
+        config = self._config
+        if not views.training or not config.mfg or trains_in_batches(config) or not self.model.shares_constants(self.engine):
+            return 0
+        return views.training[0].sizes.counts["out", 0, -1] * self.model.inputs.width * self._item
+
+    def _smoothing_bytes(self, part: PartSizes, views: WorkerViews, whole: Sizes) -> int:
+        """Of what Correct & Smooth holds: scores, tables, and a plan where the run has none that it can read."""
+        config = self._config
+        sizes = Sizes(whole.counts, (sum(part.edges),), (part.halo,))
+        held, halo = self.accounts.smoothing().held([sizes])
+        plan = graph_bytes(part, 0) if config.add_self_loops or self._shape.schema.typed or not self._sums_shared else 0
+        if views.evaluation is not None:
+            plan += graph_bytes(part, sum(part.rows) if config.add_self_loops else 0)  # predictions are of all rows
+        return held.peak + halo + plan
+
+    @property
+    def _sums_shared(self) -> bool:
+        """Whether plain sums share cut edges out as some layer's plan of all rows does."""
+        config, none = self._config, [None] * self._layers
+        if config.world == 1:
+            return True
+        aggregate = config.comm.aggregate or "least"
+        costs = None
+        if self.engine.why_rows(Sum()) is None:
+            costs = self.engine.mode.costs(Sum(), (1,), self.engine.dtype, exchanged_needs_grad=False)
+        return shares_of(aggregate, [costs])[0] in shares_of(aggregate, self.model.partial_costs(self.engine, none))
+
+    def _whole(self, part: PartSizes, halo: tuple[int, ...]) -> Sizes:
+        return part.view(
+            self._shape.schema, self._layers, self._shape.labelled, loops=self._config.add_self_loops, halo=halo
+        )  # fmt: skip
+
+    def _graph(self, part: PartSizes, views: WorkerViews) -> int:
+        """Of plans and lists of rows that are there before training starts."""
+        config, rows = self._config, sum(part.rows)
+        whole = graph_bytes(part, rows if config.add_self_loops else 0)
+        if views.whole is not None and not config.mfg and config.eval == "full":
+            return rows * _OWN_BYTES + views.whole.sizes.flow_bytes
+        total = whole
+        if views.evaluation is not None:
+            total = rows * _OWN_BYTES + views.evaluation.sizes.flow_bytes + (whole if config.labels.reuse else 0)
+        if config.eval == "sampled":
+            total += views.drawer_bytes
+        if config.mfg and not trains_in_batches(config):
+            total += sum(one.sizes.flow_bytes for one in views.training)
+        return total
+
+    @property
+    def _item(self) -> int:
+        """Bytes of a number of a row."""
+        return ROW_DTYPES[self._config.precision].itemsize
 
     def _bytes_of_kernel(self, layer: GraphLayer) -> int:
         """Of an edge, what a layer's kernel holds where no record sees it."""
         if not layer.uses_edges:
             return 0
         operation = layer.reducer.operation
-        name = "dgl" if self._engine.mode.plain_autograd else self._engine.kernel(operation).name
-        return unseen_bytes(operation, whole=self._engine.mode.plain_autograd) if name == "dgl" else 0
+        name = "dgl" if self.engine.mode.plain_autograd else self.engine.kernel(operation).name
+        return unseen_bytes(operation, whole=self.engine.mode.plain_autograd) if name == "dgl" else 0
 
-    def _features(self, part: PartSizes) -> int:
+    def _features(self, part: PartSizes, views: WorkerViews) -> int:
         """Of what the first layer reads: tables mapped from the store, and copies of them."""
-        shape, item = self._shape, ROW_DTYPES[self._config.precision].itemsize
+        shape, item = self._shape, self._item
         mapped = sum(rows * width * 4 for rows, width in zip(part.rows, shape.feature_widths, strict=True))
-        table = sum(part.rows) * self._model.inputs.width * item
+        table = sum(part.rows) * self.model.inputs.width * item
+        if self._config.mfg and self.model.inputs.constant and not trains_in_batches(self._config):
+            mapped += sum(one.sizes.counts["rows", 0, -1] for one in views.training) * self.model.inputs.width * item
         if shape.schema.typed:
             return mapped + table
         return mapped if item == 4 else mapped + table
 
     def _parameters(self, part: PartSizes) -> tuple[int, int]:
         """Of all parameters, and of those that are rows of this worker."""
-        whole = self._model.inputs.whole_tables()
-        replicated = sum(one.numel() * one.element_size() for one in self._model.parameters())
+        whole = self.model.inputs.whole_tables()
+        replicated = sum(one.numel() * one.element_size() for one in self.model.parameters())
         learned = 0
         for t, width in enumerate(self._shape.feature_widths):
             if whole and not width:
-                learned += part.rows[t] * self._model.inputs.width * 4
+                learned += (part.inner or part.rows)[t] * self.model.inputs.width * 4
         return replicated + learned, learned
 
 
@@ -165,22 +328,6 @@ def graph_bytes(part: PartSizes, loops: int) -> int:
     """Of edges in blocks and lists of rows. loops: self-loops that the model adds."""
     edges, rows = sum(part.edges) + loops, sum(part.rows)
     return edges * _EDGE_BYTES + rows * _ROW_BYTES + part.halo * _HALO_BYTES + part.sent * _SENT_BYTES
-
-
-def why_not_planned(config: RunConfig) -> str | None:
-    """Why there is no account of what it trains on; None: there is."""
-    if config.mfg or config.batches != BatchesConfig() or config.draws_flows or config.preload.name != "none":
-        return "mfg, batches, sample or preload"
-    return None
-
-
-def _refuse(config: RunConfig) -> None:
-    """Raises ``ConfigError`` for what is no full batch of all rows."""
-    if (why := why_not_planned(config)) is not None:
-        raise ConfigError(
-            "Full batches of all rows are planned.", given=why,
-            hint="memory_budget=6GB of a run plans those before its first step",
-        )  # fmt: skip
 
 
 def _empty_part(shape: GraphShape) -> Part:

@@ -1,7 +1,8 @@
 """Ways of training a configuration in the memory that there is, the fastest first.
 
 More workers, another mode and fewer kept layers change no loss but for rounding; nor do micro-batches, unless a norm goes over
-rows. bf16 rounds rows: it is offered last and never chosen by itself.
+rows. bf16 rounds rows: it is offered behind those, micro-batches under a norm over rows last, and neither is ever chosen by
+itself.
 """
 
 from __future__ import annotations
@@ -34,6 +35,13 @@ class Way:
     words: tuple[str, ...]
     config: RunConfig
     plan: WorldPlan
+
+    @property
+    def remark(self) -> str:
+        """What it changes of the losses; nothing of one that is exact."""
+        if self.config.norms_over_batches:
+            return "norms over each micro-batch"
+        return "rows are rounded" if any(one.startswith("precision=") for one in self.words) else ""
 
 
 def with_mode(config: RunConfig, mode: str) -> RunConfig:
@@ -68,20 +76,34 @@ def find_ways(
 
 
 def _variants(config: RunConfig) -> Iterator[tuple[tuple[str, ...], RunConfig]]:
-    """The configuration as it is and changed, the fastest first."""
-    modes = [config.mode.name] if config.mode.target is not None else list(AUTO_MODES)
-    engine = config.engine
-    for mode in modes:
-        in_mode = config if config.mode.target is not None else with_mode(config, mode)
-        yield (f"mode={mode}",), in_mode
-    leanest = config if config.mode.target is not None else with_mode(config, AUTO_MODES[-1])
+    """The configuration as it is and changed: what changes no loss, the fastest first, then what does."""
+    own = config.mode.target is not None
+    for mode in [config.mode.name] if own else AUTO_MODES:
+        yield (f"mode={mode}",), config if own else with_mode(config, mode)
+    leanest = config if own else with_mode(config, AUTO_MODES[-1])
     words = (f"mode={leanest.mode.name}",)
-    if engine.keep_layers == "all":
-        kept = dataclasses.replace(leanest, engine=dataclasses.replace(engine, keep_layers=_KEPT))
-        yield (*words, f"engine.keep_layers={_KEPT}"), kept
-    if not config.norms_over_rows and config.batches.count == 1 and not config.draws_flows:
+    exact = list(_leaner(leanest, words))
+    batched = list(_in_batches(leanest, words))
+    if not config.norms_over_rows:
+        exact += batched
+    yield from exact
+    if config.precision == "fp32":
+        for more, one in [(words, leanest), *exact]:
+            yield (*more, "precision=bf16"), dataclasses.replace(one, precision="bf16")
+    if config.norms_over_rows:
+        yield from batched
+
+
+def _leaner(config: RunConfig, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], RunConfig]]:
+    """With fewer layers' inputs kept."""
+    if config.engine.keep_layers == "all":
+        engine = dataclasses.replace(config.engine, keep_layers=_KEPT)
+        yield (*words, f"engine.keep_layers={_KEPT}"), dataclasses.replace(config, engine=engine)
+
+
+def _in_batches(config: RunConfig, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], RunConfig]]:
+    """In micro-batches."""
+    if config.batches.count == 1 and not config.draws_flows:
         for count in _BATCHES:
             batches = dataclasses.replace(config.batches, count=count)
-            yield (*words, f"batches.count={count}"), dataclasses.replace(leanest, batches=batches)
-    if config.precision == "fp32":
-        yield (*words, "precision=bf16"), dataclasses.replace(leanest, precision="bf16")
+            yield (*words, f"batches.count={count}"), dataclasses.replace(config, batches=batches)

@@ -79,6 +79,12 @@ class CutEdges:
         bounds = np.concatenate([[0], np.cumsum(kept)])[self.bounds]
         return CutEdges(self.world, own, bounds, self.source[kept], self.destination[kept])
 
+    def into(self, nodes: np.ndarray, own: np.ndarray) -> CutEdges:
+        """Those into some nodes only, bool [N]. own: int64 [P], edges into each part's rows among them."""
+        kept = nodes[self.destination]
+        bounds = np.concatenate([[0], np.cumsum(kept)])[self.bounds]
+        return CutEdges(self.world, own, bounds, self.source[kept], self.destination[kept])
+
     def fewest(self, ratio: float = 1.0) -> Messages:
         """The cheapest: of each pair of parts a least cover, a partial result at ``ratio`` of a row's price."""
         rows = partials = 0

@@ -25,6 +25,7 @@ class PartSizes:
         rows: own rows of each type [T]. edges: into them by relation [R]. halo: rows of others that they read.
         sent: own rows that others read. targets: training rows. split: rows of any split.
         crossing: those of the edges whose source is another's row; None: not counted.
+        inner: own rows of each type that are no copies [T]; None: all.
     """
 
     rows: tuple[int, ...]
@@ -34,6 +35,7 @@ class PartSizes:
     targets: int
     split: int
     crossing: int | None = None
+    inner: tuple[int, ...] | None = None
 
     def view(self, schema: Schema, layers: int, labelled: int, *, loops: bool, halo: tuple[int, ...]) -> Sizes:
         """The sizes of a view of all rows, whose last layer computes those of the labelled type.

@@ -80,7 +80,7 @@ def traffic_by_layer(
         key = share, share is not None and shape.schema.typed and number == len(layers)
         if key not in known:
             known[key] = serving(*key)
-        found.append(LayerTraffic(known[key], _layer_bytes(engine, layer, counts, shape.label_columns, known[key])))
+        found.append(LayerTraffic(known[key], layer_bytes(engine, layer, counts, shape.label_columns, known[key])))
     return found
 
 
@@ -114,9 +114,17 @@ class _TooManyError(Exception):
     """There are more cut edges than are shared out here."""
 
 
-def _layer_bytes(engine: Engine, layer: GraphLayer, counts: RowCounts, columns: int, messages: Messages) -> int:
+def layer_bytes(
+    engine: Engine, layer: GraphLayer, counts: RowCounts, columns: int, messages: Messages, *, caches: bool = True
+) -> int:  # fmt: skip
+    """What a layer sends in a training step of one view, by all workers.
+
+    Args:
+        columns: of labels beside the first layer's rows. messages: what serves its cut edges.
+        caches: aggregates of constant rows stay from epoch to epoch; those of views that do not come again do not.
+    """
     widths, needs_grad = layer.exchanged_widths(counts), layer.exchanged_needs_grad
-    if layer.constant_input and engine.caches_constants and not needs_grad:
+    if layer.constant_input and caches and engine.caches_constants and not needs_grad:
         if not columns:
             return 0
         widths = (columns,)  # labels beside constant rows are others in every epoch

@@ -8,11 +8,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from sargnn.config import RunConfig
 from sargnn.data.dataset import Dataset
+from sargnn.engine.segments import KeepLayers
 from sargnn.models.inputs import GraphShape
 from sargnn.partition import PARTITIONERS, stream
 from sargnn.partition.prepare import partition_path, with_choice
@@ -20,8 +22,10 @@ from sargnn.partition.quality import quality_of
 from sargnn.partition.store import PartitionInfo, array_of, partition_info
 from sargnn.planner.account import Account, Runtime, WorkerPlan
 from sargnn.planner.cut_edges import CutEdges, Messages
+from sargnn.planner.fitted import plan_views
 from sargnn.planner.parts import PartSizes, parts_of_assignment, parts_of_store
 from sargnn.planner.published import Published
+from sargnn.planner.views import has_views
 from sargnn.planner.wire import shape_of, traffic_by_layer, traffic_of
 from sargnn.resolve import resolve
 from sargnn.shards.plan import RowCounts
@@ -42,6 +46,7 @@ class Cut:
         part: int32 [N]. parts: of each worker. halo_rows: of all. edges: between parts; None: too many.
         exact: it is a partition that is there; else one made for the plan, whose halo rows are shared out by edges: a streamed
             one, whose halo is larger than METIS's or KaMinPar's, where the configured partitioner takes long.
+        store: the partition's folder, where it is there.
     """
 
     part: np.ndarray
@@ -49,6 +54,7 @@ class Cut:
     halo_rows: int
     edges: CutEdges | None
     exact: bool
+    store: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,7 @@ class WorldPlan:
 
     Attributes:
         mode, world. workers: each one's memory, or one's where all are alike. sent: bytes of an epoch, by all; None: not known.
-        exact: see ``Cut``.
+        exact: see ``Cut``. batches: micro-batches of a step; 1: none. keep_layers: whose inputs survive until backward.
     """
 
     mode: str
@@ -65,6 +71,8 @@ class WorldPlan:
     workers: list[WorkerPlan]
     sent: int | None
     exact: bool
+    batches: int = 1
+    keep_layers: KeepLayers = "all"
 
     @property
     def largest(self) -> WorkerPlan:
@@ -116,15 +124,20 @@ def cut_of_store(info: PartitionInfo, dataset: Dataset, loops: int = 0) -> Cut:
     """Of a partition store. loops: self-loops that the model adds to each node."""
     part = _assignment(info)
     edges = CutEdges.of(dataset, part, info.world, loops)
-    return Cut(part, parts_of_store(info), sum(info.stats.halo_rows), edges, exact=True)
+    return Cut(part, parts_of_store(info), sum(info.stats.halo_rows), edges, exact=True, store=info.path)
 
 
 def plan_run(config: RunConfig, dataset: Dataset, cut: Cut, runtime: Runtime) -> WorldPlan:
     """What the configuration's workers hold and send on a cut of its graph.
 
     Raises:
-        ConfigError: its views are not planned, or the model cannot work on such a graph.
+        ConfigError: the model cannot work on such a graph, or nothing fits ``memory_budget``.
     """
+    if has_views(config):
+        found = plan_views(config, dataset, cut.part, cut.store, runtime)
+        return WorldPlan(
+            config.mode.name, config.world, found.workers, found.sent, cut.exact, found.batches, found.keep_layers
+        )  # fmt: skip
     traffic = traffic_of(config, dataset, cut.part, cut.halo_rows, cut.edges)
     account = Account(config, shape_of(dataset, config), dataset.num_nodes)
     workers = []
@@ -134,8 +147,9 @@ def plan_run(config: RunConfig, dataset: Dataset, cut: Cut, runtime: Runtime) ->
             received = [layer.messages.received[rank] for layer in traffic]
         workers.append(account.worker(part, runtime, received))
     return WorldPlan(
-        config.mode.name, config.world, workers, None if traffic is None else sum(t.sent for t in traffic), cut.exact
-    )
+        config.mode.name, config.world, workers, None if traffic is None else sum(t.sent for t in traffic), cut.exact,
+        keep_layers=config.engine.keep_layers,
+    )  # fmt: skip
 
 
 def plan_published(config: RunConfig, graph: Published, halo: float, runtime: Runtime) -> WorldPlan:

@@ -1,13 +1,9 @@
-"""Micro-batches and kept layers that fit a worker's memory, found before anything runs (Yang et al., ASPLOS 2023, section 4.4).
-
-The number of micro-batches is doubled until the account of the largest one fits on every worker, or hardly gains any more, then
-bisected. Where no number
-fits, or where a norm over rows forbids micro-batches that nobody has asked for, fewer layers' inputs are kept.
-"""
+"""Micro-batches and kept layers that fit a worker's memory, found by all ranks of a run before its first step
+(``training.search``)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,12 +15,7 @@ from sargnn.shards.plan import RowCounts
 from sargnn.tracking.memory import human_bytes
 from sargnn.training.account.record import Accounts
 from sargnn.training.account.sizes import Groups, Sizes
-from sargnn.training.account.step import StepAccount
-
-_FEW = 6
-"""Of up to so many layers every number is tried, of more the square root too."""
-_GAINS = 0.97
-"""Twice as many micro-batches that need more than this share of what half as many do are the last that are tried."""
+from sargnn.training.search import Search, largest_micro_batch, largest_of
 
 
 @dataclass(frozen=True)
@@ -44,7 +35,7 @@ class Choice:
     tried: tuple[str, ...]
 
 
-class Budget:
+class Budget(Search):
     """Finds what fits. All ranks must make one, and call its methods, together.
 
     Args:
@@ -58,8 +49,9 @@ class Budget:
         self, group: Group, accounts: Accounts, bytes: int | None, *, resident: int, since: int, depth: int,
         make_groups: Callable[[int], Groups], all_held: bool, constants: bool,
     ) -> None:  # fmt: skip
+        super().__init__(depth)
         self._group, self._accounts, self._bytes = group, accounts, bytes
-        self._resident, self._since, self._depth = resident, since, depth
+        self._resident, self._since = resident, since
         self._make_groups, self._all_held, self._constants = make_groups, all_held, constants
         self._made: dict[int, Groups] = {}
         self.tried: list[str] = []
@@ -72,22 +64,16 @@ class Budget:
 
     def planned(self, count: int, keep: KeepLayers) -> tuple[int, ...]:
         """Per rank, what training holds at most above its baseline with so many micro-batches."""
-
-        def account(counts: Sequence[RowCounts | None]) -> StepAccount:
-            return self._accounts.step(counts, micro_batches=True, keep_layers=keep, constants=self._constants)
-
-        return self._everyone(self._largest(self.groups(count), account))
-
-    def _largest(self, groups: Groups, account_of: Callable[[Sequence[RowCounts | None]], StepAccount]) -> int:
-        alike: dict[int, tuple[StepAccount, list[Sizes]]] = {}
-        for sizes, counts in zip(groups.sizes, groups.counts, strict=True):  # whose layers may choose otherwise
-            account = account_of(counts)
-            alike.setdefault(id(account), (account, []))[1].append(sizes)
-        return max(account.peak(own, all_held=self._all_held) for account, own in alike.values())
+        groups = self.groups(count)
+        largest = largest_micro_batch(
+            self._accounts, groups.sizes, groups.counts, keep, constants=self._constants, all_held=self._all_held
+        )  # fmt: skip
+        return self._everyone(largest)
 
     def planned_evaluation(self, groups: Groups, outputs: int) -> tuple[int, ...]:
         """Per rank, what an evaluation in groups holds at most above training's baseline, with ``outputs`` bytes of all."""
-        largest = self._largest(groups, lambda counts: self._accounts.evaluation(counts, in_groups=True))
+        accounts = [self._accounts.evaluation(one, in_groups=True) for one in groups.counts]
+        largest = largest_of(accounts, groups.sizes, all_held=self._all_held)
         return self._everyone(largest + outputs)
 
     def planned_whole_evaluation(self, sizes: Sizes, counts: Sequence[RowCounts | None], states: int) -> tuple[int, ...]:
@@ -112,41 +98,18 @@ class Budget:
         self.tried.append(f"{what}: {human_bytes(max(planned))} for training, {human_bytes(total)} in all{verdict}")
         return fits
 
-    def keeps(self, configured: KeepLayers) -> Iterator[KeepLayers]:
-        """What may be tried: what is configured, then fewer and fewer layers' inputs."""
-        yield configured
-        if configured == "all" and self._depth > 2:
-            yield from range(min(self._depth, _FEW) - 1, 1, -1)
-            if self._depth > _FEW:
-                yield "sqrt"
-
     def search(self, most: int, configured: KeepLayers) -> Choice:
         """As few micro-batches as fit, at most ``most``; kept layers only where none do.
 
         Raises:
             ConfigError: nothing fits.
         """
-        least: tuple[int, ...] | None = None
-        for keep in self.keeps(configured):
-            count, below, before = 1, 0, 0
-            while True:
-                planned = self.planned(count, keep)
-                least = planned if least is None or max(planned) < max(least) else least
-                fits = self.fits(planned, _what(count, keep))
-                if fits or count == most or max(planned) > _GAINS * before > 0:
-                    break
-                below, before, count = count, max(planned), min(2 * count, most)
-            if not fits:
-                continue
-            while count - below > 1:
-                middle = (count + below) // 2
-                between = self.planned(middle, keep)
-                if self.fits(between, _what(middle, keep)):
-                    count, planned = middle, between
-                else:
-                    below = middle
-            return Choice(count, keep, self.groups(count), planned, tuple(self.tried))
-        raise self.refusal(least or (), "No number of micro-batches fits the memory budget.")
+        found = self.find(most, configured)
+        if not found.fits:
+            raise self.refusal(found.planned_bytes, "No number of micro-batches fits the memory budget.")
+        return Choice(
+            found.count, found.keep_layers, self.groups(found.count), found.planned_bytes, tuple(self.tried)
+        )  # fmt: skip
 
     def tell(self) -> None:
         """Print what was tried, for the log."""
@@ -166,8 +129,3 @@ class Budget:
             hint=f"memory_budget={-(-needed * 21 // 20 // 100_000_000) / 10}GB; more workers, world={2 * self._group.world}, "
             "hold less each; so does a smaller model.hidden",
         )  # fmt: skip
-
-
-def _what(count: int, keep: KeepLayers) -> str:
-    batches = f"batches.count={count}"
-    return batches if keep == "all" else f"{batches} engine.keep_layers={keep}"

@@ -28,14 +28,14 @@ from sargnn.training.views import Constants, View
 if TYPE_CHECKING:
     from sargnn.training.loop import Trainer
 
-_MOST_EVALUATION_GROUPS = 256
+MOST_EVALUATION_GROUPS = 256
 _LAST_SAMPLE = 2**32 - 1
 """The number of the sample that evaluations read, which no step comes to."""
 _SLACK = 1 / 8
 """Of memory for tables whose rows are others in every step."""
 _PIECES = 8
 """In which constant aggregates are computed for many steps."""
-_LOOKED_AT = 3
+LOOKED_AT = 3
 """Steps of the first epoch whose sizes are planned with."""
 
 
@@ -174,7 +174,7 @@ class _Planner:
             return trainer.builder.groups_of(self._rows, found, count, holds_constants=self.holds_constants)
         steps = _drawn_steps(trainer, self._rows, found, count)
         sizes, counts = [], []
-        for step in range(min(steps.count, _LOOKED_AT)):
+        for step in range(min(steps.count, LOOKED_AT)):
             for number in steps.numbers(step):
                 size, rows = trainer.builder.drawn_sizes(
                     steps.group_rows(step, number), steps.sample_of(step), holds_constants=self.holds_constants
@@ -235,7 +235,7 @@ def _fit_evaluation(trainer: Trainer, budget: Budget, split: Tensor, folder: Pat
     targets = TargetRows(trainer.graph.part, trainer.graph.rank, rows, 0, 0)
     out = trainer.output_bytes
     count, least = 2, whole
-    while count <= _MOST_EVALUATION_GROUPS:
+    while count <= MOST_EVALUATION_GROUPS:
         groups = trainer.builder.groups_of(rows, group_in_order(targets, count), count, holds_constants=False)
         planned = budget.planned_evaluation(groups, states + 2 * len(rows) * out)  # outputs of groups, then of all together
         least = planned if max(planned) < max(least) else least

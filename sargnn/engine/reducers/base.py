@@ -105,6 +105,12 @@ class Reducer(ABC, Generic[Op, State, BackwardState]):
     linear: bool = False
     """Whether it commutes with a linear map of the rows, so that a model may transform before it aggregates."""
 
+    @property
+    def edges_at_once(self) -> int | None:
+        """Where messages are tensors of their own, for nodes with as many edges together: of how many edges; None: they are
+        not."""
+        return None
+
     def row_bytes(self, widths: tuple[int, ...], rows: torch.dtype, wire: torch.dtype | None = None) -> int:
         """Of a row of all exchanged tensors, as it travels.
 

@@ -62,6 +62,10 @@ class Lstm(Reducer[Operation, Tensor, _Backward]):
     def __init__(self, draw: Draw = _UNSHUFFLED) -> None:
         self.draw = draw
 
+    @property
+    def edges_at_once(self) -> int:
+        return EDGES_AT_ONCE
+
     def init(self, fold: Fold[Operation], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> Tensor:
         assert fold.plan.merged is not None or fold.plan.world == 1, "a mode that holds all rows of a node's neighbours"
         return zero_sums(fold.pool, fold.plan.num_out, params[1].shape[1], exchanged[0])

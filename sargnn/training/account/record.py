@@ -9,27 +9,31 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from sargnn.bf16 import ROW_DTYPES
+from sargnn.bf16 import ROW_DTYPES, wide
 from sargnn.comm.group import Group
 from sargnn.config import RunConfig
 from sargnn.config_groups import BatchesConfig, SampleConfig
 from sargnn.config_memory import MemoryConfig
+from sargnn.engine.reducers.sum import Sum
 from sargnn.engine.segments import KeepLayers
 from sargnn.models.base import Model
 from sargnn.models.stack import GraphLayer
 from sargnn.partition.cut import Part
-from sargnn.shards.plan import RowCounts
+from sargnn.shards.plan import LayerPlan, RowCounts
 from sargnn.training.account.made_up import made_up_part, target_rows
 from sargnn.training.account.sizes import sizes_of_plans
-from sargnn.training.account.step import HaloBytes, StepAccount
+from sargnn.training.account.step import HaloBytes, NodeBatches, StepAccount
 from sargnn.training.account.trace import Trace, TracedPool
+from sargnn.training.correct_smooth import correct_and_smooth
 from sargnn.training.steps import OneStep
 
 if TYPE_CHECKING:
     from sargnn.training.loop import Trainer
 
 
-OPTIMIZER, INPUTS = "optimizer", "inputs"
+OPTIMIZER, INPUTS, SMOOTHING = "optimizer", "inputs", "smoothing"
+Prepare = Callable[["Trainer", Trace], Callable[[], None]]
+"""Makes ready what is recorded, with a trainer of the made-up graph, and gives what does it."""
 
 
 @contextmanager
@@ -60,6 +64,20 @@ def _phases_of(model: Model, trace: Trace) -> Iterator[None]:
             hook.remove()
 
 
+def _batches_of(model: Model, plans: Sequence[LayerPlan]) -> tuple[NodeBatches, ...]:
+    """Of layers whose reducer takes nodes with as many edges together, the largest such batches."""
+    layers = [one for one in model.modules() if isinstance(one, GraphLayer)]
+    found = []
+    for number, (layer, plan) in enumerate(zip(layers, plans, strict=False)):
+        most = layer.reducer_on(plan).edges_at_once if layer.uses_edges else None
+        if most is not None:
+            degrees, nodes = plan.in_degrees.unique(return_counts=True)
+            largest = int((degrees * nodes).argmax())
+            degree = int(degrees[largest])
+            found.append(NodeBatches(number, min(int(nodes[largest]), max(1, most // max(degree, 1))), degree, most))
+    return tuple(found)
+
+
 class Accounts:
     """The accounts of one run's steps.
 
@@ -74,7 +92,8 @@ class Accounts:
         labelled: int, message_rows: int,
     ) -> None:  # fmt: skip
         self._make_trainer, self._config, self._num_classes = make_trainer, config, num_classes
-        self._part = made_up_part(part, num_classes, len(model.uses_edges), labelled)
+        self._depth = len(model.uses_edges)
+        self._part = made_up_part(part, num_classes, self._depth, labelled)
         self._message_rows = message_rows
         self._layers = [layer for layer in model.modules() if isinstance(layer, GraphLayer)]
         self._made: dict[Any, StepAccount] = {}
@@ -90,43 +109,84 @@ class Accounts:
             constants: whether micro-batches have what is aggregated of constant rows.
         """
 
-        def record(trainer: Trainer, trace: Trace) -> None:
-            for epoch in range(2):
-                trainer.engine.epoch, trace.phase = epoch, INPUTS
-                trainer.model.train()
-                trainer.model.zero_grad(set_to_none=True)
-                trainer.gradients()
-                if trainer.optimizer is not None:
-                    trace.phase = OPTIMIZER
-                    trainer.optimizer.step()
+        def prepare(trainer: Trainer, trace: Trace) -> Callable[[], None]:
+            def record() -> None:
+                for epoch in range(2):
+                    trainer.engine.epoch, trace.phase = epoch, INPUTS
+                    trainer.model.train()
+                    trainer.model.zero_grad(set_to_none=True)
+                    trainer.gradients()
+                    if trainer.optimizer is not None:
+                        trace.phase = OPTIMIZER
+                        trainer.optimizer.step()
+
+            return record
 
         return self._of(
-            counts, "step", record, micro_batches=micro_batches, keep_layers=keep_layers, constants=constants
+            counts, "step", prepare, micro_batches=micro_batches, keep_layers=keep_layers, constants=constants
         )  # fmt: skip
 
-    def evaluation(self, counts: Sequence[RowCounts | None], *, in_groups: bool) -> StepAccount:
-        """Of an evaluation of the whole graph, or ``in_groups`` of one of several views."""
+    def evaluation(self, counts: Sequence[RowCounts | None], *, in_groups: bool, mfg: bool | None = None) -> StepAccount:
+        """Of an evaluation of the whole graph, or ``in_groups`` of one of several views.
 
-        def record(trainer: Trainer, trace: Trace) -> None:
+        Args:
+            mfg: in one piece, of the rows that reach some; as configured if not given.
+        """
+
+        def prepare(trainer: Trainer, trace: Trace) -> Callable[[], None]:
             trainer.model.eval()
-            with torch.no_grad():
-                trainer.logits(trainer.training)
+            recurring = trainer.training.recurring and not self._config.mfg  # else it is no view that is trained on
+            view = dataclasses.replace(trainer.training, inputs=None, recurring=recurring)
 
-        return self._of(counts, "evaluation", record, micro_batches=in_groups, keep_layers="all", constants=False)
+            def record() -> None:
+                with torch.no_grad():
+                    trainer.logits(view)
+
+            return record
+
+        return self._of(
+            counts, "evaluation", prepare, micro_batches=in_groups, keep_layers="all", constants=False, mfg=mfg
+        )  # fmt: skip
+
+    def smoothing(self) -> StepAccount:
+        """Of Correct & Smooth on all rows, with the scores that it starts from."""
+
+        def prepare(trainer: Trainer, trace: Trace) -> Callable[[], None]:
+            targets, plan = trainer.build_whole().targets, trainer.graph.neighbourhood()
+            rows = len(targets.labels)
+
+            def record() -> None:
+                trace.phase = SMOOTHING
+                scores = torch.zeros(rows, self._num_classes, dtype=wide(trainer.engine.dtype))
+                correct_and_smooth(self._config.smooth, trainer.engine, plan, scores, targets)
+
+            return record
+
+        def halo(trainer: Trainer, _: Any) -> HaloBytes:  # of one sum at a time
+            width = Sum().row_bytes((self._num_classes,), wide(trainer.engine.dtype))
+            _, running = trainer.engine.mode.halo_bytes(Sum(), 1, width)
+            buffers = 2 * (1 + self._config.comm.prefetch_depth)
+            return HaloBytes((0,), (running,), (width,), self._message_rows, buffers, copies=1)
+
+        return self._of(
+            [None] * self._depth, SMOOTHING, prepare, micro_batches=False, keep_layers="all", constants=False, mfg=False,
+            halo_of=halo,
+        )  # fmt: skip
 
     def _of(
-        self, counts: Sequence[RowCounts | None], what: str, record: Callable[[Trainer, Trace], None], *, micro_batches: bool,
-        keep_layers: KeepLayers, constants: bool,
+        self, counts: Sequence[RowCounts | None], what: str, prepare: Prepare, *, micro_batches: bool,
+        keep_layers: KeepLayers, constants: bool, mfg: bool | None = None,
+        halo_of: Callable[[Trainer, Any], HaloBytes] | None = None,
     ) -> StepAccount:  # fmt: skip
-        key = what, micro_batches, keep_layers, constants, tuple(
-            layer.transforms_first(one) for layer, one in zip(self._layers, counts, strict=False)
+        key = what, micro_batches, keep_layers, constants, mfg, tuple(
+            layer.uses_edges and layer.transforms_first(one) for layer, one in zip(self._layers, counts, strict=False)
         )  # fmt: skip
         if key in self._made:
             return self._made[key]
         trace = Trace()
         config = dataclasses.replace(
-            self._config, world=1, batches=BatchesConfig(), sample=SampleConfig(), eval="full", memory_budget=MemoryConfig(),
-            profile=False,
+            self._config, world=1, batches=BatchesConfig(), sample=SampleConfig(), eval="full",
+            memory_budget=MemoryConfig(), profile=False, mfg=self._config.mfg if mfg is None else mfg,
             engine=dataclasses.replace(self._config.engine, keep_layers=keep_layers),
         )  # fmt: skip
         trainer = self._make_trainer(
@@ -142,13 +202,15 @@ class Accounts:
         view = dataclasses.replace(view, flow=dataclasses.replace(view.flow, plans=plans))
         trainer.steps = OneStep([view])
         sizes = sizes_of_plans(plans, len(trainer.rows), len(rows))
+        record = prepare(trainer, trace)
         with trace, _phases_of(trainer.model, trace):
-            record(trainer, trace)
+            record()
             trace.note_freed()
         constant = plans[0].constant
         row_bytes = 0 if constant is None else constant.shape[1] * constant.element_size()
-        halo = self._halo_bytes(trainer, counts)
-        self._made[key] = StepAccount(tuple(trace.events), sizes, row_bytes, halo, holds_flow=micro_batches)
+        halo = (halo_of or self._halo_bytes)(trainer, counts)
+        batches = _batches_of(trainer.model, plans)
+        self._made[key] = StepAccount(tuple(trace.events), sizes, row_bytes, halo, micro_batches, batches)
         return self._made[key]
 
     def _halo_bytes(self, trainer: Trainer, counts: Sequence[RowCounts | None]) -> HaloBytes:
@@ -169,4 +231,4 @@ class Accounts:
             running.append(held[1])
             travelling.append(width)
         buffers = 2 * (1 + depth + refetches)
-        return HaloBytes(tuple(kept), tuple(running), tuple(travelling), self._message_rows, buffers)
+        return HaloBytes(tuple(kept), tuple(running), tuple(travelling), self._message_rows, buffers, 1 + refetches)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sargnn.training.account.replay import Held, replay
-from sargnn.training.account.sizes import Sizes
+from sargnn.training.account.sizes import Key, Sizes
 from sargnn.training.account.trace import Event
 
 LIBRARIES_BYTES = 22 << 20
@@ -18,7 +19,7 @@ class HaloBytes:
     """What halo rows take, per row: of a layer until backward is over, while the layer runs, and in the exchange's buffers.
 
     Attributes:
-        most_rows: rows of a message. buffers: messages that are held at one time.
+        most_rows: rows of a message. buffers: messages that are held at one time, each row in twice ``copies`` of them at most.
     """
 
     kept: tuple[int, ...]
@@ -26,14 +27,39 @@ class HaloBytes:
     travelling: tuple[int, ...]
     most_rows: int
     buffers: int
+    copies: int
 
     def peak(self, halo: Sequence[int]) -> int:
         """Bytes at most. ``halo``: per layer, halo rows."""
         running = (
-            rows * own + self.buffers * min(rows, self.most_rows) * travels
+            rows * own + min(self.buffers * min(rows, self.most_rows), 2 * self.copies * rows) * travels
             for rows, own, travels in zip(halo, self.running, self.travelling, strict=True)
         )
         return sum(rows * own for rows, own in zip(halo, self.kept, strict=True)) + max(running, default=0)
+
+
+@dataclass(frozen=True)
+class NodeBatches:
+    """Nodes with as many edges that a layer's reducer takes together on the made-up graph.
+
+    Attributes:
+        layer: from 0. nodes: of the largest batch. degree: edges of each. most: edges that a batch has at most.
+    """
+
+    layer: int
+    nodes: int
+    degree: int
+    most: int
+
+    @property
+    def made_up(self) -> dict[Key, int]:
+        """What is counted of them there."""
+        return {("batch", self.layer, -1): self.nodes, ("batch edges", self.layer, -1): self.nodes * self.degree}
+
+    def real(self, edges: int) -> dict[Key, int]:
+        """The same where a layer has so many edges: as if they were of nodes with one degree."""
+        taken = min(edges, self.most)
+        return {("batch", self.layer, -1): taken // self.degree, ("batch edges", self.layer, -1): taken}
 
 
 @dataclass(frozen=True)
@@ -44,6 +70,7 @@ class StepAccount:
         events: of both epochs. made_up: the view's sizes. constant_bytes: of a row of what the view brings; 0: nothing.
         halo: what halo rows take, which the made-up graph has not.
         holds_flow: whether the plans are there only while the view is computed; else they were there before.
+        batches: of layers that take nodes with as many edges together.
     """
 
     events: tuple[Event, ...]
@@ -51,6 +78,7 @@ class StepAccount:
     constant_bytes: int
     halo: HaloBytes
     holds_flow: bool
+    batches: tuple[NodeBatches, ...] = ()
 
     def brought(self, sizes: Sizes) -> int:
         """Bytes of what a view holds by itself: its plans and its constants."""
@@ -68,10 +96,16 @@ class StepAccount:
     def held(self, views: Sequence[Sizes], *, all_held: bool = False) -> tuple[Held, int]:
         """What they hold at the peak, and bytes of halo rows beside it."""
         held, halo = Held(), 0
+        made_up = self.made_up
+        for one in self.batches:
+            made_up = dataclasses.replace(made_up, counts=made_up.counts | one.made_up)
         for _ in range(2):  # the second time with what the pool holds from the first
             for sizes in views:
                 held.other += (brought := sum(map(self.brought, views)) if all_held else self.brought(sizes))
-                replay(self.events, self.made_up, sizes, held)
+                counts = sizes.counts
+                for one in self.batches:
+                    counts = counts | one.real(sizes.edges[one.layer])
+                replay(self.events, made_up, dataclasses.replace(sizes, counts=counts), held)
                 held.end()
                 held.other -= brought
                 halo = max(halo, self.halo.peak(sizes.halo))

@@ -1,0 +1,156 @@
+"""The parts that workers would open, one at a time in this process: from their store, or cut from the dataset as it would be.
+
+Letters: N own rows, H halo rows, E edges, P parts, V nodes of the graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from sargnn.config import RunConfig
+from sargnn.data.dataset import Dataset
+from sargnn.partition.cut import Cutter, Part, without_weights
+from sargnn.partition.ground import lay_ground
+from sargnn.partition.preload import Bounds, cut_server
+from sargnn.partition.store import open_part
+from sargnn.shards.flow_loops import mark_sources, read_only
+from sargnn.shards.in_edges import InEdges, Sample
+from sargnn.shards.load import with_self_loops
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A worker's part, without features and without what it sends.
+
+    Attributes:
+        part: without self-loops that the model adds. place: its number among those that it exchanges rows with.
+        loops: whether the model adds them. inner: bool [N], rows that are no copies.
+    """
+
+    part: Part
+    place: int
+    loops: bool
+    inner: np.ndarray
+
+    @cached_property
+    def read_ids(self) -> np.ndarray:
+        """int64 [N + H], original ids of own rows, then of halo rows."""
+        return np.concatenate([self.part.node_ids, self.part.halo_ids]).astype(np.int64)
+
+    @cached_property
+    def types(self) -> np.ndarray:
+        """int [N], node types of own rows."""
+        return self.part.schema.types_of(np.asarray(self.part.node_ids))
+
+    @property
+    def bytes(self) -> int:
+        """What it takes to keep it."""
+        return 8 * len(self.part.edge_src) + 60 * len(self.part.node_ids)
+
+    def sources(self, outputs: np.ndarray, layer: int, sample: Sample | None) -> tuple[np.ndarray, int]:
+        """The rows that a layer reads for own rows (bool [N]): bool [N + H], and how many edges it has.
+
+        Args:
+            layer: from 0. sample: which edges are kept; None: all.
+        """
+        marks = np.zeros(len(self.read_ids), np.uint8)
+        if sample is not None:
+            return self._drawn(outputs, layer, sample, marks)
+        part, relations, edges = self.part, len(self.part.schema.relations), 0
+        wanted, src, dst = outputs.view(np.uint8), read_only(part.edge_src), read_only(part.edge_dst)
+        rows = len(part.node_ids)
+        for group, (a, b) in enumerate(zip(part.edge_offsets, part.edge_offsets[1:], strict=False)):
+            peer = group // relations
+            first, last = 0, rows
+            if peer != self.place:
+                first, last = rows + int(part.halo_offsets[peer]), rows + int(part.halo_offsets[peer + 1])
+            edges += mark_sources(src[a:b], dst[a:b], wanted, marks[first:last])
+        if self.loops:  # one each, in place of the data's own
+            edges += int(outputs.sum()) - int(self._own_loops[outputs].sum())
+        return marks.astype(bool), edges
+
+    def _drawn(self, outputs: np.ndarray, layer: int, sample: Sample, marks: np.ndarray) -> tuple[np.ndarray, int]:
+        edges, bounds = 0, self.part.row_bounds
+        for number, relation in enumerate(self.part.schema.relations):
+            first, last = bounds[relation.destination : relation.destination + 2]
+            rows = (first + np.flatnonzero(outputs[first:last])).astype(np.int32)
+            chosen = self._in_edges.choose(rows, number, layer, sample)
+            marks[chosen.sources] = 1
+            edges += len(chosen.sources)
+        return marks.astype(bool), edges
+
+    @cached_property
+    def _in_edges(self) -> InEdges:
+        part = with_self_loops(self.part, self.place) if self.loops else self.part
+        return InEdges(part, self.place, own_loops=self.loops)
+
+    @cached_property
+    def _own_loops(self) -> np.ndarray:
+        """int [N], the data's self-loops of each row."""
+        src, dst = self.part.edges(self.place, 0)
+        return np.bincount(dst[src == dst], minlength=len(self.part.node_ids))
+
+
+class OpenParts:
+    """All workers' parts. As many stay open as fit ``prepare.buffer``.
+
+    Args:
+        part: int32 [V], each node's owner. store: the partition's folder; None: it is cut from the dataset.
+        bounds: what servers preload; None: nothing, and all workers exchange rows with each other.
+        weighted: whether the model uses edge weights.
+    """
+
+    def __init__(
+        self, config: RunConfig, dataset: Dataset, part: np.ndarray, store: Path | None, bounds: Bounds | None, *,
+        weighted: bool,
+    ) -> None:  # fmt: skip
+        self._config, self._dataset, self._part, self._store, self._bounds = config, dataset, part, store, bounds
+        self._weighted = weighted
+        self.num_nodes, self.world = dataset.num_nodes, config.world
+        size = self.world // config.num_servers if bounds is not None else self.world
+        self.servers = [range(first, first + size) for first in range(0, self.world, size)]
+        self._kept: dict[int, Opened] = {}
+        self._cutters: dict[int, tuple[Cutter, np.ndarray]] = {}
+
+    def __getitem__(self, rank: int) -> Opened:
+        if rank not in self._kept:
+            found = self._open(rank)
+            while self._kept and found.bytes + sum(one.bytes for one in self._kept.values()) > self._config.prepare.bytes:
+                self._kept.pop(next(iter(self._kept)))
+            self._kept[rank] = found
+        return self._kept[rank]
+
+    def _open(self, rank: int) -> Opened:
+        if self._store is not None and self._bounds is None:
+            part = open_part(self._store, rank, with_features=False)
+            return self._opened(part, rank, np.ones(len(part.node_ids), bool))
+        nothing = [np.zeros(0, np.int32)]
+        if self._bounds is None:
+            part = self._cutter.part(rank, self._cutter.edges(rank), nothing)
+            return self._opened(part, rank, np.ones(len(part.node_ids), bool))
+        number = next(i for i, ranks in enumerate(self.servers) if rank in ranks)
+        ranks = self.servers[number]
+        if number not in self._cutters:
+            self._cutters = {number: cut_server(self._cutter, self._part, ranks, self._bounds)}
+        cutter, hops = self._cutters[number]
+        place = rank - ranks.start
+        part = cutter.part(place, cutter.edges(place), nothing)
+        return self._opened(part, place, hops[part.node_ids] == 0)
+
+    def _opened(self, part: Part, place: int, inner: np.ndarray) -> Opened:
+        return Opened(part if self._weighted else without_weights(part), place, self._config.add_self_loops, inner)
+
+    @cached_property
+    def _cutter(self) -> Cutter:
+        """Of the whole graph, rows in the store's order where there is one, else by id."""
+        if self._store is not None:
+            own = [np.asarray(open_part(self._store, rank, with_features=False).node_ids) for rank in range(self.world)]
+            nodes = np.concatenate(own)
+        else:
+            nodes = np.argsort(self._part, kind="stable")
+        counts = np.bincount(self._part, minlength=self.world)
+        return Cutter(self._dataset, lay_ground(self._dataset, np.concatenate([[0], np.cumsum(counts)]), nodes))
