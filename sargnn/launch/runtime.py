@@ -37,8 +37,9 @@ def measured_runtime(config: RunConfig, *, typed: bool) -> Runtime:
     """
     several = config.world > 1
     model = _model_of(config, typed=typed)
-    budget = " budget" if config.budget_bytes is not None else ""  # its workers load what records steps
-    key = f"{model} {config.mode.name} {config.kernel.name} {'typed' if typed else 'plain'} {'several' if several else 'one'}{budget}"
+    key = f"{model} {config.mode.name} {config.kernel.name} {'typed' if typed else 'plain'} {'several' if several else 'one'}"
+    if config.budget_bytes is not None:  # its workers load what records steps
+        key += " budget"
     file = numba_cache_dir() / _FILE
     known = _read(file)
     if key not in known:
