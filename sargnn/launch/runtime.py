@@ -44,6 +44,8 @@ def measured_runtime(config: RunConfig, *, typed: bool) -> Runtime:
     known = _read(file)
     if key not in known:
         step(f"measuring what a worker takes by itself ({key}; once on this machine)")
+        if not any(file.parent.glob("compiled_*")):  # a worker that compiles holds what that takes
+            _measure(config, typed=typed, world=1)
         known[key] = _measure(config, typed=typed, world=2 if several else 1)
         _write(file, known)
     return Runtime(*map(int, known[key]))

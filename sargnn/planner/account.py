@@ -31,7 +31,7 @@ from sargnn.planner.parts import PartSizes
 from sargnn.planner.reach import Reached
 from sargnn.planner.views import WorkerViews, has_views, holds_constants
 from sargnn.planner.wire import bare
-from sargnn.shards.cover import shares_of
+from sargnn.shards.cover import shares_of, spared_shares
 from sargnn.shards.graph import usual_message_rows
 from sargnn.shards.plan import RowCounts
 from sargnn.training.account.record import SMOOTHING, Accounts
@@ -277,7 +277,7 @@ class Account:
     def _graph(self, part: PartSizes, views: WorkerViews) -> int:
         """Of plans and lists of rows that are there before training starts."""
         config, rows = self._config, sum(part.rows)
-        whole = graph_bytes(part, rows if config.add_self_loops else 0)
+        whole = int(graph_bytes(part, rows if config.add_self_loops else 0) * self._plans_held(part))
         if views.whole is not None and not config.mfg and config.eval == "full":
             return rows * _OWN_BYTES + views.whole.sizes.flow_bytes
         total = whole
@@ -288,6 +288,19 @@ class Account:
         if config.mfg and not trains_in_batches(config):
             total += sum(one.sizes.flow_bytes for one in views.training)
         return total
+
+    def _plans_held(self, part: PartSizes) -> float:
+        """How many plans of all edges there are: one for each way in which layers share cut edges out (``shards.cover``)."""
+        shape, config, model = self._shape, self._config, self.model
+        if config.world == 1 or (model.by_relation and shape.schema.typed):
+            return 1
+        costs = model.partial_costs(self.engine, [None] * self._layers)
+        *before, last = spared_shares(shares_of(config.comm.aggregate or "least", costs), model.uses_edges)
+        held = len(set(before))
+        if shape.schema.typed and last is not None:  # only edges into labelled nodes
+            into = (e for e, one in zip(part.edges, shape.schema.relations, strict=True) if one.destination == shape.labelled)
+            return held + sum(into) / max(1, sum(part.edges))
+        return held + (last not in before)
 
     @property
     def _item(self) -> int:

@@ -89,6 +89,12 @@ def shares_of(aggregate: str, costs: Sequence[Costs | None]) -> list[Share | Non
     return found
 
 
+def spared_shares(shares: Sequence[Share | None], uses_edges: Sequence[bool]) -> list[Share | None]:
+    """The same, where layers without edges have what the first one with edges has: a plan is held for each share."""
+    used = next((one for one, uses in zip(shares, uses_edges, strict=True) if uses), None)
+    return [one if uses else used for one, uses in zip(shares, uses_edges, strict=True)]
+
+
 def _ratio(costs: Costs | None) -> float:
     assert costs is not None
     return costs.destination / costs.source

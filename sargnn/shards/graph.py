@@ -15,7 +15,7 @@ from sargnn.comm.group import Group
 from sargnn.partition.cut import Part, one_type
 from sargnn.partition.store import release
 from sargnn.shards.copies import Copies
-from sargnn.shards.cover import Share
+from sargnn.shards.cover import Share, spared_shares
 from sargnn.shards.drawn import FlowDrawer
 from sargnn.shards.load import Layout, with_self_loops
 from sargnn.shards.mfg import MessageFlow, Reach, find_reach, message_flow, only_into
@@ -118,7 +118,7 @@ class WorkerGraph:
             reach = find_reach(self._looped_part, self.rank, self.exchange, wanted, uses_edges, self.copies.inner)
             self._flows[num_layers] = self.flow_of(reach)
         elif num_layers not in self._flows:
-            *before, last = self._shares_of(num_layers)
+            *before, last = self._shares_of(num_layers, uses_edges or [True] * num_layers)
             plans, rows = [self._whole_plan(share) for share in before], None
             if len(self.part.schema.node_types) > 1:
                 rows = torch.arange(self.labelled_rows.start, self.labelled_rows.stop, device=self.device)
@@ -128,8 +128,11 @@ class WorkerGraph:
             self._flows[num_layers] = MessageFlow(tuple(plans), None, rows)
         return self._flows[num_layers]
 
-    def _shares_of(self, num_layers: int) -> list[Share | None]:
-        return [None] * num_layers if self._share is None else list(self._share([None] * num_layers))
+    def _shares_of(self, num_layers: int, uses_edges: Sequence[bool]) -> list[Share | None]:
+        """Each layer's; one worker has no cut edges, and layers that read none share another's plan, so that fewer are held."""
+        if self._share is None or self.exchange.group.world == 1:
+            return [None] * num_layers
+        return spared_shares(self._share([None] * num_layers), uses_edges)
 
     def _whole_plan(self, share: Share | None) -> LayerPlan:
         """The plan that computes all rows."""

@@ -83,7 +83,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = done.stdout + done.stderr
     assert re.search(r"sar: fewest workers that each fit 470.0 MB: world=4", said)
     assert re.search(r"domain_parallel +~4 ", done.stdout) and "kept for backward" in said
-    assert json.loads((tmp_path / "runtime.json").read_text())["gat sar auto plain several"] == [300_000_000, 20_000_000]
+    assert json.loads((tmp_path / "runtime.json").read_text())["gat sar auto plain several budget"] == [300_000_000, 20_000_000]
     kept = sargnn_here(tmp_path, *words, "mode=no_remat", "mode.keep=all", "comm.aggregate=least")
     assert kept.returncode == 0 and "domain_parallel" not in kept.stdout and "no_remat" in kept.stdout, kept.stderr
     for more, says in (

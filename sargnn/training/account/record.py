@@ -78,6 +78,10 @@ def _batches_of(model: Model, plans: Sequence[LayerPlan]) -> tuple[NodeBatches, 
     return tuple(found)
 
 
+_warm: set[tuple[object, ...]] = set()
+"""What this process has computed before."""
+
+
 class Accounts:
     """The accounts of one run's steps.
 
@@ -184,6 +188,7 @@ class Accounts:
         if key in self._made:
             return self._made[key]
         trace = Trace()
+        self._warm_up(what, prepare)
         config = dataclasses.replace(
             self._config, world=1, batches=BatchesConfig(), sample=SampleConfig(), eval="full",
             memory_budget=MemoryConfig(), profile=False, mfg=self._config.mfg if mfg is None else mfg,
@@ -212,6 +217,19 @@ class Accounts:
         batches = _batches_of(trainer.model, plans)
         self._made[key] = StepAccount(tuple(trace.events), sizes, row_bytes, halo, micro_batches, batches)
         return self._made[key]
+
+    def _warm_up(self, what: str, prepare: Prepare) -> None:
+        """Once in a process do what is recorded then: what compiles a kernel may hold its arguments for a while."""
+        config = self._config
+        key = what, type(config.model), config.model.operations, config.mode.choice, config.kernel.choice, config.precision
+        if key in _warm:
+            return
+        _warm.add(key)
+        alone = dataclasses.replace(
+            config, world=1, batches=BatchesConfig(), sample=SampleConfig(), eval="full", memory_budget=MemoryConfig(),
+            profile=False,
+        )  # fmt: skip
+        prepare(self._make_trainer(alone, self._part, self._num_classes, Group.single(), None), Trace())()
 
     def _halo_bytes(self, trainer: Trainer, counts: Sequence[RowCounts | None]) -> HaloBytes:
         mode, depth = trainer.engine.mode, self._config.comm.prefetch_depth
