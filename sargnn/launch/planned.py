@@ -26,6 +26,8 @@ AUTO = "auto"
 _SMALL = 1_000_000_000
 _ROW_BYTES, _EDGE_BYTES = 2048, 64
 """About what a row and an edge take in training, on all workers together, to tell small graphs from others."""
+_NAMED = 2
+"""Ways that a refusal names."""
 _RUNTIME_BYTES = 500_000_000
 _SPARE_BYTES = 256_000_000
 """Of what is free, left to the rest of the machine."""
@@ -195,7 +197,8 @@ def _refusal(planner: _Plans, config: RunConfig, plan: WorldPlan, machine: Machi
 
     top, limit = plan.largest, config.memory_budget.bytes
     # More workers on the same machine hold more together: they help only where each has its budget.
-    ways = find_ways(config, planner.plan, fits_there, [config.world] if limit is None else [config.world, 2 * config.world])
+    worlds = [config.world] if limit is None else [config.world, 2 * config.world]
+    ways = find_ways(config, planner.plan, fits_there, worlds, _NAMED, in_batches=False)
     held = sorted(((value, name) for name, value in top.terms.items()), reverse=True)[:2]
     parts = " and ".join(f"{human_bytes(value)} {name}" for value, name in held)
     there = f"{human_bytes(machine.free)} are free for {machine.workers} workers here"

@@ -51,28 +51,34 @@ def with_mode(config: RunConfig, mode: str) -> RunConfig:
 
 
 def find_ways(
-    config: RunConfig, plan_of: Callable[[RunConfig], WorldPlan], fits: Callable[[WorldPlan], bool], worlds: Sequence[int]
+    config: RunConfig, plan_of: Callable[[RunConfig], WorldPlan], fits: Callable[[WorldPlan], bool], worlds: Sequence[int],
+    most: int = _MOST, *, in_batches: bool = True,
 ) -> list[Way]:  # fmt: skip
-    """What fits, at most six ways, each slower one with less memory than those before it.
+    """What fits, at most so many ways, each slower one with less memory than those before it.
 
     Args:
         plan_of: plans a configuration; raises ``ConfigError`` where that is none. fits: whether a plan does.
         worlds: numbers of workers to try, the nearest first; the others only where none before fits.
+        in_batches: try micro-batches, too, for which a large graph is read several times.
     """
     found: list[Way] = []
     for world in worlds:
         of_world = dataclasses.replace(config, world=world)
         more = () if world == config.world else (f"world={world}",)
         for words, one in _variants(of_world):
+            if not in_batches and one.batches.count != config.batches.count:
+                continue
             try:
                 plan = plan_of(one)
             except ConfigError:
                 continue
             if fits(plan) and all(plan.largest.total < _LESS * way.plan.largest.total for way in found):
                 found.append(Way((*words, *more), one, plan))
+            if len(found) == most:
+                return found
         if found:
             break
-    return found[:_MOST]
+    return found
 
 
 def _variants(config: RunConfig) -> Iterator[tuple[tuple[str, ...], RunConfig]]:

@@ -5,7 +5,7 @@ Letters: N nodes, E edges, P parts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -45,6 +45,7 @@ class CutEdges:
     bounds: np.ndarray
     source: np.ndarray
     destination: np.ndarray
+    _shared: dict[Share | None, Messages] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, dataset: Dataset, part: np.ndarray, world: int, loops: int = 0) -> CutEdges | None:
@@ -94,7 +95,12 @@ class CutEdges:
         return Messages(rows, partials)
 
     def shared_by(self, share: Share | None) -> Messages:
-        """As a run shares them out (``shards.cover.choose_edges``), which keeps ranks from too many edges."""
+        """As a run shares them out (``shards.cover.choose_edges``), which keeps ranks from too many edges; found once."""
+        if share not in self._shared:
+            self._shared[share] = self._shared_by(share)
+        return self._shared[share]
+
+    def _shared_by(self, share: Share | None) -> Messages:
         if share is None:
             found_rows = [len(np.unique(self.source[self._edges(pair)])) for pair in range(self.world**2)]
             return Messages(sum(found_rows), 0, self._by_part(found_rows))
