@@ -160,6 +160,8 @@ def _is_planned(config: RunConfig) -> bool:
 def fits(plan: WorldPlan, config: RunConfig, machine: Machine) -> bool:
     """Each worker within its budget, and those that are on one machine within what is free there."""
     limit = config.memory_budget.bytes
+    if config.budget_bytes is not None:  # its evaluations are in as many groups as that takes
+        return max(one.while_training for one in plan.workers) <= config.budget_bytes
     within = limit is None or plan.largest.total <= limit
     return within and sum(sorted(plan.every)[-machine.workers :]) <= machine.free
 

@@ -88,6 +88,11 @@ class WorkerPlan:
         """The whole resident memory at its peak."""
         return sum(self.terms.values())
 
+    @property
+    def while_training(self) -> int:
+        """The whole resident memory of a training step: evaluations may be computed in groups of rows."""
+        return sum(self.terms[name] for name in BEFORE_TRAINING) + self.training
+
 
 class Account:
     """The memory of one configuration's workers.

@@ -19,9 +19,12 @@ AUTO_MODES = ("no_remat", "sar")
 """What ``mode=auto`` chooses from, the fastest first: what ``no_remat`` keeps it need not fetch again."""
 _KEPT = 2
 _BATCHES = (4, 16)
-_MOST = 6
+_MOST, _FEW = 6, 3
 _LESS = 0.97
 """Of what a faster way holds: a slower one that holds more than this is no choice."""
+
+_Variant = tuple[tuple[str, ...], RunConfig]
+"""Overrides, and the configuration with them."""
 
 
 @dataclass(frozen=True)
@@ -54,60 +57,59 @@ def find_ways(
     config: RunConfig, plan_of: Callable[[RunConfig], WorldPlan], fits: Callable[[WorldPlan], bool], worlds: Sequence[int],
     most: int = _MOST, *, in_batches: bool = True,
 ) -> list[Way]:  # fmt: skip
-    """What fits, at most so many ways, each slower one with less memory than those before it.
+    """What fits, at most so many ways: exact ones, the fastest first, then those that round, at last other norms.
+
+    Each slower one has less memory than those before it. More workers come before rounding.
 
     Args:
         plan_of: plans a configuration; raises ``ConfigError`` where that is none. fits: whether a plan does.
         worlds: numbers of workers to try, the nearest first; the others only where none before fits.
-        in_batches: try micro-batches, too, for which a large graph is read several times.
+        in_batches: try micro-batches, too, where little else fits: for them a large graph is read several times.
     """
+    own = config.mode.target is not None
+    modes = [config.mode.name] if own else AUTO_MODES
+    in_modes = [((f"mode={mode}",), config if own else with_mode(config, mode)) for mode in modes]
+    exact = [*in_modes, *_leaner(*in_modes[-1])]
+    rounded = [] if config.precision != "fp32" else [
+        ((*words, "precision=bf16"), dataclasses.replace(one, precision="bf16")) for words, one in exact[len(in_modes) - 1 :]
+    ]  # fmt: skip
+    batched = list(_in_batches(*in_modes[-1])) if in_batches else []
     found: list[Way] = []
-    for world in worlds:
-        of_world = dataclasses.replace(config, world=world)
-        more = () if world == config.world else (f"world={world}",)
-        for words, one in _variants(of_world):
-            if not in_batches and one.batches.count != config.batches.count:
-                continue
-            try:
-                plan = plan_of(one)
-            except ConfigError:
-                continue
-            if fits(plan) and all(plan.largest.total < _LESS * way.plan.largest.total for way in found):
-                found.append(Way((*words, *more), one, plan))
-            if len(found) == most:
-                return found
-        if found:
-            break
+
+    def try_all(variants: Sequence[_Variant], among: Sequence[int]) -> None:
+        before = len(found)
+        for world in among:
+            more = () if world == config.world else (f"world={world}",)
+            for words, one in variants:
+                if len(found) == most:
+                    return
+                one = dataclasses.replace(one, world=world)
+                try:
+                    plan = plan_of(one)
+                except ConfigError:
+                    continue
+                if fits(plan) and all(plan.largest.total < _LESS * way.plan.largest.total for way in found):
+                    found.append(Way((*words, *more), one, plan))
+            if len(found) > before:
+                return
+
+    try_all(exact, worlds)
+    if len(found) < _FEW and not config.norms_over_rows:
+        try_all(batched, [found[0].plan.world] if found else worlds)
+    try_all(rounded, [found[0].plan.world] if found else worlds)
+    if not found and config.norms_over_rows:
+        try_all(batched, worlds)
     return found
 
 
-def _variants(config: RunConfig) -> Iterator[tuple[tuple[str, ...], RunConfig]]:
-    """The configuration as it is and changed: what changes no loss, the fastest first, then what does."""
-    own = config.mode.target is not None
-    for mode in [config.mode.name] if own else AUTO_MODES:
-        yield (f"mode={mode}",), config if own else with_mode(config, mode)
-    leanest = config if own else with_mode(config, AUTO_MODES[-1])
-    words = (f"mode={leanest.mode.name}",)
-    exact = list(_leaner(leanest, words))
-    batched = list(_in_batches(leanest, words))
-    if not config.norms_over_rows:
-        exact += batched
-    yield from exact
-    if config.precision == "fp32":
-        for more, one in [(words, leanest), *exact]:
-            yield (*more, "precision=bf16"), dataclasses.replace(one, precision="bf16")
-    if config.norms_over_rows:
-        yield from batched
-
-
-def _leaner(config: RunConfig, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], RunConfig]]:
+def _leaner(words: tuple[str, ...], config: RunConfig) -> Iterator[_Variant]:
     """With fewer layers' inputs kept."""
     if config.engine.keep_layers == "all":
         engine = dataclasses.replace(config.engine, keep_layers=_KEPT)
         yield (*words, f"engine.keep_layers={_KEPT}"), dataclasses.replace(config, engine=engine)
 
 
-def _in_batches(config: RunConfig, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], RunConfig]]:
+def _in_batches(words: tuple[str, ...], config: RunConfig) -> Iterator[_Variant]:
     """In micro-batches."""
     if config.batches.count == 1 and not config.draws_flows:
         for count in _BATCHES:

@@ -16,7 +16,7 @@ from tests.in_process import sargnn_here
 
 
 def test_the_vanilla_bars_follow_from_the_halo() -> None:
-    """GraphSage's: the halo comes from their distance to SAR's, the rest of them is ours and smaller than the paper's."""
+    """GraphSage's: what the paper's training holds of others until backward, and ours does not, is missing to its bars."""
     for world in (32, 64, 128):
         config = parse(compose_verb("train", ["dataset=ogbn-papers100M", "mode=domain_parallel", f"world={world}"]))
         graph = PUBLISHED["ogbn-papers100M"].as_configured(config.dataset)
@@ -26,7 +26,7 @@ def test_the_vanilla_bars_follow_from_the_halo() -> None:
         distance = (bars["domain_parallel"][world] or 0) - (bars["sar"][world] or 0)
         assert halo * 2560 * graph.num_nodes / world == pytest.approx(distance * 1e9, rel=0.02)
         plan = plan_published(config, graph, halo, Runtime(0, 0))
-        assert plan.largest.total / 1e9 == pytest.approx(bars["domain_parallel"][world], rel=0.2)
+        assert plan.largest.total / 1e9 + distance == pytest.approx(bars["domain_parallel"][world], rel=0.2)
         assert plan.together == world * plan.largest.total
 
 

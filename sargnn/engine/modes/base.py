@@ -86,6 +86,10 @@ class Mode(ABC):
         """
         return 0, 0
 
+    def own_bytes(self, reducer: Reducer, row_bytes: int) -> tuple[int, int]:
+        """What a copy of an own row holds where there are halo rows: until backward is over, and only while the layer runs."""
+        return 0, 0
+
     def kept_rows(self, plan: LayerPlan) -> int:
         """Rows that a case-2 reducer's source rows occupy from forward to backward, or while backward fetches them."""
         return plan.num_rows + plan.halo_rows

@@ -23,7 +23,12 @@ class DomainParallel(Mode):
     is_baseline = True
 
     def halo_bytes(self, reducer: Reducer, halo_rows: int, row_bytes: int) -> tuple[int, int]:
-        return halo_rows * row_bytes, 2 * halo_rows * row_bytes  # kept by autograd; as they came, and their gradients
+        rows = halo_rows * row_bytes
+        # Forward has the rows as they came and beside the own ones; of the latter autograd keeps what backward reads.
+        return (rows, rows) if reducer.needs_src_in_backward else (0, 2 * rows)
+
+    def own_bytes(self, reducer: Reducer, row_bytes: int) -> tuple[int, int]:
+        return (row_bytes, 0) if reducer.needs_src_in_backward else (0, row_bytes)  # beside halo rows, in one table
 
     def run(self, call: Call, exchanged: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
         plan = call.plan

@@ -22,7 +22,7 @@ from sargnn.partition.cut import Part
 from sargnn.shards.plan import LayerPlan, RowCounts
 from sargnn.training.account.made_up import made_up_part, target_rows
 from sargnn.training.account.sizes import sizes_of_plans
-from sargnn.training.account.step import HaloBytes, NodeBatches, StepAccount
+from sargnn.training.account.step import INPUTS, LAYER_PHASES, OPTIMIZER, HaloBytes, NodeBatches, StepAccount
 from sargnn.training.account.trace import Trace, TracedPool
 from sargnn.training.correct_smooth import correct_and_smooth
 from sargnn.training.steps import OneStep
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sargnn.training.loop import Trainer
 
 
-OPTIMIZER, INPUTS, SMOOTHING = "optimizer", "inputs", "smoothing"
+SMOOTHING = "smoothing"
 Prepare = Callable[["Trainer", Trace], Callable[[], None]]
 """Makes ready what is recorded, with a trainer of the made-up graph, and gives what does it."""
 
@@ -43,10 +43,10 @@ def _phases_of(model: Model, trace: Trace) -> Iterator[None]:
 
     def follow(number: int, layer: GraphLayer) -> None:
         def begin(*_: Any) -> None:
-            trace.phase = f"layer {number} forward"
+            trace.phase = LAYER_PHASES[0].format(number)
 
         def backward(*_: Any) -> None:
-            trace.phase = f"layer {number} backward"
+            trace.phase = LAYER_PHASES[1].format(number)
 
         def end(_: Any, __: Any, out: Any) -> None:
             if isinstance(out, torch.Tensor) and out.requires_grad:
@@ -235,18 +235,22 @@ class Accounts:
         mode, depth = trainer.engine.mode, self._config.comm.prefetch_depth
         dtype = ROW_DTYPES[self._config.precision]
         kept, running, travelling, refetches = [], [], [], False
+        copied = self._config.world > 1 and not trainer.graph.part.schema.typed
+        own: list[tuple[int, int]] = []
         layers = [layer for layer in trainer.model.modules() if isinstance(layer, GraphLayer)]
         for number, plan in enumerate(trainer.training.flow.plans):
             layer = layers[number] if number < len(layers) else None
             if layer is None or not layer.uses_edges:
                 width, held = 0, (0, 0)
+                own.append((0, 0))
             else:
                 reducer = layer.reducer_on(plan)
                 width = reducer.row_bytes(layer.exchanged_widths(counts[number]), dtype)
                 held = mode.halo_bytes(reducer, 1, width)
+                own.append(mode.own_bytes(reducer, width) if copied else (0, 0))
                 refetches |= mode.fetches(reducer) > 1
             kept.append(held[0])
             running.append(held[1])
             travelling.append(width)
         buffers = 2 * (1 + depth + refetches)
-        return HaloBytes(tuple(kept), tuple(running), tuple(travelling), self._message_rows, buffers, 1 + refetches)
+        return HaloBytes(tuple(kept), tuple(running), tuple(travelling), self._message_rows, buffers, 1 + refetches, tuple(own))

@@ -5,7 +5,7 @@ A dimension of a tensor that equals one of the made-up graph's counts is replace
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sargnn.engine.pool import SMALLEST
@@ -30,6 +30,7 @@ class Held:
     Attributes:
         other: in use now, not of the pool. peak: the largest sum of that and what the pool holds.
         most_used: the most that the pool has had in use.
+        beside: bytes of halo rows while a phase runs; under "" in all others. peak_beside: the largest sum with those.
         phase: of the step, in which most was in use. at_peak: bytes of that, by the phase in which it came, and under
             ``FIXED`` what has as many numbers whatever the rows are.
     """
@@ -37,6 +38,8 @@ class Held:
     other: int = 0
     peak: int = 0
     most_used: int = 0
+    beside: Mapping[str, int] = field(default_factory=dict)
+    peak_beside: int = 0
     phase: str = ""
     at_peak: dict[str, int] = field(default_factory=dict)
     _live: dict[int, tuple[str, int]] = field(default_factory=dict)
@@ -57,7 +60,9 @@ class Held:
         else:
             self._others[number] = size
             self.other += size
-        self.peak = max(self.peak, self.pool + self.other)
+        now = self.pool + self.other
+        self.peak = max(self.peak, now)
+        self.peak_beside = max(self.peak_beside, now + self.beside.get(phase, self.beside.get("", 0)))
         live = sum(one for _, one in self._live.values())
         if live > self._most_live:
             self._most_live, self.phase, self.at_peak = live, phase, {}

@@ -10,6 +10,9 @@ from sargnn.training.account.replay import Held, replay
 from sargnn.training.account.sizes import Key, Sizes
 from sargnn.training.account.trace import Event
 
+OPTIMIZER, INPUTS = "optimizer", "inputs"
+LAYER_PHASES = ("layer {} forward", "layer {} backward")
+"""Phases of a step, as it is recorded."""
 LIBRARIES_BYTES = 22 << 20
 """What libraries take when they first run, and what lies between small allocations: measured, as the rest of runs' peaks."""
 
@@ -19,6 +22,7 @@ class HaloBytes:
     """What halo rows take, per row: of a layer until backward is over, while the layer runs, and in the exchange's buffers.
 
     Attributes:
+        own: per layer of a copy of an own row: until backward is over, and while the layer runs; (): there is none.
         most_rows: rows of a message. buffers: messages that are held at one time, each row in twice ``copies`` of them at most.
     """
 
@@ -28,14 +32,33 @@ class HaloBytes:
     most_rows: int
     buffers: int
     copies: int
+    own: tuple[tuple[int, int], ...] = ()
 
     def peak(self, halo: Sequence[int]) -> int:
         """Bytes at most. ``halo``: per layer, halo rows."""
-        running = (
+        return sum(rows * own for rows, own in zip(halo, self.kept, strict=True)) + max(self._running(halo), default=0)
+
+    def by_phase(self, halo: Sequence[int], own_rows: Sequence[int]) -> dict[str, int]:
+        """Bytes while a layer runs, with what it and those before it keep; under "" at most.
+
+        Args:
+            own_rows: that each layer reads.
+        """
+        found, kept = {"": self.peak(halo), INPUTS: 0, OPTIMIZER: 0}, 0
+        copies = self.own or ((0, 0),) * len(halo)
+        each = zip(halo, self.kept, self._running(halo), copies, own_rows, strict=True)
+        for number, (rows, own, running, copied, count) in enumerate(each, 1):
+            kept += rows * own + count * copied[0]
+            running += count * copied[1]
+            for way in LAYER_PHASES:
+                found[way.format(number)] = kept + running
+        return found
+
+    def _running(self, halo: Sequence[int]) -> list[int]:
+        return [
             rows * own + min(self.buffers * min(rows, self.most_rows), 2 * self.copies * rows) * travels
             for rows, own, travels in zip(halo, self.running, self.travelling, strict=True)
-        )
-        return sum(rows * own for rows, own in zip(halo, self.kept, strict=True)) + max(running, default=0)
+        ]
 
 
 @dataclass(frozen=True)
@@ -95,12 +118,13 @@ class StepAccount:
 
     def held(self, views: Sequence[Sizes], *, all_held: bool = False) -> tuple[Held, int]:
         """What they hold at the peak, and bytes of halo rows beside it."""
-        held, halo = Held(), 0
+        held = Held()
         made_up = self.made_up
         for one in self.batches:
             made_up = dataclasses.replace(made_up, counts=made_up.counts | one.made_up)
         for _ in range(2):  # the second time with what the pool holds from the first
             for sizes in views:
+                held.beside = self.halo.by_phase(sizes.halo, [sizes.counts["rows", k, -1] for k in range(len(sizes.halo))])
                 held.other += (brought := sum(map(self.brought, views)) if all_held else self.brought(sizes))
                 counts = sizes.counts
                 for one in self.batches:
@@ -108,5 +132,4 @@ class StepAccount:
                 replay(self.events, made_up, dataclasses.replace(sizes, counts=counts), held)
                 held.end()
                 held.other -= brought
-                halo = max(halo, self.halo.peak(sizes.halo))
-        return held, halo
+        return held, held.peak_beside - held.peak
