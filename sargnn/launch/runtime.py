@@ -38,13 +38,16 @@ def measured_runtime(config: RunConfig, *, typed: bool) -> Runtime:
     several = config.world > 1
     model = _model_of(config, typed=typed)
     key = f"{model} {config.mode.name} {config.kernel.name} {'typed' if typed else 'plain'} {'several' if several else 'one'}"
+    if config.precision != "fp32":  # it has kernels of its own
+        key += f" {config.precision}"
     if config.budget_bytes is not None:  # its workers load what records steps
         key += " budget"
     file = numba_cache_dir() / _FILE
     known = _read(file)
     if key not in known:
         step(f"measuring what a worker takes by itself ({key}; once on this machine)")
-        if not any(file.parent.glob("compiled_*")):  # a worker that compiles holds what that takes
+        marks = (file.parent / f"compiled_{one}" for one in (config.precision, "all", "for_tests"))
+        if not any(mark.exists() for mark in marks):  # a worker that compiles holds what that takes
             _measure(config, typed=typed, world=1)
         known[key] = _measure(config, typed=typed, world=2 if several else 1)
         _write(file, known)
@@ -64,6 +67,7 @@ def _measure(config: RunConfig, *, typed: bool, world: int) -> list[int]:
             *(_TYPED if typed else _PLAIN), f"model={_model_of(config, typed=typed)}", f"mode={config.mode.name}",
             f"world={world}",
             "epochs=2", "eval_every=10", "tracking=none", "store_dir=stores", "run_dir=run", "partitioner=random",
+            f"precision={config.precision}",
             *(["memory_budget=900GB"] if config.budget_bytes is not None else []),
             *([f"kernel={config.kernel.name}"] if config.kernel.name in KERNELS else []),
         ]  # fmt: skip
