@@ -233,6 +233,7 @@ def test_a_trial_that_fails_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert not (tmp_path / "rates.json").exists()
 
 
+@pytest.mark.long
 def test_a_run_takes_about_what_was_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Computing, within a factor of two; other programs make its epochs longer, not what it computes for."""
     words = ["dataset=products_like", "dataset.scale=0.01", "model=sage", "mode=sar", "world=2", "threads=1"]
