@@ -78,11 +78,11 @@ class Mode(ABC):
         """How many times a training step of one layer sends the rows that peers need."""
         return 1
 
-    def halo_bytes(self, reducer: Reducer, halo_rows: int, row_bytes: int) -> tuple[int, int]:
+    def halo_bytes(self, reducer: Reducer, halo_rows: int, row_bytes: int, *, typed: bool = False) -> tuple[int, int]:
         """What a layer's halo rows hold beside the exchange's buffers: until backward is over, and only while it runs.
 
         Args:
-            row_bytes: of a row of all exchanged tensors.
+            row_bytes: of a row of all exchanged tensors. typed: of a typed graph.
         """
         return 0, 0
 

@@ -22,9 +22,11 @@ class DomainParallel(Mode):
     plain_autograd = True
     is_baseline = True
 
-    def halo_bytes(self, reducer: Reducer, halo_rows: int, row_bytes: int) -> tuple[int, int]:
+    def halo_bytes(self, reducer: Reducer, halo_rows: int, row_bytes: int, *, typed: bool = False) -> tuple[int, int]:
         rows = halo_rows * row_bytes
         # Forward has the rows as they came and beside the own ones; of the latter autograd keeps what backward reads.
+        if typed:  # a table for each type takes the place of what came
+            return 0, rows
         return (rows, rows) if reducer.needs_src_in_backward else (0, 2 * rows)
 
     def own_bytes(self, reducer: Reducer, row_bytes: int) -> tuple[int, int]:

@@ -18,7 +18,7 @@ class OneShot(ManualMode):
     layout = "merged"
     reads_exchanged_in_backward = False
 
-    def halo_bytes(self, reducer: Reducer, halo_rows: int, row_bytes: int) -> tuple[int, int]:
+    def halo_bytes(self, reducer: Reducer, halo_rows: int, row_bytes: int, *, typed: bool = False) -> tuple[int, int]:
         rows = halo_rows * row_bytes
         return rows if reducer.needs_src_in_backward else 0, rows
 

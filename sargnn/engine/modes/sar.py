@@ -90,7 +90,7 @@ class Sar(ManualMode):
         else:
             yield from call.exchange.rows(call.plan.lists, saved.exchanged, exact=call.reducer.scores)
 
-    def halo_bytes(self, reducer: Reducer, halo_rows: int, row_bytes: int) -> tuple[int, int]:
+    def halo_bytes(self, reducer: Reducer, halo_rows: int, row_bytes: int, *, typed: bool = False) -> tuple[int, int]:
         return halo_rows * row_bytes if self.keep_rows and reducer.needs_src_in_backward else 0, 0
 
     def kept_rows(self, plan: LayerPlan) -> int:

@@ -246,7 +246,7 @@ class Accounts:
             else:
                 reducer = layer.reducer_on(plan)
                 width = reducer.row_bytes(layer.exchanged_widths(counts[number]), dtype)
-                held = mode.halo_bytes(reducer, 1, width)
+                held = mode.halo_bytes(reducer, 1, width, typed=trainer.graph.part.schema.typed)
                 own.append(mode.own_bytes(reducer, width) if copied else (0, 0))
                 refetches |= mode.fetches(reducer) > 1
             kept.append(held[0])
