@@ -1,4 +1,4 @@
-"""The README's tour, word for word."""
+"""README's plan and its tour, word for word."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ ROOT = Path(__file__).parents[2]
 
 def tour() -> list[str]:
     text = (ROOT / "README.md").read_text()
-    section = text[text.index("## A ten-minute tour") :].split("\n## ")[0]
-    commands = re.findall(r"^    (sargnn .*?)(?:\s+#.*)?$", section, flags=re.M)
-    assert len(commands) >= 7
+    sections = [text[text.index(title) :].split("\n## ")[0] for title in ("## Will it fit?", "## A ten-minute tour")]
+    commands = re.findall(r"^    (sargnn .*?)(?:\s+#.*)?$", "\n".join(sections), flags=re.M)
+    assert len(commands) >= 5 and commands[0].startswith("sargnn plan ")
     return commands
 
 
