@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from sargnn.config import RunConfig
 from sargnn.errors import ConfigError, SargnnError
-from sargnn.launch.planned import stand_in
 
 if TYPE_CHECKING:
     from sargnn.data.dataset import Dataset
@@ -45,7 +44,6 @@ def plan_memory(config: RunConfig) -> PlannedMemory | NotPlanned:
     The partition is the configured one where it is there. Else a streamed cut is made for the plan, which reads all edges a few
     times. What the libraries take is measured once on a machine (``launch.runtime``).
     """
-    config = stand_in(config)
     try:
         path = _find_dataset(config)
         return NotPlanned("the dataset is not prepared here") if path is None else _plan(config, path)
@@ -68,10 +66,11 @@ def _find_dataset(config: RunConfig) -> Path | None:
 
 def _plan(config: RunConfig, path: Path) -> PlannedMemory:
     from sargnn.data.dataset import open_dataset
+    from sargnn.launch.planned import stand_in
     from sargnn.launch.runtime import measured_runtime
     from sargnn.planner.worlds import find_cut, plan_run
 
-    dataset = open_dataset(path, verify=False)
+    config, dataset = stand_in(config), open_dataset(path, verify=False)
     if config.dataset.task not in (None, dataset.task):
         raise ConfigError("The dataset's labels are of another task.", given=f"task={config.dataset.task}")
     cut = find_cut(config, dataset, path.name)
