@@ -39,6 +39,7 @@ MEASURED = {
     "smoothing": ("model=sage", "smooth=cs"),
     "kept layers": ("model=gat", "mfg=true", "engine.keep_layers=2"),
 }
+LONG = ("message flows", "samples", "kept layers")
 _FIXED = 30_000_000
 """What libraries take more or less from run to run; of runs as small as these a good part."""
 
@@ -51,7 +52,7 @@ def planned(words: list[str]) -> tuple[RunConfig, Dataset, Cut]:
     return config, dataset, find_cut(config, dataset, path.name)
 
 
-@pytest.mark.parametrize("name", MEASURED)
+@pytest.mark.parametrize("name", [pytest.param(one, marks=pytest.mark.long if one in LONG else ()) for one in MEASURED])
 def test_planned_is_measured(name: str, tmp_path: Path) -> None:
     words = [*GRAPH, *MEASURED[name], "epochs=2", "eval_every=10", "tracking=none", f"store_dir={tmp_path}/stores"]
     done = sargnn_here(tmp_path, "train", *words, "run_dir=run")
