@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sargnn.bench.report import machine
+from sargnn.bench.report import machine, open_folder
 from sargnn.bench.roofline import Roofline, better, measure_roofline
 from sargnn.config import RunConfig
 from sargnn.errors import ConfigError
@@ -104,14 +104,7 @@ def run(config: RunConfig, bench_dir: Path) -> EpochReport:
     check_strategies(config)
     if config.mode.name not in (counted := counted_modes()):
         raise ConfigError("What this mode's operators do is not counted.", given=f"mode={config.mode.name}", allowed=counted)
-    try:
-        bench_dir.mkdir(parents=True, exist_ok=True)
-        for name in FILES:
-            (bench_dir / name).open("a").close()
-    except OSError as error:
-        raise ConfigError(
-            f"The folder cannot be written: {error.strerror}.", given=str(bench_dir), hint="choose another bench_dir"
-        ) from error
+    open_folder(bench_dir, FILES)
     cores = len(os.sched_getaffinity(0))
     before = measure_roofline(cores, config.precision)
     result, run_dir = train(config)

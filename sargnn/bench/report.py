@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 
+from sargnn.errors import ConfigError
 from sargnn.tracking.provenance import versions
 
 Row = dict[str, Any]
@@ -30,6 +31,18 @@ def machine() -> dict[str, Any]:
         "platform": f"{platform.system()} {platform.machine()}",
         "versions": versions(),
     }
+
+
+def open_folder(folder: Path, names: Sequence[str]) -> None:
+    """Make it and its files, before anything long is begun. Raises ``ConfigError`` where they cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            (folder / name).open("a").close()
+    except OSError as error:
+        raise ConfigError(
+            f"The folder cannot be written: {error.strerror}.", given=str(folder), hint="choose another bench_dir"
+        ) from error
 
 
 def write_plot(path: Path, labels: Sequence[str], series: dict[str, list[float]], *, title: str, y_label: str) -> None:

@@ -5,14 +5,13 @@ Workers of one machine share its cores: more of them are no faster, they only ho
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 from sargnn.cli.conf_folders import ConfFolders
+from sargnn.config_memory import AUTO
 from sargnn.errors import ConfigError
 
-AUTO = "auto"
 _MOST = 32
 
 
@@ -51,8 +50,7 @@ def with_world(overrides: Sequence[str], folders: ConfFolders) -> list[str]:
 def _fewest(mapping: dict[str, Any]) -> int:
     from sargnn.cli.planned_graph import planned_graph
     from sargnn.config import parse
-    from sargnn.launch.planned import Machine, can_be_large, fits, is_auto
-    from sargnn.planner.choices import AUTO_MODES, with_mode
+    from sargnn.launch.planned import Machine, can_be_large, fits, in_modes, with_budget
     from sargnn.tracking.memory import human_bytes
 
     first = parse(provisional(mapping))
@@ -61,12 +59,9 @@ def _fewest(mapping: dict[str, Any]) -> int:
         return 1
     least, world = None, 1
     while world <= _MOST:
-        config = parse({**mapping, "world": world})
         machine = Machine.here(world)
-        if config.memory_budget.is_auto:
-            budget = dataclasses.replace(config.memory_budget, size=f"{max(machine.share // 1_000_000, 256)}MB")
-            config = dataclasses.replace(config, memory_budget=budget)
-        for one in [with_mode(config, mode) for mode in AUTO_MODES] if is_auto(config) else [config]:
+        config = with_budget(parse({**mapping, "world": world}), machine)
+        for one in in_modes(config):
             plan = graph.plan(one)
             least = plan if least is None or plan.largest.total < least.largest.total else least
             if fits(plan, one, machine):

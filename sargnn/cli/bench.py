@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sargnn.cli.command_line import CommandLine
 from sargnn.cli.conf_folders import ConfFolders
@@ -12,6 +12,8 @@ from sargnn.errors import ConfigError
 
 if TYPE_CHECKING:
     from sargnn.config import RunConfig
+
+T = TypeVar("T")
 
 
 def kernels(line: CommandLine) -> int:
@@ -115,23 +117,12 @@ _OF_ALL_ROWS = ("epochs", "eval_every", "threads")
 
 def table(line: CommandLine) -> int:
     """``sargnn bench table``; prints it."""
-    from dataclasses import fields
-
     from sargnn.bench.settings import BenchTableConfig, parse_bench_table
-    from sargnn.cli.compose import compose_verb
     from sargnn.cli.signals import as_interrupts
-    from sargnn.launch.env import numba_cache_dir
 
-    keys = [one.name for one in fields(BenchTableConfig)]
-    of_table, of_runs = _shared_out(line.overrides, keys)
-    mapping = compose_verb("bench_table", of_table, keep=("bench_dir",), folders=line.folders)
-    settings = parse_bench_table({key: mapping[key] for key in keys})
-    of_all = [f"{key}={'null' if mapping[key] is None else mapping[key]}" for key in _OF_ALL_ROWS]
+    settings, of_runs = _settings_of("bench_table", line, BenchTableConfig, parse_bench_table)
     cases = {name: settings.cases.get(name, [f"model={name}"]) for name in settings.models}
-    configs = {
-        name: _run_of("bench_table", name, case, [*of_all, *of_runs], line.folders) for name, case in cases.items()
-    }  # fmt: skip
-    os.environ["NUMBA_CACHE_DIR"] = str(numba_cache_dir())
+    configs = {name: _run_of("bench_table", name, case, of_runs, line.folders) for name, case in cases.items()}
     from sargnn.bench.table.entries import Case
     from sargnn.bench.table.report import show
     from sargnn.bench.table.run import run
@@ -145,19 +136,10 @@ def table(line: CommandLine) -> int:
 
 def plan(line: CommandLine) -> int:
     """``sargnn bench plan``; prints its table. Exit code 1 where a run failed, or the planner did."""
-    from dataclasses import fields
-
     from sargnn.bench.settings import BenchPlanConfig, parse_bench_plan
-    from sargnn.cli.compose import compose_verb
     from sargnn.cli.signals import as_interrupts
-    from sargnn.launch.env import numba_cache_dir
 
-    keys = [one.name for one in fields(BenchPlanConfig)]
-    of_plan, of_runs = _shared_out(line.overrides, keys)
-    mapping = compose_verb("bench_plan", of_plan, keep=("bench_dir",), folders=line.folders)
-    settings = parse_bench_plan({key: mapping[key] for key in keys})
-    of_all = [f"{key}={'null' if mapping[key] is None else mapping[key]}" for key in _OF_ALL_ROWS]
-    os.environ["NUMBA_CACHE_DIR"] = str(numba_cache_dir())
+    settings, of_runs = _settings_of("bench_plan", line, BenchPlanConfig, parse_bench_plan)
     from sargnn.bench.plan.points import find_points
     from sargnn.bench.plan.report import summary
     from sargnn.bench.plan.run import run
@@ -165,7 +147,7 @@ def plan(line: CommandLine) -> int:
     def make(words: Sequence[str]) -> RunConfig:
         name, *more = words
         case = settings.cases.get(name, [f"model={name}"])
-        return _run_of("bench_plan", name, [*case, *more], [*of_all, *of_runs], line.folders)
+        return _run_of("bench_plan", name, [*case, *more], of_runs, line.folders)
 
     points = find_points(settings, make)
     as_interrupts()
@@ -175,6 +157,24 @@ def plan(line: CommandLine) -> int:
         print(text)
     print(f"figures: {settings.bench_dir}/plan.md, {settings.bench_dir}/plan.json; the runs: {settings.bench_dir}/runs")
     return int(any(row.broken or not row.measured for row in rows))
+
+
+def _settings_of(
+    verb: str, line: CommandLine, cls: type[T], parse: Callable[[dict[str, Any]], T]
+) -> tuple[T, list[str]]:  # fmt: skip
+    """A table's own settings, and the overrides that all its runs share; kernels are found where runs have theirs."""
+    from dataclasses import fields
+
+    from sargnn.cli.compose import compose_verb
+    from sargnn.launch.env import numba_cache_dir
+
+    keys = [one.name for one in fields(cls)]  # type: ignore[arg-type]
+    own, of_runs = _shared_out(line.overrides, keys)
+    mapping = compose_verb(verb, own, keep=("bench_dir",), folders=line.folders)
+    settings = parse({key: mapping[key] for key in keys})
+    os.environ["NUMBA_CACHE_DIR"] = str(numba_cache_dir())
+    of_all = [f"{key}={'null' if mapping[key] is None else mapping[key]}" for key in _OF_ALL_ROWS]
+    return settings, [*of_all, *of_runs]
 
 
 def _shared_out(words: Sequence[str], keys: Sequence[str]) -> tuple[list[str], list[str]]:

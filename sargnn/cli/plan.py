@@ -129,11 +129,11 @@ def _configurations(line: CommandLine) -> tuple[_Asked, RunConfig, dict[str, dic
         words = [*own, f"mode={mode}", *(of_mode if mode == chosen else [])]
         found: dict[int, RunConfig] = {}
         try:
+            one = compose_verb("plan", words, folders=line.folders)
+            for key in _SETTINGS:
+                del one[key]
             for world in dict.fromkeys([*worlds, mapping["world"]]):
-                one = compose_verb("plan", [*words, f"world={world}"], folders=line.folders)
-                for key in _SETTINGS:
-                    del one[key]
-                found[world] = parse(one)
+                found[world] = parse({**one, "world": world})
         except ConfigError:
             if "modes" in given or mode == chosen:
                 raise

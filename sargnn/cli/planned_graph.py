@@ -12,10 +12,9 @@ from sargnn.steps import step
 
 if TYPE_CHECKING:
     from sargnn.config import RunConfig
-    from sargnn.data.dataset import Dataset
     from sargnn.planner.epoch_time import EpochTime
     from sargnn.planner.published import Published
-    from sargnn.planner.worlds import Cut, WorldPlan
+    from sargnn.planner.worlds import WorldPlan
 
 
 @dataclasses.dataclass
@@ -54,38 +53,26 @@ class _Here(PlannedGraph):
     def __init__(self, config: RunConfig) -> None:
         from sargnn.data.dataset import open_dataset
         from sargnn.data.prepare import prepare_dataset
+        from sargnn.launch.plans import Plans
 
         path = prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes)
-        self._dataset: Dataset = open_dataset(path, verify=False)
-        self._store = path.name
-        self._cuts: dict[tuple[int, bool], Cut] = {}
-        super().__init__(self._dataset.name, self._dataset.num_nodes, self._dataset.num_edges, {})
-
-    def cut(self, config: RunConfig) -> Cut:
-        """Of so many workers; found once."""
-        from sargnn.planner.worlds import find_cut
-
-        key = config.world, config.add_self_loops
-        if key not in self._cuts:
-            self._cuts[key] = find_cut(config, self._dataset, self._store)
-        return self._cuts[key]
+        dataset = open_dataset(path, verify=False)
+        self._plans = Plans(dataset, path.name)
+        super().__init__(dataset.name, dataset.num_nodes, dataset.num_edges, {})
 
     def plan(self, config: RunConfig) -> WorldPlan:
-        from sargnn.launch.runtime import measured_runtime
-        from sargnn.planner.worlds import plan_run
-
-        cut = self.cut(config)
+        self._plans.cut(config)
         step(f"planning {config.mode.name} with {config.world}")
-        return plan_run(config, self._dataset, cut, measured_runtime(config, typed=self._dataset.schema.typed))
+        return self._plans.plan(config)
 
     def epoch_time(self, config: RunConfig, plan: WorldPlan) -> EpochTime | None:
         from sargnn.launch.rates import outline_of, predict
 
-        return predict(config, outline_of(self._dataset), self.cut(config).parts, plan.sent)
+        return predict(config, outline_of(self._plans.dataset), self._plans.cut(config).parts, plan.sent)
 
     @property
     def remarks(self) -> list[str]:
-        if all(cut.exact for cut in self._cuts.values()):
+        if self._plans.all_exact:
             return []
         return ["~: of a cut made for this plan, a streamed one for METIS's or KaMinPar's, which have fewer halo rows."]
 
@@ -104,8 +91,7 @@ class _Elsewhere(PlannedGraph):
             for mode, of_mode in bars.items()
             for world, value in of_mode.items()
         }
-        edges = sum(count for *_, count in self._graph.edges)
-        super().__init__(f"{name} by its published size", self._graph.num_nodes, edges, paper)
+        super().__init__(f"{name} by its published size", self._graph.num_nodes, self._graph.num_edges, paper)
 
     def plan(self, config: RunConfig) -> WorldPlan:
         from sargnn.launch.runtime import measured_runtime
@@ -114,8 +100,7 @@ class _Elsewhere(PlannedGraph):
 
         halo = self._given if self._given is not None else halo_of(self._graph, config.world)
         if halo is None:  # then no more than an edge each brings
-            edges = sum(count for *_, count in self._graph.edges)
-            halo = min(config.world - 1.0, edges * (1 - 1 / config.world) / self._graph.num_nodes)
+            halo = min(config.world - 1.0, self.num_edges * (1 - 1 / config.world) / self.num_nodes)
         self._halos[config.world] = halo
         step(f"planning {config.mode.name} with {config.world}")
         return plan_published(config, self._graph, halo, measured_runtime(config, typed=self._graph.schema.typed))

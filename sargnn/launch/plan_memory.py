@@ -67,16 +67,14 @@ def _find_dataset(config: RunConfig) -> Path | None:
 def _plan(config: RunConfig, path: Path) -> PlannedMemory:
     from sargnn.data.dataset import open_dataset
     from sargnn.launch.planned import stand_in
-    from sargnn.launch.runtime import measured_runtime
-    from sargnn.planner.worlds import find_cut, plan_run
+    from sargnn.launch.plans import Plans
 
     config, dataset = stand_in(config), open_dataset(path, verify=False)
     if config.dataset.task not in (None, dataset.task):
         raise ConfigError("The dataset's labels are of another task.", given=f"task={config.dataset.task}")
-    cut = find_cut(config, dataset, path.name)
-    plan = plan_run(config, dataset, cut, measured_runtime(config, typed=dataset.schema.typed))
-    preparing = 0 if cut.exact else preparing_bytes(config, dataset, path.name)
-    return PlannedMemory(tuple(one.total for one in plan.workers), preparing)
+    plan = Plans(dataset, path.name).plan(config)
+    preparing = 0 if plan.exact else preparing_bytes(config, dataset, path.name)
+    return PlannedMemory(tuple(plan.every), preparing)
 
 
 def preparing_bytes(config: RunConfig, dataset: Dataset, name: str) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sargnn.config import RunConfig
-from sargnn.config_memory import MemoryConfig
+from sargnn.config_memory import AUTO, MemoryConfig
 from sargnn.errors import ConfigError
 from sargnn.launch.stores import Stores
 from sargnn.tracking.memory import human_bytes
@@ -20,9 +20,9 @@ from sargnn.tracking.progress import Steps, say
 
 if TYPE_CHECKING:
     from sargnn.data.dataset import Dataset
-    from sargnn.planner.worlds import Cut, WorldPlan
+    from sargnn.launch.plans import Plans
+    from sargnn.planner.worlds import WorldPlan
 
-AUTO = "auto"
 _SMALL = 1_000_000_000
 _ROW_BYTES, _EDGE_BYTES = 2048, 64
 """About what a row and an edge take in training, on all workers together, to tell small graphs from others."""
@@ -65,14 +65,21 @@ class Machine:
 
 def stand_in(config: RunConfig) -> RunConfig:
     """The configuration with a mode in place of ``mode=auto``, for what is checked before memory is planned."""
-    from sargnn.planner.choices import AUTO_MODES, with_mode
-
-    return with_mode(config, AUTO_MODES[-1]) if is_auto(config) else config
+    return in_modes(config)[-1]
 
 
 def is_auto(config: RunConfig) -> bool:
     """Whether its mode is still to be chosen."""
     return config.mode.target is None and config.mode.name == AUTO
+
+
+def in_modes(config: RunConfig) -> list[RunConfig]:
+    """The configuration in what ``mode=auto`` chooses from, the fastest first; alone where its mode is chosen."""
+    if not is_auto(config):
+        return [config]
+    from sargnn.planner.choices import AUTO_MODES, with_mode
+
+    return [with_mode(config, mode) for mode in AUTO_MODES]
 
 
 def can_be_large(num_nodes: int, num_edges: int) -> bool:
@@ -94,7 +101,10 @@ def settle(config: RunConfig, stores: Stores, machine: Machine) -> tuple[RunConf
     from sargnn.data.dataset import open_dataset
     from sargnn.planner.choices import AUTO_MODES
 
-    config = _with_budget(config, machine)
+    if config.memory_budget.is_auto:
+        config = with_budget(config, machine)
+        free = f"{human_bytes(machine.free)} that are free for {machine.workers}"
+        say(f"memory_budget=auto: {config.memory_budget.size} for each worker, of {free}")
     dataset = open_dataset(stores.dataset, verify=False)
     if not can_be_large(dataset.num_nodes, dataset.num_edges) or not _is_planned(config):
         if not is_auto(config):
@@ -110,46 +120,24 @@ def settle(config: RunConfig, stores: Stores, machine: Machine) -> tuple[RunConf
 def _settle_by_plan(
     config: RunConfig, dataset: Dataset, stores: Stores, machine: Machine
 ) -> tuple[RunConfig, tuple[int, ...] | None]:
-    from sargnn.partition.store import partition_info
-    from sargnn.planner.choices import AUTO_MODES, with_mode
-    from sargnn.planner.worlds import cut_of_store
+    from sargnn.launch.plans import Plans
 
-    planner = _Plans(dataset, stores.dataset.name)
-    planner.cuts[config.world] = cut_of_store(partition_info(stores.partition), dataset, int(config.add_self_loops))
-    candidates = [with_mode(config, mode) for mode in AUTO_MODES] if is_auto(config) else [config]
-    plan, chosen = None, candidates[-1]
-    for chosen in candidates:
-        plan = planner.plan(chosen)
+    plans = Plans(dataset, stores.dataset.name)
+    plan, chosen = None, config
+    for chosen in in_modes(config):
+        plan = plans.plan(chosen)
         if fits(plan, chosen, machine):
             break
     else:
         assert plan is not None
-        if config.memory_budget.enforce and not _fits_leaner(planner, chosen, machine):
-            raise _refusal(planner, chosen, plan, machine)
+        if config.memory_budget.enforce and not _fits_leaner(plans, chosen, machine):
+            raise _refusal(plans, chosen, plan, machine)
     assert plan is not None
     top = plan.largest
     say(f"planned: at most {human_bytes(top.total)} a worker, in {top.phase}; {human_bytes(plan.together)} in all")
     if is_auto(config):
         chosen = _chosen(config, chosen.mode.name, "the fastest that fits")
     return chosen, plan.training
-
-
-class _Plans:
-    """Plans on one dataset; the cut of each number of workers is found once."""
-
-    def __init__(self, dataset: Dataset, name: str) -> None:
-        self._dataset, self._name = dataset, name
-        self.cuts: dict[int, Cut] = {}
-
-    def plan(self, config: RunConfig) -> WorldPlan:
-        """Of a configuration."""
-        from sargnn.launch.runtime import measured_runtime
-        from sargnn.planner.worlds import find_cut, plan_run
-
-        if config.world not in self.cuts:
-            self.cuts[config.world] = find_cut(config, self._dataset, self._name)
-        runtime = measured_runtime(config, typed=self._dataset.schema.typed)
-        return plan_run(config, self._dataset, self.cuts[config.world], runtime)
 
 
 def _is_planned(config: RunConfig) -> bool:
@@ -166,20 +154,20 @@ def fits(plan: WorldPlan, config: RunConfig, machine: Machine) -> bool:
     return within and sum(sorted(plan.every)[-machine.workers :]) <= machine.free
 
 
-def _fits_leaner(planner: _Plans, config: RunConfig, machine: Machine) -> bool:
+def _fits_leaner(plans: Plans, config: RunConfig, machine: Machine) -> bool:
     """Whether workers that keep to a budget would come to fit by keeping fewer layers."""
+    from sargnn.planner.choices import leaner
+
     if config.budget_bytes is None or config.engine.keep_layers != "all":
         return False
-    lean = dataclasses.replace(config, engine=dataclasses.replace(config.engine, keep_layers=2))
-    return config.batches.count == AUTO or fits(planner.plan(lean), lean, machine)
+    return config.batches.count == AUTO or any(fits(plans.plan(lean), lean, machine) for _, lean in leaner((), config))
 
 
-def _with_budget(config: RunConfig, machine: Machine) -> RunConfig:
-    """``memory_budget=auto`` as bytes."""
+def with_budget(config: RunConfig, machine: Machine) -> RunConfig:
+    """``memory_budget=auto`` as bytes; others as they are."""
     if not config.memory_budget.is_auto:
         return config
     size = f"{max(machine.share, 256_000_000) // 1_000_000}MB"
-    say(f"memory_budget=auto: {size} for each worker, of {human_bytes(machine.free)} that are free for {machine.workers}")
     return dataclasses.replace(config, memory_budget=MemoryConfig(size, config.memory_budget.enforce))
 
 
@@ -190,7 +178,7 @@ def _chosen(config: RunConfig, mode: str, why: str) -> RunConfig:
     return with_mode(config, mode)
 
 
-def _refusal(planner: _Plans, config: RunConfig, plan: WorldPlan, machine: Machine) -> ConfigError:
+def _refusal(plans: Plans, config: RunConfig, plan: WorldPlan, machine: Machine) -> ConfigError:
     from sargnn.planner.choices import find_ways
 
     def fits_there(one: WorldPlan) -> bool:
@@ -200,7 +188,7 @@ def _refusal(planner: _Plans, config: RunConfig, plan: WorldPlan, machine: Machi
     top, limit = plan.largest, config.memory_budget.bytes
     # More workers on the same machine hold more together: they help only where each has its budget.
     worlds = [config.world] if limit is None else [config.world, 2 * config.world]
-    ways = find_ways(config, planner.plan, fits_there, worlds, _NAMED, in_batches=False)
+    ways = find_ways(config, plans.plan, fits_there, worlds, _NAMED, in_batches=False)
     held = sorted(((value, name) for name, value in top.terms.items()), reverse=True)[:2]
     parts = " and ".join(f"{human_bytes(value)} {name}" for value, name in held)
     there = f"{human_bytes(machine.free)} are free for {machine.workers} workers here"

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -31,6 +30,7 @@ from sargnn.data.settings import StoredConfig
 from sargnn.decides import as_mapping
 from sargnn.errors import SargnnError
 from sargnn.launch.env import numba_cache_dir
+from sargnn.launch.kept import environment_of_trials, keep, read_kept
 from sargnn.planner.epoch_time import WAITING, Calibration, EpochTime, Load, Trial, epoch_time, load_of
 from sargnn.planner.outline import Outline
 from sargnn.planner.parts import PartSizes
@@ -88,7 +88,7 @@ def predict(
 def outline_of(dataset: Dataset) -> Outline:
     """The graph's outline, counted once for a content and kept beside the trials."""
     file, key = numba_cache_dir() / _OUTLINES, f"{dataset.content_hash} {_VERSION}"
-    known = _read(file)
+    known = read_kept(file)
     try:
         return Outline.from_json(known[key])
     except (KeyError, TypeError, ValueError):
@@ -96,7 +96,7 @@ def outline_of(dataset: Dataset) -> Outline:
     step("counting how near a node's neighbours are")
     found = Outline.of(dataset)
     if dataset.content_hash:
-        files.write_json(file, known | {key: dataclasses.asdict(found)})
+        keep(file, key, dataclasses.asdict(found))
     return found
 
 
@@ -113,14 +113,14 @@ def measured_rates(config: RunConfig, outline: Outline, *, machines: int = 1) ->
         threads = max(1, threads // 2)
     key = _key(config, outline, world, threads)
     file = numba_cache_dir() / _FILE
-    known = _read(file)
+    known = read_kept(file)
     try:
         return Calibration.from_json(known[key])
     except (KeyError, TypeError, ValueError):
         pass
     step(f"timing small trainings ({config.model.title}, {config.mode.name}; once on this machine)")
     found = _measure(config, outline, world, threads)
-    files.write_json(file, _read(file) | {key: found.as_json()})
+    keep(file, key, found.as_json())
     return found
 
 
@@ -174,9 +174,8 @@ def _measure(config: RunConfig, outline: Outline, world: int, threads: int) -> C
             save(_trial_config(config, folder, _EPOCHS, world, threads), folder / "config.yaml")
             made.append((folder, dataset, part))
         command = [sys.executable, "-c", _TRAIN, *(str(folder / "config.yaml") for folder, _, _ in made)]
-        environment = {key: value for key, value in os.environ.items() if key != "SLURM_JOB_ID"}
         since = time.monotonic(), _waited_s()
-        done = subprocess.run(command, cwd=name, capture_output=True, text=True, env=environment, check=False)
+        done = subprocess.run(command, cwd=name, capture_output=True, text=True, env=environment_of_trials(), check=False)
         if done.returncode:
             raise SargnnError("A small training that shows an epoch's time failed.", given=done.stderr.strip()[-400:])
         busy = min(1.0, (_waited_s() - since[1]) / (time.monotonic() - since[0]))
@@ -232,11 +231,3 @@ def _mean_load(summary: Summary, dataset: Dataset, part: np.ndarray, *, loops: b
     targets = int((dataset.split == SPLITS["train"]).sum())
     crossing = round((summary.edge_cut or 0.0) * dataset.num_edges) // world
     return Load(dataset.num_nodes // world, tuple(e // world for e in edges), halo, halo, targets // world, crossing)
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(file.read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

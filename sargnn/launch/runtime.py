@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -17,6 +15,7 @@ from sargnn.data.prepare import prepare_dataset
 from sargnn.errors import SargnnError
 from sargnn.kernels import KERNELS
 from sargnn.launch.env import numba_cache_dir
+from sargnn.launch.kept import environment_of_trials, keep, read_kept
 from sargnn.models import MODELS
 from sargnn.planner.account import Runtime, graph_bytes
 from sargnn.planner.parts import PartSizes
@@ -43,14 +42,14 @@ def measured_runtime(config: RunConfig, *, typed: bool) -> Runtime:
     if config.budget_bytes is not None:  # its workers load what records steps
         key += " budget"
     file = numba_cache_dir() / _FILE
-    known = _read(file)
+    known = read_kept(file)
     if key not in known:
         step(f"measuring what a worker takes by itself ({key}; once on this machine)")
         marks = (file.parent / f"compiled_{one}" for one in (config.precision, "all", "for_tests"))
         if not any(mark.exists() for mark in marks):  # a worker that compiles holds what that takes
             _measure(config, typed=typed, world=1)
         known[key] = _measure(config, typed=typed, world=2 if several else 1)
-        _write(file, known)
+        keep(file, key, known[key])
     return Runtime(*map(int, known[key]))
 
 
@@ -72,7 +71,7 @@ def _measure(config: RunConfig, *, typed: bool, world: int) -> list[int]:
             *([f"kernel={config.kernel.name}"] if config.kernel.name in KERNELS else []),
         ]  # fmt: skip
         command = [sys.executable, "-m", "sargnn.cli.main", "train", *words]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=_environment(), check=False)
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment_of_trials(), check=False)
         if done.returncode:
             raise SargnnError("The small run that shows what a worker takes failed.", given=done.stderr.strip()[-400:])
         summary = read_summary(Path(folder) / "run")
@@ -91,19 +90,3 @@ def _training_bytes(folder: Path, measured: Sequence[int]) -> int:
     dataset = open_dataset(path, verify=False)
     plan = plan_run(config, dataset, find_cut(config, dataset, path.name), Runtime(0, 0, 0))
     return max(0, *(peak - worker.training for peak, worker in zip(measured, plan.workers, strict=True)))
-
-
-def _environment() -> dict[str, str]:
-    return {key: value for key, value in os.environ.items() if key != "SLURM_JOB_ID"}
-
-
-def _read(file: Path) -> dict[str, list[int]]:
-    try:
-        found = json.loads(file.read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _write(file: Path, known: dict[str, list[int]]) -> None:
-    files.write_json(file, known)

@@ -40,7 +40,7 @@ from sargnn.training.account.sizes import Sizes
 from sargnn.training.account.step import LIBRARIES_BYTES, StepAccount
 from sargnn.training.build import make_trainer
 from sargnn.training.fit import trains_in_batches
-from sargnn.training.search import largest_of
+from sargnn.training.search import alike, largest_of
 
 _EDGE_BYTES, _ROW_BYTES, _HALO_BYTES, _SENT_BYTES = 8, 60, 24, 4
 """Of an edge in both orders; of a row ids twice, degrees, label, split, rank; of a halo row ids and rank; of one sent."""
@@ -205,13 +205,14 @@ class Account:
     def _held(self, trained: Sequence[Reached], whole: Sizes, keep: KeepLayers) -> tuple[StepAccount, Held, int]:
         """Of the training views that hold most: their account, what is held, and bytes of halo rows beside it."""
         config, batched = self._config, trains_in_batches(self._config)
-        alike: dict[int, tuple[StepAccount, list[Sizes]]] = {}
-        for one in trained:
-            account = self.accounts.step(
+        accounts = [
+            self.accounts.step(
                 one.counts or [None] * self._layers, micro_batches=batched, keep_layers=keep, constants=self.holds_constants
-            )  # fmt: skip
-            alike.setdefault(id(account), (account, []))[1].append(one.sizes)
-        every = [(account, *account.held(own, all_held=self.all_held)) for account, own in alike.values()]
+            )
+            for one in trained
+        ]  # fmt: skip
+        of_accounts = alike(accounts, [one.sizes for one in trained])
+        every = [(account, *account.held(own, all_held=self.all_held)) for account, own in of_accounts]
         account, held, travelling = max(every, key=lambda one: one[1].peak + one[2])
         if config.labels.reuse:
             travelling = max(travelling, account.halo.peak(whole.halo))

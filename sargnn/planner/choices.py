@@ -69,7 +69,7 @@ def find_ways(
     own = config.mode.target is not None
     modes = [config.mode.name] if own else AUTO_MODES
     in_modes = [((f"mode={mode}",), config if own else with_mode(config, mode)) for mode in modes]
-    exact = [*in_modes, *_leaner(*in_modes[-1])]
+    exact = [*in_modes, *leaner(*in_modes[-1])]
     rounded = [] if config.precision != "fp32" else [
         ((*words, "precision=bf16"), dataclasses.replace(one, precision="bf16")) for words, one in exact[len(in_modes) - 1 :]
     ]  # fmt: skip
@@ -102,7 +102,7 @@ def find_ways(
     return found
 
 
-def _leaner(words: tuple[str, ...], config: RunConfig) -> Iterator[_Variant]:
+def leaner(words: tuple[str, ...], config: RunConfig) -> Iterator[_Variant]:
     """With fewer layers' inputs kept."""
     if config.engine.keep_layers == "all":
         engine = dataclasses.replace(config.engine, keep_layers=_KEPT)

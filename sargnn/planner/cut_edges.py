@@ -76,9 +76,9 @@ class CutEdges:
         first, last = dataset.schema.offsets[node_type : node_type + 2]
         degrees = np.diff(np.asarray(dataset.indptr)[first : last + 1])
         own = np.bincount(part[first:last], weights=degrees, minlength=self.world).astype(np.int64)
-        kept = (self.destination >= first) & (self.destination < last)
-        bounds = np.concatenate([[0], np.cumsum(kept)])[self.bounds]
-        return CutEdges(self.world, own, bounds, self.source[kept], self.destination[kept])
+        nodes = np.zeros(len(part), bool)
+        nodes[first:last] = True
+        return self.into(nodes, own)
 
     def into(self, nodes: np.ndarray, own: np.ndarray) -> CutEdges:
         """Those into some nodes only, bool [N]. own: int64 [P], edges into each part's rows among them."""

@@ -42,12 +42,17 @@ class Published:
         """N."""
         return sum(count for _, count, _ in self.nodes)
 
+    @property
+    def num_edges(self) -> int:
+        """Of all relations."""
+        return sum(count for *_, count in self.edges)
+
     def as_configured(self, config: DatasetSettings) -> Published:
         """With inverse edges, and without types, as the dataset's settings have it."""
         edges, nodes = self.edges, self.nodes
         if getattr(config, "homogenize", False):
             nodes = (("node", self.num_nodes, max(width for _, _, width in nodes)),)
-            edges = ((0, "edge", 0, sum(count for *_, count in edges)),)
+            edges = ((0, "edge", 0, self.num_edges),)
         if getattr(config, "add_inverse_edges", False):
             if len(nodes) == 1:
                 edges = tuple((s, name, d, 2 * count) for s, name, d, count in edges)

@@ -80,6 +80,11 @@ class WorldPlan:
         return max(self.workers, key=lambda one: one.total)
 
     @property
+    def by_rank(self) -> list[WorkerPlan]:
+        """Each worker's memory [P]."""
+        return self.workers * (1 if len(self.workers) == self.world else self.world)
+
+    @property
     def together(self) -> int:
         """All workers' whole resident memory at their peaks."""
         return sum(self.every)
@@ -87,12 +92,12 @@ class WorldPlan:
     @property
     def every(self) -> list[int]:
         """Each worker's whole resident memory at its peak [P]."""
-        return [one.total for one in self.workers] * (1 if len(self.workers) == self.world else self.world)
+        return [one.total for one in self.by_rank]
 
     @property
     def training(self) -> tuple[int, ...]:
         """What each worker's training holds above what was there when it started [P]."""
-        return tuple(one.training for one in self.workers) * (1 if len(self.workers) == self.world else self.world)
+        return tuple(one.training for one in self.by_rank)
 
 
 def find_cut(config: RunConfig, dataset: Dataset, name: str) -> Cut:
@@ -105,7 +110,9 @@ def find_cut(config: RunConfig, dataset: Dataset, name: str) -> Cut:
     chosen = with_choice(config, dataset, name)
     path, _ = partition_path(chosen, dataset, name)
     if path.exists():
-        return cut_of_store(partition_info(path), dataset, loops)
+        info = partition_info(path)
+        part, halo = _assignment(info), sum(info.stats.halo_rows)
+        return Cut(part, parts_of_store(info), halo, CutEdges.of(dataset, part, world, loops), exact=True, store=path)
     if chosen.partitioner.choice in _QUICK:
         assign = resolve("partitioner", PARTITIONERS, chosen.partitioner.choice)
         part = np.asarray(assign(dataset, world, chosen.partitioner), np.int32)
@@ -118,13 +125,6 @@ def find_cut(config: RunConfig, dataset: Dataset, name: str) -> Cut:
     halo = quality_of(dataset, part, world).halo_rows
     parts = parts_of_assignment(dataset, part, world, Messages(halo))
     return Cut(part, parts, halo, CutEdges.of(dataset, part, world, loops), exact=False)
-
-
-def cut_of_store(info: PartitionInfo, dataset: Dataset, loops: int = 0) -> Cut:
-    """Of a partition store. loops: self-loops that the model adds to each node."""
-    part = _assignment(info)
-    edges = CutEdges.of(dataset, part, info.world, loops)
-    return Cut(part, parts_of_store(info), sum(info.stats.halo_rows), edges, exact=True, store=info.path)
 
 
 def plan_run(config: RunConfig, dataset: Dataset, cut: Cut, runtime: Runtime) -> WorldPlan:

@@ -114,7 +114,12 @@ def largest_micro_batch(
 
 def largest_of(accounts: Sequence[StepAccount], sizes: Sequence[Sizes], *, all_held: bool) -> int:
     """The most that views hold, those of one account one after the other; the arguments as of ``largest_micro_batch``."""
-    alike: dict[int, tuple[StepAccount, list[Sizes]]] = {}
+    return max(account.peak(own, all_held=all_held) for account, own in alike(accounts, sizes))
+
+
+def alike(accounts: Sequence[StepAccount], sizes: Sequence[Sizes]) -> list[tuple[StepAccount, list[Sizes]]]:
+    """Each account with the views that it is of."""
+    found: dict[int, tuple[StepAccount, list[Sizes]]] = {}
     for account, one in zip(accounts, sizes, strict=True):
-        alike.setdefault(id(account), (account, []))[1].append(one)
-    return max(account.peak(own, all_held=all_held) for account, own in alike.values())
+        found.setdefault(id(account), (account, []))[1].append(one)
+    return list(found.values())

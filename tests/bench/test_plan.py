@@ -90,7 +90,7 @@ def test_a_table_is_what_runs_and_plans_say(tmp_path: Path, monkeypatch: pytest.
     assert again.returncode == 0 and "2 runs are in bench and are kept" in again.stderr
     assert {path: path.stat().st_mtime_ns for path in before} == before and again.stdout == done.stdout
     with monkeypatch.context() as place:
-        place.setattr("sargnn.bench.plan.run.plan_run", lambda *_: [][0])
+        place.setattr("sargnn.launch.plans.plan_run", lambda *_: [][0])
         broken = run(tmp_path, "bench", "plan", *TINY)
     assert broken.returncode == 1 and broken.stdout.count("| not planned: the planner broke: IndexError") == 2, broken.stderr
     words = [word for word in TINY if not word.startswith("named")]

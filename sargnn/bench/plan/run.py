@@ -10,7 +10,7 @@ from typing import Any
 
 from sargnn.bench.plan.report import head, line, markdown
 from sargnn.bench.plan.rows import QUANTITIES, Point, Row, as_json, errors_of, measured_figures, planned_figures
-from sargnn.bench.report import machine
+from sargnn.bench.report import machine, open_folder
 from sargnn.bench.settings import BenchPlanConfig
 from sargnn.bench.table.entries import Case, Entry
 from sargnn.bench.table.processes import measure
@@ -18,10 +18,10 @@ from sargnn.bench.table.results import Kept
 from sargnn.config import RunConfig
 from sargnn.data.dataset import open_dataset
 from sargnn.data.prepare import prepare_dataset
-from sargnn.errors import ConfigError, SargnnError
-from sargnn.launch.runtime import measured_runtime
+from sargnn.errors import SargnnError
+from sargnn.launch.plans import Plans, cut_key
 from sargnn.partition.prepare import prepare_partition
-from sargnn.planner.worlds import Cut, WorldPlan, find_cut, plan_run
+from sargnn.planner.worlds import WorldPlan
 from sargnn.tracking.progress import Steps, say
 
 FILES = "plan.md", "plan.json"
@@ -36,7 +36,7 @@ def run(settings: BenchPlanConfig, points: Sequence[Point]) -> list[Row]:
         SargnnError: the folder cannot be written, or holds a run with other settings.
     """
     folder = Path(settings.bench_dir)
-    _open_folder(folder)
+    open_folder(folder, FILES)
     places = [Kept(folder, Case(one.case, one.config), Entry("train", one.name, one.config), 0) for one in points]
     if kept := sum(place.read() is not None for place in places):
         say(f"{kept} runs are in {folder} and are kept")
@@ -53,15 +53,14 @@ class _Planner:
     """Plans runs. Keeps the newest cut, which the modes of a model share."""
 
     def __init__(self) -> None:
-        self._cut: tuple[str, Cut] | None = None
+        self._newest: tuple[tuple[Path, str], Plans] | None = None
 
     def plan(self, config: RunConfig, store: Path) -> WorldPlan:
         """Of the partition that is there. Raises ``SargnnError``: it is not planned."""
-        dataset = open_dataset(store, verify=False)
-        key = repr((store, config.partitioner, config.world, config.num_servers, config.add_self_loops))
-        if self._cut is None or key != self._cut[0]:
-            self._cut = key, find_cut(config, dataset, store.name)
-        return plan_run(config, dataset, self._cut[1], measured_runtime(config, typed=dataset.schema.typed))
+        key = store, cut_key(config)
+        if self._newest is None or key != self._newest[0]:
+            self._newest = key, Plans(open_dataset(store, verify=False), store.name)
+        return self._newest[1].plan(config)
 
 
 def _compare(point: Point, place: Kept, planner: _Planner) -> Row:
@@ -96,17 +95,6 @@ def _first_line(error: SargnnError) -> str:
 def _last_line(error: SargnnError) -> str:
     """Of what a failed process printed, before the hint."""
     return [text for text in str(error).splitlines() if not text.startswith("  next:")][-1].strip()
-
-
-def _open_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in FILES:
-            (folder / name).open("a").close()
-    except OSError as error:
-        raise ConfigError(
-            f"The folder cannot be written: {error.strerror}.", given=str(folder), hint="choose another bench_dir"
-        ) from error
 
 
 def _write(folder: Path, settings: BenchPlanConfig, rows: Sequence[Row]) -> None:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from sargnn.bench.report import machine
+from sargnn.bench.report import machine, open_folder
 from sargnn.bench.settings import BenchTableConfig
 from sargnn.bench.table.entries import NOT_STATIC, Case, after_rounds, before_rounds, of_a_round, reasons_without_stock
 from sargnn.bench.table.processes import measure
@@ -15,7 +15,6 @@ from sargnn.bench.table.report import Found, markdown, plot
 from sargnn.bench.table.results import Figures, Kept
 from sargnn.data.prepare import prepare_dataset
 from sargnn.engine.modes import MODES
-from sargnn.errors import ConfigError
 from sargnn.partition import PARTITIONERS
 from sargnn.partition.prepare import prepare_partition
 from sargnn.resolve import resolve
@@ -35,7 +34,7 @@ def run(table: BenchTableConfig, cases: Sequence[Case]) -> list[Found]:
     for case in cases:
         resolve("partitioner", PARTITIONERS, case.config.partitioner.name)
     folder = Path(table.bench_dir)
-    open_folder(folder)
+    open_folder(folder, FILES)
     planned = [_planned(table, case, folder) for case in cases]
     kept = sum(one.read() is not None for places in planned for one in places)
     if kept:
@@ -50,18 +49,6 @@ def run(table: BenchTableConfig, cases: Sequence[Case]) -> list[Found]:
         if curves := plot(folder / f"memory-{case.name}.png", found):
             say(f"plot: {curves}")
     return results
-
-
-def open_folder(folder: Path) -> None:
-    """Make it, before anything long is begun. Raises ``ConfigError`` where it cannot be written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in FILES:
-            (folder / name).open("a").close()
-    except OSError as error:
-        raise ConfigError(
-            f"The folder cannot be written: {error.strerror}.", given=str(folder), hint="choose another bench_dir"
-        ) from error
 
 
 def _planned(table: BenchTableConfig, case: Case, folder: Path) -> list[Kept]:

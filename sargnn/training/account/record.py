@@ -96,6 +96,10 @@ class Accounts:
         labelled: int, message_rows: int,
     ) -> None:  # fmt: skip
         self._make_trainer, self._config, self._num_classes = make_trainer, config, num_classes
+        self._alone = dataclasses.replace(
+            config, world=1, batches=BatchesConfig(), sample=SampleConfig(), eval="full", memory_budget=MemoryConfig(),
+            profile=False,
+        )  # fmt: skip
         self._depth = len(model.uses_edges)
         self._part = made_up_part(part, num_classes, self._depth, labelled)
         self._message_rows = message_rows
@@ -190,8 +194,7 @@ class Accounts:
         trace = Trace()
         self._warm_up(what, prepare)
         config = dataclasses.replace(
-            self._config, world=1, batches=BatchesConfig(), sample=SampleConfig(), eval="full",
-            memory_budget=MemoryConfig(), profile=False, mfg=self._config.mfg if mfg is None else mfg,
+            self._alone, mfg=self._config.mfg if mfg is None else mfg,
             engine=dataclasses.replace(self._config.engine, keep_layers=keep_layers),
         )  # fmt: skip
         trainer = self._make_trainer(
@@ -225,11 +228,7 @@ class Accounts:
         if key in _warm:
             return
         _warm.add(key)
-        alone = dataclasses.replace(
-            config, world=1, batches=BatchesConfig(), sample=SampleConfig(), eval="full", memory_budget=MemoryConfig(),
-            profile=False,
-        )  # fmt: skip
-        prepare(self._make_trainer(alone, self._part, self._num_classes, Group.single(), None), Trace())()
+        prepare(self._make_trainer(self._alone, self._part, self._num_classes, Group.single(), None), Trace())()
 
     def _halo_bytes(self, trainer: Trainer, counts: Sequence[RowCounts | None]) -> HaloBytes:
         mode, depth = trainer.engine.mode, self._config.comm.prefetch_depth
