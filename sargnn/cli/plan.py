@@ -107,21 +107,20 @@ def _configurations(line: CommandLine) -> tuple[_Asked, RunConfig, dict[str, dic
     from sargnn.config import parse
     from sargnn.errors import ConfigError
     from sargnn.launch.planned import stand_in
-    from sargnn.planner.published import PAPER_BARS, PUBLISHED
+    from sargnn.planner.published import PAPER_BARS
 
     mapping = compose_verb("plan", line.overrides, folders=line.folders)
     asked = _asked(mapping)
+    run = stand_in(parse(dict(mapping)))
     given = {one.lstrip("+").partition("=")[0] for one in line.overrides}
-    bars = PAPER_BARS.get(mapping["model"]["name"], {}) if mapping["dataset"]["name"] == "ogbn-papers100M" else {}
-    usual = sorted({world for of_mode in bars.values() for world in of_mode}) or list(_WORLDS)
-    if mapping["dataset"]["name"] in PUBLISHED and not bars and mapping["world"] not in usual:
-        usual = sorted({*usual, mapping["world"]})
-    worlds = asked.worlds or usual
-    if asked.worlds is None and "world" in given:
-        worlds = sorted({*worlds, mapping["world"]})
+    bars = PAPER_BARS.get(run.model.name, {}) if run.dataset.name == "ogbn-papers100M" else {}
+    usual = {world for of_mode in bars.values() for world in of_mode} or set(_WORLDS)
+    if "world" in given or not bars:
+        usual.add(run.world)
+    worlds = asked.worlds or sorted(usual)
     if asked.what == "fit" and asked.worlds is None:
-        worlds = [mapping["world"], *(one for one in (*_WORLDS, 16, 32, 64, 128) if one > mapping["world"])]
-    chosen = stand_in(parse(dict(mapping))).mode.name
+        worlds = [run.world, *(one for one in (*_WORLDS, 16, 32, 64, 128) if one > run.world)]
+    chosen = run.mode.name
     own = [one for one in line.overrides if not one.lstrip("+").startswith(("mode=", "mode.", "world="))]
     of_mode = [one for one in line.overrides if one.lstrip("+").startswith("mode.")]
     by_mode: dict[str, dict[int, RunConfig]] = {}
@@ -132,7 +131,7 @@ def _configurations(line: CommandLine) -> tuple[_Asked, RunConfig, dict[str, dic
             one = compose_verb("plan", words, folders=line.folders)
             for key in _SETTINGS:
                 del one[key]
-            for world in dict.fromkeys([*worlds, mapping["world"]]):
+            for world in dict.fromkeys([*worlds, run.world]):
                 found[world] = parse({**one, "world": world})
         except ConfigError:
             if "modes" in given or mode == chosen:
@@ -140,7 +139,7 @@ def _configurations(line: CommandLine) -> tuple[_Asked, RunConfig, dict[str, dic
             continue  # a mode that nobody has named and that these settings exclude
         by_mode[mode] = found
     first = by_mode.get(chosen) or next(iter(by_mode.values()))
-    return asked, first[mapping["world"] if mapping["world"] in worlds else worlds[0]], by_mode, list(worlds)
+    return asked, first[run.world if run.world in worlds else worlds[0]], by_mode, list(worlds)
 
 
 def _of_run(overrides: Sequence[str]) -> list[str]:

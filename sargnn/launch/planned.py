@@ -147,11 +147,11 @@ def _is_planned(config: RunConfig) -> bool:
 
 def fits(plan: WorldPlan, config: RunConfig, machine: Machine) -> bool:
     """Each worker within its budget, and those that are on one machine within what is free there."""
-    limit = config.memory_budget.bytes
+    limit, each = config.memory_budget.bytes, plan.every
     if config.budget_bytes is not None:  # its evaluations are in as many groups as that takes
-        return max(one.while_training for one in plan.workers) <= config.budget_bytes
-    within = limit is None or plan.largest.total <= limit
-    return within and sum(sorted(plan.every)[-machine.workers :]) <= machine.free
+        each = [one.while_training for one in plan.by_rank]
+    within = limit is None or max(each) <= limit
+    return within and sum(sorted(each)[-machine.workers :]) <= machine.free
 
 
 def _fits_leaner(plans: Plans, config: RunConfig, machine: Machine) -> bool:

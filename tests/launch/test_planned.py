@@ -99,6 +99,24 @@ def test_a_budget_is_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert other.returncode == 1 and "Only sargnn train chooses" in other.stderr
 
 
+def test_workers_within_their_budgets_fit_their_machine_together() -> None:
+    """Two that have room for themselves may have none side by side."""
+    from sargnn.cli.compose import compose_verb
+    from sargnn.config import parse
+    from sargnn.planner.account import TERMS, WorkerPlan
+    from sargnn.planner.worlds import WorldPlan
+
+    worker = WorkerPlan(800, 10, "layer 1 forward", dict.fromkeys(TERMS, 0) | {"runtime": 299_999_200, "working set": 800})
+    plan = WorldPlan("sar", 2, [worker, worker], None, exact=True)
+    for words in ([], ["memory_budget=300MB"]):
+        config = parse(compose_verb("train", ["world=2", *words]))
+        assert planned.fits(plan, config, Machine(600_000_000, 2))
+        assert not planned.fits(plan, config, Machine(599_999_999, 2))
+        assert planned.fits(plan, config, Machine(599_999_999, 1))  # the other one is on another node
+    over = parse(compose_verb("train", ["world=2", "memory_budget=299MB"]))
+    assert not planned.fits(plan, over, Machine(10**12, 2))
+
+
 def test_a_node_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has as many workers as tasks run there."""
     from sargnn.cli.compose import compose_verb

@@ -88,7 +88,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = sargnn_here(tmp_path, *words, "mode=no_remat", "mode.keep=all", "comm.aggregate=least")
     assert kept.returncode == 0 and "domain_parallel" not in kept.stdout and "no_remat" in kept.stdout, kept.stderr
     for more, says in (
-        ("modes=[sr]", "modes to plan"), ("worlds=[0]", "numbers of workers"),
+        ("world=auto", "Only sargnn train chooses"), ("modes=[sr]", "modes to plan"), ("worlds=[0]", "numbers of workers"),
         ("model=gta", "gat"),
     ):  # fmt: skip
         wrong = sargnn_here(tmp_path, *words, more)
