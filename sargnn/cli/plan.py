@@ -124,7 +124,8 @@ def _configurations(line: CommandLine) -> tuple[_Asked, RunConfig, dict[str, dic
     own = [one for one in line.overrides if not one.lstrip("+").startswith(("mode=", "mode.", "world="))]
     of_mode = [one for one in line.overrides if one.lstrip("+").startswith("mode.")]
     by_mode: dict[str, dict[int, RunConfig]] = {}
-    for mode in dict.fromkeys(asked.modes if "modes" in given or chosen in asked.modes else [*asked.modes, chosen]):
+    modes = [] if asked.what == "fit" else asked.modes  # what fits is tried in modes of its own
+    for mode in dict.fromkeys(modes if modes and ("modes" in given or chosen in modes) else [*modes, chosen]):
         words = [*own, f"mode={mode}", *(of_mode if mode == chosen else [])]
         found: dict[int, RunConfig] = {}
         try:

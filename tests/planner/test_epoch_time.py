@@ -11,16 +11,15 @@ import pytest
 
 from sargnn.cli.compose import compose_verb
 from sargnn.config import RunConfig, load, parse, save
-from sargnn.data.dataset import open_dataset, write_dataset
-from sargnn.data.prepare import prepare_dataset
+from sargnn.data.dataset import write_dataset
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.launch import rates
 from sargnn.planner.epoch_time import WAITING, Calibration, Load, Trial, epoch_time, load_of
 from sargnn.planner.outline import Outline
 from sargnn.planner.parts import PartSizes
-from sargnn.planner.worlds import find_cut
 from sargnn.profile import AGGREGATION, ALL_REDUCE, EVALUATION, EXCHANGE_WAIT, LINEAR, OPTIMIZER, PACKING
 from tests.in_process import sargnn_here
+from tests.planner.plans import planned
 
 OUTLINE = Outline((1.0,), (16,), ((0, 0, 8.0),), 0, 5, "classes", 0.3, 0.5, 0.3, 2.0, 4.0)
 TYPED = Outline((0.6, 0.4), (0, 8), ((0, 1, 3.0), (1, 0, 3.0), (1, 1, 2.0)), 1, 5, "classes", 0.3, 0.5, 0.3, 2.0, 4.0)
@@ -241,10 +240,7 @@ def test_a_run_takes_about_what_was_said(monkeypatch: pytest.MonkeyPatch, tmp_pa
     done = sargnn_here(tmp_path, "train", *words, "epochs=4", "eval_every=10", "profile=true", "run_dir=run")
     assert done.returncode == 0, done.stderr
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    config = parse(compose_verb("train", words))
-    path = prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes)
-    dataset = open_dataset(path, verify=False)
-    cut = find_cut(config, dataset, path.name)
+    config, dataset, cut = planned(words)
     kept = tmp_path / "kept"
     kept.mkdir()
     monkeypatch.setattr(rates, "numba_cache_dir", lambda: kept)

@@ -16,6 +16,7 @@ from sargnn.launch import runtime
 from sargnn.planner.account import TERMS, Runtime
 from sargnn.planner.worlds import find_cut, plan_run, smallest_world
 from tests.in_process import sargnn_here
+from tests.planner.plans import planned
 
 GRAPH = ("dataset=products_like", "dataset.scale=0.01")
 TYPED = ("dataset=mag_like", "dataset.scale=0.01")
@@ -41,10 +42,7 @@ def test_planned_is_measured(name: str, tmp_path: Path) -> None:
     done = sargnn_here(tmp_path, "train", *words, "run_dir=run")
     assert done.returncode == 0, done.stderr
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    config = parse(compose_verb("train", words))
-    path = prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes)
-    dataset = open_dataset(path, verify=False)
-    cut = find_cut(config, dataset, path.name)
+    config, dataset, cut = planned(words)
     assert cut.exact
     plan = plan_run(config, dataset, cut, Runtime(0, 0))
     for worker, measured in zip(plan.workers, summary["peak_train_bytes"], strict=True):

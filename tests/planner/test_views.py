@@ -9,25 +9,24 @@ from typing import Any
 
 import pytest
 
-from sargnn.cli.compose import compose_verb
 from sargnn.comm.group import Group
-from sargnn.config import RunConfig, parse
+from sargnn.config import RunConfig
 from sargnn.config_groups import BatchesConfig, LabelsConfig, SampleConfig
 from sargnn.config_memory import MemoryConfig
-from sargnn.data.dataset import Dataset, open_dataset
-from sargnn.data.prepare import prepare_dataset
+from sargnn.data.dataset import Dataset
 from sargnn.errors import ConfigError
 from sargnn.planner import fitted
 from sargnn.planner.account import BEFORE_TRAINING, SMOOTHING, Account, Runtime
 from sargnn.planner.views import Views
 from sargnn.planner.wire import shape_of
-from sargnn.planner.worlds import Cut, WorldPlan, find_cut, plan_run
+from sargnn.planner.worlds import WorldPlan, plan_run
 from sargnn.training.account.sizes import Sizes, sizes_of_plans
 from sargnn.training.fit import LOOKED_AT
 from sargnn.training.views import View
 from tests.graphs import assign
 from tests.in_process import sargnn_here
 from tests.parity import cases
+from tests.planner.plans import planned
 from tests.pool import pool
 
 GRAPH = ("dataset=products_like", "dataset.scale=0.01", "world=2")
@@ -42,14 +41,6 @@ MEASURED = {
 LONG = ("message flows", "samples", "kept layers")
 _FIXED = 30_000_000
 """What libraries take more or less from run to run; of runs as small as these a good part."""
-
-
-def planned(words: list[str]) -> tuple[RunConfig, Dataset, Cut]:
-    """A configuration, its dataset and the cut that a run has left."""
-    config = parse(compose_verb("train", words))
-    path = prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes)
-    dataset = open_dataset(path, verify=False)
-    return config, dataset, find_cut(config, dataset, path.name)
 
 
 @pytest.mark.parametrize("name", [pytest.param(one, marks=pytest.mark.long if one in LONG else ()) for one in MEASURED])
