@@ -96,13 +96,14 @@ def parse_bench_table(mapping: dict[str, Any]) -> BenchTableConfig:
 
 @dataclass(frozen=True)
 class BenchPlanConfig:
-    """``sargnn bench plan``: planned memory beside measured.
+    """``sargnn bench plan``: planned memory, and time, beside measured.
 
     Attributes:
         cases: name -> overrides of a run. models: which of them run in each of ``modes`` on each of ``worlds``; another name is
             that option of ``model``.
         more: name -> a case, and overrides of it. named: which of them run, too; ``all`` of them.
         drawn: so many further runs have settings that are drawn at random from ``draw_seed``.
+        times: whether an epoch's time is planned, too.
         bench_dir: where results go; runs that are there are kept.
     """
 
@@ -114,6 +115,7 @@ class BenchPlanConfig:
     named: Literal["all"] | list[str]
     drawn: int = field(metadata=NOT_NEGATIVE)
     draw_seed: int = field(metadata=NOT_NEGATIVE)
+    times: bool
     bench_dir: str
 
     @property

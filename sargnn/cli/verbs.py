@@ -411,14 +411,15 @@ _BENCH = Verb(
             "planned memory beside measured, of many runs",
             usage="[key=value ...] [group=option ...]",
             text="What sargnn plan says beside what runs measure: each model in each mode on each number of workers, some "
-            "named runs, and some with settings drawn at random. Of each the memory of training, the whole, and planned / "
-            "measured of the worker furthest off, as a table and JSON, with mean and worst error. Runs that are there are kept "
-            "and planned anew. Other settings and groups are those of train and hold for all rows.",
+            "named runs, and some with settings drawn at random. Of each the memory of training, the whole, an epoch's "
+            "time, and planned / measured of the worker furthest off, as a table and JSON, with mean and worst error. Runs "
+            "that are there are kept and planned anew. Other settings and groups are those of train and hold for all rows.",
             entry="sargnn.cli.bench:plan",
             examples=(
                 ("bench plan dataset.scale=0.03", "all of it: an hour or two"),
                 ("bench plan 'models=[gat]' 'worlds=[4]' 'named=[]' drawn=0", "four runs"),
                 ("bench plan 'models=[]' 'named=[]' drawn=50 draw_seed=1", "drawn ones alone"),
+                ("bench plan 'named=[]' drawn=0 times=true epochs=6", "epoch times, too"),
             ),
             config="bench_plan",
         ),

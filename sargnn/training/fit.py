@@ -122,6 +122,8 @@ def fit_batches(
             trainer.steps = OneStep(batches)
         if config.norms_over_rows and count > 1:
             trainer.remarks.append("each micro-batch has batch norms' statistics of its own: losses depend on batches.count")
+    if config.draws_flows:
+        _ = graph.drawer  # made now: what making it takes is not held beside a step
     graph.release(mapped_only=config.draws_flows)
     engine.pool.reset()
     trim()

@@ -21,6 +21,9 @@ from sargnn.data.dataset import open_dataset
 from sargnn.errors import ConfigError
 from sargnn.launch import runtime
 from sargnn.planner.account import Runtime
+from sargnn.planner.epoch_time import EpochTime
+from sargnn.planner.outline import Outline
+from sargnn.planner.parts import PartSizes
 from sargnn.planner.worlds import find_cut, plan_run
 from tests.in_process import sargnn_here as run
 
@@ -89,6 +92,20 @@ def test_a_table_is_what_runs_and_plans_say(tmp_path: Path, monkeypatch: pytest.
     again = run(tmp_path, "bench", "plan", *TINY)
     assert again.returncode == 0 and "2 runs are in bench and are kept" in again.stderr
     assert {path: path.stat().st_mtime_ns for path in before} == before and again.stdout == done.stdout
+    with monkeypatch.context() as place:
+        asked = []
+
+        def predict(config: RunConfig, _: Outline, parts: Sequence[PartSizes], sent: int | None) -> EpochTime:
+            asked.append((config.model.name, len(parts), sent))
+            return EpochTime(7.0, 6.0, 8.0, 5.0, 2.0, {}, 0.0, 0.0)
+
+        place.setattr("sargnn.bench.plan.run.predict", predict)
+        timed = run(tmp_path, "bench", "plan", *TINY, "times=true")
+    found = json.loads((tmp_path / "bench" / "plan.json").read_text())
+    seconds = [row["measured"][EPOCH][0] for row in found["rows"]]
+    assert [row["planned"][EPOCH] for row in found["rows"]] == [[7.0]] * 2 and asked[0][:2] == ("sage", 2) and asked[0][2]
+    assert [row["ratios"][EPOCH] for row in found["rows"]] == [7.0 / second for second in seconds]
+    assert "epoch: mean absolute error" in timed.stdout
     with monkeypatch.context() as place:
         place.setattr("sargnn.launch.plans.plan_run", lambda *_: [][0])
         broken = run(tmp_path, "bench", "plan", *TINY)

@@ -12,6 +12,7 @@ from typing import Any
 
 from sargnn.bench.table.results import Figures
 from sargnn.config import RunConfig
+from sargnn.planner.epoch_time import EpochTime
 from sargnn.planner.worlds import WorldPlan
 
 TRAINING, WHOLE, EPOCH = "training", "whole", "epoch"
@@ -71,9 +72,12 @@ class Errors:
     row: Row
 
 
-def planned_figures(plan: WorldPlan) -> dict[str, list[float]]:
-    """What a plan says of each quantity."""
-    return {TRAINING: [one.training for one in plan.workers], WHOLE: [one.total for one in plan.workers]}
+def planned_figures(plan: WorldPlan, time: EpochTime | None) -> dict[str, list[float]]:
+    """What a plan says of each quantity. time: None where it is not planned."""
+    figures: dict[str, list[float]] = {
+        TRAINING: [one.training for one in plan.workers], WHOLE: [one.total for one in plan.workers],
+    }  # fmt: skip
+    return figures if time is None else figures | {EPOCH: [time.seconds]}
 
 
 def measured_figures(figures: Figures) -> dict[str, list[float]]:

@@ -15,13 +15,12 @@ from sargnn.bench.settings import BenchPlanConfig
 from sargnn.bench.table.entries import Case, Entry
 from sargnn.bench.table.processes import measure
 from sargnn.bench.table.results import Kept
-from sargnn.config import RunConfig
 from sargnn.data.dataset import open_dataset
 from sargnn.data.prepare import prepare_dataset
 from sargnn.errors import SargnnError
 from sargnn.launch.plans import Plans, cut_key
+from sargnn.launch.rates import outline_of, predict
 from sargnn.partition.prepare import prepare_partition
-from sargnn.planner.worlds import WorldPlan
 from sargnn.tracking.progress import Steps, say
 
 FILES = "plan.md", "plan.json"
@@ -40,7 +39,7 @@ def run(settings: BenchPlanConfig, points: Sequence[Point]) -> list[Row]:
     places = [Kept(folder, Case(one.case, one.config), Entry("train", one.name, one.config), 0) for one in points]
     if kept := sum(place.read() is not None for place in places):
         say(f"{kept} runs are in {folder} and are kept")
-    planner, rows = _Planner(), []
+    planner, rows = _Planner(settings.times), []
     print("\n".join(head()), flush=True)
     for point, place in zip(points, places, strict=True):
         rows.append(_compare(point, place, planner))
@@ -52,15 +51,22 @@ def run(settings: BenchPlanConfig, points: Sequence[Point]) -> list[Row]:
 class _Planner:
     """Plans runs. Keeps the newest cut, which the modes of a model share."""
 
-    def __init__(self) -> None:
+    def __init__(self, times: bool) -> None:
+        self._times = times
         self._newest: tuple[tuple[Path, str], Plans] | None = None
 
-    def plan(self, config: RunConfig, store: Path) -> WorldPlan:
-        """Of the partition that is there. Raises ``SargnnError``: it is not planned."""
+    def plan(self, row: Row, store: Path) -> Row:
+        """With the plan of the partition that is there. Raises ``SargnnError``: it is not planned."""
+        config = row.point.config
         key = store, cut_key(config)
         if self._newest is None or key != self._newest[0]:
             self._newest = key, Plans(open_dataset(store, verify=False), store.name)
-        return self._newest[1].plan(config)
+        plans = self._newest[1]
+        plan = plans.plan(config)
+        time = None
+        if self._times:
+            time = predict(config, outline_of(plans.dataset), plans.cut(config).parts, plan.sent)
+        return dataclasses.replace(row, planned=planned_figures(plan, time), phase=plan.largest.phase)
 
 
 def _compare(point: Point, place: Kept, planner: _Planner) -> Row:
@@ -70,8 +76,7 @@ def _compare(point: Point, place: Kept, planner: _Planner) -> Row:
         store = prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes)
         prepare_partition(config, store)
         try:
-            plan = planner.plan(config, store)
-            row = dataclasses.replace(row, planned=planned_figures(plan), phase=plan.largest.phase)
+            row = planner.plan(row, store)
         except SargnnError as error:
             row = dataclasses.replace(row, fault=_first_line(error))
         except Exception as error:  # a defect of the planner's, which the row shows; the other rows go on
