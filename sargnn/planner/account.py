@@ -151,8 +151,7 @@ class Account:
         trained = views.training or (Reached(whole, (), ()),)
         account, held, travelling = self._held(trained, whole, keep)
         since = self.bytes_since(part, views)
-        edges = max(max(one.sizes.edges, default=0) for one in trained)
-        training = held.peak + travelling + runtime.training + self._library_edge_bytes * edges + since
+        training = held.peak + travelling + runtime.training + self._library_edge_bytes * self._edges_of_graphs(trained) + since
         states = 3 * sum(one.numel() * one.element_size() for one in self.model.parameters()) + 3 * learned
         kept = since
         if trains_in_batches(config) and config.batches.flows == "memory" and not config.draws_flows:
@@ -217,6 +216,11 @@ class Account:
         if config.labels.reuse:
             travelling = max(travelling, account.halo.peak(whole.halo))
         return account, held, travelling
+
+    def _edges_of_graphs(self, trained: Sequence[Reached]) -> int:
+        """Of the graphs that a kernel makes: a flow has one for each layer, all rows have one for all layers."""
+        edges = [(sum if one.counts else max)((0, *one.sizes.edges)) for one in trained]
+        return (sum if trains_in_batches(self._config) and self.all_held else max)(edges)
 
     @property
     def all_held(self) -> bool:
