@@ -36,29 +36,32 @@ class HaloBytes:
 
     def peak(self, halo: Sequence[int]) -> int:
         """Bytes at most. ``halo``: per layer, halo rows."""
-        return sum(rows * own for rows, own in zip(halo, self.kept, strict=True)) + max(self._running(halo), default=0)
+        kept = sum(rows * own for rows, own in zip(halo, self.kept, strict=True))
+        return kept + max((rows * own for rows, own in zip(halo, self.running, strict=True)), default=0) + self._buffers(halo)
 
     def by_phase(self, halo: Sequence[int], own_rows: Sequence[int]) -> dict[str, int]:
-        """Bytes while a layer runs, with what it and those before it keep; under "" at most.
+        """Bytes while a layer runs, with what it and those before it keep; under "" at most. The exchange keeps its buffers.
 
         Args:
             own_rows: that each layer reads.
         """
-        found, kept = {"": self.peak(halo), INPUTS: 0, OPTIMIZER: 0}, 0
+        buffers, kept = self._buffers(halo), 0
+        found = {"": self.peak(halo), INPUTS: buffers, OPTIMIZER: buffers}
         copies = self.own or ((0, 0),) * len(halo)
-        each = zip(halo, self.kept, self._running(halo), copies, own_rows, strict=True)
+        each = zip(halo, self.kept, self.running, copies, own_rows, strict=True)
         for number, (rows, own, running, copied, count) in enumerate(each, 1):
             kept += rows * own + count * copied[0]
-            running += count * copied[1]
             for way in LAYER_PHASES:
-                found[way.format(number)] = kept + running
+                found[way.format(number)] = kept + rows * running + count * copied[1] + buffers
         return found
 
-    def _running(self, halo: Sequence[int]) -> list[int]:
-        return [
-            rows * own + min(self.buffers * min(rows, self.most_rows), 2 * self.copies * rows) * travels
-            for rows, own, travels in zip(halo, self.running, self.travelling, strict=True)
-        ]
+    def _buffers(self, halo: Sequence[int]) -> int:
+        """Of the exchange, which has the same ones for all layers."""
+        most = (
+            min(self.buffers * min(rows, self.most_rows), 2 * self.copies * rows) * travels
+            for rows, travels in zip(halo, self.travelling, strict=True)
+        )
+        return max(most, default=0)
 
 
 @dataclass(frozen=True)
