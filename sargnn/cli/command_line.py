@@ -79,6 +79,8 @@ def read_command_line(verb: Verb, arguments: Sequence[str]) -> CommandLine:
             settings[key] = convert(own[key], text)
         elif verb.takes == "one run" and not equals and not settings["run"]:
             settings["run"] = word
+        elif verb.config and verb.takes == "one of a few" and not equals and not word.startswith("+"):
+            words.append(word)
         elif verb.config:
             if not equals or not key or (not text and _is_bare(arguments[place + 1 : place + 2])):
                 raise bare_word(verb, arguments, place, folders)

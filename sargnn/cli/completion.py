@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sargnn.cli.command_line import CONFIG_DIR, CommandLine, take_folders
 from sargnn.cli.conf_files import FileSetting
-from sargnn.cli.conf_folders import ConfFolders
+from sargnn.cli.conf_folders import ConfFolders, find_folders
 from sargnn.cli.verbs import VERBS, Setting, Verb
 from sargnn.errors import ConfigError, nearest
 
@@ -93,7 +93,8 @@ def _of_verb(verb: Verb, before: Sequence[str], last: str) -> list[str]:
     elif verb.takes == "one run" and not any("=" not in word for word in before):
         found = [*_run_folders(last), *found]
     elif verb.takes == "one of a few":
-        found = [*verb.choices, *found]
+        named = find_folders().options(verb.choices_in) if verb.choices_in else ()
+        found = [*verb.choices, *named, *found]
     elif verb.takes == "one file":
         found = [*_files(last), *found]
     if verb.config is None:

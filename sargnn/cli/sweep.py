@@ -80,11 +80,27 @@ def plan_sweep(points: Sequence[Point], folders: ConfFolders) -> Plan:
 
 def run_sweep(points: Sequence[Point], folders: ConfFolders) -> int:
     """Run all points; prints a table at the end. Exit code 1 if one failed, 130 if it was interrupted."""
-    from sargnn.cli.compose import compose_verb
     from sargnn.tracking.progress import say
     from sargnn.tracking.tables import sweep_table
 
     plan = plan_sweep(points, folders)
+    outcomes = run_points(plan, folders)
+    failed = [outcome for outcome in outcomes if outcome.status in ("failed", "interrupted", "not run")]
+    sweep_table(outcomes)
+    for outcome in failed:
+        say(f"{outcome.status}: {outcome.label}: {outcome.error or 'the sweep was interrupted'}")
+    if failed:
+        say("start the same sweep again to run what is not finished")
+    else:
+        say(f"compare them: sargnn compare {plan.folder}/*/")
+    return 130 if any(outcome.status == "interrupted" for outcome in outcomes) else int(bool(failed))
+
+
+def run_points(plan: Plan, folders: ConfFolders) -> list[Outcome]:
+    """What each point came to, in order; those after an interrupt are not run. Finished ones may be skipped."""
+    from sargnn.cli.compose import compose_verb
+    from sargnn.tracking.progress import say
+
     points, labels, folder, done, skip = plan.points, plan.labels, plan.folder, plan.done, plan.skip
     skipped = set(done) if done and _skips(skip, len(done), len(points)) else set()
     try:
@@ -118,17 +134,9 @@ def run_sweep(points: Sequence[Point], folders: ConfFolders) -> int:
         outcome = _run([*folders.arguments, *point], labels[number], run_dir, environment)
         interrupted = outcome.status == "interrupted"
         outcomes.append(outcome)
-    failed = [outcome for outcome in outcomes if outcome.status in ("failed", "interrupted", "not run")]
     if parent is not None:
-        _end(parent, outcomes, failed=bool(failed))
-    sweep_table(outcomes)
-    for outcome in failed:
-        say(f"{outcome.status}: {outcome.label}: {outcome.error or 'the sweep was interrupted'}")
-    if failed:
-        say("start the same sweep again to run what is not finished")
-    else:
-        say(f"compare them: sargnn compare {folder}/*/")
-    return 130 if interrupted else int(bool(failed))
+        _end(parent, outcomes, failed=any(one.status in ("failed", "interrupted", "not run") for one in outcomes))
+    return outcomes
 
 
 def _run(words: Sequence[str], label: str, run_dir: Path, environment: dict[str, str]) -> Outcome:

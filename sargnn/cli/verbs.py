@@ -51,7 +51,8 @@ class Verb:
         changes_a_run: its overrides change the configuration of a run that is there.
         sweeps: takes ``-m``. previews: takes ``--dry-run``.
         settings: those that it reads itself.
-        takes: what its other words are. choices: those words, where they are few.
+        takes: what its other words are. choices: those words, where they are few; or choices_in: names of files in that folder
+            of configuration.
         instead: flag -> entry of another function, which gets the words beside the flag as they are.
         verbs: those below it; it has no entry of its own then.
         config_with: setting -> the primary file where it is given.
@@ -70,6 +71,7 @@ class Verb:
     settings: tuple[Setting, ...] = ()
     takes: Literal["nothing", "run folders", "one run", "one of a few", "one file"] = "nothing"
     choices: tuple[str, ...] = ()
+    choices_in: str = ""
     instead: Mapping[str, str] = field(default_factory=dict)
     verbs: tuple[Verb, ...] = ()
     config_with: Mapping[str, str] = field(default_factory=dict)
@@ -340,6 +342,31 @@ _TRACK = Verb(
     takes="run folders",
     instead={"--follow": "sargnn.cli.track:follow"},
 )
+_REPRODUCE = Verb(
+    "reproduce",
+    "a paper's figure from runs of your own",
+    usage="[FIGURE] [key=value ...] [launch=local|slurm] [--dry-run]",
+    text="Draw a figure of the SAR, Betty or GraNNDis paper again: run what is not finished of the runs that it needs, then "
+    "write pictures (PNG 8 and 4 inches wide, SVG) and a table, with the paper's numbers where it gives any. Without a name: "
+    "all figures. Settings are those of train and hold for all runs; world is the largest number of workers. The runs are a "
+    "sweep, in MLflow under the figure's name. launch=slurm writes them as jobs; the same command without it then draws.",
+    entry="sargnn.cli.reproduce:main",
+    examples=(
+        ("reproduce", "what there is, and how long it takes"),
+        ("reproduce sar.fig4", ""),
+        ("reproduce sar.fig4 dataset.scale=0.1 world=8", "larger"),
+        ("reproduce granndis.fig9 --dry-run", "its runs; nothing is started"),
+        ("reproduce sar.fig4 launch=slurm world=128", "as jobs of a cluster"),
+    ),
+    config="train",
+    previews=True,
+    settings=(
+        Setting("launch", "local", "where its runs run", allowed=("local", "slurm")),
+        Setting("figures_dir", "figures", "where pictures and tables go", names="folder"),
+    ),
+    takes="one of a few",
+    choices_in="figure",
+)
 _BENCH = Verb(
     "bench",
     "measure against stock DGL, in one run",
@@ -468,6 +495,6 @@ VERBS: dict[str, Verb] = {
     verb.name: verb
     for verb in (
         _TRAIN, _PLAN, _SLURM, _PREPARE, _CHECK, _PARTITION, _IMPORT_DGL, _EXPORT_OGB, _PREDICT, _EVALUATE, _COMPARE, _UI,
-        _TRACK, _BENCH, _INFO, _CLEAN, _COMPLETION,
+        _TRACK, _REPRODUCE, _BENCH, _INFO, _CLEAN, _COMPLETION,
     )
 }  # fmt: skip

@@ -1,0 +1,126 @@
+"""``sargnn reproduce``: a paper's figure from runs of one's own; with no name a list of what there is."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sargnn.cli.command_line import CommandLine
+from sargnn.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from sargnn.cli.conf_folders import ConfFolders
+    from sargnn.cli.sweep import Outcome, Point
+    from sargnn.figures.spec import Cell, FigureSpec
+
+GROUP = "figure"
+_LOCAL, _SLURM = "local", "slurm"
+
+
+def main(line: CommandLine) -> int:
+    """Run what is not finished, draw, print the table; the last line is the picture's path."""
+    if not line.words:
+        return _show_list(line.folders)
+    if len(line.words) > 1:
+        raise ConfigError("One figure at a time.", given=" ".join(line.words))
+    (name,) = line.words
+    spec = _spec(name, line.folders)
+    from sargnn.figures.spec import cells_of
+
+    cells = cells_of(spec, [f"tracking.experiment={name}", *line.overrides])
+    points = list(dict.fromkeys(one.point for one in cells))
+    if line.dry_run:
+        from sargnn.cli.dry_run import show_sweep
+
+        return show_sweep(points, line.folders)
+    from sargnn.cli.sweep import plan_sweep, run_points
+
+    if line.settings["launch"] == _SLURM:
+        return _submit(name, line, points)
+    from sargnn.tracking.progress import say
+
+    say(f"{name}: {spec.title}")
+    say(f"  {spec.paper}; about {spec.minutes:g} minutes on two cores with its own settings")
+    outcomes = run_points(plan_sweep(points, line.folders), line.folders)
+    return _draw(name, spec, cells, dict(zip(points, outcomes, strict=True)), Path(str(line.settings["figures_dir"])))
+
+
+def _show_list(folders: ConfFolders) -> int:
+    """What can be drawn: one line each, by paper."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for title in ("figure", "minutes", "shows", "needs"):
+        table.add_column(title, justify="right" if title == "minutes" else "left", no_wrap=title == "figure")
+    for name in _names(folders):
+        spec = _spec(name, folders)
+        table.add_row(name, f"{spec.minutes:g}", spec.shows, spec.needs)
+    Console(width=max(80, Console().width)).print(table)
+    print("minutes: on two cores, with a figure's own settings. sargnn reproduce FIGURE draws one.")
+    return 0
+
+
+def _names(folders: ConfFolders) -> list[str]:
+    """In the order of papers and of numbers in them."""
+
+    def order(name: str) -> tuple[str, str, int]:
+        paper, _, kind = name.partition(".")
+        number = "".join(one for one in kind if one.isdigit())
+        return paper, kind.rstrip("0123456789"), int(number or 0)
+
+    return sorted(folders.options(GROUP), key=order)
+
+
+def _spec(name: str, folders: ConfFolders) -> FigureSpec:
+    from sargnn.figures.spec import read_spec
+
+    path = folders.find(f"{GROUP}/{name}")
+    if path is None:
+        names = _names(folders)
+        raise ConfigError(
+            "There is no such figure.", given=name, allowed=nearest(name, names), hint="sargnn reproduce lists all"
+        )
+    return read_spec(path)
+
+
+def _submit(name: str, line: CommandLine, points: Sequence[Point]) -> int:
+    """The same runs as SLURM jobs; the same command without ``launch`` draws what is finished."""
+    raise NotImplementedError
+
+
+def _draw(
+    name: str, spec: FigureSpec, cells: Sequence[Cell], by_point: dict[Point, Outcome], folder: Path
+) -> int:  # fmt: skip
+    """From the runs that are finished. Exit code 1 where one is not, 130 after an interrupt."""
+
+    from sargnn.figures.data import Place, gather
+    from sargnn.figures.report import caption_of, table_of, write_files
+    from sargnn.figures.values import RunFigures, read_figures
+    from sargnn.tracking.progress import say
+
+    runs: dict[Place, RunFigures] = {}
+    unfinished: list[Outcome] = []
+    for cell in cells:
+        outcome = by_point[cell.point]
+        if outcome.status in ("finished", "skipped") and outcome.summary is not None:
+            runs[cell.group, cell.series, cell.x] = read_figures(outcome.run_dir, outcome.summary)
+        elif outcome not in unfinished:
+            unfinished.append(outcome)
+    for outcome in unfinished:
+        say(f"{outcome.status}: {outcome.label}: {outcome.error or 'the figure was interrupted'}")
+    interrupted = any(one.status in ("interrupted", "not run") for one in unfinished)
+    if interrupted or not runs:
+        say(f"the same command again goes on: sargnn reproduce {name}")
+        return 130 if interrupted else 1
+    panels = gather(spec, cells, runs)
+    caption = caption_of(spec, list(runs.values()))
+    path = write_files(name, spec, panels, caption, folder)
+    print("\n".join(table_of(panels, spec.x.name)))
+    print(f"\n{caption}\n{spec.differs}")
+    say(f"compare them: sargnn compare {shlex.quote(str(next(iter(by_point.values())).run_dir.parent))}/*/")
+    print(path)
+    return int(bool(unfinished))

@@ -1,0 +1,282 @@
+"""How figures are drawn: bars, lines, curves, shares. Ours are filled; the paper's numbers are outlines beside them.
+
+Series differ in colour (Okabe and Ito, which every eye tells apart), and in hatch or marker, so that grey print shows them.
+
+Letters: S series, X values of x.
+"""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from sargnn.comparison.draw import COLOURS, MARKERS, styled
+from sargnn.figures.data import PanelData
+
+HATCHES = ("", "//", "xx", "\\\\", "..", "--", "++")
+_DASHES = ((), (4, 1.5), (1.2, 1.2), (6, 1.5, 1.2, 1.5), (2.5, 1), (8, 2), (1, 2))
+_PANEL_HEIGHT, _LINE, _CAPTION_LINE, _MARGIN, _DPI = 2.0, 0.17, 0.125, 0.06, 130
+"""Inches, and dots in one."""
+_CHARACTERS = 17.5
+"""Of a caption, in an inch of the picture's width."""
+_THIN, _MOST_NUMBERED = 0.16, 14
+"""Bars narrower than this have their numbers turned; a panel with more of them has none."""
+
+Draw = Callable[[Any, PanelData, bool], None]
+
+
+def draw_figure(
+    kind: str, panels: Sequence[Sequence[PanelData]], *, title: str, x: str, caption: str, width: float
+) -> Any:  # fmt: skip
+    """The picture, a ``matplotlib.figure.Figure``.
+
+    Args:
+        kind: of ``DRAWINGS``. panels: by panel, by group. x: the name of the axis. width: inches.
+    """
+    with styled():
+        from matplotlib.figure import Figure
+
+        columns = _columns(len(panels[0]), len(panels), width)
+        flat = [one for row in panels for one in row]
+        rows = -(-len(flat) // columns)
+        titles, lines = textwrap.wrap(title, round(width * 12.5)), textwrap.wrap(caption, round(width * _CHARACTERS))
+        handles = _handles(flat, kind)
+        across = _legend_columns(handles, width)
+        heights = [
+            0.1 + _LINE * (len(titles) + (-(-len(handles) // across) if handles else 0)), rows * _PANEL_HEIGHT,
+            0.08 + _CAPTION_LINE * len(lines),
+        ]  # fmt: skip
+        figure = Figure(figsize=(width, sum(heights)), layout="constrained", facecolor="white")
+        top, middle, bottom = list(figure.subfigures(3, 1, height_ratios=heights))  # type: ignore[call-overload]
+        top.text(_MARGIN / width, 1 - 0.05 / heights[0], "\n".join(titles), va="top", fontsize=9, fontweight="bold")
+        if handles:
+            top.legend(handles=handles, loc="lower left", ncols=across, frameon=False, fontsize=7, borderaxespad=0.1)
+        bottom.text(_MARGIN / width, 1, "\n".join(lines), va="top", fontsize=6.5, linespacing=1.15)
+        grid = middle.subplots(rows, columns, squeeze=False).ravel()
+        for axes, data in zip(grid, flat, strict=False):
+            axes.set_title(data.group)
+            DRAWINGS[kind](axes, data, width < _NARROW)
+            name = "\n".join(textwrap.wrap(data.title, 30))
+            if kind == "shares":
+                axes.set_xlabel(name)
+            else:
+                axes.set_ylabel(name)
+                axes.set_xlabel("epoch" if kind == "curves" and not x else x)
+        for axes in grid[len(flat) :]:
+            axes.set_visible(False)
+    return figure
+
+
+_NARROW = 6.0
+
+
+def _columns(groups: int, panels: int, width: float) -> int:
+    """Side by side: the groups, or two panels of a single group."""
+    most = 1 if width < _NARROW and groups * panels < 3 else 2 if width < _NARROW else 4
+    return min(most, groups if groups > 1 else panels)
+
+
+def write(figure: Any, path: Path) -> None:
+    """A PNG or SVG file. Raises ``OSError``."""
+    with styled():
+        if path.suffix == ".svg":
+            content = io.StringIO()
+            figure.savefig(content, format="svg", metadata={"Date": None, "Creator": None})
+            path.write_text(content.getvalue())
+        else:
+            figure.savefig(path, dpi=_DPI)
+
+
+def _bars(axes: Any, data: PanelData, narrow: bool) -> None:
+    """A group of bars for each x; a cross where a run failed; the paper's bars are dashed outlines around or beside."""
+    count = len(data.ours)
+    width = 0.84 / count
+    other = axes.twinx() if data.own_axis and _any(data.paper) else axes
+    tops = [value for series in data.ours for value in data.numbers(series) if value is not None]
+    for number, series in enumerate(data.ours):
+        at = [place + (number - (count - 1) / 2) * width for place in range(len(data.x))]
+        values = data.numbers(series)
+        drawn = [(one, value) for one, value in zip(at, values, strict=True) if value is not None]
+        colour, hatch = COLOURS[number % len(COLOURS)], HATCHES[number % len(HATCHES)]
+        axes.bar(
+            [one for one, _ in drawn], [value for _, value in drawn], width * 0.94, color=colour, hatch=hatch,
+            edgecolor="white", linewidth=0.3,
+        )  # fmt: skip
+        for one, value in drawn if not narrow and count * len(data.x) <= 14 else ():
+            axes.annotate(
+                f"{value:.3g}", (one, value), ha="center", va="bottom", fontsize=6, rotation=90 if width < 0.16 else 0
+            )
+        for one, label in zip(at, data.x, strict=True):
+            if (series, label) in data.failed:
+                axes.annotate("x", (one, 0), ha="center", va="bottom", color=colour, fontweight="bold")
+        outlines = [(one, value) for one, value in zip(at, data.paper.get(series, ()), strict=False) if value is not None]
+        if outlines:
+            other.bar(
+                [one for one, _ in outlines], [value for _, value in outlines], width * 0.94, fill=False, edgecolor="black",
+                linestyle="--", linewidth=0.9, zorder=3,
+            )  # fmt: skip
+    axes.set_xticks(range(len(data.x)), _ticks(data))
+    _scale(axes, data, [*tops, *(_given(data.paper) if other is axes else ())])
+    if other is not axes:
+        other.set_ylabel(f"the paper's, {data.panel.published.unit}", fontsize=6.5)
+        other.set_ylim(0, 1.18 * max(_given(data.paper)))
+        other.spines["right"].set_visible(True)
+
+
+def _lines(axes: Any, data: PanelData, narrow: bool) -> None:
+    """A marked line for each series over x; the paper's numbers are hollow markers on dashed lines."""
+    other = axes.twinx() if data.own_axis and _any(data.paper) else axes
+    places = range(len(data.x))
+    for number, series in enumerate(data.ours):
+        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+        drawn = [(place, value) for place, value in zip(places, data.numbers(series), strict=True) if value is not None]
+        axes.plot(*zip(*drawn, strict=True) if drawn else ((), ()), color=colour, marker=marker, markersize=4.5)
+        given = [(p, v) for p, v in zip(places, data.paper.get(series, ()), strict=False) if v is not None]
+        if given:
+            other.plot(
+                *zip(*given, strict=True), color=colour, marker=marker, markersize=6.5, fillstyle="none", linestyle="--",
+                linewidth=0.8,
+            )  # fmt: skip
+    axes.set_xticks(places, _ticks(data))
+    axes.set_xlim(-0.3, len(data.x) - 0.7)
+    values = [value for series in data.ours for value in data.numbers(series) if value is not None]
+    _scale(axes, data, [*values, *(_given(data.paper) if other is axes else ())])
+    if other is not axes:
+        other.set_ylabel(f"the paper's, {data.panel.published.unit}", fontsize=6.5)
+        other.set_ylim(bottom=0) if not data.panel.log else other.set_yscale("log")
+        other.spines["right"].set_visible(True)
+
+
+def _curves(axes: Any, data: PanelData, narrow: bool) -> None:
+    """A curve for each series and value of x; a hollow marker at the right edge where the paper says how it ended."""
+    number = 0
+    last = 0.0
+    for values in data.ours.values():
+        for value in values:
+            colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+            if isinstance(value, tuple) and value[0]:
+                xs, ys = value
+                last = max(last, xs[-1])
+                axes.plot(
+                    xs, ys, color=colour, dashes=_DASHES[number % len(_DASHES)] or (None, None), linewidth=1.3,
+                    marker=marker, markersize=3.5, markevery=max(1, len(xs) // 7),
+                )  # fmt: skip
+            number += 1
+    number = 0
+    for series in data.ours:
+        for given in data.paper.get(series, [None] * len(data.x)):
+            if given is not None:
+                axes.plot(
+                    [last], [given], color=COLOURS[number % len(COLOURS)], marker=MARKERS[number % len(MARKERS)],
+                    fillstyle="none", markersize=7, linestyle="", clip_on=False,
+                )  # fmt: skip
+            number += 1
+    if data.panel.log:
+        axes.set_yscale("log")
+
+
+def _shares(axes: Any, data: PanelData, narrow: bool) -> None:
+    """A lying bar for each series and x, of parts that add up; the paper's total is a dashed outline."""
+    names = _parts(data)
+    labels, height = [], 0
+    for series, values in data.ours.items():
+        for place, value in enumerate(values):
+            labels.append(", ".join(one for one in (series, data.x[place]) if one))
+            left = 0.0
+            for number, part in enumerate(names if isinstance(value, dict) else ()):
+                assert isinstance(value, dict)
+                size = value.get(part, 0.0)
+                axes.barh(height, size, left=left, height=0.72, **_look_of_part(number))
+                left += size
+            given = data.paper.get(series, [None] * len(data.x))[place]
+            if given is not None:
+                axes.barh(height, given, height=0.72, fill=False, edgecolor="black", linestyle="--", linewidth=0.9)
+            height += 1
+    axes.set_yticks(range(len(labels)), labels)
+    axes.invert_yaxis()
+
+
+def _look_of_part(number: int) -> dict[str, Any]:
+    """Every second one is hatched."""
+    hatch = HATCHES[1 + number // 2 % (len(HATCHES) - 1)] if number % 2 else ""
+    return {"facecolor": COLOURS[number % len(COLOURS)], "hatch": hatch, "edgecolor": "white", "linewidth": 0.3}
+
+
+DRAWINGS: dict[str, Draw] = {"bars": _bars, "lines": _lines, "curves": _curves, "shares": _shares}
+
+
+def _parts(data: PanelData) -> list[str]:
+    found: dict[str, None] = {}
+    for values in data.ours.values():
+        for value in values:
+            found |= dict.fromkeys(value) if isinstance(value, dict) else {}
+    return list(found)
+
+
+def _ticks(data: PanelData) -> list[str]:
+    """Labels of x, the paper's below where they are others."""
+    if data.x == data.paper_x:
+        return list(data.x)
+    return [f"{ours}\n({paper})" for ours, paper in zip(data.x, data.paper_x, strict=True)]
+
+
+def _scale(axes: Any, data: PanelData, values: Sequence[float]) -> None:
+    if data.panel.log and values and min(values) > 0:
+        axes.set_yscale("log")
+    elif values:
+        axes.set_ylim(0, 1.18 * max(values))
+    if data.panel.relative_to is not None:
+        axes.axhline(1, color="black", linewidth=0.6, linestyle=":")
+
+
+def _any(paper: dict[str, list[float | None]]) -> bool:
+    return bool(_given(paper))
+
+
+def _given(paper: dict[str, list[float | None]]) -> list[float]:
+    return [value for values in paper.values() for value in values if value is not None]
+
+
+def _handles(panels: Sequence[PanelData], kind: str) -> list[Any]:
+    """Of one legend for all panels."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    handles: list[Any] = []
+    first = panels[0]
+    if kind == "shares":
+        names = list(dict.fromkeys(name for one in panels for name in _parts(one)))
+        for number, name in enumerate(names):
+            handles.append(Patch(label=name, **_look_of_part(number)))
+    elif kind == "curves":
+        names = [", ".join(one for one in (series, x) if one) for series in first.ours for x in first.x]
+        for number, name in enumerate(names):
+            look: dict[str, Any] = {
+                "color": COLOURS[number % len(COLOURS)],
+                "marker": MARKERS[number % len(MARKERS)],
+                "markersize": 4,
+            }
+            handles.append(Line2D([], [], label=name, dashes=_DASHES[number % len(_DASHES)] or (None, None), **look))
+    else:
+        for number, name in enumerate(first.ours if len(first.ours) > 1 else ()):
+            colour, label = COLOURS[number % len(COLOURS)], name
+            if kind == "bars":
+                handles.append(Patch(facecolor=colour, hatch=HATCHES[number % len(HATCHES)], edgecolor="white", label=label))
+            else:
+                handles.append(Line2D([], [], color=colour, marker=MARKERS[number % len(MARKERS)], markersize=4, label=label))
+    if any(_any(one.paper) for one in panels):
+        if kind == "bars" or kind == "shares":
+            handles.append(Patch(fill=False, edgecolor="black", linestyle="--", label="the paper"))
+        else:
+            look = {"color": "black", "marker": "o", "fillstyle": "none", "linestyle": "--" if kind == "lines" else ""}
+            handles.append(Line2D([], [], label="the paper", linewidth=0.8, **look))
+    return handles
+
+
+def _legend_columns(handles: Sequence[Any], width: float) -> int:
+    """As many names beside each other as there is room for."""
+    longest = max((len(one.get_label()) for one in handles), default=0)
+    return max(1, min(len(handles), int(width * 14 / (longest + 8))))
