@@ -50,7 +50,8 @@ def draw_figure(
             0.08 + _CAPTION_LINE * len(lines),
         ]  # fmt: skip
         figure = Figure(figsize=(width, sum(heights)), layout="constrained", facecolor="white")
-        top, middle, bottom = list(figure.subfigures(3, 1, height_ratios=heights))  # type: ignore[call-overload]
+        places: Any = figure.subfigures(3, 1, height_ratios=heights)
+        top, middle, bottom = places
         top.text(_MARGIN / width, 1 - 0.05 / heights[0], "\n".join(titles), va="top", fontsize=9, fontweight="bold")
         if handles:
             top.legend(handles=handles, loc="lower left", ncols=across, frameon=False, fontsize=7, borderaxespad=0.1)
