@@ -19,7 +19,7 @@ test: .venv/.dev  ## run the tests
 	$(BIN)/pytest $(SPREAD) --numprocesses 2 -m "alone and not long"; test "$$spread $$?" = "0 0"
 
 test-full: .venv/.dev  ## run all tests, also the long ones (tests/README.md)
-	@$(BIN)/pytest $(SPREAD) -m "not alone"; spread=$$?; \
+	@export SARGNN_TEST_EPOCHS=30; $(BIN)/pytest $(SPREAD) -m "not alone"; spread=$$?; \
 	$(BIN)/pytest -m alone; test "$$spread $$?" = "0 0"
 
 check: .venv/.dev  ## lint, types, import contract

@@ -79,6 +79,7 @@ def _all_of(table: str, mode: str) -> int:
 
 
 @pytest.mark.usefixtures("known")
+@pytest.mark.long
 def test_a_budget_is_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is free, shared out; with it the fewest workers."""
     _has(monkeypatch, 3_000_000_000)

@@ -148,7 +148,7 @@ def single(name: str, norm: str, labels: LabelsConfig, precision: str) -> dict[s
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.long] if case in LONG else []) for case in CURVES])
 def test_curve(case: str) -> None:
-    """30 epochs with dropout, and the last evaluation."""
+    """Epochs with dropout, and the last evaluation."""
     name, mode, kernel, world, count, keep, norm, labels, precision = CURVES[case]
     config = cases.run_config(
         model(name, norm, num_layers=3), mode=mode, kernel=kernel, partitioner="metis", world=world, labels=labels,

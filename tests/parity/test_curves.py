@@ -108,7 +108,9 @@ def model(name: str) -> cases.Model:
 
 @cache
 def single(name: str, precision: str) -> dict[str, Any]:
-    config = cases.run_config(model(name), mode="sar", kernel="reference", precision=precision)
+    config = cases.run_config(
+        model(name), mode="sar", kernel="reference", precision=precision, epochs=cases.CONTRACT_EPOCHS
+    )
     return cases.curve(Group.single(), config, graph(name))
 
 
@@ -130,7 +132,10 @@ def assert_same_curve(losses: list[float], wanted: list[float], precision: str) 
 @pytest.mark.parametrize("name", [*COMBINATIONS, *(pytest.param(name, marks=pytest.mark.long) for name in MORE)])
 def test_curve(name: str) -> None:
     kind, mode, kernel, partitioner, world, precision = (COMBINATIONS | MORE)[name]
-    config = cases.run_config(model(kind), mode=mode, kernel=kernel, partitioner=partitioner, world=world, precision=precision)
+    config = cases.run_config(
+        model(kind), mode=mode, kernel=kernel, partitioner=partitioner, world=world, precision=precision,
+        epochs=cases.CONTRACT_EPOCHS,
+    )  # fmt: skip
     ranks = pool(world)(cases.curve, config, graph(kind))
     want = single(kind, precision)
     learned = 0.95 if kind in ("sgc", "gcnii") else 0.9  # slower ones

@@ -1,4 +1,4 @@
-"""Stacks of DGL's layers, unmodified: 30 epochs on shards have the losses of DGL on the whole graph in plain PyTorch."""
+"""Stacks of DGL's layers, unmodified: epochs on shards have the losses of DGL on the whole graph in plain PyTorch."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def graph(name: str) -> Dataset:
 
 
 def learning(name: str) -> cases.Model:
-    """One whose loss falls within 30 epochs."""
+    """One whose loss falls within a curve."""
     wider: dict[str, Any] = {"hidden": 10} if name.startswith("gat") else {}
     return model_of(name, input_dropout=0.2, **wider)
 

@@ -131,7 +131,7 @@ CURVES = ["sage", "max", "gat", "gatv2", "rgcn"]
     ],
 )
 def test_curves(name: str, aggregate: str, world: int) -> None:
-    """30 epochs as one process has them."""
+    """Epochs as one process has them."""
     alone = _curve(name)
     for one, other in zip(_curve(name, aggregate=aggregate, world=world), alone, strict=True):
         assert abs(one - other) <= 1e-8 * abs(other)

@@ -112,7 +112,7 @@ LONG = ("sage-one_shot-4", "gcn-sar-8", "rgcn-domain_parallel-4", "gatv2-no_rema
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.long] if case in LONG else []) for case in CURVES])
 def test_curve(case: str) -> None:
-    """30 epochs with dropout, batch norm and label draws, and the last evaluation, on any number of workers."""
+    """With dropout, batch norm and label draws, and the last evaluation, on any number of workers."""
     name, mode, kernel, partitioner, world, labels, mfg = CURVES[case]
     config = cases.run_config(
         cases.model_config(name), mode=mode, kernel=kernel, partitioner=partitioner, world=world, labels=labels, mfg=mfg

@@ -157,7 +157,7 @@ def single(name: str, draw: str, norm: str, labels: LabelsConfig, precision: str
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.long] if case in LONG else []) for case in CURVES])
 def test_curve(case: str) -> None:
-    """30 epochs of three steps with dropout, and the last evaluation."""
+    """Epochs of three steps with dropout, and the last evaluation."""
     name, mode, kernel, partitioner, world, count, draw, norm, labels, precision = CURVES[case]
     config = drawn(
         name, draw, norm, count, mode=mode, kernel=kernel, partitioner=partitioner, world=world, labels=labels,

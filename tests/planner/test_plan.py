@@ -29,7 +29,7 @@ CASES = {
     "rgcn sar": (*TYPED, "model=rgcn", "mode=sar", "world=2"),
     "sage bf16, kept layers": (*GRAPH, "model=sage", "precision=bf16", "engine.keep_layers=2", "world=2"),
 }
-LONG = ("gat no_remat", "gat one_shot", "sage bf16, kept layers")
+LONG = ("gat sar", "gat no_remat", "gat one_shot", "gat domain_parallel", "sage bf16, kept layers")
 _FIXED = 30_000_000
 """What libraries take more or less from run to run; of runs as small as these a good part."""
 _DGL = 110_000_000
@@ -54,6 +54,7 @@ def test_planned_is_measured(name: str, tmp_path: Path) -> None:
     assert plan.sent == rows[1]["comm_bytes"]
 
 
+@pytest.mark.long
 def test_more_workers_hold_less(tmp_path: Path) -> None:
     """Of a streamed cut; and fewer modes and workers fit a smaller budget."""
     config = parse(compose_verb("train", [*GRAPH, "model=gat", f"store_dir={tmp_path}/stores"]))

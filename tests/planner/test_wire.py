@@ -33,7 +33,10 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+LONG = ("sage, labels", "gat, kept", "gat, rows", "rgcn, autograd")
+
+
+@pytest.mark.parametrize("name", [pytest.param(one, marks=pytest.mark.long if one in LONG else ()) for one in CASES])
 def test_bytes_of_an_epoch(name: str, tmp_path: Path) -> None:
     words = [*CASES[name], "world=3", "epochs=2", "eval_every=10", "tracking=none", f"store_dir={tmp_path}/stores"]
     done = sargnn_here(tmp_path, "train", *words, "run_dir=run")

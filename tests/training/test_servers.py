@@ -97,6 +97,7 @@ def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert np.load(tmp_path / "predicted" / "logits.npy").shape == (400, 10)
 
 
+@pytest.mark.long
 def test_bounded_and_chosen_runs(tmp_path: Path) -> None:
     """They predict from the full graph, whatever they preloaded; bounds that leave nothing out are no bounds."""
     shared = ["precision=fp64", "servers=2", "checkpoint.every=1"]
@@ -114,6 +115,7 @@ def test_bounded_and_chosen_runs(tmp_path: Path) -> None:
     assert np.load(predicted / "logits.npy").shape == (400, 10) and found == pytest.approx(bounded["test_acc"], abs=1e-9)
 
 
+@pytest.mark.long
 def test_samples_smoothed_on_servers(tmp_path: Path) -> None:
     """Evaluated on samples, smoothed on the full graph that no server has copies of."""
     words = ["precision=fp64", "sample.fanouts=[3,3,3]", "eval=sampled", "smooth=cs", "servers=2"]
