@@ -172,36 +172,41 @@ def _factors(node: Node) -> list[Node]:
 
 def without_softmax(graph: ShardedGraph, node: Node) -> Node:
     """The same values without ``Softmax``: exp(logit - log sum exp of the destination's), the latter folded first."""
-    memo: dict[int, Any] = {}
+    found: Node = _WithoutSoftmax(graph).changed(node)
+    return found
 
-    def changed(value: Any) -> Any:
+
+class _WithoutSoftmax:
+    """Changes expressions, each part once. (Local functions that call each other would hold its tensors as a cycle.)"""
+
+    def __init__(self, graph: ShardedGraph) -> None:
+        self._graph = graph
+        self._memo: dict[int, Any] = {}
+
+    def changed(self, value: Any) -> Any:
+        """A node changed; anything else as it is."""
         if not isinstance(value, Node):
             return value
-        if id(value) not in memo:
-            memo[id(value)] = _changed(value)
-        return memo[id(value)]
+        if id(value) not in self._memo:
+            self._memo[id(value)] = self._change(value)
+        return self._memo[id(value)]
 
-    def _changed(node: Node) -> Node:
+    def _change(self, node: Node) -> Node:
         if isinstance(node, Softmax):
-            logits = changed(node.logits)
-            total = fold(graph, "logsumexp", logits, "edge softmax")
-            at_destination = graph.field("v", total)
+            logits = self.changed(node.logits)
+            total = fold(self._graph, "logsumexp", logits, "edge softmax")
+            at_destination = self._graph.field("v", total)
             difference = Call(node.shape, node.dtype, torch.sub, (logits, at_destination), {})
             return Call(node.shape, node.dtype, torch.exp, (difference,), {})
-        if isinstance(node, Dropped):
-            return dataclasses.replace(node, of=changed(node.of))
-        if isinstance(node, Item):
-            return dataclasses.replace(node, of=changed(node.of))
+        if isinstance(node, Dropped | Item):
+            return dataclasses.replace(node, of=self.changed(node.of))
         if isinstance(node, Written):
-            return dataclasses.replace(node, fields=tuple((where, name, changed(of)) for where, name, of in node.fields))
+            return dataclasses.replace(node, fields=tuple((where, name, self.changed(of)) for where, name, of in node.fields))
         if isinstance(node, Call):
-            args, kwargs = map_values((node.args, node.kwargs), changed)
+            args, kwargs = map_values((node.args, node.kwargs), self.changed)
             same = all(a is b for a, b in zip(_flat((args, kwargs)), _flat((node.args, node.kwargs)), strict=True))
             return node if same else dataclasses.replace(node, args=args, kwargs=kwargs)
         return node
-
-    found: Node = changed(node)
-    return found
 
 
 def _flat(values: Any) -> list[Any]:

@@ -52,7 +52,10 @@ def test_bars_relative_to_sar(runs_here: list[str], tmp_path: Path) -> None:
         ratios = [fused["epoch_time_s"] / base["epoch_time_s"]]
         ratios.append(max(fused["peak_train_bytes"]) / max(base["peak_train_bytes"]))
         cells = " | ".join(f"{one:.3g}" for one in ratios)
-        assert any(line.endswith(f"SAR + fused attention | {cells} |") for line in done.stdout.splitlines()), (cells, done.stdout)
+        assert any(line.endswith(f"SAR + fused attention | {cells} |") for line in done.stdout.splitlines()), (
+            cells,
+            done.stdout,
+        )
     svg = (tmp_path / "figures" / "sar.fig4.svg").read_text()
     for text in ("SAR + fused attention", "domain-parallel", "products_like at scale 0.002", "2 workers"):
         assert text in svg, text

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import dataclasses
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

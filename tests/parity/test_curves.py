@@ -108,9 +108,7 @@ def model(name: str) -> cases.Model:
 
 @cache
 def single(name: str, precision: str) -> dict[str, Any]:
-    config = cases.run_config(
-        model(name), mode="sar", kernel="reference", precision=precision, epochs=cases.CONTRACT_EPOCHS
-    )
+    config = cases.run_config(model(name), mode="sar", kernel="reference", precision=precision, epochs=cases.CONTRACT_EPOCHS)
     return cases.curve(Group.single(), config, graph(name))
 
 
