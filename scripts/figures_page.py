@@ -16,17 +16,19 @@ from sargnn.figures.spec import read_spec
 
 _HEAD = """# The papers' figures
 
-Drawn by `sargnn reproduce FIGURE`: each is a sweep of ordinary runs, whose picture and table have the paper's numbers where its text or tables give
-any, as dashed outlines. Most bars of the three papers have no numbers in the text; of these only what is said in words stands here. Scales are small,
-so that each takes minutes on two cores; `dataset.scale=` and `world=` make them larger, `launch=slurm` runs them on a cluster:
+Drawn by `sargnn reproduce FIGURE`: each is a sweep of ordinary runs, whose picture and table have the paper's numbers where its
+text or tables give any, as dashed outlines. Most bars of the three papers have no numbers in the text; of these only what is
+said in words stands here. Scales are small, so that each takes minutes on two cores; `dataset.scale=` and `world=` make them
+larger, `launch=slurm` runs them on a cluster:
 
     sargnn reproduce                                    # what there is, and how long it takes
     sargnn reproduce sar.fig4
     sargnn reproduce sar.fig4 dataset.scale=0.1 world=8
     sargnn reproduce sar.fig6 launch=slurm world=128 dataset.scale=1.0
 
-Graphs are stand-ins drawn at a share of the named graph's size (docs/DATASETS.md): ratios can be compared with the paper's, seconds and gigabytes
-cannot. A figure is a file, `conf/figure/NAME.yaml`; one of your own in `--config-dir`'s folder `figure/` is drawn alike.
+Graphs are stand-ins drawn at a share of the named graph's size ([DATASETS](DATASETS.md)): ratios can be compared with the
+paper's, seconds and gigabytes cannot. A figure is a file, `conf/figure/NAME.yaml`; one of your own in the folder `figure/` of
+`--config-dir` is drawn alike.
 """
 _PAPERS = {
     "sar": "SAR (Mostafa, 2022)", "betty": "Betty (Yang et al., 2023)", "granndis": "GraNNDis (Song et al., 2024)",
