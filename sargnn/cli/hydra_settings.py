@@ -14,13 +14,13 @@ _INSTEAD = (
     (r"hydra\.sweep\.", "the runs of a sweep go to sweeps/KEY/, a folder for each"),
     (r"hydra\.job\.name", "run_name={value}"),
     (r"hydra\.job\.chdir", "a run's files go to its folder: run_dir=FOLDER"),
-    (r"hydra[/.]launcher", "sargnn slurm -m makes one job array of a sweep"),
+    (r"hydra[/.]launcher", "sargnn slurm -m writes a job for each point"),
     (r"hydra[/.]sweeper", "-m key=a,b,c, or an experiment that sets hydra.sweeper.params"),
     (r"hydra\.searchpath", "--config-dir {value}, or a folder conf/ here: both add options"),
     (r"hydra[/.](job_logging|hydra_logging|verbose)", "logs are in RUN/logs/; SARGNN_FULL_ERROR=1 shows tracebacks"),
     (r"hydra\.(output_subdir|runtime)", "a run's configuration is in its folder, config.yaml"),
     (r"hydra[/.](help|hydra_help)", "sargnn train --help"),
-    (r"", "run_dir=FOLDER, run_name=NAME, -m for sweeps, sargnn slurm -m for job arrays"),
+    (r"", "run_dir=FOLDER, run_name=NAME, -m for sweeps, sargnn slurm -m for their jobs"),
 )
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sargnn.figures.spec import Cell, FigureSpec
 
 GROUP = "figure"
-_LOCAL, _SLURM = "local", "slurm"
+_SLURM = "slurm"
 
 
 def main(line: CommandLine) -> int:
@@ -31,14 +31,14 @@ def main(line: CommandLine) -> int:
 
     cells = cells_of(spec, [f"tracking.experiment={name}", *line.overrides])
     points = list(dict.fromkeys(one.point for one in cells))
+    if line.settings["launch"] == _SLURM:
+        return _submit(name, line, points)
     if line.dry_run:
         from sargnn.cli.dry_run import show_sweep
 
         return show_sweep(points, line.folders)
     from sargnn.cli.sweep import plan_sweep, run_points
 
-    if line.settings["launch"] == _SLURM:
-        return _submit(name, line, points)
     from sargnn.tracking.progress import say
 
     say(f"{name}: {spec.title}")
@@ -89,7 +89,9 @@ def _spec(name: str, folders: ConfFolders) -> FigureSpec:
 
 def _submit(name: str, line: CommandLine, points: Sequence[Point]) -> int:
     """The same runs as SLURM jobs; the same command without ``launch`` draws what is finished."""
-    raise NotImplementedError
+    from sargnn.cli.slurm_sweep import write_sweep
+
+    return write_sweep(points, line, [*line.folders.arguments, name, *line.overrides])
 
 
 def _draw(

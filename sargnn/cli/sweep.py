@@ -11,7 +11,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,8 +61,11 @@ class Plan:
     skip: str
 
 
-def plan_sweep(points: Sequence[Point], folders: ConfFolders) -> Plan:
+def plan_sweep(points: Sequence[Point], folders: ConfFolders, check: Callable[[int], object] | None = None) -> Plan:
     """What would be run, every configuration checked; nothing is made.
+
+    Args:
+        check: called with each point's number; raises ``ConfigError`` for one that cannot run. None: as local workers run it.
 
     Raises:
         ConfigError: a point that cannot run, named, or a setting that a sweep cannot have.
@@ -73,7 +77,9 @@ def plan_sweep(points: Sequence[Point], folders: ConfFolders) -> Plan:
     key = json.dumps([*points, *folders.arguments])
     folder = Path("sweeps") / hashlib.sha256(key.encode()).hexdigest()[:10]
     labels = labels_of(points)
-    _check(points, labels, folders)
+    for number, label in enumerate(labels):
+        with naming_point(label):
+            _check(points[number], folders) if check is None else check(number)
     done = {number: found for number in range(len(points)) if (found := _finished(folder, number)) is not None}
     return Plan(points, labels, folder, done, skip)
 
@@ -101,8 +107,8 @@ def run_points(plan: Plan, folders: ConfFolders) -> list[Outcome]:
     from sargnn.cli.compose import compose_verb
     from sargnn.tracking.progress import say
 
-    points, labels, folder, done, skip = plan.points, plan.labels, plan.folder, plan.done, plan.skip
-    skipped = set(done) if done and _skips(skip, len(done), len(points)) else set()
+    points, labels, folder, done = plan.points, plan.labels, plan.folder, plan.done
+    skipped = set(done) if done and skips_finished(plan) else set()
     try:
         write_points(folder, labels, points)
     except OSError as error:
@@ -174,17 +180,22 @@ def _end_point(process: subprocess.Popen[str], patience_s: float = 15) -> None:
     end_process(process, steps)
 
 
-def _check(points: Sequence[Point], labels: Sequence[str], folders: ConfFolders) -> None:
-    """Every point's configuration, before the first one starts. Raises ``ConfigError`` naming the point."""
+@contextmanager
+def naming_point(label: str) -> Iterator[None]:
+    """A ``ConfigError`` of the block names this point."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"A point of the sweep cannot run, so none was started: {label}\n  {error}") from error
+
+
+def _check(point: Point, folders: ConfFolders) -> None:
+    """A point's configuration, as local workers run it. Raises ``ConfigError``."""
     from sargnn.cli.auto_world import provisional
     from sargnn.cli.compose import compose_verb
     from sargnn.config import parse
 
-    for point, label in zip(points, labels, strict=True):
-        try:
-            parse(provisional(compose_verb("train", point, folders=folders)))
-        except ConfigError as error:
-            raise ConfigError(f"A point of the sweep cannot run, so none was started: {label}\n  {error}") from error
+    parse(provisional(compose_verb("train", point, folders=folders)))
 
 
 def labels_of(points: Sequence[Point]) -> list[str]:
@@ -193,12 +204,13 @@ def labels_of(points: Sequence[Point]) -> list[str]:
     return [" ".join(word for word in point if word not in common) or "the only point" for point in points]
 
 
-def _folders(folder: Path, number: int) -> list[Path]:
+def tried_folders(folder: Path, number: int) -> list[Path]:
+    """A point's folders, the first try first."""
     return sorted(folder.glob(f"{number:03d}*"))
 
 
 def _finished(folder: Path, number: int) -> Path | None:
-    for path in _folders(folder, number):
+    for path in tried_folders(folder, number):
         summary = _summary(path)
         if summary is not None and summary.status == "finished":
             return path
@@ -206,7 +218,8 @@ def _finished(folder: Path, number: int) -> Path | None:
 
 
 def free_folder(folder: Path, number: int) -> Path:
-    taken = len(_folders(folder, number))
+    """A point's next one."""
+    taken = len(tried_folders(folder, number))
     return folder / (f"{number:03d}" if not taken else f"{number:03d}-{taken + 1}")
 
 
@@ -225,18 +238,19 @@ def _choice(key: str, points: Sequence[Point]) -> str:
     return choice
 
 
-def _skips(choice: str, finished: int, total: int) -> bool:
+def skips_finished(plan: Plan) -> bool:
     """Whether finished points are left out; asks where someone can answer, and leaves them out where nobody can."""
     from sargnn.tracking.progress import say
 
-    if choice == "ask" and sys.stdin.isatty():
+    finished = f"{len(plan.done)} of {len(plan.points)} points are finished already"
+    if plan.skip == "ask" and sys.stdin.isatty():
         from sargnn.cli.clean import ask
 
-        answer = ask(f"{finished} of {total} points are finished already. Skip them? [Y/n] ")
+        answer = ask(f"{finished}. Skip them? [Y/n] ")
         return answer.strip().lower() not in ("n", "no")
-    if choice == "ask":
-        say(f"{finished} of {total} points are finished already and are skipped; skip_finished=false runs them again")
-    return choice != "false"
+    if plan.skip == "ask":
+        say(f"{finished} and are skipped; skip_finished=false runs them again")
+    return plan.skip != "false"
 
 
 def _parent(mapping: dict[str, Any], name: str, points: int) -> Any:

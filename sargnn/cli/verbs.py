@@ -128,13 +128,16 @@ _SLURM = Verb(
     usage="[key=value ...] [group=option ...] [-m] | --status RUN",
     text="Write an sbatch script for a training run into slurm/: one task per worker, stores prepared once, a checkpoint and a "
     "new start at the time limit; --mem as planned where the dataset is prepared here. Takes what train takes, and slurm.*; "
-    "conf/slurm/ holds the defaults of a site. With -m every list of values is a sweep, in one job array; --dry-run prints the "
-    "script. --status shows a job's state and its last epoch.",
+    "conf/slurm/ holds the defaults of a site. With -m (--multirun) every list of values is a sweep: a script for each point, "
+    "with nodes and memory of its own, and one command that submits them, the last line printed; finished points are left out. "
+    "slurm.array=true makes one job array of it, whose points all ask for the same. --dry-run prints the script, or a sweep's "
+    "points. --status shows a job's state and its last epoch.",
     entry="sargnn.cli.slurm:main",
     examples=(
         ("slurm model=gat world=32 slurm.nodes=8", ""),
         ("slurm world=8 slurm.time=120 slurm.submit=true", "write it and submit it"),
-        ("slurm -m model=sage,gat seed=0,1", "an array of four"),
+        ("slurm -m world=4,8,16 slurm.ntasks_per_node=4", "on 1, 2 and 4 nodes"),
+        ("slurm -m seed=0,1,2 slurm.array=true", "one job array of three"),
         ("slurm resume=sage-sar-w4-s0", "go on with a run that was begun"),
         ("slurm --status sage-sar-w4-s0", "its job, its last epoch"),
     ),
@@ -348,14 +351,13 @@ _REPRODUCE = Verb(
     usage="[FIGURE] [key=value ...] [launch=local|slurm] [--dry-run]",
     text="Draw a figure of the SAR, Betty or GraNNDis paper again: run what is not finished of the runs that it needs, then "
     "write pictures (PNG 8 and 4 inches wide, SVG) and a table, with the paper's numbers where it gives any. Without a name: "
-    "all figures. Settings are those of train and hold for all runs; world is the largest number of workers. The runs are a "
-    "sweep, in MLflow under the figure's name. launch=slurm writes them as jobs; the same command without it then draws.",
+    "all figures. Settings are train's, of all runs; world is the largest number of workers. The runs are a sweep, in MLflow "
+    "under the figure's name. launch=slurm writes them as jobs; the same command without it then draws.",
     entry="sargnn.cli.reproduce:main",
     examples=(
         ("reproduce", "what there is, and how long it takes"),
         ("reproduce sar.fig4", ""),
         ("reproduce sar.fig4 dataset.scale=0.1 world=8", "larger"),
-        ("reproduce granndis.fig9 --dry-run", "its runs; nothing is started"),
         ("reproduce sar.fig4 launch=slurm world=128", "as jobs of a cluster"),
     ),
     config="train",

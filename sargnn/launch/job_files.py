@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from filelock import Timeout
+
 from sargnn.config import RunConfig, load, save
 from sargnn.config_compare import fixed_settings
 from sargnn.errors import ConfigError, SargnnError
-from sargnn.launch.run_folder import hold_run_dir
+from sargnn.launch.run_folder import LOCK, hold_run_dir
 from sargnn.launch.slurm import Job, SlurmConfig, check_syntax, render, run_dir_line
 from sargnn.tracking import files
+from sargnn.tracking.locks import file_lock
 from sargnn.tracking.summary import FINISHED, read_summary
-from sargnn.tracking.sweep_points import write_points
 
 JOB = "job.json"
 
@@ -89,6 +91,26 @@ def _is_over(run_dir: Path) -> bool:
     return summary is not None and summary.status == FINISHED
 
 
+def choose_point_dir(config: RunConfig, tried: Sequence[Path], new: Path) -> Path:
+    """The folder of a sweep's point that a script is written for: of an earlier try that a job goes on with, or a new one."""
+    return next((one for one in tried if _usable(config, one)), new)
+
+
+def is_under_way(run_dir: Path) -> bool:
+    """Whether a process works in the folder, as far as the file system's locks tell."""
+    if not (run_dir / LOCK).exists():
+        return False
+    lock = file_lock(run_dir / LOCK, timeout_s=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        return True
+    except (OSError, NotImplementedError):
+        return False
+    lock.release()
+    return False
+
+
 def check_point(config: RunConfig, run_dir: Path) -> None:
     """A sweep's folder holds this point or nothing. Raises ``ConfigError``."""
     if (run_dir / files.CONFIG).exists() and not _same(config, run_dir):
@@ -112,7 +134,7 @@ def write(slurm: SlurmConfig, job: Job, configs: Sequence[RunConfig], template: 
     text = script_text(slurm, job, template)
     script = _script_path(scripts.resolve(), job)
     try:
-        for index, (config, run_dir) in enumerate(zip(configs, job.run_dirs, strict=True)):
+        for config, run_dir in zip(configs, job.run_dirs, strict=True):
             run_dir.mkdir(parents=True, exist_ok=True)
             hold_run_dir(run_dir).release()  # nothing works in it now
             if config.init_from is not None:
@@ -120,9 +142,7 @@ def write(slurm: SlurmConfig, job: Job, configs: Sequence[RunConfig], template: 
 
                 keep_start(config, run_dir)
             save(dataclasses.replace(config, run_dir=str(run_dir)), run_dir / files.CONFIG)
-            note_job(run_dir, script=str(script), index=index if job.is_array else None)
-        if job.is_array:
-            write_points(job.folder_of_all, job.labels)
+            note_job(run_dir, script=str(script), index=int(run_dir.name) if job.is_array else None)
         script.parent.mkdir(parents=True, exist_ok=True)
         script.write_text(text, encoding="utf-8")
         script.chmod(0o755)

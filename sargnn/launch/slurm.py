@@ -29,7 +29,7 @@ _OURS = {
     "job-name": "job_name", "nodes": "nodes", "ntasks": "world (of the run)", "ntasks-per-node": "ntasks_per_node",
     "cpus-per-task": "cpus_per_task", "mem": "mem", "partition": "partition", "account": "account", "qos": "qos",
     "constraint": "constraint", "time": "time", "signal": "signal_s", "requeue": "requeue", "no-requeue": "requeue",
-    "array": "array_parallelism", "output": "run_dir (of the run)", "open-mode": "none", "chdir": "none",
+    "array": "array", "output": "run_dir (of the run)", "open-mode": "none", "chdir": "none",
     "tasks-per-node": "ntasks_per_node", "export": "none", "wrap": "none", "uid": "none", "gid": "none",
 }  # fmt: skip
 _SPARE_S = 60  # SLURM may send the signal so much earlier
@@ -54,6 +54,7 @@ class SlurmConfig:
     master_addr: str | None = None
     signal_s: int = field(default=120, metadata=number(low=0, high=65535))
     requeue: bool = True
+    array: bool = False
     array_parallelism: int | None = field(default=None, metadata=AT_LEAST_ONE)
     additional_parameters: dict[str, str | None] = field(default_factory=dict)
     template: str | None = None
@@ -68,10 +69,11 @@ class Job:
         name: of the job and of the script. world: workers. threads: of each, if that is settled.
         interface: of the network, if one is configured. port: where ranks meet; None: from the job's number.
         tracking: whether figures go to MLflow.
-        run_dirs: the run's folder; of a sweep one per point, ``FOLDER/000`` and so on.
-        labels: of a sweep's points.
+        run_dirs: the run's folder; of an array one per task, ``FOLDER/000`` and so on.
+        labels: of an array, number of the task -> what the point is called; else empty.
         words: the command line that asked for it.
         folder: where the command was given, and where the job works.
+        point: of a sweep this run is, and what it is called there; None: of none.
     """
 
     name: str
@@ -81,18 +83,19 @@ class Job:
     port: int | None
     tracking: bool
     run_dirs: Sequence[Path]
-    labels: Sequence[str]
+    labels: Mapping[int, str]
     words: Sequence[str]
     folder: Path
+    point: str | None = None
 
     @property
     def folder_of_all(self) -> Path:
-        """The run's folder, or the sweep's."""
+        """The run's folder, or the sweep's of an array."""
         return self.run_dirs[0].parent if self.is_array else self.run_dirs[0]
 
     @property
     def is_array(self) -> bool:
-        """Whether it is a sweep."""
+        """Whether it is a sweep in one job array."""
         return bool(self.labels)
 
 
@@ -221,9 +224,10 @@ def _about(job: Job, layout: Shape) -> list[str]:
     ]
     if job.is_array:
         lines += [f"A sweep of {len(job.labels)} points, one array task each:"]
-        lines += [f"  {number:>3}  {label}" for number, label in enumerate(job.labels)]
+        lines += [f"  {number:>3}  {label}" for number, label in job.labels.items()]
         lines += [f"Settings: config.yaml in the folders of {job.folder_of_all}"]
     else:
+        lines += [] if job.point is None else [job.point]
         lines += [f"Settings: {job.run_dirs[0] / 'config.yaml'}"]
     return [
         *lines,
@@ -256,7 +260,7 @@ def _directives(config: SlurmConfig, job: Job, layout: Shape) -> list[str]:
     }
     if job.is_array:
         most = f"%{config.array_parallelism}" if config.array_parallelism else ""
-        options["array"] = f"0-{len(job.labels) - 1}{most}"
+        options["array"] = f"{_ranges(sorted(job.labels))}{most}"
     if config.signal_s:
         options["signal"] = f"B:USR1@{config.signal_s}"
     lines = [directive(key, value) for key, value in options.items() if value is not None]
@@ -272,6 +276,17 @@ def _directives(config: SlurmConfig, job: Job, layout: Shape) -> list[str]:
             raise ConfigError(f"sbatch's option '{ours}' is set by sargnn.", given=f"{key}={value}", hint=f"see: {_OURS[ours]}")
         lines.append(directive(name, value))
     return lines
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """``0-2,5`` for 0, 1, 2 and 5."""
+    runs: list[list[int]] = []
+    for one in numbers:
+        if runs and one == runs[-1][-1] + 1:
+            runs[-1].append(one)
+        else:
+            runs.append([one])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def directive(name: str, value: str | None) -> str:

@@ -141,7 +141,7 @@ ANSWERS: dict[str, tuple[str, str | None, str | None, str | None]] = {
     "train hydra.run.dir=out": (HYDRA, "hydra.run.dir=out", None, "run_dir=out"),
     "train -m hydra.sweep.dir=out seed=1,2": (HYDRA, "hydra.sweep.dir=out", None, "..."),
     "train hydra.job.name=tour": (HYDRA, "hydra.job.name=tour", None, "run_name=tour"),
-    "train hydra/launcher=joblib": (HYDRA, "hydra/launcher=joblib", None, "sargnn slurm -m makes one job array of a sweep"),
+    "train hydra/launcher=joblib": (HYDRA, "hydra/launcher=joblib", None, "sargnn slurm -m writes a job for each point"),
     "train +hydra/sweeper=optuna": (HYDRA, "+hydra/sweeper=optuna", None, "..."),
     "train hydra.searchpath=[file://mine]": (
         HYDRA, "hydra.searchpath=[file://mine]", None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import sqlite3
@@ -206,7 +207,7 @@ def test_a_cancelled_job_leaves_a_checkpoint(folder: Path, cluster: Cluster, los
 @needs_slurm
 def test_an_array_gives_a_run_in_mlflow_for_every_point(folder: Path, cluster: Cluster) -> None:
     words = ["slurm", "-m", "debug=tiny", "model=sage,gat", "world=2", "tracking=mlflow"]
-    out = sargnn(folder, cluster.environment, *words, "slurm.submit=true")
+    out = sargnn(folder, cluster.environment, *words, "slurm.array=true", "slurm.submit=true")
     found = re.search(r"^job (\d+)$", out, flags=re.M)
     assert found, out
     points = sorted((folder / "sweeps").glob("*/*/config.yaml"))
@@ -222,6 +223,32 @@ def test_an_array_gives_a_run_in_mlflow_for_every_point(folder: Path, cluster: C
     sweep = points[0].parent.parent
     shown = sargnn(folder, cluster.environment, "slurm", "--status", str(sweep))
     assert len(shown.splitlines()) == 2 and shown.count("COMPLETED") == 2
+
+
+@pytest.mark.long
+@needs_slurm
+def test_one_command_submits_all_points_and_their_losses_are_the_same(folder: Path, cluster: Cluster) -> None:
+    words = ["-m", "debug=tiny", "world=1,2", "tracking=mlflow", "tracking.experiment=sweep"]
+    out = sargnn(folder, cluster.environment, "slurm", *words, "slurm.ntasks_per_node=1")
+    command = shlex.split(out.splitlines()[-1])  # not by run_command: the jobs would end with it
+    done = subprocess.run(command, cwd=folder, env=cluster.environment, capture_output=True, text=True)
+    jobs = re.findall(r"^job (\d+): world=\d$", done.stdout, flags=re.M)
+    assert done.returncode == 0 and len(jobs) == 2, done.stderr
+    sweep = folder / "sweeps" / Path(command[1]).parent.name.removeprefix("sweep-")
+    points = [sweep / "000", sweep / "001"]
+    shown = sargnn(folder, cluster.environment, "slurm", "--status", str(sweep))
+    assert all(f"{point.name}: job {job}: " in shown for point, job in zip(points, jobs, strict=True))
+    for point, job in zip(points, jobs, strict=True):
+        assert cluster.wait(job, seconds=300) == "COMPLETED", output(point)
+    one, two = (summary(point) for point in points)
+    assert (one["world"], two["world"]) == (1, 2)
+    assert two["losses"] == pytest.approx(one["losses"], rel=1e-4)
+    database = sqlite3.connect(folder / "mlflow.db")
+    query = "select status from runs join experiments using (experiment_id) where experiments.name = 'sweep'"
+    assert database.execute(query).fetchall() == [("FINISHED",)] * 2
+    again = sargnn(folder, cluster.environment, "slurm", *words)
+    assert again.count("finished, left out") == 2 and "no point is left to submit" in again
+    assert sargnn(folder, dict(os.environ), "train", *words).count("skipped") == 2
 
 
 @needs_slurm

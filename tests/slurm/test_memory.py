@@ -63,15 +63,15 @@ def test_a_script_asks_for_what_a_nodes_workers_are_planned_to_hold(folder: Path
     mem, said = asked()
     assert mem == as_text(one + two + three) and f"--mem={mem}: workers of up to" in said
     assert asked("slurm.nodes=2")[0] == as_text(max(one + two, two + three))
-    written = sargnn_here(folder, "slurm", *RUN, "slurm.nodes=3", "run_name=own")
+    written = sargnn_here(folder, "slurm", *RUN, "slurm.nodes=3", "servers=1", "run_name=own")
     assert written.returncode == 0, written.stderr
     assert LINE.findall((folder / "slurm" / "own.sbatch").read_text()) == [as_text(max(one, two, three))]
 
 
-def test_of_a_sweep_the_largest_point_counts(folder: Path) -> None:
+def test_of_an_array_the_largest_point_counts(folder: Path) -> None:
     small, large = sum(planned("model.hidden=16")), sum(planned("model.hidden=256"))
     assert small < large
-    assert asked("-m", "model.hidden=16,256", "seed=0,1")[0] == as_text(large)
+    assert asked("-m", "model.hidden=16,256", "seed=0,1", "slurm.array=true")[0] == as_text(large)
 
 
 def test_a_users_own_stays_and_too_little_is_said(folder: Path) -> None:

@@ -33,7 +33,7 @@ CASES = {
         "slurm.master_addr=head-ib", "slurm.signal_s=600", "+slurm.additional_parameters.mail-type=END",
         "+slurm.additional_parameters.exclusive=null", "comm.port=29500",
     ],
-    "sweep": ["-m", "model=sage,gat", "seed=0,1", "world=2", "slurm.array_parallelism=2"],
+    "sweep": ["-m", "model=sage,gat", "seed=0,1", "world=2", "slurm.array=true", "slurm.array_parallelism=2"],
     "untracked": ["tracking=none", "slurm.requeue=false", "slurm.signal_s=0", "run_dir=somewhere/else", "world=1"],
 }  # fmt: skip
 
@@ -97,7 +97,9 @@ def test_rendering_loads_neither_torch_nor_mlflow_and_takes_less_than_a_second(f
     assert min(taken) < 1, taken
 
 
-_PLACES = ("job_name", "partition", "account", "constraint", "qos", "master_addr", "extra", "words", "labels", "name", "dir")
+_PLACES = (
+    "job_name", "partition", "account", "constraint", "qos", "master_addr", "extra", "words", "labels", "point", "name", "dir",
+)  # fmt: skip
 
 
 def _hostile(seed: int) -> str:
@@ -113,7 +115,7 @@ def _hostile(seed: int) -> str:
 def _job(folder: Path, **changes: object) -> Job:
     values: dict[str, object] = {
         "name": "run", "world": 2, "threads": None, "interface": None, "port": None, "tracking": True,
-        "run_dirs": [folder / "runs" / "run"], "labels": [], "words": [], "folder": folder,
+        "run_dirs": [folder / "runs" / "run"], "labels": {}, "words": [], "folder": folder,
     }  # fmt: skip
     return Job(**(values | changes))  # type: ignore[arg-type]
 
@@ -140,8 +142,12 @@ def test_no_value_of_200_hostile_ones_runs_anything_or_breaks_anything(tmp_path:
         config, job = SlurmConfig(), _job(work)
         if place == "extra":
             config = SlurmConfig(additional_parameters={"comment": text})
-        elif place in ("words", "labels"):
-            job = _job(work, **{place: [text], "run_dirs": [work / "sweeps" / "key" / "000"]})
+        elif place == "words":
+            job = _job(work, words=[text])
+        elif place == "labels":
+            job = _job(work, labels={0: text}, run_dirs=[work / "sweeps" / "key" / "000"])
+        elif place == "point":
+            job = _job(work, point=text)
         elif place == "name":
             job = _job(work, name=text)
         elif place == "dir":
@@ -203,8 +209,8 @@ def test_no_value_of_200_hostile_ones_runs_anything_or_breaks_anything(tmp_path:
         (["world=4", "slurm.nodes=2", "slurm.master_addr=LOCALHOST"], "loopback"),
         (["slurm.template=nowhere.sbatch"], "template cannot be read"),
         (["comm.max_restarts=2"], "not started again by itself"),
-        (["-m", "world=2,4"], "'world' cannot be swept"),
-        (["-m", "slurm.time=60,120"], "'slurm.*' cannot be swept"),
+        (["-m", "world=2,4", "slurm.array=true"], "'world' cannot be swept"),
+        (["-m", "slurm.time=60,120", "slurm.array=true"], "'slurm.*' cannot be swept"),
         (["--status"], "--status takes one run, or one sweep"),
         (["--status", "nowhere"], "no such run"),
         (["model=sag"], "'model' has no option 'sag'"),

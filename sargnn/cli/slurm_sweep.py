@@ -1,0 +1,202 @@
+"""``sargnn slurm -m``: a script for each point and one that submits them, or all of a sweep as one job array.
+
+A sweep has the folder that ``sargnn train -m`` gives it, so that what either has finished the other leaves out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sargnn.cli.command_line import CommandLine
+from sargnn.cli.conf_files import show_path
+from sargnn.cli.slurm_job import SCRIPTS, compose_job, make_job, submit_job, template_of, write_job
+from sargnn.cli.slurm_memory import JobMemory
+from sargnn.cli.sweep import Plan, free_folder, naming_point, plan_sweep, skips_finished, tried_folders
+from sargnn.config import RunConfig
+from sargnn.errors import ConfigError
+from sargnn.launch.job_files import check_point, choose_point_dir, is_under_way, script_text, write
+from sargnn.launch.slurm import Job, Shape, SlurmConfig, shape
+from sargnn.launch.slurm_submit import submit_text, write_submit
+from sargnn.tracking.sweep_points import write_points
+
+_OURS = re.compile(r"\+{0,2}slurm[.=]")
+
+
+@dataclass(frozen=True)
+class _Point:
+    """A point that is to be submitted.
+
+    Attributes:
+        label: the words in which it differs from others. layout: its nodes and tasks.
+        run_dir: its folder. words: the command line that asked for the sweep.
+    """
+
+    label: str
+    run_dir: Path
+    slurm: SlurmConfig
+    config: RunConfig
+    layout: Shape
+    words: Sequence[str]
+
+    @property
+    def job(self) -> Job:
+        """Its own."""
+        job = make_job(self.config, [self.run_dir], self.words)
+        point = f"Point {self.run_dir.name} of the sweep {self.run_dir.parent.name}: {self.label}"
+        return dataclasses.replace(job, name=f"{self.run_dir.name}-{job.name}", point=point)
+
+
+def write_sweep(points: Sequence[tuple[str, ...]], line: CommandLine, words: Sequence[str]) -> int:
+    """Write what the points need, once all of them are checked; finished ones and those under way are left out. The exit code.
+
+    Args:
+        points: the overrides of each. words: the command line.
+
+    Raises:
+        ConfigError: a point that cannot run, named, or settings that do not go together; nothing is written.
+    """
+    asked: dict[int, tuple[SlurmConfig, RunConfig, Shape]] = {}
+
+    def check(number: int) -> None:
+        slurm, config = compose_job([*points[number], "hydra.mode=RUN"], line.folders)
+        layout = shape(slurm, make_job(config, [], words))
+        asked[number] = slurm, dataclasses.replace(config, threads=config.threads or layout.cpus), layout
+
+    # What is asked of the cluster is no setting of a run, unless it is swept.
+    shared = {word for word in set(points[0]).intersection(*points) if _OURS.match(word)}
+    plan = plan_sweep([tuple(word for word in point if word not in shared) for point in points], line.folders, check)
+    slurms, configs = [slurm for slurm, _, _ in asked.values()], [config for _, config, _ in asked.values()]
+    in_array = any(slurm.array for slurm in slurms)
+    (_check_array if in_array else _check_scripts)(slurms, configs)
+    skipped = plan.done if plan.skip != "false" else {}
+    if skipped and not line.dry_run and not skips_finished(plan):
+        skipped = {}
+    if in_array and len(skipped) < len(plan.done):
+        raise ConfigError(
+            "A job array has one folder for each point, so finished ones cannot run again.", given="skip_finished=false",
+            hint="slurm.array=false gives them new folders",
+        )  # fmt: skip
+    left_out = dict.fromkeys(skipped, "finished")
+    folder, left, memory = plan.folder.resolve(), {}, JobMemory()
+    for number, (slurm, config, layout) in asked.items():
+        tried = tried_folders(folder, number)
+        if number in left_out:
+            continue
+        if any(is_under_way(one) for one in tried):
+            left_out[number] = "under way"
+            continue
+        if in_array:
+            run_dir = folder / f"{number:03d}"
+            check_point(config, run_dir)
+        else:
+            run_dir = choose_point_dir(config, tried, free_folder(folder, number))
+            slurm = memory.fill_in(slurm, [config], layout.per_node, plan.labels[number])
+            if slurm.job_name is not None:
+                slurm = dataclasses.replace(slurm, job_name=f"{slurm.job_name}-{run_dir.name}")
+        left[number] = _Point(plan.labels[number], run_dir, slurm, config, layout, words)
+    if not left:
+        _show_left_out(plan, left_out)
+        print(f"no point is left to submit: sargnn compare {show_path(folder)}/*/")
+        return 0
+    return (_write_array if in_array else _write_scripts)(plan, left, left_out, dry_run=line.dry_run)
+
+
+def _check_scripts(slurms: Sequence[SlurmConfig], configs: Sequence[RunConfig]) -> None:
+    """Jobs of their own go together. Raises ``ConfigError``."""
+    most = next((one.array_parallelism for one in slurms if one.array_parallelism is not None), None)
+    if most is not None:
+        raise ConfigError(
+            "Only a job array bounds how many points run at once.", given=f"slurm.array_parallelism={most} slurm.array=false",
+            hint="slurm.array=true, where all points ask for the same",
+        )  # fmt: skip
+    ports = [one.comm.port for one in configs if one.comm.port is not None]
+    if len(set(ports)) < len(ports):
+        raise _one_port(ports[0])
+
+
+def _check_array(slurms: Sequence[SlurmConfig], configs: Sequence[RunConfig]) -> None:
+    """An array's tasks ask for the same. Raises ``ConfigError``."""
+    for name, values in (
+        ("slurm.*", slurms), ("world", [one.world for one in configs]), ("threads", [one.threads for one in configs]),
+        ("tracking.enabled", [one.tracking.enabled for one in configs]),
+    ):  # fmt: skip
+        if any(value != values[0] for value in values):
+            raise ConfigError(
+                f"All points of a job array ask for the same: '{name}' cannot be swept.",
+                hint="slurm.array=false gives each point a script of its own",
+            )
+    port = next((one.comm.port for one in configs if one.comm.port is not None), None)
+    if port is not None:
+        raise _one_port(port)
+
+
+def _one_port(port: int) -> ConfigError:
+    return ConfigError("Points on one node would meet at one port.", given=f"comm.port={port}", allowed="null")
+
+
+def _write_array(plan: Plan, left: Mapping[int, _Point], left_out: Mapping[int, str], *, dry_run: bool) -> int:
+    first = next(iter(left.values()))
+    configs = [point.config for point in left.values()]
+    labels = {number: point.label for number, point in left.items()}
+    job = make_job(first.config, [point.run_dir for point in left.values()], first.words, labels)
+    slurm = JobMemory().fill_in(first.slurm, configs, first.layout.per_node)
+    text = script_text(slurm, job, template_of(slurm))
+    if dry_run:
+        print(text, end="")
+        return 0
+    _note_points(plan)
+    _show_left_out(plan, left_out)
+    return write_job(slurm, job, configs)
+
+
+def _write_scripts(plan: Plan, left: Mapping[int, _Point], left_out: Mapping[int, str], *, dry_run: bool) -> int:
+    for point in left.values():
+        with naming_point(point.label):
+            script_text(point.slurm, point.job, template_of(point.slurm))
+    if dry_run:
+        return _show(plan, left, left_out)
+    _note_points(plan)
+    _show_left_out(plan, left_out)
+    folder = SCRIPTS / f"sweep-{plan.folder.name}"
+    scripts = [write(one.slurm, one.job, [one.config], template_of(one.slurm), folder) for one in left.values()]
+    text = submit_text(next(iter(left.values())).job, scripts, [one.label for one in left.values()])
+    submits = show_path(write_submit(text, scripts[0].parent))
+    for script, point in zip(scripts, left.values(), strict=True):
+        submitted = f"job {submit_job(script, point.job)}: " if point.slurm.submit else ""
+        print(f"{submitted}{show_path(script)}  {point.label}", flush=True)
+    print(f"how far they are: sargnn slurm --status {shlex.quote(show_path(plan.folder))}")
+    if not all(point.slurm.submit for point in left.values()):
+        print(f"bash {shlex.quote(submits)}")
+    return 0
+
+
+def _note_points(plan: Plan) -> None:
+    try:
+        write_points(plan.folder, plan.labels, plan.points)
+    except OSError as error:
+        raise ConfigError(f"The sweep's folder cannot be written: {error.strerror}.", given=str(plan.folder)) from error
+
+
+def _show_left_out(plan: Plan, left_out: Mapping[int, str]) -> None:
+    for number, why in sorted(left_out.items()):
+        run_dir = plan.done.get(number, plan.folder / f"{number:03d}")
+        print(f"{show_path(run_dir)}  {plan.labels[number]}: {why}, left out")
+
+
+def _show(plan: Plan, left: Mapping[int, _Point], left_out: Mapping[int, str]) -> int:
+    """The points, and what each would ask for."""
+    print(f"sweep of {len(plan.points)} point{'s' * (len(plan.points) != 1)}, in {plan.folder}")
+    for number, label in enumerate(plan.labels):
+        name, state = f"{number:03d}", f"{left_out.get(number)}, would be left out"
+        if number in left:
+            point = left[number]
+            name, layout = point.run_dir.name, point.layout
+            state = f"nodes={layout.nodes} tasks={point.config.world} cpus={layout.cpus} mem={point.slurm.mem or 'site'}"
+        print(f"  {name}  {label}\n       {state}")
+    print(f"{len(left)} would be submitted; nothing was written: leave --dry-run out to write their scripts")
+    return 0
