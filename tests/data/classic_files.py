@@ -13,11 +13,14 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+_Pickler: Any = pickle._Pickler
+"""The one in Python, whose parts can be replaced."""
 
-class _Python2(pickle._Pickler):  # type: ignore[misc, name-defined]  # the one in Python, whose parts can be replaced
+
+class _Python2(_Pickler):
     """Protocol 2 as Python 2 with the libraries of that time writes it: texts are bytes, and modules have their old names."""
 
-    dispatch = dict(pickle._Pickler.dispatch)  # type: ignore[attr-defined]
+    dispatch = dict(_Pickler.dispatch)
 
     def _save_text(self, one: Any) -> None:
         content = one if isinstance(one, bytes) else one.encode("latin1")
@@ -67,7 +70,7 @@ class Citations:
         folder.mkdir(parents=True, exist_ok=True)
         one_hot = np.eye(self.classes.max() + 1, dtype=np.int32)
         one_hot = np.where(self.classes[:, None] < 0, 0, one_hot[self.classes]).astype(np.int32)
-        rows = {"": slice(0, self.train), "all": slice(0, self.first), "t": self.test}
+        rows: dict[str, Any] = {"": slice(0, self.train), "all": slice(0, self.first), "t": self.test}
         for prefix, chosen in rows.items():
             matrix = sparse.csr_matrix(self.features[chosen].astype(np.float32))
             (folder / f"ind.{name}.{prefix}x").write_bytes(dump(matrix, python=python))

@@ -27,7 +27,8 @@ TRAIN, FIRST, LAST = 6, 520, 531
 
 
 def config(root: Path, name: str = "citeseer", **changes: Any) -> PlanetoidConfig:
-    return PlanetoidConfig(name, **({"root": str(root), "normalize_features": False} | changes))
+    plain: dict[str, Any] = {"root": str(root), "normalize_features": False}
+    return PlanetoidConfig(name, **(plain | changes))
 
 
 def read(root: Path, name: str = "citeseer", **changes: Any) -> Dataset:

@@ -21,7 +21,8 @@ N, F = 60, 5
 
 
 def config(root: Path, **changes: Any) -> RedditConfig:
-    return RedditConfig("reddit", **({"root": str(root), "normalize_features": False} | changes))
+    plain: dict[str, Any] = {"root": str(root), "normalize_features": False}
+    return RedditConfig("reddit", **(plain | changes))
 
 
 def arrays(seed: int = 0) -> dict[str, np.ndarray]:
