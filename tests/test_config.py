@@ -49,6 +49,21 @@ def test_every_option_of_every_group_parses() -> None:
             config(f"{group.name}={option.stem}", *NEEDED.get(option.stem, []))
 
 
+EXPERIMENTS = sorted(path.stem for path in (conf_dir() / "experiment").glob("[!_]*.yaml"))
+
+
+@pytest.mark.parametrize("name", [one for one in EXPERIMENTS if not one.endswith("_sweep")])  # a sweep is several runs
+def test_every_experiment_parses(name: str) -> None:
+    """Without its graph's files."""
+    run = config(f"experiment={name}", *(["dataset.root=x"] if name.startswith("cora_") else []))
+    if name.startswith("cora_"):
+        assert config(f"experiment={name}", "dataset=cora").dataset.name == "cora"
+    if name.startswith("betty_") and name != "betty_products":
+        assert config(f"experiment={name}", "model=gat").model.name == "gat"
+    if name.endswith("_gat_32"):
+        assert differing(config(f"experiment={name.removesuffix('_32')}"), run) == ["model.hidden: 32 instead of 128"]
+
+
 @pytest.mark.parametrize(
     ("override", "words"),
     [

@@ -38,7 +38,6 @@ def main(line: CommandLine) -> int:
 
         return show_sweep(points, line.folders)
     from sargnn.cli.sweep import plan_sweep, run_points
-
     from sargnn.tracking.progress import say
 
     say(f"{name}: {spec.title}")

@@ -350,20 +350,19 @@ _REPRODUCE = Verb(
     "a paper's figure from runs of your own",
     usage="[FIGURE] [key=value ...] [launch=local|slurm] [--dry-run]",
     text="Draw a figure of the SAR, Betty or GraNNDis paper again: run what is not finished of the runs that it needs, then "
-    "write pictures (PNG 8 and 4 inches wide, SVG) and a table, with the paper's numbers where it gives any. Without a name: "
-    "all figures. Settings are train's, of all runs; world is the largest number of workers. The runs are a sweep, in MLflow "
-    "under the figure's name. launch=slurm writes them as jobs; the same command without it then draws.",
+    "write pictures (PNG 8 and 4 inches wide, SVG) and a table, with the paper's numbers if there are any. Without a name: "
+    "all figures. Settings are train's, of all runs; world is the largest number of workers. Runs are a sweep, in MLflow under "
+    "the figure's name. launch=slurm writes jobs; the same command without it then draws.",
     entry="sargnn.cli.reproduce:main",
     examples=(
         ("reproduce", "what there is, and how long it takes"),
-        ("reproduce sar.fig4", ""),
         ("reproduce sar.fig4 dataset.scale=0.1 world=8", "larger"),
         ("reproduce sar.fig4 launch=slurm world=128", "as jobs of a cluster"),
     ),
     config="train",
     previews=True,
     settings=(
-        Setting("launch", "local", "where its runs run", allowed=("local", "slurm")),
+        Setting("launch", "local", "where runs run", allowed=("local", "slurm")),
         Setting("figures_dir", "figures", "where pictures and tables go", names="folder"),
     ),
     takes="one of a few",

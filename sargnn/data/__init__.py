@@ -13,5 +13,9 @@ DATASETS = {
     "ogbn-arxiv": "sargnn.data.settings:OgbConfig",
     "ogbn-papers100M": "sargnn.data.settings:OgbConfig",
     "ogbn-mag": "sargnn.data.settings:OgbConfig",
+    "cora": "sargnn.data.settings:PlanetoidConfig",
+    "citeseer": "sargnn.data.settings:PlanetoidConfig",
+    "pubmed": "sargnn.data.settings:PlanetoidConfig",
+    "reddit": "sargnn.data.settings:RedditConfig",
 }
 """Name -> settings class, a ``sargnn.config.DatasetSettings``."""

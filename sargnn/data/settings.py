@@ -172,6 +172,48 @@ class OgbConfig(DatasetSettings):
 
 
 @dataclass(frozen=True)
+class ClassicConfig(DatasetSettings, ABC):
+    """What the settings of the datasets in ``data/classic`` share. Nothing is fetched.
+
+    Attributes:
+        root: the folder that holds the files, or one in which PyTorch Geometric or DGL put them.
+    """
+
+    root: str = field(metadata=RUN)
+    normalize_features: bool
+
+    def check_files(self) -> None:
+        from sargnn.data.classic.files import FILES
+
+        FILES[self.name].find(self.root)
+
+    def is_here(self, stores: Path) -> bool:
+        from sargnn.data.classic.files import FILES
+
+        return FILES[self.name].is_here(self.root)
+
+
+@dataclass(frozen=True)
+class PlanetoidConfig(ClassicConfig):
+    """Cora, Citeseer or Pubmed from Planetoid's raw files, with the public split (``data/classic/planetoid.py``)."""
+
+    def reader(self) -> DatasetReader:
+        from sargnn.data.classic.planetoid import Planetoid
+
+        return Planetoid(self)
+
+
+@dataclass(frozen=True)
+class RedditConfig(ClassicConfig):
+    """Reddit from the two archives that DGL and PyTorch Geometric pass on (``data/classic/reddit.py``)."""
+
+    def reader(self) -> DatasetReader:
+        from sargnn.data.classic.reddit import Reddit
+
+        return Reddit(self)
+
+
+@dataclass(frozen=True)
 class OwnGraphConfig(DatasetSettings, ABC):
     """What the settings of a user's own graph share; edges stay as they are given.
 

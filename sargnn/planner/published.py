@@ -1,7 +1,8 @@
 """Sizes of graphs that everyone knows, for plans without their files; and what the SAR paper measured on one of them.
 
-Nodes, edges, features, classes and splits are those that OGB publishes (Hu et al., 2020). How many rows of others a worker
-reads depends on the cut; ``halo_of`` says what is known.
+Nodes, edges, features, classes and splits are those that OGB publishes (Hu et al., 2020), and of the older datasets those that
+PyTorch Geometric and DGL document, edges in both directions. How many rows of others a worker reads depends on the cut;
+``halo_of`` says what is known.
 
 Letters: N nodes, P workers.
 """
@@ -93,6 +94,10 @@ PUBLISHED = {
          (0, "has_topic", 2, 7_505_078)),
         349, 629_571, 736_389,
     ),
+    "cora": Published((("paper", 2_708, 1_433),), ((0, "cites", 0, 10_556),), 7, 140, 1_640),
+    "citeseer": Published((("paper", 3_327, 3_703),), ((0, "cites", 0, 9_104),), 6, 120, 1_620),
+    "pubmed": Published((("paper", 19_717, 500),), ((0, "cites", 0, 88_648),), 3, 60, 1_560),
+    "reddit": Published((("post", 232_965, 602),), ((0, "shares_a_user", 0, 114_615_892),), 41, 153_431, 232_965),
 }  # fmt: skip
 """papers100M's halo is what makes the paper's vanilla bars of GraphSage higher than those of SAR: vanilla training holds what
 the three layers read of others, (128 + 256 + 256) numbers of 4 bytes a row, until backward; SAR holds none of it. With N / P

@@ -76,9 +76,9 @@ ANSWERS: dict[str, tuple[str, str | None, str | None, str | None]] = {
         "'model' has no option 'products_like': it is one of 'dataset'.", None, None, "dataset=products_like",
     ),
     "train model=SAGE": ("'model' has no option 'SAGE'.", None, "sage, sgc", None),
-    "train dataset=cora": (
-        "'dataset' has no option 'cora'.", None, None,
-        "sargnn train dataset --help lists them; conf/dataset/cora.yaml would be one of your own",
+    "train dataset=ppi": (
+        "'dataset' has no option 'ppi'.", None, None,
+        "sargnn train dataset --help lists them; conf/dataset/ppi.yaml would be one of your own",
     ),
     "train dataset=./data": ("'dataset' has no option './data'.", None, None, "dataset=arrays dataset.root=./data"),
     "train optim=sgd": (

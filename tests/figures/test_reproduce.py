@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -44,7 +45,8 @@ def test_bars_relative_to_sar(runs_here: list[str], tmp_path: Path) -> None:
     found = {}
     for path in (tmp_path / "sweeps").glob("*/0??"):
         config, summary = load(path / "config.yaml"), json.loads((path / "summary.json").read_text())
-        assert config.model.name == "gat" and config.dataset.scale == 0.002 and summary["status"] == "finished"
+        assert config.model.name == "gat" and dataclasses.asdict(config.dataset)["scale"] == 0.002
+        assert summary["status"] == "finished"
         found[config.world, config.mode.name, config.kernel.name] = summary
     assert set(found) == {(w, m, k) for w in (1, 2) for m, k in (("domain_parallel", "dgl"), ("sar", "dgl"), ("sar", "fused"))}
     for world in (1, 2):

@@ -1,0 +1,101 @@
+"""Where the files of a dataset lie, and all that are missing, said at once. Next to nothing is imported or read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from sargnn.errors import DataError
+
+
+@dataclass(frozen=True)
+class FileSet:
+    """The files of one dataset.
+
+    Attributes:
+        dataset: its name here. lines: (file, what it holds), as a person is told.
+        origin: who passes the files on, in words.
+    """
+
+    dataset: str
+    lines: tuple[tuple[str, str], ...]
+    origin: str
+
+    def find(self, root: str) -> dict[str, Path]:
+        """File name -> path, in the folder ``root`` or one that PyTorch Geometric or DGL would have made in it.
+
+        These are ROOT, ROOT/raw, ROOT/NAME and ROOT/NAME/raw, NAME in any case. The first that has any of the files is taken.
+
+        Raises:
+            DataError: a file is missing; all that are missing are named, with what each holds.
+        """
+        base = Path(os.path.expanduser(root)).resolve()
+        names = [name for name, _ in self.lines]
+        folder = next((one for one in self._folders(base) if any((one / name).is_file() for name in names)), None)
+        if folder is None:
+            raise DataError(
+                f"The files of {self.dataset} are not there.", given=self._given(base), allowed=self._told(), hint=self._hint()
+            )
+        missing = [name for name in names if not (folder / name).is_file()]
+        if missing:
+            raise DataError(
+                f"'{folder}' lacks {', '.join(missing)}.", allowed=self._told(), hint=f"add what is missing; {self.origin}"
+            )
+        return {name: folder / name for name in names}
+
+    def is_here(self, root: str) -> bool:
+        """Whether ``find`` finds them all."""
+        try:
+            self.find(root)
+        except DataError:
+            return False
+        return True
+
+    def _folders(self, base: Path) -> Iterator[Path]:
+        yield from (base, base / "raw")
+        if base.is_dir():
+            for one in sorted(base.iterdir()):
+                if one.is_dir() and one.name.lower() == self.dataset:
+                    yield from (one, one / "raw")
+
+    def _given(self, base: Path) -> str:
+        return str(base) if base.is_dir() else f"{base}, which is no folder"
+
+    def _told(self) -> str:
+        width = max(len(name) for name, _ in self.lines)
+        return "\n           ".join(f"{name:<{width}}  {text}" for name, text in self.lines)
+
+    def _hint(self) -> str:
+        return f"dataset.root=FOLDER names the folder that holds them; {self.origin}"
+
+
+_PARTS = (
+    ("x", "features of the training nodes"),
+    ("tx", "features of the test nodes"),
+    ("allx", "features of all other nodes, the training nodes first"),
+    ("y", "classes of the training nodes, one-hot"),
+    ("ty", "classes of the test nodes, one-hot"),
+    ("ally", "classes of all other nodes, one-hot"),
+    ("graph", "the neighbours of each node"),
+    ("test.index", "the number of each test node"),
+)
+
+
+REDDIT_FILES = ("reddit_data.npz", "reddit_graph.npz")
+FILES = {
+    **{
+        name: FileSet(
+            name, tuple((f"ind.{name}.{part}", text) for part, text in _PARTS),
+            "they are those of the repository planetoid (Yang et al., 2016)",
+        )
+        for name in ("cora", "citeseer", "pubmed")
+    },
+    "reddit": FileSet(
+        "reddit",
+        ((REDDIT_FILES[0], "feature, node_types, label"), (REDDIT_FILES[1], "row, col, ...: a SciPy matrix in COO format")),
+        "they are those of DGL's RedditDataset and PyTorch Geometric's Reddit",
+    ),
+}  # fmt: skip
+"""By the dataset's name."""
