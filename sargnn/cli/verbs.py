@@ -355,8 +355,7 @@ _REPRODUCE = Verb(
     "the figure's name. launch=slurm writes jobs; the same command without it then draws.",
     entry="sargnn.cli.reproduce:main",
     examples=(
-        ("reproduce", "what there is, and how long it takes"),
-        ("reproduce sar.fig4 dataset.scale=0.1 world=8", "larger"),
+        ("reproduce sar.fig4 dataset.scale=0.1 world=8", "larger than by itself"),
         ("reproduce sar.fig4 launch=slurm world=128", "as jobs of a cluster"),
     ),
     config="train",
