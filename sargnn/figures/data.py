@@ -77,7 +77,7 @@ def gather(spec: FigureSpec, cells: Sequence[Cell], runs: Mapping[Place, RunFigu
             title = panel.title or VALUES[panel.value].title
             if panel.relative_to is not None:
                 ours = _relative(ours, ours[panel.relative_to])
-                title = f"{title.partition(',')[0]}, {panel.relative_to} = 1"
+                title = f"{panel.title or panel.value.replace('_', ' ')}, {panel.relative_to} = 1"
             missing = frozenset((series, label) for of_group, series, label in failed if of_group == group)
             of_groups.append(PanelData(panel, group, title, tuple(x), tuple(paper_x), ours, paper, missing))
         found.append(of_groups)

@@ -173,7 +173,7 @@ VALUES: dict[str, Value] = {
     "efficiency": Value("million input rows a second", _efficiency),
     "plan_error": Value("planned / measured memory, error in %", _plan_error, 2),
     "rows_by_layer": Value("rows computed / nodes, by layer", _rows_by_layer),
-    "batches": Value("micro-batches", lambda one: _batches(one, lambda found: float(found["count"]))),
+    "batches": Value("micro-batches", lambda one: _batches(one, lambda found: float(found["count"])) or 1.0),
     "loss": Value("training loss", lambda one: _curve(one, "loss")),
     "val_accuracy_by_epoch": Value("validation accuracy", lambda one: _curve(one, "val_metric")),
     "val_accuracy_by_time": Value("validation accuracy", lambda one: _curve(one, "val_metric", by_time=True)),

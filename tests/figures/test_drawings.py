@@ -68,7 +68,7 @@ def test_relative_to_a_series_at_the_same_x(tmp_path: Path) -> None:
     spec = read_spec(written(tmp_path, ("value: epoch_time,", "value: epoch_time, relative_to: b,")))
     ((one, two),) = gather(spec, cells_of(spec), runs_of(spec))
     assert one.ours == {"a": [1 / 2, 3 / 4, 5 / 6], "b": [1.0, 1.0, 1.0]} and two.ours["a"] == [7 / 8, 9 / 10, 11 / 12]
-    assert one.title == "seconds an epoch, b = 1"
+    assert one.title == "epoch time, b = 1"
 
 
 def test_the_papers_of_another_unit_have_their_own_axis(tmp_path: Path) -> None:
