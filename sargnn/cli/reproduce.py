@@ -59,7 +59,7 @@ def _show_list(folders: ConfFolders) -> int:
         spec = _spec(name, folders)
         table.add_row(name, f"{spec.minutes:g}", spec.shows, spec.needs)
     Console(width=max(80, Console().width)).print(table)
-    print("minutes: on two cores, with a figure's own settings. sargnn reproduce FIGURE draws one.")
+    print("minutes: on two cores, with its own settings. sargnn reproduce FIGURE draws one.")
     return 0
 
 
