@@ -95,9 +95,9 @@ def read_command_line(verb: Verb, arguments: Sequence[str]) -> CommandLine:
         raise ConfigError("This verb has no sweeps.", given="-m", hint="call it once for each value")
     if multirun and show:
         raise ConfigError("--cfg shows one configuration.", hint="leave -m out, and give single values")
-    if verb.changes_a_run:
+    if verb.changes_a_run or (verb.config and verb.takes == "one of a few"):
         _check_changes(verb, own, overrides, folders)
-        if show:
+        if show and verb.changes_a_run:
             raise ConfigError("A run's configuration is in its folder.", given="--cfg", hint="config.yaml in the run folder")
     if words and verb.takes in ("nothing", "one run"):
         raise ConfigError("This verb takes no such word.", given=words[0], allowed=[f"{name}=..." for name in own])

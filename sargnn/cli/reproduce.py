@@ -22,6 +22,8 @@ _SLURM = "slurm"
 def main(line: CommandLine) -> int:
     """Run what is not finished, draw, print the table; the last line is the picture's path."""
     if not line.words:
+        if line.overrides:
+            raise ConfigError("No figure is named.", given=" ".join(line.overrides), hint="sargnn reproduce lists all")
         return _show_list(line.folders)
     if len(line.words) > 1:
         raise ConfigError("One figure at a time.", given=" ".join(line.words))

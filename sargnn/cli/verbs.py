@@ -348,16 +348,13 @@ _TRACK = Verb(
 _REPRODUCE = Verb(
     "reproduce",
     "a paper's figure from runs of your own",
-    usage="[FIGURE] [key=value ...] [launch=local|slurm] [--dry-run]",
+    usage="[FIGURE] [key=value ...] [launch=slurm] [--dry-run]",
     text="Draw a figure of the SAR, Betty or GraNNDis paper again: run what is not finished of the runs that it needs, then "
     "write pictures (PNG 8 and 4 inches wide, SVG) and a table, with the paper's numbers if there are any. Without a name: "
     "all figures. Settings are train's, of all runs; world is the largest number of workers. Runs are a sweep, in MLflow under "
     "the figure's name. launch=slurm writes jobs; the same command without it then draws.",
     entry="sargnn.cli.reproduce:main",
-    examples=(
-        ("reproduce sar.fig4 dataset.scale=0.1 world=8", "larger than by itself"),
-        ("reproduce sar.fig4 launch=slurm world=128", "as jobs of a cluster"),
-    ),
+    examples=(("reproduce sar.fig4 dataset.scale=0.1 world=8", ""), ("reproduce sar.fig4 launch=slurm world=128", "as jobs")),
     config="train",
     previews=True,
     settings=(
@@ -366,6 +363,7 @@ _REPRODUCE = Verb(
     ),
     takes="one of a few",
     choices_in="figure",
+    config_with={"launch": "slurm"},
 )
 _BENCH = Verb(
     "bench",

@@ -115,7 +115,7 @@ def test_help_and_completion_are_light() -> None:
 def test_every_group_is_one_of_train_or_slurm() -> None:
     folders = built_in_folder()
     found = {path.name for path in folders.built_in.iterdir() if path.is_dir()}
-    assert set(folders.groups("train")) == found - {"slurm"} and set(folders.groups("slurm")) == found
+    assert set(folders.groups("train")) == found - {"slurm", "figure"} and set(folders.groups("slurm")) == found - {"figure"}
 
 
 def test_help_of_chosen_options(sargnn: Sargnn) -> None:
