@@ -13,6 +13,7 @@ from sargnn.cli.compose import compose_verb, sweep_points
 from sargnn.cli.main import main
 from sargnn.cli.verbs import Verb
 from sargnn.config import parse
+from sargnn.figures.spec import cells_of, read_spec
 from tests.cli.every_verb import EVERY_VERB
 
 ROOT = Path(__file__).parents[2]
@@ -81,6 +82,10 @@ def test_a_command_can_be_composed(command: str, page: str, monkeypatch: pytest.
     if verb.changes_a_run or verb.takes == "one of a few":
         overrides = [word for word in overrides if word.partition("=")[0] not in {setting.name for setting in verb.settings}]
     points = sweep_points(verb.config, overrides, multirun="-m" in flags) if verb.sweeps else None
+    if verb.name == "reproduce":
+        names = [word for word in given if "=" not in word and not word.startswith("-")]
+        specs = [read_spec(ROOT / "conf" / "figure" / f"{name}.yaml") for name in names]
+        points = [one.point for spec in specs for one in cells_of(spec, overrides)]
     for point in {points[0], points[-1]} if points else {tuple(overrides)}:
         mapping = compose_verb(verb.config, point)
         if verb.config == "train":
