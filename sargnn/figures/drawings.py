@@ -18,7 +18,7 @@ from sargnn.figures.data import PanelData
 
 HATCHES = ("", "//", "xx", "\\\\", "..", "--", "++")
 _DASHES = ((), (4, 1.5), (1.2, 1.2), (6, 1.5, 1.2, 1.5), (2.5, 1), (8, 2), (1, 2))
-_PANEL_HEIGHT, _LINE, _CAPTION_LINE, _MARGIN, _DPI = 2.0, 0.17, 0.125, 0.06, 130
+_PANEL_HEIGHT, _LINE, _CAPTION_LINE, _MARGIN, _DPI = 2.0, 0.17, 0.125, 0.06, 100
 """Inches, and dots in one."""
 _CHARACTERS = 17.5
 """Of a caption, in an inch of the picture's width."""
