@@ -92,7 +92,8 @@ def _submit(name: str, line: CommandLine, points: Sequence[Point]) -> int:
     """The same runs as SLURM jobs; the same command without ``launch`` draws what is finished."""
     from sargnn.cli.slurm_sweep import write_sweep
 
-    return write_sweep(points, line, [*line.folders.arguments, name, *line.overrides])
+    words = ["reproduce", *line.folders.arguments, name, *line.overrides, "launch=slurm"]
+    return write_sweep(points, line, words)
 
 
 def _draw(

@@ -23,7 +23,7 @@ def main(line: CommandLine) -> int:
     """Write the script, or those of a sweep."""
     from sargnn.cli.compose import sweep_points
 
-    words = [*line.folders.arguments, *(["-m"] if line.multirun else []), *line.overrides]
+    words = ["slurm", *line.folders.arguments, *(["-m"] if line.multirun else []), *line.overrides]
     if any(one.startswith("resume=") and one != "resume=null" for one in line.overrides):
         if line.multirun:
             raise ConfigError(

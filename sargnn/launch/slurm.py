@@ -71,7 +71,7 @@ class Job:
         tracking: whether figures go to MLflow.
         run_dirs: the run's folder; of an array one per task, ``FOLDER/000`` and so on.
         labels: of an array, number of the task -> what the point is called; else empty.
-        words: the command line that asked for it.
+        words: the command line that asked for it, without ``sargnn``.
         folder: where the command was given, and where the job works.
         point: of a sweep this run is, and what it is called there; None: of none.
     """
@@ -220,7 +220,7 @@ def _about(job: Job, layout: Shape) -> list[str]:
     lines = [
         f"{job.name}: {workers}, one per task, on {nodes}, with {cpus} each.",
         "",
-        f"Written by: sargnn slurm {shlex.join(job.words)}",
+        f"Written by: sargnn {shlex.join(job.words)}",
     ]
     if job.is_array:
         lines += [f"A sweep of {len(job.labels)} points, one array task each:"]

@@ -48,7 +48,7 @@ def submit_text(job: Job, scripts: Sequence[Path], labels: Sequence[str]) -> str
     about = [
         f"Submits the points of the sweep {sweep.name} that were not finished, each as a job of its own: {len(scripts)}.",
         "",
-        f"Written by: sargnn slurm {shlex.join(job.words)}",
+        f"Written by: sargnn {shlex.join(job.words)}",
         "A line taken out leaves its point out. A job whose run is over by then, or under way, ends at once.",
         f"How far they are: sargnn slurm --status {shlex.quote(str(sweep))}",
     ]

@@ -128,3 +128,17 @@ def test_a_figure_of_ones_own(runs_here: list[str], tmp_path: Path) -> None:
     done = run(tmp_path, "reproduce", "depth", "--config-dir", "mine", "figures_dir=elsewhere")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "elsewhere/depth-8in.png" and len(runs_here) == 2
+
+
+def test_as_jobs(runs_here: list[str], tmp_path: Path) -> None:
+    """A script for each run; the sweep is the one that the command without launch goes on with."""
+    words = ["reproduce", "sar.fig9", "tracking=none", "model.hidden=4"]
+    done = run(tmp_path, *words, "launch=slurm", "slurm.partition=big")
+    assert done.returncode == 0 and not runs_here, done.stderr
+    (folder,) = (tmp_path / "slurm").iterdir()
+    assert done.stdout.splitlines()[-1] == f"bash slurm/{folder.name}/submit.sh"
+    scripts = sorted(folder.glob("0*.sbatch"))
+    assert len(scripts) == 4 and "#SBATCH --partition=big" in scripts[0].read_text()
+    assert "Written by: sargnn reproduce sar.fig9 tracking=none model.hidden=4" in scripts[0].read_text()
+    shown = run(tmp_path, *words, "--dry-run")
+    assert f"sweeps/{folder.name.removeprefix('sweep-')}" in shown.stdout, "the same sweep"
