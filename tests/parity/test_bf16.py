@@ -30,6 +30,7 @@ _FEW = ("sage", "gat", "rgcn")
 def config(name: str, how: str, **settings: Any) -> Any:
     model, changes = MODELS[name]
     precision, wire = PRECISIONS[how]
+    settings = {"epochs": cases.CONTRACT_EPOCHS} | settings  # over which the tolerances were found
     return cases.run_config(cases.model_config(model, **changes), precision=precision, wire=wire, **settings)
 
 
@@ -41,7 +42,7 @@ def alone(name: str, how: str) -> dict[str, Any]:
 @cache
 def in_fp32(name: str) -> dict[str, Any]:
     model, changes = MODELS[name]
-    settings = cases.run_config(cases.model_config(model, **changes), precision="fp32")
+    settings = cases.run_config(cases.model_config(model, **changes), precision="fp32", epochs=cases.CONTRACT_EPOCHS)
     return cases.curve(Group.single(), settings, cases.graph_for(model))
 
 
