@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from sargnn.cli.conf_folders import built_in_folder
-from sargnn.figures.spec import read_spec
+from sargnn.figures.spec import place_of, read_spec
 
 _HEAD = """# The papers' figures
 
@@ -37,8 +37,8 @@ _PAPERS = {
 
 def order(name: str) -> tuple[int, str, int]:
     """By paper, figures before tables, by number."""
-    paper, _, kind = name.partition(".")
-    return list(_PAPERS).index(paper), kind.rstrip("0123456789"), int("".join(one for one in kind if one.isdigit()))
+    paper, kind, number = place_of(name)
+    return list(_PAPERS).index(paper), kind, number
 
 
 def main(drawn: Path, docs: Path) -> None:

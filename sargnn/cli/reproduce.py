@@ -67,13 +67,9 @@ def _show_list(folders: ConfFolders) -> int:
 
 def _names(folders: ConfFolders) -> list[str]:
     """In the order of papers and of numbers in them."""
+    from sargnn.figures.spec import place_of
 
-    def order(name: str) -> tuple[str, str, int]:
-        paper, _, kind = name.partition(".")
-        number = "".join(one for one in kind if one.isdigit())
-        return paper, kind.rstrip("0123456789"), int(number or 0)
-
-    return sorted(folders.options(GROUP), key=order)
+    return sorted(folders.options(GROUP), key=place_of)
 
 
 def _spec(name: str, folders: ConfFolders) -> FigureSpec:
@@ -100,7 +96,6 @@ def _draw(
     name: str, spec: FigureSpec, cells: Sequence[Cell], by_point: dict[Point, Outcome], folder: Path
 ) -> int:  # fmt: skip
     """From the runs that are finished. Exit code 1 where one is not, 130 after an interrupt."""
-
     from sargnn.figures.data import Place, gather
     from sargnn.figures.report import caption_of, table_of, write_files
     from sargnn.figures.values import RunFigures, read_figures

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sargnn.figures.spec import Cell, FigureSpec, Panel, labels_of_x
-from sargnn.figures.values import VALUES, Curve, RunFigures, Shown
+from sargnn.figures.values import VALUES, RunFigures, Shown
 
 Place = tuple[str, str, str]
 """Group, series, x."""
@@ -91,6 +91,3 @@ def _relative(ours: dict[str, list[Shown]], base: Sequence[Shown]) -> dict[str, 
         return value / by if isinstance(value, float | int) and isinstance(by, float | int) and by else None
 
     return {series: [divided(value, by) for value, by in zip(values, base, strict=True)] for series, values in ours.items()}
-
-
-__all__ = ["Curve", "PanelData", "Place", "gather"]

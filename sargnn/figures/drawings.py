@@ -25,6 +25,9 @@ _CHARACTERS = 17.5
 _THIN, _MOST_NUMBERED = 0.16, 14
 """Bars narrower than this have their numbers turned; a panel with more of them has none."""
 
+_NARROW, _ROOM = 6.0, 1.18
+"""Inches below which a picture has fewer panels side by side; an axis's length over its highest bar."""
+
 Draw = Callable[[Any, PanelData, bool], None]
 
 
@@ -71,9 +74,6 @@ def draw_figure(
     return figure
 
 
-_NARROW = 6.0
-
-
 def _columns(groups: int, panels: int, width: float) -> int:
     """Side by side: the groups, or two panels of a single group."""
     most = 1 if width < _NARROW and groups * panels < 3 else 2 if width < _NARROW else 4
@@ -106,9 +106,9 @@ def _bars(axes: Any, data: PanelData, narrow: bool) -> None:
             [one for one, _ in drawn], [value for _, value in drawn], width * 0.94, color=colour, hatch=hatch,
             edgecolor="white", linewidth=0.3,
         )  # fmt: skip
-        for one, value in drawn if not narrow and count * len(data.x) <= 14 else ():
+        for one, value in drawn if not narrow and count * len(data.x) <= _MOST_NUMBERED else ():
             axes.annotate(
-                f"{value:.3g}", (one, value), ha="center", va="bottom", fontsize=6, rotation=90 if width < 0.16 else 0
+                f"{value:.3g}", (one, value), ha="center", va="bottom", fontsize=6, rotation=90 if width < _THIN else 0
             )
         for one, label in zip(at, data.x, strict=True):
             if (series, label) in data.failed:
@@ -122,9 +122,8 @@ def _bars(axes: Any, data: PanelData, narrow: bool) -> None:
     axes.set_xticks(range(len(data.x)), _ticks(data))
     _scale(axes, data, [*tops, *(_given(data.paper) if other is axes else ())])
     if other is not axes:
-        other.set_ylabel(f"the paper's, {data.panel.published.unit}", fontsize=6.5)
-        other.set_ylim(0, 1.18 * max(_given(data.paper)))
-        other.spines["right"].set_visible(True)
+        _name_papers_axis(other, data)
+        other.set_ylim(0, _ROOM * max(_given(data.paper)))
 
 
 def _lines(axes: Any, data: PanelData, narrow: bool) -> None:
@@ -146,9 +145,13 @@ def _lines(axes: Any, data: PanelData, narrow: bool) -> None:
     values = [value for series in data.ours for value in data.numbers(series) if value is not None]
     _scale(axes, data, [*values, *(_given(data.paper) if other is axes else ())])
     if other is not axes:
-        other.set_ylabel(f"the paper's, {data.panel.published.unit}", fontsize=6.5)
+        _name_papers_axis(other, data)
         other.set_ylim(bottom=0) if not data.panel.log else other.set_yscale("log")
-        other.spines["right"].set_visible(True)
+
+
+def _name_papers_axis(axes: Any, data: PanelData) -> None:
+    axes.set_ylabel(f"the paper's, {data.panel.published.unit}", fontsize=6.5)
+    axes.spines["right"].set_visible(True)
 
 
 def _curves(axes: Any, data: PanelData, narrow: bool) -> None:
@@ -185,7 +188,7 @@ def _shares(axes: Any, data: PanelData, narrow: bool) -> None:
     labels, height = [], 0
     for series, values in data.ours.items():
         for place, value in enumerate(values):
-            labels.append(", ".join(one for one in (series, data.x[place]) if one))
+            labels.append(_joined(series, data.x[place]))
             left = 0.0
             for number, part in enumerate(names if isinstance(value, dict) else ()):
                 assert isinstance(value, dict)
@@ -209,6 +212,10 @@ def _look_of_part(number: int) -> dict[str, Any]:
 DRAWINGS: dict[str, Draw] = {"bars": _bars, "lines": _lines, "curves": _curves, "shares": _shares}
 
 
+def _joined(series: str, x: str) -> str:
+    return ", ".join(one for one in (series, x) if one)
+
+
 def _parts(data: PanelData) -> list[str]:
     found: dict[str, None] = {}
     for values in data.ours.values():
@@ -228,7 +235,7 @@ def _scale(axes: Any, data: PanelData, values: Sequence[float]) -> None:
     if data.panel.log and values and min(values) > 0:
         axes.set_yscale("log")
     elif values:
-        axes.set_ylim(0, 1.18 * max(values))
+        axes.set_ylim(0, _ROOM * max(values))
     if data.panel.relative_to is not None:
         axes.axhline(1, color="black", linewidth=0.6, linestyle=":")
 
@@ -253,7 +260,7 @@ def _handles(panels: Sequence[PanelData], kind: str) -> list[Any]:
         for number, name in enumerate(names):
             handles.append(Patch(label=name, **_look_of_part(number)))
     elif kind == "curves":
-        names = [", ".join(one for one in (series, x) if one) for series in first.ours for x in first.x]
+        names = [_joined(series, x) for series in first.ours for x in first.x]
         for number, name in enumerate(names):
             look: dict[str, Any] = {
                 "color": COLOURS[number % len(COLOURS)],

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from sargnn.errors import ConfigError
 from sargnn.fields import AT_LEAST_ONE, POSITIVE, build
@@ -196,12 +196,13 @@ def _key(word: str) -> str:
     return word.lstrip("+~").partition("=")[0]
 
 
+def place_of(name: str) -> tuple[str, str, int]:
+    """Where a figure's name puts it among others: its paper, figure or table, its number."""
+    paper, _, kind = name.partition(".")
+    number = "".join(one for one in kind if one.isdigit())
+    return paper, kind.rstrip("0123456789"), int(number or 0)
+
+
 def labels_of_x(cells: Sequence[Cell], group: str) -> list[str]:
     """A group's, in order."""
     return list(dict.fromkeys(one.x for one in cells if one.group == group))
-
-
-def as_mapping(panel: Panel, group: str, series: str) -> list[float | None]:
-    """The paper's numbers of a series, one for each value of x; none: it gives none."""
-    found: Any = panel.published.values.get(group, {}).get(series, [])
-    return list(found)
