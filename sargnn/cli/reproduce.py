@@ -105,7 +105,7 @@ def _draw(
     unfinished: list[Outcome] = []
     for cell in cells:
         outcome = by_point[cell.point]
-        if outcome.status in ("finished", "skipped") and outcome.summary is not None:
+        if outcome.is_done and outcome.summary is not None:
             runs[cell.group, cell.series, cell.x] = read_figures(outcome.run_dir, outcome.summary)
         elif outcome not in unfinished:
             unfinished.append(outcome)

@@ -16,13 +16,12 @@ from sargnn.cli.command_line import CommandLine
 from sargnn.cli.conf_files import show_path
 from sargnn.cli.slurm_job import SCRIPTS, compose_job, make_job, submit_job, template_of, write_job
 from sargnn.cli.slurm_memory import JobMemory
-from sargnn.cli.sweep import Plan, free_folder, naming_point, plan_sweep, skips_finished, tried_folders
+from sargnn.cli.sweep import Plan, free_folder, naming_point, note_points, plan_sweep, skips_finished, tried_folders
 from sargnn.config import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.launch.job_files import check_point, choose_point_dir, is_under_way, script_text, write
 from sargnn.launch.slurm import Job, Shape, SlurmConfig, shape
 from sargnn.launch.slurm_submit import submit_text, write_submit
-from sargnn.tracking.sweep_points import write_points
 
 _OURS = re.compile(r"\+{0,2}slurm[.=]")
 
@@ -149,7 +148,7 @@ def _write_array(plan: Plan, left: Mapping[int, _Point], left_out: Mapping[int, 
     if dry_run:
         print(text, end="")
         return 0
-    _note_points(plan)
+    note_points(plan)
     _show_left_out(plan, left_out)
     return write_job(slurm, job, configs)
 
@@ -160,7 +159,7 @@ def _write_scripts(plan: Plan, left: Mapping[int, _Point], left_out: Mapping[int
             script_text(point.slurm, point.job, template_of(point.slurm))
     if dry_run:
         return _show(plan, left, left_out)
-    _note_points(plan)
+    note_points(plan)
     _show_left_out(plan, left_out)
     folder = SCRIPTS / f"sweep-{plan.folder.name}"
     scripts = [write(one.slurm, one.job, [one.config], template_of(one.slurm), folder) for one in left.values()]
@@ -173,13 +172,6 @@ def _write_scripts(plan: Plan, left: Mapping[int, _Point], left_out: Mapping[int
     if not all(point.slurm.submit for point in left.values()):
         print(f"bash {shlex.quote(submits)}")
     return 0
-
-
-def _note_points(plan: Plan) -> None:
-    try:
-        write_points(plan.folder, plan.labels, plan.points)
-    except OSError as error:
-        raise ConfigError(f"The sweep's folder cannot be written: {error.strerror}.", given=str(plan.folder)) from error
 
 
 def _show_left_out(plan: Plan, left_out: Mapping[int, str]) -> None:

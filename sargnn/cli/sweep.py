@@ -43,6 +43,11 @@ class Outcome:
     summary: Summary | None
     error: str = ""
 
+    @property
+    def is_done(self) -> bool:
+        """Whether there is a finished run, of now or of before."""
+        return self.status in ("finished", "skipped")
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -91,7 +96,7 @@ def run_sweep(points: Sequence[Point], folders: ConfFolders) -> int:
 
     plan = plan_sweep(points, folders)
     outcomes = run_points(plan, folders)
-    failed = [outcome for outcome in outcomes if outcome.status in ("failed", "interrupted", "not run")]
+    failed = [outcome for outcome in outcomes if not outcome.is_done]
     sweep_table(outcomes)
     for outcome in failed:
         say(f"{outcome.status}: {outcome.label}: {outcome.error or 'the sweep was interrupted'}")
@@ -102,6 +107,14 @@ def run_sweep(points: Sequence[Point], folders: ConfFolders) -> int:
     return 130 if any(outcome.status == "interrupted" for outcome in outcomes) else int(bool(failed))
 
 
+def note_points(plan: Plan) -> None:
+    """Write down which points a sweep's folder has. Raises ``ConfigError``: it cannot be written."""
+    try:
+        write_points(plan.folder, plan.labels, plan.points)
+    except OSError as error:
+        raise ConfigError(f"The sweep's folder cannot be written: {error.strerror}.", given=str(plan.folder)) from error
+
+
 def run_points(plan: Plan, folders: ConfFolders) -> list[Outcome]:
     """What each point came to, in order; those after an interrupt are not run. Finished ones may be skipped."""
     from sargnn.cli.compose import compose_verb
@@ -109,10 +122,7 @@ def run_points(plan: Plan, folders: ConfFolders) -> list[Outcome]:
 
     points, labels, folder, done = plan.points, plan.labels, plan.folder, plan.done
     skipped = set(done) if done and skips_finished(plan) else set()
-    try:
-        write_points(folder, labels, points)
-    except OSError as error:
-        raise ConfigError(f"The sweep's folder cannot be written: {error.strerror}.", given=str(folder)) from error
+    note_points(plan)
     say(f"sweep of {len(points)} points, in {folder}")
     parent = None
     if len(skipped) < len(points):
@@ -141,7 +151,7 @@ def run_points(plan: Plan, folders: ConfFolders) -> list[Outcome]:
         interrupted = outcome.status == "interrupted"
         outcomes.append(outcome)
     if parent is not None:
-        _end(parent, outcomes, failed=any(one.status in ("failed", "interrupted", "not run") for one in outcomes))
+        _end(parent, outcomes, failed=not all(one.is_done for one in outcomes))
     return outcomes
 
 
