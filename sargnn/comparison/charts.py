@@ -282,7 +282,7 @@ def memory_stack(groups: Sequence[Group]) -> Chart:
     rows: list[str] = []
     parts: list[tuple[Group, list[dict[str, int]]]] = []
     for group in groups:
-        of_seeds = [parts_of(run) for run in group.members]
+        of_seeds = [parts_of(run.result) for run in group.members]
         if not all(of_seeds):
             continue
         if every:

@@ -31,7 +31,7 @@ def run_record(run: Run, differs: dict[str, Any]) -> dict[str, Any]:
     """A run: its name, folder, dataset, metric, what it differs in, its figures, and its workers' memory by parts, bytes."""
     return {
         "name": run.name, "folder": str(run.folder), "dataset": run.dataset, "metric": run.metric, "seed": run.seed,
-        "world": run.world, "differs": differs, "figures": figures_of(run), "memory_bytes": parts_of(run),
+        "world": run.world, "differs": differs, "figures": figures_of(run), "memory_bytes": parts_of(run.result),
     }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from sargnn.comparison.runs import Run
 from sargnn.data.labels import SMALLER_IS_BETTER
 from sargnn.profile import AGGREGATION, ALL_REDUCE, BETWEEN_WAIT, EVALUATION, EXCHANGE_WAIT, LINEAR, NODEWISE, PACKING
 from sargnn.tracking.memory import PARTS
+from sargnn.tracking.summary import Summary
 
 Value = float | None
 
@@ -117,9 +118,8 @@ def best_scores(runs: Sequence[Run], figure: Figure) -> list[bool]:
     return [value is not None and len(places[place]) > 1 and value == best[place] for value, place in found]
 
 
-def parts_of(run: Run) -> list[dict[str, int]]:
-    """Of each worker the parts of its resident memory; of a run of before they were measured ``total`` alone."""
-    summary = run.result
+def parts_of(summary: Summary) -> list[dict[str, int]]:
+    """Of each worker the parts of its resident memory, bytes; of a run of before they were measured ``total`` alone."""
     totals = summary.peak_rss_bytes or []
     parts = summary.memory_bytes
     if parts is None or any(len(parts.get(name, ())) != len(totals) for name in PARTS):

@@ -116,7 +116,7 @@ def _groups(groups: Sequence[Group]) -> Iterator[str]:
 
 
 def _memory(runs: Sequence[Run]) -> Iterator[str]:
-    every = [(run, rank, parts) for run in runs for rank, parts in enumerate(parts_of(run))]
+    every = [(run, rank, parts) for run in runs for rank, parts in enumerate(parts_of(run.result))]
     names = [name for name in PARTS if any(name in parts for *_, parts in every)]
     rows = []
     for run, rank, parts in every:

@@ -91,67 +91,79 @@ def write(figure: Any, path: Path) -> None:
             figure.savefig(path, dpi=_DPI)
 
 
+def _colour(series: int) -> str:
+    return COLOURS[series % len(COLOURS)]
+
+
+def _marker(series: int) -> str:
+    return MARKERS[series % len(MARKERS)]
+
+
+def _hatch(series: int) -> str:
+    return HATCHES[series % len(HATCHES)]
+
+
+def _dashes(series: int) -> tuple[float | None, ...]:
+    return _DASHES[series % len(_DASHES)] or (None, None)
+
+
 def _bars(axes: Any, data: PanelData, narrow: bool) -> None:
     """A group of bars for each x; a cross where a run failed; the paper's bars are dashed outlines around or beside."""
     count = len(data.ours)
     width = 0.84 / count
-    other = axes.twinx() if data.own_axis and _any(data.paper) else axes
-    tops = [value for series in data.ours for value in data.numbers(series) if value is not None]
+    other = _papers_axes(axes, data)
     for number, series in enumerate(data.ours):
         at = [place + (number - (count - 1) / 2) * width for place in range(len(data.x))]
-        values = data.numbers(series)
-        drawn = [(one, value) for one, value in zip(at, values, strict=True) if value is not None]
-        colour, hatch = COLOURS[number % len(COLOURS)], HATCHES[number % len(HATCHES)]
-        axes.bar(
-            [one for one, _ in drawn], [value for _, value in drawn], width * 0.94, color=colour, hatch=hatch,
-            edgecolor="white", linewidth=0.3,
-        )  # fmt: skip
-        for one, value in drawn if not narrow and count * len(data.x) <= _MOST_NUMBERED else ():
-            axes.annotate(
-                f"{value:.3g}", (one, value), ha="center", va="bottom", fontsize=6, rotation=90 if width < _THIN else 0
-            )
+        bars, heights = _known(at, data.numbers(series))
+        axes.bar(bars, heights, width * 0.94, color=_colour(number), hatch=_hatch(number), edgecolor="white", linewidth=0.3)
+        if not narrow and count * len(data.x) <= _MOST_NUMBERED:
+            turned = 90 if width < _THIN else 0
+            for one, height in zip(bars, heights, strict=True):
+                axes.annotate(f"{height:.3g}", (one, height), ha="center", va="bottom", fontsize=6, rotation=turned)
         for one, label in zip(at, data.x, strict=True):
             if (series, label) in data.failed:
-                axes.annotate("x", (one, 0), ha="center", va="bottom", color=colour, fontweight="bold")
-        outlines = [(one, value) for one, value in zip(at, data.paper.get(series, ()), strict=False) if value is not None]
+                axes.annotate("x", (one, 0), ha="center", va="bottom", color=_colour(number), fontweight="bold")
+        outlines, given = _known(at, data.paper.get(series, ()))
         if outlines:
-            other.bar(
-                [one for one, _ in outlines], [value for _, value in outlines], width * 0.94, fill=False, edgecolor="black",
-                linestyle="--", linewidth=0.9, zorder=3,
-            )  # fmt: skip
-    axes.set_xticks(range(len(data.x)), _ticks(data))
-    _scale(axes, data, [*tops, *(_given(data.paper) if other is axes else ())])
-    if other is not axes:
-        _name_papers_axis(other, data)
-        other.set_ylim(0, _ROOM * max(_given(data.paper)))
+            other.bar(outlines, given, width * 0.94, fill=False, edgecolor="black", linestyle="--", linewidth=0.9, zorder=3)
+    _set_axes(axes, other, data)
 
 
 def _lines(axes: Any, data: PanelData, narrow: bool) -> None:
     """A marked line for each series over x; the paper's numbers are hollow markers on dashed lines."""
-    other = axes.twinx() if data.own_axis and _any(data.paper) else axes
-    places = range(len(data.x))
+    other, places = _papers_axes(axes, data), range(len(data.x))
     for number, series in enumerate(data.ours):
-        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
-        drawn = [(place, value) for place, value in zip(places, data.numbers(series), strict=True) if value is not None]
-        axes.plot(*zip(*drawn, strict=True) if drawn else ((), ()), color=colour, marker=marker, markersize=4.5)
-        given = [(p, v) for p, v in zip(places, data.paper.get(series, ()), strict=False) if v is not None]
-        if given:
-            other.plot(
-                *zip(*given, strict=True), color=colour, marker=marker, markersize=6.5, fillstyle="none", linestyle="--",
-                linewidth=0.8,
-            )  # fmt: skip
-    axes.set_xticks(places, _ticks(data))
+        look = {"color": _colour(number), "marker": _marker(number)}
+        axes.plot(*_known(places, data.numbers(series)), markersize=4.5, **look)
+        at, given = _known(places, data.paper.get(series, ()))
+        if at:
+            other.plot(at, given, markersize=6.5, fillstyle="none", linestyle="--", linewidth=0.8, **look)
     axes.set_xlim(-0.3, len(data.x) - 0.7)
-    values = [value for series in data.ours for value in data.numbers(series) if value is not None]
-    _scale(axes, data, [*values, *(_given(data.paper) if other is axes else ())])
+    _set_axes(axes, other, data)
+
+
+def _known(places: Sequence[float], values: Sequence[float | None]) -> tuple[list[float], list[float]]:
+    """Places and values of what is there."""
+    pairs = [(place, value) for place, value in zip(places, values, strict=False) if value is not None]
+    return [place for place, _ in pairs], [value for _, value in pairs]
+
+
+def _papers_axes(axes: Any, data: PanelData) -> Any:
+    """Where the paper's numbers are drawn: beside ours, or on an axis of their own at the right."""
+    return axes.twinx() if data.own_axis and _given(data.paper) else axes
+
+
+def _set_axes(axes: Any, other: Any, data: PanelData) -> None:
+    """Ticks of x, and scales with room for what is drawn. other: of ``_papers_axes``."""
+    axes.set_xticks(range(len(data.x)), _ticks(data))
+    ours, papers = [value for series in data.ours for value in data.numbers(series) if value is not None], _given(data.paper)
+    _scale(axes, data, [*ours, *(papers if other is axes else ())])
+    if data.panel.relative_to is not None:
+        axes.axhline(1, color="black", linewidth=0.6, linestyle=":")
     if other is not axes:
-        _name_papers_axis(other, data)
-        other.set_ylim(bottom=0) if not data.panel.log else other.set_yscale("log")
-
-
-def _name_papers_axis(axes: Any, data: PanelData) -> None:
-    axes.set_ylabel(f"the paper's, {data.panel.published.unit}", fontsize=6.5)
-    axes.spines["right"].set_visible(True)
+        _scale(other, data, papers)
+        other.set_ylabel(f"the paper's, {data.panel.published.unit}", fontsize=6.5)
+        other.spines["right"].set_visible(True)
 
 
 def _curves(axes: Any, data: PanelData, narrow: bool) -> None:
@@ -160,13 +172,12 @@ def _curves(axes: Any, data: PanelData, narrow: bool) -> None:
     last = 0.0
     for values in data.ours.values():
         for value in values:
-            colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
             if isinstance(value, tuple) and value[0]:
                 xs, ys = value
                 last = max(last, xs[-1])
                 axes.plot(
-                    xs, ys, color=colour, dashes=_DASHES[number % len(_DASHES)] or (None, None), linewidth=1.3,
-                    marker=marker, markersize=3.5, markevery=max(1, len(xs) // 7),
+                    xs, ys, color=_colour(number), dashes=_dashes(number), linewidth=1.3, marker=_marker(number),
+                    markersize=3.5, markevery=max(1, len(xs) // 7),
                 )  # fmt: skip
             number += 1
     number = 0
@@ -174,8 +185,8 @@ def _curves(axes: Any, data: PanelData, narrow: bool) -> None:
         for given in data.paper.get(series, [None] * len(data.x)):
             if given is not None:
                 axes.plot(
-                    [last], [given], color=COLOURS[number % len(COLOURS)], marker=MARKERS[number % len(MARKERS)],
-                    fillstyle="none", markersize=7, linestyle="", clip_on=False,
+                    [last], [given], color=_colour(number), marker=_marker(number), fillstyle="none", markersize=7,
+                    linestyle="", clip_on=False,
                 )  # fmt: skip
             number += 1
     if data.panel.log:
@@ -206,7 +217,7 @@ def _shares(axes: Any, data: PanelData, narrow: bool) -> None:
 def _look_of_part(number: int) -> dict[str, Any]:
     """Every second one is hatched."""
     hatch = HATCHES[1 + number // 2 % (len(HATCHES) - 1)] if number % 2 else ""
-    return {"facecolor": COLOURS[number % len(COLOURS)], "hatch": hatch, "edgecolor": "white", "linewidth": 0.3}
+    return {"facecolor": _colour(number), "hatch": hatch, "edgecolor": "white", "linewidth": 0.3}
 
 
 DRAWINGS: dict[str, Draw] = {"bars": _bars, "lines": _lines, "curves": _curves, "shares": _shares}
@@ -236,12 +247,6 @@ def _scale(axes: Any, data: PanelData, values: Sequence[float]) -> None:
         axes.set_yscale("log")
     elif values:
         axes.set_ylim(0, _ROOM * max(values))
-    if data.panel.relative_to is not None:
-        axes.axhline(1, color="black", linewidth=0.6, linestyle=":")
-
-
-def _any(paper: dict[str, list[float | None]]) -> bool:
-    return bool(_given(paper))
 
 
 def _given(paper: dict[str, list[float | None]]) -> list[float]:
@@ -262,20 +267,15 @@ def _handles(panels: Sequence[PanelData], kind: str) -> list[Any]:
     elif kind == "curves":
         names = [_joined(series, x) for series in first.ours for x in first.x]
         for number, name in enumerate(names):
-            look: dict[str, Any] = {
-                "color": COLOURS[number % len(COLOURS)],
-                "marker": MARKERS[number % len(MARKERS)],
-                "markersize": 4,
-            }
-            handles.append(Line2D([], [], label=name, dashes=_DASHES[number % len(_DASHES)] or (None, None), **look))
+            look: dict[str, Any] = {"color": _colour(number), "marker": _marker(number), "dashes": _dashes(number)}
+            handles.append(Line2D([], [], label=name, markersize=4, **look))
     else:
         for number, name in enumerate(first.ours if len(first.ours) > 1 else ()):
-            colour, label = COLOURS[number % len(COLOURS)], name
             if kind == "bars":
-                handles.append(Patch(facecolor=colour, hatch=HATCHES[number % len(HATCHES)], edgecolor="white", label=label))
+                handles.append(Patch(facecolor=_colour(number), hatch=_hatch(number), edgecolor="white", label=name))
             else:
-                handles.append(Line2D([], [], color=colour, marker=MARKERS[number % len(MARKERS)], markersize=4, label=label))
-    if any(_any(one.paper) for one in panels):
+                handles.append(Line2D([], [], color=_colour(number), marker=_marker(number), markersize=4, label=name))
+    if any(_given(one.paper) for one in panels):
         if kind == "bars" or kind == "shares":
             handles.append(Patch(fill=False, edgecolor="black", linestyle="--", label="the paper"))
         else:

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from sargnn.comparison.figures import parts_of
 from sargnn.config import RunConfig, load
 from sargnn.tracking.files import CONFIG, INPUTS, MetricsTail, read_json
 from sargnn.tracking.summary import Summary
@@ -80,11 +81,8 @@ def _curve(figures: RunFigures, name: str, *, by_time: bool = False) -> Curve:
 
 def _memory(figures: RunFigures) -> dict[str, float] | None:
     """Of the worker whose peak is largest, GB by part."""
-    one = figures.summary
-    if not one.memory_bytes or not one.peak_rss_bytes:
-        return None
-    rank = max(range(len(one.peak_rss_bytes)), key=lambda r: (one.peak_rss_bytes or [])[r])
-    return {part: values[rank] / 1e9 for part, values in one.memory_bytes.items()}
+    largest = max(parts_of(figures.summary), key=lambda parts: sum(parts.values()), default=None)
+    return {part: size / 1e9 for part, size in largest.items()} if largest else None
 
 
 def _time(figures: RunFigures) -> dict[str, float] | None:
