@@ -153,7 +153,7 @@ def test_a_worker_that_is_killed_is_named_with_its_host(tmp_path: Path) -> None:
 @pytest.mark.parametrize("preload", [pytest.param("none", marks=pytest.mark.long), "shared"])
 def test_a_worker_of_the_other_server_dies(tmp_path: Path, preload: str) -> None:
     """Two hosts of two workers: those of the other server end in time and name the host; the run goes on later."""
-    settings = [*LONG[:-1], "world=4", "servers=2", f"preload={preload}", "model=sage", "epochs=120", "eval_every=120"]
+    settings = [*LONG[:-1], "world=4", "servers=2", f"preload={preload}", "model=sage", "epochs=40", "eval_every=40"]
     with make_hosts(2, rate="8mbit") as hosts:
         run = prepare(tmp_path, settings)
         processes = start_servers(hosts, tmp_path)
@@ -170,8 +170,8 @@ def test_a_worker_of_the_other_server_dies(tmp_path: Path, preload: str) -> None
             out, _ = process.communicate(timeout=120)
             assert process.returncode == 0, out + log(run, 0)
     summary = summary_of(run)
-    assert summary["status"] == "finished" and len(summary["losses"]) == 120 and summary["servers"] == 2
-    single = python(tmp_path, *SARGNN, "train", *settings[:-5], "model=sage", "epochs=120", "eval_every=120", "run_name=one")
+    assert summary["status"] == "finished" and len(summary["losses"]) == 40 and summary["servers"] == 2
+    single = python(tmp_path, *SARGNN, "train", *settings[:-5], "model=sage", "epochs=40", "eval_every=40", "run_name=one")
     assert single.returncode == 0, single.stderr
     alone = summary_of(tmp_path / "runs" / "one")
     assert summary["losses"] == pytest.approx(alone["losses"], abs=1e-4 * alone["losses"][0])

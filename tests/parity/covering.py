@@ -6,11 +6,14 @@ to be run by default and the others as ``long``: ``make test-full`` runs the who
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
+from functools import cache
 from itertools import combinations, product
 from typing import Any
 
+import numpy as np
 import pytest
 
 
@@ -19,17 +22,29 @@ def covering(*axes: Sequence[Any], strength: int = 2) -> set[tuple[int, ...]]:
 
     Greedy, always the same for the same axes: cases that add most come first.
     """
-    places = list(combinations(range(len(axes)), min(strength, len(axes))))
-    cases = list(product(*(range(len(axis)) for axis in axes)))
+    return _covering(tuple(len(axis) for axis in axes), strength)
+
+
+@cache
+def _covering(sizes: tuple[int, ...], strength: int) -> set[tuple[int, ...]]:
+    """Of axes of these sizes. Each case is a row of what it meets, one number for each combination at each place."""
+    places = list(combinations(range(len(sizes)), min(strength, len(sizes))))
+    cases = list(product(*map(range, sizes)))
     random.Random(0).shuffle(cases)
-    met: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
+    table = np.array(cases)
+    meets = np.empty((len(cases), len(places)), np.int64)
+    start = 0
+    for place, axes in enumerate(places):
+        own = [sizes[axis] for axis in axes]
+        meets[:, place] = start + np.ravel_multi_index(tuple(table[:, axes].T), own)
+        start += math.prod(own)
+    new = np.ones(start, bool)
     chosen: set[tuple[int, ...]] = set()
     for wanted in range(len(places), 0, -1):
-        for case in cases:
-            adds = {(place, tuple(case[axis] for axis in place)) for place in places} - met
-            if len(adds) >= wanted:
-                met |= adds
-                chosen.add(case)
+        for case in np.flatnonzero(new[meets].sum(axis=1) >= wanted):  # later ones of these may add less by then
+            if new[meets[case]].sum() >= wanted:
+                new[meets[case]] = False
+                chosen.add(cases[case])
     return chosen
 
 
