@@ -15,6 +15,7 @@ from sargnn.figures.drawings import DRAWINGS, draw_figure
 from sargnn.figures.report import caption_of, table_of, write_files
 from sargnn.figures.spec import FigureSpec, cells_of, read_spec
 from sargnn.figures.values import VALUES, RunFigures
+from sargnn.tracking.memory import PARTS
 from sargnn.tracking.summary import Summary
 from tests.figures.test_spec import written
 
@@ -27,7 +28,8 @@ def figures(seconds: float, **more: Any) -> RunFigures:
     known = {
         "epoch_time_s": seconds, "peak_train_bytes": [10**9, 2 * 10**9], "peak_rss_bytes": [10**9, 3 * 10**9],
         "comm_wait_time_s": 0.25 * seconds, "comm_bytes_per_epoch": 10**9, "cpu": "a processor", "cores": 2,
-        "memory_bytes": {"base": [1, 10**9], "training": [2, 2 * 10**9]}, "between_servers_wait_s": 0.125 * seconds,
+        "memory_bytes": dict.fromkeys(PARTS, [0, 0]) | {"base": [1, 10**9], "training": [2, 2 * 10**9]},
+        "between_servers_wait_s": 0.125 * seconds,
     }  # fmt: skip
     return RunFigures(Summary("finished", **{**known, **more}), CONFIG, rows, 100)
 
@@ -99,7 +101,7 @@ def test_values_of_a_run() -> None:
     assert found["waiting"] == 0.25 and found["sent"] == 1.0 and found["test_accuracy"] == 50.0
     assert found["rows"] == 10 and found["input_rows"] == 18 and found["efficiency"] == pytest.approx(9e-6)
     assert found["redundancy"] == 1.5 and found["batches"] == 2 and found["plan_error"] == 50
-    assert found["memory_parts"] == {"base": 1.0, "training": 2.0}
+    assert found["memory_parts"] == dict.fromkeys(PARTS, 0.0) | {"base": 1.0, "training": 2.0}
     assert found["val_accuracy_by_time"] == ([2.0, 4.0, 6.0], [0.0, 0.1, 0.2])
     plain = figures(2.0)
     assert VALUES["rows"].of(plain) == 300 and VALUES["input_rows"].of(plain) == 100

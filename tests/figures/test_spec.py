@@ -43,8 +43,11 @@ def test_every_figure_that_is_asked_for_is_there() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_its_runs_can_be_composed(name: str) -> None:
     spec = read_spec(FOLDER / f"{name}.yaml")
-    for point in {one.point for one in cells_of(spec)}:
-        parse(compose_verb("train", point))
+    seen: set[str] = set()
+    for point in (one.point for one in cells_of(spec)):
+        if not seen.issuperset(point):  # every override once and more
+            seen.update(point)
+            parse(compose_verb("train", point))
     assert spec.paper.split(",")[0] in ("SAR", "Betty", "GraNNDis") and spec.paper.split()[-1] in name
     assert spec.differs.endswith(".") and len(spec.differs) > 40 and spec.shows.endswith(".") and len(spec.shows) < 110
     for panel in spec.panels:

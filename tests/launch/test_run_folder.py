@@ -21,6 +21,7 @@ from sargnn.tracking.inputs import Inputs, read_inputs, write_inputs
 from sargnn.tracking.mlflow.store import database_of, default_uri
 from sargnn.tracking.summary import Summary, read_summary, write_summary
 from sargnn.training import checkpoint
+from tests.parity.covering import spread
 
 FINISHED: dict[str, Any] = {
     "status": "finished", "losses": [2.0, 1.5], "model": "sage", "dataset": "synthetic", "mode": "sar", "world": 2,
@@ -58,8 +59,7 @@ def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return run_dir
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("verb", ["compare", "track", "status", "end"])
+@pytest.mark.parametrize(("verb", "damage"), spread(["compare", "track", "status", "end"], list(DAMAGES), strength=1))
 def test_a_damaged_file_is_named_in_one_message(
     run_dir: Path, damage: str, verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

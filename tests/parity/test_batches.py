@@ -137,7 +137,7 @@ CURVES: dict[str, tuple[str, str, str, int, int, str | int, str, LabelsConfig, s
     "sgc": ("sgc", "sar", "fused", 2, 3, "all", "none", LabelsConfig(), "fp64"),
     "appnp": ("appnp", "sar", "fused", 2, 3, "sqrt", "layer", LabelsConfig(), "fp64"),
 }
-LONG = ("gcnii", "sgc", "appnp", "batch norm, gat", "rgcn", "gat")
+LONG = ("gcnii", "sgc", "appnp", "batch norm, gat", "rgcn", "gat", "sage in fp32")
 
 
 @cache

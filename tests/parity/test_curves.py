@@ -88,6 +88,11 @@ MORE: dict[str, tuple[str, str, str, str, int, str]] = {
     "gat-domain_parallel-dgl-metis-4-fp32": ("gat", "domain_parallel", "dgl", "metis", 4, "fp32"),
 }
 """The others, ``long``: each value of theirs is in one of those above."""
+FIRST = (
+    "sage-sar-fused-metis-4", "gcn-no_remat-dgl-range-4", "gat-domain_parallel-dgl-apart-2", "gatv2-sar-fused-metis-4",
+    "rgcn-sar-fused-by_type-4", "sage-sar-fused-metis-4-fp32", "lstm-one_shot-fused-metis-2",
+)  # fmt: skip
+"""Those that always have as many epochs as the contract; the others where ``SARGNN_TEST_EPOCHS`` says so."""
 
 
 def model(name: str) -> cases.Model:
@@ -107,8 +112,8 @@ def model(name: str) -> cases.Model:
 
 
 @cache
-def single(name: str, precision: str) -> dict[str, Any]:
-    config = cases.run_config(model(name), mode="sar", kernel="reference", precision=precision, epochs=cases.CONTRACT_EPOCHS)
+def single(name: str, precision: str, epochs: int) -> dict[str, Any]:
+    config = cases.run_config(model(name), mode="sar", kernel="reference", precision=precision, epochs=epochs)
     return cases.curve(Group.single(), config, graph(name))
 
 
@@ -130,14 +135,15 @@ def assert_same_curve(losses: list[float], wanted: list[float], precision: str) 
 @pytest.mark.parametrize("name", [*COMBINATIONS, *(pytest.param(name, marks=pytest.mark.long) for name in MORE)])
 def test_curve(name: str) -> None:
     kind, mode, kernel, partitioner, world, precision = (COMBINATIONS | MORE)[name]
+    epochs = cases.CONTRACT_EPOCHS if name in FIRST else cases.EPOCHS
     config = cases.run_config(
-        model(kind), mode=mode, kernel=kernel, partitioner=partitioner, world=world, precision=precision,
-        epochs=cases.CONTRACT_EPOCHS,
-    )  # fmt: skip
+        model(kind), mode=mode, kernel=kernel, partitioner=partitioner, world=world, precision=precision, epochs=epochs
+    )
     ranks = pool(world)(cases.curve, config, graph(kind))
-    want = single(kind, precision)
-    learned = 0.95 if kind in ("sgc", "gcnii") else 0.9  # slower ones
-    assert want["losses"][-1] < learned * want["losses"][0]  # it learns, so the comparison means something
+    want = single(kind, precision, epochs)
+    if epochs == cases.CONTRACT_EPOCHS:
+        learned = 0.95 if kind in ("sgc", "gcnii") else 0.9  # slower ones
+        assert want["losses"][-1] < learned * want["losses"][0]  # it learns, so the comparison means something
     for answer in ranks:
         assert_same_curve(answer["losses"], want["losses"], precision)
         assert answer["parameters"] == ranks[0]["parameters"]
@@ -158,7 +164,7 @@ def test_the_static_aggregate_changes_nothing(name: str, mode: str) -> None:
     kind = cases.model_config(chosen, **settings)
     runs = []
     for cache_static in ("auto", False):
-        config = cases.run_config(kind, mode=mode, world=4, epochs=8, cache_static=cache_static)
+        config = cases.run_config(kind, mode=mode, world=4, epochs=4, cache_static=cache_static)
         runs.append(pool(4)(cases.curve, config, GRAPH)[0])
     assert runs[0]["losses"] == runs[1]["losses"]
     assert (runs[0]["epoch_bytes"][1] < runs[0]["epoch_bytes"][0]) == (mode != "domain_parallel")
@@ -172,7 +178,7 @@ def _twice(group: Group, config: RunConfig) -> tuple[dict[str, Any], dict[str, A
 
 @pytest.mark.parametrize(("mode", "name"), spread(["sar", "one_shot", "domain_parallel"], ["sage", "gat", "rgcn"], strength=1))
 def test_two_identical_runs_are_bit_identical(mode: str, name: str) -> None:
-    config = cases.run_config(model(name), mode=mode, world=4, precision="fp32", epochs=8)
+    config = cases.run_config(model(name), mode=mode, world=4, precision="fp32", epochs=5)
     for first, second in pool(4)(_twice, config):
         assert first["losses"] == second["losses"]
         assert first["parameters"] == second["parameters"]

@@ -55,13 +55,13 @@ def test_every_pair(name: str, mode: str, kernel: str, partitioner: str, world: 
     test_first_step.check(model, f"weighted-{name}", mode=mode, kernel=kernel, partitioner=partitioner, world=world)
 
 
-@pytest.mark.parametrize(("name", "mode", "kernel", "precision"), spread(SIGNED, PAIRS, ["fp64", "fp32"]))
+@pytest.mark.parametrize(("name", "mode", "kernel", "precision"), spread(SIGNED, PAIRS, ["fp64", "fp32"], strength=1))
 def test_negative_weights(name: str, mode: str, kernel: str, precision: str) -> None:
     test_first_step.check(model_of(name), "signed", mode=mode, kernel=kernel, precision=precision, world=4)
 
 
 @pytest.mark.parametrize(
-    ("name", "mode", "rows"), spread(["sage", "gcn", "gat", "gatv2", "rgcn"], ["sar", "no_remat"], [1, 7, 30])
+    ("name", "mode", "rows"), spread(["sage", "gcn", "gat", "gatv2", "rgcn"], ["sar", "no_remat"], [1, 7, 30], strength=1)
 )
 def test_messages_in_pieces(name: str, mode: str, rows: int) -> None:
     """Every piece has the weights of its own edges; the first layer's errors travel too."""
@@ -70,7 +70,7 @@ def test_messages_in_pieces(name: str, mode: str, rows: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "mode"), spread(["sage", "gcn", "gat", "rgcn"], ["sar", "one_shot", "domain_parallel"])
+    ("name", "mode"), spread(["sage", "gcn", "gat", "rgcn"], ["sar", "one_shot", "domain_parallel"], strength=1)
 )  # fmt: skip
 def test_message_flow(name: str, mode: str) -> None:
     """The rows that the training nodes need: their edges keep their weights."""

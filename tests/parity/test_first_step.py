@@ -114,7 +114,7 @@ def test_models_that_learn_nothing_from_edges(name: str, mode: str, kernel: str,
     check(cases.model_config(name), mode=mode, kernel=kernel, partitioner="empty", world=world)
 
 
-@pytest.mark.parametrize(("name", "mode", "kernel", "variant"), spread(cases.NAMES, PAIRS, list(VARIANTS)))
+@pytest.mark.parametrize(("name", "mode", "kernel", "variant"), cases.spread_models(PAIRS, list(VARIANTS), strength=1))
 def test_model_variants(name: str, mode: str, kernel: str, variant: str) -> None:
     changes = cases.known(name, **VARIANTS[variant])
     if name == "resgcn":  # whose blocks are added to their input always
@@ -130,7 +130,7 @@ ATTENTION: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(
-    ("variant", "v2", "mode", "kernel", "mfg"), spread(list(ATTENTION), [False, True], PAIRS, [False, True])
+    ("variant", "v2", "mode", "kernel", "mfg"), spread(list(ATTENTION), [False, True], PAIRS, [False, True], strength=1)
 )
 def test_options_of_attention(variant: str, v2: bool, mode: str, kernel: str, mfg: bool) -> None:
     changes = dict(ATTENTION[variant], v2=v2)
@@ -139,7 +139,7 @@ def test_options_of_attention(variant: str, v2: bool, mode: str, kernel: str, mf
     check(cases.model_config("gat", **changes), mode=mode, kernel=kernel, world=4, mfg=mfg)
 
 
-@pytest.mark.parametrize(("name", "mode", "kernel"), cases.spread_models(PAIRS))
+@pytest.mark.parametrize(("name", "mode", "kernel"), cases.spread_models(PAIRS, strength=1))
 def test_fp32(name: str, mode: str, kernel: str) -> None:
     check(cases.model_config(name), mode=mode, kernel=kernel, world=4, precision="fp32")
 
@@ -220,7 +220,7 @@ def test_messages_in_pieces_change_nothing(aggregator: str, rows: int, depth: in
 
 
 @pytest.mark.parametrize(
-    ("name", "mode", "rows", "depth"), spread(["gat", "gatv2", "rgcn"], ["sar", "no_remat"], [1, 7, 30], [0, 1, 3])
+    ("name", "mode", "rows", "depth"), spread(["gat", "gatv2", "rgcn"], ["sar", "no_remat"], [1, 7, 30], [0, 1, 3], strength=1)
 )
 def test_case_two_in_pieces_changes_nothing(name: str, mode: str, rows: int, depth: int) -> None:
     """The running maximum changes from piece to piece, and sar fetches the pieces again in backward."""
@@ -230,7 +230,7 @@ def test_case_two_in_pieces_changes_nothing(name: str, mode: str, rows: int, dep
 
 @pytest.mark.parametrize(
     ("partitioner", "depth", "rows", "mode", "name"),
-    spread(["metis", "apart"], [0, 1, 2], [None, 10], ["sar", "no_remat"], ["sage", "gat", "rgcn"], strength=3),
+    spread(["metis", "apart"], [0, 1, 2], [None, 10], ["sar", "no_remat"], ["sage", "gat", "rgcn"]),
 )
 def test_buffers_never_exceed_the_plan(partitioner: str, depth: int, rows: int | None, mode: str, name: str) -> None:
     config = cases.run_config(
@@ -249,7 +249,7 @@ def test_the_forced_partitions_are_what_they_claim() -> None:
     assert apart[3]["halo_rows"] == 0 and len(apart[3]["ids"]) > 0
 
 
-@pytest.mark.parametrize(("name", "mode", "kernel", "world"), cases.spread_models(PAIRS, [1, 2, 4]))
+@pytest.mark.parametrize(("name", "mode", "kernel", "world"), cases.spread_models(PAIRS, [1, 2, 4], strength=1))
 def test_bytes_equal_the_plan(name: str, mode: str, kernel: str, world: int) -> None:
     """Of rows; with partial results: ``test_partials.py``."""
     config = cases.run_config(cases.model_config(name), mode=mode, kernel=kernel, world=world, aggregate="post")

@@ -45,16 +45,17 @@ WHERE = [("range", 1), ("random", 2), ("range", 4), ("apart", 4)]
 QUICK = [pair for pair in PAIRS if pair[1] != "reference"]
 
 
-@pytest.mark.parametrize(("name", "mode", "kernel", "partitioner", "world"), cases.spread_models(PAIRS, WHERE))
+@pytest.mark.parametrize(("name", "mode", "kernel", "partitioner", "world"), cases.spread_models(QUICK, WHERE))
 def test_message_flow_first_step(name: str, mode: str, kernel: str, partitioner: str, world: int) -> None:
     """Few training nodes, so that some ranks keep no row of some layers; batch norm over the rows that are kept."""
     model = cases.model_config(name, **({"residual": True} if name == "gcn" else {}))
     check(model, f"few {name}", mode=mode, kernel=kernel, partitioner=partitioner, world=world, mfg=True)
 
 
-@pytest.mark.parametrize("partitioner", ["metis", "by_type"])
-@pytest.mark.parametrize("order", ["transform_first", "aggregate_first"])
-@pytest.mark.parametrize(("mode", "kernel"), QUICK)
+@pytest.mark.parametrize(
+    ("mode", "kernel", "order", "partitioner"),
+    spread(QUICK, ["transform_first", "aggregate_first"], ["metis", "by_type"], strength=1),
+)
 def test_message_flow_where_ranks_lack_types(mode: str, kernel: str, order: str, partitioner: str) -> None:
     model = cases.model_config("rgcn", order=order, bases=2)
     check(model, "few rgcn", mode=mode, kernel=kernel, partitioner=partitioner, world=4, mfg=True, message_rows=7)
@@ -62,7 +63,10 @@ def test_message_flow_where_ranks_lack_types(mode: str, kernel: str, order: str,
 
 @pytest.mark.parametrize(
     ("name", "mode", "kernel", "reuse", "mfg"),
-    [*cases.spread_models(QUICK, [0, 2], [False, True]), *spread(["mlp"], QUICK, [0, 2], [False, True])],
+    [
+        *cases.spread_models(QUICK, [0, 2], [False, True], strength=1),
+        *spread(["mlp"], QUICK, [0, 2], [False, True], strength=1),
+    ],
 )
 def test_labels_first_step(name: str, mode: str, kernel: str, reuse: int, mfg: bool) -> None:
     labels = dataclasses.replace(MASKED, reuse=reuse)
@@ -107,7 +111,7 @@ def single(name: str, labels: LabelsConfig, mfg: bool) -> dict[str, Any]:
     return cases.curve(Group.single(), config, graph(name))
 
 
-LONG = ("sage-one_shot-4", "gcn-sar-8", "rgcn-domain_parallel-4", "gatv2-no_remat-2", "sgc-sar-4", "gcnii-sar-4")
+LONG = ("sage-one_shot-4", "gcn-sar-8", "rgcn-domain_parallel-4", "gatv2-no_remat-2", "sgc-sar-4", "gcnii-sar-4", "gat-sar-4")
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.long] if case in LONG else []) for case in CURVES])
@@ -131,7 +135,7 @@ def test_without_batch_norm_message_flow_changes_nothing(name: str, mode: str, r
     runs, labels = [], LabelsConfig() if reuse is None else REUSED
     for mfg in (False, True):
         model = cases.model_config(name, **cases.known(name, norm=norm))
-        config = cases.run_config(model, mode=mode, world=2, epochs=8, labels=labels, mfg=mfg)
+        config = cases.run_config(model, mode=mode, world=2, epochs=4, labels=labels, mfg=mfg)
         runs.append(pool(2)(cases.curve, config, GRAPHS[f"few {name}"])[0])
     np.testing.assert_allclose(runs[1]["losses"], runs[0]["losses"], rtol=1e-10)
     assert runs[1]["scores"] == runs[0]["scores"]
@@ -168,7 +172,7 @@ def _logits(group: Group, config: RunConfig, dataset: Dataset, epoch: int | None
 
 
 @pytest.mark.parametrize(
-    ("name", "world", "reuse", "mfg"), spread(["sage", "gat", "rgcn"], [1, 4], [0, 1], [False, True])
+    ("name", "world", "reuse", "mfg"), spread(["sage", "gat", "rgcn"], [1, 4], [0, 1], [False, True], strength=1)
 )  # fmt: skip
 def test_no_label_leaks(name: str, world: int, reuse: int, mfg: bool) -> None:
     """Flipping the labels of the predicted nodes changes no logit, in training and in evaluation; of a carried one it does."""

@@ -146,7 +146,7 @@ CURVES: dict[str, tuple[str, str, str, str, int, int, str, str, LabelsConfig, st
     "steps": ("sage", "sar", "fused", "metis", 4, 2, "steps", "layer", REUSED, "fp64"),
     "one sample": ("gcn", "sar", "fused", "random", 2, 1, "one view", "batch", LabelsConfig(), "fp64"),
 }
-LONG = ("sage of eight", "gat of three", "one sample", "rgcn", "steps")
+LONG = ("sage of eight", "gat of three", "one sample", "rgcn", "steps", "fp32")
 
 
 @cache

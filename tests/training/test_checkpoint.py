@@ -52,7 +52,7 @@ def test_epochs_written(tmp_path: Path) -> None:
     assert names[-2:] == ["epoch_000008", "epoch_000010"]  # every fourth, and the last
 
 
-@pytest.mark.parametrize(("name", "world", "precision"), spread(list(GRAPHS), [1, 4], ["fp32", "fp64"]))
+@pytest.mark.parametrize(("name", "world", "precision"), spread(list(GRAPHS), [1, 4], ["fp32", "fp64"], strength=1))
 def test_going_on_is_bit_identical(tmp_path: Path, name: str, world: int, precision: str) -> None:
     config = config_of(name, world=world, partitioner="random", precision=precision)
     keep_all = dataclasses.replace(config, checkpoint=CheckpointConfig(every=HALF, keep=9))
@@ -171,7 +171,9 @@ def stopped(group: Group, config: RunConfig, dataset: Dataset, run_dir: str, sta
     return trainer.stopped
 
 
-@pytest.mark.parametrize(("name", "world", "other"), [("sage", 2, 2), ("rgcn", 1, 1), ("gat", 2, 3)])
+@pytest.mark.parametrize(
+    ("name", "world", "other"), [pytest.param("sage", 2, 2, marks=pytest.mark.long), ("rgcn", 1, 1), ("gat", 2, 3)]
+)
 def test_going_on_within_an_epoch(tmp_path: Path, name: str, world: int, other: int) -> None:
     """A run that was ended twice between two steps is the run that was not, bit for bit; on other workers the same curve."""
     draws = {"batches": BatchesConfig(steps=5), "sample": SampleConfig(fanouts=[3, 3, 3]), "labels": LabelsConfig("masked")}
