@@ -9,13 +9,15 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from sargnn.cli.allowed_values import settings_class
@@ -41,7 +43,7 @@ def compose_verb(
         ConfigError: an override that cannot be understood or applied, or a setting that must be given.
     """
     folders = folders or find_folders()
-    config = _composed(verb, overrides, folders)
+    config = _composed(verb, overrides, folders).settings
     missing = sorted(OmegaConf.missing_keys(config))
     if missing:
         value = EXAMPLES.get(missing[0].rpartition(".")[2], "VALUE")
@@ -66,7 +68,7 @@ def compose_verb(
 
 def show_configuration(verb: str, overrides: Sequence[str], folders: ConfFolders | None = None) -> str:
     """The composed configuration as YAML."""
-    return OmegaConf.to_yaml(_composed(verb, overrides, folders or find_folders())).rstrip()
+    return OmegaConf.to_yaml(_composed(verb, overrides, folders or find_folders()).settings).rstrip()
 
 
 def sweep_points(
@@ -84,11 +86,10 @@ def sweep_points(
     parsed = parse_overrides(overrides) if multirun else read_overrides(overrides)
     swept = [one for one in parsed if one.is_sweep_override()]
     single = [as_typed(str(one.input_line)) for one in parsed if not one.is_sweep_override()]
-    config = _composed(verb, single, folders, with_hydra=True)
-    mode = OmegaConf.select(config, "hydra.mode")
-    if not multirun and "MULTIRUN" not in str(mode):
+    hydra = _composed(verb, single, folders).hydra
+    if not multirun and "MULTIRUN" not in str(OmegaConf.select(hydra, "mode")):
         return None
-    params: dict[str, Any] = dict(OmegaConf.select(config, "hydra.sweeper.params") or {})
+    params: dict[str, Any] = dict(OmegaConf.select(hydra, "sweeper.params") or {})
     given = {as_typed(one.get_key_element()) for one in parsed}
     lists = [
         [f"{key}={value}" for value in _values(key, values, folders)] for key, values in params.items() if key not in given
@@ -107,8 +108,21 @@ def _values(key: str, values: Any, folders: ConfFolders) -> list[str]:
     return list_values(parsed, folders) if parsed.is_sweep_override() else [str(values)]
 
 
-def _composed(verb: str, overrides: Sequence[str], folders: ConfFolders, *, with_hydra: bool = False) -> DictConfig:
-    overrides = readable(overrides)
+@dataclass(frozen=True)
+class _Composed:
+    """What Hydra gives, to be read and not changed. Attributes: settings: without Hydra's own. hydra: these."""
+
+    settings: DictConfig
+    hydra: DictConfig
+
+
+def _composed(verb: str, overrides: Sequence[str], folders: ConfFolders) -> _Composed:
+    """A command asks for the same up to three times, and Hydra takes a tenth of a second; so the last ones are kept."""
+    return _from_hydra(verb, tuple(readable(overrides)), folders, folders.state())
+
+
+@lru_cache(maxsize=8)
+def _from_hydra(verb: str, overrides: tuple[str, ...], folders: ConfFolders, _: object) -> _Composed:
     groups = folders.groups(verb)
     _check_keys(verb, parse_overrides(overrides), groups, folders)
     folders.refuse_taken_names(groups)
@@ -120,7 +134,7 @@ def _composed(verb: str, overrides: Sequence[str], folders: ConfFolders, *, with
         searched = [f"hydra.searchpath=[{quoted(place)}]"]
     try:
         with initialize_config_dir(config_dir=str(folders.built_in), version_base="1.3"):
-            return compose(verb, overrides=[*searched, *overrides], return_hydra_config=with_hydra)
+            config = compose(verb, overrides=[*searched, *overrides], return_hydra_config=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise _explained(error, verb, overrides, folders) from error
     except yaml.YAMLError as error:
@@ -129,6 +143,9 @@ def _composed(verb: str, overrides: Sequence[str], folders: ConfFolders, *, with
         # Hydra checks some words with plain Python errors of its own.
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConfigError("The configuration cannot be composed.", given=text) from error
+    with open_dict(config):
+        hydra = config.pop("hydra")
+    return _Composed(config, hydra)
 
 
 def _check_keys(verb: str, parsed: Sequence[Override], groups: dict[str, str], folders: ConfFolders) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -82,6 +83,16 @@ class ConfFolders:
     def arguments(self) -> list[str]:
         """What another command needs to find the same folders."""
         return ["--config-dir", str(self.own)] if self.own is not None and self.given else []
+
+    def state(self) -> tuple[tuple[str, int, int], ...]:
+        """By which one sees whether a file has changed: of each its path, when it was written (ns) and its bytes."""
+        folders = [folder for folder in (self.built_in, self.own) if folder is not None]
+        found = []
+        for path in sorted(path for folder in folders for form in ("*.yaml", "*/*.yaml") for path in folder.glob(form)):
+            with suppress(OSError):  # a link that leads nowhere
+                stat = path.stat()
+                found.append((str(path), stat.st_mtime_ns, stat.st_size))
+        return tuple(found)
 
     def groups(self, config: str) -> dict[str, str]:
         """The groups of a primary file, with their default options (``null``: none)."""

@@ -14,6 +14,7 @@ from sargnn.profile import AGGREGATION, EVALUATION, LINEAR, OPTIMIZER, Profile
 from sargnn.training.loop import Trainer
 from tests.graphs import nasty_graph
 from tests.parity import cases
+from tests.parity.covering import spread
 from tests.pool import pool
 
 EPOCHS = 4
@@ -54,8 +55,7 @@ def run_in_turn(group: Group, configs: Sequence[RunConfig], recording: Sequence[
     ]
 
 
-@pytest.mark.parametrize("world", [1, 2])
-@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize(("other", "world"), spread(list(OTHERS), [1, 2], strength=1))
 def test_each_trains_as_it_does_alone(other: str, world: int) -> None:
     """To the last bit: losses, accuracies, bytes sent, memory of the pool, spans and the work that is counted."""
     configs, recording = [ONE, OTHERS[other]], [True, True]

@@ -46,13 +46,17 @@ def in_fp32(name: str) -> dict[str, Any]:
     return cases.curve(Group.single(), settings, cases.graph_for(model))
 
 
+CURVES = spread(
+    list(MODELS), list(PRECISIONS), ["sar", "no_remat", "one_shot", "domain_parallel"], [2, 4], ["metis", "random"],
+    ["auto", "reference"], strength=1,
+)  # fmt: skip
+_LONG = ("max", "sgc", "appnp", "gcnii", "gin", "rgcn, sums")
+
+
 @pytest.mark.parametrize(
     ("name", "how", "mode", "world", "partitioner", "kernel"),
-    spread(
-        list(MODELS), list(PRECISIONS), ["sar", "no_remat", "one_shot", "domain_parallel"], [2, 4], ["metis", "random"],
-        ["auto", "reference"], strength=1,
-    ),
-)  # fmt: skip
+    [pytest.param(*one.values, id=one.id, marks=pytest.mark.long) if one.values[0] in _LONG else one for one in CURVES],
+)
 def test_curves(name: str, how: str, mode: str, world: int, partitioner: str, kernel: str) -> None:
     settings = config(name, how, mode=mode, world=world, partitioner=partitioner, kernel=kernel)
     ranks = pool(world)(cases.curve, settings, cases.graph_for(MODELS[name][0]))

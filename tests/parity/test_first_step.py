@@ -95,7 +95,7 @@ def test_every_pair(name: str, mode: str, kernel: str, partitioner: str, world: 
     check(cases.model_config(name), mode=mode, kernel=kernel, partitioner=partitioner, world=world)
 
 
-@pytest.mark.parametrize(("reducer", "mode", "kernel"), spread(list(REDUCERS), PAIRS))
+@pytest.mark.parametrize(("reducer", "mode", "kernel"), spread(list(REDUCERS), PAIRS, strength=1))
 def test_every_reducer(reducer: str, mode: str, kernel: str) -> None:
     """The model of its case folds with it, and is right."""
     name, changes = cases.REDUCER_CASES[reducer]
@@ -107,9 +107,10 @@ def test_every_reducer(reducer: str, mode: str, kernel: str) -> None:
     check(model, mode=mode, kernel=kernel, world=2 if mode in cases.WHOLE.get(reducer, MODES) else 1)
 
 
-@pytest.mark.parametrize("world", [1, 4])
-@pytest.mark.parametrize(("mode", "kernel"), PAIRS)
-@pytest.mark.parametrize("name", [name for name in cases.WRITTEN_MODELS if name not in cases.NAMES])
+@pytest.mark.parametrize(
+    ("name", "mode", "kernel", "world"),
+    spread([name for name in cases.WRITTEN_MODELS if name not in cases.NAMES], PAIRS, [1, 4], strength=1),
+)
 def test_models_that_learn_nothing_from_edges(name: str, mode: str, kernel: str, world: int) -> None:
     check(cases.model_config(name), mode=mode, kernel=kernel, partitioner="empty", world=world)
 

@@ -74,7 +74,7 @@ def test_first_step(
 
 
 @pytest.mark.parametrize(
-    ("name", "flow", "partitioner", "world", "servers"), spread(["sage", "gcn", "rgcn"], FLOWS, PLACES[:3])
+    ("name", "flow", "partitioner", "world", "servers"), spread(["sage", "gcn", "rgcn"], FLOWS, PLACES[:3], strength=1)
 )
 def test_edge_weights(name: str, flow: str, partitioner: str, world: int, servers: int) -> None:
     config = served(name, (partitioner, world, servers), flow, "layer")

@@ -87,7 +87,8 @@ def test_first_step(
 
 
 @pytest.mark.parametrize(
-    ("name", "draw", "world"), spread(["sage", "gcn", "gat", "rgcn", "appnp"], ["steps", "both", "some layers"], [1, 2])
+    ("name", "draw", "world"),
+    spread(["sage", "gcn", "gat", "rgcn", "appnp"], ["steps", "both", "some layers"], [1, 2], strength=1),
 )
 def test_edge_weights(name: str, draw: str, world: int) -> None:
     """Sums of weights are those of the chosen edges."""

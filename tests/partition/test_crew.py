@@ -110,7 +110,7 @@ class Interrupt:
         return self._real(*arguments)
 
 
-@pytest.mark.parametrize("kind", GRAPHS)
+@pytest.mark.parametrize("kind", [pytest.param(one, marks=pytest.mark.long) if one == "homogeneous" else one for one in GRAPHS])
 def test_one_process_and_several_make_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     place = Place(tmp_path, monkeypatch, kind)
     one, two = place.make("one"), place.make("two", 2)

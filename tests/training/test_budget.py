@@ -116,12 +116,16 @@ def test_mistakes(arguments: list[str], says: str, tmp_path: Path, capsys: pytes
     "words",
     [
         pytest.param(["model=gat", "model.hidden=16", "engine.keep_layers=2"], id="kept layers"),
-        pytest.param(["model=sage", "model.norm=layer", "model.num_layers=2", "batches.count=2"], id="micro-batches"),
-        pytest.param(["model=sage", "sample.fanouts=[5,5,5]", "batches.steps=2"], id="samples"),
+        pytest.param(
+            ["model=sage", "model.norm=layer", "model.num_layers=2", "batches.count=2"],
+            id="micro-batches",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(["model=sage", "sample.fanouts=[5,5,5]", "batches.steps=2"], id="samples", marks=pytest.mark.long),
         pytest.param(
             ["model=gcn", "sample.fanouts=[8,8,8]", "model.norm=layer", "batches.count=2"], id="samples, micro-batches"
         ),
-        pytest.param(["model=sage", "model.num_layers=2", "batches.steps=4"], id="steps"),
+        pytest.param(["model=sage", "model.num_layers=2", "batches.steps=4"], id="steps", marks=pytest.mark.long),
     ],
 )
 def test_planned_is_what_is_held(words: list[str], tmp_path: Path) -> None:
