@@ -126,8 +126,12 @@ def test_mistakes(arguments: list[str], says: str, tmp_path: Path, capsys: pytes
             ["model=gcn", "sample.fanouts=[8,8,8]", "model.norm=layer", "batches.count=2"], id="samples, micro-batches"
         ),
         pytest.param(["model=sage", "model.num_layers=2", "batches.steps=4"], id="steps", marks=pytest.mark.long),
+        pytest.param(
+            ["model=sage", "model.aggregator=lstm", "mode=one_shot", "model.num_layers=1", "model.norm=none",
+             "sample.fanouts=[10]", "sample.every=run", "eval=sampled", "batches.count=4"], id="an LSTM on samples",
+        ),
     ],
-)
+)  # fmt: skip
 def test_planned_is_what_is_held(words: list[str], tmp_path: Path) -> None:
     """In a process of its own, whose memory is measured."""
     graph = ["dataset=products_like", "dataset.scale=0.02", "world=1", "threads=1", "epochs=2", "memory_budget=90GB"]

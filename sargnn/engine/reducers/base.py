@@ -102,6 +102,8 @@ class Reducer(ABC, Generic[Op, State, BackwardState]):
     """Which exchanged tensors are scores: fp32 beside bf16 rows, and never rounded on their way."""
     no_partials: str = "its reducer has no partial results"
     """Why edges cannot be aggregated where their sources are, unless it is a ``WithPartials``."""
+    library_bytes: int = 0
+    """What a library takes for itself when it first does this work, and keeps."""
     linear: bool = False
     """Whether it commutes with a linear map of the rows, so that a model may transform before it aggregates."""
 

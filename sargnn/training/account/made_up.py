@@ -1,7 +1,8 @@
 """A small graph on which everything that can be counted has another number.
 
 Node i of a type has edges from nodes i + 0, i + 1 and i + s of each source type, s being the type's own step. So what reaches
-the first W nodes of the labelled type grows by a step with every layer, in every type by another one.
+the first W nodes of the labelled type grows by a step with every layer, in every type by another one. The first nodes have
+none from i + 1, so that nodes with as many edges are fewer than all.
 
 Letters: W target nodes, N nodes, T node types, R relations.
 """
@@ -18,7 +19,7 @@ from sargnn.data.labels import LABEL_DTYPES
 from sargnn.data.schema import Schema
 from sargnn.partition.cut import Part
 
-_TARGETS, _BEYOND = 1117, 331
+_TARGETS, _BEYOND, _WITH_LESS = 1117, 331, 5
 
 
 def _primes(least: int) -> Iterator[int]:
@@ -42,7 +43,7 @@ def made_up_part(part: Part, num_classes: int, layers: int, labelled: int) -> Pa
         s, d = relation.source, relation.destination
         dst = np.repeat(np.arange(sizes[d]), 3)
         src = dst + np.tile([0, 1, steps[s]], sizes[d])
-        kept = src < sizes[s]
+        kept = (src < sizes[s]) & ((dst >= _WITH_LESS) | (src != dst + 1))
         sources.append(src[kept] + offsets[s])
         destinations.append(dst[kept] + offsets[d])
         counts.append(int(kept.sum()))

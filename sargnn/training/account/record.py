@@ -218,7 +218,12 @@ class Accounts:
         row_bytes = 0 if constant is None else constant.shape[1] * constant.element_size()
         halo = (halo_of or self._halo_bytes)(trainer, counts)
         batches = _batches_of(trainer.model, plans)
-        self._made[key] = StepAccount(tuple(trace.events), sizes, row_bytes, halo, micro_batches, batches)
+        reducers = [layer.reducer_on(plan) for layer, plan in zip(self._layers, plans, strict=False) if layer.uses_edges]
+        libraries = max((one.library_bytes for one in reducers), default=0)
+        events = trace.events
+        for one in batches:
+            events = [one.joined(event) for event in events]
+        self._made[key] = StepAccount(tuple(events), sizes, row_bytes, halo, micro_batches, batches, libraries)
         return self._made[key]
 
     def _warm_up(self, what: str, prepare: Prepare) -> None:

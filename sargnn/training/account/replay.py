@@ -5,6 +5,7 @@ A dimension of a tensor that equals one of the made-up graph's counts is replace
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -117,9 +118,8 @@ def replay(events: Sequence[Event], made_up: Sizes, real: Sizes, held: Held | No
         if not one.comes:
             held.give(one.number)
             continue
-        size = one.item_bytes
-        for length in one.shape:
-            size *= numbers.get(length, length)
+        shapes = (one.shape,) if one.more is None else (one.shape, one.more)
+        size = sum(one.item_bytes * math.prod(numbers.get(length, length) for length in shape) for shape in shapes)
         fixed = not any(length in numbers for length in one.shape)
         held.take(one.number, size, one.pooled, one.phase, FIXED if fixed else one.phase)
     return held

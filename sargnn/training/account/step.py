@@ -82,10 +82,19 @@ class NodeBatches:
         """What is counted of them there."""
         return {("batch", self.layer, -1): self.nodes, ("batch edges", self.layer, -1): self.nodes * self.degree}
 
-    def real(self, edges: int) -> dict[Key, int]:
-        """The same where a layer has so many edges: as if they were of nodes with one degree."""
-        taken = min(edges, self.most)
-        return {("batch", self.layer, -1): taken // self.degree, ("batch edges", self.layer, -1): taken}
+    def real(self, edges: int, rows: int) -> dict[Key, int]:
+        """The same where a layer has so many edges and output rows: as if all these had one degree."""
+        degree, taken = max(1, round(edges / max(1, rows))), min(edges, self.most)
+        return {("batch", self.layer, -1): max(1, taken // degree), ("batch edges", self.layer, -1): taken}
+
+    def joined(self, event: Event) -> Event:
+        """An event of a tensor [..., nodes, degree, ...] as one of [edges, ...], whose real number is known."""
+        if self.nodes not in event.shape or self.degree not in event.shape:
+            return event
+        rest = list(event.shape)
+        rest.remove(self.nodes)
+        rest.remove(self.degree)
+        return dataclasses.replace(event, shape=(self.nodes * self.degree, *rest))
 
 
 @dataclass(frozen=True)
@@ -97,6 +106,7 @@ class StepAccount:
         halo: what halo rows take, which the made-up graph has not.
         holds_flow: whether the plans are there only while the view is computed; else they were there before.
         batches: of layers that take nodes with as many edges together.
+        libraries: bytes that libraries take for some reducers' work alone.
     """
 
     events: tuple[Event, ...]
@@ -105,6 +115,7 @@ class StepAccount:
     halo: HaloBytes
     holds_flow: bool
     batches: tuple[NodeBatches, ...] = ()
+    libraries: int = 0
 
     def brought(self, sizes: Sizes) -> int:
         """Bytes of what a view holds by itself: its plans and its constants."""
@@ -121,7 +132,7 @@ class StepAccount:
 
     def held(self, views: Sequence[Sizes], *, all_held: bool = False) -> tuple[Held, int]:
         """What they hold at the peak, and bytes of halo rows beside it."""
-        held = Held()
+        held = Held(other=self.libraries)
         made_up = self.made_up
         for one in self.batches:
             made_up = dataclasses.replace(made_up, counts=made_up.counts | one.made_up)
@@ -131,7 +142,7 @@ class StepAccount:
                 held.other += (brought := sum(map(self.brought, views)) if all_held else self.brought(sizes))
                 counts = sizes.counts
                 for one in self.batches:
-                    counts = counts | one.real(sizes.edges[one.layer])
+                    counts = counts | one.real(sizes.edges[one.layer], sizes.counts["out", one.layer, -1])
                 replay(self.events, made_up, dataclasses.replace(sizes, counts=counts), held)
                 held.end()
                 held.other -= brought

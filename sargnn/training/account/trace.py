@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -22,14 +23,15 @@ class Event:
 
     Attributes:
         number: of the tensor. comes: it is allocated; else it is freed.
-        shape, item_bytes: of the tensor. pooled: its memory is asked of the engine's pool.
-        phase: of the step, when it came.
+        shape, item_bytes: of the tensor. more: another shape, of what it has beside that.
+        pooled: its memory is asked of the engine's pool. phase: of the step, when it came.
     """
 
     number: int
     comes: bool
     shape: tuple[int, ...] = ()
     item_bytes: int = 0
+    more: tuple[int, ...] | None = None
     pooled: bool = False
     phase: str = ""
 
@@ -74,6 +76,8 @@ class Trace(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         for one in _tensors(out):
             self.note(one)
+        if func is torch.ops.aten.mkldnn_rnn_layer.default:
+            self._split_workspace(func, args, kwargs or {}, out[3])
         return out
 
     def note(self, tensor: Tensor, *, pooled: bool = False) -> None:
@@ -85,11 +89,11 @@ class Trace(TorchDispatchMode):
             if pooled:
                 number = self._live[where].number
                 at = next(i for i in reversed(range(len(self.events))) if self.events[i].number == number)
-                self.events[at] = Event(number, True, tuple(tensor.shape), tensor.element_size(), True, self.events[at].phase)
+                self.events[at] = dataclasses.replace(self.events[at], shape=tuple(tensor.shape), pooled=True)
             return
         number = len(self.events)
         self._live[where] = _Live(number, tensor.detach())
-        self.events.append(Event(number, True, tuple(tensor.shape), tensor.element_size(), pooled, self.phase))
+        self.events.append(Event(number, True, tuple(tensor.shape), tensor.element_size(), None, pooled, self.phase))
 
     def note_freed(self) -> None:
         """Look what nobody holds any more."""
@@ -102,6 +106,18 @@ class Trace(TorchDispatchMode):
         """Whether nothing but the caller and this record holds the tensor's memory."""
         recorded = tensor.untyped_storage()._cdata in self._live
         return holders(tensor) == self._alone + recorded
+
+    def _split_workspace(self, func: Any, args: Any, kwargs: Any, workspace: Tensor | None) -> None:
+        """What oneDNN keeps of D steps of B sequences until backward, a [D * B] + b [B] bytes; a single step tells a from b."""
+        steps, sequences = args[0].shape[:2]
+        if workspace is None or not workspace.numel() or steps < 2:
+            return
+        single = func(args[0][:1], *args[1:], **kwargs)[3].numel()
+        each = -(-(workspace.numel() - single) // (sequences * (steps - 1)))
+        rest = max(0, -(-single // sequences) - each)
+        number = self._live[workspace.untyped_storage()._cdata].number
+        at = next(i for i in reversed(range(len(self.events))) if self.events[i].number == number)
+        self.events[at] = dataclasses.replace(self.events[at], shape=(sequences * steps, each), more=(sequences, rest))
 
     def _know(self, tensor: Tensor) -> None:
         where = tensor.untyped_storage()._cdata
