@@ -14,6 +14,7 @@ from sargnn.comm.group import Group
 from sargnn.config import RunConfig
 from sargnn.config_groups import BatchesConfig, SampleConfig
 from sargnn.config_memory import MemoryConfig
+from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.sum import Sum
 from sargnn.engine.segments import KeepLayers
 from sargnn.models.base import Model
@@ -64,13 +65,19 @@ def _phases_of(model: Model, trace: Trace) -> Iterator[None]:
             hook.remove()
 
 
+def _reducers_of(model: Model, plans: Sequence[LayerPlan]) -> Iterator[tuple[int, LayerPlan, Reducer]]:
+    """Of layers that aggregate: the number, from 0, the plan and the reducer."""
+    layers = (one for one in model.modules() if isinstance(one, GraphLayer))
+    for number, (layer, plan) in enumerate(zip(layers, plans, strict=False)):
+        if layer.uses_edges:
+            yield number, plan, layer.reducer_on(plan)
+
+
 def _batches_of(model: Model, plans: Sequence[LayerPlan]) -> tuple[NodeBatches, ...]:
     """Of layers whose reducer takes nodes with as many edges together, the largest such batches."""
-    layers = [one for one in model.modules() if isinstance(one, GraphLayer)]
     found = []
-    for number, (layer, plan) in enumerate(zip(layers, plans, strict=False)):
-        most = layer.reducer_on(plan).edges_at_once if layer.uses_edges else None
-        if most is not None:
+    for number, plan, reducer in _reducers_of(model, plans):
+        if (most := reducer.edges_at_once) is not None:
             degrees, nodes = plan.in_degrees.unique(return_counts=True)
             largest = int((degrees * nodes).argmax())
             degree = int(degrees[largest])
@@ -218,8 +225,7 @@ class Accounts:
         row_bytes = 0 if constant is None else constant.shape[1] * constant.element_size()
         halo = (halo_of or self._halo_bytes)(trainer, counts)
         batches = _batches_of(trainer.model, plans)
-        reducers = [layer.reducer_on(plan) for layer, plan in zip(self._layers, plans, strict=False) if layer.uses_edges]
-        libraries = max((one.library_bytes for one in reducers), default=0)
+        libraries = max((one.library_bytes for *_, one in _reducers_of(trainer.model, plans)), default=0)
         events = trace.events
         for one in batches:
             events = [one.joined(event) for event in events]
