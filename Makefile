@@ -4,6 +4,7 @@ BIN := .venv/bin
 
 # How many processes run tests: one more than two cores, for some tests mostly wait. Each has worker processes of its own.
 JOBS ?= 3
+ALONE = tests/api tests/launch tests/slurm
 SPREAD = --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: install test test-full check train clean
@@ -16,7 +17,7 @@ train: .venv/.runtime  ## train the embedded graph on four local workers
 # Tests that kill and time processes come after the others, two at a time.
 test: .venv/.dev  ## run the tests
 	@$(BIN)/pytest $(SPREAD) -m "not long and not alone"; spread=$$?; \
-	$(BIN)/pytest $(SPREAD) --numprocesses 2 -m "alone and not long"; test "$$spread $$?" = "0 0"
+	$(BIN)/pytest $(SPREAD) --numprocesses 2 -m "alone and not long" $(ALONE); test "$$spread $$?" = "0 0"
 
 test-full: .venv/.dev  ## run all tests, also the long ones (tests/README.md)
 	@export SARGNN_TEST_EPOCHS=30; $(BIN)/pytest $(SPREAD) -m "not alone"; spread=$$?; \

@@ -57,6 +57,7 @@ def _parsed(words: tuple[str, ...]) -> RunConfig:
     return parse(compose_verb("train", [*CASES[words[0]], *words[1:]]))
 
 
+@pytest.mark.long
 def test_a_table_is_what_runs_and_plans_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "_measure", lambda config, **_: [BASE, 0])
     monkeypatch.setattr(runtime, "numba_cache_dir", lambda: tmp_path)

@@ -101,7 +101,7 @@ def _iterate(pieces: Iterator[Any], *, keep: bool) -> Iterator[Any]:
     return iter(list(pieces)) if keep else pieces
 
 
-@pytest.mark.parametrize(("depth", "slow", "message_rows", "form"), spread([0, 1, 2], [0, 3], [2**31, 64], FORMATS))
+@pytest.mark.parametrize(("depth", "slow", "message_rows", "form"), spread([0, 1, 2], [0, 3], [2**31, 64], FORMATS, strength=1))
 def test_buffers_are_not_reused_while_they_travel(depth: int, slow: int, message_rows: int, form: str) -> None:
     answers = pool(WORLD)(run, depth, slow, message_rows, WIDTHS, form)
     for rank, answer in enumerate(answers):

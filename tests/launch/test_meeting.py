@@ -204,7 +204,7 @@ def _listening(processes: list[psutil.Process]) -> list[tuple[str, int]]:
 def test_a_local_run_listens_on_loopback_only_and_a_stranger_changes_nothing(tmp_path: Path) -> None:
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": ""}
     del environment["GLOO_SOCKET_IFNAME"]
-    command = sargnn_command("train", *SMALL, "epochs=25", "eval_every=25")
+    command = sargnn_command("train", *SMALL, "epochs=50", "eval_every=50")
     with started_command(command, tmp_path, environment=environment) as launcher:
         metrics, deadline = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 240
         while not metrics.exists():
@@ -218,7 +218,7 @@ def test_a_local_run_listens_on_loopback_only_and_a_stranger_changes_nothing(tmp
         _, stderr = launcher.communicate(timeout=240)
     assert launcher.returncode == 0, stderr
     disturbed = json.loads((tmp_path / "run" / "summary.json").read_text())
-    done = sargnn_here(tmp_path, "train", *SMALL[:-1], "epochs=25", "eval_every=25", "run_dir=other")
+    done = sargnn_here(tmp_path, "train", *SMALL[:-1], "epochs=50", "eval_every=50", "run_dir=other")
     assert done.returncode == 0, done.stderr
     assert disturbed["losses"] == json.loads((tmp_path / "other" / "summary.json").read_text())["losses"]
 

@@ -50,7 +50,7 @@ CURVES = spread(
     list(MODELS), list(PRECISIONS), ["sar", "no_remat", "one_shot", "domain_parallel"], [2, 4], ["metis", "random"],
     ["auto", "reference"], strength=1,
 )  # fmt: skip
-_LONG = ("max", "sgc", "appnp", "gcnii", "gin", "rgcn, sums")
+_LONG = ("max", "pool", "sgc", "appnp", "gcnii", "gin", "gatv2", "rgcn, sums")
 
 
 @pytest.mark.parametrize(

@@ -89,8 +89,8 @@ MORE: dict[str, tuple[str, str, str, str, int, str]] = {
 }
 """The others, ``long``: each value of theirs is in one of those above."""
 FIRST = (
-    "sage-sar-fused-metis-4", "gcn-no_remat-dgl-range-4", "gat-domain_parallel-dgl-apart-2", "gatv2-sar-fused-metis-4",
-    "rgcn-sar-fused-by_type-4", "sage-sar-fused-metis-4-fp32", "lstm-one_shot-fused-metis-2",
+    "sage-sar-fused-metis-4", "gatv2-sar-fused-metis-4", "gat-domain_parallel-dgl-apart-2", "rgcn-sar-fused-by_type-4",
+    "sage-sar-fused-metis-4-fp32",
 )  # fmt: skip
 """Those that always have as many epochs as the contract; the others where ``SARGNN_TEST_EPOCHS`` says so."""
 

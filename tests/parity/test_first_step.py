@@ -187,7 +187,7 @@ GINS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("number", "mode", "mfg"), spread(range(len(GINS)), list(MODES), [False, True]))
+@pytest.mark.parametrize(("number", "mode", "mfg"), spread(range(len(GINS)), list(MODES), [False, True], strength=1))
 def test_gin_variants(number: int, mode: str, mfg: bool) -> None:
     """eps learned or not, perceptrons of one to three maps, the first before the sum or behind it."""
     check(cases.model_config("gin", **GINS[number]), mode=mode, world=4, mfg=mfg)
@@ -195,7 +195,7 @@ def test_gin_variants(number: int, mode: str, mfg: bool) -> None:
 
 @pytest.mark.parametrize(
     ("mode", "kernel", "precision", "world", "partitioner"),
-    spread(PAIRS, ["fp64", "fp32"], [1, 4], ["metis", "empty", "apart"]),
+    spread(PAIRS, ["fp64", "fp32"], [1, 4], ["metis", "empty", "apart"], strength=1),
 )
 def test_max_aggregator(mode: str, kernel: str, precision: str, world: int, partitioner: str) -> None:
     """Dropped rows are zeros, so maxima tie; input dropout makes the first layer's errors travel too."""
@@ -214,7 +214,7 @@ def test_prefetch_depth_changes_nothing(depth: int) -> None:
     check(cases.model_config("sage"), world=4, prefetch_depth=depth)
 
 
-@pytest.mark.parametrize(("aggregator", "rows", "depth"), spread(["mean", "max"], [1, 7, 30], [0, 1, 3]))
+@pytest.mark.parametrize(("aggregator", "rows", "depth"), spread(["mean", "max"], [1, 7, 30], [0, 1, 3], strength=1))
 def test_messages_in_pieces_change_nothing(aggregator: str, rows: int, depth: int) -> None:
     model = cases.model_config("sage", aggregator=aggregator, input_dropout=0.3)
     check(model, world=4, partitioner="metis", message_rows=rows, prefetch_depth=depth)
@@ -231,7 +231,7 @@ def test_case_two_in_pieces_changes_nothing(name: str, mode: str, rows: int, dep
 
 @pytest.mark.parametrize(
     ("partitioner", "depth", "rows", "mode", "name"),
-    spread(["metis", "apart"], [0, 1, 2], [None, 10], ["sar", "no_remat"], ["sage", "gat", "rgcn"]),
+    spread(["metis", "apart"], [0, 1, 2], [None, 10], ["sar", "no_remat"], ["sage", "gat", "rgcn"], strength=1),
 )
 def test_buffers_never_exceed_the_plan(partitioner: str, depth: int, rows: int | None, mode: str, name: str) -> None:
     config = cases.run_config(

@@ -64,7 +64,7 @@ def test_labels_as_input(name: str, aggregate: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "aggregate", "kernel", "mfg", "world"),
-    spread(["gat", "gatv2", "half_dropped"], ["pre", "least", "post"], KERNELS, [False, True], [1, 2, 4, 8], strength=1),
+    spread(["gat", "gatv2", "half_dropped"], ["pre", "least", "post"], KERNELS, [False, True], [1, 2, 4], strength=1),
 )
 def test_kept_scores(name: str, aggregate: str, kernel: str, mfg: bool, world: int) -> None:
     """``mode.keep=all``, also on the side of a partial result's sources."""

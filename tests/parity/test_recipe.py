@@ -45,7 +45,7 @@ WHERE = [("range", 1), ("random", 2), ("range", 4), ("apart", 4)]
 QUICK = [pair for pair in PAIRS if pair[1] != "reference"]
 
 
-@pytest.mark.parametrize(("name", "mode", "kernel", "partitioner", "world"), cases.spread_models(QUICK, WHERE))
+@pytest.mark.parametrize(("name", "mode", "kernel", "partitioner", "world"), cases.spread_models(QUICK, WHERE, strength=1))
 def test_message_flow_first_step(name: str, mode: str, kernel: str, partitioner: str, world: int) -> None:
     """Few training nodes, so that some ranks keep no row of some layers; batch norm over the rows that are kept."""
     model = cases.model_config(name, **({"residual": True} if name == "gcn" else {}))
@@ -74,8 +74,12 @@ def test_labels_first_step(name: str, mode: str, kernel: str, reuse: int, mfg: b
     check(cases.model_config(name), name if name != "mlp" else "sage", labels=labels, **choices)
 
 
-@pytest.mark.parametrize("mode", ["sar", "one_shot", "domain_parallel"])
-@pytest.mark.parametrize("variant", ["input_dropout", "residual", "one_layer", "max", "aggregate_first"])
+@pytest.mark.parametrize(
+    ("variant", "mode"),
+    spread(
+        ["input_dropout", "residual", "one_layer", "max", "aggregate_first"], ["sar", "one_shot", "domain_parallel"], strength=1
+    ),
+)
 def test_label_variants(variant: str, mode: str) -> None:
     changes: dict[str, dict[str, Any]] = {
         "input_dropout": {"input_dropout": 0.3}, "residual": {"residual": True, "hidden": 11 + NUM_CLASSES},

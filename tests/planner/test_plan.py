@@ -94,6 +94,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert wrong.returncode == 1 and says in wrong.stderr, wrong.stderr
 
 
+@pytest.mark.long
 def test_what_a_worker_takes_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "numba_cache_dir", lambda: tmp_path)
     config = parse(compose_verb("train", ["world=2"]))

@@ -38,7 +38,7 @@ MEASURED = {
     "smoothing": ("model=sage", "smooth=cs"),
     "kept layers": ("model=gat", "mfg=true", "engine.keep_layers=2"),
 }
-LONG = ("message flows", "samples", "servers", "kept layers")
+LONG = ("message flows", "samples", "servers", "kept layers", "smoothing")
 _FIXED = 30_000_000
 """What libraries take more or less from run to run; of runs as small as these a good part."""
 

@@ -33,7 +33,7 @@ CASES = {
 }
 
 
-LONG = ("sage, labels", "gat, kept", "gat, rows", "rgcn, autograd")
+LONG = ("sage, labels", "gat, kept", "gat, rows", "rgcn, autograd", "sage, autograd")
 
 
 @pytest.mark.parametrize("name", [pytest.param(one, marks=pytest.mark.long if one in LONG else ()) for one in CASES])
