@@ -150,7 +150,8 @@ def test_a_worker_that_is_killed_is_named_with_its_host(tmp_path: Path) -> None:
         assert any(f"host host1 ({hosts.address(1)})" in log(run, rank) for rank in (0, 2)), log(run, 0) + log(run, 2)
 
 
-@pytest.mark.parametrize("preload", [pytest.param("none", marks=pytest.mark.long), "shared"])
+@pytest.mark.long
+@pytest.mark.parametrize("preload", ["none", "shared"])
 def test_a_worker_of_the_other_server_dies(tmp_path: Path, preload: str) -> None:
     """Two hosts of two workers: those of the other server end in time and name the host; the run goes on later."""
     settings = [*LONG[:-1], "world=4", "servers=2", f"preload={preload}", "model=sage", "epochs=40", "eval_every=40"]
