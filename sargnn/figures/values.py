@@ -169,7 +169,7 @@ VALUES: dict[str, Value] = {
     "rows": Value("rows computed in a step", _rows),
     "input_rows": Value("rows the first layer reads an epoch", _input_rows, 4),
     "efficiency": Value("million input rows a second", _efficiency),
-    "plan_error": Value("planned / measured memory, error in %", _plan_error, 2),
+    "plan_error": Value("error of planned memory, %", _plan_error, 2),
     "rows_by_layer": Value("rows computed / nodes, by layer", _rows_by_layer),
     "batches": Value("micro-batches", lambda one: _batches(one, lambda found: float(found["count"])) or 1.0),
     "loss": Value("training loss", lambda one: _curve(one, "loss")),
