@@ -22,6 +22,8 @@ _PANEL_HEIGHT, _LINE, _CAPTION_LINE, _MARGIN, _DPI = 2.0, 0.17, 0.125, 0.06, 100
 """Inches, and dots in one."""
 _CHARACTERS = 17.5
 """Of a caption, in an inch of the picture's width."""
+_AXIS_CHARACTERS = 24
+"""Of an axis's name, in a line."""
 _THIN, _MOST_NUMBERED = 0.16, 14
 """Bars narrower than this have their numbers turned; a panel with more of them has none."""
 
@@ -63,7 +65,7 @@ def draw_figure(
         for axes, data in zip(grid, flat, strict=False):
             axes.set_title(data.group)
             DRAWINGS[kind](axes, data, width < _NARROW)
-            name = "\n".join(textwrap.wrap(data.title, 30))
+            name = "\n".join(textwrap.wrap(data.title, _AXIS_CHARACTERS))
             if kind == "shares":
                 axes.set_xlabel(name)
             else:
