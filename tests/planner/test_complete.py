@@ -216,11 +216,18 @@ def tables_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def check(config: RunConfig, dataset: Dataset, within: float = 0.07) -> None:
     """On every worker, what is planned is what is allocated, up to a share of it."""
-    if config.world == 1:
-        measured = [train_here(Group.single(), config, dataset)]
-    else:
-        measured = pool(config.world)(train_here, config, dataset)
-    for plan, unseen, most in zip(*plans(config, dataset), measured, strict=True):
+
+    def measure() -> list[int]:
+        if config.world == 1:
+            return [train_here(Group.single(), config, dataset)]
+        found: list[int] = pool(config.world)(train_here, config, dataset)
+        return found
+
+    workers, unseen_bytes = plans(config, dataset)
+    measured = measure()
+    if any(one.training > most * (1 + within) + 50_000 for one, most in zip(workers, measured, strict=True)):
+        measured = list(map(max, measured, measure()))  # PyTorch's profiler loses events now and then, and never adds any
+    for plan, unseen, most in zip(workers, unseen_bytes, measured, strict=True):
         assert most * (1 - within) - 50_000 <= plan.training <= most * (1 + within) + 50_000 + unseen, (plan, unseen, most)
 
 
