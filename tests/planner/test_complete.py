@@ -239,7 +239,7 @@ def test_models(name: str) -> None:
 @pytest.mark.parametrize("name", REDUCER_CASES)
 def test_reducers(name: str) -> None:
     model, changes = REDUCER_CASES[name]
-    check(config_for(model, changes), graph_for(model), 0.2 if name == "lstm" else 0.07)  # an LSTM's depend on degrees
+    check(config_for(model, changes), graph_for(model), 0.15 if name == "lstm" else 0.07)  # an LSTM's depend on degrees
 
 
 @pytest.mark.parametrize("model", ["sage", "gat"])

@@ -84,7 +84,7 @@ class NodeBatches:
 
     def real(self, edges: int, rows: int) -> dict[Key, int]:
         """The same where a layer has so many edges and output rows: as if all these had one degree."""
-        degree, taken = max(1, round(edges / max(1, rows))), min(edges, self.most)
+        degree, taken = max(1, edges // max(1, rows)), min(edges, self.most)
         return {("batch", self.layer, -1): max(1, taken // degree), ("batch edges", self.layer, -1): taken}
 
     def joined(self, event: Event) -> Event:

@@ -87,13 +87,12 @@ class Trace(TorchDispatchMode):
             return
         if where in self._live:
             if pooled:
-                number = self._live[where].number
-                at = next(i for i in reversed(range(len(self.events))) if self.events[i].number == number)
-                self.events[at] = dataclasses.replace(self.events[at], shape=tuple(tensor.shape), pooled=True)
+                self._change(where, shape=tuple(tensor.shape), pooled=True)
             return
         number = len(self.events)
         self._live[where] = _Live(number, tensor.detach())
-        self.events.append(Event(number, True, tuple(tensor.shape), tensor.element_size(), None, pooled, self.phase))
+        shape, item_bytes = tuple(tensor.shape), tensor.element_size()
+        self.events.append(Event(number, True, shape, item_bytes, pooled=pooled, phase=self.phase))
 
     def note_freed(self) -> None:
         """Look what nobody holds any more."""
@@ -115,9 +114,13 @@ class Trace(TorchDispatchMode):
         single = func(args[0][:1], *args[1:], **kwargs)[3].numel()
         each = -(-(workspace.numel() - single) // (sequences * (steps - 1)))
         rest = max(0, -(-single // sequences) - each)
-        number = self._live[workspace.untyped_storage()._cdata].number
+        self._change(workspace.untyped_storage()._cdata, shape=(sequences * steps, each), more=(sequences, rest))
+
+    def _change(self, where: int, **changes: Any) -> None:
+        """The event of the tensor whose memory is there: what came says more of itself."""
+        number = self._live[where].number
         at = next(i for i in reversed(range(len(self.events))) if self.events[i].number == number)
-        self.events[at] = dataclasses.replace(self.events[at], shape=(sequences * steps, each), more=(sequences, rest))
+        self.events[at] = dataclasses.replace(self.events[at], **changes)
 
     def _know(self, tensor: Tensor) -> None:
         where = tensor.untyped_storage()._cdata
