@@ -231,8 +231,11 @@ def sum_flat(group: Group, tensors: Sequence[Tensor]) -> None:
 
 
 def _bytes_of(tensor: Tensor) -> Tensor:
-    """What a backend carries, whether or not it knows the dtype (MPI has no bf16); without a copy."""
-    return tensor.view(-1).view(torch.uint8)
+    """What a backend carries, whether or not it knows the dtype (MPI has no bf16); without a copy.
+
+    A contiguous tensor of one number may have any stride, such as 0 where it was expanded.
+    """
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
 def _first_line(error: RuntimeError) -> str:

@@ -251,7 +251,8 @@ def encode(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     flat = tensor.reshape(len(tensor), -1) if tensor.numel() else tensor.reshape(len(tensor), math.prod(tensor.shape[1:]))
     if tensor.is_floating_point():
         return flat.to(dtype)
-    return flat.long().contiguous().view(dtype)
+    numbers = flat.long().contiguous()
+    return numbers.as_strided(numbers.shape, (numbers.shape[1], 1)).view(dtype)  # a single one may have any stride
 
 
 def decode(rows: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:

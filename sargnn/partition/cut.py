@@ -219,7 +219,8 @@ class Cutter:
         if self.dataset.edge_weight is None:
             return None
         if self._open:
-            return np.bincount(edges.edge_dst, weights=edges.edge_weight, minlength=len(own))
+            assert edges.edge_weight is not None
+            return weight_sums(edges.edge_dst, edges.edge_weight, len(own))
         totals = np.empty(len(own))
         _sum_weights(self._indptr, self.dataset.edge_weight, own, totals)
         return totals
@@ -320,9 +321,14 @@ def one_type(part: Part, rank: int, node_type: int) -> Part:
         send_rows=np.concatenate(send),
         send_offsets=offsets_of(send),
         edge_weight=all_weights,
-        in_weights=np.bincount(all_destinations, weights=all_weights, minlength=b - a) if part.weighted else None,
+        in_weights=None if all_weights is None else weight_sums(all_destinations, all_weights, b - a),
         out_weights=np.zeros(b - a) if part.weighted else None,
     )
+
+
+def weight_sums(places: np.ndarray, weights: np.ndarray, count: int) -> np.ndarray:
+    """fp64 [count], the sums of weights by place; those of NumPy are whole numbers where there is nothing to sum."""
+    return np.bincount(places, weights=weights, minlength=count).astype(np.float64)
 
 
 def without_weights(part: Part) -> Part:

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from sargnn.comm.exchange import Exchange
-from sargnn.partition.cut import Part
+from sargnn.partition.cut import Part, weight_sums
 from sargnn.shards.copies import Copies
 from sargnn.shards.draw_loops import count_chosen, count_peers, mark_chosen, split_by_peer
 from sargnn.shards.in_edges import Chosen, InEdges, Sample
@@ -168,7 +168,7 @@ class FlowDrawer:
             count_chosen(edges.sources, counts[number])
             if self._part.edge_weight is not None:
                 weights = np.asarray(self._part.edge_weight)[edges.edges]
-                sums.append(np.bincount(edges.sources, weights=weights, minlength=total))
+                sums.append(weight_sums(edges.sources, weights, total))
         tables: list[Any] = [counts] if not sums else [counts, np.stack(sums)]
         halos = [torch.from_numpy(np.ascontiguousarray(table[:, self._num_rows :].T)) for table in tables]
         own = [table[:, : self._num_rows].T for table in tables]
@@ -313,7 +313,7 @@ class FlowDrawer:
         if self._part.edge_weight is None:
             return Inward(degrees)
         weights, rows = np.asarray(self._part.edge_weight)[chosen.edges], np.repeat(np.arange(len(degrees)), degrees)
-        return Inward(degrees, np.bincount(rows, weights=weights, minlength=len(degrees)))
+        return Inward(degrees, weight_sums(rows, weights, len(degrees)))
 
 
 def _bounds(rows: Sequence[np.ndarray]) -> tuple[int, ...]:

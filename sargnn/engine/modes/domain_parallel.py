@@ -35,14 +35,31 @@ class DomainParallel(Mode):
     def run(self, call: Call, exchanged: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
         plan = call.plan
         assert plan.merged is not None
-        rows = exchanged
+        rows = arrived = exchanged
         if plan.schema.typed:
             # One table per type, as a user of typed graphs has them.
             rows = _TypedHaloExchange.apply(call, exchanged[0]) if plan.world > 1 else plan.merged_rows.split(exchanged[0])
+            arrived = rows
         elif plan.world > 1:
-            halos = _HaloExchange.apply(call, *exchanged)
-            rows = tuple(torch.cat([own, halo]) for own, halo in zip(exchanged, halos, strict=True))
-        return call.reducer.autograd_forward(plan, call.fold.operation, plan.merged, rows, dest_local, params)
+            arrived = _HaloExchange.apply(call, *exchanged)
+            rows = tuple(torch.cat([own, halo]) for own, halo in zip(exchanged, arrived, strict=True))
+        outs = call.reducer.autograd_forward(plan, call.fold.operation, plan.merged, rows, dest_local, params)
+        return _Tied.apply(len(outs), *outs, *arrived, *dest_local) if plan.world > 1 else outs
+
+
+class _Tied(torch.autograd.Function):
+    """Outputs as they are, whose backward reaches all that they could be computed from, as in other modes: also on a worker
+    without edges, where nothing was. Others wait for its part in the exchanges there."""
+
+    @staticmethod
+    def forward(ctx: Any, count: int, *tensors: Tensor) -> Tensors:
+        ctx.set_materialize_grads(False)
+        ctx.rest = len(tensors) - count
+        return tuple(out.detach() for out in tensors[:count])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        return (None, *grads, *[None] * ctx.rest)
 
 
 class _HaloExchange(torch.autograd.Function):

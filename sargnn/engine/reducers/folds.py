@@ -125,7 +125,7 @@ class Max(MessageFold):
         with torch.no_grad():
             state = self.init(plan, messages[0])
             fold_max(messages[0].detach(), run.dst, 0, state.rank, state.best, state.winner)
-        taken = messages[0].gather(0, state.winner.clamp(min=0).long()) if len(messages[0]) else state.best * 0
+        taken = messages[0].gather(0, state.winner.clamp(min=0).long())
         return taken.masked_fill((plan.in_degrees == 0)[:, None], 0)
 
 

@@ -204,6 +204,9 @@ class Generic(Reducer[Operation, list[Any], _Backward]):
         self, plan: LayerPlan, operation: AutogradOperation, shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors
     ) -> Tensors:
         block = shard.block
+        if not block.num_edges:  # a message function need not know what to do
+            like = self._like(plan, rows, dest_local, params)
+            return tuple(one.finish(plan, one.init(plan, like))[0] for one in self.messages.folds)
         dst = block.dst_per_edge().to(torch.int32)
         whole = EdgeRun(block, 0, block.num_edges, 0, block.src, dst)
         found = self.messages.compute(self._filled(whole, rows, dest_local))
