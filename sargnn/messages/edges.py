@@ -39,6 +39,7 @@ _BY_DIMENSION = frozenset(
     unsqueeze squeeze cat concat concatenate stack narrow select chunk split unbind flip glu cosine_similarity any all
     topk sort argsort normalize""".split()
 )
+_WITH_PARAMETERS = frozenset("linear layer_norm rms_norm matmul mm".split())
 _BY_SHAPE = frozenset("view reshape flatten unflatten expand view_as reshape_as".split())
 _DIMENSION_AT = {
     "narrow": 1,
@@ -197,7 +198,8 @@ def noted_call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     if name in _BY_SHAPE and len(args) > 1 and type(args[1]) is int and args[1] == len(first):
         args = (args[0], first.shape[0], *args[2:])
     if _takes_each_edge(name, args, kwargs, first.ndim):
-        prepared = map_values((args, kwargs), lambda value: _prepared(value, first))
+        parameters = name.strip("_") in _WITH_PARAMETERS
+        prepared = map_values((args, kwargs), lambda value: _prepared(value, first, parameters=parameters))
         return _noted(first.graph, func, *prepared)
     return NotImplemented
 
@@ -234,23 +236,23 @@ def _takes_each_edge(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], n
     return plain in _BY_SHAPE
 
 
-def _prepared(value: Any, first: EdgeTensor) -> Any:
-    """An argument as an expression holds it."""
+def _prepared(value: Any, first: EdgeTensor, *, parameters: bool) -> Any:
+    """An argument as an expression holds it. parameters: tensors beside edge fields are parameters, whatever their shape."""
     if isinstance(value, EdgeTensor):
         return value.node
     if isinstance(value, Count) and value.kind == "edges":
         return EDGE_COUNT
-    if isinstance(value, Tensor) and _is_edge_table(value, first):
+    if isinstance(value, Tensor) and _is_edge_table(value, first, parameters=parameters):
         return Field(tuple(value.shape[1:]), value.dtype, "e", value)
     return value
 
 
-def _is_edge_table(value: Tensor, first: EdgeTensor) -> bool:
+def _is_edge_table(value: Tensor, first: EdgeTensor, *, parameters: bool) -> bool:
     """Whether a tensor's first dimension are the edges: noted so, or as long as they are where a parameter would be 1."""
     rows = rows_of(value)
     if rows is not None:
         return rows.kind == "edges"
-    return value.dim() == first.ndim and value.shape[0] == len(first) != 1
+    return not parameters and value.dim() == first.ndim and value.shape[0] == len(first) != 1
 
 
 def _noted(graph: ShardedGraph, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -272,7 +274,10 @@ def _noted(graph: ShardedGraph, func: Callable[..., Any], args: Any, kwargs: Any
     if not all(isinstance(one, Tensor) and one.dim() and one.shape[0] == _FAKE_COUNT for one in results):
         return NotImplemented
     if not several:
-        return EdgeTensor(graph, Call(tuple(found.shape[1:]), found.dtype, func, args, kwargs))
+        shape = tuple(found.shape[1:])
+        if getattr(func, "__name__", "") in ("view", "reshape") and found.dtype == args[0].dtype:
+            args, kwargs = (args[0], (EDGE_COUNT, *shape)), {}  # without -1, which is no size where there are no edges
+        return EdgeTensor(graph, Call(shape, found.dtype, func, args, kwargs))
     whole = Call((), results[0].dtype, func, args, kwargs)
     items = [EdgeTensor(graph, Item(tuple(one.shape[1:]), one.dtype, whole, k)) for k, one in enumerate(results)]
     return items if type(found) in (tuple, list) else _Named(found, items)

@@ -163,6 +163,8 @@ def _as_edges(value: Any, first: Mailbox) -> Any:
         return EdgeTensor(first.graph, value.node)
     if not isinstance(value, Tensor):
         return value
+    if rows_of(value) is None and value.dim() == first.ndim and value.shape[:2] == (1, 1):
+        return value[0]  # the same for all messages, also where there is one node
     if rows_of(value) is not None or (value.dim() == first.ndim and len(value) == len(first) and value.shape[1] == 1):
         if value.dim() < 2 or value.shape[1] != 1 or len(value) != len(first):
             raise CannotFold(f"rows of nodes of shape {tuple(value.shape)} beside their messages", user_line())

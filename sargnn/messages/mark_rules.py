@@ -59,8 +59,8 @@ def _squeezed(name: str, out: Tensor, index: int, args: tuple[Any, ...], kwargs:
         gone = [one for one in range(tensor.dim()) if one != mark.dim and tensor.shape[one] == 1]
         return mark._replace(dim=mark.dim - sum(one < mark.dim for one in gone))
     dims = [dim] if isinstance(dim, int) else dim
-    gone = [one % tensor.dim() for one in dims if tensor.shape[one] == 1]
-    return None if mark.dim in gone else mark._replace(dim=mark.dim - sum(one < mark.dim for one in gone))
+    gone = [one % tensor.dim() for one in dims if tensor.shape[one] == 1 and one % tensor.dim() != mark.dim]
+    return mark._replace(dim=mark.dim - sum(one < mark.dim for one in gone))
 
 
 def _reshaped(name: str, out: Tensor, index: int, args: tuple[Any, ...], kwargs: dict[str, Any], marked: Marked) -> Mark | None:

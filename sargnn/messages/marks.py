@@ -76,6 +76,19 @@ def is_plain(tensor: Tensor, mark: Mark | None) -> bool:
     return mark is not None and mark.rows is not None and mark.dim == 0 and tensor.shape[0] == mark.number
 
 
+def is_row_major(x: Tensor, dim: int = 0) -> bool:
+    """Whether rows along a dimension lie as in a contiguous tensor, however many there are.
+
+    PyTorch calls any tensor of one row contiguous, or of none, so that its answer differs from worker to worker.
+    """
+    expected = 1
+    for place in range(x.dim() - 1, -1, -1):
+        if x.stride(place) != expected and (place == dim or x.shape[place] != 1):
+            return False
+        expected *= max(x.shape[place], 1)
+    return True
+
+
 def merged(marks: list[Mark]) -> Mark:
     """The mark of what is made of rows that run along the same dimension of a result."""
     first = marks[0]

@@ -6,6 +6,7 @@ the message is PyTorch's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from sargnn.comm.group import Group
 from sargnn.engine.rebuild import rebuild_of, rebuilt_by
 from sargnn.messages.combined import COMBINED, combine
 from sargnn.messages.made_rows import MAKERS, rows_asked_for
-from sargnn.messages.marks import is_plain, mark_of
+from sargnn.messages.marks import is_plain, is_row_major, mark_of
 from sargnn.messages.row_dropout import RowDropout
 from sargnn.messages.row_operators import RowOperators
 from sargnn.messages.rows import tagged
@@ -149,7 +150,30 @@ def _reshaped(rows: RowCalls, name: str, func: Any, args: tuple[Any, ...], kwarg
     """The same rows in another shape."""
     if not args or mark_of(args[0]) is None:
         return NotImplemented
-    return rows.operators.same_rows(args[0], func(*args, **kwargs))
+    return rows.operators.same_rows(args[0], func(*_without_guess(args), **kwargs))
+
+
+def _without_guess(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments of ``x.view(len(x), -1)`` with the size that -1 stands for, which PyTorch cannot tell where there are no
+    rows."""
+    x, *sizes = args
+    if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)):
+        sizes = list(sizes[0])
+    if x.numel() or not all(isinstance(size, int) for size in sizes):
+        return args
+    sizes = [int(size) for size in sizes]  # of this worker: a ``Count`` of none here need not equal 0
+    if sorted(sizes)[:2] != [-1, 0]:
+        return args
+    of_row, known = (math.prod(size for size in shape if size > 0) for shape in (x.shape, sizes))
+    return (x, *(of_row // known if size < 0 else size for size in sizes))
+
+
+def _contiguous(rows: RowCalls, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x.contiguous()`` gives a table of its own wherever it does with many rows, also for one or none."""
+    x, mark = args[0], mark_of(args[0])
+    if mark is None or x.shape[mark.dim] > 1 or len(args) > 1 or kwargs or is_row_major(x, mark.dim):
+        return NotImplemented
+    return x.clone(memory_format=torch.contiguous_format)
 
 
 def _first_rows(rows: RowCalls, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -163,11 +187,13 @@ def _first_rows(rows: RowCalls, name: str, func: Any, args: tuple[Any, ...], kwa
 
 
 def _squeeze(rows: RowCalls, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``x.squeeze()`` leaves the rows' dimension, also on a worker that has one row."""
+    """``x.squeeze()`` and ``x.squeeze(dim)`` leave the rows' dimension, also on a worker that has one row."""
     tensor, mark = args[0], mark_of(args[0])
-    if len(args) > 1 or kwargs or mark is None or tensor.shape[mark.dim] != 1:
+    if mark is None or tensor.shape[mark.dim] != 1:
         return NotImplemented
-    return func(tensor, tuple(dim for dim in range(tensor.dim()) if dim != mark.dim))
+    dims: Any = kwargs.get("dim", args[1] if len(args) > 1 else tuple(range(tensor.dim())))
+    dims = (dims,) if isinstance(dims, int) else dims
+    return func(tensor, tuple(dim for dim in dims if dim % tensor.dim() != mark.dim))
 
 
 def _made(rows: RowCalls, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -184,7 +210,7 @@ HANDLERS: dict[str, Handler] = {
     "dropout": _dropout, "dropout_": _dropout, "batch_norm": _batch_norm, "linear": _linear,
     "relu": _activation, "relu_": _activation, "elu": _activation,
     "matmul": _product, "mm": _product, "__matmul__": _product, "add": _sum_of_two, "__add__": _sum_of_two,
-    "__getitem__": _first_rows, "squeeze": _squeeze, **dict.fromkeys(COMBINED, _combined), **dict.fromkeys(MAKERS, _made),
+    "__getitem__": _first_rows, "squeeze": _squeeze, "contiguous": _contiguous, **dict.fromkeys(COMBINED, _combined), **dict.fromkeys(MAKERS, _made),
     "mul": _times, "__mul__": _times, "sum": _sum, "flatten": _reshaped, "view": _reshaped, "reshape": _reshaped,
 }  # fmt: skip
 ALWAYS = frozenset(("dropout", "dropout_")) | MAKERS

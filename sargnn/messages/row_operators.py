@@ -26,7 +26,7 @@ from sargnn.engine.operators.fused import FusedOperators
 from sargnn.engine.pool import Pool
 from sargnn.engine.rebuild import rebuild_of, rebuilt_by
 from sargnn.engine.workspace import Workspace
-from sargnn.messages.marks import Mark, is_plain, mark_of
+from sargnn.messages.marks import Mark, is_plain, is_row_major, mark_of
 from sargnn.messages.readers import reader
 from sargnn.messages.rows import is_shared
 from sargnn.profile import NODEWISE
@@ -71,8 +71,9 @@ def is_kept(tensor: Tensor) -> bool:
 
 
 def again_of(x: Tensor) -> Callable[[], Tensor] | None:
-    """What gives ``x`` again in backward, where that costs no table; else None."""
-    if not (x.is_contiguous() and (is_shared(x) or is_kept(x))):
+    """What gives ``x`` [N, F] again in backward, where that costs no table; else None. The same answer on all workers, since
+    they exchange rows that they have again."""
+    if not (is_row_major(x) and (is_shared(x) or is_kept(x))):
         return rebuild_of(x)
     held, version = x.detach(), x._version
 
@@ -205,7 +206,7 @@ class RowOperators:
         stage = stage_of(x)
         if stage is not None and stage.activation is None and torch.is_grad_enabled():
             return self._from(stage, name, ids, None)
-        if name == "elu" and x.requires_grad and torch.is_grad_enabled() and x.is_contiguous():
+        if name == "elu" and x.requires_grad and torch.is_grad_enabled() and is_row_major(x):
             read = self.reads(x)
             return self._from(Stage(read, read._version, None, None, None, None, 0), name, ids, None)
         return None
