@@ -9,6 +9,7 @@ Letters: N input rows, M output rows, E edges of this worker.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -36,6 +37,8 @@ NODE_ID = "_ID"
 """The field of original ids, as DGL calls it."""
 WEIGHT = "w"
 """The field of the graph's edge weights, [E], where it has any."""
+MOST_BLOCKS = 256
+"""Where nobody knows yet how many there are."""
 Etype = tuple[str, str, str]
 FOR_LAYERS = tuple(
     """ndata srcdata dstdata edata local_scope local_var update_all apply_edges apply_nodes multi_update_all edge_softmax blocks
@@ -381,26 +384,37 @@ class GraphIndex:
         )  # fmt: skip
 
 
-class Blocks:
-    """The graphs of a model's layers, as many as it asks for.
+class Blocks(Sequence[Any]):
+    """The graphs of a model's layers, which can be unpacked, indexed and counted as DGL's list.
 
     Args:
-        session: notes the highest number that was asked for. graph: the graph of a layer by its number.
+        session: knows how many layers there are, or notes what is asked while nobody knows it.
+        graph: the graph of a layer by its number.
     """
 
-    def __init__(self, session: Session, graph: Callable[[int], Any], count: int | None = None) -> None:
-        self._session, self._graph, self._count = session, graph, count
+    def __init__(self, session: Session, graph: Callable[[int], Any]) -> None:
+        self._session, self._graph = session, graph
 
-    def __getitem__(self, number: int) -> Any:
-        if not 0 <= number < 256 or (self._count is not None and number >= self._count):
-            raise IndexError(number)
-        self._session.highest_block = max(self._session.highest_block, number)
+    def __getitem__(self, number: Any) -> Any:
+        if isinstance(number, slice):
+            return [self[one] for one in range(len(self))[number]]
+        number = operator.index(number)
+        if number < 0:
+            number += len(self)
+        known = self._session.num_blocks
+        if not 0 <= number < (MOST_BLOCKS if known is None else known):
+            raise IndexError(f"there is no block {number}")
+        self._session.asked.numbers.add(number)
         return self._graph(number)
 
+    def __iter__(self) -> Iterator[Any]:
+        known = self._session.num_blocks
+        for number in range(MOST_BLOCKS if known is None else known):
+            self._session.asked.drawn = max(self._session.asked.drawn, number + 1)
+            yield self[number]
+
     def __len__(self) -> int:
-        if self._count is None:
-            raise self._session.wrong(
-                "How many blocks there are is what the model decides.",
-                hint="for layer, block in zip(self.layers, graph.blocks): ...",
-            )
-        return self._count
+        if self._session.num_blocks is None:
+            self._session.asked.counted = True
+            raise self._session.wrong("How many blocks there are was asked before anybody knows it.")
+        return self._session.num_blocks

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -17,6 +16,9 @@ from sargnn.messages.session import Owner, Report, Session, Totals
 from sargnn.messages.stock_calls import StockCalls
 from sargnn.shards.plan import LayerPlan
 
+_TOTALS = "totals"
+"""Of a plan's ``Totals`` among what is kept with it: they go where the plan goes, to a file and back."""
+
 
 class GraphMaker:
     """Makes graphs for one engine.
@@ -30,23 +32,23 @@ class GraphMaker:
 
     def __init__(self, path: str | None = None) -> None:
         self.path, self.report = path, Report()
-        self._totals: dict[int, Totals] = {}
         self._owners: dict[Hashable, Owner] = {}
 
     def prepare(self, engine: Engine, plans: Sequence[LayerPlan]) -> None:
         """Count what plans hold over all workers; all of them must call it together, before a plan is first used."""
         for plan in plans:
             for one in (plan, *(plan.relations or ())):
-                if id(one) not in self._totals:
-                    self._totals[id(one)] = _count(engine, one)
-                    weakref.finalize(one, self._totals.pop, id(one), None)
+                if _TOTALS not in one.kept:
+                    one.kept[_TOTALS] = _count(engine, one)
 
-    def session(self, engine: Engine, calls: StockCalls, *, training: bool = True) -> Session:
-        """For one forward pass, whose calls are watched."""
+    def session(
+        self, engine: Engine, calls: StockCalls, *, training: bool = True, num_blocks: int | None = None
+    ) -> Session:  # fmt: skip
+        """For one forward pass, whose calls are watched; the arguments are those of ``Session``."""
         dgl_hook.install()
         return Session(
-            engine, lambda plan: self._totals[id(plan)], self.path, self.report, calls.edge_draw, self._owner, calls.seen,
-            training=training,
+            engine, lambda plan: plan.kept[_TOTALS], self.path, self.report, calls.edge_draw, self._owner, calls.seen,
+            training=training, num_blocks=num_blocks,
         )  # fmt: skip
 
     def _owner(self, name: Hashable, training: bool) -> Owner | None:
@@ -71,7 +73,7 @@ class GraphMaker:
                 made[number] = _homogeneous(session, plans[number], number)
             return made[number]
 
-        return BlockGraph(session, len(plans), first, Blocks(session, block, len(plans)))
+        return BlockGraph(session, len(plans), first, Blocks(session, block))
 
 
 class BlockGraph:

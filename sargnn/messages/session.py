@@ -20,10 +20,7 @@ from sargnn.shards.plan import LayerPlan
 
 
 class Owner:
-    """Who owns what is kept of constant rows. Attributes: versions of the kept tables' memory, by the plan's id."""
-
-    def __init__(self) -> None:
-        self.versions: dict[int, list[int]] = {}
+    """Who owns what is kept of constant rows, one for each name."""
 
 
 @dataclass
@@ -36,6 +33,19 @@ class Report:
         """Note a line that is not there yet."""
         if line not in self.lines:
             self.lines.append(line)
+
+
+@dataclass
+class Asked:
+    """What a forward pass asked of ``graph.blocks``.
+
+    Attributes:
+        numbers: of which blocks. drawn: how many it went through, one after the other. counted: it asked how many there are.
+    """
+
+    numbers: set[int] = field(default_factory=set)
+    drawn: int = 0
+    counted: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,16 +78,20 @@ class Session:
         edge_draw: the next draw for edges, of a probability. owner: who owns what is kept of constant rows, by its name.
         seen: gets the name and the results of a graph's function.
         training: whether this is a step of training, which decides what is kept.
+        num_blocks: how many layers there are; None while that is being found out.
+
+    Attributes:
+        asked: what was asked of blocks so far.
     """
 
     def __init__(
         self, engine: Engine, totals: Callable[[LayerPlan], Totals], path: str | None, report: Report,
         edge_draw: Callable[[float], Draw], owner: Callable[[Hashable, bool], Owner | None],
-        seen: Callable[[str, Any], None], *, training: bool,
+        seen: Callable[[str, Any], None], *, training: bool, num_blocks: int | None,
     ) -> None:  # fmt: skip
         self.engine, self.totals, self.path, self.report = engine, totals, path, report
         self._edge_draw, self._owner, self._training, self.seen = edge_draw, owner, training, seen
-        self.highest_block = -1
+        self.num_blocks, self.asked = num_blocks, Asked()
 
     def kept(self, name: Hashable, plan: LayerPlan, compute: Callable[[], Tensors]) -> Tensors:
         """What ``compute()`` gives of constant rows. Training decides what is kept; an evaluation may read it.
@@ -89,7 +103,7 @@ class Session:
             return compute()
         found = self.engine.constant(owner, plan, compute)
         versions = [one._version for one in found]
-        return found if owner.versions.setdefault(id(plan), versions) == versions else compute()
+        return found if plan.kept.setdefault(owner, versions) == versions else compute()
 
     def calls_of_edges(self, draws: dict[int, Draw], run: EdgeRun | None) -> EdgeCalls:
         """What a user's function of edges is called in.

@@ -392,7 +392,7 @@ def make_typed(session: Session, plans: Sequence[LayerPlan]) -> Any:
             made[number] = TypedGraph(session, plans[number], number, blocks)
         return made[number]
 
-    blocks = Blocks(session, block, len(plans))
+    blocks = Blocks(session, block)
     from sargnn.messages.make import BlockGraph
 
     return BlockGraph(session, len(plans), block(0), blocks)

@@ -12,6 +12,7 @@ Letters: T node types, R relations.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -25,6 +26,8 @@ from sargnn.config import RunConfig
 from sargnn.data.labels import LABEL_DTYPES
 from sargnn.data.schema import SPLITS, Relation, Schema
 from sargnn.engine.aggregate import Engine
+from sargnn.errors import ConfigError
+from sargnn.messages.graph import MOST_BLOCKS
 from sargnn.models.base import LayerInput
 from sargnn.models.inputs import GraphShape
 from sargnn.models.layers.custom import CustomModel
@@ -54,10 +57,11 @@ def try_module(model: CustomModel, make: Callable[[GraphShape], CustomModel], co
         tried.group = _Alike(config.world)
         _check_same(model, tried)
         _Trial(tried, config, small, ROW_DTYPES[config.precision]).run()
-        model.num_layers, model.asks_for_blocks = tried.num_layers, tried.asks_for_blocks
+        model.num_layers = tried.num_layers
         if any(is_lazy(one) for one in (*model.module.parameters(), *model.module.buffers())):
             torch.manual_seed(config.seed)
             shaped = CustomModel(model.source, make(small).inputs, model.module, small)
+            shaped.num_layers = model.num_layers
             _Trial(shaped, config, small, torch.float32).give_shapes()
 
 
@@ -95,21 +99,83 @@ class _Trial:
 
     def run(self) -> None:
         """Both passes on the whole graph, and with message-flow graphs on those too."""
-        self._both(lambda: self.graph.whole(self.model.num_layers))
+        layers = self._find_layers()
+        self.model.num_layers = layers or 1
+        self._both(self._whole)
         if not self.mfg:
             return
-        if not self.model.asks_for_blocks and self._reaches_further():
+        if not layers and self._reaches_further():
             raise self.model.refuse_without_blocks()
         wanted = np.zeros(len(self.graph.part.node_ids), bool)
         wanted[self.graph.labelled_rows.start] = True
         flow = self.graph.flow(wanted, self.model.uses_edges)
         self._both(lambda: flow)
 
+    def _whole(self) -> MessageFlow:
+        return self.graph.whole(len(self.model.uses_edges))
+
+    def _find_layers(self) -> int:
+        """How many blocks the model asks for; 0 if it asks for none.
+
+        It gets as many as it takes. One that iterates may have looked at one block more than it uses, as in
+        ``zip(graph.blocks, layers)``: then it gives the same without. One that fails is asked again with numbers that it may
+        have meant: one less than it went through before ``one, other = graph.blocks`` failed, or every number if it wanted to
+        know how many there are, of which the largest that it makes use of counts.
+        """
+        model = self.model
+        try:
+            out = self._asked_with(None)
+        except ConfigError as error:
+            if model.asked.counted:
+                return self._most_used(error)
+            number = model.asked.drawn - 1
+            if number < 1:
+                raise
+            try:
+                self._asked_with(number)
+            except ConfigError:
+                raise error from None
+            return number
+        number = max(model.asked.numbers, default=-1) + 1
+        if 1 < number == model.asked.drawn:
+            with suppress(ConfigError):
+                if torch.equal(self._asked_with(number - 1), out):
+                    return number - 1
+        return number
+
+    def _most_used(self, error: ConfigError) -> int:
+        """The largest number of blocks with which the model runs and uses all of them, where smaller ones do, too.
+
+        Raises:
+            ConfigError: there is none. It is the one with which it came furthest.
+        """
+        found, furthest = 0, 0
+        for number in range(1, MOST_BLOCKS + 1):
+            try:
+                self._asked_with(number)
+                fits = len(self.model.asked.numbers) == number
+            except ConfigError as own:
+                fits = False
+                if len(self.model.asked.numbers) > furthest:
+                    error, furthest = own, len(self.model.asked.numbers)
+            if found and not fits:
+                break
+            found = number if fits else found
+        if not found:
+            raise error
+        return found
+
+    def _asked_with(self, number: int | None) -> Tensor:
+        """What the model gives in training with so many blocks; None: as many as it takes."""
+        self.model.num_layers = number
+        self.model.train()
+        return self._forward(self._whole())
+
     def give_shapes(self) -> None:
         """One forward pass, for parameters whose shapes come from their first input."""
         self.model.eval()
         with torch.no_grad():
-            self._forward(self.graph.whole(1))
+            self._forward(self._whole())
 
     def _both(self, flow: Callable[[], MessageFlow]) -> None:
         """Forward and backward as in training, forward as in an evaluation."""
@@ -140,11 +206,11 @@ class _Trial:
         """Whether an output depends on rows that are more than one edge away."""
         self.model.eval()
         leaf = self.model.inputs(self.rows).detach().requires_grad_()
-        out = self._forward(self.graph.whole(1), leaf)
-        if not out.requires_grad:
-            return False
-        for number, row in enumerate(out):
-            (found,) = torch.autograd.grad((row * torch.rand_like(row)).sum(), leaf, retain_graph=True, allow_unused=True)
+        for number in range(NODES):
+            row = self._forward(self._whole(), leaf)[number]  # anew for each: what backward needs is freed in its first pass
+            if not row.requires_grad:
+                return False
+            (found,) = torch.autograd.grad((row * torch.rand_like(row)).sum(), leaf, allow_unused=True)
             reached = set() if found is None else {int(one) % NODES for one in found.any(1).nonzero()[:, 0]}
             if reached - {number, (number - 1) % NODES}:
                 return True

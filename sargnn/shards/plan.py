@@ -284,9 +284,15 @@ class LayerPlan:
         return torch.cat([one for one in weights if one is not None])
 
     @cached_property
-    def kept(self) -> dict[str, Any]:
-        """What layers derive from the plan alone, such as scales of rows, by their own keys."""
+    def kept(self) -> dict[Any, Any]:
+        """What layers derive from the plan alone, such as scales of rows, by their own keys. It is pickled with the plan."""
         return {}
+
+    def with_constant(self, constant: Tensor | None) -> LayerPlan:
+        """The same plan with ``constant``, and with what layers have derived from it."""
+        plan = dataclasses.replace(self, constant=constant)
+        plan.kept.update(self.kept)
+        return plan
 
     @cached_property
     def joined(self) -> LayerPlan:

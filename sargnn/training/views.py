@@ -22,7 +22,7 @@ from sargnn.models.base import LayerInput, Model
 from sargnn.shards.graph import WorkerGraph
 from sargnn.shards.in_edges import Sample
 from sargnn.shards.mfg import MessageFlow
-from sargnn.shards.plan import RowCounts
+from sargnn.shards.plan import LayerPlan, RowCounts
 from sargnn.shards.relations import Outward
 from sargnn.training.account.sizes import Groups, Sizes, sizes_of_drawn, sizes_of_reach
 from sargnn.training.loss import Targets
@@ -118,7 +118,7 @@ class ViewBuilder:
         if finds_others and self._model.keeps_constant_outputs and self._engine.caches_constants:
             x, plans = self._first_input(flow.own_inputs(self._model.inputs(self._rows))), flow.plans
             found = self._engine.find_constant(lambda: self._model(self._engine, plans, x))
-            flow = dataclasses.replace(flow, plans=(dataclasses.replace(plans[0], constant=found), *plans[1:]))
+            flow = dataclasses.replace(flow, plans=(plans[0].with_constant(found), *plans[1:]))
         targets = self._shares(flow, self._totals())
         self._graph.release(mapped_only=True)
         return View(flow, targets, recurring=False)
@@ -128,7 +128,7 @@ class ViewBuilder:
         if constants is None:
             return flow
         first, *others = flow.plans
-        first = dataclasses.replace(first, constant=constants.of(flow.rows_of(0, len(self._rows))))
+        first = first.with_constant(constants.of(flow.rows_of(0, len(self._rows))))
         return dataclasses.replace(flow, plans=(first, *others))
 
     def _shares(self, flow: MessageFlow, counts: dict[str, int]) -> Targets:
@@ -241,9 +241,9 @@ class ViewBuilder:
         model, engine = self._model, self._engine
         if not model.shares_constants(engine):
             return None
-        whole = self._graph.copies is None and self.whole_flow is not None  # whether copies are computed is each worker's
-        if whole and self.whole_flow is not None and self.whole_flow.plans[0].num_out == len(self._rows):
-            found = model.first_constant(engine, self.whole_flow.plans[0], self._first_input(model.inputs(self._rows)))
+        plan = self._plan_of_all_rows
+        if plan is not None:
+            found = model.first_constant(engine, plan, self._first_input(model.inputs(self._rows)))
             return None if found is None else Constants(torch.arange(len(self._rows)), found)
         places, number = torch.full((len(self._rows),), -1, dtype=torch.int64), 0
         table: Tensor | None = None
@@ -262,6 +262,15 @@ class ViewBuilder:
             del flow, x, found
             self._graph.release(mapped_only=True)
         return None if table is None else Constants(places, table)
+
+    @property
+    def _plan_of_all_rows(self) -> LayerPlan | None:
+        """The whole view's first plan, where it is there and computes all rows: the same answer on all workers, whatever rows
+        they have. Copies are computed or not worker by worker, and the last layer of a typed graph has the labelled rows."""
+        if self.whole_flow is None or self._graph.copies is not None:
+            return None
+        first, *others = self.whole_flow.plans
+        return first if others or len(first.schema.node_types) == 1 else None
 
     def _first_input(self, rows: Tensor) -> LayerInput:
         """The first layer's input, with labels of no row."""

@@ -19,6 +19,7 @@ from sargnn.messages.make import GraphMaker
 from sargnn.messages.plan_places import PlanPlaces
 from sargnn.messages.replaced import describe_replaced
 from sargnn.messages.rows import Rows, constant, rows_of, tagged
+from sargnn.messages.session import Asked
 from sargnn.messages.stock_calls import StockCalls
 from sargnn.models.base import LayerInput, Model
 from sargnn.models.custom import Custom
@@ -40,8 +41,8 @@ class CustomModel(Model):
         shape: of the graph.
 
     Attributes:
-        num_layers: L: one more than the highest block that its forward asked for, 1 if it asked for none; set by ``try_out``.
-        asks_for_blocks: whether it asked for any.
+        num_layers: L, how many blocks its forward asks for, 1 if it asks for none; None until ``try_out`` has found it out.
+        asked: what the last forward pass asked of its blocks.
         note: what errors say of where they were found; None in a run.
         group: the workers that calls in forward must suit; None: the engine's.
     """
@@ -52,14 +53,15 @@ class CustomModel(Model):
         super().__init__()
         self.source, self.inputs, self.module = source, inputs, module
         self.num_outputs, self.labelled = shape.num_classes, shape.labelled
-        self.num_layers, self.asks_for_blocks = 1, False
+        self.num_layers: int | None = None
+        self.asked = Asked()
         self.note: str | None = None
         self.group: Group | None = None
         self._graphs = GraphMaker(source.file)
 
     @property
     def uses_edges(self) -> list[bool]:
-        return [True] * self.num_layers
+        return [True] * (self.num_layers or 1)
 
     def kernels(self, engine: Engine) -> set[str]:
         return engine.kernels
@@ -102,13 +104,11 @@ class CustomModel(Model):
         places = PlanPlaces(self.group or engine.group, plans)
         observe = None if self.observer is None else self.observer(places)
         calls = StockCalls(engine, places, path=self.source.file, observe=observe)
-        session = self._graphs.session(engine, calls, training=self.training)
+        session = self._graphs.session(engine, calls, training=self.training, num_blocks=self.num_layers)
+        self.asked = session.asked
         graph = self._graphs.graph(session, plans)
         with self.source.blame("The model's forward", self.module, self.note), calls:
             out = self.module(graph, rows)
-        if session.highest_block >= 0:
-            self.asks_for_blocks = True
-            self.num_layers = max(self.num_layers, session.highest_block + 1)
         if any(one._version != version or not (old is None or torch.equal(one, old)) for one, version, old in before):
             raise self.wrong(
                 "The model's forward writes to its input rows, which the next epoch reads again.",
