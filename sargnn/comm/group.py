@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from sargnn.comm.collectives import Combine, fold_in_servers, gather_by_messages, sum_by_messages, sum_in_order
+from sargnn.comm.hosts import Host
 from sargnn.profile import ALL_REDUCE, BETWEEN_WAIT, EXCHANGE_WAIT, Profile
 
 SMALL_BYTES = 1 << 16
@@ -67,10 +68,13 @@ class Group(ABC):
         first: of a part of a larger group: the rank there of this group's rank 0.
 
     Attributes:
+        hosts: of each rank; () where all run on one, or that is not known.
         within: the ranks of this rank's server as a group of their own, with the same traffic and profile.
         mates: ranks of this server, this one among them.
         partners: in every server the rank in this one's place.
     """
+
+    hosts: tuple[Host, ...] = ()
 
     def __init__(
         self,
