@@ -3,12 +3,11 @@
     run = sargnn.train("model=gat", world=4, graph=g)
 
 ``docs/PYTHON.md`` shows all of it. Nothing below is imported before it is used.
+``from sargnn import dgl`` gives DGL, which by itself does not import beside a current PyTorch; after it ``import dgl`` works.
 """
 
 from importlib import import_module
 from typing import Any
-
-from sargnn.interop import dgl_finder
 
 __version__ = "0.1.0"
 
@@ -23,10 +22,10 @@ PUBLIC = {
 }
 """Name -> module. ``__init__.pyi`` has their types."""
 
-dgl_finder.install()
-
 
 def __getattr__(name: str) -> Any:
+    if name == "dgl":
+        return import_module("sargnn.interop.dgl").import_dgl()
     if name not in PUBLIC:
         raise AttributeError(f"module 'sargnn' has no attribute '{name}'")
     return getattr(import_module(PUBLIC[name]), name)

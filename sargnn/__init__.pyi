@@ -1,3 +1,5 @@
+from typing import Any
+
 from sargnn.api.compare import compare as compare
 from sargnn.api.run import Run as Run
 from sargnn.api.run import load as load
@@ -6,5 +8,6 @@ from sargnn.api.shard import shard as shard
 from sargnn.api.train import train as train
 from sargnn.errors import SargnnError as SargnnError
 
+dgl: Any
 __version__: str
 PUBLIC: dict[str, str]

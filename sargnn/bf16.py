@@ -7,7 +7,7 @@ fp64 numbers both do nothing, so one loop serves all three.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -53,6 +53,13 @@ def products_in_bf16() -> Iterator[None]:
         yield
     finally:
         _choose_products(before)
+
+
+def leave_products() -> Callable[[], None]:
+    """Take products as PyTorch does by itself; what is returned takes them again as before."""
+    before = _precision_of_products()
+    _choose_products("")
+    return lambda: _choose_products(before)
 
 
 def multiplies_in_bf16(x: Tensor) -> bool:

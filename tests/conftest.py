@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from sargnn.interop import dgl_finder
 from tests import leftovers
 from tests.compile import compile_once, set_up_environment
 
 set_up_environment()
+dgl_finder.install()  # some tests import dgl as a user's file does
 os.environ.setdefault("DGLBACKEND", "pytorch")
 
 # A shell's background jobs and nohup ignore these, and so would all that the tests start. What is handled here instead, by

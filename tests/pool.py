@@ -1,65 +1,100 @@
-"""A cached pool of worker processes per world size, so that hundreds of distributed cases cost one start-up.
+"""Ranks for distributed tests: threads of this process that take turns, or processes over gloo.
 
-Workers are forked from a server that has imported everything (``tests/preload.py``): they start at once and share its memory.
+``pool(world)(function, *arguments)`` calls a function on every rank and gives their results in rank order.
 """
 
 from __future__ import annotations
 
 import atexit
+import os
+import pickle
 import signal
 import tempfile
 import traceback
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 
+from sargnn.comm.distributed import DistributedGroup
 from sargnn.comm.group import Group
 from sargnn.engine import pool as engine_pool
 from sargnn.launch.compile import warm_up
 from sargnn.partition.cut import parts_of
 from tests.graphs import assign, nasty_graph, typed_graph
 from tests.in_process import fork_server
+from tests.turns import AdversarialTurns
 
-_POOLS: dict[int, Pool] = {}
-
-
-def _serve(rank: int, world: int, store: str, pipe: Connection) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):  # which the server ignores
-        signal.signal(number, signal.SIG_DFL)
-    torch.set_num_threads(1)
-    _pool_everything()
-    group = Group.single()
-    if world > 1:
-        dist.init_process_group(
-            "gloo", init_method=f"file://{store}", rank=rank, world_size=world, timeout=timedelta(seconds=60)
-        )
-        group = Group(rank, world, dist.group.WORLD)
-    while True:
-        try:
-            task = pipe.recv()
-        except EOFError:
-            return
-        function, arguments = task
-        try:
-            pipe.send((True, function(group, *arguments)))
-        except BaseException:
-            pipe.send((False, traceback.format_exc()))
+_POOLS: dict[int, Processes] = {}
 
 
-def _pool_everything() -> None:
+class Pool:
+    """``world`` ranks in this process, over a transport that makes mistakes show (``tests.turns``)."""
+
+    def __init__(self, world: int) -> None:
+        self.world = world
+
+    def __call__(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """``function(group, *arguments)`` on every rank, each with arguments of its own; the results in rank order.
+
+        Raises:
+            AssertionError: the call fails on a rank; with its traceback, and the seed that the turns are drawn from.
+        """
+        seed = zlib.crc32(os.environ.get("PYTEST_CURRENT_TEST", "").encode())
+        packed = pickle.dumps(arguments)
+        with poisoned_tables():
+            try:
+                return AdversarialTurns(self.world, seed).run(lambda group: function(group, *pickle.loads(packed)))
+            except Exception as error:
+                raise AssertionError(f"{traceback.format_exc()}turns are drawn from seed {seed}") from error
+
+
+def pool(world: int) -> Pool:
+    """Ranks that take turns in this process."""
+    return Pool(world)
+
+
+@contextmanager
+def poisoned_tables() -> Iterator[None]:
     """Tables of any size come from the engine's pool, full of NaN: who leaves a row out or reads what was let go is found."""
     shaped = engine_pool._shaped
 
     def poisoned(flat: torch.Tensor, rows: int, width: int) -> torch.Tensor:
         return shaped(flat.fill_(torch.nan) if flat.is_floating_point() else flat, rows, width)
 
-    engine_pool.SMALLEST, engine_pool._shaped = 1, poisoned
+    with patch.object(engine_pool, "SMALLEST", 1), patch.object(engine_pool, "_shaped", poisoned):
+        yield
+
+
+def _serve(rank: int, world: int, store: str, pipe: Connection) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):  # which the server ignores
+        signal.signal(number, signal.SIG_DFL)
+    torch.set_num_threads(1)
+    group = Group.single()
+    if world > 1:
+        dist.init_process_group(
+            "gloo", init_method=f"file://{store}", rank=rank, world_size=world, timeout=timedelta(seconds=60)
+        )
+        group = DistributedGroup(rank, world, dist.group.WORLD)
+    with poisoned_tables():
+        while True:
+            try:
+                task = pipe.recv()
+            except EOFError:
+                return
+            function, arguments = task
+            try:
+                pipe.send((True, function(group, *arguments)))
+            except BaseException:
+                pipe.send((False, traceback.format_exc()))
 
 
 @cache
@@ -70,7 +105,7 @@ def _compile() -> None:
         list(parts_of(graph, assign(graph, "random", 2), 2))
 
 
-class Pool:
+class Processes:
     """``world`` processes in one gloo group; each call runs a module-level function on every rank."""
 
     def __init__(self, world: int) -> None:
@@ -117,10 +152,10 @@ class Pool:
         self._folder.cleanup()
 
 
-def pool(world: int) -> Pool:
-    """The pool of this size, started on first use."""
+def processes(world: int) -> Processes:
+    """Processes of a gloo group, started on first use and kept for the next test."""
     if world not in _POOLS:
-        _POOLS[world] = Pool(world)
+        _POOLS[world] = Processes(world)
     return _POOLS[world]
 
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from sargnn.api.overrides import as_words
 from sargnn.api.stores import store_of_graph
 from sargnn.bf16 import wide
+from sargnn.comm.distributed import DistributedGroup
 from sargnn.comm.group import Group, sum_flat
 from sargnn.config import RunConfig, parse
 from sargnn.data.labels import task_of
@@ -74,7 +75,8 @@ def shard(
         raise made[0]
     words, partition = made[0]
     _limit_threads()
-    return GraphShard(words, partition, Group(rank, world, _group(group) if world > 1 else None))
+    ranks = DistributedGroup(rank, world, _group(group)) if world > 1 else Group.single()
+    return GraphShard(words, partition, ranks)
 
 
 def _group(group: dist.ProcessGroup | None) -> dist.ProcessGroup:

@@ -26,10 +26,9 @@ from collections.abc import Container, Iterator, Sequence
 from types import TracebackType
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from sargnn.comm.group import Group
+from sargnn.comm.group import Group, Work
 from sargnn.comm.layout import Columns, Layout, copy_sections
 from sargnn.comm.lists import HaloLists, PartialLists, Piece, Round
 from sargnn.comm.partial_rounds import Ask, PartialRounds, Serve
@@ -86,8 +85,8 @@ class Exchange:
         rounds = lists.rounds(group.rank)
         largest_in = max((r.receive_rows for r in rounds), default=0) * width
         largest_out = max((len(r.send) for r in rounds), default=0) * width
-        incoming: dict[int, tuple[Tensor, dist.Work | None]] = {}
-        outgoing: dict[int, tuple[dist.Work, int]] = {}  # by slot: a slot's last send may lie several rounds back
+        incoming: dict[int, tuple[Tensor, Work | None]] = {}
+        outgoing: dict[int, tuple[Work, int]] = {}  # by slot: a slot's last send may lie several rounds back
 
         def post(r: int) -> None:
             now, slot = rounds[r], r % (1 + depth)
@@ -242,8 +241,8 @@ class GradientRounds:
         self._number = {now.piece: r for r, now in enumerate(self._rounds)}
         self._largest_in = max((len(r.send) for r in self._rounds), default=0) * self._width
         self._largest_out = max((r.receive_rows for r in self._rounds), default=0) * self._width
-        self._incoming: dict[int, tuple[Tensor, dist.Work]] = {}
-        self._outgoing: dict[int, tuple[dist.Work, int]] = {}  # by slot, as in ``Exchange.rows``
+        self._incoming: dict[int, tuple[Tensor, Work]] = {}
+        self._outgoing: dict[int, tuple[Work, int]] = {}  # by slot, as in ``Exchange.rows``
         self._messages: dict[int, tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]] = {}
         self._posted = self._added = 0
         self.pieces = tuple(self._number)

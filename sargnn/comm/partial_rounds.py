@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
+from sargnn.comm.group import Work
 from sargnn.comm.layout import Columns, Layout, copy_sections
 from sargnn.comm.lists import PartialLists, PartialRound, Piece
 from sargnn.profile import PACKING
@@ -54,8 +54,8 @@ class PartialRounds:
         self._asked, self._answered = (_Messages(exchange, one, kind, self._rounds, like)
                                        for one, kind in ((asked, "request"), (answered, "answer")))  # fmt: skip
         self._ask, self._serve = ask, serve
-        self._requests: dict[int, tuple[Tensor, dist.Work]] = {}
-        self._answers: dict[int, tuple[Tensor, dist.Work]] = {}
+        self._requests: dict[int, tuple[Tensor, Work]] = {}
+        self._answers: dict[int, tuple[Tensor, Work]] = {}
         self._num_asked = self._num_served = 0
 
     def begin(self, *, serve: bool) -> None:
@@ -133,7 +133,7 @@ class _Messages:
         served, wanted = max((r.served for r in rounds), default=0), max((len(r.wanted) for r in rounds), default=0)
         self._most_in, self._most_out = (served, wanted) if kind == "request" else (wanted, served)
         self._like = like.new_empty(0, dtype=torch.uint8)  # layers with other formats use the same buffers
-        self._sent: dict[int, tuple[dist.Work, int]] = {}
+        self._sent: dict[int, tuple[Work, int]] = {}
 
     def arriving(self, slot: int, rows: int) -> Tensor:
         """Where a message arrives."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Literal, TypeVar, cast
 
 import torch
 
-from sargnn.bf16 import products_in_bf16
+from sargnn.bf16 import leave_products, products_in_bf16
 from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
 from sargnn.engine.modes import MODES
@@ -111,9 +111,17 @@ class Engine:
         """Where time is recorded."""
         return self.group.profile
 
-    def rounds_products(self) -> AbstractContextManager[None]:
-        """Within it all products are taken as ``half_products`` says, also those of a user's modules and of the baseline."""
-        return products_in_bf16() if self.half_products else nullcontext()
+    @contextmanager
+    def rounds_products(self) -> Iterator[None]:
+        """Within it all products are taken as ``half_products`` says, also those of a user's modules and of the baseline.
+
+        PyTorch has one precision of products for a process: another rank of this process finds it as it was.
+        """
+        if not self.half_products:
+            yield
+            return
+        with products_in_bf16(), self.group.putting_away(leave_products):
+            yield
 
     def kernel(self, operation: str) -> Kernel:
         """The kernel that serves an operation such as ``sum``; chosen once. Raises ``KernelError`` with every reason."""

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sargnn.engine.holders import COUNTS, holders, is_held_once
+
 SMALLEST = 1 << 20
 """Bytes; what is smaller malloc keeps by itself."""
-_use_count = getattr(torch._C, "_storage_Use_Count", None)  # PyTorch's own, for CUDA graphs
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +32,7 @@ class _Owned:
 
     @property
     def is_idle(self) -> bool:
-        return _holders(self.tensor) == self.idle_count
+        return holders(self.tensor) == self.idle_count
 
     @property
     def bytes(self) -> int:
@@ -59,7 +60,7 @@ class Pool:
     def empty(self, rows: int, width: int, like: Tensor) -> Tensor:
         """[rows, width], not initialised, with the dtype and on the device of ``like``."""
         size = rows * width * like.element_size()
-        if not self.enabled or _use_count is None or size < SMALLEST or like.device.type != "cpu":
+        if not self.enabled or not COUNTS or size < SMALLEST or like.device.type != "cpu":
             return like.new_empty(rows, width)
         idle = [one for one in self._owned if one.is_idle]
         least, most = rows * width, int(rows * width * (1 + self.slack))
@@ -71,9 +72,9 @@ class Pool:
         del idle, fits  # they hold what is to be freed
         self._free_idle(self.most_used - used - size)
         fresh = like.new_empty(int(rows * width * (1 + self.slack / 2)))
-        owned = _Owned(fresh, _holders(fresh))
+        owned = _Owned(fresh, holders(fresh))
         tensor = _shaped(fresh, rows, width)
-        if _holders(fresh) == owned.idle_count + 1:  # else this PyTorch counts otherwise, and nothing is used again
+        if holders(fresh) == owned.idle_count + 1:  # else this PyTorch counts otherwise, and nothing is used again
             self._owned.append(owned)
         return tensor
 
@@ -99,11 +100,11 @@ class Pool:
         False where that cannot be told. A second Python name for the same object is not noticed: a hook on a gradient must
         clone what it keeps.
         """
-        if _use_count is None or not hasattr(tensor, "_use_count") or tensor._use_count() != 1 or not tensor.is_contiguous():
+        if not is_held_once(tensor) or not tensor.is_contiguous():
             return False
         where = tensor.untyped_storage().data_ptr()
         pooled = any(one.tensor.data_ptr() == where for one in self._owned)
-        return _holders(tensor) == _holders(torch.empty(1)) + pooled
+        return holders(tensor) == holders(torch.empty(1)) + pooled
 
     def held_bytes(self) -> int:
         """Bytes in use and idle."""
@@ -113,11 +114,6 @@ class Pool:
         """Free all idle memory, and forget how much was in use."""
         self._owned = [one for one in self._owned if not one.is_idle]
         self.most_used = self.held_bytes()
-
-
-def _holders(tensor: Tensor) -> int:
-    assert _use_count is not None
-    return int(_use_count(tensor.untyped_storage()._cdata))
 
 
 def _shaped(flat: Tensor, rows: int, width: int) -> Tensor:

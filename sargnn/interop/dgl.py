@@ -11,20 +11,17 @@ With both in place message passing, edge softmax, the ``nn`` layers and METIS wo
 
 from __future__ import annotations
 
-import sys
-import types
 import warnings
 from functools import cache
 from typing import Any
 
-from sargnn.interop.dgl_finder import add_stand_ins
+from sargnn.interop.dgl_finder import install
 
 
 @cache
 def import_dgl() -> Any:
     """The ``dgl`` module, with its PyTorch backend. Takes one to two seconds the first time."""
-    add_stand_ins()
-    sys.modules.setdefault("dgl.graphbolt", types.ModuleType("dgl.graphbolt"))
+    install()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import dgl

@@ -1,4 +1,4 @@
-"""What lets ``import dgl`` work beside a current PyTorch once sargnn is imported, also in a user's own code.
+"""What lets ``import dgl`` work beside a current PyTorch once it is installed, also in a user's own code.
 
 DGL 2.1 asks for two things that are not there any more (``sargnn.interop.dgl``). Where they are, they are used as they are.
 """
@@ -38,7 +38,7 @@ class _Finder(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
     ) -> ModuleSpec | None:
         if fullname == "dgl":
-            add_stand_ins()
+            _add_stand_ins()
             return None
         if fullname != "dgl.graphbolt":
             return None
@@ -54,7 +54,7 @@ def install() -> None:
         sys.meta_path.insert(0, _Finder())
 
 
-def add_stand_ins() -> None:
+def _add_stand_ins() -> None:
     """Put into ``sys.modules`` what DGL asks for beside GraphBolt."""
     if "setuptools.extern" not in sys.modules and not _is_there("setuptools.extern.packaging"):
         import packaging

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from sargnn.comm.distributed import DistributedGroup
 from sargnn.comm.group import Group, Traffic
 from sargnn.comm.rates import measure_rates
 from sargnn.config import RunConfig
@@ -103,7 +104,7 @@ def _join(config: RunConfig, rank: int, world: int, on_joining: Callable[[Heartb
     if world > 1:
         on_joining(heartbeat)
         heartbeat.start()
-    return Group.from_environment(
+    return DistributedGroup.from_environment(
         config.comm.backend, config.comm.timeout_s, rank, world, traffic, Profile(config.profile), servers=config.num_servers
     )  # fmt: skip
 

@@ -18,7 +18,7 @@ outside of it (``paused``).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,7 +80,8 @@ class StockCalls(TorchFunctionMode):
         operators = RowOperators(engine)
         self._rows = RowCalls(places.group, operators, RowDropout(engine, places, operators, path))
         self._trains = False
-        self._states: list[Tensor] = []
+        self._outside: list[Tensor] = []
+        self._passes: list[AbstractContextManager[None]] = []
 
     def edge_draw(self, p: float) -> Draw:
         """The draw of this forward pass's next dropout of edges, for one that calls do not arrive of."""
@@ -97,22 +98,38 @@ class StockCalls(TorchFunctionMode):
                 self.observe(name, user_line(self.path), one, mark_of(one), inputs)
 
     def begin(self) -> None:
-        """A forward pass begins: number its calls anew, and seed PyTorch's generator from the run's seed and the epoch."""
+        """A forward pass begins: number its calls anew, and seed PyTorch's generator from the run's seed and the epoch.
+
+        PyTorch has one generator for a process: another rank of this process finds it where it was.
+        """
         self._rows.dropout.begin()
         self._trains = torch.is_grad_enabled()
-        if not self._states:
-            self._states = [torch.get_rng_state()]
-            if self.engine.device.type == "cuda":
-                self._states.append(torch.cuda.get_rng_state(self.engine.device))
+        self._outside = self._outside or self._states()
+        self._passes.append(self.group.putting_away(self._leave))
+        self._passes[-1].__enter__()
         torch.manual_seed(int(np.random.SeedSequence((self.engine.seed, self.engine.epoch)).generate_state(1)[0]))
 
     def end(self) -> None:
         """The generator goes on where it was."""
-        if self._states:
-            torch.set_rng_state(self._states[0])
-        if len(self._states) > 1:
-            torch.cuda.set_rng_state(self._states[1], self.engine.device)
-        self._states = []
+        self._passes.pop().__exit__(None, None, None)
+        if self._outside:
+            self._set(self._outside)
+        self._outside = []
+
+    def _states(self) -> list[Tensor]:
+        """Of PyTorch's generators."""
+        on_device = self.engine.device.type == "cuda"
+        return [torch.get_rng_state(), *([torch.cuda.get_rng_state(self.engine.device)] if on_device else [])]
+
+    def _set(self, states: list[Tensor]) -> None:
+        torch.set_rng_state(states[0])
+        if len(states) > 1:
+            torch.cuda.set_rng_state(states[1], self.engine.device)
+
+    def _leave(self) -> Callable[[], None]:
+        states = self._states()
+        self._set(self._outside)
+        return lambda: self._set(states)
 
     def __enter__(self) -> StockCalls:
         self.begin()

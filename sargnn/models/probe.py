@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from sargnn.bf16 import ROW_DTYPES
-from sargnn.comm.group import Group
+from sargnn.comm.group import Group, SingleGroup
 from sargnn.config import RunConfig
 from sargnn.data.labels import LABEL_DTYPES
 from sargnn.data.schema import SPLITS, Relation, Schema
@@ -65,11 +65,11 @@ def try_module(model: CustomModel, make: Callable[[GraphShape], CustomModel], co
             _Trial(shaped, config, small, torch.float32).give_shapes()
 
 
-class _Alike(Group):
+class _Alike(SingleGroup):
     """``world`` workers with the same rows: what only a worker alone may call is refused, and no other one is needed."""
 
     def __init__(self, world: int) -> None:
-        super().__init__(0, world, None)
+        super().__init__(0, world)
 
     def sum_(self, tensor: Tensor) -> Tensor:
         return tensor.mul_(self.world)

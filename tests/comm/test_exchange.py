@@ -13,7 +13,7 @@ from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
 from sargnn.comm.lists import HaloLists
 from tests.parity.covering import spread
-from tests.pool import pool
+from tests.pool import processes
 
 ROWS, WORLD = 3000, 4
 WIDTHS = (30, 1)
@@ -103,7 +103,7 @@ def _iterate(pieces: Iterator[Any], *, keep: bool) -> Iterator[Any]:
 
 @pytest.mark.parametrize(("depth", "slow", "message_rows", "form"), spread([0, 1, 2], [0, 3], [2**31, 64], FORMATS, strength=1))
 def test_buffers_are_not_reused_while_they_travel(depth: int, slow: int, message_rows: int, form: str) -> None:
-    answers = pool(WORLD)(run, depth, slow, message_rows, WIDTHS, form)
+    answers = processes(WORLD)(run, depth, slow, message_rows, WIDTHS, form)
     for rank, answer in enumerate(answers):
         lists = lists_of(rank, message_rows)
         widened = 4 * WIDTHS[0] if form == "bf16 wire" else 0
@@ -114,7 +114,7 @@ def test_buffers_are_not_reused_while_they_travel(depth: int, slow: int, message
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_pieces_that_are_kept_outlive_the_iteration(form: str) -> None:
-    answers = pool(WORLD)(run, 1, 0, 64, WIDTHS, form, True)
+    answers = processes(WORLD)(run, 1, 0, 64, WIDTHS, form, True)
     assert all(answer["sent"] > 0 for answer in answers)
 
 
@@ -139,7 +139,7 @@ def all_at_once(group: Group, widths: tuple[int, ...], form: str = "fp32") -> in
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_one_round_carries_every_format(form: str) -> None:
-    for rank, sent in enumerate(pool(WORLD)(all_at_once, WIDTHS, form)):
+    for rank, sent in enumerate(processes(WORLD)(all_at_once, WIDTHS, form)):
         lists = lists_of(rank, 2**31)
         assert sent == (lists.sent_rows + lists.halo_rows) * ROW_BYTES[form]
 
@@ -149,7 +149,7 @@ def test_rows_without_columns_cost_nothing_and_every_piece_comes(widths: tuple[i
     lists = [lists_of(rank, 64) for rank in range(WORLD)]
     expected = [(one.sent_rows + one.halo_rows) * sum(widths) * 4 for one in lists]
     for depth in (0, 1):
-        answers = pool(WORLD)(run, depth, 1, 64, widths)
+        answers = processes(WORLD)(run, depth, 1, 64, widths)
         assert [answer["sent"] for answer in answers] == [3 * size for size in expected]
         assert sum(widths) or not any(answer["held"] for answer in answers)
-    assert pool(WORLD)(all_at_once, widths) == expected
+    assert processes(WORLD)(all_at_once, widths) == expected

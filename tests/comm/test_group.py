@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sargnn.comm.group import Group
+from sargnn.comm.distributed import DistributedGroup
 from sargnn.comm.hosts import Host
 from sargnn.errors import CommError
 
@@ -30,8 +30,8 @@ class LostWork:
     ],
 )
 def test_the_host_that_is_named(quiet: set[Host], mute: set[Host], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sargnn.comm.group.silent", lambda hosts: sorted(quiet & set(hosts)))
-    group = Group(0, 3, None, hosts=(HERE, THERE, ELSEWHERE), mute=tuple(mute))
+    monkeypatch.setattr("sargnn.comm.distributed.silent", lambda hosts: sorted(quiet & set(hosts)))
+    group = DistributedGroup(0, 3, None, hosts=(HERE, THERE, ELSEWHERE), mute=tuple(mute))
     with pytest.raises(Exception, match="lost rank 1") as caught:
         group.wait(LostWork(), 1, "receiving rows")  # type: ignore[arg-type]
     assert said in str(caught.value)
@@ -41,10 +41,10 @@ def test_a_peer_that_is_gone_when_a_message_is_posted(monkeypatch: pytest.Monkey
     def post(*arguments: object, **settings: object) -> None:
         raise RuntimeError("Connection closed by peer [10.0.0.2]:4711")
 
-    monkeypatch.setattr("sargnn.comm.group.silent", lambda hosts: [])
+    monkeypatch.setattr("sargnn.comm.distributed.silent", lambda hosts: [])
     monkeypatch.setattr("torch.distributed.isend", post)
     monkeypatch.setattr("torch.distributed.irecv", post)
-    group = Group(0, 3, None, hosts=(HERE, THERE, ELSEWHERE))
+    group = DistributedGroup(0, 3, None, hosts=(HERE, THERE, ELSEWHERE))
     for start in (group.send, group.receive):
         with pytest.raises(CommError, match=r"lost rank 1 while \w+, host two \(10.0.0.2\): Connection closed"):
             start(torch.zeros(3), 1, 7)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sargnn.comm.group import Group
 from sargnn.comm.rates import measure_rates
-from tests.pool import pool
+from tests.pool import processes
 
 SIZES = [1, 3, 1000, 300_007]
 
@@ -22,7 +22,7 @@ def _own(rank: int, size: int, dtype: torch.dtype) -> Tensor:
 
 
 def _in_servers(group: Group, servers: int) -> Group:
-    return Group(group.rank, group.world, group.process_group, servers=servers)
+    return group.again(servers=servers)
 
 
 def collectives(group: Group, servers: int, size: int) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def collectives(group: Group, servers: int, size: int) -> dict[str, Any]:
 @pytest.mark.parametrize("size", SIZES)
 def test_collectives(world: int, servers: int, size: int) -> None:
     """What every rank gets, bit for bit the same, and how much crosses."""
-    answers = pool(world)(collectives, servers, size)
+    answers = processes(world)(collectives, servers, size)
     for dtype, close in ((torch.float64, 1e-12), (torch.int64, 0.0), (torch.float32, 1e-6)):
         want = torch.stack([_own(rank, size, dtype).double() for rank in range(world)]).sum(0).numpy()
         for one in answers:
@@ -80,9 +80,9 @@ def rates(group: Group, servers: int) -> tuple[Any, ...]:
 
 def test_rates() -> None:
     """What is not there has none; all ranks have the same."""
-    both = pool(4)(rates, 2)
+    both = processes(4)(rates, 2)
     assert all(one == both[0] for one in both) and all(value > 0 for value in both[0])
-    inside, between, _ = pool(2)(rates, 2)[0]
+    inside, between, _ = processes(2)(rates, 2)[0]
     assert inside is None and between > 0
-    inside, between, _ = pool(2)(rates, 1)[0]
+    inside, between, _ = processes(2)(rates, 1)[0]
     assert inside > 0 and between is None

@@ -32,7 +32,7 @@ def run_in_turn(group: Group, configs: Sequence[RunConfig], recording: Sequence[
     """Train one engine for each configuration, an epoch of each in turn, and evaluate them in the opposite order."""
     trainers: list[Trainer] = []
     for config, records in zip(configs, recording, strict=True):
-        own = Group(group.rank, group.world, group.process_group, profile=Profile(recording=records))
+        own = group.again(profile=Profile(recording=records))
         trainers.append(cases.trainer_of(own, dataclasses.replace(config, world=group.world), GRAPH))
     losses: list[list[float]] = [[] for _ in trainers]
     for epoch in range(EPOCHS):

@@ -20,7 +20,7 @@ from sargnn.comm.join import TOKEN, address_to_listen_on, prove_to_peers
 from sargnn.comm.meeting import MeetingServer, MeetingStore
 from sargnn.errors import CommError
 from tests.in_process import sargnn_here
-from tests.pool import pool
+from tests.pool import processes
 from tests.processes import family, sargnn_command, started_command
 
 SMALL = ["world=3", "tracking=none", "dataset.num_nodes=600", "model.hidden=16", "run_dir=run"]
@@ -165,8 +165,8 @@ def _prove(group: object, tokens: list[str]) -> str:
 
 
 def test_a_peer_without_the_token_is_refused() -> None:
-    assert pool(2)(_prove, ["secret", "secret"]) == ["proved", "proved"]
-    assert pool(2)(_prove, ["secret", "guessed"]) == [
+    assert processes(2)(_prove, ["secret", "secret"]) == ["proved", "proved"]
+    assert processes(2)(_prove, ["secret", "guessed"]) == [
         "What answers rank 0 as rank 1 is no worker of this run.",
         "What answers rank 1 as rank 0 is no worker of this run.",
     ]
@@ -237,9 +237,9 @@ def _write_as_a_stranger(address: str, port: int) -> None:
 
 
 def test_a_worker_without_a_token_does_not_join(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sargnn.comm.group import Group
+    from sargnn.comm.distributed import DistributedGroup
 
     monkeypatch.delenv(TOKEN, raising=False)
     with pytest.raises(CommError, match="no token"):
-        Group.from_environment("gloo", 1.0, 0, 2)
+        DistributedGroup.from_environment("gloo", 1.0, 0, 2)
     assert torch.distributed.is_available() and not dist.is_initialized()

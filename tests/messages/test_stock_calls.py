@@ -63,6 +63,26 @@ def test_random_numbers_of_a_fixed_shape() -> None:
         assert not torch.equal(torch.rand(8), first)
 
 
+def draws(group: Group) -> list[Tensor]:
+    """Numbers drawn before and after a wait, within two passes."""
+    found = []
+    for _ in range(2):
+        with calls_on(torch.arange(3), group=group):
+            found.append(torch.rand(4))
+            group.sum_(torch.ones(1))
+            found.append(torch.rand(4))
+        group.sum_(torch.ones(1))
+    return found
+
+
+def test_random_numbers_do_not_depend_on_who_runs_meanwhile() -> None:
+    """The generator is one for a process, and other ranks draw from it too."""
+    (alone,) = pool(1)(draws)
+    assert torch.equal(alone[0], alone[2]) and torch.equal(alone[1], alone[3])
+    for drawn in pool(4)(draws):
+        assert all(map(torch.equal, drawn, alone))
+
+
 def test_results_are_observed() -> None:
     seen: list[tuple[str, str, Tensor, Mark | None, list[Tensor]]] = []
     base = calls_on(torch.arange(3))

@@ -6,6 +6,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -32,6 +33,7 @@ from sargnn.data.dataset import Dataset, group_by
 from sargnn.data.settings import SyntheticConfig
 from sargnn.data.store import StoreWriter
 from sargnn.engine.modes import MODES
+from sargnn.engine.pool import Pool
 from sargnn.engine.reducers import REDUCERS
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.partial import WithPartials
@@ -282,17 +284,17 @@ def run_config(
     )
 
 
-def trainer_of(group: Group, config: RunConfig, dataset: Dataset) -> Trainer:
+def trainer_of(group: Group, config: RunConfig, dataset: Dataset, make_pool: Callable[..., Pool] = Pool) -> Trainer:
     """This rank's trainer on a dataset cut in memory; of a run with servers that preload on disk."""
     assignment = assign(dataset, config.partitioner.choice, group.world)
-    flat = list(parts_of(dataset, assignment, group.world))[group.rank]
+    flat = next(islice(parts_of(dataset, assignment, group.world), group.rank, None))
     if config.preload.name != "shared":
-        return make_trainer(config, flat, dataset.num_classes, group)
-    group = Group(group.rank, group.world, group.process_group, servers=config.num_servers)
+        return make_trainer(config, flat, dataset.num_classes, group, make_pool=make_pool)
+    group = group.again(servers=config.num_servers)
     hops = sum(reads_edges(config))
     bounds = Bounds(hops, config.preload.max_hop, config.preload.fanout, config.seed)
     part = preloaded_part(dataset, assignment, config.num_servers, group.world, group.rank, bounds)
-    return make_trainer(config, part, dataset.num_classes, group, flat=lambda: flat)
+    return make_trainer(config, part, dataset.num_classes, group, make_pool=make_pool, flat=lambda: flat)
 
 
 def reads_edges(config: RunConfig) -> list[bool]:

@@ -208,7 +208,7 @@ def bounded_curve(group: Group, config: RunConfig, dataset: Dataset, servers: np
     """The curve where servers are given, and each one's workers are what is left of the id."""
     size = group.world // 2
     assignment = (servers * size + np.arange(len(servers)) % size).astype(np.int32)
-    group = Group(group.rank, group.world, group.process_group, servers=2)
+    group = group.again(servers=2)
     bounds = Bounds(3, config.preload.max_hop, config.preload.fanout, config.seed)
     part = cases.preloaded_part(dataset, assignment, 2, group.world, group.rank, bounds)
     flat = list(cases.parts_of(dataset, assignment, group.world))[group.rank]

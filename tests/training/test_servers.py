@@ -159,7 +159,7 @@ def test_chosen_by_what_is_measured(tmp_path: Path) -> None:
 
 def choice(group: Group, config: RunConfig, dataset: Dataset, between: float) -> dict[str, Any]:
     """What is chosen where the network is so fast, and what the first step of the trainer without copies sends."""
-    group = Group(group.rank, group.world, group.process_group, servers=config.num_servers)
+    group = group.again(servers=config.num_servers)
     measured = preload.measure_rates
     preload.measure_rates = lambda group: Rates(1e12, between, 0.0)
     flat = cases.with_preload(config, PreloadConfig())

@@ -12,9 +12,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from sargnn.engine.holders import holders, is_held_once
 from sargnn.engine.pool import Pool
-
-_use_count = getattr(torch._C, "_storage_Use_Count", None)
 
 
 @dataclass(frozen=True)
@@ -142,19 +141,13 @@ class TracedPool(Pool):
         return tensor
 
     def is_only_holder(self, tensor: Tensor) -> bool:
-        return tensor._use_count() == 1 and tensor.is_contiguous() and self._trace.is_alone(tensor)  # type: ignore[attr-defined]
+        return is_held_once(tensor) and tensor.is_contiguous() and self._trace.is_alone(tensor)
 
 
 def load_libraries() -> None:
     """Import what PyTorch imports for the first record, 75 MB: before a worker's memory is measured."""
     with Trace():
         torch.empty(1)
-
-
-def holders(tensor: Tensor) -> int:
-    """How many hold a tensor's memory, as PyTorch counts."""
-    assert _use_count is not None
-    return int(_use_count(tensor.untyped_storage()._cdata))
 
 
 def _tensors(tree: Any) -> Iterator[Tensor]:

@@ -1,9 +1,10 @@
-"""Sums and gathers over ranks in servers: within each server first, so that little crosses from one server to another.
+"""Sums and gathers over ranks, made of messages: terms are added in the order of ranks, so that every rank gets the same bits.
 
-A table is summed in pieces: rank j of a server adds up piece j of its server, adds to it what the ranks j of the other servers
-have found for theirs, and gives the sum to its own server. So every rank of a server sends its share of what crosses: over S
-servers of G ranks, with B bytes, each server sends (S - 1) B to the others while that is little, and 2 (S - 1) / S of B where
-pieces are cut once more. Terms are added in the order of ranks, then of servers: every rank gets the same bits.
+Ranks of one server (all ranks, where there is one) sum a table in pieces: rank j adds up piece j of all of them, and gives the
+sum to the others: 2 (G - 1) / G of the table's bytes leave each of G ranks. With several servers little crosses from one to
+another: rank j of a server adds to its piece what the ranks j of the other servers have found for theirs. So every rank of a
+server sends its share of what crosses: over S servers, with B bytes, each server sends (S - 1) B to the others while that is
+little, and 2 (S - 1) / S of B where pieces are cut once more. Terms are added in the order of ranks, then of servers.
 
 Letters: S servers, G ranks of a server.
 """
@@ -25,7 +26,7 @@ _CUT_BYTES = 1 << 16
 Combine = Callable[[Sequence[Tensor]], Tensor]
 
 
-def sum_in_servers(group: Group, tensor: Tensor) -> Tensor:
+def sum_by_messages(group: Group, tensor: Tensor) -> Tensor:
     """Sum a tensor over all ranks, in place.
 
     Args:
@@ -39,14 +40,14 @@ def sum_in_servers(group: Group, tensor: Tensor) -> Tensor:
         parts = list(own.tensor_split(len(partners)))
         _give_all(group, partners, parts, _sum_piece(group, partners, parts))
     elif len(partners) > 1:
-        own.copy_(_added(_swap(group, partners, [own] * len(partners), [own] * len(partners))))
+        own.copy_(sum_in_order(_swap(group, partners, [own] * len(partners), [own] * len(partners))))
     _give_all(group, mates, pieces, own)
     if flat.data_ptr() != tensor.data_ptr():
         tensor.copy_(flat.view_as(tensor))
     return tensor
 
 
-def gather_in_servers(group: Group, tensor: Tensor) -> list[Tensor]:
+def gather_by_messages(group: Group, tensor: Tensor) -> list[Tensor]:
     """Every rank's tensor, in rank order. Each crosses to each other server once."""
     tensor = tensor.contiguous()
     mates, partners = group.mates, group.partners
@@ -74,7 +75,8 @@ def fold_in_servers(group: Group, tensor: Tensor, combine: Combine) -> Tensor:
     return combine(every if group.rank == leader else list(room))
 
 
-def _added(parts: Sequence[Tensor]) -> Tensor:
+def sum_in_order(parts: Sequence[Tensor]) -> Tensor:
+    """The sum of tensors of one shape: the first plus the second, plus the third, and so on."""
     total = parts[0].clone()
     for part in parts[1:]:
         total += part
@@ -85,7 +87,7 @@ def _sum_piece(group: Group, ranks: Sequence[int], pieces: list[Tensor]) -> Tens
     """This rank's piece, summed over ``ranks``, in place."""
     own = pieces[ranks.index(group.rank)]
     if len(ranks) > 1:
-        own.copy_(_added(_swap(group, ranks, pieces, [own] * len(ranks))))
+        own.copy_(sum_in_order(_swap(group, ranks, pieces, [own] * len(ranks))))
     return own
 
 

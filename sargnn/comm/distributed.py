@@ -1,0 +1,145 @@
+"""Ranks that are processes, over torch.distributed: gloo or MPI."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from sargnn.comm.group import Group, Traffic, Work, bytes_of
+from sargnn.comm.hosts import Host, named_in, silent
+from sargnn.comm.join import join
+from sargnn.errors import CommError
+from sargnn.profile import Profile
+
+
+class DistributedGroup(Group):
+    """A ``Group`` over a process group of torch's.
+
+    Args:
+        rank: this rank.
+        world: P.
+        process_group: torch's group.
+        traffic: what is sent is counted in it.
+        profile: where time is recorded; nowhere if not given.
+        hosts: of each rank; () where all run on one, or MPI has started them.
+        mute: hosts that never answer a probe, such as those behind a firewall: their silence says nothing.
+        servers: as of ``Group``.
+        first: as of ``Group``.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        world: int,
+        process_group: dist.ProcessGroup | None,
+        traffic: Traffic | None = None,
+        profile: Profile | None = None,
+        hosts: Sequence[Host] = (),
+        mute: Sequence[Host] = (),
+        *,
+        servers: int = 1,
+        first: int | None = None,
+    ) -> None:
+        self.process_group = process_group
+        self.hosts, self._mute = tuple(hosts), frozenset(mute)
+        super().__init__(rank, world, traffic, profile, servers=servers, first=first)
+
+    @classmethod
+    def from_environment(
+        cls,
+        backend: str,
+        timeout_s: float,
+        rank: int,
+        world: int,
+        traffic: Traffic | None = None,
+        profile: Profile | None = None,
+        *,
+        servers: int = 1,
+    ) -> Group:
+        """Join the group that the environment names (``comm.join``).
+
+        Args:
+            backend: gloo or mpi.
+            timeout_s: how long the others are waited for, also later.
+            rank: this rank.
+            world: P; of one the group is alone.
+            traffic: what is sent is counted in it.
+            profile: where time is recorded.
+            servers: as of ``Group``.
+
+        Raises:
+            CommError: the others could not be reached.
+        """
+        if world == 1:
+            return cls.single(profile)
+        group, hosts = join(backend, timeout_s, rank, world, os.environ)
+        mute = silent([host for host in hosts if host != hosts[rank]])
+        return cls(rank, world, group, traffic, profile, hosts, mute, servers=servers)
+
+    def again(self, *, servers: int = 1, profile: Profile | None = None) -> Group:
+        return DistributedGroup(
+            self.rank, self.world, self.process_group, None, profile, self.hosts, tuple(self._mute), servers=servers
+        )
+
+    def _made(self, rank: int, world: int, first: int) -> Group:
+        hosts = self.hosts[first : first + world]
+        return DistributedGroup(
+            rank, world, self.process_group, self.traffic, self.profile, hosts, tuple(self._mute), first=first
+        )
+
+    def close(self) -> None:
+        dist.destroy_process_group()
+
+    def _post_send(self, tensor: Tensor, peer: int, tag: int) -> Work:
+        return self._post(dist.isend, tensor, peer, tag, "sending", group_dst=self._first + peer)
+
+    def _post_receive(self, tensor: Tensor, peer: int, tag: int) -> Work:
+        return self._post(dist.irecv, tensor, peer, tag, "receiving", group_src=self._first + peer)
+
+    def _post(self, post: Callable[..., dist.Work | None], tensor: Tensor, peer: int, tag: int, doing: str, **end: int) -> Work:
+        try:
+            work = post(bytes_of(tensor), group=self.process_group, tag=tag, **end)
+        except RuntimeError as error:
+            raise self._lost(f"rank {self._first + peer}", f"while {doing}", error, peer) from error
+        assert work is not None
+        return work
+
+    def _finish(self, work: Work, peer: int, doing: str) -> None:
+        try:
+            work.wait()
+        except RuntimeError as error:
+            when = doing if doing.startswith("in ") else f"while {doing}"
+            raise self._lost(f"rank {self._first + peer}", when, error, peer) from error
+
+    def _gather(self, tensor: Tensor) -> list[Tensor]:
+        """One call of the backend's, where the group is all of its ranks and none of them is far."""
+        if self.servers > 1 or not self._is_whole:
+            return super()._gather(tensor)
+        started = time.perf_counter()
+        parts = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(self.world)]
+        try:
+            dist.all_gather([bytes_of(part) for part in parts], bytes_of(tensor.contiguous()), group=self.process_group)
+        except RuntimeError as error:
+            raise self._lost("a peer", "in a collective", error) from error
+        self.traffic.wait_s += time.perf_counter() - started
+        return parts
+
+    def _lost(self, who: str, doing: str, error: RuntimeError, peer: int | None = None) -> CommError:
+        """What to say, in one line: of several hosts also which one does not answer, or where the lost peer ran."""
+        reason = _first_line(error)
+        others = [host for host in self.hosts if host != self.hosts[self.rank]]
+        where = ""
+        if quiet := silent([host for host in others if host not in self._mute]):
+            where = f"; {', '.join(map(str, quiet))} {'does' if len(quiet) == 1 else 'do'} not answer"
+        elif host := named_in(reason, others) or (self.hosts[peer] if self.hosts and peer is not None else None):
+            where = f", {host}"
+        return CommError(f"Rank {self._first + self.rank} lost {who} {doing}{where}: {reason}")
+
+
+def _first_line(error: RuntimeError) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

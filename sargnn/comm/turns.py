@@ -1,0 +1,341 @@
+"""P ranks as threads of one process, of which exactly one runs at a time.
+
+A rank keeps the turn until it waits: for a message or in a collective. Then it hands the turn to a rank that can go on. So
+ranks need no locks, share one team of compute threads, and a message is one copy. Where nobody can go on, that is a deadlock,
+and it is known at once.
+
+A message is known by who sends it, who receives it and its tag; those of one kind arrive in the order in which they were
+posted. It is copied when both ends have been posted, and both are done then.
+
+Letters: P ranks.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from sargnn.comm.group import Group, Leave, Traffic, Work
+from sargnn.errors import CommError
+from sargnn.profile import Profile
+
+T = TypeVar("T")
+_HERE = str(Path(__file__).parent)
+
+
+class _Line(NamedTuple):
+    """A line of a program."""
+
+    file: str
+    number: int
+    function: str
+
+    def __str__(self) -> str:
+        path = Path(self.file)
+        return f"{path.parent.name}/{path.name}:{self.number} ({self.function})"
+
+
+class DeadlockError(CommError):
+    """All ranks wait for each other."""
+
+
+@dataclass(eq=False)
+class End:
+    """One end of a message.
+
+    Attributes:
+        rank: who posted it.
+        peer: the rank at the other end.
+        tag: of the message.
+        sends: whether it is the sender's end.
+        tensor: what is sent, or where it is received.
+        place: where it was posted.
+        other: the other end, once it is posted.
+    """
+
+    rank: int
+    peer: int
+    tag: int
+    sends: bool
+    tensor: Tensor
+    place: _Line
+    other: End | None = None
+
+    def wait(self) -> None:
+        raise AssertionError("a group waits for its works")
+
+    def __str__(self) -> str:
+        kind = f"{list(self.tensor.shape)} {str(self.tensor.dtype).removeprefix('torch.')}"
+        if self.sends:
+            return f"rank {self.rank} sends {kind} to rank {self.peer}, tag {self.tag}, at {self.place}"
+        return f"rank {self.rank} receives {kind} from rank {self.peer}, tag {self.tag}, at {self.place}"
+
+
+@dataclass(eq=False)
+class _Pause:
+    """Why a rank waits: until ``ready()``."""
+
+    ready: Callable[[], bool]
+    doing: str
+
+
+@dataclass(eq=False)
+class _Meeting:
+    """One gather: what each rank brings, and how many have taken all."""
+
+    parts: dict[int, Tensor]
+    taken: int = 0
+
+
+class _Ended(BaseException):
+    """Ends a rank's thread after another one has failed; not an ``Exception``, so that nothing takes it for one."""
+
+
+class Turns:
+    """Runs a function on P ranks, in turns.
+
+    Args:
+        world: P.
+        seed: the next rank is drawn from it at every wait, also where the one that waits could go on; None: who waits goes on
+            while it can, and then the next one in the order of ranks.
+    """
+
+    def __init__(self, world: int, seed: int | None = None) -> None:
+        self.world = world
+        self._drawn = None if seed is None else Random(seed)
+        self._batons = [threading.Semaphore(0) for _ in range(world)]
+        self._all_ended = threading.Semaphore(0)
+        self._threads: list[threading.Thread] = []
+        self._paused: dict[int, _Pause] = {}
+        self._answers: dict[int, Any] = {}
+        self._failure: BaseException | None = None
+        self._posted: dict[tuple[int, int, int, bool], deque[End]] = defaultdict(deque)
+        self._meetings: dict[int, _Meeting] = {}
+        self._met = [0] * world
+        self._put_away: list[list[Leave]] = [[] for _ in range(world)]
+
+    def run(self, work: Callable[[Group], T]) -> list[T]:
+        """``work(group)`` on every rank; the results in rank order. An instance runs once.
+
+        Raises:
+            DeadlockError: all ranks wait for each other, or for one that has ended.
+            CommError: the two ends of a message differ in size, ranks meet in different collectives, or a message is posted
+                at one end only.
+            BaseException: whatever ``work`` raises; the other ranks are ended then.
+        """
+        assert not self._threads, "a group of turns runs once"
+        for rank in range(self.world):
+            self._paused[rank] = _Pause(lambda: True, "starting")
+            thread = threading.Thread(target=self._live, args=(rank, work), name=f"rank {rank}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        self._batons[self._next(self.world - 1)].release()
+        try:
+            self._all_ended.acquire()
+        except BaseException as error:  # an interrupt of the main thread: the ranks end at their next wait
+            self._failure = self._failure or error
+            raise
+        for thread in self._threads:
+            thread.join()
+        if self._failure is not None:
+            raise self._failure
+        self.check_ends()
+        return [self._answers[rank] for rank in range(self.world)]
+
+    def check_ends(self) -> None:
+        """Called when all ranks have ended. Raises ``CommError`` for a message that was posted at one end only."""
+        left = [end for ends in self._posted.values() for end in ends]
+        if left:
+            raise CommError(f"{len(left)} messages were posted at one end only: {'; '.join(map(str, left[:5]))}")
+
+    def posted(self, end: End) -> None:
+        """Called when one end of a message is posted."""
+
+    def met(self, send: End, receive: End) -> None:
+        """Called when both ends of a message are posted: copies it."""
+        receive.tensor.view(-1).copy_(send.tensor.view(-1))
+
+    def taken(self, end: End) -> None:
+        """Called when the rank that posted an end has waited for it."""
+
+    def post(self, end: End) -> End:
+        """Post one end of a message."""
+        self.posted(end)
+        others = self._posted[end.peer, end.rank, end.tag, not end.sends]
+        if not others:
+            self._posted[end.rank, end.peer, end.tag, end.sends].append(end)
+            return end
+        other = others.popleft()
+        end.other, other.other = other, end
+        send, receive = (end, other) if end.sends else (other, end)
+        if (send.tensor.numel(), send.tensor.dtype) != (receive.tensor.numel(), receive.tensor.dtype):
+            raise CommError(f"The two ends of a message differ: {send}; {receive}.")
+        self.met(send, receive)
+        return end
+
+    def finish(self, end: End, doing: str) -> None:
+        """Wait until the other end of a message is posted."""
+        self.pause(end.rank, lambda: end.other is not None, f"{doing}: {end}")
+        self.taken(end)
+
+    def gather(self, rank: int, tensor: Tensor) -> list[Tensor]:
+        """Every rank's tensor, in rank order; each rank gets copies."""
+        number = self._met[rank]
+        self._met[rank] += 1
+        meeting = self._meetings.setdefault(number, _Meeting({}))
+        for other, part in meeting.parts.items():
+            if (part.shape, part.dtype) != (tensor.shape, tensor.dtype):
+                raise CommError(f"Ranks gather different tensors: {_kind(rank, tensor)}; {_kind(other, part)}.")
+        meeting.parts[rank] = tensor.detach().clone()
+        self.pause(rank, lambda: len(meeting.parts) == self.world, f"in a collective, {_kind(rank, tensor)}")
+        parts = [meeting.parts[other].clone() for other in range(self.world)]
+        meeting.taken += 1
+        if meeting.taken == self.world:
+            del self._meetings[number]
+        return parts
+
+    def pause(self, rank: int, ready: Callable[[], bool], doing: str) -> None:
+        """Hand the turn over, and return when ``ready()`` and it is this rank's turn again."""
+        if self._drawn is None and ready():
+            return
+        self._paused[rank] = _Pause(ready, doing)
+        chosen = self._next(rank)
+        if chosen != rank:
+            taken_up = [leave() for leave in reversed(self._put_away[rank])]
+            self._batons[chosen].release()
+            self._batons[rank].acquire()
+            for take_up in reversed(taken_up):
+                take_up()
+        if self._failure is not None:
+            raise _Ended
+        del self._paused[rank]
+
+    @contextmanager
+    def putting_away(self, rank: int, leave: Leave) -> Iterator[None]:
+        """As of ``Group``."""
+        self._put_away[rank].append(leave)
+        try:
+            yield
+        finally:
+            self._put_away[rank].remove(leave)
+
+    def _next(self, rank: int) -> int:
+        """Who gets the turn; if nobody can go on, all are ended, one after the other."""
+        if self._failure is None:
+            ready = [other for other, pause in sorted(self._paused.items()) if pause.ready()]
+            if ready:
+                if self._drawn is not None:
+                    return self._drawn.choice(ready)
+                return next((other for other in ready if other > rank), ready[0])
+            self._failure = DeadlockError(self._deadlock())
+        return next(iter(self._paused))
+
+    def _live(self, rank: int, work: Callable[[Group], T]) -> None:
+        """A rank's thread."""
+        self._batons[rank].acquire()
+        torch.autograd.set_multithreading_enabled(False)  # backward stays in this thread
+        del self._paused[rank]
+        if self._failure is None:
+            try:
+                self._answers[rank] = work(TurnsGroup(self, rank, self.world))
+            except _Ended:
+                self._paused.pop(rank, None)
+            except BaseException as error:
+                self._failure = self._failure or error
+        if self._paused:
+            self._batons[self._next(rank)].release()
+        else:
+            self._all_ended.release()
+
+    def _deadlock(self) -> str:
+        """What each rank waits for, and where."""
+        frames = sys._current_frames()
+        lines = []
+        for rank, thread in enumerate(self._threads):
+            if rank in self._paused:
+                frame = frames.get(thread.ident or 0)
+                lines.append(
+                    f"rank {rank} waits {self._paused[rank].doing}, called at {' < '.join(map(str, _callers(frame, 3)))}"
+                )
+            else:
+                lines.append(f"rank {rank} has ended")
+        return "All ranks wait for each other:\n" + "\n".join(lines)
+
+
+class TurnsGroup(Group):
+    """A ``Group`` of ranks that take turns in one process.
+
+    Args:
+        turns: the transport.
+        rank: this rank.
+        world: P.
+        traffic: as of ``Group``.
+        profile: as of ``Group``.
+        servers: as of ``Group``.
+        first: as of ``Group``.
+    """
+
+    def __init__(
+        self,
+        turns: Turns,
+        rank: int,
+        world: int,
+        traffic: Traffic | None = None,
+        profile: Profile | None = None,
+        *,
+        servers: int = 1,
+        first: int | None = None,
+    ) -> None:
+        self._turns = turns
+        super().__init__(rank, world, traffic, profile, servers=servers, first=first)
+
+    def again(self, *, servers: int = 1, profile: Profile | None = None) -> Group:
+        return TurnsGroup(self._turns, self.rank, self.world, None, profile, servers=servers)
+
+    def _made(self, rank: int, world: int, first: int) -> Group:
+        return TurnsGroup(self._turns, rank, world, self.traffic, self.profile, first=first)
+
+    def putting_away(self, leave: Leave) -> AbstractContextManager[None]:
+        return self._turns.putting_away(self._first + self.rank, leave)
+
+    def _post_send(self, tensor: Tensor, peer: int, tag: int) -> Work:
+        return self._post(tensor, peer, tag, sends=True)
+
+    def _post_receive(self, tensor: Tensor, peer: int, tag: int) -> Work:
+        return self._post(tensor, peer, tag, sends=False)
+
+    def _post(self, tensor: Tensor, peer: int, tag: int, *, sends: bool) -> End:
+        place = next(_callers(sys._getframe(), 1))
+        return self._turns.post(End(self._first + self.rank, self._first + peer, tag, sends, tensor.detach(), place))
+
+    def _finish(self, work: Any, peer: int, doing: str) -> None:
+        self._turns.finish(work, doing)
+
+    def _gather(self, tensor: Tensor) -> list[Tensor]:
+        if self.servers > 1 or not self._is_whole:
+            return super()._gather(tensor)
+        return self._turns.gather(self.rank, tensor)
+
+
+def _kind(rank: int, tensor: Tensor) -> str:
+    return f"rank {rank} brings {list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _callers(frame: Any, most: int) -> Iterator[_Line]:
+    """Where a call came from, innermost first, outside of this folder."""
+    while frame is not None and most:
+        code = frame.f_code
+        if not code.co_filename.startswith((_HERE, threading.__file__)):
+            yield _Line(code.co_filename, frame.f_lineno, code.co_name)
+            most -= 1
+        frame = frame.f_back
