@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from sargnn.config import RunConfig
 from sargnn.engine.aggregate import Engine
+from sargnn.engine.norm import DistributedBatchNorm
 from sargnn.engine.rebuild import self_rows
 from sargnn.messages.places import Places
 from sargnn.messages.stock_calls import Observe
@@ -91,6 +92,11 @@ class Model(nn.Module, ABC):
     """Whether it reads how many edges start from a row."""
     by_relation: bool = False
     """Its layers' plans of a typed graph are those of single relations (``shards.relations``)."""
+
+    @property
+    def has_batch_norms(self) -> bool:
+        """Whether it normalises over rows, with this package's modules or PyTorch's."""
+        return any(isinstance(one, (DistributedBatchNorm, nn.modules.batchnorm._BatchNorm)) for one in self.modules())
 
     @property
     @abstractmethod

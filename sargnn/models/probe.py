@@ -133,8 +133,8 @@ class _Trial:
                 raise
             try:
                 self._asked_with(number)
-            except ConfigError:
-                raise error from None
+            except ConfigError as own:
+                raise (own if "to unpack" in str(error) else error) from None
             return number
         number = max(model.asked.numbers, default=-1) + 1
         if 1 < number == model.asked.drawn:

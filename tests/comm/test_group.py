@@ -1,4 +1,4 @@
-"""What a worker says of a peer that is lost, where workers run on several hosts."""
+"""What a worker says of a peer that is lost, where workers run on several hosts; and what memory travels."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from sargnn.comm.distributed import DistributedGroup
+from sargnn.comm.group import bytes_of
 from sargnn.comm.hosts import Host
 from sargnn.errors import CommError
 
@@ -48,3 +49,12 @@ def test_a_peer_that_is_gone_when_a_message_is_posted(monkeypatch: pytest.Monkey
     for start in (group.send, group.receive):
         with pytest.raises(CommError, match=r"lost rank 1 while \w+, host two \(10.0.0.2\): Connection closed"):
             start(torch.zeros(3), 1, 7)
+
+
+def test_a_number_travels_whatever_its_stride() -> None:
+    """PyTorch calls a tensor of one number contiguous, however it came to it."""
+    table = torch.arange(12, dtype=torch.float64).view(3, 4)
+    for one in (table[1:2, 2:3], table.t()[2:3, 1:2], table[1, 2].expand(1, 1), table[1, 2]):
+        assert one.is_contiguous()
+        assert bytes_of(one).view(torch.float64).tolist() == [6.0]
+    assert bytes_of(table[:0]).numel() == 0

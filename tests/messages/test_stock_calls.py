@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sargnn.comm.group import Group
+from sargnn.messages.edges import EdgeTensor
+from sargnn.messages.expressions import Call, Field, decode, encode
 from sargnn.messages.marks import Mark
 from sargnn.messages.replaced import describe_replaced
-from sargnn.messages.rows import Rows, rows_of, tagged
+from sargnn.messages.row_operators import again_of
+from sargnn.messages.rows import Rows, is_shared, rows_of, tagged
 from sargnn.messages.stock_calls import StockCalls, paused
-from tests.messages.fake import FakePlaces, calls_on, rows
+from tests.messages.fake import NODES, FakePlaces, calls_on, rows
 from tests.pool import pool
 
 VALUES = torch.tensor([3, 1, 4, 1, 5])
@@ -128,3 +132,41 @@ def test_what_is_replaced() -> None:
         "nn.BatchNorm 1: statistics are over the rows of all workers",
     ]
     assert describe_replaced(nn.Linear(2, 2)) == []
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_calls_mean_the_same_for_any_number_of_rows(count: int) -> None:
+    """Sizes that stand for -1, dimensions that are squeezed, and what is a table of its own."""
+    with calls_on(torch.arange(count)):
+        x = rows(count, 6)
+        assert x.view(count, 2, -1).shape == x.view((x.shape[0], -1, 3)).shape == (count, 2, 3)
+        assert x.view(-1, 2, 3).reshape(count, -1).shape == (count, 6)
+        assert x.unsqueeze(0).squeeze(0).squeeze(0).shape == x.squeeze(dim=(0, 1)).shape == (count, 6)
+        columns = tagged(x[:, :2], NODES, shared=True)
+        assert columns.contiguous().data_ptr() != x.data_ptr() or not count
+        assert not is_shared(columns.contiguous()) and is_shared(tagged(x, NODES, shared=True).contiguous())
+        rebuilt = (
+            again_of(tagged(rows(count, 6)[:, :2], NODES, shared=True)),
+            again_of(tagged(rows(count, 6), NODES, shared=True)),
+        )
+        assert rebuilt[0] is None and rebuilt[1] is not None
+
+
+def test_a_weight_is_no_field_of_as_many_edges() -> None:
+    class Graph:
+        def num_edges(self) -> int:
+            return 4
+
+    field = Field((4,), torch.float64, "e", torch.rand(4, 4, dtype=torch.float64))
+    edges: Any = EdgeTensor(Graph(), field)  # type: ignore[arg-type]
+    weight = torch.rand(4, 4, dtype=torch.float64)
+    for mapped in (F.linear(edges, weight), edges @ weight):
+        assert isinstance(mapped, EdgeTensor) and isinstance(mapped.node, Call) and mapped.node.args[1] is weight
+    table = edges * weight  # each edge with its own row
+    assert isinstance(table.node, Call) and isinstance(table.node.args[1], Field)
+
+
+def test_whole_numbers_travel_as_their_bits() -> None:
+    for numbers in (torch.arange(8)[::3][:1], torch.tensor(5).expand(1), torch.arange(6).view(2, 3), torch.arange(0)):
+        for dtype in (torch.float32, torch.float64):
+            assert torch.equal(decode(encode(numbers, dtype), numbers.dtype, tuple(numbers.shape[1:])), numbers)

@@ -22,6 +22,7 @@ from sargnn.training.loop import Trainer
 from tests.graphs import nasty_graph, typed_graph
 from tests.parity import cases
 
+FLOWS = Path(__file__).parent.parent / "parity" / "toys" / "flow_modules.py"
 PLAIN = GraphShape(Schema.homogeneous(100), (5,), 3, labelled=0)
 TYPED = GraphShape(
     Schema(("author", "paper"), (0, 40, 100), (Relation(0, "writes", 1), Relation(1, "cites", 1), Relation(1, "by", 0))),
@@ -78,6 +79,25 @@ class Keeps(nn.Module):
         if self.kept is None:
             self.kept = neighbours(graph, h)
         return self.linear(self.norm(self.kept + h * self.mask))
+
+
+class Unpacks(nn.Module):
+    def __init__(self, in_width, num_outputs):
+        super().__init__()
+        self.linear = nn.Linear(in_width, num_outputs)
+
+    def blocks(self, graph):
+        one, other = graph.blocks
+        return one, other
+
+    def forward(self, graph, h):
+        one, other = self.blocks(graph)
+        return self.linear(h) + one.srcdata["no_such_field"]
+
+
+class Counts(Unpacks):
+    def blocks(self, graph):
+        return [graph.blocks[k] for k in range(len(graph.blocks))][:1] * 2
 
 
 class Typed(nn.Module):
@@ -203,3 +223,30 @@ def test_the_last_layers_input_is_not_known(file: Path) -> None:
     trainer = cases.trainer_of(Group.single(), cases.run_config(Custom("custom", target=f"{file}:Deep")), nasty_graph(60))
     with pytest.raises(ConfigError, match=re.escape(Custom.no_embeddings)):
         trainer.predictions(hidden=True)
+
+
+@pytest.mark.parametrize("way", ["zipped", "blocks first", "unpacked", "indexed", "counted"])
+def test_blocks_are_a_list(way: str) -> None:
+    """However a forward asks for them, also one that must know beforehand how many there are."""
+    losses = []
+    for asked in ("zipped", way):
+        settings = Custom("custom", target=f"{FLOWS}:Net", args={"kind": "graphconv", "way": asked})
+        for view in ({}, {"mfg": True}):
+            config = cases.run_config(settings, epochs=1, **view)
+            assert make_model(config, PLAIN).uses_edges == [True, True]
+        losses.append(cases.curve(Group.single(), config, nasty_graph(40))["losses"])
+    assert losses[0] == losses[1]
+
+
+def test_what_fails_with_any_number_of_blocks_is_said(file: Path) -> None:
+    for name in ("Unpacks", "Counts"):
+        with pytest.raises(ConfigError, match="no_such_field"):
+            made(file, name)
+
+
+@pytest.mark.parametrize("mode", ["sar", "no_remat", "one_shot", "domain_parallel"])
+@pytest.mark.parametrize("kind", ["agnn", "gat"])
+def test_one_layer_without_blocks_has_message_flows(kind: str, mode: str) -> None:
+    """Backward of one output after the other: each needs a forward pass of its own where rows are kept for one only."""
+    settings = Custom("custom", target=f"{FLOWS}:Single", args={"kind": kind})
+    assert make_model(cases.run_config(settings, mode=mode, mfg=True), PLAIN).uses_edges == [True]

@@ -150,7 +150,7 @@ LAYERS: dict[str, Make] = {
 }
 WHOLE = ("recurrent",)
 """For modes that hold all rows."""
-WAYS = ("zipped", "unpacked", "indexed", "counted")
+WAYS = ("zipped", "blocks first", "unpacked", "indexed", "counted")
 """How a forward asks for its blocks."""
 
 
@@ -179,7 +179,9 @@ class Net(nn.Module):
             return [blocks[0], blocks[-1]]
         if self.way == "counted":
             return [blocks[number] for number in range(len(blocks))]
-        return [block for block, _ in zip(blocks, self.layers, strict=False)]
+        if self.way == "blocks first":
+            return [block for block, _ in zip(blocks, self.layers, strict=False)]
+        return [block for _, block in zip(self.layers, blocks, strict=False)]
 
     def forward(self, graph: Any, x: Tensor) -> Tensor:
         h = self.before(x)
@@ -188,6 +190,24 @@ class Net(nn.Module):
             h = h.mean(1) if h.dim() == 3 else h
             h = self.drop(torch.tanh(h)) if number == 0 else h
         out: Tensor = self.after(h)
+        return out
+
+
+class Single(nn.Module):
+    """One layer on the graph itself, without blocks.
+
+    Args:
+        kind: a key of ``LAYERS``.
+    """
+
+    def __init__(self, in_width: int, num_outputs: int, kind: str) -> None:
+        super().__init__()
+        self.before, self.layer = nn.Linear(in_width, HIDDEN), LAYERS[kind](HIDDEN, HIDDEN)
+        self.after = nn.Linear(HIDDEN, num_outputs)
+
+    def forward(self, graph: Any, x: Tensor) -> Tensor:
+        h = self.layer(graph, torch.relu(self.before(x)))
+        out: Tensor = self.after(h.mean(1) if h.dim() == 3 else h)
         return out
 
 
@@ -204,24 +224,23 @@ class Hetero(nn.Module):
     """Two layers with a module for each relation.
 
     Args:
-        kind: a key of ``TYPED``. aggregate: how relations are joined.
+        ntypes, etypes: the graph's. kind: a key of ``TYPED``.
     """
 
-    def __init__(
-        self, in_width: Any, num_outputs: int, ntypes: Any, etypes: Any, kind: str = "sage", aggregate: str = "sum"
-    ) -> None:  # fmt: skip
+    def __init__(self, in_width: int, num_outputs: int, ntypes: Any, etypes: Any, kind: str, dropout: float = 0.0) -> None:
         super().__init__()
+        self.drop = nn.Dropout(dropout)
         self.before = nn.ModuleDict({name: nn.Linear(in_width, HIDDEN) for name in ntypes})
         make = TYPED[kind]
         self.first, self.second = (
-            dglnn.HeteroGraphConv({etype: make(HIDDEN, width) for etype in etypes}, aggregate=aggregate)
+            dglnn.HeteroGraphConv({etype: make(HIDDEN, width) for etype in etypes}, aggregate="sum")
             for width in (HIDDEN, num_outputs)
         )
 
     def forward(self, graph: Any, x: dict[str, Tensor]) -> dict[str, Tensor]:
         h = {name: torch.tanh(self.before[name](rows)) for name, rows in x.items()}
         first, second = graph.blocks
-        h = {name: torch.relu(_joined(rows)) for name, rows in self.first(first, h).items()}
+        h = {name: self.drop(torch.relu(_joined(rows))) for name, rows in self.first(first, h).items()}
         return {name: _joined(rows) for name, rows in self.second(second, h).items()}
 
 
