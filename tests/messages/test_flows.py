@@ -43,8 +43,8 @@ VIEWS: dict[str, dict[str, Any]] = {
     "batches": {"batches": BatchesConfig(count=2)},
     "steps": {"batches": BatchesConfig(steps=2)},
     "both": {"batches": BatchesConfig(steps=2, count=2)},
-    "samples": {"sample": SampleConfig(fanouts=(2, 3))},
-    "one sample": {"sample": SampleConfig(fanouts=(2, 2), every="run")},
+    "samples": {"sample": SampleConfig(fanouts=[2, 3])},
+    "one sample": {"sample": SampleConfig(fanouts=[2, 2], every="run")},
 }
 MODES = ("sar", "no_remat", "one_shot", "domain_parallel")
 WORLDS = (2, 5, 9)
@@ -80,9 +80,9 @@ def dataset(name: str) -> Dataset:
             edges("author", "writes", "paper", 50), edges("paper", "cites", "paper", 30), edges("paper", "in", "venue", 20),
             edges("venue", "hosts", "paper", 12), edges("paper", "by", "author", 30), edges("author", "knows", "author", 0),
         ]  # fmt: skip
-        features = [rng.standard_normal((count, 5)).astype(np.float32) for count in counts.values()]
+        tables = [rng.standard_normal((count, 5)).astype(np.float32) for count in counts.values()]
         split = rng.choice([0, 1, 2, 3], p=[0.3, 0.3, 0.2, 0.2], size=20).astype(np.uint8)
-        return typed_dataset("typed", 3, types, features, relations, 1, rng.integers(3, size=20), split)
+        return typed_dataset("typed", 3, types, tables, relations, 1, rng.integers(3, size=20), split)
     source, destination = rng.integers(30, size=(2, 120))
     destination[:20] = 3
     indptr, indices = by_destination(source, destination, 40)

@@ -231,8 +231,8 @@ def test_blocks_are_a_list(way: str) -> None:
     losses = []
     for asked in ("zipped", way):
         settings = Custom("custom", target=f"{FLOWS}:Net", args={"kind": "graphconv", "way": asked})
-        for view in ({}, {"mfg": True}):
-            config = cases.run_config(settings, epochs=1, **view)
+        for mfg in (False, True):
+            config = cases.run_config(settings, epochs=1, mfg=mfg)
             assert make_model(config, PLAIN).uses_edges == [True, True]
         losses.append(cases.curve(Group.single(), config, nasty_graph(40))["losses"])
     assert losses[0] == losses[1]
