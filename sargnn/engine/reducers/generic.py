@@ -206,7 +206,8 @@ class Generic(Reducer[Operation, list[Any], _Backward]):
         block = shard.block
         if not block.num_edges:  # a message function need not know what to do
             like = self._like(plan, rows, dest_local, params)
-            return tuple(one.finish(plan, one.init(plan, like))[0] for one in self.messages.folds)
+            zero = sum((0 * one.sum() for one in params), like.new_zeros(()))  # gradients of zero, not none
+            return tuple(one.finish(plan, one.init(plan, like))[0] + zero for one in self.messages.folds)
         dst = block.dst_per_edge().to(torch.int32)
         whole = EdgeRun(block, 0, block.num_edges, 0, block.src, dst)
         found = self.messages.compute(self._filled(whole, rows, dest_local))
