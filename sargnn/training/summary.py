@@ -25,7 +25,7 @@ def describe_run(config: RunConfig, info: PartitionInfo, git_sha: str | None) ->
         "world": config.world,
         "mode": config.mode.name,
         "model": config.model.name,
-        "dataset": info.dataset_name,
+        "dataset": config.dataset.title_of(info.dataset_name),
         "edge_weights": info.weights is not None and config.dataset.edge_weights,
         "edge_cut": info.stats.edge_cut,
         "halo_rows": info.stats.halo_rows,
