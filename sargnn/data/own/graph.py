@@ -210,8 +210,8 @@ class Unread:
             what = f"Features are read from {features}, labels from {labels}; all names: docs/OWN_DATA.md."
             yield f"not read of {whole}: {', '.join(self.of_graph)}. {what}"
         if self.of_edges:
-            weights = ", ".join(ALIASES[WEIGHTS])
-            yield f"not read of {whole}: {', '.join(self.of_edges)}. Of edges only weights are read, from {weights}."
+            what = f"Of edges only weights are read: name them {WEIGHTS} (in NetworkX weight)."
+            yield f"not read of {whole}: {', '.join(self.of_edges)}. {what}"
 
 
 @dataclass(frozen=True)

@@ -257,7 +257,11 @@ def _from_pyg(data: Any, whole: str, unread: Unread) -> Tree:
     if EDGES not in values and values.get(_TRANSPOSED) is not None:
         tree[EDGES] = _transposed_edges(f"data.{_TRANSPOSED}", values.pop(_TRANSPOSED))
     names = {name: f"data.{name}" for name in values}
-    for used, name in known_names(names, whole, unread.of_graph, without=("weight", "w")).items():
+    others: list[str] = []
+    known = known_names(names, whole, others, without=("weight", "w"))
+    for called in others:
+        (unread.of_edges if called.startswith("data.edge_") else unread.of_graph).append(called)
+    for used, name in known.items():
         if values[name] is not None:
             tree[used] = _leaf(used, names[name], values[name])
     if EDGES not in tree:
@@ -279,9 +283,10 @@ def _from_hetero(data: Any, whole: str, unread: Unread) -> Tree:
             tree[EDGES][tuple(triplet)] = _transposed_edges(f"{called}.{_TRANSPOSED}", turned, of_relation=True)
         else:
             raise DataError(f"{whole} has no edges of the type {triplet}.", hint=f"{called}.{EDGES}, [2, E]")
-        if store.get("edge_weight") is not None:
-            weights = given(f"data{list(triplet)}.edge_weight", store["edge_weight"], "edge")
+        if store.get(WEIGHTS) is not None:
+            weights = given(f"{called}.{WEIGHTS}", store[WEIGHTS], "edge")
             tree.setdefault(WEIGHTS, {})[tuple(triplet)] = weights
+        unread.of_edges.extend(f"{called}.{key}" for key in store if key not in (EDGES, _TRANSPOSED, WEIGHTS))
     for one in data.node_types:
         store = data[one]
         values = {str(key): store[key] for key in store}

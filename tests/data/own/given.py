@@ -200,7 +200,7 @@ def as_sparse_tensor(arrays: Arrays, layout: str, numbers: Any = None) -> Any:
     values = torch.from_numpy(np.asarray(arrays.get("edge_weight", np.ones(len(source), np.float32)))).to(numbers)
     outer, inner = (destination, source) if layout == "csc" else (source, destination)
     order = np.argsort(outer, kind="stable")
-    starts = np.concatenate([[0], np.cumsum(np.bincount(outer, minlength=count))])
+    starts = torch.from_numpy(np.concatenate([[0], np.cumsum(np.bincount(outer, minlength=count))]))
     make = {
         "coo": lambda: torch.sparse_coo_tensor(
             torch.from_numpy(arrays["edge_index"]), values, (count, count), check_invariants=False

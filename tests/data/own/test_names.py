@@ -71,9 +71,29 @@ def test_what_is_not_read_is_said_once_with_what_is(tmp_path: Path, caplog: pyte
     assert "source,target,weight" in columns and len(said) == 2
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_data_of_edges_of_pyg_that_are_not_read(caplog: pytest.LogCaptureFixture) -> None:
+    data = given.as_pyg(GRAPH)
+    data.edge_attr = data.edge_index.T
+    of_object(data)
+    (record,) = caplog.records
+    assert "data.edge_attr" in record.message and "name them edge_weight" in record.message
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_data_of_edges_of_a_typed_graph_of_pyg(caplog: pytest.LogCaptureFixture) -> None:
+    arrays: given.Arrays = {name: {"a": value} for name, value in GRAPH.items() if name != "edge_index"}
+    arrays |= {"edge_index": {("b", "to", "a"): GRAPH["edge_index"]}, "num_nodes": {"a": 6, "b": 6}}
+    data = given.as_hetero(arrays)
+    data["b", "to", "a"].edge_attr = data["b", "to", "a"].edge_index.T
+    of_object(data)
+    (record,) = caplog.records
+    assert "data['b', 'to', 'a'].edge_attr" in record.message
+
+
 def test_data_of_edges_that_are_not_read(caplog: pytest.LogCaptureFixture) -> None:
     graph = given.as_dgl(GRAPH)
     graph.edata["year"] = graph.edges()[0]
     of_object(graph)
     (record,) = caplog.records
-    assert "edata['year']" in record.message and "edge_weight, edge_weights, weight, w" in record.message
+    assert "edata['year']" in record.message and "name them edge_weight" in record.message
