@@ -196,7 +196,6 @@ def _wait_for_epochs(launcher: subprocess.Popen[str], run_dir: Path, epochs: int
         time.sleep(0.05)
 
 
-@pytest.mark.alone
 def test_a_killed_worker_ends_the_run(tmp_path: Path) -> None:
     with started_command(sargnn_command("train", "world=4", *LONG), tmp_path) as launcher:
         _wait_for_epochs(launcher, tmp_path / "run", 4)
@@ -236,7 +235,7 @@ def test_an_infinite_loss_stops_before_the_step(tmp_path: Path) -> None:
     assert re.search(r"loss of epoch \d", done.stderr) and "rank" in done.stderr
 
 
-@pytest.mark.alone
+@pytest.mark.machine
 def test_an_interrupt_ends_everything(tmp_path: Path) -> None:
     with started_command(sargnn_command("train", "world=2", *LONG), tmp_path) as launcher:
         _wait_for_epochs(launcher, tmp_path / "run", 1)
@@ -248,7 +247,7 @@ def test_an_interrupt_ends_everything(tmp_path: Path) -> None:
     assert summary_of(tmp_path / "run")["status"] == "interrupted"
 
 
-@pytest.mark.alone
+@pytest.mark.machine
 def test_an_interrupt_that_was_ignored_from_the_start_stays_so(tmp_path: Path) -> None:
     """As for every Unix command in a shell's background or under nohup; SIGTERM ends the run there."""
     ignored = (signal.SIGINT, signal.SIGHUP)
