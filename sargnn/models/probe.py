@@ -57,7 +57,7 @@ def try_module(model: CustomModel, make: Callable[[GraphShape], CustomModel], co
         model.num_layers, model.asks_for_blocks = tried.num_layers, tried.asks_for_blocks
         if any(is_lazy(one) for one in (*model.module.parameters(), *model.module.buffers())):
             torch.manual_seed(config.seed)
-            shaped = CustomModel(model.source, make(small).inputs, model.module, small)
+            shaped = CustomModel(model.source, make(small).inputs, model.module, small, model.from_data)
             _Trial(shaped, config, small, torch.float32).give_shapes()
 
 

@@ -38,6 +38,7 @@ class CustomModel(Model):
         inputs: the rows of all node types.
         module: the user's.
         shape: of the graph.
+        from_data: the arguments of its constructor that the data decided.
 
     Attributes:
         num_layers: L: one more than the highest block that its forward asked for, 1 if it asked for none; set by ``try_out``.
@@ -48,10 +49,12 @@ class CustomModel(Model):
 
     by_relation = True
 
-    def __init__(self, source: UserModule, inputs: Inputs, module: nn.Module, shape: GraphShape) -> None:
+    def __init__(
+        self, source: UserModule, inputs: Inputs, module: nn.Module, shape: GraphShape, from_data: Mapping[str, Any]
+    ) -> None:
         super().__init__()
         self.source, self.inputs, self.module = source, inputs, module
-        self.num_outputs, self.labelled = shape.num_classes, shape.labelled
+        self.num_outputs, self.labelled, self.from_data = shape.num_classes, shape.labelled, from_data
         self.num_layers, self.asks_for_blocks = 1, False
         self.note: str | None = None
         self.group: Group | None = None
@@ -83,7 +86,9 @@ class CustomModel(Model):
         return found
 
     def remarks(self) -> list[str]:
-        return describe_replaced(self.module)
+        numbers = [f"{name}={value}" if isinstance(value, int) else name for name, value in self.from_data.items()]
+        filled_in = [f"from the data: {', '.join(numbers)}"] if numbers else []
+        return [*filled_in, *describe_replaced(self.module)]
 
     def calls(self) -> list[str]:
         return self._graphs.report.lines
@@ -191,5 +196,5 @@ def build(config: Custom, shape: GraphShape) -> CustomModel:
     config.check_target()
     source = find_module(config)
     inputs = TypedRows(shape, config.embedding, _EMBEDDING) if shape.schema.typed else Features(shape, config.name)
-    module = source.build(inputs.width + shape.label_columns, shape.num_classes, config.args, shape.schema)
-    return CustomModel(source, inputs, module, shape)
+    from_data = source.from_data(inputs.width + shape.label_columns, shape.num_classes, config.args, shape.schema)
+    return CustomModel(source, inputs, source.build({**from_data, **config.args}), shape, from_data)
