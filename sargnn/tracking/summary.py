@@ -48,6 +48,7 @@ class Summary:
         mfg: rows, halo rows and edges by view and layer; with ``mfg=true``.
         preload: ``chosen``: none or shared; where it was chosen by what was measured, by which numbers.
         world, mode, model, kernel, dataset, num_params, edge_cut, halo_rows, cache_static, sharded_params: what ran.
+        partitioner: ``name`` of who cut the graph, and by what it was to ``balance`` the parts.
         edge_weights: whether its graph has some, and the settings use them.
         cpu, cores: of rank 0's machine: the processor's model, and how many of its cores the process may use.
         config_hash: of what decides the losses. dataset_hash, partition_hash, git_sha, versions: provenance.
@@ -101,6 +102,7 @@ class Summary:
     mode: str | None = None
     model: str | None = None
     kernel: str | None = None
+    partitioner: dict[str, Any] | None = None
     dataset: str | None = None
     num_params: int | None = None
     edge_cut: float | None = None

@@ -10,6 +10,7 @@ import torch
 
 from sargnn.comm.group import Group
 from sargnn.config import RunConfig
+from sargnn.partition.choose import as_candidate
 from sargnn.partition.store import PartitionInfo
 from sargnn.tracking.memory import human_bytes, split_peak
 from sargnn.tracking.provenance import cpu_model, usable_cores, versions
@@ -21,11 +22,15 @@ from sargnn.training.steps import DrawnSteps, OneStep
 
 def describe_run(config: RunConfig, info: PartitionInfo, git_sha: str | None) -> dict[str, Any]:
     """The part that is known before training: what runs, on what, made by what."""
+    cut = config.partitioner
+    if cut.target is None and cut.name == "auto":
+        cut = as_candidate(cut, info.partitioner)
     return {
         "world": config.world,
         "mode": config.mode.name,
         "model": config.model.name,
         "dataset": config.dataset.title_of(info.dataset_name),
+        "partitioner": {"name": cut.name, "balance": cut.balance},
         "edge_weights": info.weights is not None and config.dataset.edge_weights,
         "edge_cut": info.stats.edge_cut,
         "halo_rows": info.stats.halo_rows,
