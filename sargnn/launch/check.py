@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -124,16 +125,26 @@ def _check_task(config: RunConfig, task: Task) -> None:
         )  # fmt: skip
 
 
-def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) -> int:
+@dataclass(frozen=True)
+class Built:
+    """What is known of the run's model once it is built.
+
+    Attributes:
+        aggregations: how many of its layers aggregate.
+        norms_over_rows: whether it has norms over rows that are computed together.
+    """
+
+    aggregations: int
+    norms_over_rows: bool
+
+
+def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) -> Built:
     """The model, the metric, early stopping and Correct & Smooth can work on the graph and its edge weights.
 
     Called before it is partitioned.
 
     Args:
         begins: the run has no checkpoint of its own; then the parameters that ``init_from`` names fit, too.
-
-    Returns:
-        How many of the model's layers aggregate.
 
     Raises:
         ConfigError: one of them cannot.
@@ -173,4 +184,4 @@ def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) 
                 "Correct & Smooth needs edges between nodes that have labels, and this graph's relations have none.",
                 given=f"smooth={config.smooth.name}, labels on '{schema.node_types[labelled]}'", hint="smooth=none",
             )  # fmt: skip
-    return sum(model.uses_edges)
+    return Built(sum(model.uses_edges), model.norms_over_rows)

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from sargnn.config import RunConfig
 from sargnn.engine.aggregate import Engine
+from sargnn.engine.norm import DistributedBatchNorm
 from sargnn.engine.rebuild import self_rows
 from sargnn.messages.places import Places
 from sargnn.messages.stock_calls import Observe
@@ -96,6 +98,11 @@ class Model(nn.Module, ABC):
     @abstractmethod
     def uses_edges(self) -> list[bool]:
         """Per layer, whether it aggregates; as long as there are layers."""
+
+    @property
+    def norms_over_rows(self) -> bool:
+        """Whether it has norms whose statistics are of rows that are computed together, as batch norm's are."""
+        return any(isinstance(one, DistributedBatchNorm | _BatchNorm) for one in self.modules())
 
     @property
     def num_kept(self) -> int:

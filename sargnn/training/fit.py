@@ -120,8 +120,6 @@ def fit_batches(
             where = None if folder is None else folder / "training"
             batches = MicroBatches(trainer.builder, found, rows, count, len(graph.part.node_ids), group, where)
             trainer.steps = OneStep(batches)
-        if config.norms_over_rows and count > 1:
-            trainer.remarks.append("each micro-batch has batch norms' statistics of its own: losses depend on batches.count")
     if config.draws_flows:
         _ = graph.drawer  # made now: what making it takes is not held beside a step
     graph.release(mapped_only=config.draws_flows)

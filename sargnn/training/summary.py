@@ -10,6 +10,7 @@ import torch
 
 from sargnn.comm.group import Group
 from sargnn.config import RunConfig
+from sargnn.config_losses import losses_depend_on
 from sargnn.partition.choose import as_candidate
 from sargnn.partition.store import PartitionInfo
 from sargnn.tracking.memory import human_bytes, split_peak
@@ -213,6 +214,7 @@ def measure_results(trainer: Trainer, group: Group) -> dict[str, Any]:
     )
     peers = torch.tensor([history.waited_s.get(str(peer), 0.0) for peer in range(group.world)], dtype=torch.float64)
     waits = [one.tolist() for one in group.gather(peers)]
+    loss_settings = losses_depend_on(trainer.config, norms_over_rows=trainer.model.norms_over_rows)
     return {
         "losses": history.losses,
         **_evaluated(history),
@@ -240,6 +242,7 @@ def measure_results(trainer: Trainer, group: Group) -> dict[str, Any]:
         "planned_train_bytes": None if trainer.planned_bytes is None else list(trainer.planned_bytes),
         "batches": _batches(trainer),
         "kernel": "+".join(sorted(trainer.model.kernels(trainer.engine))),
+        "losses_depend_on": [one.as_dict() for one in loss_settings],
         "num_params": sum(p.numel() for p in trainer.replicated) + sum(sharded),
         "sharded_params": sharded,
     }

@@ -65,11 +65,11 @@ WRONG: dict[str, tuple[str, str]] = {
     ),
     "a module that is made": (whole("Net = nn.Linear(2, 3)"), "names no class of modules"),
     "a number": (whole("Net = 3"), "names no class of modules"),
-    "a function that returns none": (whole("def Net(in_size, out_size):  # here\n    return None"), "'Net' returns no torch.nn.Module."),
+    "a function that returns none": (whole("def Net(in_size):  # here\n    return None"), "'Net' returns no torch.nn.Module."),
     "a syntax error": ("class Net(:  # here\n    pass\n", "cannot be loaded: SyntaxError"),
     "an error on loading": ("import torch\ntorch.nothing  # here\n", "cannot be loaded: AttributeError"),
     "a constructor that fails": (
-        whole("class Net(nn.Module):\n    def __init__(self, in_size, out_size):\n        super().__init__()\n        1 / 0  # here"),
+        whole("class Net(nn.Module):\n    def __init__(self, in_size):\n        super().__init__()\n        1 / 0  # here"),
         "The model's constructor failed: ZeroDivisionError: division by zero",
     ),
     "a constructor that needs more": (

@@ -63,7 +63,9 @@ class GatLayer(nn.Module):
 class Sage(nn.Module):
     """As ``model=sage``."""
 
-    def __init__(self, in_width: int, num_outputs: int, hidden: int, num_layers: int, dropout: float, input_dropout: float) -> None:
+    def __init__(
+        self, in_width: int, num_outputs: int, hidden: int, num_layers: int, dropout: float, input_dropout: float
+    ) -> None:
         super().__init__()
         widths = [in_width, *[hidden] * (num_layers - 1), num_outputs]
         self.layers = nn.ModuleList(self._layer(widths[k], widths[k + 1], last=k == num_layers - 1) for k in range(num_layers))
