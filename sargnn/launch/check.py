@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from sargnn.errors import ConfigError, nearest
 from sargnn.tracking.progress import say
 
 if TYPE_CHECKING:
+    from sargnn.data.dataset import Dataset
     from sargnn.engine.aggregate import Engine
 
 
@@ -125,6 +127,16 @@ def _check_task(config: RunConfig, task: Task) -> None:
         )  # fmt: skip
 
 
+def _count_lacking(config: RunConfig, dataset: Dataset) -> dict[int, int]:
+    """``nodes_without_edges`` among those that the run surely computes."""
+    import numpy as np
+
+    from sargnn.data.edges_into import nodes_without_edges
+
+    computed = np.asarray(dataset.split) > 0 if config.mfg or config.eval == "sampled" else None
+    return nodes_without_edges(dataset, computed)
+
+
 @dataclass(frozen=True)
 class Built:
     """What is known of the run's model once it is built.
@@ -167,6 +179,8 @@ def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) 
     labelled = int(schema.types_of(np.argmax(np.asarray(dataset.split) > 0, keepdims=True))[0]) if schema.typed else 0
     shape = GraphShape(schema, dataset.feature_widths, dataset.num_classes, columns, dataset.task, labelled, weighted)
     model = make_model(config, shape)
+    if not config.add_self_loops:
+        model.try_without_edges(config, shape, partial(_count_lacking, config, dataset))
     for line in model.remarks():
         say(f"model: {line}")
     if begins and config.init_from is not None:

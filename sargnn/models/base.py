@@ -6,7 +6,7 @@ Letters: N input rows, M output rows, F features, C outputs, D width of the firs
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -127,6 +127,18 @@ class Model(nn.Module, ABC):
 
     def try_out(self, config: RunConfig, shape: GraphShape) -> None:  # noqa: B027 - what is written here is tested here
         """Find out whether it works on such a graph, and how many layers it has, before anything long. Needs no worker.
+
+        Raises:
+            ConfigError: it does not.
+        """
+
+    def try_without_edges(  # noqa: B027 - models of the package take nodes without edges
+        self, config: RunConfig, shape: GraphShape, find_lacking: Callable[[], Mapping[int, int]]
+    ) -> None:
+        """Find out whether it works where nodes have no edges into them, if there are such nodes. Needs no worker.
+
+        Args:
+            find_lacking: gives what ``data.edges_into.nodes_without_edges`` does.
 
         Raises:
             ConfigError: it does not.

@@ -24,7 +24,7 @@ NUM_OUTPUTS = ("num_outputs", "out_size", "out_feats", "out_channels", "out_dim"
 _OF_TYPES = ("ntypes", "etypes")
 _FULL = "SARGNN_FULL_ERROR=1 shows the whole traceback"
 _ADVICE = {
-    "0-in-degree nodes": "dataset.add_self_loops=true gives each node a self-loop; or allow_zero_in_degree=True in the layer",
+    "0-in-degree nodes": "allow_zero_in_degree=True in the layer",
     "must be a DGLGraph": "the graph is a sharded one; call the layers one after the other",
 }
 """What to do about errors of DGL's."""
@@ -93,13 +93,16 @@ class UserModule:
         return line_of(module.forward) or self.place
 
     @contextmanager
-    def blame(self, what: str, module: nn.Module | None = None, note: str | None = None) -> Iterator[None]:
+    def blame(
+        self, what: str, module: nn.Module | None = None, note: str | None = None, *, typed: bool = False
+    ) -> Iterator[None]:
         """Turn any exception out of the user's code into one ``ConfigError`` with the user's file and line.
 
         What this package raises goes through, and so does what tells that memory ran out.
 
         Args:
             what: that fails, at the beginning of a sentence. module: whose forward it is. note: where it was found.
+            typed: whether the graph is, so that its nodes can get no self-loops.
         """
         try:
             yield
@@ -111,7 +114,7 @@ class UserModule:
             lines = str(error).strip().splitlines() or [""]
             text = f"{type(error).__name__}: {lines[0]}{' ...' if lines[1:] else ''}"
             otherwise = self.place if module is None else self.forward_place(module)
-            hint = "; ".join(one for one in (_advice(str(error)), _FULL, note) if one)
+            hint = "; ".join(one for one in (_advice(str(error), typed=typed), _FULL, note) if one)
             raise ConfigError(f"{what} failed: {text}", given=self._line_in(error) or otherwise, hint=hint) from error
 
     def _line_in(self, error: BaseException) -> str | None:
@@ -120,8 +123,11 @@ class UserModule:
         return f"{own[-1].filename} line {own[-1].lineno}" if own else None
 
 
-def _advice(text: str) -> str | None:
-    return next((advice for part, advice in _ADVICE.items() if part in text), None)
+def _advice(text: str, *, typed: bool) -> str | None:
+    advice = next((advice for part, advice in _ADVICE.items() if part in text), None)
+    if "0-in-degree" in text and not typed:
+        return f"dataset.add_self_loops=true gives each node a self-loop; or {advice}"
+    return advice
 
 
 def find_module(settings: Custom) -> UserModule:

@@ -138,7 +138,7 @@ def test_nothing_of_the_trial_stays(file: Path) -> None:
     model = made(file, "Keeps")
     after = torch.rand(3)
     torch.manual_seed(3)
-    built = model.source.build(5, 3, {}, PLAIN.schema)
+    built = model.source.build({"in_width": 5, "num_outputs": 3})
     assert model.module.kept is None
     for name, value in model.module.state_dict().items():
         assert torch.equal(value, built.state_dict()[name]), name

@@ -5,7 +5,7 @@ Letters: N input rows, M output rows of the labelled type, C outputs, L layers, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -74,6 +74,13 @@ class CustomModel(Model):
         assert isinstance(settings, Custom)
         try_module(self, lambda small: build(settings, small), config, shape)
 
+    def try_without_edges(self, config: RunConfig, shape: GraphShape, find_lacking: Callable[[], Mapping[int, int]]) -> None:
+        from sargnn.models.probe import try_without_edges
+
+        settings = config.model
+        assert isinstance(settings, Custom)
+        try_without_edges(self, lambda small: build(settings, small), config, shape, find_lacking)
+
     def decay_groups(self) -> dict[str, list[nn.Parameter]]:
         """The module's own modules, by name; a parameter that several have belongs to the first."""
         found: dict[str, list[nn.Parameter]] = {}
@@ -109,7 +116,8 @@ class CustomModel(Model):
         calls = StockCalls(engine, places, path=self.source.file, observe=observe)
         session = self._graphs.session(engine, calls, training=self.training)
         graph = self._graphs.graph(session, plans)
-        with self.source.blame("The model's forward", self.module, self.note), calls:
+        typed = plans[0].schema.typed
+        with self.source.blame("The model's forward", self.module, self.note, typed=typed), calls:
             out = self.module(graph, rows)
         if session.highest_block >= 0:
             self.asks_for_blocks = True
