@@ -15,7 +15,6 @@ from sargnn.tracking.progress import say
 
 if TYPE_CHECKING:
     from sargnn.data.dataset import Dataset
-    from sargnn.engine.aggregate import Engine
 
 
 def check_strategies(config: RunConfig) -> None:
@@ -24,11 +23,7 @@ def check_strategies(config: RunConfig) -> None:
     Raises:
         ConfigError, KernelError: what is wrong.
     """
-    import torch
-
-    from sargnn.bf16 import ROW_DTYPES
-    from sargnn.comm.group import Group
-    from sargnn.engine.aggregate import Engine
+    from sargnn.engine.serving import check_serves, engine_alone
     from sargnn.partition import PARTITIONERS
     from sargnn.partition.given import check_file
     from sargnn.resolve import resolve
@@ -36,36 +31,14 @@ def check_strategies(config: RunConfig) -> None:
     resolve("partitioner", PARTITIONERS, config.partitioner.choice)
     if config.partitioner.file is not None and config.partitioner.target is None:
         check_file(config.partitioner.file)
-    engine = Engine(
-        Group.single(),
-        mode=config.mode.choice,
-        keep=config.mode.keep,
-        kernel=config.kernel.choice,
-        device=torch.device(config.device),
-        dtype=ROW_DTYPES[config.precision],
-    )
-    for operation in config.model.operations:
-        engine.kernel(operation)
+    engine = engine_alone(config)
+    # What comes from outside may aggregate otherwise than its settings know; a user's module shows it when it is tried out.
+    whole = f"model={config.model.name}" if config.model.target is None else None
+    check_serves(engine, config.model.operations, whole)
     if config.smooth.name != "none":
         engine.kernel("sum")
-    if config.mode.keep == "all":
-        _check_scores(config, engine)
     config.model.check_target()
     check_backend(config.comm)
-
-
-def _check_scores(config: RunConfig, engine: Engine) -> None:
-    """There is attention whose scores can be kept; modules of users are asked when they run. Raises ``SargnnError``."""
-    from sargnn.engine.reducers.gat import Gat, GatV2, check_scores
-
-    attention = [name for name in config.model.operations if name in (Gat.operation, GatV2.operation)]
-    for name in attention:
-        check_scores(engine.operation(name))
-    if not attention and not config.model.reads_target and config.model.target is None:
-        raise ConfigError(
-            "This model has no attention whose scores could be kept.", given=f"model={config.model.name} mode.keep=all",
-            allowed="model=gat, model=custom", hint="mode.keep=rows",
-        )  # fmt: skip
 
 
 def check_backend(comm: CommConfig) -> None:

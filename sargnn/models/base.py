@@ -91,6 +91,8 @@ class Model(nn.Module, ABC):
     """What it keeps of constant rows are as many rows as a message flow has outputs: many flows may each have theirs."""
     reads_out_degrees: bool = True
     """Whether it reads how many edges start from a row."""
+    takes_flows: bool = True
+    """Whether each of its layers works on a graph of its own, so that it can compute some rows alone."""
     by_relation: bool = False
     """Its layers' plans of a typed graph are those of single relations (``shards.relations``)."""
 

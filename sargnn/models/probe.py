@@ -26,6 +26,7 @@ from sargnn.data.edges_into import ALL_RELATIONS
 from sargnn.data.labels import LABEL_DTYPES
 from sargnn.data.schema import SPLITS, Relation, Schema
 from sargnn.engine.aggregate import Engine
+from sargnn.engine.serving import check_serves, engine_alone
 from sargnn.errors import ConfigError
 from sargnn.models.base import LayerInput
 from sargnn.models.inputs import GraphShape
@@ -55,8 +56,10 @@ def try_module(model: CustomModel, make: Callable[[GraphShape], CustomModel], co
         tried.note = f"found on a graph of {NODES} nodes{' of each type' if small.schema.typed else ''}, before the run"
         tried.group = _Alike(config.world)
         _check_same(model, tried)
-        _Trial(tried, config, small, ROW_DTYPES[config.precision]).run()
-        model.num_layers, model.asks_for_blocks = tried.num_layers, tried.asks_for_blocks
+        trial = _Trial(tried, config, small, ROW_DTYPES[config.precision])
+        trial.run()
+        check_serves(engine_alone(config), sorted(trial.engine.served), model.source.forward_place(model.module))
+        model.num_layers, model.asks_for_blocks, model.takes_flows = tried.num_layers, tried.asks_for_blocks, tried.takes_flows
         if any(is_lazy(one) for one in (*model.module.parameters(), *model.module.buffers())):
             torch.manual_seed(config.seed)
             shaped = CustomModel(model.source, make(small).inputs, model.module, small, model.from_data)
@@ -121,6 +124,7 @@ class _Trial:
     ) -> None:
         device = torch.device(config.device)
         self.model, self.mfg = model.to(device, dtype), config.trains_on_flows
+        self.may_split = self.mfg or config.memory_budget.limits
         self.engine = Engine(
             Group.single(), mode=config.mode.choice, kernel="reference", seed=config.seed, device=device, dtype=dtype,
             cache_static=False,
@@ -137,9 +141,11 @@ class _Trial:
     def run(self) -> None:
         """Both passes on the whole graph, and with message-flow graphs on those too."""
         self._both(lambda: self.graph.whole(self.model.num_layers))
+        if self.may_split:
+            self.model.takes_flows = self.model.asks_for_blocks or not self._reaches_further()
         if not self.mfg:
             return
-        if not self.model.asks_for_blocks and self._reaches_further():
+        if not self.model.takes_flows:
             raise self.model.refuse_without_blocks()
         wanted = np.zeros(len(self.graph.part.node_ids), bool)
         wanted[self.graph.labelled_rows.start] = True

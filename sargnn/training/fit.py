@@ -216,9 +216,14 @@ def _fit_view(trainer: Trainer, budget: Budget) -> None:
         raise ConfigError(
             "Nothing that changes no loss fits the memory budget: with batch norm micro-batches would change it.",
             given=f"memory_budget={trainer.config.memory_budget.size}; {human_bytes(max(least))} beside what is there already",
-            hint="model.norm=layer or none, with which any number is exact; batches.count=K for that many; more workers",
+            hint=f"{_other_norm(trainer.config)}batches.count=K for that many; more workers",
         )  # fmt: skip
     raise budget.refusal(least, "A training step needs more than the memory budget.")
+
+
+def _other_norm(config: RunConfig) -> str:
+    """A module of the user's has no such setting."""
+    return "" if config.model.reads_target else "model.norm=layer or none, with which any number is exact; "
 
 
 def _fit_evaluation(trainer: Trainer, budget: Budget, split: Tensor, folder: Path | None) -> None:
@@ -229,6 +234,9 @@ def _fit_evaluation(trainer: Trainer, budget: Budget, split: Tensor, folder: Pat
     whole = budget.planned_whole_evaluation(sizes, [plan.counts for plan in plans], states)
     if budget.fits(whole, "evaluation in one piece"):
         return
+    if not trainer.model.takes_flows:
+        what = "An evaluation needs more than the memory budget, and only a module that asks for graph.blocks has it in groups."
+        raise budget.refusal(whole, what)
     if trainer.config.eval == "sampled":
         raise budget.refusal(whole, "An evaluation on a sample needs more than the memory budget.")
     rows = torch.nonzero(split > 0)[:, 0].numpy()
