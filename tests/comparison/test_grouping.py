@@ -81,7 +81,7 @@ def test_what_ran_tells_runs_apart_not_who_chose_it(left_open: str, chosen: str,
 
 
 def test_a_choice_that_came_out_otherwise_tells_runs_apart(tmp_path: Path) -> None:
-    ran = {"partitioner": {"name": "kaminpar", "balance": "nodes"}, "kernel": "dgl"}
+    ran: dict[str, Any] = {"partitioner": {"name": "kaminpar", "balance": "nodes"}, "kernel": "dgl"}
     runs = read(write_run(tmp_path / "one", 0), write_run(tmp_path / "two", 1, "partitioner=auto", **ran))
     assert differences(runs, seed=False)[1] == {"partitioner": "kaminpar", "kernel": "dgl"}
 
