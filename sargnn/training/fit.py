@@ -82,14 +82,16 @@ def fit_batches(
     groups = None
     if config.budget_bytes is not None:
         assert accounts is not None
+        every = accounts()
+        every.load_libraries()
         if batched:
             planner.groups(1)  # what it takes to look at edges is there before anything is measured
             graph.release()
-            trim()
+        trim()
         resident = resident_bytes()
         held = folder is None and not config.draws_flows
         budget = Budget(
-            group, accounts(), config.budget_bytes, resident=resident, since=max(0, resident - trainer.meter.baseline_bytes),
+            group, every, config.budget_bytes, resident=resident, since=max(0, resident - trainer.meter.baseline_bytes),
             depth=trainer.model.num_kept, make_groups=planner.groups, all_held=held, constants=planner.holds_constants,
         )  # fmt: skip
         if not batched:

@@ -23,7 +23,15 @@ from sargnn.partition.cut import Part
 from sargnn.shards.plan import LayerPlan, RowCounts
 from sargnn.training.account.made_up import made_up_part, target_rows
 from sargnn.training.account.sizes import sizes_of_plans
-from sargnn.training.account.step import INPUTS, LAYER_PHASES, OPTIMIZER, HaloBytes, NodeBatches, StepAccount
+from sargnn.training.account.step import (
+    INPUTS,
+    LAYER_PHASES,
+    OPTIMIZER,
+    HaloBytes,
+    KernelBytes,
+    NodeBatches,
+    StepAccount,
+)
 from sargnn.training.account.trace import Trace, TracedPool
 from sargnn.training.correct_smooth import correct_and_smooth
 from sargnn.training.steps import OneStep
@@ -112,6 +120,13 @@ class Accounts:
         self._message_rows = message_rows
         self._layers = [layer for layer in model.modules() if isinstance(layer, GraphLayer)]
         self._made: dict[Any, StepAccount] = {}
+        self._libraries_are_there = False
+
+    def load_libraries(self) -> None:
+        """Train a step of the made-up graph, so that what libraries take is there before memory is measured: it is no longer
+        in the accounts."""
+        self._warm_up("step", self._training_step)
+        self._libraries_are_there = True
 
     def step(
         self, counts: Sequence[RowCounts | None], *, micro_batches: bool, keep_layers: KeepLayers, constants: bool = True
@@ -123,23 +138,23 @@ class Accounts:
             micro_batches: of a micro-batch; else of the view that the configuration has.
             constants: whether micro-batches have what is aggregated of constant rows.
         """
-
-        def prepare(trainer: Trainer, trace: Trace) -> Callable[[], None]:
-            def record() -> None:
-                for epoch in range(2):
-                    trainer.engine.epoch, trace.phase = epoch, INPUTS
-                    trainer.model.train()
-                    trainer.model.zero_grad(set_to_none=True)
-                    trainer.gradients()
-                    if trainer.optimizer is not None:
-                        trace.phase = OPTIMIZER
-                        trainer.optimizer.step()
-
-            return record
-
         return self._of(
-            counts, "step", prepare, micro_batches=micro_batches, keep_layers=keep_layers, constants=constants
-        )  # fmt: skip
+            counts, "step", self._training_step, micro_batches=micro_batches, keep_layers=keep_layers, constants=constants
+        )
+
+    @staticmethod
+    def _training_step(trainer: Trainer, trace: Trace) -> Callable[[], None]:
+        def record() -> None:
+            for epoch in range(2):
+                trainer.engine.epoch, trace.phase = epoch, INPUTS
+                trainer.model.train()
+                trainer.model.zero_grad(set_to_none=True)
+                trainer.gradients()
+                if trainer.optimizer is not None:
+                    trace.phase = OPTIMIZER
+                    trainer.optimizer.step()
+
+        return record
 
     def evaluation(self, counts: Sequence[RowCounts | None], *, in_groups: bool, mfg: bool | None = None) -> StepAccount:
         """Of an evaluation of the whole graph, or ``in_groups`` of one of several views.
@@ -212,7 +227,8 @@ class Accounts:
         if micro_batches:
             brought = trainer.builder.first_constants([rows]) if constants else None
             view = trainer.builder.micro_batch(rows, brought, finds_others=not self._config.draws_flows)
-        plans = tuple(dataclasses.replace(plan, counts=one) for plan, one in zip(view.flow.plans, counts, strict=True))
+        recorded = view.flow.plans
+        plans = tuple(dataclasses.replace(plan, counts=one) for plan, one in zip(recorded, counts, strict=True))
         trainer.model.prepare(trainer.engine, plans)
         view = dataclasses.replace(view, flow=dataclasses.replace(view.flow, plans=plans))
         trainer.steps = OneStep([view])
@@ -225,11 +241,16 @@ class Accounts:
         row_bytes = 0 if constant is None else constant.shape[1] * constant.element_size()
         halo = (halo_of or self._halo_bytes)(trainer, counts)
         batches = _batches_of(trainer.model, plans)
-        libraries = max((one.library_bytes for *_, one in _reducers_of(trainer.model, plans)), default=0)
+        libraries = 0
+        if not self._libraries_are_there:
+            libraries = max((one.library_bytes for *_, one in _reducers_of(trainer.model, plans)), default=0)
+        kernels = self._kernel_bytes(trainer, recorded, halo)
         events = trace.events
         for one in batches:
             events = [one.joined(event) for event in events]
-        self._made[key] = StepAccount(tuple(events), sizes, row_bytes, halo, micro_batches, batches, libraries)
+        self._made[key] = StepAccount(
+            tuple(events), sizes, row_bytes, halo, micro_batches, batches, libraries=libraries, kernels=kernels
+        )
         return self._made[key]
 
     def _warm_up(self, what: str, prepare: Prepare) -> None:
@@ -240,6 +261,16 @@ class Accounts:
             return
         _warm.add(key)
         prepare(self._make_trainer(self._alone, self._part, self._num_classes, Group.single(), None), Trace())()
+
+    def _kernel_bytes(self, trainer: Trainer, plans: Sequence[LayerPlan], halo: HaloBytes) -> tuple[KernelBytes, ...]:
+        """What kernels hold that is no tensor's, of the layers that ``halo`` has."""
+        engine, dtype, kernels = trainer.engine, ROW_DTYPES[self._config.precision], []
+        for number, plan, reducer in _reducers_of(trainer.model, plans[: len(halo.travelling)]):
+            first = next(k for k, other in enumerate(plans) if other is plan)
+            kernel, row_bytes = engine.kernel(reducer.operation), halo.travelling[number]
+            autograd = engine.mode.plain_autograd
+            kernels.append(KernelBytes(number, first, kernel, reducer.operation, row_bytes, dtype, autograd))
+        return tuple(kernels)
 
     def _halo_bytes(self, trainer: Trainer, counts: Sequence[RowCounts | None]) -> HaloBytes:
         mode, depth = trainer.engine.mode, self._config.comm.prefetch_depth

@@ -6,6 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
+from sargnn.kernels.base import Kernel
 from sargnn.training.account.replay import Held, replay
 from sargnn.training.account.sizes import Key, Sizes
 from sargnn.training.account.trace import Event
@@ -13,8 +16,6 @@ from sargnn.training.account.trace import Event
 OPTIMIZER, INPUTS = "optimizer", "inputs"
 LAYER_PHASES = ("layer {} forward", "layer {} backward")
 """Phases of a step, as it is recorded."""
-LIBRARIES_BYTES = 22 << 20
-"""What libraries take when they first run, and what lies between small allocations: measured, as the rest of runs' peaks."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,33 @@ class HaloBytes:
 
 
 @dataclass(frozen=True)
+class KernelBytes:
+    """What a layer's kernel holds in memory that is no tensor's.
+
+    Attributes:
+        layer: from 0. first: the first layer on the same plan, whose graph it reads.
+        kernel, operation: who does what. row_bytes: of a source row. dtype: of rows.
+        autograd: whether autograd differentiates it.
+    """
+
+    layer: int
+    first: int
+    kernel: Kernel
+    operation: str
+    row_bytes: int
+    dtype: torch.dtype
+    autograd: bool
+
+    def of_graph(self, edges: int) -> int:
+        """Bytes that stay once the layer has run."""
+        return edges * self.kernel.graph_bytes(self.operation, autograd=self.autograd)
+
+    def passing(self, edges: int, rows: int) -> int:
+        """Bytes while it runs, of so many output rows."""
+        return self.kernel.passing_bytes(self.operation, edges, rows, self.row_bytes, self.dtype)
+
+
+@dataclass(frozen=True)
 class NodeBatches:
     """Nodes with as many edges that a layer's reducer takes together on the made-up graph.
 
@@ -106,7 +134,8 @@ class StepAccount:
         halo: what halo rows take, which the made-up graph has not.
         holds_flow: whether the plans are there only while the view is computed; else they were there before.
         batches: of layers that take nodes with as many edges together.
-        libraries: bytes that libraries take for some reducers' work alone.
+        libraries: bytes that libraries take for some reducers' work alone; 0 where that is there already.
+        kernels: of layers that aggregate, what is no tensor's.
     """
 
     events: tuple[Event, ...]
@@ -116,10 +145,18 @@ class StepAccount:
     holds_flow: bool
     batches: tuple[NodeBatches, ...] = ()
     libraries: int = 0
+    kernels: tuple[KernelBytes, ...] = ()
 
     def brought(self, sizes: Sizes) -> int:
         """Bytes of what a view holds by itself: its plans and its constants."""
         return sizes.flow_bytes + sizes.counts["out", 0, -1] * self.constant_bytes if self.holds_flow else 0
+
+    def graphs(self, sizes: Sizes) -> int:
+        """Bytes of the graphs that kernels make of a view's plans, one for all layers on the same plan."""
+        found: dict[int, int] = {}
+        for one in self.kernels:
+            found[one.first] = max(found.get(one.first, 0), one.of_graph(sizes.edges[one.layer]))
+        return sum(found.values())
 
     def peak(self, views: Sequence[Sizes], *, all_held: bool = False) -> int:
         """Bytes that steps of these views hold at most, beyond what was there when training started.
@@ -128,7 +165,7 @@ class StepAccount:
             views: of the micro-batches. all_held: all of them are in memory, not only the one at hand.
         """
         held, halo = self.held(views, all_held=all_held)
-        return held.peak + halo + LIBRARIES_BYTES
+        return held.peak + halo
 
     def held(self, views: Sequence[Sizes], *, all_held: bool = False) -> tuple[Held, int]:
         """What they hold at the peak, and bytes of halo rows beside it."""
@@ -138,8 +175,9 @@ class StepAccount:
             made_up = dataclasses.replace(made_up, counts=made_up.counts | one.made_up)
         for _ in range(2):  # the second time with what the pool holds from the first
             for sizes in views:
-                held.beside = self.halo.by_phase(sizes.halo, [sizes.counts["rows", k, -1] for k in range(len(sizes.halo))])
-                held.other += (brought := sum(map(self.brought, views)) if all_held else self.brought(sizes))
+                held.beside = self._beside(sizes)
+                own = views if all_held else [sizes]
+                held.other += (brought := sum(self.brought(one) + self.graphs(one) for one in own))
                 counts = sizes.counts
                 for one in self.batches:
                     counts = counts | one.real(sizes.edges[one.layer], sizes.counts["out", one.layer, -1])
@@ -147,3 +185,12 @@ class StepAccount:
                 held.end()
                 held.other -= brought
         return held, held.peak_beside - held.peak
+
+    def _beside(self, sizes: Sizes) -> dict[str, int]:
+        """Bytes that no record has, by the phase in which they are there: of halo rows, and of kernels that run."""
+        found = self.halo.by_phase(sizes.halo, [sizes.counts["rows", k, -1] for k in range(len(sizes.halo))])
+        for one in self.kernels:
+            passing = one.passing(sizes.edges[one.layer], sizes.counts["out", one.layer, -1])
+            for way in LAYER_PHASES:
+                found[way.format(one.layer + 1)] += passing
+        return found
