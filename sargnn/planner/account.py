@@ -114,11 +114,14 @@ class Account:
             message_rows=message_rows,
         )  # fmt: skip
 
-    def worker(self, part: PartSizes, runtime: Runtime, kept_halo: Sequence[int] | None = None) -> WorkerPlan:
+    def worker(
+        self, part: PartSizes, runtime: Runtime, kept_halo: Sequence[int] | None = None, results: tuple[int, ...] = ()
+    ) -> WorkerPlan:
         """Of one worker that trains full batches.
 
         Args:
             kept_halo: rows of others that each layer reads where partial results travel, too [L]; None: all that there are.
+            results: these, as of ``Sizes``.
 
         Raises:
             ConfigError: the configuration trains other views, for which the graph is needed.
@@ -129,7 +132,7 @@ class Account:
                 hint="a dataset that is here; or mfg=false batches.count=1 batches.steps=1 sample.fanouts=null preload=none",
             )  # fmt: skip
         halo = tuple(kept_halo or (part.halo,) * self._layers)
-        whole = self._whole(part, halo)
+        whole = self._whole(part, halo, results)
         views = WorkerViews((Reached(whole, (), ()),), None, None, 0, 0)
         return self.with_views(part, views, runtime, self._config.engine.keep_layers)
 
@@ -211,7 +214,7 @@ class Account:
         every = [(account, *account.held(own, all_held=self.all_held)) for account, own in of_accounts]
         account, held, travelling = max(every, key=lambda one: one[1].peak + one[2])
         if config.labels.reuse:
-            travelling = max(travelling, account.halo.peak(whole.halo))
+            travelling = max(travelling, account.halo.peak(whole))
         return account, held, travelling
 
     @property
@@ -271,10 +274,9 @@ class Account:
             costs = self.engine.mode.costs(Sum(), (1,), self.engine.dtype, exchanged_needs_grad=False)
         return shares_of(aggregate, [costs])[0] in shares_of(aggregate, self.model.partial_costs(self.engine, none))
 
-    def _whole(self, part: PartSizes, halo: tuple[int, ...]) -> Sizes:
-        return part.view(
-            self._shape.schema, self._layers, self._shape.labelled, loops=self._config.add_self_loops, halo=halo
-        )  # fmt: skip
+    def _whole(self, part: PartSizes, halo: tuple[int, ...], results: tuple[int, ...] = ()) -> Sizes:
+        loops, labelled = self._config.add_self_loops, self._shape.labelled
+        return part.view(self._shape.schema, self._layers, labelled, loops=loops, halo=halo, results=results)
 
     def _graph(self, part: PartSizes, views: WorkerViews) -> int:
         """Of plans and lists of rows that are there before training starts."""

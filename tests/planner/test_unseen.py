@@ -12,6 +12,7 @@ from sargnn.comm.group import Group
 from sargnn.config import RunConfig, parse
 from sargnn.config_groups import BatchesConfig
 from sargnn.config_memory import MemoryConfig
+from sargnn.data.dataset import Dataset
 from sargnn.data.schema import Schema
 from sargnn.errors import ConfigError
 from sargnn.kernels.dgl import kernel as dgl_kernel
@@ -20,10 +21,14 @@ from sargnn.models.inputs import GraphShape
 from sargnn.planner.account import Account, Runtime
 from sargnn.planner.fitted import plan_views
 from sargnn.planner.parts import PartSizes
+from sargnn.planner.wire import shape_of
 from sargnn.training.account import record
+from sargnn.training.account.sizes import sizes_of_plans
+from sargnn.training.account.step import INPUTS
 from sargnn.training.budget import Budget
 from tests.graphs import assign, nasty_graph
 from tests.parity import cases
+from tests.pool import pool
 
 _LIBRARY = 200 << 20
 WEAK = ("dataset=synthetic", "dataset.num_nodes=200000", "dataset.mean_degree=48", "dataset.homophily=0.4", "model=sage")
@@ -84,6 +89,26 @@ def test_a_worker_is_planned_as_it_was_measured(words: tuple[str, ...]) -> None:
     )
     (planned,) = budget.planned_view(sizes, [None] * layers, "all")
     assert 0.97 <= planned / measured <= 1.10
+
+
+def held_by_the_exchange(group: Group, config: RunConfig, dataset: Dataset) -> tuple[int, int]:
+    """Bytes of a worker's buffers after an epoch: what they are, what the account has."""
+    trainer = cases.trainer_of(group, config, dataset)
+    trainer.train_epoch(0)
+    plans = trainer.plans
+    sizes = sizes_of_plans(plans, trainer.graph.num_rows, len(trainer.training.targets.rows["train"]))
+    accounts = Account(config, shape_of(dataset, config), dataset.num_nodes).accounts
+    step = accounts.step([plan.counts for plan in plans], micro_batches=False, keep_layers="all")
+    return trainer.engine.exchange.held_bytes(), step.halo.by_phase(sizes)[INPUTS]
+
+
+@pytest.mark.parametrize(("model", "mode"), [("gat", "sar"), ("gat", "no_remat"), ("sage", "sar"), ("sage", "one_shot")])
+def test_buffers_of_rows_and_partial_results(model: str, mode: str) -> None:
+    """Of a graph without communities, most of whose cut edges are served by partial results."""
+    settings = cases.model_config(model, norm="layer", hidden=64)
+    config = cases.run_config(settings, mode=mode, world=4, precision="fp32", message_rows=96)
+    for held, planned in pool(4)(held_by_the_exchange, config, nasty_graph(3000)):
+        assert 0.9 * held <= planned <= 1.25 * held
 
 
 def test_sums_are_cut_into_blocks_where_a_cache_is_small(monkeypatch: pytest.MonkeyPatch) -> None:

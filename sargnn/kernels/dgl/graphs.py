@@ -73,8 +73,10 @@ def whole_graph(block: EdgeBlock, ordered: torch.dtype | None = None) -> Any:
     """
     key = "dgl_whole" if ordered is None else f"dgl_whole_{ordered}"
     if key not in block.cache:
-        indptr = torch.zeros(block.num_dst + 1, dtype=torch.int64)
-        torch.cumsum(torch.bincount(block.dst_per_edge(), minlength=block.num_dst), 0, out=indptr[1:])
+        listed = slice(None) if block.dst_rows is None else block.dst_rows.long()
+        degrees, indptr = torch.zeros(block.num_dst, dtype=torch.int64), torch.zeros(block.num_dst + 1, dtype=torch.int64)
+        degrees[listed] = torch.diff(block.indptr).long()
+        torch.cumsum(degrees, 0, out=indptr[1:])
         src = block.src if ordered is None else _ordered_src(block, ordered)
         graph = _compressed(block.num_src, block.num_dst, (indptr.to(torch.int32), src))
         block.cache[key] = graph.formats(["csc", "csr"])

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 import torch
 
+from sargnn.engine.modes.base import Held as HeldByMode
 from sargnn.kernels.base import Kernel
-from sargnn.training.account.replay import Held, replay
+from sargnn.shards.partials import share_room
+from sargnn.training.account.replay import BESIDE, Held, replay
 from sargnn.training.account.sizes import Key, Sizes
 from sargnn.training.account.trace import Event
 
@@ -19,50 +21,82 @@ LAYER_PHASES = ("layer {} forward", "layer {} backward")
 
 
 @dataclass(frozen=True)
-class HaloBytes:
-    """What halo rows take, per row: of a layer until backward is over, while the layer runs, and in the exchange's buffers.
+class ResultBytes:
+    """What partial results of a layer take in the exchange's buffers.
 
     Attributes:
-        own: per layer of a copy of an own row: until backward is over, and while the layer runs; (): there is none.
-        most_rows: rows of a message. buffers: messages that are held at one time, each row in twice ``copies`` of them at most.
+        request, answer: bytes of one at most, forward or backward. widest: ``Share.widest``. typed: of a typed graph.
     """
 
-    kept: tuple[int, ...]
-    running: tuple[int, ...]
-    travelling: tuple[int, ...]
+    request: int
+    answer: int
+    widest: float
+    typed: bool
+
+
+@dataclass(frozen=True)
+class LayerHalo:
+    """What others' rows take in a layer.
+
+    Attributes:
+        halo, own: of a halo row, and of a copy of an own row, bytes. travels: of a row in a message.
+        results: of partial results; None: there are none.
+    """
+
+    halo: HeldByMode = HeldByMode()
+    own: HeldByMode = HeldByMode()
+    travels: int = 0
+    results: ResultBytes | None = None
+
+
+@dataclass(frozen=True)
+class HaloBytes:
+    """What others' rows take that the made-up graph has not.
+
+    Attributes:
+        layers: of each.
+        most_rows: rows of a message. depth: prefetch depth.
+        copies: 2 where a layer's backward pass fetches rows again; else 1.
+    """
+
+    layers: tuple[LayerHalo, ...]
     most_rows: int
-    buffers: int
-    copies: int
-    own: tuple[tuple[int, int], ...] = ()
+    depth: int
+    copies: int = 1
 
-    def peak(self, halo: Sequence[int]) -> int:
-        """Bytes at most. ``halo``: per layer, halo rows."""
-        kept = sum(rows * own for rows, own in zip(halo, self.kept, strict=True))
-        return kept + max((rows * own for rows, own in zip(halo, self.running, strict=True)), default=0) + self._buffers(halo)
+    def peak(self, sizes: Sizes) -> int:
+        """Bytes at most."""
+        return max(self.by_phase(sizes).values())
 
-    def by_phase(self, halo: Sequence[int], own_rows: Sequence[int]) -> dict[str, int]:
-        """Bytes while a layer runs, with what it and those before it keep; under "" at most. The exchange keeps its buffers.
+    def by_phase(self, sizes: Sizes) -> dict[str, int]:
+        """Bytes while a layer aggregates, with what it and those before it keep. The exchange keeps its buffers."""
+        buffers, kept = self._buffers(sizes), 0
+        found = {INPUTS: buffers, OPTIMIZER: buffers}
+        for number, (layer, halo) in enumerate(zip(self.layers, sizes.halo, strict=True)):
+            own, held = sizes.counts["rows", number, -1], (layer.halo, layer.own)
+            counts = (halo, own)
+            kept += sum(count * one.kept for count, one in zip(counts, held, strict=True))
+            forward = sum(count * one.forward for count, one in zip(counts, held, strict=True))
+            backward = sum(count * one.backward for count, one in zip(counts, held, strict=True))
+            phases = [way.format(number + 1) for way in LAYER_PHASES]
+            found |= {phases[0]: kept + forward + buffers, phases[1]: kept + backward + buffers}
+            found[BESIDE.format(phases[0])] = kept + buffers
+        return found | {"": max(found.values())}
 
-        Args:
-            own_rows: that each layer reads.
-        """
-        buffers, kept = self._buffers(halo), 0
-        found = {"": self.peak(halo), INPUTS: buffers, OPTIMIZER: buffers}
-        copies = self.own or ((0, 0),) * len(halo)
-        each = zip(halo, self.kept, self.running, copies, own_rows, strict=True)
-        for number, (rows, own, running, copied, count) in enumerate(each, 1):
-            kept += rows * own + count * copied[0]
-            for way in LAYER_PHASES:
-                found[way.format(number)] = kept + rows * running + count * copied[1] + buffers
-        return found
-
-    def _buffers(self, halo: Sequence[int]) -> int:
-        """Of the exchange, which has the same ones for all layers."""
-        most = (
-            min(self.buffers * min(rows, self.most_rows), 2 * self.copies * rows) * travels
-            for rows, travels in zip(halo, self.travelling, strict=True)
-        )
-        return max(most, default=0)
+    def _buffers(self, sizes: Sizes) -> int:
+        """Of the exchange, which has the same ones for all layers: those of rows, of requests and of answers."""
+        rows_bytes = request_bytes = answer_bytes = 0
+        slots = 1 + self.depth
+        for layer, rows, results in zip(self.layers, sizes.halo, sizes.results or (0,) * len(sizes.halo), strict=True):
+            most = self.most_rows
+            if results and (partial := layer.results) is not None:
+                most, most_results = share_room(rows, partial.widest * results, partial.widest, most, typed=partial.typed)
+                held = 2 * min(slots * min(results, most_results), results)
+                request_bytes = max(request_bytes, held * partial.request)
+                answer_bytes = max(answer_bytes, held * partial.answer)
+            held = 2 * min((slots + self.copies - 1) * min(rows, most), self.copies * rows)
+            rows_bytes = max(rows_bytes, held * layer.travels)
+        return rows_bytes + request_bytes + answer_bytes
 
 
 @dataclass(frozen=True)
@@ -188,7 +222,7 @@ class StepAccount:
 
     def _beside(self, sizes: Sizes) -> dict[str, int]:
         """Bytes that no record has, by the phase in which they are there: of halo rows, and of kernels that run."""
-        found = self.halo.by_phase(sizes.halo, [sizes.counts["rows", k, -1] for k in range(len(sizes.halo))])
+        found = self.halo.by_phase(sizes)
         for one in self.kernels:
             passing = one.passing(sizes.edges[one.layer], sizes.counts["out", one.layer, -1])
             for way in LAYER_PHASES:
