@@ -53,7 +53,7 @@ def test_a_library_that_comes_with_the_first_step_is_planned(monkeypatch: pytest
     monkeypatch.setattr(dgl_kernel, "import_dgl", import_dgl)
     monkeypatch.setattr(record, "_warm", set())
     trainer = cases.trainer_of(Group.single(), budgeted("domain_parallel"), nasty_graph())
-    assert imported and trainer.planned_bytes is not None and trainer.planned_bytes[0] >= _LIBRARY
+    assert imported and trainer.planned_bytes is not None and trainer.planned_bytes[0] > 0.9 * _LIBRARY
 
 
 PARTS = {

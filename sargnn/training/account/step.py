@@ -207,7 +207,8 @@ class StepAccount:
         made_up = self.made_up
         for one in self.batches:
             made_up = dataclasses.replace(made_up, counts=made_up.counts | one.made_up)
-        for _ in range(2):  # the second time with what the pool holds from the first
+        # The record has two epochs. Views that are made anew come a second time, with what the pool holds from the first.
+        for _ in range(2 if self.holds_flow else 1):
             for sizes in views:
                 held.beside = self._beside(sizes)
                 own = views if all_held else [sizes]
