@@ -43,7 +43,8 @@ def budgeted(mode: str, batches: BatchesConfig | None = None, size: str = "900GB
 
 def test_a_library_that_comes_with_the_first_step_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     """As large as DGL, which workers of the baseline import when they first sum."""
-    imported, own = [], dgl_kernel.import_dgl
+    imported: list[torch.Tensor] = []
+    own = dgl_kernel.import_dgl
 
     def import_dgl() -> object:
         if not imported:
