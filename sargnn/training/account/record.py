@@ -303,7 +303,7 @@ class Accounts:
             if self._config.world > 1 and not typed:
                 own = mode.own_bytes(reducer, row_bytes)
             if not layer.exchanged_needs_grad:
-                halo, own = (dataclasses.replace(one, backward=0) for one in (halo, own))
+                halo, own = dataclasses.replace(halo, backward=0), dataclasses.replace(own, backward=0)
             results = None
             if share is not None:
                 needs_grad = layer.exchanged_needs_grad

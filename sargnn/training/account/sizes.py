@@ -68,7 +68,7 @@ def sizes_of_plans(plans: Sequence[LayerPlan], num_rows: int, targets: int) -> S
                 counts[kind, layer, t] = bounds[t + 1] - bounds[t]
         counts["edges", layer, -1] = plan.num_edges
     lists = [None if plan.partials is None else plan.partials.lists for plan in plans]
-    results = tuple(0 if one is None else (one.all_wanted + one.all_served) // 2 for one in lists)
+    results = tuple(0 if own is None else (own.all_wanted + own.all_served) // 2 for own in lists)
     edges, halo = tuple(plan.num_edges for plan in plans), tuple(plan.halo_rows for plan in plans)
     return Sizes(counts, edges, halo, results=results)
 

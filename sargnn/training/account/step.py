@@ -73,11 +73,10 @@ class HaloBytes:
         buffers, kept = self._buffers(sizes), 0
         found = {INPUTS: buffers, OPTIMIZER: buffers}
         for number, (layer, halo) in enumerate(zip(self.layers, sizes.halo, strict=True)):
-            own, held = sizes.counts["rows", number, -1], (layer.halo, layer.own)
-            counts = (halo, own)
-            kept += sum(count * one.kept for count, one in zip(counts, held, strict=True))
-            forward = sum(count * one.forward for count, one in zip(counts, held, strict=True))
-            backward = sum(count * one.backward for count, one in zip(counts, held, strict=True))
+            own = sizes.counts["rows", number, -1]
+            kept += halo * layer.halo.kept + own * layer.own.kept
+            forward = halo * layer.halo.forward + own * layer.own.forward
+            backward = halo * layer.halo.backward + own * layer.own.backward
             phases = [way.format(number + 1) for way in LAYER_PHASES]
             found |= {phases[0]: kept + forward + buffers, phases[1]: kept + backward + buffers}
             found[BESIDE.format(phases[0])] = kept + buffers
@@ -187,10 +186,10 @@ class StepAccount:
 
     def graphs(self, sizes: Sizes) -> int:
         """Bytes of the graphs that kernels make of a view's plans, one for all layers on the same plan."""
-        found: dict[int, int] = {}
-        for one in self.kernels:
-            found[one.first] = max(found.get(one.first, 0), one.of_graph(sizes.edges[one.layer]))
-        return sum(found.values())
+        largest: dict[int, int] = {}
+        for layer in self.kernels:
+            largest[layer.first] = max(largest.get(layer.first, 0), layer.of_graph(sizes.edges[layer.layer]))
+        return sum(largest.values())
 
     def peak(self, views: Sequence[Sizes], *, all_held: bool = False) -> int:
         """Bytes that steps of these views hold at most, beyond what was there when training started.
@@ -211,8 +210,8 @@ class StepAccount:
         for _ in range(2 if self.holds_flow else 1):
             for sizes in views:
                 held.beside = self._beside(sizes)
-                own = views if all_held else [sizes]
-                held.other += (brought := sum(self.brought(one) + self.graphs(one) for one in own))
+                there = views if all_held else [sizes]
+                held.other += (brought := sum(self.brought(view) + self.graphs(view) for view in there))
                 counts = sizes.counts
                 for one in self.batches:
                     counts = counts | one.real(sizes.edges[one.layer], sizes.counts["out", one.layer, -1])
@@ -223,9 +222,9 @@ class StepAccount:
 
     def _beside(self, sizes: Sizes) -> dict[str, int]:
         """Bytes that no record has, by the phase in which they are there: of halo rows, and of kernels that run."""
-        found = self.halo.by_phase(sizes)
-        for one in self.kernels:
-            passing = one.passing(sizes.edges[one.layer], sizes.counts["out", one.layer, -1])
+        beside = self.halo.by_phase(sizes)
+        for kernel in self.kernels:
+            passing = kernel.passing(sizes.edges[kernel.layer], sizes.counts["out", kernel.layer, -1])
             for way in LAYER_PHASES:
-                found[way.format(one.layer + 1)] += passing
-        return found
+                beside[way.format(kernel.layer + 1)] += passing
+        return beside
