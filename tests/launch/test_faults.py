@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.in_process import sargnn_here as run
-from tests.launch.test_train import ROOT, SMALL, search_path, summary_of
+from tests.launch.runs import SMALL, summary_of
 from tests.long import faults
+from tests.processes import ROOT, search_path
 
 
 @pytest.fixture(scope="module")

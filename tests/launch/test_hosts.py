@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.hosts import make_hosts, script
-from tests.launch.test_train import summary_of
+from tests.launch.runs import summary_of
 from tests.processes import run_command
 
 pytestmark = pytest.mark.machine

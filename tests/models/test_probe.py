@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from sargnn.comm.group import Group
-from sargnn.data.schema import Relation, Schema
 from sargnn.errors import ConfigError
 from sargnn.models.custom import Custom
 from sargnn.models.inputs import GraphShape
@@ -20,13 +19,9 @@ from sargnn.training import checkpoint
 from sargnn.training.build import make_model
 from sargnn.training.loop import Trainer
 from tests.graphs import nasty_graph, typed_graph
+from tests.models.shapes import PLAIN, TYPED
 from tests.parity import cases
 
-PLAIN = GraphShape(Schema.homogeneous(100), (5,), 3, labelled=0)
-TYPED = GraphShape(
-    Schema(("author", "paper"), (0, 40, 100), (Relation(0, "writes", 1), Relation(1, "cites", 1), Relation(1, "by", 0))),
-    (0, 5), 3, labelled=1,
-)  # fmt: skip
 MODULES = """import torch
 from torch import nn
 

@@ -17,7 +17,7 @@ from sargnn.errors import ConfigError
 from sargnn.training import budget as budget_module
 from tests.graphs import nasty_graph
 from tests.in_process import sargnn_here
-from tests.launch.test_train import summary_of
+from tests.launch.runs import summary_of
 from tests.parity import cases
 
 _MODULE = Path(__file__).parents[2] / "examples" / "layers" / "dgl_gat.py"
