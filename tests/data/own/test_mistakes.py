@@ -11,22 +11,8 @@ import numpy as np
 import pytest
 
 from tests.data.own.given import Arrays, save_arrays
+from tests.data.own.small import GRAPH, N, changed
 from tests.in_process import sargnn_here
-
-N = 6
-GRAPH: Arrays = {
-    "edge_index": np.array([[0, 1, 2, 3, 4], [1, 2, 3, 4, 5]]),
-    "x": np.arange(12, dtype=np.float32).reshape(N, 2),
-    "y": np.array([0, 1, 0, 1, 0, -1]),
-    "train_mask": np.array([1, 1, 0, 0, 0, 0], bool),
-    "val_mask": np.array([0, 0, 1, 0, 0, 0], bool),
-    "test_mask": np.array([0, 0, 0, 1, 1, 0], bool),
-}
-
-
-def changed(**values: Any) -> Arrays:
-    """The graph with other arrays; None: without that one."""
-    return {name: value for name, value in (GRAPH | values).items() if value is not None}
 
 
 def at(name: str, place: Any, value: Any) -> Arrays:

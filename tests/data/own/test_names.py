@@ -11,8 +11,7 @@ import pytest
 
 from sargnn.data.own.graph import ALIASES, FEATURES, LABELS
 from tests.data.own import given
-from tests.data.own.test_mistakes import GRAPH
-from tests.data.own.test_split_column import of_folder, of_object
+from tests.data.own.small import GRAPH, of_folder, of_object
 from tests.in_process import sargnn_here
 
 FEATURE_NAMES, LABEL_NAMES = ALIASES[FEATURES], ALIASES[LABELS]

@@ -9,33 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sargnn.data.own.folder import arrays_reader
-from sargnn.data.own.function import object_reader
 from sargnn.data.prepare import key_of
-from sargnn.data.settings import ArraysConfig, OwnGraphConfig, PythonConfig
+from sargnn.data.settings import ArraysConfig, OwnGraphConfig
 from sargnn.errors import DataError
 from tests.data.own import given
-from tests.data.own.test_mistakes import GRAPH, changed
+from tests.data.own.small import GRAPH, SETTINGS, N, changed, of_folder, of_object
 
-N, SPLITS = len(GRAPH["x"]), 3
-SETTINGS: dict[str, Any] = {
-    "add_inverse_edges": False,
-    "normalize_features": False,
-    "homogenize": False,
-    "split": None,
-    "split_seed": 0,
-}
+SPLITS = 3
 MASKS = {name: np.stack([np.roll(GRAPH[name], k) & (GRAPH["y"] >= 0) for k in range(SPLITS)], 1) for name in given.MASKS}
 MANY = changed(**MASKS)
 """The masks of column k are those of the graph, moved by k nodes."""
-
-
-def of_object(value: Any, **changes: Any) -> Any:
-    return object_reader(value, PythonConfig("python", **(SETTINGS | changes), args={}), "graph", "the graph", None)
-
-
-def of_folder(root: Path, **changes: Any) -> Any:
-    return arrays_reader(ArraysConfig("arrays", **(SETTINGS | changes), root=str(root)))
 
 
 def split_of(reader: Any) -> np.ndarray:
