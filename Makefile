@@ -2,26 +2,25 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-# How many processes run tests: one more than two cores, for some tests mostly wait. Each has worker processes of its own.
+# How many processes run tests: one more than two cores, for some tests mostly wait.
 JOBS ?= 3
-ALONE = tests/api tests/launch tests/slurm
 SPREAD = --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: install test test-full check train clean
+.PHONY: install test test-full test-machine check train clean
 
 install: .venv/.runtime  ## set up .venv with the command sargnn
 
 train: .venv/.runtime  ## train the embedded graph on four local workers
 	$(BIN)/sargnn train
 
-# Tests that kill and time processes come after the others, two at a time.
 test: .venv/.dev  ## run the tests
-	@$(BIN)/pytest $(SPREAD) -m "not long and not alone"; spread=$$?; \
-	$(BIN)/pytest $(SPREAD) --numprocesses 2 -m "alone and not long" $(ALONE); test "$$spread $$?" = "0 0"
+	$(BIN)/pytest $(SPREAD)
 
-test-full: .venv/.dev  ## run all tests, also the long ones (tests/README.md)
-	@export SARGNN_TEST_EPOCHS=30; $(BIN)/pytest $(SPREAD) -m "not alone"; spread=$$?; \
-	$(BIN)/pytest -m alone; test "$$spread $$?" = "0 0"
+test-full: .venv/.dev  ## run all tests that share a machine, also the long ones (tests/README.md)
+	SARGNN_TEST_EPOCHS=30 $(BIN)/pytest $(SPREAD) -m "not machine"
+
+test-machine: .venv/.dev  ## run the tests that need a machine for themselves: faults, clusters, memory
+	$(BIN)/pytest -m machine
 
 check: .venv/.dev  ## lint, types, import contract
 	$(BIN)/ruff check sargnn tests scripts examples

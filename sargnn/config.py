@@ -106,6 +106,15 @@ class DatasetSettings(ABC):
         """What a person is told that the dataset is called."""
         return self.name
 
+    def title_of(self, stored: str) -> str:
+        """The title where a store is there.
+
+        Args:
+            stored: what the store says. It was made for the first of all datasets with the same content, so that it counts only
+                where these settings have no title of their own.
+        """
+        return stored if self.title == self.name else self.title
+
     @abstractmethod
     def reader(self) -> DatasetReader:
         """What writes the dataset's store."""

@@ -14,6 +14,7 @@ from sargnn.interop import dgl_finder
 from tests import leftovers
 from tests.compile import compile_once, set_up_environment
 
+pytest.register_assert_rewrite("tests.kernels", "tests.parity")  # a check that fails in a helper shows its values
 set_up_environment()
 dgl_finder.install()  # some tests import dgl as a user's file does
 os.environ.setdefault("DGLBACKEND", "pytorch")
@@ -40,9 +41,6 @@ _FIRST = (
     "tests/test_leftovers.py",
 )
 
-_ALONE = ("tests/api/", "tests/launch/", "tests/slurm/", "tests/long/")
-"""Where tests marked ``alone`` may be: the folders in which ``make test`` looks for them (``ALONE`` in the Makefile)."""
-
 SHARED = Path(__file__).parent.parent.parent / "shared"
 _mark = pytest.StashKey[str]()
 
@@ -56,9 +54,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files first, then those with the most tests; the order within a file stays."""
-    for item in items:
-        if item.get_closest_marker("alone") and not item.nodeid.startswith(_ALONE):
-            raise pytest.UsageError(f"{item.nodeid} is marked alone, and 'make test' looks for these in {', '.join(_ALONE)}")
     size = Counter(item.nodeid.partition("::")[0] for item in items)
 
     def place(item: pytest.Item) -> tuple[int, int]:

@@ -39,6 +39,19 @@ def nasty_graph(num_nodes: int = 300, seed: int = 0) -> Dataset:
     return Dataset.homogeneous("nasty", NUM_CLASSES, features, labels.astype(np.int64), split, indptr, indices)
 
 
+ODD_NAMES = ("http://x", "", "a \"b\" c: 'd', e", "n" * 300, "[/red].%2F\n../y")
+"""Names that DGL takes for node types and relations, and that no file can have, or few can."""
+
+
+def with_odd_names(dataset: Dataset) -> Dataset:
+    """A typed graph whose first node types and relations are called so."""
+    schema = dataset.schema
+    types = (*ODD_NAMES, *schema.node_types)[: len(schema.node_types)]
+    names = (*ODD_NAMES[::-1], *(one.name for one in schema.relations[len(ODD_NAMES) :]))
+    relations = tuple(one._replace(name=name) for one, name in zip(schema.relations, names, strict=True))
+    return dataclasses.replace(dataset, schema=dataclasses.replace(schema, node_types=types, relations=relations))
+
+
 def typed_graph(seed: int = 0) -> Dataset:
     """Five node types: two without features, two with features of different widths, one isolated. Seven relations: two between
     nodes of one type, with self-loops and parallel edges, and one without edges."""

@@ -29,6 +29,12 @@ def sargnn_command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "sargnn.cli.main", *arguments]
 
 
+def search_path(first: Path) -> str:
+    """The interpreter's search path: this tree, or a copy of it, before what the tests were started with."""
+    others = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one and Path(one) != ROOT]
+    return os.pathsep.join([str(first), *others])
+
+
 def run_command(
     command: Sequence[str], folder: Path, *, environment: Mapping[str, str] | None = None, timeout_s: float = 120
 ) -> subprocess.CompletedProcess[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -19,15 +18,7 @@ from sargnn.decides import DECIDES, FREE, LOSSES, RUN
 from sargnn.errors import ConfigError
 from sargnn.models import MODELS
 from sargnn.resolve import load_attribute
-
-
-def composed(*overrides: str) -> dict[str, Any]:
-    return compose_verb("train", overrides)
-
-
-def config(*overrides: str) -> RunConfig:
-    return parse(composed(*overrides))
-
+from tests.configs import config
 
 NEEDED = {
     "arrays": ["dataset.root=x"],
@@ -292,7 +283,7 @@ def test_a_crafted_file_is_answered_in_one_message(kind: str, tmp_path: Path) ->
     ],
 )
 def test_a_crafted_value_is_answered_in_one_message(group: str, key: str, value: str, tmp_path: Path) -> None:
-    path, mapping = tmp_path / "config.yaml", composed()
+    path, mapping = tmp_path / "config.yaml", compose_verb("train", [])
     mapping[group] = {**mapping[group], key: "VALUE"}
     path.write_text(yaml.safe_dump(mapping, width=10**6).replace("VALUE", value))
     with pytest.raises(ConfigError) as caught:

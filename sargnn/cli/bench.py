@@ -189,6 +189,20 @@ def _shared_out(words: Sequence[str], keys: Sequence[str]) -> tuple[list[str], l
     return own, of_runs
 
 
+def _is_of_another(word: str, dataset: str) -> bool:
+    """Whether it is a setting that this dataset has not, and another one has: ``dataset.scale`` of a graph of fixed size."""
+    from dataclasses import fields
+
+    from sargnn.data import DATASETS
+    from sargnn.resolve import resolve
+
+    group, _, setting = word.partition("=")[0].partition(".")
+    if group != "dataset" or dataset not in DATASETS:
+        return False
+    having = [name for name in DATASETS if setting in {one.name for one in fields(resolve("dataset", DATASETS, name))}]
+    return bool(having) and dataset not in having
+
+
 def _run_of(verb: str, name: str, case: Sequence[str], of_runs: Sequence[str], folders: ConfFolders) -> RunConfig:
     """The run of a case: its overrides, below those of the command line, which all runs share."""
     from dataclasses import fields
@@ -200,6 +214,8 @@ def _run_of(verb: str, name: str, case: Sequence[str], of_runs: Sequence[str], f
     case = [word for word in case if word.partition("=")[0] not in given]
     if "dataset" in given:  # another one than the case's
         case = [word for word in case if not word.startswith("dataset.")]
+    elif own := [word.partition("=")[2] for word in case if word.startswith("dataset=")]:
+        of_runs = [word for word in of_runs if not _is_of_another(word, own[-1])]
     overrides = [*case, *of_runs]
     try:
         if sweep_points(verb, overrides, multirun=False, folders=folders) is not None:

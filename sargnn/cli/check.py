@@ -45,7 +45,9 @@ def main(line: CommandLine) -> int:
 
     with Steps():
         path = prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes)
-        found = examine(open_dataset(path, verify=True), path, config.prepare.bytes)
+        dataset = open_dataset(path, verify=True)
+        named = dataclasses.replace(dataset, name=config.dataset.title_of(dataset.name))
+        found = examine(named, path, config.prepare.bytes)
     remarks = make_remarks(found, as_mapping(config.dataset))
     if config.json:
         print(json.dumps(dataclasses.asdict(found) | {"remarks": [dataclasses.asdict(one) for one in remarks]}, indent=2))

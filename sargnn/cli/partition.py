@@ -28,7 +28,7 @@ def main(line: CommandLine) -> int:
 
     with Steps():
         info = prepare_partition(config, prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes))
-    say(f"{info.dataset_name} by {info.partitioner} into {config.world}")
+    say(f"{config.dataset.title_of(info.dataset_name)} by {info.partitioner} into {config.world}")
     for text in partition_lines(dataclasses.asdict(info.stats)):
         say(text)
     print(info.path)
@@ -77,7 +77,7 @@ def _compare(line: CommandLine) -> int:
             found.append(compared(trial, dataset, config))
     if not found:
         return 1
-    say(f"{dataset.name}, {dataset.num_nodes} nodes, {dataset.num_edges} edges, into {first.world}")
+    say(f"{first.dataset.title_of(dataset.name)}, {dataset.num_nodes} nodes, {dataset.num_edges} edges, into {first.world}")
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for title in TITLES:
         table.add_column(title, justify="left" if title == TITLES[0] else "right", no_wrap=True)

@@ -58,7 +58,7 @@ class _Here(PlannedGraph):
         path = prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes)
         dataset = open_dataset(path, verify=False)
         self._plans = Plans(dataset, path.name)
-        super().__init__(dataset.name, dataset.num_nodes, dataset.num_edges, {})
+        super().__init__(config.dataset.title_of(dataset.name), dataset.num_nodes, dataset.num_edges, {})
 
     def plan(self, config: RunConfig) -> WorldPlan:
         self._plans.cut(config)

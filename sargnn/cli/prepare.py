@@ -20,7 +20,7 @@ def main(line: CommandLine) -> int:
     dataset = open_dataset(path, verify=False)
     size = dataset.num_edges, dataset.schema, dataset.feature_widths, dataset.num_classes, dataset.task
     lines = graph_lines(*size, weighted=dataset.edge_weight is not None)
-    say(f"{dataset.name}: {lines[0]}")
+    say(f"{config.dataset.title_of(dataset.name)}: {lines[0]}")
     for text in lines[1:]:
         say(text)
     print(path)

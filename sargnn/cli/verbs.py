@@ -441,7 +441,7 @@ _BENCH = Verb(
             "that are there are kept and planned anew. Other settings and groups are those of train and hold for all rows.",
             entry="sargnn.cli.bench:plan",
             examples=(
-                ("bench plan dataset.scale=0.03", "all of it: an hour or two"),
+                ("bench plan dataset.scale=0.03", "all of it: two or three hours"),
                 ("bench plan 'models=[gat]' 'worlds=[4]' 'named=[]' drawn=0", "four runs"),
                 ("bench plan 'models=[]' 'named=[]' drawn=50 draw_seed=1", "drawn ones alone"),
                 ("bench plan 'named=[]' drawn=0 times=true epochs=6", "epoch times, too"),

@@ -15,6 +15,8 @@ from sargnn.comparison.groups import Group
 from sargnn.comparison.runs import LeftOut, Run, differences
 from sargnn.comparison.settings import show_value
 
+_LOSSES = "losses_depend_on"
+
 
 def as_json(runs: Sequence[Run], groups: Sequence[Group], pictures: Sequence[Picture], out: Sequence[LeftOut]) -> str:
     """The document: ``runs``, ``groups``, ``pictures`` (the series that are drawn), ``left_out``."""
@@ -28,10 +30,12 @@ def as_json(runs: Sequence[Run], groups: Sequence[Group], pictures: Sequence[Pic
 
 
 def run_record(run: Run, differs: dict[str, Any]) -> dict[str, Any]:
-    """A run: its name, folder, dataset, metric, what it differs in, its figures, and its workers' memory by parts, bytes."""
+    """A run: its name, folder, dataset, metric, what it differs in, its figures, its workers' memory by parts, bytes, and
+    the settings that changed its losses (``tracking.summary``)."""
     return {
         "name": run.name, "folder": str(run.folder), "dataset": run.dataset, "metric": run.metric, "seed": run.seed,
         "world": run.world, "differs": differs, "figures": figures_of(run), "memory_bytes": parts_of(run.result),
+        "losses_depend_on": run.result.losses_depend_on or [],
     }  # fmt: skip
 
 
@@ -43,7 +47,8 @@ def group_record(group: Group) -> dict[str, Any]:
 
 
 def as_csv(runs: Sequence[Run], groups: Sequence[Group]) -> str:
-    """A row per run: name, folder, the number of its group, dataset, seed, metric, a column per setting that differs, figures.
+    """A row per run: name, folder, the number of its group, dataset, seed, metric, a column per setting that differs, figures,
+    and at the end the settings that changed its losses.
 
     Seconds and bytes are plain numbers; what a run has not is empty.
     """
@@ -52,11 +57,14 @@ def as_csv(runs: Sequence[Run], groups: Sequence[Group]) -> str:
     group_of = {id(run): number for number, group in enumerate(groups) for run in group.members}
     content = io.StringIO()
     writer = csv.writer(content, lineterminator="\n")
-    writer.writerow(["run", "folder", "group", "dataset", "seed", *settings, "metric", *(figure.key for figure in FIGURES)])
+    writer.writerow(
+        ["run", "folder", "group", "dataset", "seed", *settings, "metric", *(figure.key for figure in FIGURES), _LOSSES]
+    )
     for run, differs in zip(runs, differing, strict=True):
         own = [show_value(differs[key]) if key in differs else "" for key in settings]
         figures = ["" if value is None else _number(value) for value in figures_of(run).values()]
-        writer.writerow([run.name, run.folder, group_of[id(run)], run.dataset, run.seed, *own, run.metric, *figures])
+        lossy = " ".join(one["setting"] for one in run.result.losses_depend_on or ())
+        writer.writerow([run.name, run.folder, group_of[id(run)], run.dataset, run.seed, *own, run.metric, *figures, lossy])
     return content.getvalue()
 
 

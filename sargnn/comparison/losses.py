@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sargnn.comparison.runs import Run
 from sargnn.config import load
 from sargnn.config_compare import differing
+from sargnn.config_losses import describe
 from sargnn.errors import ConfigError
 from sargnn.tracking.files import CONFIG
 
@@ -63,6 +64,15 @@ def _relative(one: float, want: float, scale: float) -> float:
     if not (math.isfinite(one) and math.isfinite(want)):
         return math.inf
     return 0.0 if one == want else abs(one - want) / scale if scale else math.inf
+
+
+def loss_notes(runs: Sequence[Run]) -> list[str]:
+    """A line for each setting that changed the losses of runs although nothing else was asked for, with their names."""
+    names: dict[str, list[str]] = {}
+    for run in runs:
+        for setting in run.result.losses_depend_on or ():
+            names.setdefault(describe(setting), []).append(run.name)
+    return [f"{'all runs' if len(found) == len(runs) > 1 else ', '.join(found)}: {line}" for line, found in names.items()]
 
 
 DECIDES_NO_CURVE = ("epochs:", "model.order:")

@@ -11,6 +11,7 @@ from sargnn.comparison.charts import Picture
 from sargnn.comparison.draw import as_svg
 from sargnn.comparison.figures import BY_KEY, FIGURES, Figure, Value, best_scores, figures_of, parts_of
 from sargnn.comparison.groups import Group
+from sargnn.comparison.losses import loss_notes
 from sargnn.comparison.page_parts import SCRIPT, STYLE
 from sargnn.comparison.runs import LeftOut, Run, differences
 from sargnn.comparison.settings import Settings, show_settings, show_value
@@ -54,6 +55,8 @@ def _page(
     for one in left_out:
         yield f'<p class="note">left out: {escape(str(one.folder))} ({escape(one.reason)})</p>'
     yield from _runs(runs)
+    for note in loss_notes(runs):
+        yield f'<p class="note">{escape(note)}</p>'
     if any(len(group.members) > 1 for group in groups):
         yield from _groups(groups)
     yield "<h2>Pictures</h2>"

@@ -22,10 +22,11 @@ from sargnn.tracking.summary import Summary
 SEED = "seed"
 IGNORED = (
     "run_name", "run_dir", "store_dir", "prepare.", "profile", "tracking.", "checkpoint.", "comm.timeout_s",
-    "comm.max_restarts", "comm.port", "init_from", "batches.flows",
+    "comm.max_restarts", "comm.port", "init_from", "batches.flows", "partitioner.threads",
 )  # fmt: skip
-"""Settings that never tell runs apart: names and places, what is sent and kept, what is done after a failure. A key that ends
-in a dot stands for its whole group. Of ``init_from`` the parameters' content counts (``init_digest``)."""
+"""Settings that never tell runs apart: names and places, what is sent and kept, what is done after a failure, how many threads
+cut the graph. A key that ends in a dot stands for its whole group. Of ``init_from`` the parameters' content counts
+(``init_digest``)."""
 VERSIONS = ("sargnn", "python", "torch", "dgl", "numpy", "numba", "pymetis")
 """Whose versions tell runs apart. The others send figures or read settings."""
 
@@ -93,14 +94,27 @@ def _class_of(hint: Any, says: Mapping[str, Any], group: Mapping[str, Any]) -> A
 
 
 def telling(settings: Settings, summary: Summary | None) -> Settings:
-    """What tells a run from others, but for the seed: its settings, the dataset's content, the code, versions, the machine."""
+    """What tells a run from others, but for the seed: its settings, the dataset's content, the code, versions, the machine.
+
+    Of what was left to the run (``kernel=auto``) what ran.
+    """
     kept = {key: value for key, value in settings.items() if key != SEED and not is_ignored(key)}
     if summary is None:
         return kept
+    kept |= {key: value for key, value in _ran(summary).items() if key in kept and value is not None}
+    if summary.kernel == "":  # of a model that aggregates nothing
+        kept.pop("kernel.name", None)
     found: Settings = {"dataset_hash": summary.dataset_hash, "code": _short(summary.git_sha)}
     found |= {f"version of {name}": (summary.versions or {}).get(name) for name in VERSIONS}
     found |= {"cpu": summary.cpu, "cores": summary.cores}
     return kept | {key: value for key, value in found.items() if value is not None}
+
+
+def _ran(summary: Summary) -> Settings:
+    """The settings that a run may choose itself, as its workers had them; None where a summary does not say."""
+    chosen = {"partitioner": summary.partitioner or {}, "preload": {"name": (summary.preload or {}).get("chosen")}}
+    own = {"kernel.name": summary.kernel, "mode.name": summary.mode, "servers": summary.servers}
+    return own | {f"{group}.{key}": value for group, values in chosen.items() for key, value in values.items()}
 
 
 def is_ignored(key: str) -> bool:

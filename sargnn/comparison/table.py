@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from sargnn.comparison.figures import BY_KEY, FIGURES, Figure, Value, best_scores, figures_of
 from sargnn.comparison.groups import Group
+from sargnn.comparison.losses import loss_notes
 from sargnn.comparison.runs import Run, differences
 from sargnn.comparison.settings import Settings, show_settings, show_value
 from sargnn.tracking.scores import column_of, show_score
@@ -55,6 +56,7 @@ def runs_lines(runs: Sequence[Run], width: int) -> list[str]:
         *_otherwise(usual, width),
         "",
         *_table(heads, columns, [run.name for run in runs], texts, cells, width),
+        *(line for note in loss_notes(runs) for line in ("", *_wrap(note, width, ""))),
     ]
 
 

@@ -2,6 +2,7 @@
 
     kind, version: what the store holds, and in which form      meta: free, JSON
     files: name -> shape, dtype, bytes, sha256                  sha256: of all the rest
+           and file, where that is not NAME.npy: names that no file can have (``data.file_names``)
 
 Whatever a manifest says, no file outside the store's folder is opened.
 """
@@ -29,12 +30,17 @@ _NAME = re.compile(r"[^/\0]+(/[^/\0]+)*")
 
 @dataclass(frozen=True)
 class FileEntry:
-    """What a manifest says of one array: shape and dtype, the ``.npy`` file's size, and its SHA-256 in hex."""
+    """What a manifest says of one array: shape and dtype, the ``.npy`` file's size, and its SHA-256 in hex.
+
+    Attributes:
+        file: its path in the store, without ``.npy``.
+    """
 
     shape: tuple[int, ...]
     dtype: np.dtype
     num_bytes: int
     sha256: str
+    file: str
 
 
 @dataclass(frozen=True)
@@ -113,13 +119,14 @@ def read_manifest(store: Path, kind: str, version: int) -> Manifest:
 
 def _entry(store: Path, name: str, content: Any) -> FileEntry:
     path = store / MANIFEST
-    if not _NAME.fullmatch(name) or {".", ".."} & set(name.split("/")):
-        raise damage_error(store, path, f"it names a file that cannot be in the store, {name[:80]!r}")
+    file = content.get("file", name) if isinstance(content, dict) else name
+    if not isinstance(file, str) or not _NAME.fullmatch(file) or {".", ".."} & set(file.split("/")):
+        raise damage_error(store, path, f"it names a file that cannot be in the store, {str(file)[:80]!r}")
     with blame_manifest(store, f"of the file '{name[:80]}'"):
         shape, dtype = content["shape"], np.dtype(_a(str, content["dtype"]))
         if dtype.hasobject or dtype.str != content["dtype"] or any(_a(int, length) < 0 for length in _a(list, shape)):
             raise ValueError
-        return FileEntry(tuple(shape), dtype, _a(int, content["bytes"]), _a(str, content["sha256"]))
+        return FileEntry(tuple(shape), dtype, _a(int, content["bytes"]), _a(str, content["sha256"]), file)
 
 
 def _a(kind: type, value: Any) -> Any:

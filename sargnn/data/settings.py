@@ -220,6 +220,7 @@ class OwnGraphConfig(DatasetSettings, ABC):
     Attributes:
         add_inverse_edges, homogenize: as in ``OgbDirConfig``.
         split: shares of training, validation and test nodes, drawn by node number from ``split_seed``; null: as the graph says.
+        split_column: of masks with a column for each of several splits, the column, from 0; null: masks have one.
     """
 
     add_inverse_edges: bool
@@ -227,6 +228,7 @@ class OwnGraphConfig(DatasetSettings, ABC):
     homogenize: bool
     split: list[float] | None
     split_seed: int = field(metadata=number(low=0, high=2**32 - 1))
+    split_column: int | None = field(default=None, kw_only=True, metadata=NOT_NEGATIVE)
 
 
 @dataclass(frozen=True)
@@ -242,8 +244,9 @@ class ArraysConfig(OwnGraphConfig):
 
     def check_files(self) -> None:
         from sargnn.data.own.folder import find_arrays
+        from sargnn.data.own.graph import Unread
 
-        find_arrays(self)
+        find_arrays(self, Unread())
 
 
 @dataclass(frozen=True)
@@ -257,6 +260,10 @@ class PythonConfig(OwnGraphConfig):
     args: dict[str, Any]
 
     reads_target: ClassVar[str] = "a function that returns a graph"
+
+    @property
+    def title(self) -> str:
+        return self.name if self.target is None else self.target.rpartition(":")[2]
 
     def reader(self) -> DatasetReader:
         from sargnn.data.own.function import function_reader

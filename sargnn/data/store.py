@@ -25,6 +25,7 @@ from numpy.lib import format as npy_format
 from numpy.typing import DTypeLike
 
 from sargnn.data.claim import LOCK, Claim, claim
+from sargnn.data.file_names import file_name
 from sargnn.data.manifest import MANIFEST, FileEntry, damage_error, digest_of, read_manifest, size_inside
 from sargnn.data.npy import read_header
 from sargnn.errors import StoreError
@@ -39,6 +40,12 @@ def sha256_of(path: Path) -> str:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def _file_of(name: str) -> str:
+    """Where a store has an array, without ``.npy``: all behind the first slash is one file's name."""
+    folder, slash, rest = name.partition("/")
+    return f"{folder}/{file_name(rest)}" if slash else file_name(name)
 
 
 class AppendedArray:
@@ -111,7 +118,7 @@ class StoreWriter:
         return self
 
     def put(self, name: str, array: np.ndarray) -> None:
-        """Write one array under ``name`` (may contain one slash)."""
+        """Write one array under ``name``: any text, behind the name of a folder and a slash where there is one."""
         target = self._target(name)
         np.save(target, np.asarray(array, order="C"))
 
@@ -145,7 +152,7 @@ class StoreWriter:
         return self._temporary
 
     def _target(self, name: str) -> Path:
-        target = self._temporary / f"{name}.npy"
+        target = self._temporary / f"{_file_of(name)}.npy"
         target.parent.mkdir(exist_ok=True)
         self._names.append(name)
         return target
@@ -158,12 +165,15 @@ class StoreWriter:
         """
         sealed = {}
         for name in self._names:
-            path = self._temporary / f"{name}.npy"
+            path_inside = _file_of(name)
+            path = self._temporary / f"{path_inside}.npy"
             with path.open("rb") as file:
                 shape, dtype = read_header(file)
                 os.fsync(file.fileno())
             size = path.stat().st_size
             sealed[name] = {"shape": list(shape), "dtype": dtype.str, "bytes": size, "sha256": sha256_of(path)}
+            if path_inside != name:
+                sealed[name]["file"] = path_inside
             report(size)
         self._names.clear()
         self._entries |= sealed
@@ -196,11 +206,13 @@ class StoreWriter:
     def _write_error(self, error: OSError) -> StoreError:
         # NumPy's own word for a write that was cut short has no number.
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or (error.errno is None and "written" in str(error))
+        folder = self.path.parent
+        what = f"free some space where {folder} lies" if full else f"see whether {folder} can be written"
         and_then = ": the same command goes on where it was" if self._keeps else ""
         return StoreError(
             f"{'The disk is full: the' if full else 'The'} {self.kind} store '{self.path}' was not written.",
             given=str(error),
-            hint=f"free some space where {self.path.parent} lies{and_then}, or choose another place",
+            hint=f"{what}{and_then}, or choose another place",
         )
 
     def _publish(self) -> None:
@@ -251,7 +263,7 @@ class Store:
                 raise damage_error(path, self._file(name), f"it has {size} bytes instead of {entry.num_bytes}")
 
     def _file(self, name: str) -> Path:
-        return self.path / f"{name}.npy"
+        return self.path / f"{self._entry(name).file}.npy"
 
     def verify(self, names: Iterable[str] | None = None) -> None:
         """Compare the checksums of the named files (all, if not given). Raises ``StoreError`` naming the first bad one."""

@@ -132,6 +132,11 @@ class Engine:
         return self._kernels[operation]
 
     @property
+    def served(self) -> set[str]:
+        """The operations that have been served so far."""
+        return set(self._kernels)
+
+    @property
     def kernels(self) -> set[str]:
         """The names of the kernels that have served operations so far."""
         return {one.name for one in self._kernels.values()}

@@ -94,6 +94,18 @@ class Kernel(ABC):
             reasons.append(f"has '{operation}' only for autograd, as mode=domain_parallel uses it")
         return reasons
 
+    def graph_bytes(self, operation: str, *, autograd: bool) -> int:
+        """Of an edge of a block, what an operation makes of it on first use and keeps in memory that is no tensor's."""
+        return 0
+
+    def passing_bytes(self, operation: str, edges: int, rows: int, row_bytes: int, dtype: torch.dtype) -> int:
+        """What an operation holds of such memory while it runs.
+
+        Args:
+            edges, rows: of the block, and of its destinations. row_bytes: of a source row. dtype: of rows.
+        """
+        return 0
+
     def operation(self, name: str) -> Operation:
         """A new instance of what ``operations`` says. The name must be there."""
         found = _resolved(self.operations, name)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +14,7 @@ from sargnn.errors import ConfigError, nearest
 from sargnn.tracking.progress import say
 
 if TYPE_CHECKING:
-    from sargnn.engine.aggregate import Engine
+    from sargnn.data.dataset import Dataset
 
 
 def check_strategies(config: RunConfig) -> None:
@@ -21,11 +23,7 @@ def check_strategies(config: RunConfig) -> None:
     Raises:
         ConfigError, KernelError: what is wrong.
     """
-    import torch
-
-    from sargnn.bf16 import ROW_DTYPES
-    from sargnn.comm.group import Group
-    from sargnn.engine.aggregate import Engine
+    from sargnn.engine.serving import check_serves, engine_alone
     from sargnn.partition import PARTITIONERS
     from sargnn.partition.given import check_file
     from sargnn.resolve import resolve
@@ -33,36 +31,14 @@ def check_strategies(config: RunConfig) -> None:
     resolve("partitioner", PARTITIONERS, config.partitioner.choice)
     if config.partitioner.file is not None and config.partitioner.target is None:
         check_file(config.partitioner.file)
-    engine = Engine(
-        Group.single(),
-        mode=config.mode.choice,
-        keep=config.mode.keep,
-        kernel=config.kernel.choice,
-        device=torch.device(config.device),
-        dtype=ROW_DTYPES[config.precision],
-    )
-    for operation in config.model.operations:
-        engine.kernel(operation)
+    engine = engine_alone(config)
+    # What comes from outside may aggregate otherwise than its settings know; a user's module shows it when it is tried out.
+    whole = f"model={config.model.name}" if config.model.target is None else None
+    check_serves(engine, config.model.operations, whole)
     if config.smooth.name != "none":
         engine.kernel("sum")
-    if config.mode.keep == "all":
-        _check_scores(config, engine)
     config.model.check_target()
     check_backend(config.comm)
-
-
-def _check_scores(config: RunConfig, engine: Engine) -> None:
-    """There is attention whose scores can be kept; modules of users are asked when they run. Raises ``SargnnError``."""
-    from sargnn.engine.reducers.gat import Gat, GatV2, check_scores
-
-    attention = [name for name in config.model.operations if name in (Gat.operation, GatV2.operation)]
-    for name in attention:
-        check_scores(engine.operation(name))
-    if not attention and not config.model.reads_target and config.model.target is None:
-        raise ConfigError(
-            "This model has no attention whose scores could be kept.", given=f"model={config.model.name} mode.keep=all",
-            allowed="model=gat, model=custom", hint="mode.keep=rows",
-        )  # fmt: skip
 
 
 def check_backend(comm: CommConfig) -> None:
@@ -124,16 +100,36 @@ def _check_task(config: RunConfig, task: Task) -> None:
         )  # fmt: skip
 
 
-def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) -> int:
+def _count_lacking(config: RunConfig, dataset: Dataset) -> dict[int, int]:
+    """``nodes_without_edges`` among those that the run surely computes."""
+    import numpy as np
+
+    from sargnn.data.edges_into import nodes_without_edges
+
+    computed = np.asarray(dataset.split) > 0 if config.mfg or config.eval == "sampled" else None
+    return nodes_without_edges(dataset, computed)
+
+
+@dataclass(frozen=True)
+class Built:
+    """What is known of the run's model once it is built.
+
+    Attributes:
+        aggregations: how many of its layers aggregate.
+        norms_over_rows: whether it has norms over rows that are computed together.
+    """
+
+    aggregations: int
+    norms_over_rows: bool
+
+
+def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) -> Built:
     """The model, the metric, early stopping and Correct & Smooth can work on the graph and its edge weights.
 
     Called before it is partitioned.
 
     Args:
         begins: the run has no checkpoint of its own; then the parameters that ``init_from`` names fit, too.
-
-    Returns:
-        How many of the model's layers aggregate.
 
     Raises:
         ConfigError: one of them cannot.
@@ -156,6 +152,8 @@ def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) 
     labelled = int(schema.types_of(np.argmax(np.asarray(dataset.split) > 0, keepdims=True))[0]) if schema.typed else 0
     shape = GraphShape(schema, dataset.feature_widths, dataset.num_classes, columns, dataset.task, labelled, weighted)
     model = make_model(config, shape)
+    if not config.add_self_loops:
+        model.try_without_edges(config, shape, partial(_count_lacking, config, dataset))
     for line in model.remarks():
         say(f"model: {line}")
     if begins and config.init_from is not None:
@@ -173,4 +171,4 @@ def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) 
                 "Correct & Smooth needs edges between nodes that have labels, and this graph's relations have none.",
                 given=f"smooth={config.smooth.name}, labels on '{schema.node_types[labelled]}'", hint="smooth=none",
             )  # fmt: skip
-    return sum(model.uses_edges)
+    return Built(sum(model.uses_edges), model.norms_over_rows)

@@ -80,7 +80,7 @@ def compare_worlds(config: RunConfig) -> tuple[Graph, Outcome]:
         with Steps():
             path = prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes)
             check_graph(config, path)
-            path, graph = _small_graph(path, folder)
+            path, graph = _small_graph(config, path, folder)
         if os.environ["NUMBA_THREADING_LAYER"] != "workqueue":  # else the fork server compiles them
             warm_up()
         runs = {}
@@ -120,20 +120,21 @@ def _folder(config: RunConfig) -> Iterator[Path]:
     yield given.resolve()
 
 
-def _small_graph(path: Path, folder: Path) -> tuple[Path, Graph]:
+def _small_graph(config: RunConfig, path: Path, folder: Path) -> tuple[Path, Graph]:
     """The dataset store to train on: that at ``path``, or one in ``folder`` with a part of the graph."""
     from sargnn.data.dataset import open_dataset, write_dataset
     from sargnn.data.surroundings import cut_surroundings
     from sargnn.steps import step
 
     dataset = open_dataset(path, verify=False)
+    title = config.dataset.title_of(dataset.name)
     if dataset.num_nodes > MOST_NODES:
         step("taking a part of the graph")
         small = cut_surroundings(dataset, MOST_NODES)
         path = folder / "datasets" / path.name
         write_dataset(path, small, made_by={"part of": dataset.content_hash, "nodes": MOST_NODES})
-        return path, Graph(dataset.name, small.num_nodes, small.num_edges, dataset.num_nodes)
-    return path, Graph(dataset.name, dataset.num_nodes, dataset.num_edges, dataset.num_nodes)
+        return path, Graph(title, small.num_nodes, small.num_edges, dataset.num_nodes)
+    return path, Graph(title, dataset.num_nodes, dataset.num_edges, dataset.num_nodes)
 
 
 def _train(config: RunConfig, dataset_path: Path, folder: Path) -> Path:

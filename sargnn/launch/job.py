@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from sargnn.config import flatten, load
+from sargnn.config_losses import loss_lines
 from sargnn.data.manifest import MANIFEST
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.launch.check import check_graph, check_strategies
@@ -72,6 +73,8 @@ def begin(run_dir: Path, environment: Mapping[str, str]) -> int:
     files.write_secret(run_dir / files.TOKEN, secrets.token_hex(32))
     _note_start(run_dir, inputs, environment)
     say(f"training {config.name}: {config.world} workers with {config.threads} threads each, {config.epochs} epochs")
+    for line in loss_lines(config, norms_over_rows=stores.built.norms_over_rows):
+        say(line)
     return FINISHED
 
 

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from sargnn.config import RunConfig, load
+from sargnn.config_losses import loss_lines
 from sargnn.cpu import without_bf16
 from sargnn.errors import SargnnError
 from sargnn.launch.check import check_graph, check_network, check_strategies
@@ -75,6 +76,8 @@ def train(config: RunConfig, *, resume: Path | None = None) -> tuple[Summary, Pa
         start = f", from the parameters in '{config.init_from}'" if config.init_from and resume is None else ""
         many = f"{config.world} workers with {config.threads} threads each, {config.epochs} epochs"
         say(f"training {run_dir.name}: {many}{start}{changed}")
+        for line in loss_lines(config, norms_over_rows=stores.built.norms_over_rows):
+            say(line)
         summary, error = _run_tracked(config, run_dir, inputs, stores, same_run=resume is not None)
     finally:
         lock.release()

@@ -15,6 +15,7 @@ from sargnn.tracking.progress import Steps, graph_lines, partition_lines, say
 from sargnn.verb_config import PartitionConfig
 
 if TYPE_CHECKING:
+    from sargnn.launch.check import Built
     from sargnn.partition.preload import Bounds
     from sargnn.partition.store import PartitionInfo
 
@@ -26,6 +27,7 @@ class Stores:
     Attributes:
         dataset, partition: the stores' folders. stats: the partition's quality.
         dataset_hash: of the dataset that it was cut from.
+        built: what is known of the model.
         preloaded: the store of parts that hold what their servers preload; None: nothing is preloaded.
     """
 
@@ -33,6 +35,7 @@ class Stores:
     partition: Path
     stats: dict[str, Any]
     dataset_hash: str
+    built: Built
     preloaded: Path | None = None
 
 
@@ -41,12 +44,12 @@ def partition_of(config: RunConfig) -> PartitionConfig:
     return PartitionConfig(config.dataset, config.partitioner, config.world, config.store_dir, config.prepare, config.servers)
 
 
-def prepare_stores(config: RunConfig, check_graph: Callable[[Path], int]) -> Stores:
+def prepare_stores(config: RunConfig, check_graph: Callable[[Path], Built]) -> Stores:
     """Make the dataset store, the partition store and what servers preload, if needed; also compiles the kernels once.
 
     Args:
-        check_graph: called with the dataset store's folder before the graph is partitioned; gives how many of the model's
-            layers aggregate, or raises what makes a partition useless.
+        check_graph: called with the dataset store's folder before the graph is partitioned; raises what makes a partition
+            useless.
     """
     from sargnn.data.prepare import prepare_dataset
     from sargnn.partition.prepare import prepare_partition, prepare_preloaded
@@ -55,11 +58,11 @@ def prepare_stores(config: RunConfig, check_graph: Callable[[Path], int]) -> Sto
     say(f"dataset {wanted.dataset.title}")
     with Steps():
         dataset_path = prepare_dataset(wanted.dataset, wanted.store_dir, wanted.prepare.bytes)
-        hops = check_graph(dataset_path)
+        built = check_graph(dataset_path)
         info = prepare_partition(wanted, dataset_path)
         preloaded = None
         if config.may_preload:
-            preloaded = prepare_preloaded(wanted, dataset_path, info, bounds_of(config, hops))
+            preloaded = prepare_preloaded(wanted, dataset_path, info, bounds_of(config, built.aggregations))
     stats = dataclasses.asdict(info.stats)
     size = info.num_edges, info.schema, info.feature_widths, info.num_classes, info.task
     for line in graph_lines(*size, weighted=info.weights is not None):
@@ -76,7 +79,7 @@ def prepare_stores(config: RunConfig, check_graph: Callable[[Path], int]) -> Sto
     if os.environ["NUMBA_THREADING_LAYER"] != "workqueue":  # else the fork server compiles them
         warm_up()
     return Stores(
-        dataset_path.resolve(), info.path.resolve(), stats, info.dataset_hash,
+        dataset_path.resolve(), info.path.resolve(), stats, info.dataset_hash, built,
         None if preloaded is None else preloaded.path.resolve(),
     )  # fmt: skip
 

@@ -21,6 +21,7 @@ from sargnn.comm.distributed import DistributedGroup
 from sargnn.comm.group import Group, Traffic
 from sargnn.comm.rates import measure_rates
 from sargnn.config import RunConfig
+from sargnn.config_losses import loss_lines
 from sargnn.cpu import without_bf16
 from sargnn.errors import SargnnError
 from sargnn.launch.compile import warm_up
@@ -138,15 +139,16 @@ def _run(
         print(f"rank {rank}: {rows}{copied}, {len(trainer.graph.part.halo_ids)} halo rows", flush=True)
         flows = flow_rows(trainer)
         chosen = choice.lines() if choice is not None else _no_choice(config)
-        for line in (*chosen, *flow_lines(flows), *sharing_lines(trainer), *batch_lines(trainer)):
+        lossy = loss_lines(config, norms_over_rows=trainer.model.norms_over_rows)
+        for line in (*chosen, *flow_lines(flows), *sharing_lines(trainer), *batch_lines(trainer), *lossy):
             if rank == 0:
                 print(line, flush=True)
         if config.comm.wire != "exact" and world > 1 and config.precision != "bf16":
             exact, rounded = trainer.loss_by_wire()
             part = f"{abs(rounded - exact) / abs(exact):.1e} of it" if exact else "of 0"
-            lossy = f"comm.wire={config.comm.wire}: rows are rounded on their way, which changes the first loss"
             if rank == 0:
-                print(f"{lossy} from {exact:.7g} to {rounded:.7g} ({part})", flush=True)
+                first = f"from {exact:.7g} to {rounded:.7g} ({part})"
+                print(f"comm.wire={config.comm.wire} changes the first loss {first}", flush=True)
         _train(trainer, config, run_dir, info.dataset_hash)
         figures = measure_results(trainer, group) | {"mfg": flows, "startup_time_s": startup_time_s}
         if figures["planned_train_bytes"] is None and len(inputs.planned_train_bytes or ()) == world:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from sargnn.engine.reducers.base import Reducer, Tensors
 from sargnn.engine.reducers.generic import EdgeRun
-from sargnn.errors import ConfigError, nearest
+from sargnn.errors import ConfigError
 from sargnn.messages.counts import Count
 from sargnn.messages.edges import EdgeTensor
 from sargnn.messages.expressions import Field, Node, Where
@@ -49,13 +49,6 @@ FOR_LAYERS = tuple(
 SOME = "update_all, apply_edges, ndata, edata, in_degrees, blocks, ... (docs/EXTENDING.md)"
 _LOOPS = frozenset("add_self_loop remove_self_loop to_canonical_etype add_edges has_edges_between".split())
 """What DGL's functions that add or remove self-loops ask for."""
-
-
-def _hint_for(name: str) -> str:
-    """What to do instead of asking a graph for something that it does not have."""
-    if name in _LOOPS:
-        return "the graph cannot be changed; dataset.add_self_loops=true gives each node a self-loop"
-    return "edges and nodes of other workers are not here; messages reach them"
 
 
 class ShardedGraph:
@@ -98,8 +91,11 @@ class ShardedGraph:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        allowed = None if name in _LOOPS else nearest(name, FOR_LAYERS) or SOME
-        raise self.wrong(f"A sharded graph has no '{name}'.", allowed=allowed, hint=_hint_for(name))
+        if name in _LOOPS:
+            hint = "the graph cannot be changed; dataset.add_self_loops=true gives each node a self-loop"
+            raise self.wrong(f"A sharded graph has no '{name}'.", hint=hint)
+        hint = "edges and nodes of other workers are not here; messages reach them"
+        raise self.session.not_there("a sharded graph", name, FOR_LAYERS, SOME, hint)
 
     def __repr__(self) -> str:
         source, relation, destination = self.canonical_etypes[0]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.base import Tensors
 from sargnn.engine.reducers.generic import EdgeRun
-from sargnn.errors import ConfigError
+from sargnn.errors import ConfigError, nearest
 from sargnn.messages.rows import user_line
 from sargnn.messages.stock_calls import paused
 from sargnn.messages.user_functions import EdgeCalls
@@ -132,6 +133,22 @@ class Session:
         frames = traceback.extract_tb(error.__traceback__)
         own = [one for one in frames if one.filename == self.path]
         return f"{own[-1].filename} line {own[-1].lineno}" if own else self.place()
+
+    def not_there(self, what: str, name: str, known: Sequence[str], otherwise: str, hint: str) -> ConfigError:
+        """The error for what a graph does not have, called where it was asked for.
+
+        Who asks in the user's file has perhaps meant another name. A layer from elsewhere has not: then its own line is told.
+
+        Args:
+            what: which graph. known: names that it has. otherwise: some of them, where none is like it.
+        """
+        frame = sys._getframe(2)
+        asker = frame.f_code.co_filename
+        if self.path is not None and asker != self.path:
+            return self.wrong(
+                f"A layer asks for '{name}', which {what} does not have.", given=f"{asker} line {frame.f_lineno}", hint=hint
+            )
+        return self.wrong(f"{what.capitalize()} has no '{name}'.", allowed=nearest(name, known) or otherwise, hint=hint)
 
     def wrong(
         self, what: str, *, given: object = None, place: str | None = None, allowed: Any = None, hint: str | None = None

@@ -72,10 +72,7 @@ class TypedGraph:
         if name.startswith("__"):
             raise AttributeError(name)
         known = (*FOR_LAYERS, "nodes", "edges", "to_homogeneous")
-        raise self.session.wrong(
-            f"A typed sharded graph has no '{name}'.", allowed=nearest(name, known) or SOME,
-            hint="graph[etype] is one relation's graph",
-        )  # fmt: skip
+        raise self.session.not_there("a typed sharded graph", name, known, SOME, "graph[etype] is one relation's graph")
 
     def __repr__(self) -> str:
         nodes = {name: int(self.number_of_src_nodes(name)) for name in self.ntypes}

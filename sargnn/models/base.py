@@ -6,11 +6,12 @@ Letters: N input rows, M output rows, F features, C outputs, D width of the firs
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from sargnn.config import RunConfig
 from sargnn.engine.aggregate import Engine
@@ -90,18 +91,20 @@ class Model(nn.Module, ABC):
     """What it keeps of constant rows are as many rows as a message flow has outputs: many flows may each have theirs."""
     reads_out_degrees: bool = True
     """Whether it reads how many edges start from a row."""
+    takes_flows: bool = True
+    """Whether each of its layers works on a graph of its own, so that it can compute some rows alone."""
     by_relation: bool = False
     """Its layers' plans of a typed graph are those of single relations (``shards.relations``)."""
-
-    @property
-    def has_batch_norms(self) -> bool:
-        """Whether it normalises over rows, with this package's modules or PyTorch's."""
-        return any(isinstance(one, (DistributedBatchNorm, nn.modules.batchnorm._BatchNorm)) for one in self.modules())
 
     @property
     @abstractmethod
     def uses_edges(self) -> list[bool]:
         """Per layer, whether it aggregates; as long as there are layers."""
+
+    @property
+    def norms_over_rows(self) -> bool:
+        """Whether it has norms whose statistics are of rows that are computed together, as batch norm's are."""
+        return any(isinstance(one, DistributedBatchNorm | _BatchNorm) for one in self.modules())
 
     @property
     def num_kept(self) -> int:
@@ -126,6 +129,18 @@ class Model(nn.Module, ABC):
 
     def try_out(self, config: RunConfig, shape: GraphShape) -> None:  # noqa: B027 - what is written here is tested here
         """Find out whether it works on such a graph, and how many layers it has, before anything long. Needs no worker.
+
+        Raises:
+            ConfigError: it does not.
+        """
+
+    def try_without_edges(  # noqa: B027 - models of the package take nodes without edges
+        self, config: RunConfig, shape: GraphShape, find_lacking: Callable[[], Mapping[int, int]]
+    ) -> None:
+        """Find out whether it works where nodes have no edges into them, if there are such nodes. Needs no worker.
+
+        Args:
+            find_lacking: gives what ``data.edges_into.nodes_without_edges`` does.
 
         Raises:
             ConfigError: it does not.

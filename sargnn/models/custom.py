@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Custom(ModelSettings):
-    """A ``torch.nn.Module`` that is built as ``Model(in_width, num_outputs, **args)`` and has ``forward(graph, x)``.
+    """A ``torch.nn.Module`` with ``forward(graph, x)``, built with ``args`` and, by their names, what the data decide.
 
     Attributes:
         target: ``FILE.py:CLASS`` or ``package.module:Class``; a function that returns a module does as well.
-        args: its further arguments, by name: numbers, texts, true and false, null, and lists and mappings of these.
+        args: its arguments, by name: numbers, texts, true and false, null, and lists and mappings of these.
         content: 16 hex digits of the target's file, which decides the losses; its path does not. null: as the file is now.
         embedding: of typed graphs: width of the learnable rows of node types without features, and of the map of features of
             another width; null: that of the features, or 256 where none has features or their widths differ.

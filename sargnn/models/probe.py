@@ -11,7 +11,7 @@ Letters: T node types, R relations.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -23,9 +23,11 @@ from torch.nn.parameter import is_lazy
 from sargnn.bf16 import ROW_DTYPES
 from sargnn.comm.group import Group, SingleGroup
 from sargnn.config import RunConfig
+from sargnn.data.edges_into import ALL_RELATIONS
 from sargnn.data.labels import LABEL_DTYPES
 from sargnn.data.schema import SPLITS, Relation, Schema
 from sargnn.engine.aggregate import Engine
+from sargnn.engine.serving import check_serves, engine_alone
 from sargnn.errors import ConfigError
 from sargnn.messages.graph import MOST_BLOCKS
 from sargnn.models.base import LayerInput
@@ -56,13 +58,52 @@ def try_module(model: CustomModel, make: Callable[[GraphShape], CustomModel], co
         tried.note = f"found on a graph of {NODES} nodes{' of each type' if small.schema.typed else ''}, before the run"
         tried.group = _Alike(config.world)
         _check_same(model, tried)
-        _Trial(tried, config, small, ROW_DTYPES[config.precision]).run()
-        model.num_layers = tried.num_layers
+        trial = _Trial(tried, config, small, ROW_DTYPES[config.precision])
+        trial.run()
+        check_serves(engine_alone(config), sorted(trial.engine.served), model.source.forward_place(model.module))
+        model.num_layers, model.takes_flows = tried.num_layers, tried.takes_flows
         if any(is_lazy(one) for one in (*model.module.parameters(), *model.module.buffers())):
             torch.manual_seed(config.seed)
-            shaped = CustomModel(model.source, make(small).inputs, model.module, small)
+            shaped = CustomModel(model.source, make(small).inputs, model.module, small, model.from_data)
             shaped.num_layers = model.num_layers
             _Trial(shaped, config, small, torch.float32).give_shapes()
+
+
+def try_without_edges(
+    model: CustomModel, make: Callable[[GraphShape], CustomModel], config: RunConfig, shape: GraphShape,
+    find_lacking: Callable[[], Mapping[int, int]],
+) -> None:  # fmt: skip
+    """Try the module out where a node has no edge into it, if the run's graph has such nodes.
+
+    Args:
+        model: that will be trained. make: makes another one.
+        find_lacking: gives what ``data.edges_into.nodes_without_edges`` does; asked only where it matters.
+
+    Raises:
+        ConfigError: as ``try_module``.
+    """
+    small = replace(shape, schema=_small(shape.schema))
+
+    def attempt(lacking: Collection[int], note: str) -> None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            tried = make(small)
+            tried.note, tried.group = note, _Alike(config.world)
+            tried.num_layers = model.num_layers
+            _Trial(tried, config, small, ROW_DTYPES[config.precision], lacking).forward_once()
+
+    try:
+        attempt((ALL_RELATIONS, *range(len(shape.schema.relations))), "")
+    except ConfigError:
+        if lacking := find_lacking():
+            attempt(lacking, f"nodes without an edge into them: {_counts(lacking, shape.schema)}")
+
+
+def _counts(lacking: Mapping[int, int], schema: Schema) -> str:
+    if not schema.typed:
+        return str(max(lacking.values()))
+    named = {number: "any relation" if number == ALL_RELATIONS else f"'{schema.relations[number].name}'" for number in lacking}
+    return ", ".join(f"{count} of {named[number]}" for number, count in lacking.items())
 
 
 class _Alike(SingleGroup):
@@ -79,16 +120,19 @@ class _Alike(SingleGroup):
 
 
 class _Trial:
-    """One module on the made-up graph; ``dtype``: of its rows and parameters."""
+    """One module on the made-up graph; ``dtype``: of its rows and parameters. ``lacking``: relations that a node lacks."""
 
-    def __init__(self, model: CustomModel, config: RunConfig, shape: GraphShape, dtype: torch.dtype) -> None:
+    def __init__(
+        self, model: CustomModel, config: RunConfig, shape: GraphShape, dtype: torch.dtype, lacking: Collection[int] = ()
+    ) -> None:
         device = torch.device(config.device)
         self.model, self.mfg = model.to(device, dtype), config.trains_on_flows
+        self.may_split = self.mfg or config.memory_budget.limits
         self.engine = Engine(
             Group.single(), mode=config.mode.choice, kernel="reference", seed=config.seed, device=device, dtype=dtype,
             cache_static=False,
         )  # fmt: skip
-        part = _part(shape, config.seed)
+        part = _part(shape, config.seed, lacking)
         self.graph = WorkerGraph(
             part, self.engine.exchange, self.engine.mode.layout, add_self_loops=config.add_self_loops, device=device,
             by_relation=model.by_relation, dtype=dtype,
@@ -102,9 +146,11 @@ class _Trial:
         layers = self._find_layers()
         self.model.num_layers = layers or 1
         self._both(self._whole)
+        if self.may_split:
+            self.model.takes_flows = layers > 0 or not self._reaches_further()
         if not self.mfg:
             return
-        if not layers and self._reaches_further():
+        if not self.model.takes_flows:
             raise self.model.refuse_without_blocks()
         wanted = np.zeros(len(self.graph.part.node_ids), bool)
         wanted[self.graph.labelled_rows.start] = True
@@ -171,6 +217,11 @@ class _Trial:
         self.model.train()
         return self._forward(self._whole())
 
+    def forward_once(self) -> None:
+        """Forward as in training."""
+        self.model.train()
+        self._forward(self._whole())
+
     def give_shapes(self) -> None:
         """One forward pass, for parameters whose shapes come from their first input."""
         self.model.eval()
@@ -235,11 +286,19 @@ def _small(schema: Schema) -> Schema:
     return replace(schema, offsets=tuple(range(0, NODES * len(schema.node_types) + 1, NODES)))
 
 
-def _part(shape: GraphShape, seed: int) -> Part:
-    """The made-up graph as the one part of one worker. Edges from node i and node i - 1 of its source type into each node i."""
+def _part(shape: GraphShape, seed: int, lacking: Collection[int] = ()) -> Part:
+    """The made-up graph as the one part of one worker. Edges from node i and node i - 1 of its source type into each node i.
+
+    Args:
+        lacking: numbers of relations each of which has no edge into a node that others reach; ``ALL_RELATIONS``: none reaches
+            the last node.
+    """
     schema, types = shape.schema, len(shape.schema.node_types)
     rng = np.random.default_rng(seed)
-    edges = [_ring(one) for one in schema.relations]
+    edges = [
+        _ring(one, {*([number % (NODES - 1)] if number in lacking else []), *([NODES - 1] if ALL_RELATIONS in lacking else [])})
+        for number, one in enumerate(schema.relations)
+    ]
     sources, destinations = (np.concatenate([one[end] for one in edges]).astype(np.int32) for end in (0, 1))
     nodes = NODES * types
     split = np.zeros(nodes, np.uint8)
@@ -256,7 +315,7 @@ def _part(shape: GraphShape, seed: int) -> Part:
         out_degrees=np.bincount(sources, minlength=nodes),
         edge_src=sources,
         edge_dst=destinations,
-        edge_offsets=np.arange(0, 2 * NODES * len(edges) + 1, 2 * NODES),
+        edge_offsets=np.cumsum([0, *(len(one[0]) for one in edges)]),
         halo_ids=np.zeros(0, np.int64),
         halo_offsets=np.zeros(2, np.int64),
         send_rows=np.zeros(0, np.int32),
@@ -272,8 +331,8 @@ def _weights(sources: np.ndarray, destinations: np.ndarray, nodes: int, rng: np.
     return {"edge_weight": weights, "in_weights": inward, "out_weights": outward}
 
 
-def _ring(relation: Relation) -> tuple[np.ndarray, np.ndarray]:
-    """Sources and destinations, sorted by destination, then source."""
-    destination = np.repeat(np.arange(NODES), 2)
+def _ring(relation: Relation, without: Collection[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Sources and destinations, sorted by destination, then source. ``without``: nodes that it does not reach."""
+    destination = np.repeat([node for node in range(NODES) if node not in without], 2)
     source = np.sort((destination.reshape(-1, 2) - [0, 1]) % NODES, axis=1).reshape(-1)
     return source + NODES * relation.source, destination + NODES * relation.destination

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -17,10 +17,14 @@ from sargnn.errors import ConfigError, SargnnError, nearest
 from sargnn.models.custom import Custom
 from sargnn.resolve import resolve
 
+IN_WIDTHS = ("in_width", "in_size", "in_feats", "in_channels", "in_dim", "num_features")
+"""What a constructor calls the width of its input rows."""
+NUM_OUTPUTS = ("num_outputs", "out_size", "out_feats", "out_channels", "out_dim", "num_classes", "n_classes")
+"""What it calls the number of outputs."""
 _OF_TYPES = ("ntypes", "etypes")
 _FULL = "SARGNN_FULL_ERROR=1 shows the whole traceback"
 _ADVICE = {
-    "0-in-degree nodes": "dataset.add_self_loops=true gives each node a self-loop; or allow_zero_in_degree=True in the layer",
+    "0-in-degree nodes": "allow_zero_in_degree=True in the layer",
     "must be a DGLGraph": "the graph is a sharded one; call the layers one after the other",
 }
 """What to do about errors of DGL's."""
@@ -33,31 +37,36 @@ class UserModule:
 
     Attributes:
         make: it. name: what it is called. file: where it stands. line: where it begins, 0 where nobody knows.
-        takes: the names of its arguments behind the first two; None where they are not known.
+        takes: the names of its arguments, in their order; none where they are not known.
     """
 
     make: Callable[..., Any]
     name: str
     file: str
     line: int
-    takes: tuple[str, ...] | None
+    takes: tuple[str, ...] = ()
 
     @property
     def place(self) -> str:
         """File, line and name, for messages."""
         return f"{self.file} line {self.line}, {self.name}" if self.line else f"{self.file}, {self.name}"
 
-    def build(self, in_width: int, num_outputs: int, args: dict[str, Any], schema: Schema) -> nn.Module:
-        """The module. Arguments ``ntypes`` and ``etypes`` that ``args`` does not give get the names of the schema.
+    def from_data(self, in_width: int, num_outputs: int, args: dict[str, Any], schema: Schema) -> dict[str, Any]:
+        """The arguments that the data decide: what the constructor takes by such a name and ``args`` does not give."""
+        types = schema.node_types
+        relations = [(types[one.source], one.name, types[one.destination]) for one in schema.relations]
+        values = dict.fromkeys(IN_WIDTHS, in_width) | dict.fromkeys(NUM_OUTPUTS, num_outputs)
+        known = values | dict(zip(_OF_TYPES, (list(types), relations), strict=True))
+        return {name: known[name] for name in self.takes if name in known and name not in args}
+
+    def build(self, args: dict[str, Any]) -> nn.Module:
+        """The module, made with these arguments.
 
         Raises:
             ConfigError: it fails, or gives no module with a ``forward(graph, x)``.
         """
-        types = schema.node_types
-        names = (list(types), [(types[one.source], one.name, types[one.destination]) for one in schema.relations])
-        given = {key: value for key, value in zip(_OF_TYPES, names, strict=True) if key in (self.takes or ())}
         with self.blame("The model's constructor"):
-            module = self.make(in_width, num_outputs, **{**given, **args})
+            module = self.make(**args)
         if not isinstance(module, nn.Module):
             kind = type(module).__name__
             raise ConfigError(f"'{self.name}' returns no torch.nn.Module.", given=f"a {kind}, from {self.place}")
@@ -84,13 +93,16 @@ class UserModule:
         return line_of(module.forward) or self.place
 
     @contextmanager
-    def blame(self, what: str, module: nn.Module | None = None, note: str | None = None) -> Iterator[None]:
+    def blame(
+        self, what: str, module: nn.Module | None = None, note: str | None = None, *, typed: bool = False
+    ) -> Iterator[None]:
         """Turn any exception out of the user's code into one ``ConfigError`` with the user's file and line.
 
         What this package raises goes through, and so does what tells that memory ran out.
 
         Args:
             what: that fails, at the beginning of a sentence. module: whose forward it is. note: where it was found.
+            typed: whether the graph is, so that its nodes can get no self-loops.
         """
         try:
             yield
@@ -102,7 +114,7 @@ class UserModule:
             lines = str(error).strip().splitlines() or [""]
             text = f"{type(error).__name__}: {lines[0]}{' ...' if lines[1:] else ''}"
             otherwise = self.place if module is None else self.forward_place(module)
-            hint = "; ".join(one for one in (_advice(str(error)), _FULL, note) if one)
+            hint = "; ".join(one for one in (_advice(str(error), typed=typed), _FULL, note) if one)
             raise ConfigError(f"{what} failed: {text}", given=self._line_in(error) or otherwise, hint=hint) from error
 
     def _line_in(self, error: BaseException) -> str | None:
@@ -111,8 +123,11 @@ class UserModule:
         return f"{own[-1].filename} line {own[-1].lineno}" if own else None
 
 
-def _advice(text: str) -> str | None:
-    return next((advice for part, advice in _ADVICE.items() if part in text), None)
+def _advice(text: str, *, typed: bool) -> str | None:
+    advice = next((advice for part, advice in _ADVICE.items() if part in text), None)
+    if "0-in-degree" in text and not typed:
+        return f"dataset.add_self_loops=true gives each node a self-loop; or {advice}"
+    return advice
 
 
 def find_module(settings: Custom) -> UserModule:
@@ -138,7 +153,7 @@ def find_module(settings: Custom) -> UserModule:
         allowed = "a class that extends torch.nn.Module, or a function that returns one"
         raise ConfigError("'model.target' names no class of modules.", given=f"{target}, {wrong}", allowed=allowed)
     file, line = _where(found)
-    return _with_arguments(UserModule(found, name, file or place, line, None), settings.args)
+    return _with_arguments(UserModule(found, name, file or place, line), settings.args)
 
 
 def _with_arguments(module: UserModule, args: dict[str, Any]) -> UserModule:
@@ -147,37 +162,46 @@ def _with_arguments(module: UserModule, args: dict[str, Any]) -> UserModule:
         signature = inspect.signature(module.make)
     except ValueError:  # a function of C without a signature
         return module
-    every = list(signature.parameters.values())
-    if any(one.kind is one.VAR_POSITIONAL for one in every):
-        first: list[inspect.Parameter] = []
-    else:
-        first = [one for one in every if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)][:2]
-        if len(first) < 2:
-            raise ConfigError(
-                f"'{module.name}' must take how wide its input rows are and how many outputs there are.",
-                given=f"{module.place}{signature}", allowed=f"{module.name}(in_width, num_outputs, ...)",
-            )  # fmt: skip
-    others = [one for one in every if one not in first and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
-    takes = tuple(one.name for one in others)
-    open_ended = any(one.kind is one.VAR_KEYWORD for one in every)
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = [one for one in signature.parameters.values() if one.kind not in variable]
+    takes = tuple(one.name for one in parameters)
+    open_ended = any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
+    given = f"{module.place}{signature}"
     for name in args:
-        if name in [one.name for one in first]:
-            raise ConfigError(
-                f"'model.args.{name}' is given by the run.", given=f"{module.place}{signature}",
-                hint=f"leave model.args.{name} out: the data decide it",
-            )  # fmt: skip
         if name not in takes and not open_ended:
             raise ConfigError(
                 f"'{module.name}' takes no argument '{name}'.", given=f"model.args.{name}; {module.place}",
                 allowed=[f"model.args.{one}" for one in nearest(name, takes)] or "it takes none",
             )  # fmt: skip
-    needed = [one.name for one in others if one.default is one.empty and one.name not in (*args, *_OF_TYPES)]
+    for names, what in ((IN_WIDTHS, "the width of its input rows"), (NUM_OUTPUTS, "the number of its outputs")):
+        left = [name for name in takes if name in names and name not in args]
+        if len(left) > 1:
+            raise ConfigError(
+                f"'{module.name}' has {len(left)} arguments that may mean {what}: {_listed(left)}.",
+                given=given,
+                hint=f"give all but the one that does, such as {_as_settings(left[:-1])}",
+            )
+    decided = (*IN_WIDTHS, *NUM_OUTPUTS, *_OF_TYPES)
+    needed = [one.name for one in parameters if one.default is one.empty and one.name not in (*args, *decided)]
     if needed:
+        others = [f"{', '.join(names)}" for names in (IN_WIDTHS, NUM_OUTPUTS) if not {*names} & {*takes}]
+        hint = f"add {_as_settings(needed)}"
+        if others:
+            hint += f"; the data decide only arguments that are called {' or '.join(others)}"
         raise ConfigError(
-            f"'{module.name}' needs the argument '{needed[0]}'.", given=f"{module.place}{signature}",
-            hint=f"add {' '.join(f'model.args.{one}=VALUE' for one in needed)}",
-        )  # fmt: skip
-    return UserModule(module.make, module.name, module.file, module.line, takes)
+            f"'{module.name}' needs the argument{'s' * (len(needed) > 1)} {_listed(needed)}.", given=given, hint=hint
+        )
+    return replace(module, takes=takes)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names in a sentence."""
+    quoted = [f"'{name}'" for name in names]
+    return " and ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)
+
+
+def _as_settings(names: Sequence[str]) -> str:
+    return " ".join(f"model.args.{name}=VALUE" for name in names)
 
 
 def line_of(function: Any) -> str | None:

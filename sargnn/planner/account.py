@@ -23,9 +23,7 @@ from sargnn.data.labels import LABEL_DTYPES
 from sargnn.engine.reducers.sum import Sum
 from sargnn.engine.segments import KeepLayers
 from sargnn.errors import ConfigError
-from sargnn.kernels.dgl.graphs import unseen_bytes
 from sargnn.models.inputs import GraphShape
-from sargnn.models.stack import GraphLayer
 from sargnn.partition.cut import Part
 from sargnn.planner.parts import PartSizes
 from sargnn.planner.reach import Reached
@@ -37,7 +35,7 @@ from sargnn.shards.plan import RowCounts
 from sargnn.training.account.record import SMOOTHING, Accounts
 from sargnn.training.account.replay import FIXED, Held
 from sargnn.training.account.sizes import Sizes
-from sargnn.training.account.step import LIBRARIES_BYTES, StepAccount
+from sargnn.training.account.step import StepAccount
 from sargnn.training.build import make_trainer
 from sargnn.training.fit import trains_in_batches
 from sargnn.training.search import alike, largest_of
@@ -51,6 +49,8 @@ TERMS = ("runtime", "graph", "features", "parameters", "kept for backward", "wor
 """What a worker's memory is made of at its peak."""
 BEFORE_TRAINING = TERMS[:4]
 """What of that is there when training starts."""
+_TRAINING_BYTES = 22 << 20
+"""What libraries take while they train, and what lies between small allocations, where no run has measured it."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Runtime:
 
     base: int
     loading: int
-    training: int = LIBRARIES_BYTES
+    training: int = _TRAINING_BYTES
 
 
 @dataclass(frozen=True)
@@ -113,15 +113,15 @@ class Account:
             make_trainer, config, _empty_part(shape), shape.num_classes, self.model, labelled=shape.labelled,
             message_rows=message_rows,
         )  # fmt: skip
-        self._library_edge_bytes = max(
-            (self._bytes_of_kernel(one) for one in self.model.modules() if isinstance(one, GraphLayer)), default=0
-        )
 
-    def worker(self, part: PartSizes, runtime: Runtime, kept_halo: Sequence[int] | None = None) -> WorkerPlan:
+    def worker(
+        self, part: PartSizes, runtime: Runtime, kept_halo: Sequence[int] | None = None, results: tuple[int, ...] = ()
+    ) -> WorkerPlan:
         """Of one worker that trains full batches.
 
         Args:
             kept_halo: rows of others that each layer reads where partial results travel, too [L]; None: all that there are.
+            results: these, as of ``Sizes``.
 
         Raises:
             ConfigError: the configuration trains other views, for which the graph is needed.
@@ -132,7 +132,7 @@ class Account:
                 hint="a dataset that is here; or mfg=false batches.count=1 batches.steps=1 sample.fanouts=null preload=none",
             )  # fmt: skip
         halo = tuple(kept_halo or (part.halo,) * self._layers)
-        whole = self._whole(part, halo)
+        whole = self._whole(part, halo, results)
         views = WorkerViews((Reached(whole, (), ()),), None, None, 0, 0)
         return self.with_views(part, views, runtime, self._config.engine.keep_layers)
 
@@ -151,7 +151,7 @@ class Account:
         trained = views.training or (Reached(whole, (), ()),)
         account, held, travelling = self._held(trained, whole, keep)
         since = self.bytes_since(part, views)
-        training = held.peak + travelling + runtime.training + self._library_edge_bytes * self._edges_of_graphs(trained) + since
+        training = held.peak + travelling + runtime.training + since
         states = 3 * sum(one.numel() * one.element_size() for one in self.model.parameters()) + 3 * learned
         kept = since
         if trains_in_batches(config) and config.batches.flows == "memory" and not config.draws_flows:
@@ -214,13 +214,8 @@ class Account:
         every = [(account, *account.held(own, all_held=self.all_held)) for account, own in of_accounts]
         account, held, travelling = max(every, key=lambda one: one[1].peak + one[2])
         if config.labels.reuse:
-            travelling = max(travelling, account.halo.peak(whole.halo))
+            travelling = max(travelling, account.halo.peak(whole))
         return account, held, travelling
-
-    def _edges_of_graphs(self, trained: Sequence[Reached]) -> int:
-        """Of the graphs that a kernel makes: a flow has one for each layer, all rows have one for all layers."""
-        edges = [(sum if one.counts else max)((0, *one.sizes.edges)) for one in trained]
-        return (sum if trains_in_batches(self._config) and self.all_held else max)(edges)
 
     @property
     def all_held(self) -> bool:
@@ -247,7 +242,7 @@ class Account:
     def _bytes_in_groups(self, part: PartSizes, groups: Sequence[Reached]) -> int:
         """The same of one in groups of rows: of the largest, and the outputs of groups, then of all together."""
         accounts = [self.accounts.evaluation(one.counts, in_groups=True) for one in groups]
-        most = largest_of(accounts, [one.sizes for one in groups], all_held=False) - LIBRARIES_BYTES
+        most = largest_of(accounts, [one.sizes for one in groups], all_held=False)
         return most + 2 * part.split * self._shape.num_classes * wide(ROW_DTYPES[self._config.precision]).itemsize
 
     def _constant_bytes(self, views: WorkerViews) -> int:
@@ -279,10 +274,9 @@ class Account:
             costs = self.engine.mode.costs(Sum(), (1,), self.engine.dtype, exchanged_needs_grad=False)
         return shares_of(aggregate, [costs])[0] in shares_of(aggregate, self.model.partial_costs(self.engine, none))
 
-    def _whole(self, part: PartSizes, halo: tuple[int, ...]) -> Sizes:
-        return part.view(
-            self._shape.schema, self._layers, self._shape.labelled, loops=self._config.add_self_loops, halo=halo
-        )  # fmt: skip
+    def _whole(self, part: PartSizes, halo: tuple[int, ...], results: tuple[int, ...] = ()) -> Sizes:
+        loops, labelled = self._config.add_self_loops, self._shape.labelled
+        return part.view(self._shape.schema, self._layers, labelled, loops=loops, halo=halo, results=results)
 
     def _graph(self, part: PartSizes, views: WorkerViews) -> int:
         """Of plans and lists of rows that are there before training starts."""
@@ -316,14 +310,6 @@ class Account:
     def _item(self) -> int:
         """Bytes of a number of a row."""
         return ROW_DTYPES[self._config.precision].itemsize
-
-    def _bytes_of_kernel(self, layer: GraphLayer) -> int:
-        """Of an edge, what a layer's kernel holds where no record sees it."""
-        if not layer.uses_edges:
-            return 0
-        operation = layer.reducer.operation
-        name = "dgl" if self.engine.mode.plain_autograd else self.engine.kernel(operation).name
-        return unseen_bytes(operation, whole=self.engine.mode.plain_autograd) if name == "dgl" else 0
 
     def _features(self, part: PartSizes, views: WorkerViews) -> int:
         """Of what the first layer reads: tables mapped from the store, and copies of them."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sargnn.config import ModeConfig, RunConfig
+from sargnn.config_losses import losses_depend_on
 from sargnn.errors import ConfigError
 from sargnn.planner.worlds import WorldPlan
 
@@ -42,9 +43,8 @@ class Way:
     @property
     def remark(self) -> str:
         """What it changes of the losses; nothing of one that is exact."""
-        if self.config.norms_over_batches:
-            return "norms over each micro-batch"
-        return "rows are rounded" if any(one.startswith("precision=") for one in self.words) else ""
+        found = losses_depend_on(self.config, norms_over_rows=self.config.norms_over_rows)
+        return ", ".join(one.brief for one in found)
 
 
 def with_mode(config: RunConfig, mode: str) -> RunConfig:

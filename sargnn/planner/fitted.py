@@ -105,7 +105,7 @@ class _Fit(Search):
 
     def __init__(self, account: Account, views: Views, runtime: Runtime, limit: int) -> None:
         super().__init__(account.model.num_kept)
-        self._account, self._views, self._limit = account, views, limit
+        self._account, self._views, self._limit, self._runtime = account, views, limit, runtime
         self._parts = [views.part_sizes(rank) for rank in range(views.parts.world)]
         self.bases = [
             account.before_training(part, views.worker(rank, 1), runtime) for rank, part in enumerate(self._parts)
@@ -119,7 +119,7 @@ class _Fit(Search):
                 self._account.accounts, [one.sizes for one in own.training], [one.counts for one in own.training], keep,
                 constants=self._account.holds_constants, all_held=self._account.all_held,
             )  # fmt: skip
-            found.append(most + self._account.bytes_since(part, own))
+            found.append(most + self._runtime.training + self._account.bytes_since(part, own))
         return tuple(found)
 
     def fits(self, planned: Sequence[int], what: str) -> bool:

@@ -37,11 +37,14 @@ class PartSizes:
     crossing: int | None = None
     inner: tuple[int, ...] | None = None
 
-    def view(self, schema: Schema, layers: int, labelled: int, *, loops: bool, halo: tuple[int, ...]) -> Sizes:
+    def view(
+        self, schema: Schema, layers: int, labelled: int, *, loops: bool, halo: tuple[int, ...], results: tuple[int, ...] = ()
+    ) -> Sizes:
         """The sizes of a view of all rows, whose last layer computes those of the labelled type.
 
         Args:
             layers: L. loops: the model adds a loop to each node. halo: rows of others that each layer reads [L].
+            results: partial results of each layer [L], as of ``Sizes``.
         """
         total = sum(self.rows)
         counts: dict[Key, int] = {("own", -1, -1): total, ("targets", -1, -1): self.targets}
@@ -59,7 +62,7 @@ class PartSizes:
                 counts.update({(kind, layer, t): size for t, size in enumerate(sizes)})
             edges.append(sum(into) + (total if loops else 0))
             counts["edges", layer, -1] = edges[-1]
-        return Sizes(counts, tuple(edges), halo)
+        return Sizes(counts, tuple(edges), halo, results=results)
 
 
 def parts_of_store(info: PartitionInfo) -> list[PartSizes]:

@@ -147,7 +147,11 @@ def _joined(sizes: list[Sizes], depth: np.ndarray, edges: np.ndarray, serving: S
         messages = [Messages(sum(rows), 0, rows) for rows in read]
     return [
         Reached(
-            dataclasses.replace(one, halo=tuple(layer.received[place] for layer in messages)), counts, tuple(messages)
+            dataclasses.replace(
+                one, halo=tuple(layer.received[place] for layer in messages),
+                results=tuple(layer.partials // len(sizes) for layer in messages),
+            ),
+            counts, tuple(messages),
         )
         for place, one in enumerate(sizes)
     ]  # fmt: skip

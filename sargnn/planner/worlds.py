@@ -142,10 +142,12 @@ def plan_run(config: RunConfig, dataset: Dataset, cut: Cut, runtime: Runtime) ->
     account = Account(config, shape_of(dataset, config), dataset.num_nodes)
     workers = []
     for rank, part in enumerate(cut.parts):
-        received = None
+        received: list[int] | None = None
+        results: tuple[int, ...] = ()
         if traffic is not None and all(layer.messages.received for layer in traffic):
             received = [layer.messages.received[rank] for layer in traffic]
-        workers.append(account.worker(part, runtime, received))
+            results = tuple(layer.messages.partials // config.world for layer in traffic)
+        workers.append(account.worker(part, runtime, received, results))
     return WorldPlan(
         config.mode.name, config.world, workers, None if traffic is None else sum(t.sent for t in traffic), cut.exact,
         keep_layers=config.engine.keep_layers,

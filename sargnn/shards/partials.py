@@ -56,6 +56,18 @@ class _Asked:
     sent: np.ndarray
 
 
+def share_room(rows: float, results: float, widest: float, message_rows: int, *, typed: bool) -> tuple[int, int]:
+    """How many rows, and how many partial results, a message holds at most.
+
+    Args:
+        rows, results: that travel, results counted by the rows that the widest message of one is as wide as. widest: how many.
+        message_rows: the room that they share.
+    """
+    of_rows = min(max(rows / max(rows + results, 1.0), LEAST_ROOM), 1 - LEAST_ROOM)
+    of_results = max(1, int((1 - of_rows) * message_rows / widest))
+    return max(1, int(of_rows * message_rows)), max(1, of_results // (_COPIED if typed else 1))
+
+
 def load_shared_plan(
     part: Part, rank: int, layout: Layout, group: Group, share: Share | None, *, device: torch.device, message_rows: int,
     out_bounds: tuple[int, ...] | None = None, dtype: torch.dtype = torch.float32,
@@ -75,13 +87,12 @@ def load_shared_plan(
     whole = load_plan(part, rank, None, device=device, message_rows=message_rows, out_bounds=out_bounds, dtype=dtype)
     kept, kept_halo, wanted, asked, moved = _share_out(part, rank, group, share, whole)
     rows, results = group.sum_(torch.tensor([float(len(kept.halo_ids)), share.widest * sum(map(len, wanted))])).tolist()
-    of_rows = min(max(rows / max(rows + results, 1.0), LEAST_ROOM), 1 - LEAST_ROOM)
-    rows, results = max(1, int(of_rows * message_rows)), max(1, int((1 - of_rows) * message_rows / share.widest))
+    rows, results = share_room(rows, results, share.widest, message_rows, typed=part.schema.typed)
     ranks, in_order = id_ranks_of(part), torch.arange(whole.num_rows, dtype=torch.int32, device=device)
     lists = PartialLists(
         tuple(torch.from_numpy(one).to(device) for one in wanted),
         tuple(len(one.ids) for one in asked),
-        max(1, results // (_COPIED if part.schema.typed else 1)),
+        results,
     )
     table = _joint_rows(rank, whole, lists) if part.schema.typed else {}
     joined = _joined(table, asked)

@@ -48,6 +48,9 @@ class Summary:
         mfg: rows, halo rows and edges by view and layer; with ``mfg=true``.
         preload: ``chosen``: none or shared; where it was chosen by what was measured, by which numbers.
         world, mode, model, kernel, dataset, num_params, edge_cut, halo_rows, cache_static, sharded_params: what ran.
+        partitioner: ``name`` of who cut the graph, and by what it was to ``balance`` the parts.
+        losses_depend_on: settings that change the losses although nothing else was asked for (``config_losses``), each as
+            ``setting``, ``change`` (what it does) and ``kept_by`` (what keeps them); none: []. None: nobody knows.
         edge_weights: whether its graph has some, and the settings use them.
         cpu, cores: of rank 0's machine: the processor's model, and how many of its cores the process may use.
         config_hash: of what decides the losses. dataset_hash, partition_hash, git_sha, versions: provenance.
@@ -101,7 +104,9 @@ class Summary:
     mode: str | None = None
     model: str | None = None
     kernel: str | None = None
+    partitioner: dict[str, Any] | None = None
     dataset: str | None = None
+    losses_depend_on: list[dict[str, str]] | None = None
     num_params: int | None = None
     edge_cut: float | None = None
     halo_rows: list[int] | None = None

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from sargnn.tracking.memory import human_bytes
 from sargnn.tracking.progress import say
@@ -97,7 +98,7 @@ def info_table(rows: Sequence[tuple[str, str]]) -> None:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows:
-        table.add_row(name, value)
+        table.add_row(Text(name), Text(value))  # brackets in a user's names are no markup
     Console().print(table, highlight=False)
 
 

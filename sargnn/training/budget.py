@@ -17,6 +17,10 @@ from sargnn.training.account.record import Accounts
 from sargnn.training.account.sizes import Groups, Sizes
 from sargnn.training.search import Search, largest_micro_batch, largest_of
 
+BETWEEN_BYTES = 8 << 20
+"""What lies between small allocations of a step, and what libraries take of a large step beside a small one: measured, as the
+rest of runs' peaks."""
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -86,7 +90,7 @@ class Budget(Search):
         return self._everyone(account.peak([sizes]))
 
     def _everyone(self, planned: int) -> tuple[int, ...]:
-        found = self._group.gather(torch.tensor(planned + self._since, dtype=torch.int64))
+        found = self._group.gather(torch.tensor(planned + self._since + BETWEEN_BYTES, dtype=torch.int64))
         return tuple(int(one) for one in found)
 
     def fits(self, planned: Sequence[int], what: str) -> bool:

@@ -82,14 +82,16 @@ def fit_batches(
     groups = None
     if config.budget_bytes is not None:
         assert accounts is not None
+        every = accounts()
+        every.load_libraries()
         if batched:
             planner.groups(1)  # what it takes to look at edges is there before anything is measured
             graph.release()
-            trim()
+        trim()
         resident = resident_bytes()
         held = folder is None and not config.draws_flows
         budget = Budget(
-            group, accounts(), config.budget_bytes, resident=resident, since=max(0, resident - trainer.meter.baseline_bytes),
+            group, every, config.budget_bytes, resident=resident, since=max(0, resident - trainer.meter.baseline_bytes),
             depth=trainer.model.num_kept, make_groups=planner.groups, all_held=held, constants=planner.holds_constants,
         )  # fmt: skip
         if not batched:
@@ -120,8 +122,6 @@ def fit_batches(
             where = None if folder is None else folder / "training"
             batches = MicroBatches(trainer.builder, found, rows, count, len(graph.part.node_ids), group, where)
             trainer.steps = OneStep(batches)
-        if trainer.model.has_batch_norms and count > 1:
-            trainer.remarks.append("each micro-batch has batch norms' statistics of its own: losses depend on batches.count")
     if config.draws_flows:
         _ = graph.drawer  # made now: what making it takes is not held beside a step
     graph.release(mapped_only=config.draws_flows)
@@ -218,9 +218,14 @@ def _fit_view(trainer: Trainer, budget: Budget) -> None:
         raise ConfigError(
             "Nothing that changes no loss fits the memory budget: with batch norm micro-batches would change it.",
             given=f"memory_budget={trainer.config.memory_budget.size}; {human_bytes(max(least))} beside what is there already",
-            hint="model.norm=layer or none, with which any number is exact; batches.count=K for that many; more workers",
+            hint=f"{_other_norm(trainer.config)}batches.count=K for that many; more workers",
         )  # fmt: skip
     raise budget.refusal(least, "A training step needs more than the memory budget.")
+
+
+def _other_norm(config: RunConfig) -> str:
+    """A module of the user's has no such setting."""
+    return "" if config.model.reads_target else "model.norm=layer or none, with which any number is exact; "
 
 
 def _fit_evaluation(trainer: Trainer, budget: Budget, split: Tensor, folder: Path | None) -> None:
@@ -231,6 +236,9 @@ def _fit_evaluation(trainer: Trainer, budget: Budget, split: Tensor, folder: Pat
     whole = budget.planned_whole_evaluation(sizes, [plan.counts for plan in plans], states)
     if budget.fits(whole, "evaluation in one piece"):
         return
+    if not trainer.model.takes_flows:
+        what = "An evaluation needs more than the memory budget, and only a module that asks for graph.blocks has it in groups."
+        raise budget.refusal(whole, what)
     if trainer.config.eval == "sampled":
         raise budget.refusal(whole, "An evaluation on a sample needs more than the memory budget.")
     rows = torch.nonzero(split > 0)[:, 0].numpy()

@@ -10,6 +10,8 @@ import torch
 
 from sargnn.comm.group import Group
 from sargnn.config import RunConfig
+from sargnn.config_losses import losses_depend_on
+from sargnn.partition.choose import as_candidate
 from sargnn.partition.store import PartitionInfo
 from sargnn.tracking.memory import human_bytes, split_peak
 from sargnn.tracking.provenance import cpu_model, usable_cores, versions
@@ -21,11 +23,15 @@ from sargnn.training.steps import DrawnSteps, OneStep
 
 def describe_run(config: RunConfig, info: PartitionInfo, git_sha: str | None) -> dict[str, Any]:
     """The part that is known before training: what runs, on what, made by what."""
+    cut = config.partitioner
+    if cut.target is None and cut.name == "auto":
+        cut = as_candidate(cut, info.partitioner)
     return {
         "world": config.world,
         "mode": config.mode.name,
         "model": config.model.name,
-        "dataset": info.dataset_name,
+        "dataset": config.dataset.title_of(info.dataset_name),
+        "partitioner": {"name": cut.name, "balance": cut.balance},
         "edge_weights": info.weights is not None and config.dataset.edge_weights,
         "edge_cut": info.stats.edge_cut,
         "halo_rows": info.stats.halo_rows,
@@ -208,6 +214,7 @@ def measure_results(trainer: Trainer, group: Group) -> dict[str, Any]:
     )
     peers = torch.tensor([history.waited_s.get(str(peer), 0.0) for peer in range(group.world)], dtype=torch.float64)
     waits = [one.tolist() for one in group.gather(peers)]
+    loss_settings = losses_depend_on(trainer.config, norms_over_rows=trainer.model.norms_over_rows)
     return {
         "losses": history.losses,
         **_evaluated(history),
@@ -235,6 +242,7 @@ def measure_results(trainer: Trainer, group: Group) -> dict[str, Any]:
         "planned_train_bytes": None if trainer.planned_bytes is None else list(trainer.planned_bytes),
         "batches": _batches(trainer),
         "kernel": "+".join(sorted(trainer.model.kernels(trainer.engine))),
+        "losses_depend_on": [one.as_dict() for one in loss_settings],
         "num_params": sum(p.numel() for p in trainer.replicated) + sum(sharded),
         "sharded_params": sharded,
     }

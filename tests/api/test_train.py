@@ -189,7 +189,7 @@ def started_by(pid: int) -> list[psutil.Process]:
     return psutil.Process(pid).children(recursive=True)
 
 
-@pytest.mark.alone
+@pytest.mark.machine
 def test_an_interrupt_from_standard_input(tmp_path: Path) -> None:
     """Code without a file and without a guard; the interrupt leaves a checkpoint, and nothing running."""
     script = (
@@ -213,7 +213,7 @@ except KeyboardInterrupt as error:
     assert list((tmp_path / "run" / "checkpoints").iterdir())
 
 
-@pytest.mark.alone
+@pytest.mark.machine
 def test_a_killed_script_leaves_nothing_running(tmp_path: Path) -> None:
     """Which trained in a thread; its run ends as if it were asked to, with a checkpoint."""
     (tmp_path / "script.py").write_text(ENDLESS + "threading.Thread(target=train).start()\n")

@@ -15,7 +15,9 @@ from sargnn.bench.plan.draw import draw_runs, draw_words
 from sargnn.bench.plan.report import markdown
 from sargnn.bench.plan.rows import EPOCH, TRAINING, WHOLE, Point, Row, errors_of
 from sargnn.bench.settings import BenchPlanConfig, parse_bench_plan
+from sargnn.cli import bench
 from sargnn.cli.compose import compose_verb
+from sargnn.cli.conf_folders import find_folders
 from sargnn.config import RunConfig, load, parse
 from sargnn.data.dataset import open_dataset
 from sargnn.errors import ConfigError
@@ -167,6 +169,20 @@ def test_draws_are_repeatable_and_can_run() -> None:
     with pytest.raises(ConfigError, match=r"only 0 can run.\n.*\n.*Nothing goes"):
         draw_runs(settings(drawn=1), never)
     assert draw_runs(settings(drawn=0), never) == []
+
+
+def test_a_case_with_a_graph_of_fixed_size_has_no_scale() -> None:
+    folders = find_folders()
+
+    def run_of(case: str, word: str) -> RunConfig:
+        return bench._run_of("bench_plan", case, CASES[case], [word], folders)
+
+    weak = run_of("sage_weak", "dataset.scale=0.003")
+    assert weak.dataset == run_of("sage_weak", "seed=1").dataset and weak.dataset.name == "synthetic"
+    assert run_of("sage", "dataset.scale=0.003").dataset != run_of("sage", "seed=1").dataset
+    assert run_of("sage_weak", "dataset.num_nodes=1000").dataset != weak.dataset
+    with pytest.raises(ConfigError, match="scael"):
+        run_of("sage_weak", "dataset.scael=0.003")
 
 
 def test_mistakes_are_answered(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from tests.in_process import sargnn_here as run
-from tests.launch.test_train import ROOT, command
+from tests.processes import ROOT, sargnn_command
 
 TINY = ["dataset.scale=0.001", "model.hidden=8", "epochs=3", "rounds=1", "limits=false", "worlds=[2]", "modes=[sar]"]
 OTHER = """
@@ -115,9 +115,14 @@ def test_what_is_measured_is_kept(made: Path, tmp_path: Path) -> None:
 def test_an_interrupt_ends_what_runs(tmp_path: Path) -> None:
     words = [*TINY, "models=[sage]", "epochs=100000", "stock=false", "not_static=[]"]
     process = subprocess.Popen(
-        command("bench", "table", *words), cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL, text=True, start_new_session=True,
-    )  # fmt: skip
+        sargnn_command("bench", "table", *words),
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
     family: list[psutil.Process] = []
     try:
         deadline = time.monotonic() + 150

@@ -14,7 +14,7 @@ from sargnn.cli.main import find_verb
 from sargnn.errors import MOST_SHOWN
 from sargnn.models import MODELS
 from tests.cli.conftest import Sargnn
-from tests.cli.test_own_options import write
+from tests.cli.own_options import write
 
 NO_SETTING, NO_DASHES = "There is no setting '{}'.", "A setting is written without dashes."
 ONE_WORD = "A setting and its value are one word, with = between them."

@@ -12,6 +12,7 @@ import yaml
 from sargnn.cli.completion import candidates
 from sargnn.cli.conf_folders import conf_dir, find_folders
 from tests.cli.conftest import Sargnn
+from tests.cli.own_options import write
 from tests.in_process import sargnn_here as run
 
 WIDE = """\
@@ -28,15 +29,6 @@ defaults:
   - override /model: wide
 epochs: 3
 """
-
-
-def write(folder: Path, **texts: str) -> Path:
-    """``group__name=text`` becomes ``folder/group/name.yaml``."""
-    for name, text in texts.items():
-        path = folder / f"{name.replace('__', '/')}.yaml"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return folder
 
 
 @pytest.mark.parametrize("place", ["conf", "ours, with 'quotes' and ${HOME}"])

@@ -75,7 +75,8 @@ def write_run(folder: Path, number: int, *words: str, metric: str = "accuracy", 
         append_metrics(folder, row)
     known: dict[str, Any] = {
         "status": "finished", "losses": losses, "task": "classes", "metric": metric, "world": config.world,
-        "mode": config.mode.name, "model": config.model.name, "kernel": "fused", "dataset": config.dataset.name,
+        "mode": config.mode.name, "model": config.model.name, "dataset": config.dataset.name,
+        "kernel": "fused" if config.kernel.name == "auto" else config.kernel.name,
         "dataset_hash": f"hash of {config.dataset.name}", "git_sha": "0123456789abcdef", "versions": VERSIONS,
     }  # fmt: skip
     write_summary(folder, Summary(**(known | figures_of(number, config.world) | changed)))

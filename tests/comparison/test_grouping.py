@@ -63,6 +63,29 @@ def test_code_machine_and_content_tell_runs_apart(summary: dict[str, Any], shown
     assert len(groups) == 2 and groups[1].differs == shown
 
 
+@pytest.mark.parametrize(
+    ("left_open", "chosen", "ran"),
+    [
+        ("kernel=auto", "kernel=fused", {"kernel": "fused"}),
+        ("partitioner=auto", "partitioner=stream", {"partitioner": {"name": "stream", "balance": "both"}}),
+        ("partitioner=auto", "partitioner=metis", {"partitioner": {"name": "metis", "balance": "nodes"}}),
+        ("mode=auto", "mode=no_remat", {"mode": "no_remat"}),
+        ("preload=auto", "preload=none", {"preload": {"chosen": "none"}}),
+        ("servers=null", "servers=1", {"servers": 1}),
+    ],
+)
+def test_what_ran_tells_runs_apart_not_who_chose_it(left_open: str, chosen: str, ran: dict[str, Any], tmp_path: Path) -> None:
+    one, two = write_run(tmp_path / "one", 0, left_open, **ran), write_run(tmp_path / "two", 1, chosen, "seed=1", **ran)
+    (group,) = make_groups(read(one, two))
+    assert group.differs == {} and differences([*group.members]) == [{"seed": 0}, {"seed": 1}]
+
+
+def test_a_choice_that_came_out_otherwise_tells_runs_apart(tmp_path: Path) -> None:
+    ran: dict[str, Any] = {"partitioner": {"name": "kaminpar", "balance": "nodes"}, "kernel": "dgl"}
+    runs = read(write_run(tmp_path / "one", 0), write_run(tmp_path / "two", 1, "partitioner=auto", **ran))
+    assert differences(runs, seed=False)[1] == {"partitioner": "kaminpar", "kernel": "dgl"}
+
+
 def test_versions_of_what_computes_nothing_do_not(tmp_path: Path) -> None:
     versions = {"python": "3.11", "torch": "2.2", "mlflow": "9", "hydra-core": "2"}
     assert len(make_groups(read(write_run(tmp_path / "a", 0), write_run(tmp_path / "b", 1, "seed=1", versions=versions)))) == 1

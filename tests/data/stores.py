@@ -1,4 +1,4 @@
-"""Datasets through their store, as every reader makes them."""
+"""Datasets through their store, as every reader makes them, and what they hold."""
 
 from __future__ import annotations
 
@@ -22,3 +22,13 @@ def write_and_read(reader: Reader, buffer_bytes: int = 10**9) -> Dataset:
         optional = {name: getattr(found, name) for name in ("relation", "edge_weight")}
         arrays |= {name: None if array is None else np.array(array) for name, array in optional.items()}
         return dataclasses.replace(found, features=tuple(np.array(f) for f in found.features), **arrays)
+
+
+def edges_of(dataset: Dataset, relation: int) -> list[tuple[int, int]]:
+    """One relation's edges, in numbers within their types."""
+    assert dataset.relation is not None
+    one, offsets = dataset.schema.relations[relation], dataset.schema.offsets
+    destination = np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr))
+    own = dataset.relation == relation
+    pairs = (dataset.indices[own] - offsets[one.source], destination[own] - offsets[one.destination])
+    return sorted(zip(*(end.tolist() for end in pairs), strict=True))

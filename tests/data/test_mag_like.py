@@ -16,7 +16,7 @@ from sargnn.partition.cut import cut
 from sargnn.partition.metis import assign
 from sargnn.partition.order import order_nodes
 from sargnn.partition.stats import StatsCollector
-from tests.data.test_ogb_typed import edges_of
+from tests.data.stores import edges_of
 
 CONFIG = MagLikeConfig("mag_like", 0.01, 0, add_inverse_edges=True, homogenize=False, normalize_features=False,
                        version=2)  # fmt: skip

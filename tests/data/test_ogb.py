@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import sys
 import time
@@ -11,21 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sargnn.data.dataset import Dataset, Reader
-from sargnn.data.ogb.csv_tables import ogb_dir
+from sargnn.data.dataset import Dataset
 from sargnn.data.prepare import key_of
-from sargnn.data.settings import OgbDirConfig
 from sargnn.errors import DataError
-from tests.data.stores import write_and_read
+from tests.data.ogb_files import read, reader_of, write_gz
 
 EDGES = [(0, 1), (1, 2), (2, 0), (2, 0), (3, 3), (1, 4)]
 FEATURES = [[0.5, 1.0], [2.0, -2.0], [0.0, 0.0], [1.0, 3.0], [4.0, 4.0], [7.0, 1.0]]
-
-
-def write_gz(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with gzip.open(path, "wt") as file:
-        file.write(text)
 
 
 @pytest.fixture
@@ -38,15 +29,6 @@ def folder(tmp_path: Path) -> Path:
     for name, rows in (("train", "0\n1\n"), ("valid", "2\n"), ("test", "3\n4\n")):
         write_gz(tmp_path / f"split/some/{name}.csv.gz", rows)
     return tmp_path
-
-
-def reader_of(folder: Path, inverse: bool = False, normalize: bool = False) -> Reader:
-    config = OgbDirConfig("ogb_dir", str(folder), add_inverse_edges=inverse, normalize_features=normalize, add_self_loops=None)
-    return ogb_dir(config)
-
-
-def read(folder: Path, inverse: bool = False, normalize: bool = False) -> Dataset:
-    return write_and_read(reader_of(folder, inverse, normalize))
 
 
 def edges_of(dataset: Dataset) -> list[tuple[int, int]]:

@@ -19,8 +19,8 @@ from sargnn.data.ogb.tables import count_rows, read_table
 from sargnn.data.prepare import key_of
 from sargnn.data.settings import OgbConfig, OgbDirConfig
 from sargnn.errors import DataError
+from tests.data.ogb_files import write_gz
 from tests.data.stores import write_and_read
-from tests.data.test_ogb import write_gz
 from tests.graphs import nasty_graph, small_typed_graph
 from tests.in_process import sargnn_here
 

@@ -16,8 +16,8 @@ from sargnn.data.dataset import SPLITS, Dataset, open_dataset
 from sargnn.data.ogb.csv_tables import ogb_dir
 from sargnn.data.settings import OgbDirConfig
 from sargnn.errors import DataError
-from tests.data.stores import write_and_read
-from tests.data.test_ogb import write_gz
+from tests.data.ogb_files import write_gz
+from tests.data.stores import edges_of, write_and_read
 
 COUNTS = {"author": 7, "field_of_study": 4, "institution": 3, "paper": 9}
 RELATIONS = {
@@ -60,16 +60,6 @@ def folder(tmp_path: Path) -> Path:
 
 def read(folder: Path, **flags: Any) -> Dataset:
     return write_and_read(ogb_dir(dataclasses.replace(CONFIG, root=str(folder), **flags)))
-
-
-def edges_of(dataset: Dataset, relation: int) -> list[tuple[int, int]]:
-    """One relation's edges, in numbers within their types."""
-    assert dataset.relation is not None
-    one, offsets = dataset.schema.relations[relation], dataset.schema.offsets
-    destination = np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr))
-    own = dataset.relation == relation
-    pairs = (dataset.indices[own] - offsets[one.source], destination[own] - offsets[one.destination])
-    return sorted(zip(*(end.tolist() for end in pairs), strict=True))
 
 
 @pytest.mark.filterwarnings("ignore")

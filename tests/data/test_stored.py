@@ -15,9 +15,9 @@ from sargnn.data.dataset import open_dataset, write_dataset
 from sargnn.data.prepare import prepare_dataset
 from sargnn.errors import ConfigError, SargnnError, StoreError
 from sargnn.tracking.summary import read_summary
+from tests.configs import config
 from tests.graphs import nasty_graph
 from tests.in_process import sargnn_here
-from tests.test_config import config
 
 
 def store(path: Path, seed: int = 0) -> Path:

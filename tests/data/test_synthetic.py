@@ -8,7 +8,7 @@ import numpy as np
 
 from sargnn.data.generated.synthetic import Synthetic
 from sargnn.data.settings import SyntheticConfig
-from tests.test_config import config
+from tests.configs import config
 
 
 def settings() -> SyntheticConfig:

@@ -7,6 +7,8 @@ import pytest
 from tests.engine.peak_of_step import send_peak
 from tests.in_process import fork_server
 
+pytestmark = pytest.mark.machine
+
 NODES, EDGES, HEADS, WIDTH = 10_000, 750_000, 8, 16
 
 
@@ -28,10 +30,10 @@ def peak(mode: str, edges: int, operation: str = "gat") -> int:
     [
         ("sar", "gat"),
         ("keep_all", "gat"),
-        *(
-            pytest.param(*case, marks=pytest.mark.long)
-            for case in (("domain_parallel", "gat"), ("sar", "gatv2"), ("no_remat", "gat"), ("one_shot", "gat"))
-        ),
+        ("domain_parallel", "gat"),
+        ("sar", "gatv2"),
+        ("no_remat", "gat"),
+        ("one_shot", "gat"),
     ],
 )
 def test_doubling_the_edges(mode: str, operation: str) -> None:

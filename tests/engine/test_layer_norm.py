@@ -14,7 +14,7 @@ from sargnn.engine.layer_norm import LayerNorm
 from sargnn.engine.linear import linear_map
 from sargnn.engine.workspace import Workspace
 from sargnn.rng import Draw, Purpose, dropout_mask
-from tests.engine.test_nodewise import inputs
+from tests.engine.rows import inputs
 
 GROUP: Any = object()
 """No worker is asked for anything: whatever it were called for would raise."""

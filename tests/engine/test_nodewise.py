@@ -12,16 +12,9 @@ from sargnn.engine.nodewise import norm_act_drop
 from sargnn.engine.norm import DistributedBatchNorm
 from sargnn.engine.workspace import Workspace
 from sargnn.rng import Draw, Purpose, dropout_mask
+from tests.engine.rows import inputs
 
 ROWS = [1, 2, 255, 256, 257, 700]
-
-
-def inputs(rows: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(rows * 100 + width)
-    x = 3 + 2 * torch.randn(rows, width, generator=generator, dtype=dtype)
-    weight, bias = (torch.randn(width, generator=generator, dtype=dtype) for _ in range(2))
-    ids = torch.randperm(10 * rows, generator=generator)[:rows]
-    return x, weight, bias, ids, torch.randn(rows, width, generator=generator, dtype=dtype)
 
 
 @pytest.mark.parametrize("p", [0.0, 0.5])

@@ -17,7 +17,7 @@ from sargnn.figures.spec import FigureSpec, cells_of, read_spec
 from sargnn.figures.values import VALUES, RunFigures
 from sargnn.tracking.memory import PARTS
 from sargnn.tracking.summary import Summary
-from tests.figures.test_spec import written
+from tests.figures.specs import written
 
 CONFIG = parse(compose_verb("train", ["dataset=products_like", "dataset.scale=0.01"]))
 

@@ -12,6 +12,7 @@ from sargnn.cli.conf_folders import built_in_folder
 from sargnn.config import parse
 from sargnn.errors import ConfigError
 from sargnn.figures.spec import cells_of, read_spec
+from tests.figures.specs import written
 
 FOLDER = built_in_folder().built_in / "figure"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
@@ -19,21 +20,6 @@ ASKED = [
     *(f"sar.fig{n}" for n in range(2, 10)), "sar.table1", "betty.fig2", "betty.fig4", *(f"betty.fig{n}" for n in range(10, 17)),
     *(f"betty.table{n}" for n in range(5, 8)), "granndis.fig4", *(f"granndis.fig{n}" for n in range(8, 13)), "granndis.fig17",
 ]  # fmt: skip
-SMALL = """
-paper: none
-title: A title
-shows: Something.
-needs: nothing else
-minutes: 1
-kind: bars
-world: 4
-settings: [model=sage, model.hidden=8]
-groups: {one: [], two: [model.num_layers=2]}
-series: {a: [mode=sar], b: [mode=no_remat]}
-x: {name: workers, worlds: [0.25, 0.5, 1], paper: [p, q, r]}
-panels: [{value: epoch_time, published: {values: {one: {a: [1, null, 3]}}}}]
-differs: nothing.
-"""
 
 
 def test_every_figure_that_is_asked_for_is_there() -> None:
@@ -52,15 +38,6 @@ def test_its_runs_can_be_composed(name: str) -> None:
     assert spec.differs.endswith(".") and len(spec.differs) > 40 and spec.shows.endswith(".") and len(spec.shows) < 110
     for panel in spec.panels:
         assert not panel.published.values or panel.published.about
-
-
-def written(folder: Path, *changes: tuple[str, str]) -> Path:
-    text = SMALL
-    for old, new in changes:
-        assert old in text
-        text = text.replace(old, new)
-    (folder / "own.yaml").write_text(text)
-    return folder / "own.yaml"
 
 
 def test_a_run_for_each_group_x_and_series(tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ from sargnn.kernels.dispatch import make_kernel, make_operation
 from sargnn.kernels.fused.mixed_rows import add_table, round_halves, scale_rows
 from sargnn.profile import Profile
 from sargnn.rng import Draw, Purpose
-from tests.kernels.test_attention import expected, make, run
-from tests.kernels.test_kernels import SHAPES, block_of
+from tests.kernels.attention_cases import expected, make, run
+from tests.kernels.blocks import SHAPES, block_of
 
 BF16 = torch.bfloat16
 OF_SUMS = 2.0**-20

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from sargnn.errors import ConfigError, KernelError
 from sargnn.kernels import KERNELS
@@ -17,23 +16,7 @@ from sargnn.kernels.counting import CountedOperation
 from sargnn.kernels.dispatch import choose_kernel, make_kernel, make_operation
 from sargnn.kernels.operations import MaxOperation, SumOperation
 from sargnn.profile import Profile
-
-SHAPES = [(6, 9, 20), (1, 1, 1), (5, 7, 0), (40, 3, 100), (3, 40, 30), (0, 4, 0), (4, 0, 0)]
-
-
-def block_of(num_src: int, num_dst: int, num_edges: int, seed: int = 0) -> tuple[EdgeBlock, Tensor]:
-    """A random block with parallel edges, and its dense matrix [D, S]."""
-    generator = torch.Generator().manual_seed(seed)
-    src = torch.randint(max(num_src, 1), (num_edges,), generator=generator, dtype=torch.int32)
-    dst = torch.randint(max(num_dst, 1), (num_edges,), generator=generator, dtype=torch.int32).sort().values
-    dense = torch.zeros(num_dst, num_src, dtype=torch.float64)
-    if num_edges:
-        dense.index_put_((dst.long(), src.long()), torch.ones(()).double(), accumulate=True)
-    return EdgeBlock(src, dst, num_src, num_dst), dense
-
-
-def integers(rows: int, width: int, dtype: torch.dtype, seed: int) -> Tensor:
-    return torch.randint(-9, 9, (rows, width), generator=torch.Generator().manual_seed(seed)).to(dtype)
+from tests.kernels.blocks import SHAPES, block_of, integers
 
 
 @pytest.fixture(params=KERNELS)

@@ -9,7 +9,7 @@ from sargnn.kernels import KERNELS
 from sargnn.kernels.dispatch import make_kernel, make_operation
 from sargnn.kernels.operations import WeightedSumOperation
 from sargnn.profile import AGGREGATION, REST, Profile
-from tests.kernels.test_kernels import SHAPES, block_of, integers
+from tests.kernels.blocks import SHAPES, block_of, integers
 
 
 def sums_of(name: str) -> WeightedSumOperation:

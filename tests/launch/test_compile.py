@@ -11,7 +11,7 @@ import pytest
 
 from sargnn.bf16 import ROW_DTYPES
 from sargnn.launch.env import PRECISION
-from tests.launch.test_train import ROOT
+from tests.processes import ROOT
 
 CODE = """
 import dataclasses, json, sys

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.in_process import sargnn_here as run
-from tests.launch.test_train import ROOT, SMALL, search_path, summary_of
+from tests.launch.runs import SMALL, summary_of
 from tests.long import faults
+from tests.processes import ROOT, search_path
 
 
 @pytest.fixture(scope="module")
@@ -18,12 +19,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[fl
     return folder, faults.reference(folder)
 
 
-FEW = ["in_checkpoint", "stop", "launcher", "memory"]
-LONG = ["stop", "launcher"]
-
-
-@pytest.mark.alone
-@pytest.mark.parametrize("name", [pytest.param(one, marks=pytest.mark.long if one in LONG else ()) for one in FEW])
+@pytest.mark.parametrize(
+    "name", ["stop", *(pytest.param(fault, marks=pytest.mark.machine) for fault in ("in_checkpoint", "launcher", "memory"))]
+)
 def test_fault(undisturbed: tuple[Path, list[float]], tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", search_path(ROOT))
     reference, wanted = undisturbed

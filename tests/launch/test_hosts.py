@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from tests.hosts import make_hosts, script
-from tests.launch.test_train import summary_of
+from tests.launch.runs import summary_of
 from tests.processes import run_command
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.machine
 
 TIMEOUT_S, MORE_S = 6, 10
 COMMON = ["model.hidden=16", "model.num_layers=2", "checkpoint.every=1", "tracking=none", "threads=1"]

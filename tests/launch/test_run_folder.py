@@ -111,8 +111,8 @@ def test_the_files_of_a_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """Its own part, and the file that the model's class is in."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(
-        "import torch\n\n\nclass Mean(torch.nn.Module):\n    def __init__(self, in_features, out_features):\n"
-        "        super().__init__()\n        self.linear = torch.nn.Linear(in_features, out_features)\n\n"
+        "import torch\n\n\nclass Mean(torch.nn.Module):\n    def __init__(self, in_feats, out_feats):\n"
+        "        super().__init__()\n        self.linear = torch.nn.Linear(in_feats, out_feats)\n\n"
         "    def forward(self, graph, x):\n        return self.linear(x)\n"
     )
     words = ["model=custom", "model.target=mine.py:Mean", "dataset=synthetic", "dataset.num_nodes=90", "world=2"]

@@ -19,9 +19,9 @@ import yaml
 from sargnn.cli.conf_folders import conf_dir
 from sargnn.profile import BETWEEN_WAIT, CATEGORIES
 from tests.in_process import sargnn_here
-from tests.processes import ROOT, family, run_command, sargnn_command, started_command
+from tests.launch.runs import SMALL, summary_of
+from tests.processes import ROOT, family, run_command, sargnn_command, search_path, started_command
 
-SMALL = ["dataset.num_nodes=600", "model.hidden=16", "epochs=4", "eval_every=2", "run_dir=run"]
 CONTRACT = (
     "status losses test_acc val_acc best_val_acc test_acc_at_best_val test_acc_smoothed val_acc_smoothed epoch_time_s "
     "evaluate_time_s startup_time_s partition_time_s compute_time_s comm_wait_time_s comm_bytes_per_epoch peak_rss_bytes "
@@ -30,24 +30,9 @@ CONTRACT = (
 ).split()
 
 
-def command(*arguments: str) -> list[str]:
-    return sargnn_command(*arguments)
-
-
 def run(folder: Path, *arguments: str, path: Path = ROOT, timeout: float = 120) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": search_path(path), "COLUMNS": "80"}
     return run_command(sargnn_command(*arguments), folder, environment=environment, timeout_s=timeout)
-
-
-def search_path(first: Path) -> str:
-    """The interpreter's search path: this tree, or a copy of it, before what the tests were started with."""
-    others = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one and Path(one) != ROOT]
-    return os.pathsep.join([str(first), *others])
-
-
-def summary_of(folder: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-    return content
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +181,6 @@ def _wait_for_epochs(launcher: subprocess.Popen[str], run_dir: Path, epochs: int
         time.sleep(0.05)
 
 
-@pytest.mark.alone
 def test_a_killed_worker_ends_the_run(tmp_path: Path) -> None:
     with started_command(sargnn_command("train", "world=4", *LONG), tmp_path) as launcher:
         _wait_for_epochs(launcher, tmp_path / "run", 4)
@@ -236,7 +220,7 @@ def test_an_infinite_loss_stops_before_the_step(tmp_path: Path) -> None:
     assert re.search(r"loss of epoch \d", done.stderr) and "rank" in done.stderr
 
 
-@pytest.mark.alone
+@pytest.mark.machine
 def test_an_interrupt_ends_everything(tmp_path: Path) -> None:
     with started_command(sargnn_command("train", "world=2", *LONG), tmp_path) as launcher:
         _wait_for_epochs(launcher, tmp_path / "run", 1)
@@ -248,7 +232,7 @@ def test_an_interrupt_ends_everything(tmp_path: Path) -> None:
     assert summary_of(tmp_path / "run")["status"] == "interrupted"
 
 
-@pytest.mark.alone
+@pytest.mark.machine
 def test_an_interrupt_that_was_ignored_from_the_start_stays_so(tmp_path: Path) -> None:
     """As for every Unix command in a shell's background or under nohup; SIGTERM ends the run there."""
     ignored = (signal.SIGINT, signal.SIGHUP)

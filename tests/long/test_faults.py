@@ -10,7 +10,7 @@ import pytest
 
 from tests.long import faults
 
-pytestmark = [pytest.mark.long, pytest.mark.alone, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.machine, pytest.mark.timeout(900)]
 CASES = [(name, number) for name, (_, times) in faults.FAULTS.items() for number in range(times)]
 Results = dict[str, list[faults.Result]]
 

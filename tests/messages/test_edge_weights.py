@@ -17,7 +17,7 @@ from sargnn.models.custom import Custom
 from sargnn.models.inputs import GraphShape
 from sargnn.training.build import make_model
 from tests.graphs import nasty_graph, with_weights
-from tests.models.test_probe import PLAIN, TYPED
+from tests.models.shapes import PLAIN, TYPED
 from tests.parity import cases
 from tests.parity.covering import spread
 from tests.pool import pool

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from sargnn.comm.group import Group
-from sargnn.data.schema import Relation, Schema
 from sargnn.errors import ConfigError
 from sargnn.models.custom import Custom
 from sargnn.models.inputs import GraphShape
@@ -20,14 +19,10 @@ from sargnn.training import checkpoint
 from sargnn.training.build import make_model
 from sargnn.training.loop import Trainer
 from tests.graphs import nasty_graph, typed_graph
+from tests.models.shapes import PLAIN, TYPED
 from tests.parity import cases
 
 FLOWS = Path(__file__).parent.parent / "parity" / "toys" / "flow_modules.py"
-PLAIN = GraphShape(Schema.homogeneous(100), (5,), 3, labelled=0)
-TYPED = GraphShape(
-    Schema(("author", "paper"), (0, 40, 100), (Relation(0, "writes", 1), Relation(1, "cites", 1), Relation(1, "by", 0))),
-    (0, 5), 3, labelled=1,
-)  # fmt: skip
 MODULES = """import torch
 from torch import nn
 
@@ -158,7 +153,7 @@ def test_nothing_of_the_trial_stays(file: Path) -> None:
     model = made(file, "Keeps")
     after = torch.rand(3)
     torch.manual_seed(3)
-    built = model.source.build(5, 3, {}, PLAIN.schema)
+    built = model.source.build({"in_width": 5, "num_outputs": 3})
     assert model.module.kept is None
     for name, value in model.module.state_dict().items():
         assert torch.equal(value, built.state_dict()[name]), name

@@ -24,7 +24,7 @@ from sargnn.partition.cut import parts_of
 from sargnn.resolve import resolve
 from sargnn.shards.load import load_plan, with_self_loops
 from tests.graphs import NUM_CLASSES, NUM_FEATURES, assign, nasty_graph
-from tests.models.test_against_dgl import dgl_graph
+from tests.models.layers import dgl_graph
 from tests.parity import cases
 from tests.pool import pool
 

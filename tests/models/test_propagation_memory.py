@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.in_process import fork_server
 from tests.models.peak_of_model import CLASSES, TABLE, send_peak
+
+pytestmark = pytest.mark.machine
 
 FEW, MANY = 3, 15
 

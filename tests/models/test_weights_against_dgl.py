@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sargnn.interop.dgl import import_dgl
 from tests.graphs import nasty_graph, with_weights
-from tests.models.test_against_dgl import HEADS, IN, inputs, make, run
+from tests.models.layers import HEADS, IN, inputs, make, run
 from tests.parity.covering import spread
 from tests.pool import pool
 

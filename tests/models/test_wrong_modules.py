@@ -56,28 +56,24 @@ def whole(text: str) -> str:
 
 WRONG: dict[str, tuple[str, str]] = {
     "no forward": (
-        whole("class Net(nn.Module):  # here\n    def __init__(self, a, b):\n        super().__init__()"),
+        whole("class Net(nn.Module):  # here\n    def __init__(self, in_size, out_size):\n        super().__init__()"),
         "'Net' has no forward.",
     ),
     "another class": (whole("class Nets(nn.Module):\n    pass"), "names nothing in"),
     "a class that is no module": (
-        whole("class Net:\n    def __init__(self, a, b):\n        pass"), "names no class of modules",
+        whole("class Net:\n    def __init__(self, in_size, out_size):\n        pass"), "names no class of modules",
     ),
     "a module that is made": (whole("Net = nn.Linear(2, 3)"), "names no class of modules"),
     "a number": (whole("Net = 3"), "names no class of modules"),
-    "a function that returns none": (whole("def Net(a, b):  # here\n    return None"), "'Net' returns no torch.nn.Module."),
+    "a function that returns none": (whole("def Net(in_size):  # here\n    return None"), "'Net' returns no torch.nn.Module."),
     "a syntax error": ("class Net(:  # here\n    pass\n", "cannot be loaded: SyntaxError"),
     "an error on loading": ("import torch\ntorch.nothing  # here\n", "cannot be loaded: AttributeError"),
     "a constructor that fails": (
-        whole("class Net(nn.Module):\n    def __init__(self, a, b):\n        super().__init__()\n        1 / 0  # here"),
+        whole("class Net(nn.Module):\n    def __init__(self, in_size):\n        super().__init__()\n        1 / 0  # here"),
         "The model's constructor failed: ZeroDivisionError: division by zero",
     ),
-    "a constructor that takes one": (
-        whole("class Net(nn.Module):  # here\n    def __init__(self, in_width):\n        super().__init__()"),
-        "'Net' must take how wide its input rows are and how many outputs there are.",
-    ),
     "a constructor that needs more": (
-        whole("class Net(nn.Module):  # here\n    def __init__(self, a, b, heads):\n        super().__init__()"),
+        whole("class Net(nn.Module):  # here\n    def __init__(self, in_size, out_size, heads):\n        super().__init__()"),
         "'Net' needs the argument 'heads'.",
     ),
     "parameters that differ": (
@@ -172,7 +168,7 @@ WRONG_TYPED: dict[str, tuple[str, str]] = {
 }  # fmt: skip
 ARGUMENTS: dict[str, tuple[list[str], str]] = {
     "an argument that is not there": (["model.args.hiden=3"], "takes no argument 'hiden'."),
-    "a width of one's own": (["model.args.in_width=3"], "'model.args.in_width' is given by the run."),
+    "a width of one's own": (["model.args.in_width=3"], "The model's forward failed: RuntimeError"),
     "a name that is no text": (["model.args.hidden={1: 2}"], "'model.args.hidden' has a name that is no text."),
 }
 

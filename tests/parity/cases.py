@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from sargnn.comm.group import Group
@@ -191,12 +192,28 @@ PAIRS = [
     if KERNEL_CASES[kernel].plain_autograd or not MODE_CASES[mode].plain_autograd
 ]
 """Modes with the kernels that they run."""
+QUICK = [pair for pair in PAIRS if pair[1] != "reference"]
+"""Those without the slow kernel."""
+WHERE = [("metis", 1), ("random", 2), ("metis", 4)]
+"""Partitioners with a number of workers."""
+MASKED, REUSED = LabelsConfig("masked", 0.4, 0), LabelsConfig("masked", 0.4, 2)
+"""Labels as inputs, and those that are predicted fed back twice."""
 
 
 def spread_models(*axes: Sequence[Any], strength: int = 2, others: int = 1) -> list[Any]:
     """``spread`` of the models in ``NAMES`` and the axes; models that fold as another one with a strength of ``others``."""
     own = [name for name in NAMES if name not in _LIKE_OTHERS]
     return [*spread(own, *axes, strength=strength), *spread(_LIKE_OTHERS, *axes, strength=others)]
+
+
+def thinned(*axes: Sequence[Any]) -> list[Any]:
+    """Every value of every axis; marked long, every two values of any two. The whole product would be ten thousand cases."""
+    few = {one.id for one in spread_models(*axes, strength=1) if not one.marks}
+    return [
+        one if one.id in few else pytest.param(*one.values, id=one.id, marks=pytest.mark.long)
+        for one in spread_models(*axes)
+        if one.id in few or not one.marks
+    ]
 
 
 def graph_for(name: str, seed: int = 0) -> Dataset:

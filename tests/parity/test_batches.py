@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -10,60 +9,15 @@ import numpy as np
 import pytest
 
 from sargnn.comm.group import Group
-from sargnn.config import RunConfig
 from sargnn.config_groups import BatchesConfig, LabelsConfig
-from sargnn.data.dataset import Dataset
 from tests.graphs import nasty_graph
 from tests.parity import cases
-from tests.parity.cases import PAIRS
+from tests.parity.cases import MASKED, QUICK, REUSED, WHERE, thinned
+from tests.parity.checks import assert_same_curve, first_step, together
 from tests.parity.covering import spread
-from tests.parity.test_curves import assert_same_curve
-from tests.parity.test_recipe import MASKED, REUSED
 from tests.pool import pool
 
-
-def thinned(*axes: Sequence[Any]) -> list[Any]:
-    """Every value of every axis; marked long, every two values of any two. The whole product would be ten thousand cases."""
-    few = {one.id for one in cases.spread_models(*axes, strength=1) if not one.marks}
-    return [
-        one if one.id in few else pytest.param(*one.values, id=one.id, marks=pytest.mark.long)
-        for one in cases.spread_models(*axes)
-        if one.id in few or not one.marks
-    ]
-
-
 GROUPINGS = ["star", "reg", "metis", "random", "range"]
-WHERE = [("metis", 1), ("random", 2), ("metis", 4)]
-QUICK = [pair for pair in PAIRS if pair[1] != "reference"]
-
-
-def first_step(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
-    """The loss of a first step, the gradients, and what batch norms have moved to; sharded rows by original id."""
-    trainer = cases.trainer_of(group, config, dataset)
-    trainer.model.train()
-    loss = trainer.gradients()
-    grads = {name: one.grad.double().numpy() for name, one in trainer.model.named_parameters() if one.grad is not None}
-    of_rows = {name: grads.pop(name) for name in list(grads) if name.startswith("inputs.embeddings.")}
-    inputs = trainer.model.inputs
-    ids = {name: trainer.ids[trainer.graph.rows_of_type(inputs.type_of(name))].numpy() for name in of_rows}
-    buffers = {name: one.clone().numpy() for name, one in trainer.model.named_buffers()}
-    return {
-        "loss": loss,
-        "grads": grads,
-        "of_rows": of_rows,
-        "ids": ids,
-        "buffers": buffers,
-        "batches": len(trainer.steps.views(0)),
-    }
-
-
-def together(answers: list[dict[str, Any]]) -> dict[str, np.ndarray]:
-    """All gradients: the sums, and those of sharded rows in the order of original ids."""
-    found = dict(answers[0]["grads"])
-    for name in answers[0]["of_rows"]:
-        rows = np.concatenate([one["of_rows"][name] for one in answers])
-        found[name] = rows[np.argsort(np.concatenate([one["ids"][name] for one in answers]))]
-    return found
 
 
 def model(name: str, norm: str, **changes: Any) -> Any:

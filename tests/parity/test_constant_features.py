@@ -23,7 +23,7 @@ import torch
 from sargnn.comm.group import Group
 from tests.graphs import NUM_FEATURES, constant_graph
 from tests.parity import cases, oracle
-from tests.parity.test_curves import assert_same_curve
+from tests.parity.checks import assert_same_curve
 from tests.pool import pool
 
 EPOCHS = 6

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from sargnn.comm.group import Group
-from sargnn.comparison.losses import deviation
 from sargnn.config import RunConfig
 from sargnn.data.dataset import Dataset
 from tests.graphs import nasty_graph, typed_graph
 from tests.parity import cases
+from tests.parity.checks import assert_same_curve
 from tests.parity.covering import spread
 from tests.pool import pool
 
@@ -120,16 +120,6 @@ def single(name: str, precision: str, epochs: int) -> dict[str, Any]:
 def graph(name: str) -> Dataset:
     """What a model of the curves is trained on."""
     return TYPED if name in ("rgcn", "sums", "bases", "typed_layer_norm") else GRAPH
-
-
-def assert_same_curve(losses: list[float], wanted: list[float], precision: str) -> None:
-    """The contract: fp64 1e-8 relative at every epoch; fp32 1e-4 of the first loss; others as ``TOLERANCES`` has them."""
-    assert len(losses) == len(wanted)
-    if precision not in ("fp64", "fp32"):
-        assert deviation(losses, wanted, precision).within
-        return
-    for loss, want in zip(losses, wanted, strict=True):
-        assert abs(loss - want) <= (1e-8 * abs(want) if precision == "fp64" else 1e-4 * wanted[0])
 
 
 @pytest.mark.parametrize("name", [*COMBINATIONS, *(pytest.param(name, marks=pytest.mark.long) for name in MORE)])

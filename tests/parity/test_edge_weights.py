@@ -14,10 +14,10 @@ from sargnn.config_groups import LabelsConfig
 from sargnn.data.dataset import Dataset
 from sargnn.engine.modes import MODES
 from tests.graphs import nasty_graph, typed_graph, with_weights
-from tests.parity import cases, test_first_step
+from tests.parity import cases, checks
 from tests.parity.cases import PAIRS
+from tests.parity.checks import assert_same_curve
 from tests.parity.covering import spread
-from tests.parity.test_curves import assert_same_curve
 from tests.pool import pool
 
 WHERE = ["metis", "empty", "apart"]
@@ -26,7 +26,7 @@ SIGNED = ["sum", "gin", "gat", "gatv2"]
 """Models that divide by no sum of weights, so that these may be negative."""
 GRAPHS = {f"weighted-{name}": with_weights(cases.graph_for(name)) for name in POSITIVE}
 GRAPHS["signed"] = with_weights(nasty_graph(), lowest=-2.0)
-test_first_step.GRAPHS |= GRAPHS
+checks.GRAPHS |= GRAPHS
 TRAINED = with_weights(nasty_graph(seed=1))
 TYPED = with_weights(typed_graph(seed=1))
 
@@ -52,12 +52,12 @@ def ones(dataset: Dataset) -> Dataset:
 )
 def test_every_pair(name: str, mode: str, kernel: str, partitioner: str, world: int) -> None:
     model = model_of(name)
-    test_first_step.check(model, f"weighted-{name}", mode=mode, kernel=kernel, partitioner=partitioner, world=world)
+    checks.check(model, f"weighted-{name}", mode=mode, kernel=kernel, partitioner=partitioner, world=world)
 
 
 @pytest.mark.parametrize(("name", "mode", "kernel", "precision"), spread(SIGNED, PAIRS, ["fp64", "fp32"], strength=1))
 def test_negative_weights(name: str, mode: str, kernel: str, precision: str) -> None:
-    test_first_step.check(model_of(name), "signed", mode=mode, kernel=kernel, precision=precision, world=4)
+    checks.check(model_of(name), "signed", mode=mode, kernel=kernel, precision=precision, world=4)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_negative_weights(name: str, mode: str, kernel: str, precision: str) -> 
 def test_messages_in_pieces(name: str, mode: str, rows: int) -> None:
     """Every piece has the weights of its own edges; the first layer's errors travel too."""
     model = model_of(name, input_dropout=0.3)
-    test_first_step.check(model, f"weighted-{name}", mode=mode, world=4, partitioner="metis", message_rows=rows)
+    checks.check(model, f"weighted-{name}", mode=mode, world=4, partitioner="metis", message_rows=rows)
 
 
 @pytest.mark.parametrize(
@@ -74,14 +74,14 @@ def test_messages_in_pieces(name: str, mode: str, rows: int) -> None:
 )  # fmt: skip
 def test_message_flow(name: str, mode: str) -> None:
     """The rows that the training nodes need: their edges keep their weights."""
-    test_first_step.check(model_of(name), f"weighted-{name}", mode=mode, world=2, mfg=True)
+    checks.check(model_of(name), f"weighted-{name}", mode=mode, world=2, mfg=True)
 
 
 @pytest.mark.parametrize("name", ["sage", "gcn"])
 def test_labels_beside_constant_rows(name: str) -> None:
     """Columns that change are aggregated beside those whose aggregate is kept."""
     labels = LabelsConfig(name="masked", rate=0.5, reuse=1)
-    test_first_step.check(model_of(name), f"weighted-{name}", world=2, labels=labels)
+    checks.check(model_of(name), f"weighted-{name}", world=2, labels=labels)
 
 
 SEEDS = {"fp64": 3, "fp32": 4}

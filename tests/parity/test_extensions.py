@@ -21,9 +21,9 @@ from tests.graphs import assign
 from tests.in_process import sargnn_here
 from tests.parity import cases
 from tests.parity.cases import PAIRS
+from tests.parity.checks import GRAPHS, check
 from tests.parity.covering import spread
 from tests.parity.oracle import Definition, Params, Place, Tensor
-from tests.parity.test_first_step import GRAPHS, check
 
 WORLDS = [1, 2, 4]
 TOYS = Path(__file__).parent / "toys"

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-from functools import cache
 from itertools import product
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
 from sargnn.comm.group import Group
 from sargnn.config_groups import LabelsConfig
-from sargnn.data.dataset import SPLITS
 from sargnn.engine.modes import MODES
 from sargnn.engine.reducers import REDUCERS
 from sargnn.errors import KernelError
 from sargnn.kernels import KERNELS
 from sargnn.partition import PARTITIONERS
 from sargnn.resolve import resolve
-from tests.graphs import assign, nasty_graph, small_typed_graph
-from tests.parity import cases, oracle
+from tests.graphs import assign
+from tests.parity import cases
 from tests.parity.cases import PAIRS
+from tests.parity.checks import GRAPHS, check
 from tests.parity.covering import spread
-from tests.parity.oracle import Definition
 from tests.pool import pool
 
-GRAPH = nasty_graph()
-GRAPHS = {name: cases.graph_for(name) for name in [*cases.NAMES, *cases.WRITTEN_MODELS]}
-GRAPHS |= {kind: small_typed_graph(kind) for kind in ("sink", "features", "one_type", "names")} | {"homogeneous": GRAPH}
-TOLERANCE = {"fp64": 1e-10, "fp32": 1e-4}
+GRAPH = GRAPHS["homogeneous"]
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "wide": {"hidden": 17, "num_layers": 2, "residual": True},
@@ -38,53 +31,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "layer_norm": {"norm": "layer", "activation": "elu"},
     "one_layer": {"num_layers": 1},
 }
-
-
-@cache
-def expected(
-    model: cases.Model, definition: Definition, seed: int, kind: str, labels: LabelsConfig, mfg: bool
-) -> dict[str, Any]:  # fmt: skip
-    config = cases.run_config(model, seed=seed, labels=labels, mfg=mfg)
-    graph = GRAPHS[kind]
-    start = cases.initial_parameters(Group.single(), config, graph)
-    return oracle.first_step(definition, config, graph, {name: torch.from_numpy(value) for name, value in start.items()})
-
-
-def check(model: cases.Model, kind: str = "", definition: Definition | None = None, **choices: Any) -> None:
-    """A model's first step on every rank against the oracle.
-
-    Args:
-        kind: a key of ``GRAPHS``; the model's name if not given. definition: of a model without a case.
-    """
-    config = cases.run_config(model, **choices)
-    graph = GRAPHS[kind or model.name]
-    definition = definition or cases.definition_of(model)
-    want = expected(model, definition, config.seed, kind or model.name, config.labels, config.mfg)
-    ranks = pool(config.world)(cases.step, config, graph)
-    tolerance = TOLERANCE[config.precision]
-    # fp32 carries the rounding of some hundred sums; fp64's bound is the contract's.
-    assert abs(ranks[0]["loss"] - want["loss"]) <= tolerance * want["loss"]
-    ids = np.concatenate([answer["ids"] for answer in ranks])
-    labelled = graph.schema.types_of(np.flatnonzero(graph.split)[:1])[0]
-    every = np.arange(graph.schema.offsets[labelled], graph.schema.offsets[labelled + 1])
-    assert np.array_equal(np.sort(ids), np.flatnonzero(np.asarray(graph.split) == SPLITS["train"]) if config.mfg else every)
-    logits, right = np.concatenate([answer["logits"] for answer in ranks]), want["logits"].numpy()[ids]
-    assert np.linalg.norm(logits - right) <= tolerance * np.linalg.norm(right)
-    wanted_shards = {name: g for name, g in want["grads"].items() if name.startswith("inputs.embeddings.")}
-    wanted = {name: g for name, g in want["grads"].items() if name not in wanted_shards}
-    everything = np.sqrt(sum(float(g.square().sum()) for g in want["grads"].values()))
-    for answer in ranks:
-        assert answer["grads"].keys() == wanted.keys()
-        for name, grad in wanted.items():
-            bound = tolerance * max(float(grad.norm()), 1e-3 * everything)
-            assert np.linalg.norm(answer["grads"][name] - grad.numpy()) <= bound, name
-    for name, grad in wanted_shards.items():
-        node_type = int(name.removeprefix("inputs.embeddings.")[:2])
-        found = np.full(grad.shape, np.nan)
-        for answer in ranks:
-            own = answer["node_ids"][graph.schema.types_of(answer["node_ids"]) == node_type]
-            found[own - graph.schema.offsets[node_type]] = answer["shards"][name]
-        assert np.linalg.norm(found - grad.numpy()) <= tolerance * max(float(grad.norm()), 1e-3 * everything), name
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.mean import Mean
 from sargnn.engine.reducers.partial import WithPartials
 from tests.parity import cases
+from tests.parity.checks import GRAPHS, check
 from tests.parity.covering import spread
-from tests.parity.test_first_step import GRAPHS, check
 from tests.pool import pool
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {

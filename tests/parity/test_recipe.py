@@ -16,14 +16,11 @@ from sargnn.config_groups import LabelsConfig
 from sargnn.data.dataset import SPLITS, Dataset
 from tests.graphs import NUM_CLASSES
 from tests.parity import cases
-from tests.parity.cases import PAIRS
+from tests.parity.cases import MASKED, QUICK, REUSED
+from tests.parity.checks import GRAPHS, assert_same_curve, check
 from tests.parity.covering import spread
 from tests.parity.oracle import carried_labels, needed_rows
-from tests.parity.test_curves import assert_same_curve
-from tests.parity.test_first_step import GRAPHS, check
 from tests.pool import pool
-
-MASKED, REUSED = LabelsConfig("masked", 0.4, 0), LabelsConfig("masked", 0.4, 2)
 
 
 def with_few_labels(dataset: Dataset, keep: int) -> Dataset:
@@ -42,7 +39,6 @@ GRAPHS["few mlp"] = GRAPHS["few sage"]
 
 
 WHERE = [("range", 1), ("random", 2), ("range", 4), ("apart", 4)]
-QUICK = [pair for pair in PAIRS if pair[1] != "reference"]
 
 
 @pytest.mark.parametrize(("name", "mode", "kernel", "partitioner", "world"), cases.spread_models(QUICK, WHERE, strength=1))

@@ -16,14 +16,13 @@ from sargnn.partition.cut import parts_of
 from sargnn.training.loss import training_loss
 from tests.graphs import assign, typed_graph
 from tests.parity import cases
-from tests.parity.cases import PAIRS
+from tests.parity.cases import QUICK
+from tests.parity.checks import GRAPHS, check
 from tests.parity.covering import spread
-from tests.parity.test_first_step import GRAPHS, check
 from tests.pool import pool
 
 GRAPH = typed_graph()
 ORDERS = ["transform_first", "aggregate_first"]
-QUICK = [pair for pair in PAIRS if pair[1] != "reference"]
 
 
 WHERE = [("range", 1), ("random", 2), ("by_type", 4), ("apart", 4)]

@@ -17,11 +17,9 @@ from sargnn.data.dataset import SPLITS, Dataset
 from sargnn.partition.preload import Bounds
 from tests.graphs import assign, with_weights
 from tests.parity import cases, oracle
+from tests.parity.cases import MASKED, QUICK, REUSED, thinned
+from tests.parity.checks import assert_same_curve, check_step, first_step, together
 from tests.parity.covering import spread
-from tests.parity.test_batches import QUICK, first_step, thinned, together
-from tests.parity.test_curves import assert_same_curve
-from tests.parity.test_recipe import MASKED, REUSED
-from tests.parity.test_steps import check_step
 from tests.pool import pool
 
 # (partitioner, workers, servers)

@@ -18,10 +18,9 @@ from sargnn.data.dataset import SPLITS
 from sargnn.models.custom import Custom
 from tests.graphs import with_weights
 from tests.parity import cases, oracle
+from tests.parity.cases import MASKED, QUICK, REUSED, WHERE, thinned
+from tests.parity.checks import assert_same_curve, check_step
 from tests.parity.covering import spread
-from tests.parity.test_batches import QUICK, WHERE, first_step, thinned, together
-from tests.parity.test_curves import assert_same_curve
-from tests.parity.test_recipe import MASKED, REUSED
 from tests.pool import pool
 
 # (fan-outs of three layers, steps, when samples are drawn anew)
@@ -63,16 +62,6 @@ def expected(name: str, draw: str, norm: str, labels: LabelsConfig, weighted: bo
 def graph_of(name: str, weighted: bool = False) -> Any:
     graph = cases.graph_for(name)
     return with_weights(graph) if weighted else graph
-
-
-def check_step(want: dict[str, Any], config: RunConfig, graph: Any) -> None:
-    answers: list[dict[str, Any]] = pool(config.world)(first_step, config, graph)
-    assert answers[0]["loss"] == pytest.approx(want["loss"], rel=1e-11)
-    wanted = {key: one.numpy() for key, one in want["grads"].items()}
-    got, all_of = together(answers), np.sqrt(sum(np.square(one).sum() for one in wanted.values()))
-    assert got.keys() == wanted.keys()
-    for key, one in wanted.items():
-        assert np.linalg.norm(got[key] - one) <= 1e-10 * max(np.linalg.norm(one), 1e-3 * all_of), key
 
 
 @pytest.mark.parametrize(

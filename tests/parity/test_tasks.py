@@ -14,10 +14,9 @@ from sargnn.config import Task
 from sargnn.config_groups import LabelsConfig
 from tests.graphs import with_task
 from tests.parity import cases, oracle
-from tests.parity.cases import PAIRS
+from tests.parity.cases import QUICK
+from tests.parity.checks import GRAPHS, assert_same_curve, check
 from tests.parity.covering import spread
-from tests.parity.test_curves import assert_same_curve
-from tests.parity.test_first_step import GRAPHS, check
 from tests.pool import pool
 
 TASKS: list[Task] = ["multilabel", "regression"]
@@ -27,7 +26,6 @@ for _task in TASKS:
     for _name in NAMES:
         GRAPHS[f"{_task} {_name}"] = with_task(cases.graph_for(_name), _task)
     GRAPHS[f"one {_task} gat"] = with_task(cases.graph_for("gat"), _task, outputs=1)
-QUICK = [pair for pair in PAIRS if pair[1] != "reference"]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from sargnn.partition.clusters import clusters_graph, find_clusters, refine
 from sargnn.partition.metis import symmetric
 from sargnn.partition.room import Room
 from tests.graphs import nasty_graph
-from tests.partition.test_large import config, cut_of, matrix, two_ways
+from tests.partition.cuts import config, cut_of, matrix, two_ways
 
 GRAPHS = {"one way": nasty_graph(1500), "both ways": two_ways()}
 

@@ -30,9 +30,9 @@ from sargnn.partition.prepare import prepare_partition
 from sargnn.partition.store import open_part
 from sargnn.partition.unfinished import unfinished_beside
 from sargnn.partition.within import graph_within, group_members
+from tests.configs import config
 from tests.graphs import assign, nasty_graph, typed_graph
 from tests.in_process import sargnn_here
-from tests.test_config import config
 
 WORLD = 4
 

@@ -17,9 +17,9 @@ from sargnn.partition.given import assign_given
 from sargnn.partition.prepare import prepare_partition
 from sargnn.partition.store import open_part
 from sargnn.tracking.summary import read_summary
+from tests.configs import config
 from tests.graphs import nasty_graph
 from tests.in_process import sargnn_here
-from tests.test_config import config
 
 GRAPH = nasty_graph()
 N = GRAPH.num_nodes

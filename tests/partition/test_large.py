@@ -12,10 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import sparse
 
-from sargnn.config_partitioner import PartitionerConfig
-from sargnn.data.dataset import Dataset, by_destination
+from sargnn.data.dataset import by_destination
 from sargnn.errors import ConfigError
 from sargnn.interop import kaminpar as interop
 from sargnn.partition import blocks, both_ways, kaminpar, memory, stream
@@ -23,38 +21,15 @@ from sargnn.partition.both_ways import goes_both_ways, rows_both_ways
 from sargnn.partition.choose import choose
 from sargnn.partition.even import even_out
 from sargnn.partition.memory import check, cutting_bytes
-from sargnn.partition.metis import symmetric
 from sargnn.partition.room import Room
 from sargnn.partition.weights import columns, node_weights
 from sargnn.planner.cut_edges import CutEdges
+from tests.configs import config as run_config
 from tests.graphs import assign, nasty_graph, typed_graph
 from tests.in_process import sargnn_here
-
-
-def config(name: str, **settings: Any) -> PartitionerConfig:
-    return PartitionerConfig(name=name, seed=0, order="original", threads=1, **settings)
-
-
-def two_ways(*, whole: bool = True) -> Dataset:
-    """Every edge in both directions, some twice; but for one edge where not ``whole``."""
-    rng = np.random.default_rng(3)
-    a, b = rng.integers(200, size=(2, 900))
-    a, b = np.concatenate([a, a[:50]]), np.concatenate([b, b[:50]])
-    source, destination = np.concatenate([a, b]), np.concatenate([b, a])
-    keep = np.ones(len(source), bool)
-    if not whole:
-        keep[np.flatnonzero(source != destination)[7]] = False
-    indptr, indices = by_destination(source[keep], destination[keep], 220)
-    graph = nasty_graph(220)
-    return dataclasses.replace(graph, indptr=indptr, indices=indices)
-
+from tests.partition.cuts import config, cut_of, matrix, two_ways
 
 GRAPHS = {"one way": nasty_graph(), "typed": typed_graph(), "both ways": two_ways(), "but for one": two_ways(whole=False)}
-
-
-def matrix(graph: Dataset) -> sparse.csr_array:
-    ones = np.ones(graph.num_edges, np.int32)
-    return symmetric(sparse.csr_array((ones, graph.indices, graph.indptr), shape=(graph.num_nodes, graph.num_nodes)))
 
 
 @pytest.mark.parametrize("chunk", [1, 64, 1 << 22])
@@ -101,11 +76,6 @@ def test_equal_weights_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "graph.parhip"
     interop.write_graph(path, 40, rows_both_ways(graph, tmp_path, 1 << 20))
     assert path.stat().st_size == 24 + 8 * 41 + 4 * 6
-
-
-def cut_of(graph: Dataset, part: np.ndarray) -> float:
-    destination = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
-    return float((part[graph.indices] != part[destination]).mean())
 
 
 @pytest.mark.parametrize("name", ["kaminpar", "stream"])
@@ -290,7 +260,6 @@ def test_auto_is_said_by_name(tmp_path: Path) -> None:
 
 def test_a_partitioner_of_ones_own_names_its_arguments_as_it_likes(tmp_path: Path) -> None:
     from sargnn.partition import prepare
-    from tests.test_config import config as run_config
 
     (tmp_path / "mine.py").write_text(
         "import numpy\ndef f(graph, parts, s):\n    return numpy.arange(graph.num_nodes) % parts\n"

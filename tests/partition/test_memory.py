@@ -17,8 +17,8 @@ from sargnn.partition.memory import check, entries_of
 from sargnn.partition.order import order_nodes
 from sargnn.partition.prepare import prepare_partition
 from sargnn.partition.store import FORMAT_VERSION, open_part, write_parts
+from tests.configs import config
 from tests.graphs import assign, nasty_graph, typed_graph
-from tests.test_config import config
 
 
 @pytest.mark.parametrize("chunk", [1, 50, 10**6])

@@ -21,8 +21,8 @@ from sargnn.partition.order import order_nodes
 from sargnn.partition.prepare import prepare_partition
 from sargnn.partition.stats import StatsCollector
 from sargnn.partition.store import open_part
+from tests.configs import config
 from tests.graphs import assign, nasty_graph, typed_graph
-from tests.test_config import config
 
 GRAPH = nasty_graph()
 

@@ -29,14 +29,14 @@ CASES = {
     "rgcn sar": (*TYPED, "model=rgcn", "mode=sar", "world=2"),
     "sage bf16, kept layers": (*GRAPH, "model=sage", "precision=bf16", "engine.keep_layers=2", "world=2"),
 }
-LONG = ("gat sar", "gat no_remat", "gat one_shot", "gat domain_parallel", "sage bf16, kept layers")
 _FIXED = 30_000_000
 """What libraries take more or less from run to run; of runs as small as these a good part."""
 _DGL = 110_000_000
 """DGL's import, which these tests' workers do in their first step."""
 
 
-@pytest.mark.parametrize("name", [pytest.param(one, marks=pytest.mark.long if one in LONG else ()) for one in CASES])
+@pytest.mark.machine
+@pytest.mark.parametrize("name", CASES)
 def test_planned_is_measured(name: str, tmp_path: Path) -> None:
     words = [*CASES[name], "epochs=2", "eval_every=10", "tracking=none", f"store_dir={tmp_path}/stores"]
     done = sargnn_here(tmp_path, "train", *words, "run_dir=run")
@@ -94,7 +94,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert wrong.returncode == 1 and says in wrong.stderr, wrong.stderr
 
 
-@pytest.mark.long
+@pytest.mark.machine
 def test_what_a_worker_takes_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "numba_cache_dir", lambda: tmp_path)
     config = parse(compose_verb("train", ["world=2"]))

@@ -38,12 +38,12 @@ MEASURED = {
     "smoothing": ("model=sage", "smooth=cs"),
     "kept layers": ("model=gat", "mfg=true", "engine.keep_layers=2"),
 }
-LONG = ("message flows", "samples", "servers", "kept layers", "smoothing")
 _FIXED = 30_000_000
 """What libraries take more or less from run to run; of runs as small as these a good part."""
 
 
-@pytest.mark.parametrize("name", [pytest.param(one, marks=pytest.mark.long if one in LONG else ()) for one in MEASURED])
+@pytest.mark.machine
+@pytest.mark.parametrize("name", MEASURED)
 def test_planned_is_measured(name: str, tmp_path: Path) -> None:
     words = [*GRAPH, *MEASURED[name], "epochs=2", "eval_every=10", "tracking=none", f"store_dir={tmp_path}/stores"]
     done = sargnn_here(tmp_path, "train", *words, "run_dir=run")

@@ -17,7 +17,7 @@ from sargnn.errors import ConfigError
 from sargnn.training import budget as budget_module
 from tests.graphs import nasty_graph
 from tests.in_process import sargnn_here
-from tests.launch.test_train import summary_of
+from tests.launch.runs import summary_of
 from tests.parity import cases
 
 _MODULE = Path(__file__).parents[2] / "examples" / "layers" / "dgl_gat.py"
@@ -112,20 +112,17 @@ def test_mistakes(arguments: list[str], says: str, tmp_path: Path, capsys: pytes
     assert re.search(says, " ".join(capsys.readouterr().err.split())), says
 
 
+@pytest.mark.machine
 @pytest.mark.parametrize(
     "words",
     [
         pytest.param(["model=gat", "model.hidden=16", "engine.keep_layers=2"], id="kept layers"),
-        pytest.param(
-            ["model=sage", "model.norm=layer", "model.num_layers=2", "batches.count=2"],
-            id="micro-batches",
-            marks=pytest.mark.long,
-        ),
-        pytest.param(["model=sage", "sample.fanouts=[5,5,5]", "batches.steps=2"], id="samples", marks=pytest.mark.long),
+        pytest.param(["model=sage", "model.norm=layer", "model.num_layers=2", "batches.count=2"], id="micro-batches"),
+        pytest.param(["model=sage", "sample.fanouts=[5,5,5]", "batches.steps=2"], id="samples"),
         pytest.param(
             ["model=gcn", "sample.fanouts=[8,8,8]", "model.norm=layer", "batches.count=2"], id="samples, micro-batches"
         ),
-        pytest.param(["model=sage", "model.num_layers=2", "batches.steps=4"], id="steps", marks=pytest.mark.long),
+        pytest.param(["model=sage", "model.num_layers=2", "batches.steps=4"], id="steps"),
         pytest.param(
             ["model=sage", "model.aggregator=lstm", "mode=one_shot", "model.num_layers=1", "model.norm=none",
              "sample.fanouts=[10]", "sample.every=run", "eval=sampled", "batches.count=4"], id="an LSTM on samples",

@@ -17,7 +17,7 @@ from sargnn.config_groups import BatchesConfig, CheckpointConfig, LabelsConfig, 
 from sargnn.data.dataset import Dataset
 from sargnn.errors import StoreError
 from sargnn.training import checkpoint
-from tests.graphs import nasty_graph, typed_graph
+from tests.graphs import nasty_graph, typed_graph, with_odd_names
 from tests.parity import cases
 from tests.parity.covering import spread
 from tests.pool import pool
@@ -96,6 +96,20 @@ def test_going_on_elsewhere_is_the_same_curve(
     other = config_of(name, **choices)
     again = pool(other.world)(trained, other, GRAPHS[name], str(tmp_path), str(checkpoint.path_of(folder, HALF)))[0]
     np.testing.assert_allclose(again["losses"], losses, rtol=1e-8)
+
+
+def test_types_and_relations_with_names_that_no_file_can_have(tmp_path: Path) -> None:
+    """They go on as those with ordinary names do; the latter's files are called after them."""
+    config = dataclasses.replace(config_of("rgcn", world=2), epochs=2, checkpoint=CheckpointConfig(every=1, keep=9))
+    graphs = {"plain": GRAPHS["rgcn"], "odd": with_odd_names(GRAPHS["rgcn"])}
+    whole = {name: pool(2)(trained, config, one, str(tmp_path / name), None)[0] for name, one in graphs.items()}
+    assert whole["odd"] == whole["plain"]
+    start = checkpoint.path_of(tmp_path / "odd", 1)
+    checkpoint.open_checkpoint(start, verify=True)
+    again = pool(2)(trained, config, graphs["odd"], str(tmp_path / "again"), str(start))[0]
+    assert again == whole["odd"]
+    files = [path.name for path in (checkpoint.path_of(tmp_path / "plain", 1) / "param").iterdir()]
+    assert "inputs.embeddings.00_author.npy" in files
 
 
 def test_embeddings_lie_in_the_order_of_original_ids(tmp_path: Path) -> None:

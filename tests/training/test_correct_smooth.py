@@ -15,6 +15,7 @@ from sargnn.comm.group import Group
 from sargnn.config import RunConfig
 from sargnn.config_groups import SmoothConfig
 from sargnn.data.dataset import SPLITS, Dataset, by_destination
+from tests.data.ogb_files import read
 from tests.graphs import NUM_CLASSES, nasty_graph, typed_graph, with_weights
 from tests.parity import cases
 from tests.parity.covering import spread
@@ -174,8 +175,6 @@ def test_label_propagation(kind: str, world: int, form: str) -> None:
 @pytest.mark.parametrize("world", [1, 4])
 def test_over_a_linear_model_on_cora(cora: Path, world: int) -> None:
     """End to end: the run's smoothed accuracies are the reference's on the run's logits."""
-    from tests.data.test_ogb import read
-
     dataset = read(cora)
     config = dataclasses.replace(
         cases.run_config(cases.model_config("linear", norm="none", dropout=0.0), world=world, precision="fp32"),

@@ -27,7 +27,7 @@ from sargnn.training.start_from import check_start, open_start
 from tests.graphs import typed_graph
 from tests.in_process import kept_handlers
 from tests.in_process import sargnn_here as run
-from tests.launch.test_train import summary_of
+from tests.launch.runs import summary_of
 from tests.parity import cases
 from tests.pool import pool
 

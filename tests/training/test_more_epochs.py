@@ -24,7 +24,7 @@ from sargnn.training.optim import learning_rate
 from tests.graphs import nasty_graph
 from tests.in_process import kept_handlers
 from tests.in_process import sargnn_here as run
-from tests.launch.test_train import summary_of
+from tests.launch.runs import summary_of
 from tests.parity import cases
 
 TINY = ["dataset.num_nodes=300", "model.hidden=8", "eval_every=2", "tracking=none", "threads=1"]

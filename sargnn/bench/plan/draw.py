@@ -13,7 +13,8 @@ _TRIES = 200
 """For each run that is wanted, before the settings that all runs share are blamed."""
 _DEEP = {"resgcn": (4, 8, 16), "gcnii": (4, 8, 16)}
 """Layers of models that are made to be deep."""
-_OF_A_HEAD = {"gat": ("model.heads=1", "model.heads=2", "model.heads=4")}
+_HEADS = ("model.heads=1", "model.heads=2", "model.heads=4")
+_OF_A_HEAD = {"gat": _HEADS, "gat_weak": _HEADS}
 _CHOICES: dict[str, tuple[str | float | None, ...]] = {
     "model.norm": (None, None, "layer", "none"), "model.dropout": (0.0, 0.5),
     "precision": (None, None, None, "bf16", "mixed", "fp64"), "comm.aggregate": (None, None, "post", "pre", "least"),
@@ -31,8 +32,8 @@ def draw_words(draw: random.Random, settings: BenchPlanConfig) -> list[str]:
     """A case and overrides of it, which may not go together."""
     case, mode, world = draw.choice(sorted(settings.cases)), draw.choice(settings.modes), draw.choice(settings.worlds)
     heads = _OF_A_HEAD.get(case, ())
-    layers = draw.choice(_DEEP.get(case, (2, 3, 4)))
-    hidden = draw.choice((16, 32, 64) if heads else (32, 64, 128, 256))
+    layers = draw.choice(_DEEP.get(case, (2, 3, 4, 5)))
+    hidden = draw.choice((16, 32, 64) if heads else (16, 32, 64, 96, 128, 256))
     words = [case, f"mode={mode}", f"world={world}", f"model.hidden={hidden}", f"model.num_layers={layers}"]
     words += [draw.choice(heads)] if heads else []
     for key, values in _CHOICES.items():

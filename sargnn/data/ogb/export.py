@@ -7,6 +7,7 @@ Letters: N nodes, E edges, F features.
 
 from __future__ import annotations
 
+import csv
 import gzip
 import os
 import shutil
@@ -20,11 +21,14 @@ import pandas as pd
 from numpy.lib import format as npy_format
 
 from sargnn.data.dataset import SPLITS, UNLABELLED, Dataset
+from sargnn.data.file_names import file_name
 from sargnn.data.weights import EdgePiece
 from sargnn.errors import ConfigError
 from sargnn.steps import step
 
 _CHUNK = 1 << 20
+_LONGEST_NAME = 80
+"""Bytes of a type's or relation's name: three of them are the name of a folder."""
 
 
 def export(dataset: Dataset, root: Path, layout: str, *, symmetric: bool) -> None:
@@ -157,11 +161,11 @@ def _member(archive: zipfile.ZipFile, name: str, shape: Any, dtype: np.dtype, co
 
 def _typed(dataset: Dataset, root: Path, symmetric: bool) -> None:
     schema, raw = dataset.schema, root / "raw"
-    names, offsets = schema.node_types, schema.offsets
+    names, offsets = [file_name(one, _LONGEST_NAME) for one in schema.node_types], schema.offsets
     labelled = int(schema.types_of(np.flatnonzero(dataset.split)[:1])[0])
     _text(raw / "num-node-dict.csv.gz", [names, [str(schema.count(t)) for t in range(len(names))]])
     _text(raw / "nodetype-has-label.csv.gz", [names, [str(t == labelled) for t in range(len(names))]])
-    triplets = [(names[r.source], r.name, names[r.destination]) for r in schema.relations]
+    triplets = [(names[r.source], file_name(r.name, _LONGEST_NAME), names[r.destination]) for r in schema.relations]
     _text(raw / "triplet-type-list.csv.gz", triplets)
     for number, (relation, triplet) in enumerate(zip(schema.relations, triplets, strict=True)):
         shift = np.array([offsets[relation.source], offsets[relation.destination]])
@@ -191,4 +195,4 @@ def _typed(dataset: Dataset, root: Path, symmetric: bool) -> None:
 def _text(path: Path, rows: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with gzip.open(path, "wt") as file:
-        file.writelines(",".join(row) + "\n" for row in rows)
+        csv.writer(file, lineterminator="\n").writerows(rows)

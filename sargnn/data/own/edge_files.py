@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import logging
 import re
 import zlib
 from abc import abstractmethod
@@ -96,8 +95,7 @@ class CsvEdges(EdgeTable):
             raise DataError(f"{self.name} has one column; an edge has two nodes.", given=f"line {number}: {first[:60]}")
         self.columns = self._columns(fields) if self.header else (0, 1)
         if not self.header and len(fields) > 2:
-            what = f"columns of {self.name} after the second (a first line source,target,weight names weights)"
-            logging.getLogger(__name__).warning(f"not read: {what}")
+            self.unread = f"columns of {self.name} after the second (a first line source,target,weight names weights)"
 
     @cached_property
     def count(self) -> int:  # type: ignore[override]

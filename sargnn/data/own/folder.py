@@ -38,6 +38,7 @@ from sargnn.data.own.graph import (
     WEIGHTS,
     EdgeArrays,
     EdgeList,
+    Unread,
     build_graph,
     known_names,
 )
@@ -60,14 +61,18 @@ _KINDS = (".npy", *SUFFIXES)
 
 def arrays_reader(config: ArraysConfig) -> Reader:
     """The reader of the folder or file ``config.root``; the errors of ``find_arrays``, and of arrays that disagree."""
-    root, leaves, tree = find_arrays(config)
-    graph = build_graph(root.stem if root.is_file() else root.name, f"'{root}'", tree)
+    unread = Unread()
+    root, leaves, tree = find_arrays(config, unread)
+    graph = build_graph(root.stem if root.is_file() else root.name, f"'{root}'", tree, unread)
     read = [leaf for name, leaf in leaves.items() if isinstance(leaf, Path) and name.partition("/")[0] in NAMES]
     return own_reader(graph, config, identity_of(sorted(read) or [root]))
 
 
-def find_arrays(config: ArraysConfig) -> tuple[Path, Mapping[str, Path | str], dict[str, Any]]:
+def find_arrays(config: ArraysConfig, unread: Unread) -> tuple[Path, Mapping[str, Path | str], dict[str, Any]]:
     """The folder or file, what lies in it by name, and the tree of its arrays, of which only headers are read.
+
+    Args:
+        unread: gets the names that mean nothing.
 
     Raises:
         DataError: something is missing (all of it is named, with the whole layout), or an array has another form.
@@ -83,7 +88,7 @@ def find_arrays(config: ArraysConfig) -> tuple[Path, Mapping[str, Path | str], d
             raise DataError("This is neither a folder of arrays nor an .npz file.", given=str(root), hint=hint)
         hint = f"dataset.root=FOLDER names one that holds\n{LAYOUT}"
         raise DataError("The dataset folder does not exist.", given=str(root), hint=hint)
-    tree = _tree(root, leaves)
+    tree = _tree(root, leaves, unread)
     _refuse_missing(root, tree, list(leaves), drawn=config.split is not None)
     return root, leaves, tree
 
@@ -112,10 +117,10 @@ def _files(root: Path) -> dict[str, Path]:
     return found
 
 
-def _tree(root: Path, leaves: Mapping[str, Path | str]) -> dict[str, Any]:
+def _tree(root: Path, leaves: Mapping[str, Path | str], unread: Unread) -> dict[str, Any]:
     """The arrays by the names that ``own.graph`` uses; unknown ones are left out."""
     firsts = {name.partition("/")[0]: f"'{name.partition('/')[0]}'" for name in leaves}
-    known = known_names(firsts, f"'{root}'")
+    known = known_names(firsts, f"'{root}'", unread.of_graph)
     tree: dict[str, Any] = {}
     for used, first in known.items():
         if first in leaves:

@@ -34,7 +34,7 @@ def function_reader(config: PythonConfig) -> Reader:
     """
     assert config.target is not None
     function = resolve("dataset", {}, config.name, config.target)
-    place, _, name = config.target.rpartition(":")
+    place, name = config.target.rpartition(":")[0], config.title
     if isinstance(function, type) and issubclass(function, DatasetSettings):
         hint = "a class of settings is an option of its own: a file in conf/dataset with target: (docs/EXTENDING.md)"
         raise DataError("'dataset.target' names a class of settings, not a function.", given=config.target, hint=hint)

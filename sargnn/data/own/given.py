@@ -137,7 +137,7 @@ def member_of(path: Path, member: str) -> GivenArray:
 
 
 def given(name: str, value: Any, of: str = "node") -> GivenArray:
-    """Whatever holds numbers: a NumPy array, a tensor, a list, a table of pandas, a sparse matrix.
+    """Whatever holds numbers: a NumPy array, a tensor, a list, a table of pandas, a sparse matrix of SciPy or PyTorch.
 
     Args:
         of: what each entry is of, for messages.
@@ -147,8 +147,9 @@ def given(name: str, value: Any, of: str = "node") -> GivenArray:
     """
     if isinstance(value, GivenArray):
         return value
-    if sparse.issparse(value):
-        return SparseRows(name, value)
+    matrix = as_matrix(name, value)
+    if matrix is not None:
+        return SparseRows(name, matrix)
     array = as_array(value)
     if array is None or array.dtype.kind not in "fiub":
         kind = type(value).__name__ if array is None else f"{type(value).__name__} of {array.dtype}"
@@ -162,13 +163,61 @@ def given(name: str, value: Any, of: str = "node") -> GivenArray:
     return PlainArray(name, array)
 
 
+_LAYOUTS = ("torch.sparse_coo", "torch.sparse_csr", "torch.sparse_csc")
+
+
+def is_sparse_tensor(value: Any) -> bool:
+    """Whether it is a tensor of PyTorch that stores some of its entries only."""
+    return hasattr(value, "detach") and str(getattr(value, "layout", "torch.strided")) != "torch.strided"
+
+
+def as_matrix(name: str, value: Any) -> Any | None:
+    """A sparse matrix as SciPy's, with every entry that is stored, also of the same place; None for what is none.
+
+    Args:
+        name: what messages call it.
+
+    Raises:
+        DataError: a tensor of PyTorch that is sparse in another way.
+    """
+    if sparse.issparse(value):
+        return value
+    if not is_sparse_tensor(value):
+        return None
+    tensor, layout = value.detach().cpu(), str(value.layout)
+    if layout not in _LAYOUTS or tensor.ndim != 2 or tensor.dense_dim():
+        raise DataError(
+            f"{name} is a sparse tensor of a form that is not read.",
+            given=f"{layout} {list(tensor.shape)}",
+            allowed=[f"{one}, two-dimensional" for one in _LAYOUTS],
+            hint="tensor.to_dense().to_sparse()",
+        )
+    if layout == "torch.sparse_coo":
+        # Not coalesced, which would add up entries of the same place: these are parallel edges.
+        rows, columns = tensor._indices().numpy()
+        values = tensor._values()
+    else:
+        by_row = layout == "torch.sparse_csr"
+        starts, inner = (
+            (tensor.crow_indices(), tensor.col_indices()) if by_row else (tensor.ccol_indices(), tensor.row_indices())
+        )
+        outer = np.repeat(np.arange(len(starts) - 1), np.diff(starts.numpy()))
+        rows, columns = (outer, inner.numpy()) if by_row else (inner.numpy(), outer)
+        values = tensor.values()
+    numbers = as_array(values)
+    assert numbers is not None
+    if numbers.dtype == np.float16:  # which SciPy's matrices do not hold
+        numbers = numbers.astype(np.float32)
+    return sparse.coo_array((numbers, (rows, columns)), shape=tuple(tensor.shape))
+
+
 def as_array(value: Any) -> np.ndarray | None:
     """A NumPy array of the same numbers, without a copy where that can be; None for what is none."""
     if isinstance(value, np.ndarray):
         return value
     if hasattr(value, "detach") and hasattr(value, "numpy"):  # a tensor of PyTorch
         tensor = value.detach().cpu()
-        if str(getattr(tensor, "layout", "torch.strided")) != "torch.strided":  # sparse
+        if is_sparse_tensor(tensor):
             return None
         if not hasattr(np, str(tensor.dtype).removeprefix("torch.").replace("bool", "bool_")):  # bfloat16 and the like
             tensor = tensor.float()

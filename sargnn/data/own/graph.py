@@ -7,9 +7,9 @@ type, relation, destination type), to arrays.
 |---|---|---|
 | ``edge_index`` | integers [2, E]: sources, destinations | ``edges`` |
 | ``edge_weight`` | numbers [E], in the order of the edges | ``edge_weights``, ``weight``, ``w`` |
-| ``x`` | numbers [N, F], features | ``feat``, ``node_feat`` |
-| ``y`` | [N] or [N, C], what is to be predicted | ``label``, ``labels``, ``node_label`` |
-| ``train_mask``, ``val_mask``, ``test_mask`` | bool [N] | ``valid_mask`` |
+| ``x`` | numbers [N, F], features | ``feat``, ``feats``, ``feature``, ``features``, also behind ``node_`` |
+| ``y`` | [N] or [N, C], what is to be predicted | ``label``, ``labels``, also behind ``node_`` |
+| ``train_mask``, ``val_mask``, ``test_mask`` | bool [N], or [N, k]: k splits | ``valid_mask`` |
 | ``train_idx``, ``val_idx``, ``test_idx`` | node numbers | ``..._index``, ``..._nodes``, ``valid_...`` |
 | ``num_nodes`` | N, where nothing else says it | |
 
@@ -19,7 +19,6 @@ Letters: N nodes, E edges, F features, C columns of labels.
 from __future__ import annotations
 
 import difflib
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -39,11 +38,17 @@ NUMBERS = {
     f"{word}_{kind}": name for name, words in _SPLIT_WORDS.items() for word in words for kind in ("idx", "index", "nodes")
 }
 """Name of an array of node numbers -> name of the split."""
+
+
+def _also_of_nodes(*names: str) -> tuple[str, ...]:
+    return names + tuple(f"node_{name}" for name in names)
+
+
 ALIASES = {
     EDGES: (EDGES, "edges"),
     WEIGHTS: (WEIGHTS, "edge_weights", "weight", "w"),
-    FEATURES: (FEATURES, "feat", "node_feat"),
-    LABELS: (LABELS, "label", "labels", "node_label"),
+    FEATURES: (FEATURES, *_also_of_nodes("feat", "feats", "feature", "features")),
+    LABELS: (LABELS, *_also_of_nodes("label", "labels")),
     COUNT: (COUNT,),
 } | {name: (name,) for name in (*MASKS, *NUMBERS)}
 NAMES = {alias: name for name, aliases in ALIASES.items() for alias in aliases}
@@ -62,11 +67,13 @@ class EdgeList(ABC):
     Attributes:
         name: what messages call it. count: E.
         weights_name: what messages call the edges' weights; empty: they have none.
+        unread: what stands beside the edges and is not read, and what to do; empty: nothing.
     """
 
     name: str
     count: int
     weights_name: str = ""
+    unread: str = ""
 
     @abstractmethod
     def pieces(self, rows: int) -> Iterator[EdgePiece]:
@@ -129,7 +136,7 @@ class WeightedEdges(EdgeList):
 
     def __init__(self, edges: EdgeList, weights: GivenArray) -> None:
         self.edges, self.weights = edges, weights
-        self.name, self.count, self.weights_name = edges.name, edges.count, weights.name
+        self.name, self.count, self.weights_name, self.unread = edges.name, edges.count, weights.name, edges.unread
         if edges.weights_name:
             both = f"{edges.weights_name} and {weights.name}"
             raise DataError(f"{both} both say what the edges' weights are.", hint="leave one out")
@@ -186,18 +193,47 @@ class Nodes:
 
 
 @dataclass(frozen=True)
+class Unread:
+    """What was given under names that mean nothing here, as messages call it.
+
+    Attributes:
+        of_graph: of nodes, or of the whole. of_edges: of edges.
+    """
+
+    of_graph: list[str] = field(default_factory=list)
+    of_edges: list[str] = field(default_factory=list)
+
+    def lines(self, whole: str) -> Iterator[str]:
+        """A line for each kind that there is something of. ``whole``: what messages call the graph."""
+        if self.of_graph:
+            features, labels = (", ".join(ALIASES[used]) for used in (FEATURES, LABELS))
+            what = f"Features are read from {features}, labels from {labels}; all names: docs/OWN_DATA.md."
+            yield f"not read of {whole}: {', '.join(self.of_graph)}. {what}"
+        if self.of_edges:
+            what = f"Of edges only weights are read: name them {WEIGHTS} (in NetworkX weight)."
+            yield f"not read of {whole}: {', '.join(self.of_edges)}. {what}"
+
+
+@dataclass(frozen=True)
 class OwnGraph:
     """A graph as it was given.
 
     Attributes:
         name: of the dataset. whole: what messages call the graph.
         nodes: by type, sorted by name. edges: by triplet, sorted.
+        unread: what was given and is not read.
     """
 
     name: str
     whole: str
     nodes: Mapping[str, Nodes]
     edges: Mapping[Triplet, EdgeList]
+    unread: Unread
+
+    def remarks(self) -> Iterator[str]:
+        """What is not read, and what to do about it, in lines for a person."""
+        yield from self.unread.lines(self.whole)
+        yield from (f"not read: {edges.unread}" for edges in self.edges.values() if edges.unread)
 
     @property
     def typed(self) -> bool:
@@ -222,11 +258,14 @@ Tree = Mapping[str, Any]
 """Name -> ``GivenArray``, ``EdgeList`` or whole number; of a typed graph a mapping from type or triplet to those."""
 
 
-def known_names(names: Mapping[str, str] | list[str], whole: str, without: Container[str] = ()) -> dict[str, str]:
-    """Used name -> given name, for those that are known; a warning names the others.
+def known_names(
+    names: Mapping[str, str] | list[str], whole: str, unread: list[str], without: Container[str] = ()
+) -> dict[str, str]:
+    """Used name -> given name, for those that are known.
 
     Args:
         names: as given; a mapping says for each what messages call it.
+        unread: gets what messages call the others.
         without: given names that mean nothing here.
 
     Raises:
@@ -242,18 +281,20 @@ def known_names(names: Mapping[str, str] | list[str], whole: str, without: Conta
             )
         if known is not None:
             found[known] = name
-    unread = [name for name in called if name not in NAMES or name in without]
-    for name in unread:
+    others = [name for name in called if name not in NAMES or name in without]
+    for name in others:
         alike = difflib.get_close_matches(name, [one for one in NAMES if one[:1] == name[:1]], n=1, cutoff=_ALIKE)
         if alike and name not in without and NAMES[alike[0]] not in found:
             raise DataError(f"{whole} has {called[name]}, which is not known.", allowed=alike, hint=f"name it {alike[0]}")
-    if unread:
-        logging.getLogger(__name__).warning(f"not read of {whole}: {', '.join(called[name] for name in unread)}")
+    unread += [called[name] for name in others]
     return found
 
 
-def build_graph(name: str, whole: str, tree: Tree) -> OwnGraph:
+def build_graph(name: str, whole: str, tree: Tree, unread: Unread) -> OwnGraph:
     """A graph from its tree, whose keys are the names that are used here.
+
+    Args:
+        name, whole, unread: the graph's.
 
     Raises:
         DataError: no edges, a type that does not exist, or arrays that disagree on how many nodes there are.
@@ -289,7 +330,7 @@ def build_graph(name: str, whole: str, tree: Tree) -> OwnGraph:
                         raise DataError(f"{whole} has a type in '{key}' that no edge joins.", given=node_type, allowed=alike)
                 by_type.setdefault(node_type, {})[key] = value
     nodes = {one: _nodes(one, by_type[one], edges, whole) for one in sorted(by_type)}
-    return OwnGraph(name, whole, nodes, edges)
+    return OwnGraph(name, whole, nodes, edges, unread)
 
 
 def _with_weights(

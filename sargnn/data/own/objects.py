@@ -1,4 +1,4 @@
-"""Graphs of other libraries as trees of arrays: DGLGraph, PyG's Data and HeteroData, NetworkX, SciPy, mappings.
+"""Graphs of other libraries as trees of arrays: DGLGraph, PyG's Data and HeteroData, NetworkX, sparse matrices, mappings.
 
 None of the libraries is imported here: who gives an object of theirs has done so.
 
@@ -7,14 +7,13 @@ Letters: N nodes, E edges.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from sargnn.data.own.given import GivenArray, PlainArray, as_array, given
+from sargnn.data.own.given import GivenArray, PlainArray, as_array, as_matrix, given, is_sparse_tensor
 from sargnn.data.own.graph import (
     ALIASES,
     COUNT,
@@ -29,16 +28,19 @@ from sargnn.data.own.graph import (
     EdgeList,
     OwnGraph,
     Tree,
+    Unread,
     WeightedEdges,
     build_graph,
     known_names,
 )
 from sargnn.errors import DataError
 
+_TRANSPOSED = "adj_t"
+"""Where PyG has a sparse adjacency: a row has the sources of a node's edges."""
 FORMS = (
     "a DGLGraph (ndata feat, label, train_mask, ...), a PyG Data or HeteroData (x, y, train_mask, ...), a NetworkX graph (node "
     "attributes x, y, train_mask, ...), a mapping of arrays (edge_index, x, y, train_mask, ...), or a pair of a graph and a "
-    "mapping of its nodes' arrays, such as (SciPy matrix, {'x': ..., 'y': ...})"
+    "mapping of its nodes' arrays, such as (sparse matrix, {'x': ..., 'y': ...})"
 )
 
 
@@ -51,19 +53,20 @@ def graph_of(name: str, whole: str, value: Any) -> OwnGraph:
     Raises:
         DataError: it is no graph, or lacks something.
     """
-    return build_graph(name, whole, _tree(value, whole))
+    unread = Unread()
+    return build_graph(name, whole, _tree(value, whole, unread), unread)
 
 
-def _tree(value: Any, whole: str) -> Tree:
+def _tree(value: Any, whole: str, unread: Unread) -> Tree:
     if isinstance(value, tuple) and len(value) == 2 and not _is_array(value[0]):
         graph, others = value
         if _is_array(others):  # OGB's own form: a graph and its labels
             others = {LABELS: others}
         if isinstance(others, Mapping):
-            return {**_tree(graph, whole), **_from_mapping(others, whole)}
+            return {**_tree(graph, whole, unread), **_from_mapping(others, whole, unread)}
     for recognises, convert in _CONVERTERS:
         if recognises(value):
-            return convert(value, whole)
+            return convert(value, whole, unread)
     hint = None
     if value is None:
         hint = "does the function end with 'return graph'?"
@@ -84,7 +87,12 @@ def _kind(value: Any) -> str:
 
 
 def _is_array(value: Any) -> bool:
-    return isinstance(value, np.ndarray) or (hasattr(value, "detach") and hasattr(value, "numpy"))
+    dense = hasattr(value, "detach") and hasattr(value, "numpy") and not is_sparse_tensor(value)
+    return isinstance(value, np.ndarray) or dense
+
+
+def _is_matrix(value: Any) -> bool:
+    return sparse.issparse(value) or is_sparse_tensor(value)
 
 
 def _is_a(package: str, name: str) -> Callable[[Any], bool]:
@@ -94,20 +102,21 @@ def _is_a(package: str, name: str) -> Callable[[Any], bool]:
     )
 
 
-def _leaf(used: str, called: str, value: Any) -> Any:
-    """What the tree holds for a value of the name ``used``."""
+def _leaf(used: str, called: str, value: Any, *, of_type: bool = False) -> Any:
+    """What the tree holds for a value of the name ``used``; ``of_type``: for one node type or relation."""
     if used == COUNT:
         if isinstance(value, bool) or not isinstance(value, int | np.integer):
             raise DataError(f"{called} must be a whole number.", given=repr(value)[:60])
         return int(value)
     if used == EDGES:
-        return _edges(called, value)
+        return _edges(called, value, of_relation=of_type)
     return given(called, value, "edge" if used == WEIGHTS else "node")
 
 
-def _edges(called: str, value: Any) -> EdgeList:
-    if sparse.issparse(value):
-        return _from_matrix(called, value)
+def _edges(called: str, value: Any, *, of_relation: bool = False) -> EdgeList:
+    """Edges in any form. ``of_relation``: their ends may be of two types, so that a matrix need not be square."""
+    if _is_matrix(value):
+        return _from_matrix(called, as_matrix(called, value), of_relation)
     if (
         isinstance(value, tuple | list)
         and len(value) == 2
@@ -122,14 +131,20 @@ def _edges(called: str, value: Any) -> EdgeList:
     return EdgeArrays.of_index(given(called, value))
 
 
+def _transposed_edges(called: str, value: Any, *, of_relation: bool = False) -> EdgeList:
+    """Edges of a matrix whose rows are destinations."""
+    matrix = as_matrix(called, value)
+    return _edges(called, value if matrix is None else matrix.T, of_relation=of_relation)
+
+
 def _whole_if_empty(array: GivenArray) -> GivenArray:
     """An empty list has no dtype of its own."""
     return array if array.shape[0] else PlainArray(array.name, np.zeros(0, np.int64))
 
 
-def _from_matrix(called: str, matrix: Any) -> EdgeList:
+def _from_matrix(called: str, matrix: Any, of_relation: bool) -> EdgeList:
     """A matrix with another value than 1 has weights."""
-    if matrix.shape[0] != matrix.shape[1]:
+    if not of_relation and matrix.shape[0] != matrix.shape[1]:
         raise DataError(f"{called} is no adjacency matrix: it is not square.", given=f"shape {list(matrix.shape)}")
     entries = sparse.coo_array(matrix)
     stored = entries.data != 0
@@ -138,31 +153,28 @@ def _from_matrix(called: str, matrix: Any) -> EdgeList:
     return WeightedEdges(edges, given(f"the values of {called}", values, "edge")) if (values != 1).any() else edges
 
 
-def _leave_out(what: str) -> None:
-    logging.getLogger(__name__).warning(f"not read: {what}")
+def _from_sparse(matrix: Any, whole: str, unread: Unread) -> Tree:
+    return {EDGES: _edges(whole, matrix), COUNT: int(matrix.shape[0])}
 
 
-def _from_scipy(matrix: Any, whole: str) -> Tree:
-    return {EDGES: _from_matrix(whole, matrix), COUNT: int(matrix.shape[0])}
-
-
-def _from_mapping(mapping: Mapping[Any, Any], whole: str) -> dict[str, Any]:
+def _from_mapping(mapping: Mapping[Any, Any], whole: str, unread: Unread) -> dict[str, Any]:
     """Arrays by name; of a typed graph mappings of arrays by type."""
     if not all(isinstance(key, str) for key in mapping):
         wrong = next(key for key in mapping if not isinstance(key, str))
         raise DataError(f"{whole} has a key that is no name.", given=repr(wrong)[:60], allowed="'edge_index', 'x', 'y', ...")
     tree: dict[str, Any] = {}
-    for used, name in known_names([name for name, value in mapping.items() if value is not None], whole).items():
+    names = [name for name, value in mapping.items() if value is not None]
+    for used, name in known_names(names, whole, unread.of_graph).items():
         value, called = mapping[name], f"'{name}'"
         if isinstance(value, Mapping):
             tree[used] = {
-                _type_key(used, called, key): _leaf(used, f"{called} of {key!r}", one)
+                _type_key(used, called, key): _leaf(used, f"{called} of {key!r}", one, of_type=True)
                 for key, one in value.items()
                 if one is not None
             }
         else:
             tree[used] = _leaf(used, called, value)
-            if used == EDGES and sparse.issparse(value):
+            if used == EDGES and _is_matrix(value):
                 tree.setdefault(COUNT, int(value.shape[0]))
     return tree
 
@@ -179,10 +191,12 @@ def _type_key(used: str, called: str, key: Any) -> Any:
     return key
 
 
-def _collect(tree: dict[str, Any], node_type: str, data: Mapping[str, Any], called: Callable[[str], str], whole: str) -> None:
+def _collect(
+    tree: dict[str, Any], node_type: str, data: Mapping[str, Any], called: Callable[[str], str], whole: str, unread: Unread
+) -> None:
     """Add one type's arrays to a tree by types."""
     names = {str(name): called(str(name)) for name in data}
-    for used, name in known_names(names, whole, without=ALIASES[WEIGHTS]).items():
+    for used, name in known_names(names, whole, unread.of_graph, without=ALIASES[WEIGHTS]).items():
         if used not in (EDGES, COUNT) and data[name] is not None:
             tree.setdefault(used, {})[node_type] = _leaf(used, names[name], data[name])
 
@@ -197,28 +211,30 @@ def _flat_if_single(tree: dict[str, Any]) -> Tree:
     return {used: next(iter(values.values())) for used, values in tree.items()}
 
 
-def _from_dgl(graph: Any, whole: str) -> Tree:
+def _from_dgl(graph: Any, whole: str, unread: Unread) -> Tree:
     if getattr(graph, "is_block", False):
         raise DataError(f"{whole} is a block, a step of a sampler.", given="DGLBlock", allowed="a DGLGraph")
     tree: dict[str, Any] = {EDGES: {}, COUNT: {one: int(graph.num_nodes(one)) for one in graph.ntypes}}
     single = len(graph.ntypes) == 1
+    # A graph that may be stored by row or by column only cannot list its edges by their numbers.
+    in_all_formats = graph.formats(["coo", "csr", "csc"])
     for triplet in graph.canonical_etypes:
         several, data = len(graph.canonical_etypes) > 1, dict(graph.edges[triplet].data)
         prefix = f"edges[{tuple(triplet)}].data" if several else "edata"
         found = {str(name): f"{prefix}['{name}']" for name in data}
-        weights = _weights_among(found, data, whole)
+        weights = _weights_among(found, data, whole, unread)
         if weights is not None:
             tree.setdefault(WEIGHTS, {})[tuple(triplet)] = weights
         called = f"the edges {triplet}" if several else "the graph's edges"
-        sources, destinations = graph.edges(etype=triplet)
+        sources, destinations = in_all_formats.edges(etype=triplet)
         tree[EDGES][tuple(triplet)] = EdgeArrays(called, given(called, sources), given(called, destinations))
     for one in graph.ntypes:
         prefix = "ndata" if single else f"nodes['{one}'].data"
-        _collect(tree, one, dict(graph.nodes[one].data), lambda name, prefix=prefix: f"{prefix}['{name}']", whole)  # type: ignore[misc]
+        _collect(tree, one, dict(graph.nodes[one].data), lambda name, prefix=prefix: f"{prefix}['{name}']", whole, unread)  # type: ignore[misc]
     return _flat_if_single(tree)
 
 
-def _weights_among(names: Mapping[str, str], data: Mapping[str, Any], whole: str) -> GivenArray | None:
+def _weights_among(names: Mapping[str, str], data: Mapping[str, Any], whole: str, unread: Unread) -> GivenArray | None:
     """Edge data that are weights, if there are any; the others are left out.
 
     Args:
@@ -231,19 +247,21 @@ def _weights_among(names: Mapping[str, str], data: Mapping[str, Any], whole: str
     if len(found) > 1:
         both = " and ".join(names[name] for name in found)
         raise DataError(f"{whole} has {both}, which mean the same.", hint="leave one out")
-    others = [names[name] for name in names if name not in found]
-    if others:
-        _leave_out(f"edge data {', '.join(others)}")
+    unread.of_edges.extend(names[name] for name in names if name not in found)
     return given(names[found[0]], data[found[0]], "edge") if found else None
 
 
-def _from_pyg(data: Any, whole: str) -> Tree:
+def _from_pyg(data: Any, whole: str, unread: Unread) -> Tree:
     values = {str(key): data[key] for key in _keys(data)}
-    if EDGES not in values and values.get("adj_t") is not None:
-        values[EDGES] = values["adj_t"]
-    names = {name: f"data.{name}" for name in values}
     tree: dict[str, Any] = {}
-    for used, name in known_names(names, whole, without=("weight", "w")).items():
+    if EDGES not in values and values.get(_TRANSPOSED) is not None:
+        tree[EDGES] = _transposed_edges(f"data.{_TRANSPOSED}", values.pop(_TRANSPOSED))
+    names = {name: f"data.{name}" for name in values}
+    others: list[str] = []
+    known = known_names(names, whole, others, without=("weight", "w"))
+    for called in others:
+        (unread.of_edges if called.startswith("data.edge_") else unread.of_graph).append(called)
+    for used, name in known.items():
         if values[name] is not None:
             tree[used] = _leaf(used, names[name], values[name])
     if EDGES not in tree:
@@ -253,21 +271,26 @@ def _from_pyg(data: Any, whole: str) -> Tree:
     return tree
 
 
-def _from_hetero(data: Any, whole: str) -> Tree:
+def _from_hetero(data: Any, whole: str, unread: Unread) -> Tree:
     tree: dict[str, Any] = {EDGES: {}, COUNT: {}}
     for triplet in data.edge_types:
         store = data[triplet]
-        value = store["edge_index"] if "edge_index" in store else store["adj_t"] if "adj_t" in store else None
-        if value is None:
-            raise DataError(f"{whole} has no edges of the type {triplet}.", hint=f"data{list(triplet)}.edge_index, [2, E]")
-        tree[EDGES][tuple(triplet)] = _edges(f"data{list(triplet)}.edge_index", value)
-        if store.get("edge_weight") is not None:
-            weights = given(f"data{list(triplet)}.edge_weight", store["edge_weight"], "edge")
+        called = f"data{list(triplet)}"
+        if store.get(EDGES) is not None:
+            tree[EDGES][tuple(triplet)] = _edges(f"{called}.{EDGES}", store[EDGES], of_relation=True)
+        elif store.get(_TRANSPOSED) is not None:
+            turned = store[_TRANSPOSED]
+            tree[EDGES][tuple(triplet)] = _transposed_edges(f"{called}.{_TRANSPOSED}", turned, of_relation=True)
+        else:
+            raise DataError(f"{whole} has no edges of the type {triplet}.", hint=f"{called}.{EDGES}, [2, E]")
+        if store.get(WEIGHTS) is not None:
+            weights = given(f"{called}.{WEIGHTS}", store[WEIGHTS], "edge")
             tree.setdefault(WEIGHTS, {})[tuple(triplet)] = weights
+        unread.of_edges.extend(f"{called}.{key}" for key in store if key not in (EDGES, _TRANSPOSED, WEIGHTS))
     for one in data.node_types:
         store = data[one]
         values = {str(key): store[key] for key in store}
-        _collect(tree, one, values, lambda name, one=one: f"data['{one}'].{name}", whole)  # type: ignore[misc]
+        _collect(tree, one, values, lambda name, one=one: f"data['{one}'].{name}", whole, unread)  # type: ignore[misc]
         if store.num_nodes is not None:
             tree[COUNT][one] = int(store.num_nodes)
     if not tree[EDGES]:
@@ -280,7 +303,7 @@ def _keys(data: Any) -> list[str]:
     return list(keys)
 
 
-def _from_networkx(graph: Any, whole: str) -> Tree:
+def _from_networkx(graph: Any, whole: str, unread: Unread) -> Tree:
     numbers = {node: number for number, node in enumerate(graph.nodes)}
     pairs = np.array([(numbers[a], numbers[b]) for a, b in graph.edges()], np.int64).reshape(-1, 2)
     both = pairs[:, 0] != pairs[:, 1] if not graph.is_directed() else np.zeros(len(pairs), bool)
@@ -295,10 +318,9 @@ def _from_networkx(graph: Any, whole: str) -> Tree:
         weights = given("the edge attribute 'weight'", [one for *_, one in graph.edges(data="weight", default=1)], "edge")
         array = weights.whole()
         tree[WEIGHTS] = PlainArray(weights.name, np.concatenate([array, array[both]]) if len(array) == len(both) else array)
-    if names:
-        _leave_out(", ".join(names.values()))
+    unread.of_edges.extend(names.values())
     attributes = {str(name): f"the node attribute '{name}'" for _, data in graph.nodes(data=True) for name in data}
-    for used, name in known_names(attributes, whole, without=ALIASES[WEIGHTS]).items():
+    for used, name in known_names(attributes, whole, unread.of_graph, without=ALIASES[WEIGHTS]).items():
         if used not in (EDGES, COUNT):
             tree[used] = given(attributes[name], _attribute(graph, used, name, attributes[name]))
     return tree
@@ -307,13 +329,15 @@ def _from_networkx(graph: Any, whole: str) -> Tree:
 def _attribute(graph: Any, used: str, name: str, called: str) -> np.ndarray | list[Any]:
     """An attribute of all nodes; a node without it is in no split and has no label, but must have features."""
     found = [data.get(name) for _, data in graph.nodes(data=True)]
-    if used in MASKS or used in NUMBERS:
-        return np.array([bool(value) for value in found])
     example = next((value for value in found if value is not None), None)
-    first = None if example is None else as_array(example)
+    first = as_array(example)
+    if (used in MASKS or used in NUMBERS) and (first is None or not first.shape):
+        return np.array([bool(value) for value in found])
     if first is None or first.dtype.kind not in "fiub":
         hint = "number texts first: np.unique(texts, return_inverse=True)[1]" if isinstance(example, str) else None
         raise DataError(f"{called} holds no numbers.", given=repr(example)[:60], hint=hint)
+    if used in MASKS:  # a column for each split
+        found = [np.zeros(first.shape, bool) if value is None else value for value in found]
     if used == LABELS:
         blank = np.full(first.shape, np.nan) if first.shape or first.dtype.kind == "f" else -1
         found = [blank if value is None else value for value in found]
@@ -329,11 +353,11 @@ def _attribute(graph: Any, used: str, name: str, called: str) -> np.ndarray | li
     return np.stack([np.asarray(as_array(value)) for value in found])
 
 
-_CONVERTERS: tuple[tuple[Callable[[Any], bool], Callable[[Any, str], Tree]], ...] = (
+_CONVERTERS: tuple[tuple[Callable[[Any], bool], Callable[[Any, str, Unread], Tree]], ...] = (
     (_is_a("dgl", "DGLGraph"), _from_dgl),
     (_is_a("torch_geometric", "HeteroData"), _from_hetero),
     (_is_a("torch_geometric", "Data"), _from_pyg),
     (_is_a("networkx", "Graph"), _from_networkx),
-    (sparse.issparse, _from_scipy),
+    (_is_matrix, _from_sparse),
     (lambda value: isinstance(value, Mapping), _from_mapping),
 )

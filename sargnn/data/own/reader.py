@@ -21,7 +21,7 @@ from sargnn.data.labels import LABEL_DTYPES, has_label
 from sargnn.data.ogb.layouts import MAX_NODES
 from sargnn.data.own.given import GivenArray
 from sargnn.data.own.graph import EdgeList, Nodes, OwnGraph, Triplet
-from sargnn.data.own.targets import check_fractions, draw_split, labelled_type, read_labels, read_split
+from sargnn.data.own.targets import check_fractions, check_split_column, draw_split, labelled_type, read_labels, read_split
 from sargnn.data.schema import SPLITS, Relation
 from sargnn.data.streamed import StreamedReader
 from sargnn.data.typed import Edges, homogenize, typed_dataset
@@ -47,6 +47,8 @@ def own_reader(graph: OwnGraph, config: OwnGraphConfig, content: Any, origin: st
     """
     with blame(origin):
         _check(graph, config)
+        for remark in graph.remarks():
+            logging.getLogger(__name__).warning(remark)
         identity = {
             "reader": "own",
             "version": _VERSION,
@@ -56,6 +58,7 @@ def own_reader(graph: OwnGraph, config: OwnGraphConfig, content: Any, origin: st
             "homogenize": config.homogenize,
             "split": [config.split, config.split_seed] if config.split is not None else None,
             "task": config.task,
+            **({"split_column": config.split_column} if config.split_column is not None else {}),
             **({"edge_weights": True} if graph.weighted else {}),
         }
         return (_Typed if graph.typed else _Homogeneous)(graph, config, identity, origin)
@@ -84,7 +87,12 @@ def _check(graph: OwnGraph, config: OwnGraphConfig) -> None:
             raise DataError(
                 f"{one.features.name} must be a table of features.", given=f"shape {list(one.features.shape)}", allowed="[N, F]"
             )
-    labelled_type(graph.nodes, graph.whole)
+    labelled = graph.nodes[labelled_type(graph.nodes, graph.whole)]
+    if config.split is None:
+        check_split_column(labelled, config.split_column)
+    elif config.split_column is not None:
+        given = f"dataset.split={list(config.split)}, dataset.split_column={config.split_column}"
+        raise DataError("A split is drawn, and one of the graph's own is asked for, too.", given=given, hint="leave one out")
 
 
 class _Targets:
@@ -111,7 +119,7 @@ class _Targets:
             if given:
                 logging.getLogger(__name__).warning(f"dataset.split draws the split; not read: {', '.join(given)}")
             return draw_split(labelled, self.config.split, self.config.split_seed)
-        split = read_split(self.nodes, self.whole)
+        split = read_split(self.nodes, self.whole, self.config.split_column)
         if not (split == SPLITS["train"]).any():
             mask = self.nodes.masks.get("train") or self.nodes.numbers["train"]
             raise DataError(f"{mask.name} names no node to train on.", hint="dataset.split=[0.6,0.2,0.2] draws a split")

@@ -84,12 +84,67 @@ def _refuse_row(wrong: Any, table: np.ndarray, first: int, what: str, allowed: s
         raise DataError(f"{what}, at node {first + row} (counted from 0).", given=shown, allowed=allowed, hint=hint)
 
 
-def read_split(nodes: Nodes, whole: str) -> np.ndarray:
+def check_split_column(nodes: Nodes, column: int | None) -> None:
+    """Masks and node numbers that hold several splits side by side have the one that is asked for.
+
+    Args:
+        column: of the split, from 0; None: nothing is asked for.
+
+    Raises:
+        DataError: they have fewer, or nothing says which one; or one is asked for and none has several.
+    """
+    given = [of[name] for name in SPLITS for of in (nodes.masks, nodes.numbers) if name in of]
+    for array in given:
+        if len(array.shape) > 2:
+            raise DataError(
+                f"{array.name} is neither a mask nor a list of nodes.",
+                given=f"shape {list(array.shape)}",
+                allowed="[N], or [N, k] for k splits",
+            )
+    several = [array for array in given if _num_splits(array) > 1]
+    if column is None and several:
+        last = _num_splits(several[0]) - 1
+        raise DataError(
+            f"{several[0].name} holds {last + 1} splits side by side, one a column.",
+            given=f"shape {list(several[0].shape)}",
+            hint=f"dataset.split_column=0 takes the first; up to {last}",
+        )
+    if column is not None:
+        for array in several or given[:1]:
+            if column >= _num_splits(array):
+                count = _num_splits(array)
+                raise DataError(
+                    f"{array.name} has no such column: it holds {count} split{'s' * (count > 1)}.",
+                    given=f"dataset.split_column={column}, shape {list(array.shape)}",
+                    allowed=f"0 to {count - 1}" if count > 1 else "0, or leave it out",
+                )
+
+
+def _num_splits(given: GivenArray) -> int:
+    """How many splits a mask, or a list of node numbers, holds side by side. One row alone is one split."""
+    return given.shape[1] if len(given.shape) == 2 and given.shape[0] != 1 else 1
+
+
+def _of_split(given: GivenArray, column: int | None) -> np.ndarray:
+    """One split's mask or node numbers, flat, in a copy that has no other split."""
+    count = _num_splits(given)
+    if count == 1:
+        return given.whole().reshape(-1)
+    assert column is not None
+    pieces = given.pieces(max(1, _PIECE_NUMBERS // count))
+    return np.concatenate([np.array(piece[:, column]) for piece in pieces])
+
+
+def read_split(nodes: Nodes, whole: str, column: int | None = None) -> np.ndarray:
     """uint8 [N] from masks and node numbers.
+
+    Args:
+        column: of arrays that hold several splits, from 0.
 
     Raises:
         DataError: none is given, one has another length or other values, or two overlap; arrays and node are named.
     """
+    check_split_column(nodes, column)
     if not {"train"} & {*nodes.masks, *nodes.numbers}:
         raise DataError(
             f"{whole} does not say which nodes to train on.",
@@ -100,9 +155,9 @@ def read_split(nodes: Nodes, whole: str) -> np.ndarray:
     owner: dict[int, str] = {}
     for name, value in SPLITS.items():
         if name in nodes.masks:
-            given, rows = nodes.masks[name], np.flatnonzero(_mask(nodes.masks[name], nodes.count))
+            given, rows = nodes.masks[name], np.flatnonzero(_mask(nodes.masks[name], column))
         elif name in nodes.numbers:
-            given, rows = nodes.numbers[name], _numbers(nodes.numbers[name], nodes.count)
+            given, rows = nodes.numbers[name], _numbers(nodes.numbers[name], nodes.count, column)
         else:
             continue
         taken = split[rows] > 0
@@ -118,18 +173,12 @@ def read_split(nodes: Nodes, whole: str) -> np.ndarray:
     return split
 
 
-def _mask(given: GivenArray, count: int) -> np.ndarray:
-    raw = given.whole()
-    if raw.ndim == 2 and raw.shape[1] > 1:
-        raise DataError(
-            f"{given.name} holds {raw.shape[1]} splits side by side.", given=f"shape {list(raw.shape)}", allowed=f"[{count}]",
-            hint="give one of its columns, such as mask[:, 0]",
-        )  # fmt: skip
-    flat = raw.reshape(-1)
+def _mask(given: GivenArray, column: int | None) -> np.ndarray:
+    flat = _of_split(given, column)
     wrong = ~np.isin(flat, (0, 1))
     if wrong.any():
         row = int(wrong.argmax())
-        hint = "name node numbers train_idx, val_idx and test_idx" if raw.dtype.kind in "iu" else None
+        hint = "name node numbers train_idx, val_idx and test_idx" if flat.dtype.kind in "iu" else None
         raise DataError(
             f"{given.name} is no mask: node {row} (counted from 0) has a value that is neither true nor false.",
             given=flat[row], allowed="true or false, or 1 and 0", hint=hint,
@@ -137,8 +186,8 @@ def _mask(given: GivenArray, count: int) -> np.ndarray:
     return flat.astype(bool)
 
 
-def _numbers(given: GivenArray, count: int) -> np.ndarray:
-    raw = given.whole().reshape(-1)
+def _numbers(given: GivenArray, count: int, column: int | None) -> np.ndarray:
+    raw = _of_split(given, column)
     if raw.dtype.kind not in "iu" and raw.size:
         hint = "name a mask train_mask, val_mask or test_mask" if raw.dtype.kind == "b" else None
         raise DataError(f"{given.name} does not hold node numbers.", given=raw.dtype.name, allowed="whole numbers", hint=hint)

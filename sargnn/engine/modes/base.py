@@ -40,6 +40,20 @@ class Call:
         return self.fold.plan
 
 
+@dataclass(frozen=True)
+class Held:
+    """Bytes that a mode holds for a row of a layer.
+
+    Attributes:
+        kept: until backward is over. forward: only while the layer aggregates. backward: while that goes backward, where the
+            rows' gradients are wanted.
+    """
+
+    kept: int = 0
+    forward: int = 0
+    backward: int = 0
+
+
 class Mode(ABC):
     """A training mode."""
 
@@ -78,17 +92,17 @@ class Mode(ABC):
         """How many times a training step of one layer sends the rows that peers need."""
         return 1
 
-    def halo_bytes(self, reducer: Reducer, halo_rows: int, row_bytes: int, *, typed: bool = False) -> tuple[int, int]:
-        """What a layer's halo rows hold beside the exchange's buffers: until backward is over, and only while it runs.
+    def halo_bytes(self, reducer: Reducer, row_bytes: int, *, typed: bool = False) -> Held:
+        """What a halo row of a layer holds beside the exchange's buffers.
 
         Args:
             row_bytes: of a row of all exchanged tensors. typed: of a typed graph.
         """
-        return 0, 0
+        return Held()
 
-    def own_bytes(self, reducer: Reducer, row_bytes: int) -> tuple[int, int]:
-        """What a copy of an own row holds where there are halo rows: until backward is over, and only while the layer runs."""
-        return 0, 0
+    def own_bytes(self, reducer: Reducer, row_bytes: int) -> Held:
+        """What a copy of an own row holds where there are halo rows."""
+        return Held()
 
     def kept_rows(self, plan: LayerPlan) -> int:
         """Rows that a case-2 reducer's source rows occupy from forward to backward, or while backward fetches them."""
@@ -109,7 +123,7 @@ class Mode(ABC):
         gradients = plan.halo_rows if exchanged_needs_grad else 0
         total = (sent + gradients) * row_bytes
         if plan.partials is not None:
-            forward, backward = self._partial_bytes(reducer, widths, rows, wire, exchanged_needs_grad=exchanged_needs_grad)
+            forward, backward = self.partial_bytes(reducer, widths, rows, wire, exchanged_needs_grad=exchanged_needs_grad)
             lists = plan.partials.lists
             total += lists.all_wanted * (forward[0] + backward[0]) + lists.all_served * (forward[1] + backward[1])
         return total
@@ -126,7 +140,7 @@ class Mode(ABC):
         if not self.takes_partials or not isinstance(reducer, WithPartials):
             return None
         row = reducer.row_bytes(widths, rows, wire)
-        passes = self._partial_bytes(reducer, widths, rows, wire, exchanged_needs_grad=exchanged_needs_grad)
+        passes = self.partial_bytes(reducer, widths, rows, wire, exchanged_needs_grad=exchanged_needs_grad)
         return Costs(
             source=(self.fetches(reducer) + exchanged_needs_grad) * row,
             destination=sum(sum(one) for one in passes),
@@ -135,7 +149,7 @@ class Mode(ABC):
             ranked=reducer.ranks_winners,
         )
 
-    def _partial_bytes(
+    def partial_bytes(
         self, reducer: Reducer, widths: tuple[int, ...], rows: torch.dtype, wire: torch.dtype | None, *,
         exchanged_needs_grad: bool,
     ) -> tuple[tuple[int, int], tuple[int, int]]:  # fmt: skip

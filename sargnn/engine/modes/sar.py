@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sargnn.comm.lists import Piece
 from sargnn.engine.function import ManualMode
-from sargnn.engine.modes.base import Call
+from sargnn.engine.modes.base import Call, Held
 from sargnn.engine.modes.partials import partials_backward, partials_forward
 from sargnn.engine.reducers.base import Reducer, Saved, Tensors
 from sargnn.shards.plan import LayerPlan
@@ -90,8 +90,8 @@ class Sar(ManualMode):
         else:
             yield from call.exchange.rows(call.plan.lists, saved.exchanged, exact=call.reducer.scores)
 
-    def halo_bytes(self, reducer: Reducer, halo_rows: int, row_bytes: int, *, typed: bool = False) -> tuple[int, int]:
-        return halo_rows * row_bytes if self.keep_rows and reducer.needs_src_in_backward else 0, 0
+    def halo_bytes(self, reducer: Reducer, row_bytes: int, *, typed: bool = False) -> Held:
+        return Held(row_bytes if self.keep_rows and reducer.needs_src_in_backward else 0)
 
     def kept_rows(self, plan: LayerPlan) -> int:
         if self.keep_rows:

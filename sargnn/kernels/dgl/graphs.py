@@ -15,21 +15,6 @@ from torch import Tensor
 from sargnn.interop.dgl import copy_u_max_with_rows, import_dgl
 from sargnn.kernels.block import EdgeBlock
 
-_FORMATS, _BLOCKS, _ATTENTION, _BOTH_ATTENTIONS = 8, 8, 20, 36
-"""Bytes of an edge, measured: both formats of a sum; libxsmm's blocks of them while it sums; the formats of an attention's
-graph, and of its two graphs."""
-
-
-def unseen_bytes(operation: str, *, whole: bool) -> int:
-    """What DGL holds of an edge in memory of its own, which is no tensor's.
-
-    Args:
-        operation: as ``kernels.operations`` names it. whole: of the graphs that plain autograd reads.
-    """
-    if operation in ("gat", "gatv2"):
-        return _ATTENTION if whole else _BOTH_ATTENTIONS
-    return _FORMATS + _BLOCKS if whole else _BLOCKS
-
 
 def _compressed(num_src: int, num_dst: int, csc: tuple[Tensor, Tensor]) -> Any:
     """A graph given by its sources in compressed columns (indptr, indices), which it shares."""
@@ -88,9 +73,10 @@ def whole_graph(block: EdgeBlock, ordered: torch.dtype | None = None) -> Any:
     """
     key = "dgl_whole" if ordered is None else f"dgl_whole_{ordered}"
     if key not in block.cache:
-        dst = block.dst_per_edge()
-        indptr = torch.zeros(block.num_dst + 1, dtype=torch.int64)
-        torch.cumsum(torch.bincount(dst, minlength=block.num_dst), 0, out=indptr[1:])
+        listed = slice(None) if block.dst_rows is None else block.dst_rows.long()
+        degrees, indptr = torch.zeros(block.num_dst, dtype=torch.int64), torch.zeros(block.num_dst + 1, dtype=torch.int64)
+        degrees[listed] = torch.diff(block.indptr).long()
+        torch.cumsum(degrees, 0, out=indptr[1:])
         src = block.src if ordered is None else _ordered_src(block, ordered)
         graph = _compressed(block.num_src, block.num_dst, (indptr.to(torch.int32), src))
         block.cache[key] = graph.formats(["csc", "csr"])

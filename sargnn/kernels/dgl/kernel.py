@@ -6,6 +6,7 @@ import torch
 
 from sargnn.interop.dgl import import_dgl
 from sargnn.kernels.base import Kernel
+from sargnn.kernels.dgl.unseen import graph_bytes, libxsmm_bytes
 
 
 class DglKernel(Kernel):
@@ -37,3 +38,9 @@ class DglKernel(Kernel):
         except (ImportError, OSError) as error:
             reasons.append(f"DGL cannot be imported: {error}")
         return reasons
+
+    def graph_bytes(self, operation: str, *, autograd: bool) -> int:
+        return graph_bytes(operation, whole=autograd)
+
+    def passing_bytes(self, operation: str, edges: int, rows: int, row_bytes: int, dtype: torch.dtype) -> int:
+        return libxsmm_bytes(operation, edges, rows, row_bytes, dtype)

@@ -5,7 +5,7 @@ Letters: N input rows, M output rows of the labelled type, C outputs, L layers, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -39,6 +39,7 @@ class CustomModel(Model):
         inputs: the rows of all node types.
         module: the user's.
         shape: of the graph.
+        from_data: the arguments of its constructor that the data decided.
 
     Attributes:
         num_layers: L, how many blocks its forward asks for, 1 if it asks for none; None until ``try_out`` has found it out.
@@ -49,10 +50,12 @@ class CustomModel(Model):
 
     by_relation = True
 
-    def __init__(self, source: UserModule, inputs: Inputs, module: nn.Module, shape: GraphShape) -> None:
+    def __init__(
+        self, source: UserModule, inputs: Inputs, module: nn.Module, shape: GraphShape, from_data: Mapping[str, Any]
+    ) -> None:
         super().__init__()
         self.source, self.inputs, self.module = source, inputs, module
-        self.num_outputs, self.labelled = shape.num_classes, shape.labelled
+        self.num_outputs, self.labelled, self.from_data = shape.num_classes, shape.labelled, from_data
         self.num_layers: int | None = None
         self.asked = Asked()
         self.note: str | None = None
@@ -73,6 +76,13 @@ class CustomModel(Model):
         assert isinstance(settings, Custom)
         try_module(self, lambda small: build(settings, small), config, shape)
 
+    def try_without_edges(self, config: RunConfig, shape: GraphShape, find_lacking: Callable[[], Mapping[int, int]]) -> None:
+        from sargnn.models.probe import try_without_edges
+
+        settings = config.model
+        assert isinstance(settings, Custom)
+        try_without_edges(self, lambda small: build(settings, small), config, shape, find_lacking)
+
     def decay_groups(self) -> dict[str, list[nn.Parameter]]:
         """The module's own modules, by name; a parameter that several have belongs to the first."""
         found: dict[str, list[nn.Parameter]] = {}
@@ -85,7 +95,9 @@ class CustomModel(Model):
         return found
 
     def remarks(self) -> list[str]:
-        return describe_replaced(self.module)
+        numbers = [f"{name}={value}" if isinstance(value, int) else name for name, value in self.from_data.items()]
+        filled_in = [f"from the data: {', '.join(numbers)}"] if numbers else []
+        return [*filled_in, *describe_replaced(self.module)]
 
     def calls(self) -> list[str]:
         return self._graphs.report.lines
@@ -107,7 +119,8 @@ class CustomModel(Model):
         session = self._graphs.session(engine, calls, training=self.training, num_blocks=self.num_layers)
         self.asked = session.asked
         graph = self._graphs.graph(session, plans)
-        with self.source.blame("The model's forward", self.module, self.note), calls:
+        typed = plans[0].schema.typed
+        with self.source.blame("The model's forward", self.module, self.note, typed=typed), calls:
             out = self.module(graph, rows)
         if any(one._version != version or not (old is None or torch.equal(one, old)) for one, version, old in before):
             raise self.wrong(
@@ -191,5 +204,5 @@ def build(config: Custom, shape: GraphShape) -> CustomModel:
     config.check_target()
     source = find_module(config)
     inputs = TypedRows(shape, config.embedding, _EMBEDDING) if shape.schema.typed else Features(shape, config.name)
-    module = source.build(inputs.width + shape.label_columns, shape.num_classes, config.args, shape.schema)
-    return CustomModel(source, inputs, module, shape)
+    from_data = source.from_data(inputs.width + shape.label_columns, shape.num_classes, config.args, shape.schema)
+    return CustomModel(source, inputs, source.build({**from_data, **config.args}), shape, from_data)

@@ -14,16 +14,28 @@ from sargnn.comm.group import Group
 from sargnn.config import RunConfig
 from sargnn.config_groups import BatchesConfig, SampleConfig
 from sargnn.config_memory import MemoryConfig
+from sargnn.engine.modes.base import Held
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.sum import Sum
 from sargnn.engine.segments import KeepLayers
 from sargnn.models.base import Model
 from sargnn.models.stack import GraphLayer
 from sargnn.partition.cut import Part
+from sargnn.shards.cover import shares_of
 from sargnn.shards.plan import LayerPlan, RowCounts
 from sargnn.training.account.made_up import made_up_part, target_rows
 from sargnn.training.account.sizes import sizes_of_plans
-from sargnn.training.account.step import INPUTS, LAYER_PHASES, OPTIMIZER, HaloBytes, NodeBatches, StepAccount
+from sargnn.training.account.step import (
+    INPUTS,
+    LAYER_PHASES,
+    OPTIMIZER,
+    HaloBytes,
+    KernelBytes,
+    LayerHalo,
+    NodeBatches,
+    ResultBytes,
+    StepAccount,
+)
 from sargnn.training.account.trace import Trace, TracedPool
 from sargnn.training.correct_smooth import correct_and_smooth
 from sargnn.training.steps import OneStep
@@ -38,16 +50,25 @@ Prepare = Callable[["Trainer", Trace], Callable[[], None]]
 
 
 @contextmanager
-def _phases_of(model: Model, trace: Trace) -> Iterator[None]:
-    """Tell the record which layer runs: forward from where it begins, backward from where its output's gradient comes."""
-    hooks = []
+def _phases_of(trainer: Trainer, trace: Trace) -> Iterator[None]:
+    """Tell the record which layer runs: forward from where it begins, backward from where its output's gradient comes; and
+    when it aggregates."""
+    model, engine, hooks = trainer.model, trainer.engine, []
+    aggregate = engine.aggregate
+
+    def aggregating(*arguments: Any, **named: Any) -> Any:
+        trace.aggregates = True
+        try:
+            return aggregate(*arguments, **named)
+        finally:
+            trace.aggregates = False
 
     def follow(number: int, layer: GraphLayer) -> None:
         def begin(*_: Any) -> None:
-            trace.phase = LAYER_PHASES[0].format(number)
+            trace.phase, trace.aggregates = LAYER_PHASES[0].format(number), False
 
         def backward(*_: Any) -> None:
-            trace.phase = LAYER_PHASES[1].format(number)
+            trace.phase, trace.aggregates = LAYER_PHASES[1].format(number), True
 
         def end(_: Any, __: Any, out: Any) -> None:
             if isinstance(out, torch.Tensor) and out.requires_grad:
@@ -58,9 +79,11 @@ def _phases_of(model: Model, trace: Trace) -> Iterator[None]:
 
     for number, layer in enumerate((one for one in model.modules() if isinstance(one, GraphLayer)), 1):
         follow(number, layer)
+    engine.aggregate = aggregating  # type: ignore[method-assign]
     try:
         yield
     finally:
+        del engine.aggregate
         for hook in hooks:
             hook.remove()
 
@@ -112,6 +135,13 @@ class Accounts:
         self._message_rows = message_rows
         self._layers = [layer for layer in model.modules() if isinstance(layer, GraphLayer)]
         self._made: dict[Any, StepAccount] = {}
+        self._libraries_are_there = False
+
+    def load_libraries(self) -> None:
+        """Train a step of the made-up graph, so that what libraries take is there before memory is measured: it is no longer
+        in the accounts."""
+        self._warm_up("step", self._training_step)
+        self._libraries_are_there = True
 
     def step(
         self, counts: Sequence[RowCounts | None], *, micro_batches: bool, keep_layers: KeepLayers, constants: bool = True
@@ -123,23 +153,23 @@ class Accounts:
             micro_batches: of a micro-batch; else of the view that the configuration has.
             constants: whether micro-batches have what is aggregated of constant rows.
         """
-
-        def prepare(trainer: Trainer, trace: Trace) -> Callable[[], None]:
-            def record() -> None:
-                for epoch in range(2):
-                    trainer.engine.epoch, trace.phase = epoch, INPUTS
-                    trainer.model.train()
-                    trainer.model.zero_grad(set_to_none=True)
-                    trainer.gradients()
-                    if trainer.optimizer is not None:
-                        trace.phase = OPTIMIZER
-                        trainer.optimizer.step()
-
-            return record
-
         return self._of(
-            counts, "step", prepare, micro_batches=micro_batches, keep_layers=keep_layers, constants=constants
-        )  # fmt: skip
+            counts, "step", self._training_step, micro_batches=micro_batches, keep_layers=keep_layers, constants=constants
+        )
+
+    @staticmethod
+    def _training_step(trainer: Trainer, trace: Trace) -> Callable[[], None]:
+        def record() -> None:
+            for epoch in range(2):
+                trainer.engine.epoch, trace.phase = epoch, INPUTS
+                trainer.model.train()
+                trainer.model.zero_grad(set_to_none=True)
+                trainer.gradients()
+                if trainer.optimizer is not None:
+                    trace.phase = OPTIMIZER
+                    trainer.optimizer.step()
+
+        return record
 
     def evaluation(self, counts: Sequence[RowCounts | None], *, in_groups: bool, mfg: bool | None = None) -> StepAccount:
         """Of an evaluation of the whole graph, or ``in_groups`` of one of several views.
@@ -179,9 +209,9 @@ class Accounts:
 
         def halo(trainer: Trainer, _: Any) -> HaloBytes:  # of one sum at a time
             width = Sum().row_bytes((self._num_classes,), wide(trainer.engine.dtype))
-            _, running = trainer.engine.mode.halo_bytes(Sum(), 1, width)
-            buffers = 2 * (1 + self._config.comm.prefetch_depth)
-            return HaloBytes((0,), (running,), (width,), self._message_rows, buffers, copies=1)
+            held = trainer.engine.mode.halo_bytes(Sum(), width)
+            layer = LayerHalo(dataclasses.replace(held, kept=0, backward=0), travels=width)
+            return HaloBytes((layer,), self._message_rows, self._config.comm.prefetch_depth)
 
         return self._of(
             [None] * self._depth, SMOOTHING, prepare, micro_batches=False, keep_layers="all", constants=False, mfg=False,
@@ -212,24 +242,30 @@ class Accounts:
         if micro_batches:
             brought = trainer.builder.first_constants([rows]) if constants else None
             view = trainer.builder.micro_batch(rows, brought, finds_others=not self._config.draws_flows)
-        plans = tuple(dataclasses.replace(plan, counts=one) for plan, one in zip(view.flow.plans, counts, strict=True))
+        recorded = view.flow.plans
+        plans = tuple(dataclasses.replace(plan, counts=one) for plan, one in zip(recorded, counts, strict=True))
         trainer.model.prepare(trainer.engine, plans)
         view = dataclasses.replace(view, flow=dataclasses.replace(view.flow, plans=plans))
         trainer.steps = OneStep([view])
         sizes = sizes_of_plans(plans, len(trainer.rows), len(rows))
         record = prepare(trainer, trace)
-        with trace, _phases_of(trainer.model, trace):
+        with trace, _phases_of(trainer, trace):
             record()
             trace.note_freed()
         constant = plans[0].constant
         row_bytes = 0 if constant is None else constant.shape[1] * constant.element_size()
         halo = (halo_of or self._halo_bytes)(trainer, counts)
         batches = _batches_of(trainer.model, plans)
-        libraries = max((one.library_bytes for *_, one in _reducers_of(trainer.model, plans)), default=0)
+        libraries = 0
+        if not self._libraries_are_there:
+            libraries = max((one.library_bytes for *_, one in _reducers_of(trainer.model, plans)), default=0)
+        kernels = self._kernel_bytes(trainer, recorded, halo)
         events = trace.events
         for one in batches:
             events = [one.joined(event) for event in events]
-        self._made[key] = StepAccount(tuple(events), sizes, row_bytes, halo, micro_batches, batches, libraries)
+        self._made[key] = StepAccount(
+            tuple(events), sizes, row_bytes, halo, micro_batches, batches, libraries=libraries, kernels=kernels
+        )
         return self._made[key]
 
     def _warm_up(self, what: str, prepare: Prepare) -> None:
@@ -241,26 +277,39 @@ class Accounts:
         _warm.add(key)
         prepare(self._make_trainer(self._alone, self._part, self._num_classes, Group.single(), None), Trace())()
 
+    def _kernel_bytes(self, trainer: Trainer, plans: Sequence[LayerPlan], halo: HaloBytes) -> tuple[KernelBytes, ...]:
+        """What kernels hold that is no tensor's, of the layers that ``halo`` has."""
+        engine, dtype, kernels = trainer.engine, ROW_DTYPES[self._config.precision], []
+        for number, plan, reducer in _reducers_of(trainer.model, plans[: len(halo.layers)]):
+            first = next(k for k, other in enumerate(plans) if other is plan)
+            kernel, row_bytes = engine.kernel(reducer.operation), halo.layers[number].travels
+            autograd = engine.mode.plain_autograd
+            kernels.append(KernelBytes(number, first, kernel, reducer.operation, row_bytes, dtype, autograd))
+        return tuple(kernels)
+
     def _halo_bytes(self, trainer: Trainer, counts: Sequence[RowCounts | None]) -> HaloBytes:
-        mode, depth = trainer.engine.mode, self._config.comm.prefetch_depth
-        dtype = ROW_DTYPES[self._config.precision]
-        kept, running, travelling, refetches = [], [], [], False
-        copied = self._config.world > 1 and not trainer.graph.part.schema.typed
-        own: list[tuple[int, int]] = []
+        engine, depth, typed = trainer.engine, self._config.comm.prefetch_depth, trainer.graph.part.schema.typed
+        mode, dtype, refetches = engine.mode, ROW_DTYPES[self._config.precision], False
+        shares = shares_of(self._config.comm.aggregate or "least", trainer.model.partial_costs(engine, counts))
         layers = [layer for layer in trainer.model.modules() if isinstance(layer, GraphLayer)]
-        for number, plan in enumerate(trainer.training.flow.plans):
-            layer = layers[number] if number < len(layers) else None
-            if layer is None or not layer.uses_edges:
-                width, held = 0, (0, 0)
-                own.append((0, 0))
-            else:
-                reducer = layer.reducer_on(plan)
-                width = reducer.row_bytes(layer.exchanged_widths(counts[number]), dtype)
-                held = mode.halo_bytes(reducer, 1, width, typed=trainer.graph.part.schema.typed)
-                own.append(mode.own_bytes(reducer, width) if copied else (0, 0))
-                refetches |= mode.fetches(reducer) > 1
-            kept.append(held[0])
-            running.append(held[1])
-            travelling.append(width)
-        buffers = 2 * (1 + depth + refetches)
-        return HaloBytes(tuple(kept), tuple(running), tuple(travelling), self._message_rows, buffers, 1 + refetches, tuple(own))
+        found = [LayerHalo()] * len(trainer.training.flow.plans)
+        for number, plan in enumerate(trainer.training.flow.plans[: len(layers)]):
+            layer, share = layers[number], shares[number]
+            if not layer.uses_edges:
+                continue
+            reducer, widths = layer.reducer_on(plan), layer.exchanged_widths(counts[number])
+            row_bytes = reducer.row_bytes(widths, dtype)
+            halo, own = mode.halo_bytes(reducer, row_bytes, typed=typed), Held()
+            if self._config.world > 1 and not typed:
+                own = mode.own_bytes(reducer, row_bytes)
+            if not layer.exchanged_needs_grad:
+                halo, own = dataclasses.replace(halo, backward=0), dataclasses.replace(own, backward=0)
+            results = None
+            if share is not None:
+                needs_grad = layer.exchanged_needs_grad
+                passes = mode.partial_bytes(reducer, widths, dtype, engine.exchange.wire, exchanged_needs_grad=needs_grad)
+                request, answer = (max(sizes) for sizes in zip(*passes, strict=True))
+                results = ResultBytes(request, answer, share.widest, typed)
+            refetches |= mode.fetches(reducer) > 1
+            found[number] = LayerHalo(halo, own, row_bytes, results)
+        return HaloBytes(tuple(found), self._message_rows, depth, 1 + refetches)

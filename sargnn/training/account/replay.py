@@ -14,6 +14,8 @@ from sargnn.training.account.sizes import Sizes
 from sargnn.training.account.trace import Event
 
 FIXED = "gradients, optimizer"
+BESIDE = "{}, beside its aggregation"
+"""Of a phase's events, those before and after the layer aggregates."""
 
 
 @dataclass
@@ -31,7 +33,7 @@ class Held:
     Attributes:
         other: in use now, not of the pool. peak: the largest sum of that and what the pool holds.
         most_used: the most that the pool has had in use.
-        beside: bytes of halo rows while a phase runs; under "" in all others. peak_beside: the largest sum with those.
+        beside: bytes of others' rows while a phase runs; under "" in all others. peak_beside: the largest sum with those.
         phase: of the step, in which most was in use. at_peak: bytes of that, by the phase in which it came, and under
             ``FIXED`` what has as many numbers whatever the rows are.
     """
@@ -53,8 +55,8 @@ class Held:
         """What the pool holds, in use and idle."""
         return sum(one.size for one in self._owned)
 
-    def take(self, number: int, size: int, pooled: bool, phase: str = "", term: str = "") -> None:
-        """A tensor comes. term: under what it is counted."""
+    def take(self, number: int, size: int, pooled: bool, phase: str = "", term: str = "", *, aggregates: bool = True) -> None:
+        """A tensor comes. term: under what it is counted. aggregates: whether a layer does then, or goes backward."""
         self._live[number] = (term, size)
         if pooled and size >= SMALLEST:
             self._take_from_pool(number, size)
@@ -63,7 +65,10 @@ class Held:
             self.other += size
         now = self.pool + self.other
         self.peak = max(self.peak, now)
-        self.peak_beside = max(self.peak_beside, now + self.beside.get(phase, self.beside.get("", 0)))
+        beside = self.beside.get(phase, self.beside.get("", 0))
+        if not aggregates:
+            beside = self.beside.get(BESIDE.format(phase), beside)
+        self.peak_beside = max(self.peak_beside, now + beside)
         live = sum(one for _, one in self._live.values())
         if live > self._most_live:
             self._most_live, self.phase, self.at_peak = live, phase, {}
@@ -121,5 +126,6 @@ def replay(events: Sequence[Event], made_up: Sizes, real: Sizes, held: Held | No
         shapes = (one.shape,) if one.more is None else (one.shape, one.more)
         size = sum(one.item_bytes * math.prod(numbers.get(length, length) for length in shape) for shape in shapes)
         fixed = not any(length in numbers for length in one.shape)
-        held.take(one.number, size, one.pooled, one.phase, FIXED if fixed else one.phase)
+        term = FIXED if fixed else one.phase
+        held.take(one.number, size, one.pooled, one.phase, term, aggregates=one.aggregates)
     return held

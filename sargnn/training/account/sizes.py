@@ -25,6 +25,7 @@ class Sizes:
 
     Attributes:
         counts: by what they count. edges: per layer. halo: per layer, halo rows.
+        results: per layer, partial results that are computed for other workers, or by them; (): none.
         edge_bytes: of an edge in both orders, with its weight where it has one.
     """
 
@@ -32,6 +33,7 @@ class Sizes:
     edges: tuple[int, ...]
     halo: tuple[int, ...]
     edge_bytes: int = 8
+    results: tuple[int, ...] = ()
 
     @property
     def flow_bytes(self) -> int:
@@ -65,7 +67,10 @@ def sizes_of_plans(plans: Sequence[LayerPlan], num_rows: int, targets: int) -> S
             for t in range(len(bounds) - 1):
                 counts[kind, layer, t] = bounds[t + 1] - bounds[t]
         counts["edges", layer, -1] = plan.num_edges
-    return Sizes(counts, tuple(plan.num_edges for plan in plans), tuple(plan.halo_rows for plan in plans))
+    lists = [None if plan.partials is None else plan.partials.lists for plan in plans]
+    results = tuple(0 if own is None else (own.all_wanted + own.all_served) // 2 for own in lists)
+    edges, halo = tuple(plan.num_edges for plan in plans), tuple(plan.halo_rows for plan in plans)
+    return Sizes(counts, edges, halo, results=results)
 
 
 def sizes_of_reach(reach: Reach, part: Part, targets: int, weight_bytes: int) -> Sizes:

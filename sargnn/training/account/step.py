@@ -6,62 +6,123 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sargnn.training.account.replay import Held, replay
+import torch
+
+from sargnn.engine.modes.base import Held as HeldByMode
+from sargnn.kernels.base import Kernel
+from sargnn.shards.partials import share_room
+from sargnn.training.account.replay import BESIDE, Held, replay
 from sargnn.training.account.sizes import Key, Sizes
 from sargnn.training.account.trace import Event
 
 OPTIMIZER, INPUTS = "optimizer", "inputs"
 LAYER_PHASES = ("layer {} forward", "layer {} backward")
 """Phases of a step, as it is recorded."""
-LIBRARIES_BYTES = 22 << 20
-"""What libraries take when they first run, and what lies between small allocations: measured, as the rest of runs' peaks."""
+
+
+@dataclass(frozen=True)
+class ResultBytes:
+    """What partial results of a layer take in the exchange's buffers.
+
+    Attributes:
+        request, answer: bytes of one at most, forward or backward. widest: ``Share.widest``. typed: of a typed graph.
+    """
+
+    request: int
+    answer: int
+    widest: float
+    typed: bool
+
+
+@dataclass(frozen=True)
+class LayerHalo:
+    """What others' rows take in a layer.
+
+    Attributes:
+        halo, own: of a halo row, and of a copy of an own row, bytes. travels: of a row in a message.
+        results: of partial results; None: there are none.
+    """
+
+    halo: HeldByMode = HeldByMode()
+    own: HeldByMode = HeldByMode()
+    travels: int = 0
+    results: ResultBytes | None = None
 
 
 @dataclass(frozen=True)
 class HaloBytes:
-    """What halo rows take, per row: of a layer until backward is over, while the layer runs, and in the exchange's buffers.
+    """What others' rows take that the made-up graph has not.
 
     Attributes:
-        own: per layer of a copy of an own row: until backward is over, and while the layer runs; (): there is none.
-        most_rows: rows of a message. buffers: messages that are held at one time, each row in twice ``copies`` of them at most.
+        layers: of each.
+        most_rows: rows of a message. depth: prefetch depth.
+        copies: 2 where a layer's backward pass fetches rows again; else 1.
     """
 
-    kept: tuple[int, ...]
-    running: tuple[int, ...]
-    travelling: tuple[int, ...]
+    layers: tuple[LayerHalo, ...]
     most_rows: int
-    buffers: int
-    copies: int
-    own: tuple[tuple[int, int], ...] = ()
+    depth: int
+    copies: int = 1
 
-    def peak(self, halo: Sequence[int]) -> int:
-        """Bytes at most. ``halo``: per layer, halo rows."""
-        kept = sum(rows * own for rows, own in zip(halo, self.kept, strict=True))
-        return kept + max((rows * own for rows, own in zip(halo, self.running, strict=True)), default=0) + self._buffers(halo)
+    def peak(self, sizes: Sizes) -> int:
+        """Bytes at most."""
+        return max(self.by_phase(sizes).values())
 
-    def by_phase(self, halo: Sequence[int], own_rows: Sequence[int]) -> dict[str, int]:
-        """Bytes while a layer runs, with what it and those before it keep; under "" at most. The exchange keeps its buffers.
+    def by_phase(self, sizes: Sizes) -> dict[str, int]:
+        """Bytes while a layer aggregates, with what it and those before it keep. The exchange keeps its buffers."""
+        buffers, kept = self._buffers(sizes), 0
+        found = {INPUTS: buffers, OPTIMIZER: buffers}
+        for number, (layer, halo) in enumerate(zip(self.layers, sizes.halo, strict=True)):
+            own = sizes.counts["rows", number, -1]
+            kept += halo * layer.halo.kept + own * layer.own.kept
+            forward = halo * layer.halo.forward + own * layer.own.forward
+            backward = halo * layer.halo.backward + own * layer.own.backward
+            phases = [way.format(number + 1) for way in LAYER_PHASES]
+            found |= {phases[0]: kept + forward + buffers, phases[1]: kept + backward + buffers}
+            found[BESIDE.format(phases[0])] = kept + buffers
+        return found | {"": max(found.values())}
 
-        Args:
-            own_rows: that each layer reads.
-        """
-        buffers, kept = self._buffers(halo), 0
-        found = {"": self.peak(halo), INPUTS: buffers, OPTIMIZER: buffers}
-        copies = self.own or ((0, 0),) * len(halo)
-        each = zip(halo, self.kept, self.running, copies, own_rows, strict=True)
-        for number, (rows, own, running, copied, count) in enumerate(each, 1):
-            kept += rows * own + count * copied[0]
-            for way in LAYER_PHASES:
-                found[way.format(number)] = kept + rows * running + count * copied[1] + buffers
-        return found
+    def _buffers(self, sizes: Sizes) -> int:
+        """Of the exchange, which has the same ones for all layers: those of rows, of requests and of answers."""
+        rows_bytes = request_bytes = answer_bytes = 0
+        slots = 1 + self.depth
+        for layer, rows, results in zip(self.layers, sizes.halo, sizes.results or (0,) * len(sizes.halo), strict=True):
+            most = self.most_rows
+            if results and (partial := layer.results) is not None:
+                most, most_results = share_room(rows, partial.widest * results, partial.widest, most, typed=partial.typed)
+                held = 2 * min(slots * min(results, most_results), results)
+                request_bytes = max(request_bytes, held * partial.request)
+                answer_bytes = max(answer_bytes, held * partial.answer)
+            held = 2 * min((slots + self.copies - 1) * min(rows, most), self.copies * rows)
+            rows_bytes = max(rows_bytes, held * layer.travels)
+        return rows_bytes + request_bytes + answer_bytes
 
-    def _buffers(self, halo: Sequence[int]) -> int:
-        """Of the exchange, which has the same ones for all layers."""
-        most = (
-            min(self.buffers * min(rows, self.most_rows), 2 * self.copies * rows) * travels
-            for rows, travels in zip(halo, self.travelling, strict=True)
-        )
-        return max(most, default=0)
+
+@dataclass(frozen=True)
+class KernelBytes:
+    """What a layer's kernel holds in memory that is no tensor's.
+
+    Attributes:
+        layer: from 0. first: the first layer on the same plan, whose graph it reads.
+        kernel, operation: who does what. row_bytes: of a source row. dtype: of rows.
+        autograd: whether autograd differentiates it.
+    """
+
+    layer: int
+    first: int
+    kernel: Kernel
+    operation: str
+    row_bytes: int
+    dtype: torch.dtype
+    autograd: bool
+
+    def of_graph(self, edges: int) -> int:
+        """Bytes that stay once the layer has run."""
+        return edges * self.kernel.graph_bytes(self.operation, autograd=self.autograd)
+
+    def passing(self, edges: int, rows: int) -> int:
+        """Bytes while it runs, of so many output rows."""
+        return self.kernel.passing_bytes(self.operation, edges, rows, self.row_bytes, self.dtype)
 
 
 @dataclass(frozen=True)
@@ -106,7 +167,8 @@ class StepAccount:
         halo: what halo rows take, which the made-up graph has not.
         holds_flow: whether the plans are there only while the view is computed; else they were there before.
         batches: of layers that take nodes with as many edges together.
-        libraries: bytes that libraries take for some reducers' work alone.
+        libraries: bytes that libraries take for some reducers' work alone; 0 where that is there already.
+        kernels: of layers that aggregate, what is no tensor's.
     """
 
     events: tuple[Event, ...]
@@ -116,10 +178,18 @@ class StepAccount:
     holds_flow: bool
     batches: tuple[NodeBatches, ...] = ()
     libraries: int = 0
+    kernels: tuple[KernelBytes, ...] = ()
 
     def brought(self, sizes: Sizes) -> int:
         """Bytes of what a view holds by itself: its plans and its constants."""
         return sizes.flow_bytes + sizes.counts["out", 0, -1] * self.constant_bytes if self.holds_flow else 0
+
+    def graphs(self, sizes: Sizes) -> int:
+        """Bytes of the graphs that kernels make of a view's plans, one for all layers on the same plan."""
+        largest: dict[int, int] = {}
+        for layer in self.kernels:
+            largest[layer.first] = max(largest.get(layer.first, 0), layer.of_graph(sizes.edges[layer.layer]))
+        return sum(largest.values())
 
     def peak(self, views: Sequence[Sizes], *, all_held: bool = False) -> int:
         """Bytes that steps of these views hold at most, beyond what was there when training started.
@@ -128,7 +198,7 @@ class StepAccount:
             views: of the micro-batches. all_held: all of them are in memory, not only the one at hand.
         """
         held, halo = self.held(views, all_held=all_held)
-        return held.peak + halo + LIBRARIES_BYTES
+        return held.peak + halo
 
     def held(self, views: Sequence[Sizes], *, all_held: bool = False) -> tuple[Held, int]:
         """What they hold at the peak, and bytes of halo rows beside it."""
@@ -136,10 +206,12 @@ class StepAccount:
         made_up = self.made_up
         for one in self.batches:
             made_up = dataclasses.replace(made_up, counts=made_up.counts | one.made_up)
-        for _ in range(2):  # the second time with what the pool holds from the first
+        # The record has two epochs. Views that are made anew come a second time, with what the pool holds from the first.
+        for _ in range(2 if self.holds_flow else 1):
             for sizes in views:
-                held.beside = self.halo.by_phase(sizes.halo, [sizes.counts["rows", k, -1] for k in range(len(sizes.halo))])
-                held.other += (brought := sum(map(self.brought, views)) if all_held else self.brought(sizes))
+                held.beside = self._beside(sizes)
+                there = views if all_held else [sizes]
+                held.other += (brought := sum(self.brought(view) + self.graphs(view) for view in there))
                 counts = sizes.counts
                 for one in self.batches:
                     counts = counts | one.real(sizes.edges[one.layer], sizes.counts["out", one.layer, -1])
@@ -147,3 +219,12 @@ class StepAccount:
                 held.end()
                 held.other -= brought
         return held, held.peak_beside - held.peak
+
+    def _beside(self, sizes: Sizes) -> dict[str, int]:
+        """Bytes that no record has, by the phase in which they are there: of halo rows, and of kernels that run."""
+        beside = self.halo.by_phase(sizes)
+        for kernel in self.kernels:
+            passing = kernel.passing(sizes.edges[kernel.layer], sizes.counts["out", kernel.layer, -1])
+            for way in LAYER_PHASES:
+                beside[way.format(kernel.layer + 1)] += passing
+        return beside

@@ -24,6 +24,7 @@ class Event:
         number: of the tensor. comes: it is allocated; else it is freed.
         shape, item_bytes: of the tensor. more: another shape, of what it has beside that.
         pooled: its memory is asked of the engine's pool. phase: of the step, when it came.
+        aggregates: whether a layer aggregated then, or went backward.
     """
 
     number: int
@@ -33,6 +34,7 @@ class Event:
     more: tuple[int, ...] | None = None
     pooled: bool = False
     phase: str = ""
+    aggregates: bool = False
 
 
 @dataclass
@@ -47,14 +49,14 @@ class Trace(TorchDispatchMode):
     What was there before is not recorded. Memory that compiled loops and libraries take for themselves is not seen.
 
     Attributes:
-        phase: of the step, as who runs it says.
+        phase: of the step, as who runs it says. aggregates: whether a layer does, or goes backward, likewise.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.events: list[Event] = []
         self.is_on = False
-        self.phase = ""
+        self.phase, self.aggregates = "", False
         self._live: dict[int, _Live] = {}
         self._known: dict[int, Tensor] = {}
         self._alone = holders(torch.empty(1))
@@ -91,7 +93,7 @@ class Trace(TorchDispatchMode):
         number = len(self.events)
         self._live[where] = _Live(number, tensor.detach())
         shape, item_bytes = tuple(tensor.shape), tensor.element_size()
-        self.events.append(Event(number, True, shape, item_bytes, pooled=pooled, phase=self.phase))
+        self.events.append(Event(number, True, shape, item_bytes, pooled=pooled, phase=self.phase, aggregates=self.aggregates))
 
     def note_freed(self) -> None:
         """Look what nobody holds any more."""

@@ -187,6 +187,33 @@ def as_matrix(arrays: Arrays) -> Any:
     return matrix, others | {"x": sparse.csr_matrix(others["x"])}
 
 
+def as_sparse_tensor(arrays: Arrays, layout: str, numbers: Any = None) -> Any:
+    """A sparse tensor of PyTorch, in which parallel edges are entries of their own, and the nodes' arrays.
+
+    Args:
+        layout: ``coo``, ``csr`` or ``csc``. numbers: dtype of the entries; None: that of the weights, or fp32.
+    """
+    import torch
+
+    source, destination = arrays["edge_index"]
+    count = len(arrays["x"])
+    values = torch.from_numpy(np.asarray(arrays.get("edge_weight", np.ones(len(source), np.float32)))).to(numbers)
+    outer, inner = (destination, source) if layout == "csc" else (source, destination)
+    order = np.argsort(outer, kind="stable")
+    starts = torch.from_numpy(np.concatenate([[0], np.cumsum(np.bincount(outer, minlength=count))]))
+    make = {
+        "coo": lambda: torch.sparse_coo_tensor(
+            torch.from_numpy(arrays["edge_index"]), values, (count, count), check_invariants=False
+        ),
+        "csr": lambda: torch.sparse_csr_tensor(starts, inner[order], values[order], (count, count), check_invariants=False),
+        "csc": lambda: torch.sparse_csc_tensor(starts, inner[order], values[order], (count, count), check_invariants=False),
+    }
+    others = {name: value for name, value in arrays.items() if name not in OF_EDGES}
+    features = torch.from_numpy(others["x"])
+    to_layout = {"coo": features.to_sparse_coo, "csr": features.to_sparse_csr, "csc": features.to_sparse_csc}
+    return make[layout](), others | {"x": to_layout[layout]()}
+
+
 def as_lists(arrays: Arrays) -> Arrays:
     """Plain lists, as they come from JSON."""
     plain: Arrays = json.loads(json.dumps({name: value.tolist() for name, value in arrays.items()}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from sargnn.data.ogb.csv_tables import ogb_dir
 from sargnn.data.own.folder import arrays_reader
 from sargnn.data.own.function import object_reader
 from sargnn.data.settings import ArraysConfig, OgbDirConfig, PythonConfig
+from sargnn.errors import DataError
 from tests.data.own import given
 from tests.graphs import nasty_graph, typed_graph, with_weights
 
@@ -79,6 +81,12 @@ FOLDERS: dict[str, Callable[[Path, Any], Path]] = {
     "npz": lambda folder, arrays: given.write_npz(folder, arrays, np.savez),
     "npz, deflated": lambda folder, arrays: given.write_npz(folder, arrays, np.savez_compressed),
 }
+
+
+def in_one_format(name: str, arrays: Any) -> Any:
+    return given.as_dgl(arrays).formats(name)
+
+
 OBJECTS: dict[str, Callable[[Any], Any]] = {
     "mapping": lambda arrays: arrays,
     "other names": lambda arrays: (
@@ -95,6 +103,8 @@ OBJECTS: dict[str, Callable[[Any], Any]] = {
     "Data": given.as_pyg,
     "networkx": given.as_networkx,
     "SciPy": given.as_matrix,
+    **{f"a DGLGraph, {one} alone": partial(in_one_format, one) for one in ("coo", "csr", "csc")},
+    **{f"torch.sparse_{one}": partial(given.as_sparse_tensor, layout=one) for one in ("coo", "csr", "csc")},
 }
 
 
@@ -105,7 +115,7 @@ def test_a_folder(form: str, graph: Dataset, wanted: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("form", OBJECTS)
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore:Sparse")
 def test_an_object(form: str, graph: Dataset, wanted: str, tmp_path: Path) -> None:
     if form == "lists":  # of fp64
         graph = dataclasses.replace(graph, features=(graph.features[0].round(2),))
@@ -161,6 +171,40 @@ def test_values_of_a_sparse_tensor(tmp_path: Path) -> None:
     others = {name: value for name, value in arrays.items() if name not in given.OF_EDGES}
     found = hash_of_object(tmp_path, others | {"edge_index": Sparse()})
     assert found == open_dataset(tmp_path / "wanted", verify=True).content_hash
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("layout", ["coo", "csr", "csc"])
+@pytest.mark.parametrize("kind", ["bool", "float16", "bfloat16", "int64"])
+def test_a_sparse_tensor_of_ones_has_no_weights(layout: str, kind: str, tmp_path: Path) -> None:
+    import torch
+
+    graph = labelled(weighted=False)
+    write_dataset(tmp_path / "wanted", graph, {})
+    matrix, others = given.as_sparse_tensor(given.arrays_of(graph), layout, getattr(torch, kind))
+    found = hash_of_object(tmp_path, others | {"edge_index": matrix})
+    assert found == open_dataset(tmp_path / "wanted", verify=True).content_hash
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore:Sparse")
+@pytest.mark.parametrize("layout", ["coo", "csr", "csc"])
+def test_a_transposed_sparse_tensor_of_pyg(layout: str, graph: Dataset, wanted: str, tmp_path: Path) -> None:
+    """``adj_t``, as ``ToSparseTensor`` makes it: its rows are the edges' destinations. It is not called unread."""
+    arrays = given.arrays_of(graph)
+    turned = given.as_sparse_tensor(arrays | {"edge_index": arrays["edge_index"][::-1].copy()}, layout)[0]
+    data = given.as_pyg({name: value for name, value in arrays.items() if name not in given.OF_EDGES})
+    data.adj_t = turned
+    assert hash_of_object(tmp_path, data) == wanted
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_a_sparse_tensor_of_blocks_is_answered(tmp_path: Path) -> None:
+    arrays = given.arrays_of(labelled(weighted=False))
+    import torch
+
+    blocks = torch.eye(4).to_sparse_bsr((2, 2))
+    with pytest.raises(DataError, match="'edge_index' is a sparse tensor of a form.*\n.*sparse_bsr.*\n.*sparse_csr"):
+        hash_of_object(tmp_path, arrays | {"edge_index": blocks})
 
 
 def test_weights_of_some_relations(tmp_path: Path) -> None:

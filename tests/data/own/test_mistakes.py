@@ -11,22 +11,8 @@ import numpy as np
 import pytest
 
 from tests.data.own.given import Arrays, save_arrays
+from tests.data.own.small import GRAPH, N, changed
 from tests.in_process import sargnn_here
-
-N = 6
-GRAPH: Arrays = {
-    "edge_index": np.array([[0, 1, 2, 3, 4], [1, 2, 3, 4, 5]]),
-    "x": np.arange(12, dtype=np.float32).reshape(N, 2),
-    "y": np.array([0, 1, 0, 1, 0, -1]),
-    "train_mask": np.array([1, 1, 0, 0, 0, 0], bool),
-    "val_mask": np.array([0, 0, 1, 0, 0, 0], bool),
-    "test_mask": np.array([0, 0, 0, 1, 1, 0], bool),
-}
-
-
-def changed(**values: Any) -> Arrays:
-    """The graph with other arrays; None: without that one."""
-    return {name: value for name, value in (GRAPH | values).items() if value is not None}
 
 
 def at(name: str, place: Any, value: Any) -> Arrays:
@@ -54,7 +40,7 @@ FOLDERS: dict[str, tuple[Arrays, tuple[str, ...]]] = {
     "a short mask": (changed(val_mask=GRAPH["val_mask"][:5]), ("val_mask.npy", "5 rows", "x.npy", "has 6")),
     "masks that overlap": (at("val_mask", 1, True), ("train_mask.npy", "val_mask.npy", "overlap", "node 1")),
     "numbers for a mask": (changed(train_mask=np.array([0, 2, 0, 0, 0, 0])), ("train_mask.npy", "node 1", "train_idx")),
-    "many masks": (changed(train_mask=np.zeros((N, 10), bool)), ("train_mask.npy", "10 splits", "mask[:, 0]")),
+    "many masks": (changed(train_mask=np.zeros((N, 10), bool)), ("train_mask.npy", "10 splits", "dataset.split_column=0")),
     "a mask and numbers": (changed(train_idx=np.array([0])), ("train_mask.npy", "train_idx.npy", "leave one out")),
     "a number of no node": (changed(train_mask=None, train_idx=np.array([0, 9])), ("train_idx.npy", "entry 1", "9", "0 to 5")),
     "float numbers": (changed(train_mask=None, train_idx=np.array([0.0])), ("train_idx.npy", "float64")),

@@ -30,10 +30,10 @@ KINDS: dict[str, Make] = {
 class Stack(nn.Module):
     """Args: kind: of ``KINDS``."""
 
-    def __init__(self, in_width: int, outputs: int, kind: str) -> None:
+    def __init__(self, in_width: int, num_outputs: int, kind: str) -> None:
         super().__init__()
         self.kind = kind
-        self.layers = nn.ModuleList([KINDS[kind](in_width, 8), KINDS[kind](8, outputs)])
+        self.layers = nn.ModuleList([KINDS[kind](in_width, 8), KINDS[kind](8, num_outputs)])
 
     def forward(self, graph: Any, x: Tensor) -> Tensor:
         one, two = self.layers
@@ -51,11 +51,11 @@ class Stack(nn.Module):
 class Hetero(nn.Module):
     """Two ``HeteroGraphConv`` of SAGEConv and GraphConv."""
 
-    def __init__(self, in_width: int, outputs: int, etypes: list[tuple[str, str, str]]) -> None:
+    def __init__(self, in_width: int, num_outputs: int, etypes: list[tuple[str, str, str]]) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
             dglnn.HeteroGraphConv({etype: self._conv(k, a, b) for k, etype in enumerate(etypes)})
-            for a, b in ((in_width, 8), (8, outputs))
+            for a, b in ((in_width, 8), (8, num_outputs))
         )
 
     def _conv(self, number: int, a: int, b: int) -> nn.Module:

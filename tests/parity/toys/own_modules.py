@@ -63,9 +63,11 @@ class GatLayer(nn.Module):
 class Sage(nn.Module):
     """As ``model=sage``."""
 
-    def __init__(self, in_width: int, outputs: int, hidden: int, num_layers: int, dropout: float, input_dropout: float) -> None:
+    def __init__(
+        self, in_width: int, num_outputs: int, hidden: int, num_layers: int, dropout: float, input_dropout: float
+    ) -> None:
         super().__init__()
-        widths = [in_width, *[hidden] * (num_layers - 1), outputs]
+        widths = [in_width, *[hidden] * (num_layers - 1), num_outputs]
         self.layers = nn.ModuleList(self._layer(widths[k], widths[k + 1], last=k == num_layers - 1) for k in range(num_layers))
         self.norms = nn.ModuleList(nn.BatchNorm1d(width) for width in widths[1:-1])
         self.dropout, self.input_dropout = nn.Dropout(dropout), input_dropout
@@ -86,10 +88,10 @@ class Gat(Sage):
     """As ``model=gat``."""
 
     def __init__(
-        self, in_width: int, outputs: int, hidden: int, num_layers: int, heads: int, dropout: float, attn_dropout: float
+        self, in_width: int, num_outputs: int, hidden: int, num_layers: int, heads: int, dropout: float, attn_dropout: float
     ) -> None:
-        self._heads, self._hidden, self._drop, self._outputs = heads, hidden, attn_dropout, outputs
-        super().__init__(in_width, outputs, heads * hidden, num_layers, dropout, 0.0)
+        self._heads, self._hidden, self._drop, self._outputs = heads, hidden, attn_dropout, num_outputs
+        super().__init__(in_width, num_outputs, heads * hidden, num_layers, dropout, 0.0)
 
     def _layer(self, in_width: int, out_width: int, *, last: bool) -> nn.Module:
         heads, width = (1, self._outputs) if last else (self._heads, self._hidden)
@@ -110,9 +112,9 @@ class Propagated(nn.Module):
 class Written(nn.Module):
     """Writes in place to sums of the constant input."""
 
-    def __init__(self, in_width: int, outputs: int) -> None:
+    def __init__(self, in_width: int, num_outputs: int) -> None:
         super().__init__()
-        self.map = nn.Linear(in_width, outputs)
+        self.map = nn.Linear(in_width, num_outputs)
 
     def forward(self, graph: Any, x: Tensor) -> Tensor:
         with graph.local_scope():

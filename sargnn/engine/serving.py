@@ -1,0 +1,55 @@
+"""Whether what a run has chosen can compute what its model aggregates by: asked before anything long."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+
+from sargnn.bf16 import ROW_DTYPES
+from sargnn.comm.group import Group
+from sargnn.config import RunConfig
+from sargnn.engine.aggregate import Engine
+from sargnn.engine.reducers.gat import Gat, GatV2, check_scores
+from sargnn.errors import ConfigError
+
+
+def engine_alone(config: RunConfig) -> Engine:
+    """An engine with the run's mode, kernel and precision and one worker.
+
+    Raises:
+        ConfigError: they do not exist, or do not go together.
+    """
+    return Engine(
+        Group.single(),
+        mode=config.mode.choice,
+        keep=config.mode.keep,
+        kernel=config.kernel.choice,
+        device=torch.device(config.device),
+        dtype=ROW_DTYPES[config.precision],
+    )
+
+
+def check_serves(engine: Engine, operations: Collection[str], whole: str | None) -> None:
+    """The kernel serves all operations, and with ``mode.keep=all`` those of attention have scores that can be kept.
+
+    Args:
+        whole: the model, for the error that is raised where none is attention's; None: there may be other operations.
+
+    Raises:
+        ConfigError, KernelError: what is wrong.
+    """
+    for name in operations:
+        engine.kernel(name)
+    if not engine.mode.keeps_scores:
+        return
+    attention = [name for name in operations if name in (Gat.operation, GatV2.operation)]
+    for name in attention:
+        check_scores(engine.operation(name))
+    if whole is not None and not attention:
+        raise ConfigError(
+            "This model has no attention whose scores could be kept.",
+            given=f"mode.keep=all; {whole}",
+            allowed="model=gat, or a module of your own with GATConv or GATv2Conv",
+            hint="mode.keep=rows",
+        )

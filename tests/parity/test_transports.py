@@ -1,0 +1,24 @@
+"""Ranks that are processes over gloo and ranks that take turns in one process train the same model, to the last bit."""
+
+from __future__ import annotations
+
+import pytest
+
+from sargnn.bf16 import ROW_DTYPES
+from sargnn.engine.modes import MODES
+from tests.parity import cases
+from tests.pool import pool, processes
+
+WORLD, EPOCHS = 3, 3
+
+
+@pytest.mark.parametrize("precision", ROW_DTYPES)
+@pytest.mark.parametrize("mode", MODES)
+def test_the_same_bits(mode: str, precision: str) -> None:
+    model = cases.model_config("gat")
+    config = cases.run_config(model, mode=mode, precision=precision, world=WORLD, epochs=EPOCHS)
+    graph = cases.graph_for("gat")
+    here, there = (ranks(WORLD)(cases.curve, config, graph) for ranks in (pool, processes))
+    for one_process, over_gloo in zip(here, there, strict=True):
+        for what in ("losses", "parameters", "epoch_bytes"):
+            assert one_process[what] == over_gloo[what], what
