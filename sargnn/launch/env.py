@@ -36,12 +36,12 @@ def compiled_sources() -> list[Path]:
 
 
 def numba_cache_dir() -> Path:
-    """A writable place for compiled kernels, one per user and per content of the files that they are compiled from.
+    """A writable place for compiled kernels, one per user, path of this package and content of the files they are made of.
 
-    Numba itself only watches the file that a function stands in, not those of the functions that it calls. A folder given as
-    NUMBA_CACHE_DIR gets a folder for this content too.
+    Numba itself only watches the file that a function stands in, not those of the functions that it calls; and it knows a file
+    by its path, so that another checkout needs kernels of its own. A folder given as NUMBA_CACHE_DIR gets one for this, too.
     """
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(str(Path(__file__).parent).encode())
     for path in compiled_sources():
         digest.update(path.read_bytes())
     name = f"numba-{digest.hexdigest()[:12]}"

@@ -34,7 +34,7 @@ def test_the_host_that_is_named(quiet: set[Host], mute: set[Host], said: str, mo
     monkeypatch.setattr("sargnn.comm.distributed.silent", lambda hosts: sorted(quiet & set(hosts)))
     group = DistributedGroup(0, 3, None, hosts=(HERE, THERE, ELSEWHERE), mute=tuple(mute))
     with pytest.raises(Exception, match="lost rank 1") as caught:
-        group.wait(LostWork(), 1, "receiving rows")  # type: ignore[arg-type]
+        group.wait(LostWork(), 1, "receiving rows")
     assert said in str(caught.value)
 
 

@@ -210,7 +210,7 @@ def differentiates(group: Group) -> tuple[Any, ...]:
             return group.sum_(grad.clone())
 
     x = torch.full((2,), float(group.rank + 1), requires_grad=True)
-    y = Summed.apply(Summed.apply(x) * group.rank)  # type: ignore[no-untyped-call]
+    y = Summed.apply(Summed.apply(x) * group.rank)
     y.sum().backward()
     assert x.grad is not None
     return y.tolist(), x.grad.tolist()
