@@ -53,14 +53,20 @@ def sums(group: Group) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("world", [2, 3, 5])
 def test_sums_are_taken_in_the_order_of_ranks(world: int) -> None:
-    """In one process and over gloo, of small and of large tensors: the same bits."""
-    here, there = AdversarialTurns(world, 2).run(sums), processes(world)(sums)
-    want = here[0][-1].clone()
+    """Of small and of large tensors."""
+    answers = AdversarialTurns(world, 2).run(sums)
+    small, large = answers[0][2].clone(), answers[0][-1].clone()
     for rank in range(1, world):
-        want += here[rank][-1]
-    for one, other in zip(here, there, strict=True):
-        assert torch.equal(one[1], want)
-        assert all(map(torch.equal, one, other))
+        small += answers[rank][2 + rank]
+        large += answers[rank][-1]
+    for found in answers:
+        assert torch.equal(found[0], small) and torch.equal(found[1], large)
+
+
+@pytest.mark.parametrize("world", [2, 3, 5])
+def test_sums_over_gloo_have_the_same_bits(world: int) -> None:
+    for here, there in zip(AdversarialTurns(world, 2).run(sums), processes(world)(sums), strict=True):
+        assert all(map(torch.equal, here, there))
 
 
 def test_turns_are_drawn_from_the_seed() -> None:

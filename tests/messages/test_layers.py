@@ -51,7 +51,8 @@ def on_the_whole_graph(name: str) -> dict[str, Any]:
     return {"out": out.detach().numpy(), "dx": x.grad.numpy(), "grads": grads}
 
 
-def on_a_part(group: Group, name: str, mode: str, kernel: str) -> dict[str, Any]:
+def on_a_part(group: Group, name: str, mode: str, kernel: str, distinct: int = GRAPH.num_nodes) -> dict[str, Any]:
+    """Outputs and gradients of own rows; the graph's rows are the first ``distinct`` ones over and over."""
     part = list(parts_of(GRAPH, assign(GRAPH, "metis", group.world), group.world))[group.rank]
     engine = Engine(group, mode=mode, kernel=kernel, dtype=torch.float64)
     plan = load_plan(part, group.rank, engine.mode.layout, device=torch.device("cpu"), message_rows=17, dtype=engine.dtype)
@@ -60,7 +61,7 @@ def on_a_part(group: Group, name: str, mode: str, kernel: str) -> dict[str, Any]
     maker.prepare(engine, [plan])
     calls = StockCalls(engine, PlanPlaces(group, [plan]), path=None)
     graph = maker.graph(maker.session(engine, calls), [plan])
-    x = tagged(rows()[own].requires_grad_(), Rows("nodes"))
+    x = tagged(rows()[own % distinct].requires_grad_(), Rows("nodes"))
     with calls:
         out = CASES[name].call(layer, graph, x)
     out.backward(rows(out.shape[1], seed=1)[own])
@@ -93,6 +94,14 @@ def test_layer(name: str, mode: str, world: int) -> None:
         assert answer["grads"].keys() == wanted["grads"].keys()
         for key, grad in wanted["grads"].items():
             close(answer["grads"][key], grad)
+
+
+@pytest.mark.parametrize(("mode", "world"), [("sar", 2), ("no_remat", 4), ("one_shot", 4)])
+def test_ties_of_maxima_go_to_the_same_source_anywhere(mode: str, world: int) -> None:
+    """Messages of equal rows are equal: who gets the gradient must not depend on where the edges are."""
+    (alone,) = pool(1)(on_a_part, "written", "sar", "auto", 3)
+    for answer in pool(world)(on_a_part, "written", mode, "auto", 3):
+        close(answer["dx"], alone["dx"][answer["ids"]])
 
 
 @pytest.mark.parametrize("name", ["graphconv_own_weights", "sage_own_weights"])

@@ -12,7 +12,7 @@ import torch
 from sargnn.comm.group import Group
 from sargnn.comm.lists import Piece
 from sargnn.partition.cut import parts_of
-from sargnn.shards.cover import MOST_EDGES, Costs, Share, least_cover, shares_of
+from sargnn.shards.cover import MOST_EDGES, Costs, Share, choose_edges, least_cover, shares_of
 from sargnn.shards.partials import load_shared_plan
 from sargnn.shards.plan import RelationBlock
 from tests.graphs import assign, nasty_graph, typed_graph
@@ -92,6 +92,19 @@ def test_every_edge_is_on_one_side(kind: str, partitioner: str, ratio: float | N
         for q, ids in one["wanted"]:
             assert len(ids) == ranks[q]["served_rows"][p]
             assert {d for _, _, d in ranks[q]["served"]} >= set(ids)
+
+
+def _shared_out(group: Group, own: int) -> int:
+    """How many of 100 edges into rank 0, two from rank 1 for each row, rank 1 aggregates beside ``own`` edges into its rows."""
+    into = [(np.arange(100), np.arange(100) // 2) if group.rank == 0 else (np.arange(own), np.arange(own))]
+    edges = [(np.zeros(0, np.int64),) * 2, *into]
+    return int(choose_edges(group, edges, [0, 100], Share(1.5, 1.0))[1].sum())
+
+
+@pytest.mark.parametrize(("own", "moved"), [(10, 0), (1000, 0), (2000, 100)])
+def test_no_rank_aggregates_many_more_edges_than_end_in_its_rows(own: int, moved: int) -> None:
+    """A partial result is cheaper than two rows; they stay with rank 0 where rank 1 has too few edges of its own for that."""
+    assert pool(2)(_shared_out, own) == [moved, 0]
 
 
 def test_layers_share_a_cover() -> None:
