@@ -176,11 +176,10 @@ def _about(option: Option) -> str:
 def _line(left: str, text: str) -> str:
     """Two columns; the right one wrapped, below where the left one is long."""
     column = 28
-    if not text:  # such as a list, which may be long
-        return textwrap.fill(left, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
     wrapped = _wrap(text, WIDTH - column)
-    if len(left) + 4 > column:
-        return "\n".join([f"  {left}", *(" " * column + part for part in wrapped)])
+    if len(left) + 4 > column or not text:
+        folded = textwrap.fill(left, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)  # a list
+        return "\n".join([folded, *(" " * column + part for part in wrapped)])
     return "\n".join([f"  {left:<{column - 2}}{wrapped[0]}", *(" " * column + part for part in wrapped[1:])])
 
 

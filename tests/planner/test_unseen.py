@@ -41,6 +41,7 @@ def budgeted(mode: str, batches: BatchesConfig | None = None, size: str = "900GB
     return dataclasses.replace(config, memory_budget=MemoryConfig(size))
 
 
+@pytest.mark.machine  # other tests of the process leave memory that the library would take
 def test_a_library_that_comes_with_the_first_step_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     """As large as DGL, which workers of the baseline import when they first sum."""
     imported: list[torch.Tensor] = []
