@@ -25,20 +25,74 @@ for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
     if signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, lambda *_: None)
 
-# Files that take long for the few tests they hold, so that no process begins one when the others are done.
+# The dearest files, the dearest first, so that no process begins one when the others are done (seconds: tests/README.md).
 _FIRST = (
-    "tests/cli/test_readme.py",
-    "tests/cli/test_verbs.py",
-    "tests/docs/test_own_data.py",
-    "tests/parity/test_first_step.py",
-    "tests/launch/test_train.py",
-    "tests/bench/test_table.py",
-    "tests/parity/test_curves.py",
-    "tests/engine/test_attention_memory.py",
-    "tests/launch/test_meeting.py",
-    "tests/bench/test_epoch.py",
-    "tests/cli/test_signals.py",
-    "tests/test_leftovers.py",
+    "cli/test_readme",
+    "launch/test_train",
+    "figures/test_reproduce",
+    "parity/test_first_step",
+    "launch/test_planned",
+    "slurm/test_sweep",
+    "test_config",
+    "training/test_servers",
+    "cli/test_verbs",
+    "parity/test_partials",
+    "parity/test_servers",
+    "parity/test_curves",
+    "docs/test_own_data",
+    "parity/test_steps",
+    "messages/test_flows",
+    "parity/test_bf16",
+    "parity/test_recipe",
+    "training/test_checkpoint",
+    "docs/test_commands",
+    "planner/test_complete",
+    "bench/test_epoch",
+    "comm/test_exchange",
+    "launch/test_meeting",
+    "training/test_more_epochs",
+    "figures/test_spec",
+    "kernels/test_attention",
+    "slurm/test_script",
+    "cli/test_own_options",
+    "training/worlds/test_differences",
+    "parity/test_edge_weights",
+    "cli/test_mistakes",
+    "partition/test_crew",
+    "cli/test_predict",
+    "cli/test_answers",
+    "planner/test_views",
+    "training/test_init_from",
+    "partition/test_large",
+    "bench/test_plan",
+    "test_leftovers",
+    "cli/test_tasks",
+    "docs/test_extending",
+    "planner/test_choices",
+    "parity/test_transports",
+    "cli/test_compare",
+    "planner/test_published",
+    "data/test_import_dgl",
+    "parity/test_constant_features",
+    "parity/test_relations",
+    "cli/test_mutations",
+    "planner/test_wire",
+    "engine/test_case_two",
+    "parity/test_tasks",
+    "slurm/test_memory",
+    "training/test_predict",
+    "training/test_correct_smooth",
+    "cli/test_help",
+    "models/test_wrong_modules",
+    "planner/test_plan",
+    "parity/test_custom",
+    "comparison/test_output",
+    "parity/test_extensions",
+    "parity/test_dgl_curves",
+    "messages/test_layers",
+    "messages/test_garbage",
+    "launch/test_release",
+    "parity/test_batches",
 )
 
 SHARED = Path(__file__).parent.parent.parent / "shared"
@@ -58,7 +112,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     def place(item: pytest.Item) -> tuple[int, int]:
         file = item.nodeid.partition("::")[0]
-        return (_FIRST.index(file) if file in _FIRST else len(_FIRST)), -size[file]
+        name = file.removeprefix("tests/").removesuffix(".py")
+        return (_FIRST.index(name) if name in _FIRST else len(_FIRST)), -size[file]
 
     items.sort(key=place)
 

@@ -19,14 +19,26 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[fl
     return folder, faults.reference(folder)
 
 
-@pytest.mark.parametrize(
-    "name", ["stop", *(pytest.param(fault, marks=pytest.mark.machine) for fault in ("in_checkpoint", "launcher", "memory"))]
-)
+@pytest.mark.machine
+@pytest.mark.parametrize("name", ["in_checkpoint", "stop", "launcher", "memory"])
 def test_fault(undisturbed: tuple[Path, list[float]], tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    check(name, *undisturbed, tmp_path, monkeypatch)
+
+
+def test_a_worker_that_hangs_is_named_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two, on a small graph."""
+    few = {"world": 2, "dataset.num_nodes": 300, "epochs": 150, "eval_every": 75, "checkpoint.every": 25}
+    kept = [setting for setting in faults.SMALL if setting.partition("=")[0] not in few]
+    monkeypatch.setattr(faults, "SMALL", [*kept, *(f"{name}={value}" for name, value in few.items())])
+    monkeypatch.setattr(faults, "WORLD", 2)
+    reference = tmp_path / "reference"
+    check("stop", reference, faults.reference(reference), tmp_path, monkeypatch)
+
+
+def check(name: str, reference: Path, wanted: list[float], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", search_path(ROOT))
-    reference, wanted = undisturbed
-    with faults.prepared(tmp_path, reference / "stores", name) as folder:
-        result = faults.FAULTS[name][0](folder, wanted, random.Random(7))
+    with faults.prepared(folder, reference / "stores", name) as place:
+        result = faults.FAULTS[name][0](place, wanted, random.Random(7))
     assert not result.wrong, result.wrong
 
 

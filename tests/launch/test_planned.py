@@ -30,16 +30,27 @@ def _has(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
 
 @pytest.mark.usefixtures("known")
 def test_what_cannot_fit_is_refused_with_what_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The choice that it names trains; what is planned of it stands beside what it measured."""
+    _refused(tmp_path, monkeypatch)
+
+
+def _refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The mode that is named where the baseline does not fit."""
     _has(monkeypatch, 1_350_000_000)
-    words = [*GRAPH, "world=2"]
-    done = sargnn_here(tmp_path, "train", *words, "mode=domain_parallel", "run_dir=run")
+    done = sargnn_here(tmp_path, "train", *GRAPH, "world=2", "mode=domain_parallel", "run_dir=run")
     assert done.returncode == 1 and "would not fit" in done.stderr and "Traceback" not in done.stderr, done.stderr
     assert "mode=domain_parallel world=2" in done.stderr and "1.4 GB are free for 2 workers" in done.stderr
     named = re.search(r"allowed: (mode=\w+) \(", done.stderr)
     assert named and named[1] != "mode=domain_parallel" and "memory_budget.enforce=false" in done.stderr, done.stderr
     assert not (tmp_path / "run").exists()
-    done = sargnn_here(tmp_path, "train", *words, named[1], "run_dir=run")
+    return named[1]
+
+
+@pytest.mark.machine
+@pytest.mark.usefixtures("known")
+def test_what_is_named_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The choice that is named trains; what is planned of it stands beside what it measured."""
+    mode, words = _refused(tmp_path, monkeypatch), [*GRAPH, "world=2"]
+    done = sargnn_here(tmp_path, "train", *words, mode, "run_dir=run")
     assert done.returncode == 0, done.stderr
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     for expected, measured in zip(summary["planned_train_bytes"], summary["peak_train_bytes"], strict=True):

@@ -248,7 +248,7 @@ def _choice(name: str) -> dict[str, Any]:
 
 CONTRACT_EPOCHS = 30
 """Over which the contract of exactness holds."""
-EPOCHS = int(os.environ.get("SARGNN_TEST_EPOCHS", "8"))
+EPOCHS = int(os.environ.get("SARGNN_TEST_EPOCHS", "4"))
 """Of a curve that says no number: ``make test-full`` has the contract's everywhere, ``make test`` in ``test_curves.py``."""
 
 
