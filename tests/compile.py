@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sargnn.launch.env import numba_cache_dir
+from sargnn.launch.env import PRECISION, numba_cache_dir
 
 
 def set_up_environment() -> None:
@@ -25,8 +25,13 @@ def compile_once() -> None:
     done = Path(os.environ["NUMBA_CACHE_DIR"]) / "compiled_for_tests"
     if not done.exists():
         print("compiling the kernels, a minute or two", file=sys.stderr, flush=True)
-        code = "from sargnn.launch.compile import warm_up; warm_up()"
-        subprocess.run([sys.executable, "-c", code], env=os.environ | {"NUMBA_THREADING_LAYER": "workqueue"}, check=True)
+        command = [sys.executable, "-c", "from sargnn.launch.compile import warm_up; warm_up()"]
+        environment = os.environ | {"NUMBA_THREADING_LAYER": "workqueue"}
+        # Those of fp32 and bf16 beside those of fp64, on two cores; then all are loaded once, and what is missing is made.
+        halves = [subprocess.Popen(command, env=environment | {PRECISION: precision}) for precision in ("bf16", "fp64")]
+        for half in halves:
+            half.wait()
+        subprocess.run(command, env=environment, check=True)
         done.touch()
 
 
