@@ -6,6 +6,9 @@ BIN := .venv/bin
 JOBS ?= 3
 SPREAD = --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
+# Tests start some hundred interpreters; each would compile the package's Python anew where this is set.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: install test test-full test-machine check train clean
 
 install: .venv/.runtime  ## set up .venv with the command sargnn

@@ -6,7 +6,9 @@ import os
 import signal
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -101,6 +103,9 @@ _mark = pytest.StashKey[str]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Mark what this session starts, and compile the kernels; for workers of pytest-xdist their parent has done both."""
+    from tests.parity import covering  # not before its rewriting is asked for
+
+    covering.LONG = "not long" not in config.option.markexpr
     if not hasattr(config, "workerinput"):
         config.stash[_mark] = leftovers.mark_session()
         compile_once()
@@ -116,6 +121,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return (_FIRST.index(name) if name in _FIRST else len(_FIRST)), -size[file]
 
     items.sort(key=place)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _environment() -> Iterator[None]:
+    """A command that runs here says in the environment how many threads its workers have; no other file's tests see that.
+
+    Nor does Numba, which may have started another number in this process and would refuse the next compilation.
+    """
+    import numba.core.config  # not before its environment is set
+
+    with patch.dict(os.environ), patch.object(numba.core.config, "reload_config", lambda: None):
+        yield
 
 
 @pytest.hookimpl(trylast=True)

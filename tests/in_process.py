@@ -19,7 +19,6 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from unittest.mock import patch
 
-import numba.core.config
 import pytest
 
 from sargnn.cli.main import main
@@ -52,8 +51,6 @@ def sargnn_here(folder: Path, *arguments: str) -> subprocess.CompletedProcess[st
     stdout, stderr = io.StringIO(), io.StringIO()
     with (
         kept_handlers(), patch.dict(os.environ, {"COLUMNS": "80"}), warnings.catch_warnings(),
-        # A command tells Numba how many threads its workers have; this process may have started another number already.
-        patch.object(numba.core.config, "reload_config", lambda: None),
         pytest.MonkeyPatch.context() as place, redirect_stdout(stdout), redirect_stderr(stderr),
     ):  # fmt: skip
         warnings.resetwarnings()

@@ -51,7 +51,7 @@ from sargnn.training.build import make_trainer
 from sargnn.training.loop import Trainer
 from tests.graphs import assign, nasty_graph, typed_graph
 from tests.parity import oracle
-from tests.parity.covering import spread
+from tests.parity.covering import spread, spread_within
 from tests.parity.oracle import Definition
 
 _DATASET = SyntheticConfig(
@@ -207,13 +207,9 @@ def spread_models(*axes: Sequence[Any], strength: int = 2, others: int = 1) -> l
 
 
 def thinned(*axes: Sequence[Any]) -> list[Any]:
-    """Every value of every axis; marked long, every two values of any two. The whole product would be ten thousand cases."""
-    few = {one.id for one in spread_models(*axes, strength=1) if not one.marks}
-    return [
-        one if one.id in few else pytest.param(*one.values, id=one.id, marks=pytest.mark.long)
-        for one in spread_models(*axes)
-        if one.id in few or not one.marks
-    ]
+    """``spread_within`` of the models in ``NAMES`` and the axes; of models that fold as another one every value of every axis."""
+    own = [name for name in NAMES if name not in _LIKE_OTHERS]
+    return [*spread_within(own, *axes), *spread_within(_LIKE_OTHERS, *axes, strength=1)]
 
 
 def graph_for(name: str, seed: int = 0) -> Dataset:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import combinations, product
 from typing import Any
@@ -48,16 +48,34 @@ def _covering(sizes: tuple[int, ...], strength: int) -> set[tuple[int, ...]]:
     return chosen
 
 
+LONG = True
+"""Whether ``spread`` has what is marked ``long``; a session that leaves it out does not make some 16,000 cases first."""
+
+
 def spread(*axes: Sequence[Any], strength: int = 2) -> list[Any]:
     """The product of the axes for ``parametrize``, in its order; cases outside the covering design are ``long``.
 
     A value that is a tuple gives several arguments.
     """
-    chosen = covering(*axes, strength=strength)
-    cases = []
-    for case in product(*(range(len(axis)) for axis in axes)):
+    cases = product(*(range(len(axis)) for axis in axes)) if LONG else None
+    return _parameters(axes, cases, covering(*axes, strength=strength))
+
+
+def spread_within(*axes: Sequence[Any], strength: int = 2) -> list[Any]:
+    """Every value of every axis; marked long, those of a covering design. The whole product would be ten thousand cases."""
+    few = covering(*axes, strength=1)
+    return _parameters(axes, sorted(few | covering(*axes, strength=strength)) if LONG else None, few)
+
+
+def _parameters(
+    axes: Sequence[Sequence[Any]], cases: Iterable[tuple[int, ...]] | None, chosen: set[tuple[int, ...]]
+) -> list[Any]:
+    """These cases, or the chosen ones; long where they are not chosen."""
+    parameters = []
+    for case in sorted(chosen) if cases is None else cases:
         values = [axis[place] for axis, place in zip(axes, case, strict=True)]
-        flat = [one for value in values for one in (value if isinstance(value, tuple) else (value,))]
+        flat = [argument for value in values for argument in (value if isinstance(value, tuple) else (value,))]
         marks = () if case in chosen else pytest.mark.long
-        cases.append(pytest.param(*flat, marks=marks, id="-".join(str(getattr(one, "id", one)) for one in flat)))
-    return cases
+        name = "-".join(str(getattr(argument, "id", argument)) for argument in flat)
+        parameters.append(pytest.param(*flat, marks=marks, id=name))
+    return parameters
