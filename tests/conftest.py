@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -121,6 +122,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return (_FIRST.index(name) if name in _FIRST else len(_FIRST)), -size[file]
 
     items.sort(key=place)
+
+
+def pytest_collection_finish() -> None:
+    """What is there by now stays: a collection of garbage need not look at it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -159,30 +159,35 @@ def step_targets(config: RunConfig, dataset: Dataset, number: int) -> Tensor:
 
 def only_chosen(config: RunConfig, dataset: Dataset, rows: Tensor, layer: int, fanout: int, number: int) -> Dataset:
     """The dataset with the edges into some rows that a sample keeps: per relation those with the smallest numbers."""
-    indptr, indices = np.asarray(dataset.indptr), np.asarray(dataset.indices)
-    relation = np.zeros(len(indices), int) if dataset.relation is None else np.asarray(dataset.relation)
-    kept, counts = [], np.zeros(dataset.num_nodes, np.int64)
-    for row in np.flatnonzero(rows.numpy()):
-        for r in range(int(relation.max()) + 1):
-            edges = [e for e in range(indptr[row], indptr[row + 1]) if relation[e] == r]
-            edges = [e for e in edges if indices[e] != row or not config.add_self_loops]
-            seen: dict[int, int] = {}
-            keys = []
-            for e in edges:
-                source = int(indices[e])
-                seen[source] = seen.get(source, -1) + 1
-                words = [torch.tensor([w]) for w in (source, row, seen[source], 11 << 24 | layer << 16 | r)]
-                drawn = philox(words[0], words[1], words[2], words[3], config.seed, number)
-                keys.append((int(drawn[0]) << 32) | int(drawn[1]))
-            own = [edges[k] for k in sorted(range(len(edges)), key=keys.__getitem__)[:fanout]]
-            kept += own
-            counts[row] += len(own)
-    order = sorted(kept)
+    indptr, sources = np.asarray(dataset.indptr), np.asarray(dataset.indices, dtype=np.int64)
+    destinations = np.repeat(np.arange(dataset.num_nodes), np.diff(indptr))
+    relations = np.zeros(len(sources), np.int64) if dataset.relation is None else np.asarray(dataset.relation, dtype=np.int64)
+    open_edges = np.flatnonzero(rows.numpy()[destinations] & ~((sources == destinations) & config.add_self_loops))
+    source, row, relation = sources[open_edges], destinations[open_edges], relations[open_edges]
+    copy = place_in_group(source, relation, row)  # of parallel edges the first, second, ...
+    words = [torch.from_numpy(np.ascontiguousarray(w)) for w in (source, row, copy, 11 << 24 | layer << 16 | relation)]
+    first, second, _, _ = philox(words[0], words[1], words[2], words[3], config.seed, number)
+    keys = (first.numpy().astype(np.uint64) << np.uint64(32)) | second.numpy().astype(np.uint64)
+    smallest = np.argsort(keys, kind="stable")
+    chosen = smallest[place_in_group(relation[smallest], row[smallest]) < fanout]
+    order = np.sort(open_edges[chosen])
+    counts = np.bincount(destinations[order], minlength=dataset.num_nodes)
     return dataclasses.replace(
-        dataset, indptr=np.concatenate([[0], np.cumsum(counts)]), indices=indices[order],
+        dataset, indptr=np.concatenate([[0], np.cumsum(counts)]), indices=np.asarray(dataset.indices)[order],
         relation=None if dataset.relation is None else np.asarray(dataset.relation)[order],
         edge_weight=None if dataset.edge_weight is None else np.asarray(dataset.edge_weight)[order],
     )  # fmt: skip
+
+
+def place_in_group(*keys: np.ndarray) -> np.ndarray:
+    """How many entries before each one have the same keys; the keys are int [E]."""
+    order = np.lexsort(keys)  # which keeps the order of equal ones
+    change = np.any([key[order][1:] != key[order][:-1] for key in keys], axis=0)
+    starts = np.concatenate([[0], np.flatnonzero(change) + 1]) if len(order) else np.zeros(0, np.int64)
+    place = np.arange(len(order)) - np.repeat(starts, np.diff(np.append(starts, len(order))))
+    found = np.empty(len(order), np.int64)
+    found[order] = place
+    return found
 
 
 def drawn_graphs(
