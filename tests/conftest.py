@@ -104,8 +104,10 @@ _mark = pytest.StashKey[str]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Mark what this session starts, and compile the kernels; for workers of pytest-xdist their parent has done both."""
+    from tests import configs
     from tests.parity import covering  # not before its rewriting is asked for
 
+    configs.keep_read_files()
     covering.LONG = "not long" not in config.option.markexpr
     if not hasattr(config, "workerinput"):
         config.stash[_mark] = leftovers.mark_session()

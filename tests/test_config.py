@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -210,6 +211,7 @@ def test_every_entry_is_a_class_of_settings(table: dict[str, str]) -> None:
 
 
 def test_what_is_known_of_each_model() -> None:
+    @cache
     def model(*overrides: str) -> ModelSettings:
         return config(*overrides, *(NEEDED["custom"] if "model=custom" in overrides else ())).model
 
