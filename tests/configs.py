@@ -25,7 +25,9 @@ def keep_read_files() -> None:
     def load_config(self: ConfigRepository, config_path: str) -> ConfigResult | None:
         files = [Path(f"{source.path}/{config_path.removesuffix('.yaml')}.yaml") for source in self.sources]
         stats = [file.stat() if file.is_file() else None for file in files]
-        written = tuple((file, stat and stat.st_mtime_ns, stat and stat.st_size) for file, stat in zip(files, stats, strict=True))
+        written = tuple(
+            (file, stat and stat.st_mtime_ns, stat and stat.st_size) for file, stat in zip(files, stats, strict=True)
+        )
         if (written, config_path) not in known:
             known[written, config_path] = read(self, config_path)
         found = copy(known[written, config_path])

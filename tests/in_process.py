@@ -12,7 +12,7 @@ import os
 import signal
 import subprocess
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
@@ -21,8 +21,10 @@ from unittest.mock import patch
 
 import pytest
 
+from sargnn.cli import sweep
 from sargnn.cli.main import main
 from sargnn.launch.env import worker_environment
+from sargnn.tracking.summary import read_summary
 
 
 def fork_server() -> ForkServerContext:
@@ -59,3 +61,19 @@ def sargnn_here(folder: Path, *arguments: str) -> subprocess.CompletedProcess[st
         place.chdir(folder)
         code = main(arguments)
     return subprocess.CompletedProcess(["sargnn", *arguments], code, stdout.getvalue(), stderr.getvalue())
+
+
+def points_here(place: pytest.MonkeyPatch, folder: Path) -> list[str]:
+    """Let the points of a sweep that is started in ``folder`` run in this process, too; the labels of those that have run."""
+    ran: list[str] = []
+
+    def run(words: Sequence[str], label: str, run_dir: Path, environment: dict[str, str]) -> sweep.Outcome:
+        ran.append(label)
+        done = sargnn_here(folder, "train", *words, f"run_dir={run_dir}", "hydra.mode=RUN")
+        summary = read_summary(folder / run_dir)
+        if done.returncode:
+            return sweep.Outcome(label, run_dir, "failed", summary, done.stderr.strip().splitlines()[0])
+        return sweep.Outcome(label, run_dir, "finished", summary)
+
+    place.setattr(sweep, "_run", run)
+    return ran

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.in_process import sargnn_here
+from tests.in_process import points_here, sargnn_here
 from tests.processes import ROOT
 
 SMALL = ["dataset.num_nodes=600", "model.hidden=16", "epochs=2"]
@@ -25,7 +25,8 @@ def tour() -> list[str]:
     return commands
 
 
-def test_the_tour_on_a_small_graph(tmp_path: Path) -> None:
+def test_the_tour_on_a_small_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    points_here(monkeypatch, tmp_path)
     for command in tour():
         _, *words = shlex.split(command)
         done = sargnn_here(tmp_path, *words, *(SMALL if words[0] == "train" else ()))

@@ -4,35 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from sargnn.cli import sweep
 from sargnn.config import load
-from sargnn.tracking.summary import read_summary
+from tests.in_process import points_here
 from tests.in_process import sargnn_here as run
 
 TINY = ["dataset.scale=0.002", "model.hidden=8", "tracking=none", "threads=1"]
 
 
 @pytest.fixture
-def runs_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str]]:
-    """Points of a sweep run in this process, which costs no interpreter's start. Gives the labels of those that have run."""
-    ran: list[str] = []
-
-    def one(words: Sequence[str], label: str, run_dir: Path, environment: dict[str, str]) -> sweep.Outcome:
-        ran.append(label)
-        done = run(tmp_path, "train", *words, f"run_dir={run_dir}", "hydra.mode=RUN")
-        summary = read_summary(tmp_path / run_dir)
-        if done.returncode:
-            return sweep.Outcome(label, run_dir, "failed", summary, done.stderr.strip().splitlines()[0])
-        return sweep.Outcome(label, run_dir, "finished", summary)
-
-    monkeypatch.setattr(sweep, "_run", one)
+def runs_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """The labels of a sweep's points that have run."""
     monkeypatch.chdir(tmp_path)
-    yield ran
+    return points_here(monkeypatch, tmp_path)
 
 
 def test_bars_relative_to_sar(runs_here: list[str], tmp_path: Path) -> None:

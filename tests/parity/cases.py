@@ -12,7 +12,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
 from sargnn.comm.group import Group
@@ -207,7 +206,7 @@ def spread_models(*axes: Sequence[Any], strength: int = 2, others: int = 1) -> l
 
 
 def thinned(*axes: Sequence[Any]) -> list[Any]:
-    """``spread_within`` of the models in ``NAMES`` and the axes; of models that fold as another one every value of every axis."""
+    """``spread_within`` of the models in ``NAMES`` and the axes; models that fold as another one with a strength of 1."""
     own = [name for name in NAMES if name not in _LIKE_OTHERS]
     return [*spread_within(own, *axes), *spread_within(_LIKE_OTHERS, *axes, strength=1)]
 
