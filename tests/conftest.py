@@ -30,6 +30,8 @@ for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
 
 # The dearest files, the dearest first, so that no process begins one when the others are done (seconds: tests/README.md).
 _FIRST = (
+    "slurm/test_jobs",
+    "training/test_servers",
     "cli/test_readme",
     "launch/test_train",
     "figures/test_reproduce",
@@ -37,7 +39,6 @@ _FIRST = (
     "launch/test_planned",
     "slurm/test_sweep",
     "test_config",
-    "training/test_servers",
     "cli/test_verbs",
     "parity/test_partials",
     "parity/test_servers",
@@ -127,9 +128,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What is there by now stays: a collection of garbage need not look at it again."""
+    """What is there by now stays: a collection of garbage need not look at it again, nor after every few allocations."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 @pytest.fixture(scope="module", autouse=True)

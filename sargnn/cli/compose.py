@@ -121,7 +121,7 @@ def _composed(verb: str, overrides: Sequence[str], folders: ConfFolders) -> _Com
     return _from_hydra(verb, tuple(readable(overrides)), folders, folders.state())
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=64)
 def _from_hydra(verb: str, overrides: tuple[str, ...], folders: ConfFolders, _: object) -> _Composed:
     groups = folders.groups(verb)
     _check_keys(verb, parse_overrides(overrides), groups, folders)

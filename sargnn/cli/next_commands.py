@@ -9,10 +9,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sargnn.cli.command_line import read_command_line
 from sargnn.cli.conf_files import show_path
-from sargnn.cli.verbs import VERBS
 from sargnn.config import RunConfig, parse
+from sargnn.decides import as_mapping
 from sargnn.errors import SargnnError
 
 _WIDTH = 80
@@ -31,8 +30,8 @@ def next_commands(config: RunConfig, overrides: Sequence[str], run_dir: Path) ->
     program = ("" if shutil.which("sargnn") else f"{show_path(Path(sys.executable).parent)}/") + "sargnn"
     found: list[tuple[str, str]] = []
     for change, purpose in _changes(config):
-        words = _changed(overrides, change)
-        if len(found) < _MOST and _can_run(words):
+        if len(found) < _MOST and _can_run(config, change):
+            words = _changed(overrides, change)
             found.append((" ".join([f"{program} train", *map(shlex.quote, words)]), purpose))
     if checkpoint.existing(run_dir):
         found.append((f"{program} predict run={shlex.quote(show_path(run_dir))}", "its predictions for all nodes"))
@@ -71,17 +70,22 @@ def _changed(overrides: Sequence[str], change: str) -> list[str]:
     return [*(one for one in kept if not one.startswith(f"{key}.")), change]
 
 
-def _can_run(words: Sequence[str]) -> bool:
+def _can_run(config: RunConfig, change: str) -> bool:
     from sargnn.cli.compose import compose_verb
     from sargnn.launch.check import check_strategies
     from sargnn.launch.planned import stand_in
 
+    key, _, value = change.partition("=")
+    settings = as_mapping(config)
+    if key in ("mode", "model"):
+        settings[key] = compose_verb("train", [change])[key]
+    else:
+        settings[key] = int(value)
     try:
-        line = read_command_line(VERBS["train"], words)
-        config = parse(compose_verb("train", line.overrides, folders=line.folders))
+        changed = parse(settings)
         # Of all that the package computes a baseline has some kernel; whether it is DGL's takes a second to see.
-        if not (words[-1] == _BASELINE and config.kernel.choice == "auto" and config.model.target is None):
-            check_strategies(stand_in(config))
+        if not (change == _BASELINE and changed.kernel.choice == "auto" and changed.model.target is None):
+            check_strategies(stand_in(changed))
     except SargnnError:
         return False
     return True

@@ -83,10 +83,10 @@ class End:
 
 @dataclass(eq=False)
 class _Pause:
-    """Why a rank waits: until ``ready()``."""
+    """Why a rank waits: until ``ready()``; ``doing`` says what for, if anyone asks."""
 
     ready: Callable[[], bool]
-    doing: str
+    doing: Callable[[], str]
 
 
 @dataclass(eq=False)
@@ -113,8 +113,8 @@ class Turns:
     def __init__(self, world: int, seed: int | None = None) -> None:
         self.world = world
         self._drawn = None if seed is None else Random(seed)
-        self._batons = [threading.Semaphore(0) for _ in range(world)]
-        self._all_ended = threading.Semaphore(0)
+        self._batons = [_taken_lock() for _ in range(world)]  # each is held but while it is handed over
+        self._all_ended = _taken_lock()
         self._threads: list[threading.Thread] = []
         self._paused: dict[int, _Pause] = {}
         self._answers: dict[int, Any] = {}
@@ -135,7 +135,7 @@ class Turns:
         """
         assert not self._threads, "a group of turns runs once"
         for rank in range(self.world):
-            self._paused[rank] = _Pause(lambda: True, "starting")
+            self._paused[rank] = _Pause(lambda: True, lambda: "starting")
             thread = threading.Thread(target=self._live, args=(rank, work), name=f"rank {rank}", daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -185,7 +185,7 @@ class Turns:
 
     def finish(self, end: End, doing: str) -> None:
         """Wait until the other end of a message is posted."""
-        self.pause(end.rank, lambda: end.other is not None, f"{doing}: {end}")
+        self.pause(end.rank, lambda: end.other is not None, lambda: f"{doing}: {end}")
         self.taken(end)
 
     def gather(self, rank: int, tensor: Tensor) -> list[Tensor]:
@@ -197,14 +197,14 @@ class Turns:
             if (part.shape, part.dtype) != (tensor.shape, tensor.dtype):
                 raise CommError(f"Ranks gather different tensors: {_kind(rank, tensor)}; {_kind(other, part)}.")
         meeting.parts[rank] = tensor.detach().clone()
-        self.pause(rank, lambda: len(meeting.parts) == self.world, f"in a collective, {_kind(rank, tensor)}")
+        self.pause(rank, lambda: len(meeting.parts) == self.world, lambda: f"in a collective, {_kind(rank, tensor)}")
         parts = [meeting.parts[other].clone() for other in range(self.world)]
         meeting.taken += 1
         if meeting.taken == self.world:
             del self._meetings[number]
         return parts
 
-    def pause(self, rank: int, ready: Callable[[], bool], doing: str) -> None:
+    def pause(self, rank: int, ready: Callable[[], bool], doing: Callable[[], str]) -> None:
         """Hand the turn over, and return when ``ready()`` and it is this rank's turn again."""
         if self._drawn is None and ready():
             return
@@ -265,7 +265,7 @@ class Turns:
             if rank in self._paused:
                 frame = frames.get(thread.ident or 0)
                 lines.append(
-                    f"rank {rank} waits {self._paused[rank].doing}, called at {' < '.join(map(str, _callers(frame, 3)))}"
+                    f"rank {rank} waits {self._paused[rank].doing()}, called at {' < '.join(map(str, _callers(frame, 3)))}"
                 )
             else:
                 lines.append(f"rank {rank} has ended")
@@ -325,6 +325,12 @@ class TurnsGroup(Group):
         if self.servers > 1 or not self._is_whole:
             return super()._gather(tensor)
         return self._turns.gather(self.rank, tensor)
+
+
+def _taken_lock() -> threading.Lock:
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
 
 
 def _kind(rank: int, tensor: Tensor) -> str:

@@ -9,6 +9,7 @@ import re
 import sys
 import tempfile
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from platformdirs import user_cache_path
@@ -35,16 +36,22 @@ def compiled_sources() -> list[Path]:
     ]
 
 
+@cache
+def _cache_name() -> str:
+    """Read from the files once: a process runs what they held when it was started."""
+    digest = hashlib.sha256(str(Path(__file__).parent).encode())
+    for path in compiled_sources():
+        digest.update(path.read_bytes())
+    return f"numba-{digest.hexdigest()[:12]}"
+
+
 def numba_cache_dir() -> Path:
     """A writable place for compiled kernels, one per user, path of this package and content of the files they are made of.
 
     Numba itself only watches the file that a function stands in, not those of the functions that it calls; and it knows a file
     by its path, so that another checkout needs kernels of its own. A folder given as NUMBA_CACHE_DIR gets one for this, too.
     """
-    digest = hashlib.sha256(str(Path(__file__).parent).encode())
-    for path in compiled_sources():
-        digest.update(path.read_bytes())
-    name = f"numba-{digest.hexdigest()[:12]}"
+    name = _cache_name()
     if given := os.environ.get("NUMBA_CACHE_DIR"):
         return Path(given) if Path(given).name == name else Path(given) / name
     for candidate in (user_cache_path("sargnn") / name, Path(tempfile.gettempdir()) / f"sargnn-{name}-{os.getuid()}"):
