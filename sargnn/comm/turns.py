@@ -60,7 +60,7 @@ class End:
         sends: whether it is the sender's end.
         tensor: what is sent, or where it is received.
         place: where it was posted.
-        other: the other end, once it is posted.
+        other: the other end, from its post until this one has been waited for.
     """
 
     rank: int
@@ -187,6 +187,7 @@ class Turns:
         """Wait until the other end of a message is posted."""
         self.pause(end.rank, lambda: end.other is not None, lambda: f"{doing}: {end}")
         self.taken(end)
+        end.other = None  # the two ends hold each other, and their tensors
 
     def gather(self, rank: int, tensor: Tensor) -> list[Tensor]:
         """Every rank's tensor, in rank order; each rank gets copies."""
