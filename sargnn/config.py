@@ -357,9 +357,10 @@ def parse(mapping: Any) -> RunConfig:
         mapping = {**mapping, "memory_budget": {"size": mapping["memory_budget"]}}
     if isinstance(mapping, dict) and mapping.get("world") == "auto":
         raise ConfigError(
-            "Only sargnn train chooses a number of workers, for the machine that it runs on.", given="world=auto",
+            "Only sargnn train chooses a number of workers, for the machine that it runs on.",
+            given="world=auto",
             hint="sargnn plan what=fit says which numbers fit; world=N",
-        )  # fmt: skip
+        )
     config = build(RunConfig, mapping, "")
     if config.run_name is not None and (not config.run_name.strip(".") or "/" in config.run_name):
         raise ConfigError("'run_name' cannot be a folder's name.", given=config.run_name, hint="run_dir=FOLDER takes a path")
@@ -370,27 +371,31 @@ def parse(mapping: Any) -> RunConfig:
         raise ConfigError("'init_digest' is filled in by itself.", given=config.init_digest, hint="init_from=RUN_DIR")
     if config.comm.wire != "exact" and config.precision == "fp64":
         raise ConfigError(
-            "fp64 rows are sent as they are.", given=f"precision=fp64, comm.wire={config.comm.wire}",
+            "fp64 rows are sent as they are.",
+            given=f"precision=fp64, comm.wire={config.comm.wire}",
             hint="precision=fp32, or comm.wire=exact",
-        )  # fmt: skip
+        )
     if config.comm.aggregate in ("pre", "least") and config.mode.target is None and config.mode.name in ONE_GRAPH:
         raise ConfigError(
             "This mode aggregates all edges where their destinations are.",
-            given=f"mode={config.mode.name} comm.aggregate={config.comm.aggregate}", allowed="mode=sar, mode=no_remat",
+            given=f"mode={config.mode.name} comm.aggregate={config.comm.aggregate}",
+            allowed="mode=sar, mode=no_remat",
             hint="leave comm.aggregate out, or comm.aggregate=post",
-        )  # fmt: skip
+        )
     if config.mode.keep == "all" and config.mode.target is None and config.mode.name != "no_remat":
         raise ConfigError(
-            "Only no_remat keeps attention's scores.", given=f"mode={config.mode.name} mode.keep=all",
+            "Only no_remat keeps attention's scores.",
+            given=f"mode={config.mode.name} mode.keep=all",
             allowed="mode=no_remat mode.keep=all",
-        )  # fmt: skip
+        )
     _check_flows(config)
     config.preload.check(config.world, config.num_servers, config.model.no_preload)
     if config.bounds_preload and config.partitioner.target is None and config.partitioner.name == "auto":
         raise ConfigError(
             "What a server holds decides the losses here, and 'auto' may cut otherwise another time.",
-            given="partitioner=auto preload.max_hop preload.fanout", allowed="partitioner=metis, kaminpar or stream",
-        )  # fmt: skip
+            given="partitioner=auto preload.max_hop preload.fanout",
+            allowed="partitioner=metis, kaminpar or stream",
+        )
     if config.bounds_preload:
         config.preload.check_full_evaluation(config.eval, limited=config.memory_budget.limits)
     if not config.store_dir:
@@ -403,16 +408,18 @@ def _check_flows(config: RunConfig) -> None:
     _ = config.memory_budget.bytes  # read, so that what is no size is found here
     if config.batches.count == "auto" and not config.memory_budget.limits:
         raise ConfigError(
-            "How many micro-batches there must be depends on the memory that they may take.", given="batches.count=auto",
+            "How many micro-batches there must be depends on the memory that they may take.",
+            given="batches.count=auto",
             hint="memory_budget=6GB, for each worker; or batches.count=K",
-        )  # fmt: skip
+        )
     if (layers := config.model.aggregations) is not None:
         config.sample.check(layers, config.model.name)
     if not config.samples and config.eval == "sampled":
         raise ConfigError(
-            "There is no sample to evaluate on.", given="eval=sampled sample.fanouts=null",
+            "There is no sample to evaluate on.",
+            given="eval=sampled sample.fanouts=null",
             hint="sample.fanouts=[10,10,10], one for each layer; or eval=full",
-        )  # fmt: skip
+        )
 
 
 def load(path: Path) -> RunConfig:

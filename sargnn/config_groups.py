@@ -155,9 +155,10 @@ class SampleConfig:
     def __post_init__(self) -> None:
         if self.fanouts is not None and 0 in self.fanouts:
             raise ConfigError(
-                "A layer that keeps no edge of any node aggregates nothing.", given=_listed(self.fanouts),
+                "A layer that keeps no edge of any node aggregates nothing.",
+                given=_listed(self.fanouts),
                 allowed="whole numbers from 1, or -1 for all edges",
-            )  # fmt: skip
+            )
 
     def check(self, layers: int, model: str) -> None:
         """There is a fan-out for each of the ``layers`` of a model that aggregate. Raises ``ConfigError``."""
@@ -174,8 +175,9 @@ class SampleConfig:
         meant = _listed([*fewer, *[fewer[-1]] * (layers - len(fewer))])
         raise ConfigError(
             "There must be a fan-out for each layer that aggregates, the first layer first.",
-            given=f"{len(self.fanouts)}: {given}", allowed=f"{layers}, such as {meant}",
-        )  # fmt: skip
+            given=f"{len(self.fanouts)}: {given}",
+            allowed=f"{layers}, such as {meant}",
+        )
 
 
 @dataclass(frozen=True)
@@ -215,13 +217,15 @@ class PreloadConfig:
         if self.bounded and self.name == "auto":
             raise ConfigError(
                 "'preload=auto' chooses only what changes no loss, and bounds on what is preloaded change losses.",
-                given=bounds, hint="preload=shared, or leave preload.max_hop and preload.fanout out",
-            )  # fmt: skip
+                given=bounds,
+                hint="preload=shared, or leave preload.max_hop and preload.fanout out",
+            )
         if self.name == "shared" and servers == 1:
             raise ConfigError(
-                "One server has all nodes: there is nothing to preload.", given=f"preload=shared world={world} servers=1",
+                "One server has all nodes: there is nothing to preload.",
+                given=f"preload=shared world={world} servers=1",
                 hint="servers=S, a divisor of world; or preload=none",
-            )  # fmt: skip
+            )
 
     def check_full_evaluation(self, evaluation: str, *, limited: bool) -> None:
         """What may be beside evaluations of the full graph, which bounds bring. Raises ``ConfigError``.
@@ -234,9 +238,10 @@ class PreloadConfig:
             raise ConfigError(f"{reads}.", given=f"eval={evaluation} preload.max_hop preload.fanout", allowed="eval=full")
         if limited:
             raise ConfigError(
-                f"{reads} at once, which no budget holds back.", given="memory_budget preload.max_hop preload.fanout",
+                f"{reads} at once, which no budget holds back.",
+                given="memory_budget preload.max_hop preload.fanout",
                 hint="preload=shared without bounds, or no memory_budget",
-            )  # fmt: skip
+            )
 
 
 def _listed(fanouts: list[int]) -> str:

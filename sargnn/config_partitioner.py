@@ -59,9 +59,10 @@ class PartitionerConfig(Strategy):
             hint = "partitioner.file=FILE.npy, whole numbers [nodes]: each node's worker, by original id"
             raise ConfigError("'partitioner.file' must name the assignment.", given="partitioner=given", hint=hint)
         raise ConfigError(
-            "This partitioner reads no file.", given=f"partitioner={self.name} partitioner.file={self.file}",
+            "This partitioner reads no file.",
+            given=f"partitioner={self.name} partitioner.file={self.file}",
             allowed="partitioner=given",
-        )  # fmt: skip
+        )
 
     @property
     def cuts_servers(self) -> bool:
@@ -89,7 +90,8 @@ class PartitionerConfig(Strategy):
                 values["file"] = describe_file(self.file)
             except OSError as error:
                 raise ConfigError(
-                    "The file of the partitioner cannot be read.", given=f"{self.file}: {error.strerror}",
+                    "The file of the partitioner cannot be read.",
+                    given=f"{self.file}: {error.strerror}",
                     hint="partitioner.file=FILE.npy; a relative path starts at the working folder",
-                ) from error  # fmt: skip
+                ) from error
         return values

@@ -87,9 +87,10 @@ def absolute_target(kind: str, target: str) -> str:
         exists = False
     if not exists:
         raise ConfigError(
-            f"The target of the {kind} names a file that does not exist.", given=str(path),
+            f"The target of the {kind} names a file that does not exist.",
+            given=str(path),
             hint="a relative path starts at the working folder",
-        )  # fmt: skip
+        )
     return f"{path}:{name}"
 
 
@@ -173,9 +174,10 @@ def _load_target(kind: str, target: str) -> Any:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if not from_file and missing is not None and (place == missing or place.startswith(f"{missing}.")):
             raise ConfigError(
-                f"The target of the {kind} names a module that is not installed.", given=target,
+                f"The target of the {kind} names a module that is not installed.",
+                given=target,
                 hint="install it, put its folder on PYTHONPATH, or name a file: FILE.py:NAME",
-            ) from error  # fmt: skip
+            ) from error
         raise ConfigError(
             f"The target of the {kind} cannot be loaded: {type(error).__name__}: {error}",
             given=f"{target}, {_place_of(error, place)}",

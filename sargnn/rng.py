@@ -235,9 +235,15 @@ def dropout_rows(x: Tensor, ids: Tensor, draw: Draw, out: Tensor | None = None) 
         return torch.mul(x, dropout_mask(ids, x.shape[1], draw).to(x.dtype).mul_(draw.scale), out=out)
     if x.numel():
         _dropout_kernel(
-            array_of(x), ids.numpy(), np.uint64(draw.seed), np.uint64(draw.epoch), np.uint64(draw.tag),
-            np.uint64(draw.threshold), number(draw.scale, x.dtype), array_of(out),
-        )  # fmt: skip
+            array_of(x),
+            ids.numpy(),
+            np.uint64(draw.seed),
+            np.uint64(draw.epoch),
+            np.uint64(draw.tag),
+            np.uint64(draw.threshold),
+            number(draw.scale, x.dtype),
+            array_of(out),
+        )
     return out
 
 

@@ -43,9 +43,12 @@ def compare(runs: Iterable[Run | str | os.PathLike[str]]) -> pd.DataFrame:
         scores = ("metric", "val_metric", "test_metric", "test_metric_at_best_val")
         figures = (*scores, "epoch_time_s", "comm_wait_time_s", "comm_bytes_per_epoch")
         rows.append(
-            {"run": run.name} | {key: summary.get(key) for key in named} | {"seed": run.seed, "epochs": len(run.epochs)}
-            | {"loss": last_loss(run)} | {key: summary.get(key) for key in figures}
+            {"run": run.name}
+            | {key: summary.get(key) for key in named}
+            | {"seed": run.seed, "epochs": len(run.epochs)}
+            | {"loss": last_loss(run)}
+            | {key: summary.get(key) for key in figures}
             | {key: max(summary.get(key) or [0]) or None for key in ("peak_train_bytes", "peak_rss_bytes")}
             | {"folder": str(run.folder.resolve())}
-        )  # fmt: skip
+        )
     return pd.DataFrame(rows).set_index("run")

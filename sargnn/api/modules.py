@@ -26,16 +26,19 @@ def words_of_module(model: Any) -> list[str]:
     if not inspect.isroutine(model) and not isinstance(model, type):
         kind = type(model).__name__
         raise ConfigError(
-            "'model' is a module that is made already; the run makes its own.", given=f"a {kind}", allowed=_ALLOWED,
+            "'model' is a module that is made already; the run makes its own.",
+            given=f"a {kind}",
+            allowed=_ALLOWED,
             hint=f'sargnn.train("model.args.NAME=VALUE", model={kind}, ...)',
-        )  # fmt: skip
+        )
     name, file = getattr(model, "__qualname__", ""), _file_of(model)
     if model.__module__ == "__main__":
         raise ConfigError(
             "The model is defined where it is trained, and workers would run all of that again.",
-            given=f"{name} in {os.path.basename(file) if file else 'an interactive session'}", allowed=_ALLOWED,
+            given=f"{name} in {os.path.basename(file) if file else 'an interactive session'}",
+            allowed=_ALLOWED,
             hint="put it into a file and import it from there; in a notebook a cell that begins with %%writefile makes one",
-        )  # fmt: skip
+        )
     if not name.isidentifier():
         raise ConfigError("The model cannot be found by a name.", given=name, allowed=_ALLOWED)
     place = model.__module__ if file is None or _imports_relatively(file) else file

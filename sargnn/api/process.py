@@ -69,9 +69,15 @@ def _run(command: list[str], shown: IO[str] | None) -> tuple[int, bool]:
     directly = shown is not None and _has_terminal(shown)
     # Its own session: Ctrl-C reaches it through this process only. Its standard input closes with this process.
     process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=None if directly else subprocess.PIPE,
-        start_new_session=True, env=environment(os.environ, directly=directly), text=True, errors="replace",
-    )  # fmt: skip
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=None if directly else subprocess.PIPE,
+        start_new_session=True,
+        env=environment(os.environ, directly=directly),
+        text=True,
+        errors="replace",
+    )
     interrupted = over = False
     try:
         while True:

@@ -139,9 +139,13 @@ class Run:
         found = read_resumed([f"resume={self.folder}", *as_words((), settings)])
         assert found is not None
         request = {
-            "verb": "predict", "config": as_mapping(found[0]), "run_dir": str(self.folder), "folder": str(folder),
-            "which": which, "embeddings": embeddings,
-        }  # fmt: skip
+            "verb": "predict",
+            "config": as_mapping(found[0]),
+            "run_dir": str(self.folder),
+            "folder": str(folder),
+            "which": which,
+            "embeddings": embeddings,
+        }
         ask(request, quiet=quiet)
         manifest = folder / "predictions.json"
         write_json(manifest, read_json(manifest) | {"which": which, "plain": not settings})

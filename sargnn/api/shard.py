@@ -40,9 +40,7 @@ if TYPE_CHECKING:
     from sargnn.partition.cut import Part
 
 
-def shard(
-    graph_or_dataset: Any, group: dist.ProcessGroup | None = None, *overrides: str, **settings: Any
-) -> GraphShard:  # fmt: skip
+def shard(graph_or_dataset: Any, group: dist.ProcessGroup | None = None, *overrides: str, **settings: Any) -> GraphShard:
     """This rank's part of a graph. All ranks of the group must call it, and the methods of what it returns, together.
 
     Rank 0 makes the stores where they are missing, and the others wait for it: with a large graph ``sargnn partition`` before
@@ -150,23 +148,32 @@ class GraphShard:
         config = _config_of(words)
         if config.comm.aggregate in ("pre", "least"):
             raise ConfigError(
-                "sargnn.shard sends rows.", given=f"comm.aggregate={config.comm.aggregate}",
-                allowed="comm.aggregate=post", hint="model=custom model.target=FILE.py:CLASS trains a module with all settings",
-            )  # fmt: skip
+                "sargnn.shard sends rows.",
+                given=f"comm.aggregate={config.comm.aggregate}",
+                allowed="comm.aggregate=post",
+                hint="model=custom model.target=FILE.py:CLASS trains a module with all settings",
+            )
         if config.num_servers > 1 or config.preload.name != "none":
             raise ConfigError(
                 "sargnn.shard has no servers: all its ranks exchange rows.",
-                given=f"servers={config.num_servers} preload={config.preload.name}", allowed="servers=1 preload=none",
+                given=f"servers={config.num_servers} preload={config.preload.name}",
+                allowed="servers=1 preload=none",
                 hint="model=custom model.target=FILE.py:CLASS trains a module with all settings",
-            )  # fmt: skip
+            )
         self.config, self.group, self._words = config, group, words
         self.rank, self.world = group.rank, group.world
         device = torch.device(config.device)
         self.engine = Engine(
-            group, mode=config.mode.choice, keep=config.mode.keep, kernel=config.kernel.choice,
-            prefetch_depth=config.comm.prefetch_depth, seed=config.seed, device=device, cache_static=False,
+            group,
+            mode=config.mode.choice,
+            keep=config.mode.keep,
+            kernel=config.kernel.choice,
+            prefetch_depth=config.comm.prefetch_depth,
+            seed=config.seed,
+            device=device,
+            cache_static=False,
             **number_formats(config),
-        )  # fmt: skip
+        )
         info = partition_info(partition, group.rank)
         part = open_part(info.path, group.rank)
         self.part: Part = part if config.dataset.edge_weights else without_weights(part)
@@ -186,10 +193,15 @@ class GraphShard:
         key = add_self_loops, by_relation and self.schema.typed
         if key not in self._graphs:
             self._graphs[key] = WorkerGraph(
-                self.part, self.engine.exchange, self.engine.mode.layout, add_self_loops=add_self_loops,
-                device=self.engine.device, message_rows=self.config.comm.message_rows, by_relation=by_relation,
+                self.part,
+                self.engine.exchange,
+                self.engine.mode.layout,
+                add_self_loops=add_self_loops,
+                device=self.engine.device,
+                message_rows=self.config.comm.message_rows,
+                by_relation=by_relation,
                 dtype=wide(self.engine.dtype),
-            )  # fmt: skip
+            )
         return self._graphs[key]
 
     @property
@@ -213,9 +225,10 @@ class GraphShard:
         """
         if weighted and self.part.weighted and self._weights is not None and self._weights[0] < 0:
             raise ConfigError(
-                "A mean divides by sums of edge weights, and some are negative.", given=f"from {self._weights[0]:g} on",
+                "A mean divides by sums of edge weights, and some are negative.",
+                given=f"from {self._weights[0]:g} on",
                 hint="sum(x, weighted=True), or mean(x)",
-            )  # fmt: skip
+            )
         return self._reduce("mean", x, weighted=weighted)
 
     def max(self, x: Tensor) -> Tensor:
@@ -259,9 +272,13 @@ class GraphShard:
         labelled = find_labelled(self.part, self.group)
         check_edge_weights(config, self._weights)
         shape = GraphShape(
-            self.schema, widths, self.num_classes, task=task_of(self.part.labels.dtype), labelled=labelled,
+            self.schema,
+            widths,
+            self.num_classes,
+            task=task_of(self.part.labels.dtype),
+            labelled=labelled,
             weighted=self.part.weighted,
-        )  # fmt: skip
+        )
         model = make_model(config, shape).to(wide(self.engine.dtype))
         graph = self.graph(add_self_loops=config.add_self_loops, by_relation=model.by_relation)
         return ShardModel(self, model, graph, config.seed)

@@ -40,9 +40,10 @@ def train(*overrides: str, graph: Any = NOT_GIVEN, quiet: bool = False, **settin
 
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         raise ConfigError(
-            "sargnn.train starts workers itself, and this process is one of several.", given=f"RANK={os.environ['RANK']}",
+            "sargnn.train starts workers itself, and this process is one of several.",
+            given=f"RANK={os.environ['RANK']}",
             hint="call it in a process of its own; or sargnn.shard(graph) gives this rank its part",
-        )  # fmt: skip
+        )
     for key in ("resume", "init_from"):
         if isinstance(settings.get(key), Run):
             settings[key] = settings[key].folder

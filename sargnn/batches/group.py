@@ -28,9 +28,10 @@ def group_targets(by: str, targets: TargetRows, count: int) -> np.ndarray:
     groups = np.asarray(function(targets, count))
     if groups.shape != (number,) or groups.dtype.kind not in "iu" or groups.min() < 0 or groups.max() >= count:
         raise ConfigError(
-            "What 'batches.by' names must give each target's group.", given=f"{groups.dtype} {list(groups.shape)} from {by}",
+            "What 'batches.by' names must give each target's group.",
+            given=f"{groups.dtype} {list(groups.shape)} from {by}",
             allowed=f"whole numbers [{number}] from 0 to {count - 1}",
-        )  # fmt: skip
+        )
     return _without_empty_ones(groups.astype(np.int32), count)
 
 

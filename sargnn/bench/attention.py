@@ -127,13 +127,20 @@ def whole_plan(block: EdgeBlock) -> LayerPlan:
     """One worker's plan of a whole graph."""
     in_degrees = torch.bincount(block.dst_per_edge(), minlength=block.num_dst)
     return LayerPlan(
-        rank=0, world=1, schema=Schema.homogeneous(block.num_src), row_bounds=(0, block.num_src), out_bounds=(0, block.num_dst),
-        node_ids=block.src_ids, in_degrees=in_degrees, relation_degrees=(in_degrees,),
+        rank=0,
+        world=1,
+        schema=Schema.homogeneous(block.num_src),
+        row_bounds=(0, block.num_src),
+        out_bounds=(0, block.num_dst),
+        node_ids=block.src_ids,
+        in_degrees=in_degrees,
+        relation_degrees=(in_degrees,),
         out_degrees=torch.bincount(block.src, minlength=block.num_src),
         lists=HaloLists((torch.empty(0, dtype=torch.int32),), (0,)),
-        shards={Piece(0, 0): Shard.whole(0, block)}, merged=None,
+        shards={Piece(0, 0): Shard.whole(0, block)},
+        merged=None,
         merged_rows=MergedRows.lay_out((0, block.num_src), [(0, 0)]),
-    )  # fmt: skip
+    )
 
 
 def _check(sides: dict[str, Callable[[], Tensor]], leaves: Sequence[Tensor], grad_out: Tensor) -> None:

@@ -25,8 +25,11 @@ from sargnn.profile import AGGREGATION, CATEGORIES, EVALUATION, LINEAR, NODEWISE
 
 FILES = "epoch.json", "epoch.md"
 _LIMITS = {
-    LINEAR: "gemm_flops", AGGREGATION: "gather_bytes_per_s", NODEWISE: "copy_bytes_per_s", PACKING: "copy_bytes_per_s",
-}  # fmt: skip
+    LINEAR: "gemm_flops",
+    AGGREGATION: "gather_bytes_per_s",
+    NODEWISE: "copy_bytes_per_s",
+    PACKING: "copy_bytes_per_s",
+}
 
 
 @dataclass(frozen=True)
@@ -114,16 +117,25 @@ def run(config: RunConfig, bench_dir: Path) -> EpochReport:
     rooflines = before, measure_roofline(cores, config.precision)
     report = EpochReport(parts_of(summary, cores, better(*rooflines)), cores, rooflines, summary, run_dir)
     about = {
-        "config_hash": config.config_hash, "world": config.world, "threads": config.threads, "mode": config.mode.name,
-        "model": config.model.name, "dataset": config.dataset.name, "kernel": summary["kernel"],
-        "partitioner": config.partitioner.name, "prefetch_depth": config.comm.prefetch_depth, "cores": cores,
-    }  # fmt: skip
+        "config_hash": config.config_hash,
+        "world": config.world,
+        "threads": config.threads,
+        "mode": config.mode.name,
+        "model": config.model.name,
+        "dataset": config.dataset.name,
+        "kernel": summary["kernel"],
+        "partitioner": config.partitioner.name,
+        "prefetch_depth": config.comm.prefetch_depth,
+        "cores": cores,
+    }
     content = {
         "about": machine() | about,
-        "roofline": report.roofline.as_row(), "rooflines": [one.as_row() for one in rooflines],
+        "roofline": report.roofline.as_row(),
+        "rooflines": [one.as_row() for one in rooflines],
         "parts": [{**vars(part), "share_of_limit": part.share_of_limit} for part in report.parts],
-        "epoch_time_s": summary["epoch_time_s"], "comm_wait_time_s": summary["comm_wait_time_s"],
-    }  # fmt: skip
+        "epoch_time_s": summary["epoch_time_s"],
+        "comm_wait_time_s": summary["comm_wait_time_s"],
+    }
     for name, text in zip(FILES, (json.dumps(content, indent=1), "\n".join(markdown(report))), strict=True):
         (bench_dir / name).write_text(text + "\n")
     return report

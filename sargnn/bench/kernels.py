@@ -46,10 +46,15 @@ def run(config: BenchKernelsConfig) -> Results:
     folder = Path(config.bench_dir)
     folder.mkdir(parents=True, exist_ok=True)
     about: dict[str, Any] = {
-        "dataset": config.dataset.name, "order": config.order, "nodes": block.num_dst, "edges": block.num_edges,
-        "threads": threads, "huge_pages": os.environ.get("THP_MEM_ALLOC_ENABLE") == "1",
-        "copy_bytes_per_s": _copy_bandwidth(), **machine(),
-    }  # fmt: skip
+        "dataset": config.dataset.name,
+        "order": config.order,
+        "nodes": block.num_dst,
+        "edges": block.num_edges,
+        "threads": threads,
+        "huge_pages": os.environ.get("THP_MEM_ALLOC_ENABLE") == "1",
+        "copy_bytes_per_s": _copy_bandwidth(),
+        **machine(),
+    }
     title = f"{config.dataset.name}: {block.num_edges / 1e6:.1f} M edges, {threads} threads"
     operations = [name for name in config.operations if name in ("sum", "mean")]
     rows = [sums.measure(operation, block, width, config) for operation in operations for width in config.widths]

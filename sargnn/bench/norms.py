@@ -47,9 +47,11 @@ def measure(nodes: int, width: int, config: BenchKernelsConfig) -> Row:
         return lambda: F.dropout(torch.relu(norm(x)), DROPOUT)
 
     calls = {
-        "batch": ours(DistributedBatchNorm(width)), "layer": ours(LayerNorm(width)),
-        "batch_torch": stock(nn.BatchNorm1d(width)), "layer_torch": stock(nn.LayerNorm(width)),
-    }  # fmt: skip
+        "batch": ours(DistributedBatchNorm(width)),
+        "layer": ours(LayerNorm(width)),
+        "batch_torch": stock(nn.BatchNorm1d(width)),
+        "layer_torch": stock(nn.LayerNorm(width)),
+    }
     times: dict[str, list[float]] = {name: [] for name in calls}
     for repeat in range(config.repeats + 1):  # the first one makes what is made on first use
         for name, call in calls.items():

@@ -47,9 +47,7 @@ def measure(block: EdgeBlock, width: int, config: BenchKernelsConfig) -> Row:
         assert leaf.grad is not None
         return leaf.grad
 
-    calls: dict[str, Callable[[], object]] = {
-        "sum": lambda: ours(None), "weighted": lambda: ours(block.weight), "dgl": stock
-    }  # fmt: skip
+    calls: dict[str, Callable[[], object]] = {"sum": lambda: ours(None), "weighted": lambda: ours(block.weight), "dgl": stock}
     times: dict[str, list[float]] = {name: [] for name in calls}
     for repeat in range(config.repeats + 1):  # the first one makes what is made on first use
         for name, call in calls.items():

@@ -159,9 +159,7 @@ def plan(line: CommandLine) -> int:
     return int(any(row.broken or not row.measured for row in rows))
 
 
-def _settings_of(
-    verb: str, line: CommandLine, cls: type[T], parse: Callable[[dict[str, Any]], T]
-) -> tuple[T, list[str]]:  # fmt: skip
+def _settings_of(verb: str, line: CommandLine, cls: type[T], parse: Callable[[dict[str, Any]], T]) -> tuple[T, list[str]]:
     """A table's own settings, and the overrides that all its runs share; kernels are found where runs have theirs."""
     from dataclasses import fields
 
@@ -220,9 +218,7 @@ def _run_of(verb: str, name: str, case: Sequence[str], of_runs: Sequence[str], f
     try:
         if sweep_points(verb, overrides, multirun=False, folders=folders) is not None:
             raise ConfigError("This verb has no sweeps.", hint="call it once for each value")
-        mapping: dict[str, Any] = compose_verb(
-            verb, overrides, keep=("bench_dir", "resume", "skip_finished"), folders=folders
-        )  # fmt: skip
+        mapping: dict[str, Any] = compose_verb(verb, overrides, keep=("bench_dir", "resume", "skip_finished"), folders=folders)
         resume, skip = mapping["resume"], mapping["skip_finished"]
         config = parse({one.name: mapping[one.name] for one in fields(RunConfig) if one.name in mapping})
     except ConfigError as error:

@@ -63,9 +63,11 @@ def _of_graph(words: Sequence[str]) -> tuple[str, ...]:
         key = word.lstrip("+~").partition("=")[0]
         if key.partition(".")[0] not in (*_OF_GRAPH, "task", "hydra") and word not in ("model=null", "experiment=null"):
             raise ConfigError(
-                "Without a model this verb looks at the graph alone.", given=word, allowed=[f"{one}=..." for one in _OF_GRAPH],
+                "Without a model this verb looks at the graph alone.",
+                given=word,
+                allowed=[f"{one}=..." for one in _OF_GRAPH],
                 hint="add the model: model=custom model.target=FILE.py:CLASS, or model=sage",
-            )  # fmt: skip
+            )
     return _OF_GRAPH
 
 

@@ -45,19 +45,34 @@ def as_mapping(config: RunConfig, graph: Graph, outcome: Outcome) -> dict[str, A
     from sargnn.launch.compare_worlds import STEPS, WORLDS
 
     return {
-        "agrees": outcome.first is None, "model": config.model.title, "mode": config.mode.name, "precision": config.precision,
-        "worlds": list(WORLDS), "steps": STEPS, "graph": asdict(graph), "tensors_compared": outcome.compared,
+        "agrees": outcome.first is None,
+        "model": config.model.title,
+        "mode": config.mode.name,
+        "precision": config.precision,
+        "worlds": list(WORLDS),
+        "steps": STEPS,
+        "graph": asdict(graph),
+        "tensors_compared": outcome.compared,
         "first": None if outcome.first is None else _difference(outcome.first, graph),
-    }  # fmt: skip
+    }
 
 
 def _difference(first: Difference, graph: Graph) -> dict[str, Any]:
     entry, (file, number, text) = first.entry, _line(first)
     return {
-        "step": entry.step, "during": entry.during, "what": entry.what, "file": file, "line": number, "text": text,
-        "shape": list(entry.shape), "shapes_on_two_workers": [list(shape) for shape in first.shapes],
-        "rows": rows_of(first, graph), "difference": first.size, "differs_too": list(first.reaches), "hint": first.hint,
-    }  # fmt: skip
+        "step": entry.step,
+        "during": entry.during,
+        "what": entry.what,
+        "file": file,
+        "line": number,
+        "text": text,
+        "shape": list(entry.shape),
+        "shapes_on_two_workers": [list(shape) for shape in first.shapes],
+        "rows": rows_of(first, graph),
+        "difference": first.size,
+        "differs_too": list(first.reaches),
+        "hint": first.hint,
+    }
 
 
 def show(config: RunConfig, graph: Graph, outcome: Outcome) -> None:

@@ -61,9 +61,13 @@ def main(line: CommandLine) -> int:
 
 
 def _write(
-    out: Path, is_page: bool, runs: Sequence[Run], groups: Sequence[Group], pictures: Sequence[Picture],
+    out: Path,
+    is_page: bool,
+    runs: Sequence[Run],
+    groups: Sequence[Group],
+    pictures: Sequence[Picture],
     left_out: Sequence[LeftOut],
-) -> None:  # fmt: skip
+) -> None:
     from sargnn.tracking.progress import say
 
     try:

@@ -194,9 +194,10 @@ class ConfFolders:
             relative = path.relative_to(self.own)
             if (self.built_in / relative).is_file():
                 raise ConfigError(
-                    "A file has the name of one that sargnn has itself.", given=show_path(path),
+                    "A file has the name of one that sargnn has itself.",
+                    given=show_path(path),
                     hint="give it another name; its defaults list can build on the one of sargnn; or choose --config-dir",
-                )  # fmt: skip
+                )
 
     def place_of(self, config: str, words: Iterable[str], message: str) -> str | None:
         """The user's file, with the line, that sets what a message is about; None where it is not one of theirs."""

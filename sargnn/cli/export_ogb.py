@@ -26,9 +26,10 @@ def main(line: CommandLine) -> int:
     out = Path(os.path.expanduser(config.out))
     if getattr(config.dataset, "add_inverse_edges", False):
         raise ConfigError(
-            "Inverse edges would be there twice when they are read.", given="dataset.add_inverse_edges=true",
+            "Inverse edges would be there twice when they are read.",
+            given="dataset.add_inverse_edges=true",
             allowed="dataset.add_inverse_edges=false",
-        )  # fmt: skip
+        )
     with Steps():
         dataset = open_dataset(prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes), verify=False)
         natural = "typed" if dataset.schema.typed else "binary" if "papers" in config.dataset.name else "csv"

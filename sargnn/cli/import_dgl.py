@@ -24,9 +24,10 @@ def main(line: CommandLine) -> int:
     settings = {name: str(value) for name, value in line.settings.items()}
     if len(line.words) != 1:
         raise ConfigError(
-            "One partition must be named.", given=" ".join(line.words) or "none",
+            "One partition must be named.",
+            given=" ".join(line.words) or "none",
             allowed="the NAME.json that dgl.distributed.partition_graph wrote",
-        )  # fmt: skip
+        )
     from sargnn.config_memory import BufferConfig
     from sargnn.data.dgl_partition.nodes import Names
     from sargnn.data.dgl_partition.reader import dgl_partition

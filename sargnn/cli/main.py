@@ -101,13 +101,35 @@ def find_verb(arguments: Sequence[str]) -> tuple[Verb, list[str]]:
 
 
 _ALSO_CALLED = {
-    "run": "train", "fit": "train", "start": "train", "sweep": "train -m", "resume": "train resume=RUN",
-    "test": "evaluate RUN", "eval": "evaluate RUN", "infer": "predict RUN", "inference": "predict RUN",
-    "list": "compare", "ls": "compare", "show": "compare", "plot": "compare", "results": "compare", "runs": "compare",
-    "submit": "slurm", "sbatch": "slurm", "download": "prepare", "datasets": "train dataset --help",
-    "models": "train model --help", "mlflow": "ui", "dashboard": "ui", "version": "--version", "benchmark": "bench",
-    "remove": "clean", "delete": "clean", "stats": "check", "inspect": "check",
-}  # fmt: skip
+    "run": "train",
+    "fit": "train",
+    "start": "train",
+    "sweep": "train -m",
+    "resume": "train resume=RUN",
+    "test": "evaluate RUN",
+    "eval": "evaluate RUN",
+    "infer": "predict RUN",
+    "inference": "predict RUN",
+    "list": "compare",
+    "ls": "compare",
+    "show": "compare",
+    "plot": "compare",
+    "results": "compare",
+    "runs": "compare",
+    "submit": "slurm",
+    "sbatch": "slurm",
+    "download": "prepare",
+    "datasets": "train dataset --help",
+    "models": "train model --help",
+    "mlflow": "ui",
+    "dashboard": "ui",
+    "version": "--version",
+    "benchmark": "bench",
+    "remove": "clean",
+    "delete": "clean",
+    "stats": "check",
+    "inspect": "check",
+}
 """What others call a verb -> the command here."""
 
 

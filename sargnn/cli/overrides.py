@@ -175,6 +175,7 @@ def _matching(override: Override, pattern: Glob, folders: ConfFolders) -> list[s
 def _interval(override: Override) -> ConfigError:
     key = override.get_key_element()
     return ConfigError(
-        "An interval has no end of values, and a sweep runs them all.", given=override.input_line,
+        "An interval has no end of values, and a sweep runs them all.",
+        given=override.input_line,
         hint=f"name them: -m {key}=a,b,c or '{key}=range(START,STOP,STEP)'",
-    )  # fmt: skip
+    )

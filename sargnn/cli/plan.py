@@ -182,9 +182,12 @@ def _show_ways(config: RunConfig, graph: PlannedGraph, worlds: Sequence[int], ow
 
 
 def _show_table(
-    config: RunConfig, plans: list[WorldPlan], times: Sequence[EpochTime | None], modes: Sequence[str],
+    config: RunConfig,
+    plans: list[WorldPlan],
+    times: Sequence[EpochTime | None],
+    modes: Sequence[str],
     paper: dict[tuple[str, int], str],
-) -> None:  # fmt: skip
+) -> None:
     from sargnn.partition.memory import available_bytes
     from sargnn.planner.worlds import smallest_world
     from sargnn.tracking.memory import human_bytes
@@ -204,7 +207,7 @@ def _show_table(
 
 def _print_table(
     plans: list[WorldPlan], times: Sequence[EpochTime | None], limit: int | None, here: int, paper: dict[tuple[str, int], str]
-) -> None:  # fmt: skip
+) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -229,12 +232,16 @@ def _print_table(
         top, total = one.largest, one.together
         within = limit is not None and top.total <= limit
         cells = {
-            "mode": one.mode, "world": f"{'' if one.exact else '~'}{one.world}", "peak": human_bytes(top.total),
-            "paper": paper.get((one.mode, one.world), ""), "all": human_bytes(total),
-            "sends": "-" if one.sent is None else human_bytes(one.sent), "epoch": "" if time is None else _seconds(time),
+            "mode": one.mode,
+            "world": f"{'' if one.exact else '~'}{one.world}",
+            "peak": human_bytes(top.total),
+            "paper": paper.get((one.mode, one.world), ""),
+            "all": human_bytes(total),
+            "sends": "-" if one.sent is None else human_bytes(one.sent),
+            "epoch": "" if time is None else _seconds(time),
             "in": top.phase.removeprefix("layer "),
             "fits": "both" if within and total <= here else "budget" if within else "here" if total <= here else "-",
-        }  # fmt: skip
+        }
         table.add_row(*(cells[title] for title in titles))
     Console(width=max(80, Console().width)).print(table)
 

@@ -92,9 +92,7 @@ def _submit(name: str, line: CommandLine, points: Sequence[Point]) -> int:
     return write_sweep(points, line, words)
 
 
-def _draw(
-    name: str, spec: FigureSpec, cells: Sequence[Cell], by_point: dict[Point, Outcome], folder: Path
-) -> int:  # fmt: skip
+def _draw(name: str, spec: FigureSpec, cells: Sequence[Cell], by_point: dict[Point, Outcome], folder: Path) -> int:
     """From the runs that are finished. Exit code 1 where one is not, 130 after an interrupt."""
     from sargnn.figures.data import Place, gather
     from sargnn.figures.report import caption_of, table_of, write_files

@@ -43,9 +43,10 @@ def read_resumed(
             raise ConfigError("A resumed run keeps its folder and its experiment.", given=one)
         if key == "init_from":
             raise ConfigError(
-                "A run that exists goes on from its own checkpoint; init_from is for a new one.", given=f"run {run_dir}, {one}",
+                "A run that exists goes on from its own checkpoint; init_from is for a new one.",
+                given=f"run {run_dir}, {one}",
                 hint="name the run, or init_from, but not both",
-            )  # fmt: skip
+            )
     _apply(mapping, changes, folders or find_folders())
     if not trains and not before.bounds_preload and not any(one.startswith("servers=") for one in changes):
         _fit_servers(mapping)

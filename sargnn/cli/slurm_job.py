@@ -61,9 +61,11 @@ def check_run(config: RunConfig) -> None:
     """A run that a job can run. Raises ``ConfigError``."""
     if config.comm.max_restarts:
         raise ConfigError(
-            "A SLURM job that fails is not started again by itself.", given=f"comm.max_restarts={config.comm.max_restarts}",
-            allowed="0", hint="submit the script again: it goes on from the newest checkpoint",
-        )  # fmt: skip
+            "A SLURM job that fails is not started again by itself.",
+            given=f"comm.max_restarts={config.comm.max_restarts}",
+            allowed="0",
+            hint="submit the script again: it goes on from the newest checkpoint",
+        )
 
 
 def on_interface(slurm: SlurmConfig, config: RunConfig) -> RunConfig:

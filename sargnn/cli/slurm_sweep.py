@@ -77,9 +77,10 @@ def write_sweep(points: Sequence[tuple[str, ...]], line: CommandLine, words: Seq
         skipped = {}
     if in_array and len(skipped) < len(plan.done):
         raise ConfigError(
-            "A job array has one folder for each point, so finished ones cannot run again.", given="skip_finished=false",
+            "A job array has one folder for each point, so finished ones cannot run again.",
+            given="skip_finished=false",
             hint="slurm.array=false gives them new folders",
-        )  # fmt: skip
+        )
     left_out = dict.fromkeys(skipped, "finished")
     folder, left, memory = plan.folder.resolve(), {}, JobMemory()
     for number, (slurm, config, layout) in asked.items():
@@ -110,9 +111,10 @@ def _check_scripts(slurms: Sequence[SlurmConfig], configs: Sequence[RunConfig]) 
     most = next((one.array_parallelism for one in slurms if one.array_parallelism is not None), None)
     if most is not None:
         raise ConfigError(
-            "Only a job array bounds how many points run at once.", given=f"slurm.array_parallelism={most} slurm.array=false",
+            "Only a job array bounds how many points run at once.",
+            given=f"slurm.array_parallelism={most} slurm.array=false",
             hint="slurm.array=true, where all points ask for the same",
-        )  # fmt: skip
+        )
     ports = [one.comm.port for one in configs if one.comm.port is not None]
     if len(set(ports)) < len(ports):
         raise _one_port(ports[0])
@@ -121,9 +123,11 @@ def _check_scripts(slurms: Sequence[SlurmConfig], configs: Sequence[RunConfig]) 
 def _check_array(slurms: Sequence[SlurmConfig], configs: Sequence[RunConfig]) -> None:
     """An array's tasks ask for the same. Raises ``ConfigError``."""
     for name, values in (
-        ("slurm.*", slurms), ("world", [one.world for one in configs]), ("threads", [one.threads for one in configs]),
+        ("slurm.*", slurms),
+        ("world", [one.world for one in configs]),
+        ("threads", [one.threads for one in configs]),
         ("tracking.enabled", [one.tracking.enabled for one in configs]),
-    ):  # fmt: skip
+    ):
         if any(value != values[0] for value in values):
             raise ConfigError(
                 f"All points of a job array ask for the same: '{name}' cannot be swept.",

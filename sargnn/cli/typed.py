@@ -66,9 +66,11 @@ def bare_word(verb: Verb, words: Sequence[str], place: int, folders: ConfFolders
     close = nearest(word, [one.partition("=")[2] for one in every])
     allowed = [one for name in close for one in every if one.endswith(f"={name}")]
     return ConfigError(
-        "A word cannot be read.", given=word, allowed=allowed,
+        "A word cannot be read.",
+        given=word,
+        allowed=allowed,
         hint=f"write key=value or group=option; sargnn {verb.name} --help lists them",
-    )  # fmt: skip
+    )
 
 
 def _parted(known: Known, words: Sequence[str], place: int) -> ConfigError:

@@ -186,7 +186,7 @@ def read_known(config: str, overrides: Iterable[str], folders: ConfFolders, own:
 
 def unknown_setting(
     config: str, name: str, overrides: Sequence[str], folders: ConfFolders, own: Iterable[str] = ()
-) -> ConfigError:  # fmt: skip
+) -> ConfigError:
     """The answer to a setting that the verb's configuration does not have as it is chosen; ``own`` as of ``read_known``."""
     known = read_known(config, overrides, folders, own)
     value = next((one.partition("=")[2] for one in overrides if one.lstrip("+").partition("=")[0] == name), "") or "VALUE"

@@ -492,7 +492,23 @@ _COMPLETION = Verb(
 VERBS: dict[str, Verb] = {
     verb.name: verb
     for verb in (
-        _TRAIN, _PLAN, _SLURM, _PREPARE, _CHECK, _PARTITION, _IMPORT_DGL, _EXPORT_OGB, _PREDICT, _EVALUATE, _COMPARE, _UI,
-        _TRACK, _REPRODUCE, _BENCH, _INFO, _CLEAN, _COMPLETION,
+        _TRAIN,
+        _PLAN,
+        _SLURM,
+        _PREPARE,
+        _CHECK,
+        _PARTITION,
+        _IMPORT_DGL,
+        _EXPORT_OGB,
+        _PREDICT,
+        _EVALUATE,
+        _COMPARE,
+        _UI,
+        _TRACK,
+        _REPRODUCE,
+        _BENCH,
+        _INFO,
+        _CLEAN,
+        _COMPLETION,
     )
-}  # fmt: skip
+}

@@ -131,7 +131,7 @@ class Exchange:
 
     def gradients(
         self, lists: HaloLists, targets: Sequence[Tensor], *, beside_rows: bool = False, exact: Container[int] = ()
-    ) -> GradientRounds:  # fmt: skip
+    ) -> GradientRounds:
         """Return gradients to their owners round by round, and add those of the own rows to ``targets``; a context manager.
 
         Args:
@@ -143,13 +143,13 @@ class Exchange:
 
     def partials(
         self, lists: PartialLists, asked: Columns, answered: Columns, ask: Ask, serve: Serve, like: Tensor
-    ) -> PartialRounds:  # fmt: skip
+    ) -> PartialRounds:
         """Have peers compute partial results for own rows, and compute theirs; see ``PartialRounds``."""
         return PartialRounds(self, lists, asked, answered, ask, serve, like)
 
     def all_rows(
         self, lists: HaloLists, tensors: Sequence[Tensor], outs: Sequence[Tensor], *, exact: Container[int] = ()
-    ) -> None:  # fmt: skip
+    ) -> None:
         """All peers' rows, piece after piece.
 
         Args:
@@ -163,7 +163,7 @@ class Exchange:
 
     def all_gradients(
         self, lists: HaloLists, grads: Sequence[Tensor], targets: Sequence[Tensor], *, exact: Container[int] = ()
-    ) -> None:  # fmt: skip
+    ) -> None:
         """The adjoint of ``all_rows``: halo gradients return and are added to ``targets`` in the order of the rounds.
 
         Args:
@@ -230,7 +230,7 @@ class GradientRounds:
 
     def __init__(
         self, exchange: Exchange, lists: HaloLists, targets: tuple[Tensor, ...], beside_rows: bool, exact: Container[int]
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._exchange, self._targets = exchange, targets
         self._layout = layout = Layout.of(targets, exchange.wire, exact)
         self._wide_slot = int(beside_rows)

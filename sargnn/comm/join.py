@@ -52,9 +52,7 @@ def join(
             own = own_host(address, environment)
             _check_address(own, address, environment)
             store.set(f"{_HOST}/{rank}", f"{own.name} {own.address}")
-        dist.init_process_group(
-            backend, store=store, rank=rank, world_size=world, timeout=timedelta(seconds=timeout_s)
-        )  # fmt: skip
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timedelta(seconds=timeout_s))
         if STORE not in environment:
             hosts = _hosts_of(store, range(world))
     except (RuntimeError, ValueError, OSError) as error:
@@ -115,9 +113,10 @@ def _check_address(own: Host, master: str, environment: Mapping[str, str]) -> No
         others = [name for name, known in psutil.net_if_addrs().items() if not any(one.address == own.address for one in known)]
         raise CommError(
             f"Host {own.name} takes itself for {own.address}, where no other host finds it.",
-            given=f"GLOO_SOCKET_IFNAME={environment.get('GLOO_SOCKET_IFNAME', '')}", allowed=others,
+            given=f"GLOO_SOCKET_IFNAME={environment.get('GLOO_SOCKET_IFNAME', '')}",
+            allowed=others,
             hint="comm.interface names the interface that leads to the other hosts",
-        )  # fmt: skip
+        )
 
 
 def _meeting_place(rank: int, timeout_s: float, token: str, environment: Mapping[str, str]) -> tuple[str, int]:

@@ -87,7 +87,7 @@ class HaloLists:
 
     def buffer_bytes(
         self, rank: int, row_bytes: int, prefetch_depth: int, *, refetch: bool = False, widened_bytes: int = 0
-    ) -> int:  # fmt: skip
+    ) -> int:
         """Bytes that exchanges hold at most on rank ``rank``.
 
         Args:
@@ -165,7 +165,7 @@ class PartialLists:
 
     def buffer_bytes(
         self, rank: int, asked_bytes: int, answered_bytes: int, prefetch_depth: int, *, widened_bytes: tuple[int, int] = (0, 0)
-    ) -> int:  # fmt: skip
+    ) -> int:
         """Bytes that an exchange holds at most on rank ``rank``.
 
         Args:

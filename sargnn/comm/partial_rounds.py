@@ -48,11 +48,12 @@ class PartialRounds:
 
     def __init__(
         self, exchange: Exchange, lists: PartialLists, asked: Columns, answered: Columns, ask: Ask, serve: Serve, like: Tensor
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._exchange, self._group, self._depth = exchange, exchange.group, exchange.prefetch_depth
         self._rounds = lists.rounds(exchange.group.rank)
-        self._asked, self._answered = (_Messages(exchange, one, kind, self._rounds, like)
-                                       for one, kind in ((asked, "request"), (answered, "answer")))  # fmt: skip
+        self._asked, self._answered = (
+            _Messages(exchange, one, kind, self._rounds, like) for one, kind in ((asked, "request"), (answered, "answer"))
+        )
         self._ask, self._serve = ask, serve
         self._requests: dict[int, tuple[Tensor, Work]] = {}
         self._answers: dict[int, tuple[Tensor, Work]] = {}

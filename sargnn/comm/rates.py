@@ -61,9 +61,7 @@ def _measure(group: Group, to: int, source: int) -> float:
         group.sum_(torch.zeros(1))  # all begin together
         started = time.perf_counter()
         for _ in range(messages):
-            group.wait_all(
-                [(group.receive(received, source, _TAG), source), (group.send_quietly(sent, to, _TAG), to)]
-            )  # fmt: skip
+            group.wait_all([(group.receive(received, source, _TAG), source), (group.send_quietly(sent, to, _TAG), to)])
         seconds = max(float(one) for one in group.gather(torch.tensor(time.perf_counter() - started, dtype=torch.float64)))
         if seconds >= _LONG_ENOUGH_S or total >= _MOST_BYTES:
             return messages * longest / max(seconds, 1e-9)

@@ -267,9 +267,11 @@ def ratios(groups: Sequence[Group], baseline: Group) -> list[Chart]:
     """Every group's figures over the baseline's mean; none where that is 0 or missing."""
     charts = []
     for key, title in (
-        ("epoch_time_s", "epoch time"), ("peak_train_bytes", "peak training memory"), ("peak_rss_bytes", "resident memory"),
+        ("epoch_time_s", "epoch time"),
+        ("peak_train_bytes", "peak training memory"),
+        ("peak_rss_bytes", "resident memory"),
         ("comm_bytes_per_epoch", "sent in an epoch"),
-    ):  # fmt: skip
+    ):
         unit = baseline.figures[key]
         if unit is not None and unit.mean > 0:
             charts.append(dataclasses.replace(_figure_bars(groups, key, unit.mean, f"{title}, ratio"), line=1.0))
@@ -317,6 +319,10 @@ def _part(name: str, rows: Iterable[tuple[Group, list[dict[str, Any]]]], unit: f
     spreads = [spread for *_, values in found if (spread := over_seeds(values)) is not None]
     members = list(dict.fromkeys(run.name for _, group, _ in found for run in group.members))
     return Series(
-        name, [float(row) for row, *_ in found], [one.mean for one in spreads], [one.std for one in spreads], members,
+        name,
+        [float(row) for row, *_ in found],
+        [one.mean for one in spreads],
+        [one.std for one in spreads],
+        members,
         [values for *_, values in found],
-    )  # fmt: skip
+    )

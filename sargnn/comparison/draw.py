@@ -14,10 +14,19 @@ from sargnn.comparison.placing import coinciding, label_of, spread_out, wrapped
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKERS = "os^DvPX"
 PART_COLOURS = {
-    "base": "#BBBBBB", "graph": "#0072B2", "features": "#56B4E9", "parameters": "#E69F00", "training": "#D55E00",
-    "other": "#CC79A7", "total": "#777777", "computing": "#0072B2", "inside servers": "#56B4E9", "between servers": "#D55E00",
-    "sums": "#E69F00", "rest": "#BBBBBB",
-}  # fmt: skip
+    "base": "#BBBBBB",
+    "graph": "#0072B2",
+    "features": "#56B4E9",
+    "parameters": "#E69F00",
+    "training": "#D55E00",
+    "other": "#CC79A7",
+    "total": "#777777",
+    "computing": "#0072B2",
+    "inside servers": "#56B4E9",
+    "between servers": "#D55E00",
+    "sums": "#E69F00",
+    "rest": "#BBBBBB",
+}
 HATCHES = {"graph": "//", "parameters": "xx", "training": "", "other": "..", "computing": "//", "sums": "xx"}
 _FONT, _MOST_MARKED, _DASH = 8.0, 40, 5.0
 _AXES_WIDTH, _AXES_HEIGHT, _LEFT, _BOTTOM, _TOP = 4.6, 3.1, 0.65, 0.5, 0.35
@@ -48,11 +57,17 @@ def styled() -> Iterator[None]:
 
     with matplotlib.rc_context(
         {
-            "font.size": _FONT, "svg.fonttype": "none", "svg.hashsalt": "sargnn", "axes.spines.top": False,
-            "axes.spines.right": False, "axes.titlesize": _FONT + 1, "axes.titlelocation": "left", "lines.linewidth": 1.4,
+            "font.size": _FONT,
+            "svg.fonttype": "none",
+            "svg.hashsalt": "sargnn",
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.titlesize": _FONT + 1,
+            "axes.titlelocation": "left",
+            "lines.linewidth": 1.4,
             "hatch.linewidth": 0.5,
         }
-    ):  # fmt: skip
+    ):
         yield
 
 
@@ -104,9 +119,16 @@ def _draw_curves(chart: Chart) -> Any:
         colour = COLOURS[number % len(COLOURS)]
         inches = (_AXES_WIDTH + 0.34) / _AXES_WIDTH, at / tall
         axes.plot(
-            (end[0] / _AXES_WIDTH, (_AXES_WIDTH + 0.3) / _AXES_WIDTH), (end[1] / tall, inches[1]), color=colour, linewidth=0.5,
-            alpha=0.6, transform=axes.transAxes, clip_on=False, gid="leader", label="_leader",
-        )  # fmt: skip
+            (end[0] / _AXES_WIDTH, (_AXES_WIDTH + 0.3) / _AXES_WIDTH),
+            (end[1] / tall, inches[1]),
+            color=colour,
+            linewidth=0.5,
+            alpha=0.6,
+            transform=axes.transAxes,
+            clip_on=False,
+            gid="leader",
+            label="_leader",
+        )
         text = axes.text(*inches, label, transform=axes.transAxes, va="center", ha="left", parse_math=False)
         text.set_color(colour if len(same) == 1 else "black")
         number += len(same)
@@ -127,9 +149,16 @@ def _draw_series(axes: Any, one: Series, number: int, place: int, of: int, *, ba
     if len(one.xs) > 1 and place > 2:
         marker = ""  # its dashes show it; more rings would hide the others
     axes.plot(
-        one.xs, one.ys, color=colour, linestyle=style, marker=marker, markersize=size, markevery=marked, label=one.name,
+        one.xs,
+        one.ys,
+        color=colour,
+        linestyle=style,
+        marker=marker,
+        markersize=size,
+        markevery=marked,
+        label=one.name,
         markerfacecolor=colour if place == 0 else "none",
-    )  # fmt: skip
+    )
     if any(one.spread):
         if band and len(one.xs) > 1:
             low, high = ([y + sign * s for y, s in zip(one.ys, one.spread, strict=True)] for sign in (-1, 1))
@@ -232,15 +261,28 @@ def _draw_stack(axes: Any, chart: Chart) -> None:
     for one in chart.series:
         rows = [int(x) for x in one.xs]
         axes.barh(
-            one.xs, one.ys, left=[ends[row] for row in rows], height=0.68, color=PART_COLOURS[one.name], label=one.name,
-            hatch=HATCHES.get(one.name), edgecolor="white", linewidth=0,
-        )  # fmt: skip
+            one.xs,
+            one.ys,
+            left=[ends[row] for row in rows],
+            height=0.68,
+            color=PART_COLOURS[one.name],
+            label=one.name,
+            hatch=HATCHES.get(one.name),
+            edgecolor="white",
+            linewidth=0,
+        )
         for row, value in zip(rows, one.ys, strict=True):
             ends[row] += value
     for row, end in enumerate(ends):
         _write_value(axes, row, _digits(end, 4))
     axes.set_xlim(0, max(ends) * 1.02)
     axes.legend(
-        loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=len(chart.series), frameon=False, handlelength=1.0,
-        handletextpad=0.35, columnspacing=0.9, borderaxespad=0.1,
-    )  # fmt: skip
+        loc="lower left",
+        bbox_to_anchor=(-0.01, 1.0),
+        ncols=len(chart.series),
+        frameon=False,
+        handlelength=1.0,
+        handletextpad=0.35,
+        columnspacing=0.9,
+        borderaxespad=0.1,
+    )

@@ -33,10 +33,17 @@ def run_record(run: Run, differs: dict[str, Any]) -> dict[str, Any]:
     """A run: its name, folder, dataset, metric, what it differs in, its figures, its workers' memory by parts, bytes, and
     the settings that changed its losses (``tracking.summary``)."""
     return {
-        "name": run.name, "folder": str(run.folder), "dataset": run.dataset, "metric": run.metric, "seed": run.seed,
-        "world": run.world, "differs": differs, "figures": figures_of(run), "memory_bytes": parts_of(run.result),
+        "name": run.name,
+        "folder": str(run.folder),
+        "dataset": run.dataset,
+        "metric": run.metric,
+        "seed": run.seed,
+        "world": run.world,
+        "differs": differs,
+        "figures": figures_of(run),
+        "memory_bytes": parts_of(run.result),
         "losses_depend_on": run.result.losses_depend_on or [],
-    }  # fmt: skip
+    }
 
 
 def group_record(group: Group) -> dict[str, Any]:

@@ -62,18 +62,27 @@ FIGURES = (
         "comm_bytes_per_epoch", "sent", "sent in an epoch, all workers", "bytes", lambda run: run.result.comm_bytes_per_epoch
     ),
     Figure(
-        "peak_train_bytes", "training", "peak training memory of a worker", "bytes",
+        "peak_train_bytes",
+        "training",
+        "peak training memory of a worker",
+        "bytes",
         lambda run: largest(run.result.peak_train_bytes),
     ),
     Figure(
-        "redundancy", "redundancy", "rows computed / distinct rows, of micro-batches", "",
+        "redundancy",
+        "redundancy",
+        "rows computed / distinct rows, of micro-batches",
+        "",
         lambda run: run.result.batches["redundancy"] if run.result.batches else None,
     ),
     Figure(
-        "peak_rss_bytes", "resident", "resident memory of a worker, all in all", "bytes",
+        "peak_rss_bytes",
+        "resident",
+        "resident memory of a worker, all in all",
+        "bytes",
         lambda run: largest(run.result.peak_rss_bytes),
     ),
-)  # fmt: skip
+)
 """In the order of the table's columns. Memory: of the worker that has most."""
 BY_KEY = {figure.key: figure for figure in FIGURES}
 
@@ -130,9 +139,14 @@ def parts_of(summary: Summary) -> list[dict[str, int]]:
 EPOCH_PARTS = ("computing", "inside servers", "between servers", "sums", "rest")
 """What an epoch goes into: work; waiting for rows and gradients of the own server, and of others; collectives; the rest."""
 _OF_EPOCH = {
-    LINEAR: "computing", AGGREGATION: "computing", NODEWISE: "computing", PACKING: "computing", EXCHANGE_WAIT: "inside servers",
-    BETWEEN_WAIT: "between servers", ALL_REDUCE: "sums",
-}  # fmt: skip
+    LINEAR: "computing",
+    AGGREGATION: "computing",
+    NODEWISE: "computing",
+    PACKING: "computing",
+    EXCHANGE_WAIT: "inside servers",
+    BETWEEN_WAIT: "between servers",
+    ALL_REDUCE: "sums",
+}
 
 
 def epoch_parts_of(run: Run) -> dict[str, float]:

@@ -56,7 +56,7 @@ def deviation(losses: Sequence[float], wanted: Sequence[float], precision: str) 
     largest = max(each)
     return Deviation(
         len(pairs), all(one == want for one, want in pairs), largest, each.index(largest) + 1, TOLERANCES[precision]
-    )  # fmt: skip
+    )
 
 
 def _relative(one: float, want: float, scale: float) -> float:
@@ -93,17 +93,22 @@ def losses_equal(runs: Sequence[Run]) -> tuple[bool, list[str]]:
         changed = [one for one in differing(first, load(run.folder / CONFIG)) if not one.startswith(DECIDES_NO_CURVE)]
         if changed:
             raise ConfigError(
-                "Runs differ in what decides their losses.", given=f"{run.folder}: {'; '.join(changed)}",
+                "Runs differ in what decides their losses.",
+                given=f"{run.folder}: {'; '.join(changed)}",
                 hint=f"compare it with runs of the settings of {wanted.folder}",
-            )  # fmt: skip
+            )
         rounded = first.comm.wire != "exact" and first.precision != "fp64"
         found = deviation(run.result.losses, wanted.result.losses, first.comm.wire if rounded else first.precision)
         fine &= found.within
         same = "the same to the last bit" if found.bits_equal else f"largest difference {found.relative:.2e}"
-        where = "" if found.bits_equal else (
-            f" of {'its' if first.precision == 'fp64' else 'the first'} loss, in epoch {found.epoch}, "
-            f"{'within' if found.within else 'BEYOND'} {found.tolerance:.0e}"
-        )  # fmt: skip
+        where = (
+            ""
+            if found.bits_equal
+            else (
+                f" of {'its' if first.precision == 'fp64' else 'the first'} loss, in epoch {found.epoch}, "
+                f"{'within' if found.within else 'BEYOND'} {found.tolerance:.0e}"
+            )
+        )
         lines.append(f"{_named(run)}: {found.epochs} epochs, {same}{where}")
     lines.append(f"losses set against {_named(wanted)}: {'equal' if fine else 'NOT equal'}")
     return fine, lines

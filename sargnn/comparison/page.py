@@ -24,9 +24,13 @@ Cell = tuple[str, str | float | None]
 
 
 def write_page(
-    path: Path, runs: Sequence[Run], groups: Sequence[Group], pictures: Sequence[Picture],
-    commands: Mapping[str, str | None], left_out: Sequence[LeftOut],
-) -> None:  # fmt: skip
+    path: Path,
+    runs: Sequence[Run],
+    groups: Sequence[Group],
+    pictures: Sequence[Picture],
+    commands: Mapping[str, str | None],
+    left_out: Sequence[LeftOut],
+) -> None:
     """Write the page; readers see it whole or not at all.
 
     Args:
@@ -42,9 +46,12 @@ def write_page(
 
 
 def _page(
-    runs: Sequence[Run], groups: Sequence[Group], pictures: Sequence[Picture], commands: Mapping[str, str | None],
+    runs: Sequence[Run],
+    groups: Sequence[Group],
+    pictures: Sequence[Picture],
+    commands: Mapping[str, str | None],
     left_out: Sequence[LeftOut],
-) -> Iterator[str]:  # fmt: skip
+) -> Iterator[str]:
     datasets = ", ".join(dict.fromkeys(run.dataset for run in runs))
     title = f"{len(runs)} run{'s' * (len(runs) != 1)} on {datasets}"
     yield "<!DOCTYPE html>"

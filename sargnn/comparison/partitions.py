@@ -50,9 +50,18 @@ def rows_of(compared: Sequence[Compared]) -> list[list[str]]:
         least = "-" if one.messages is None else f"{one.messages}"
         sent = "-" if one.epoch_bytes is None else human_bytes(one.epoch_bytes)
         rows.append(
-            [t.name, f"{t.seconds:.1f}", human_bytes(t.peak_bytes), f"{q.edge_cut:.3f}", f"{q.halo_rows}", least,
-             sent, f"{q.node_balance:.2f}", f"{q.work_balance:.2f}"]
-        )  # fmt: skip
+            [
+                t.name,
+                f"{t.seconds:.1f}",
+                human_bytes(t.peak_bytes),
+                f"{q.edge_cut:.3f}",
+                f"{q.halo_rows}",
+                least,
+                sent,
+                f"{q.node_balance:.2f}",
+                f"{q.work_balance:.2f}",
+            ]
+        )
     return rows
 
 

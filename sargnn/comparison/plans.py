@@ -11,9 +11,15 @@ from sargnn.planner.account import TERMS
 from sargnn.planner.worlds import WorldPlan
 
 _COLOURS = {
-    "runtime": "#BBBBBB", "graph": "#0072B2", "features": "#56B4E9", "parameters": "#E69F00", "kept for backward": "#D55E00",
-    "working set": "#009E73", "communication": "#CC79A7", "optimizer": "#F0E442",
-}  # fmt: skip
+    "runtime": "#BBBBBB",
+    "graph": "#0072B2",
+    "features": "#56B4E9",
+    "parameters": "#E69F00",
+    "kept for backward": "#D55E00",
+    "working set": "#009E73",
+    "communication": "#CC79A7",
+    "optimizer": "#F0E442",
+}
 """By Okabe and Ito, which every eye tells apart; in grey they differ by their hatches."""
 _HATCHES = ("", "//", "", "xx", "", "\\\\", "..", "--")
 _BAR, _WIDTH, _GIGA = 0.27, 7.2, 1e9
@@ -38,9 +44,16 @@ def draw_plans(plans: Sequence[WorldPlan], path: Path, *, title: str, limit: int
         for term, hatch in zip(TERMS, _HATCHES, strict=True):
             values = [one.largest.terms[term] / _GIGA for one in plans]
             axes.barh(
-                heights, values, left=left, height=0.74, color=_COLOURS[term], hatch=hatch, edgecolor="white", linewidth=0.4,
+                heights,
+                values,
+                left=left,
+                height=0.74,
+                color=_COLOURS[term],
+                hatch=hatch,
+                edgecolor="white",
+                linewidth=0.4,
                 label=term,
-            )  # fmt: skip
+            )
             left = [before + value for before, value in zip(left, values, strict=True)]
         for height, total in zip(heights, left, strict=True):
             axes.annotate(f" {total:.3g}", (total, height), va="center")

@@ -21,9 +21,20 @@ from sargnn.tracking.summary import Summary
 
 SEED = "seed"
 IGNORED = (
-    "run_name", "run_dir", "store_dir", "prepare.", "profile", "tracking.", "checkpoint.", "comm.timeout_s",
-    "comm.max_restarts", "comm.port", "init_from", "batches.flows", "partitioner.threads",
-)  # fmt: skip
+    "run_name",
+    "run_dir",
+    "store_dir",
+    "prepare.",
+    "profile",
+    "tracking.",
+    "checkpoint.",
+    "comm.timeout_s",
+    "comm.max_restarts",
+    "comm.port",
+    "init_from",
+    "batches.flows",
+    "partitioner.threads",
+)
 """Settings that never tell runs apart: names and places, what is sent and kept, what is done after a failure, how many threads
 cut the graph. A key that ends in a dot stands for its whole group. Of ``init_from`` the parameters' content counts
 (``init_digest``)."""

@@ -83,9 +83,14 @@ def groups_lines(groups: Sequence[Group], width: int) -> list[str]:
 
 
 def _table(
-    heads: Sequence[str], columns: Sequence[Column], names: Sequence[str], texts: Sequence[str],
-    cells: Sequence[Sequence[str]], width: int, below: Sequence[Sequence[str]] = (),
-) -> list[str]:  # fmt: skip
+    heads: Sequence[str],
+    columns: Sequence[Column],
+    names: Sequence[str],
+    texts: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    width: int,
+    below: Sequence[Sequence[str]] = (),
+) -> list[str]:
     """``below``: of each row further cells under its own; an empty one has none."""
     below = below or [[]] * len(cells)
     widths = [

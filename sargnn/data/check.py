@@ -52,8 +52,9 @@ def check_labels(labels: np.ndarray, num_classes: int, source: str, *, unit: str
             row, column = (int(one[0]) for one in np.nonzero(wrong))
             raise DataError(
                 f"'{source}' holds a label that is none in {unit} {first + start + row}, column {first + column}.",
-                given=piece[row, column], allowed=allowed,
-            )  # fmt: skip
+                given=piece[row, column],
+                allowed=allowed,
+            )
 
 
 def check_classes(labels: np.ndarray, num_classes: int, source: str, *, unit: str = "row", first: int = 1) -> None:

@@ -35,9 +35,7 @@ class EdgeBuckets:
         weighted: every edge comes with a weight.
     """
 
-    def __init__(
-        self, folder: Path, num_nodes: int, num_edges: int, bucket_edges: int, *, weighted: bool = False
-    ) -> None:  # fmt: skip
+    def __init__(self, folder: Path, num_nodes: int, num_edges: int, bucket_edges: int, *, weighted: bool = False) -> None:
         self._dtype = _WEIGHTED if weighted else _KEY
         if weighted:  # sorting holds records, keys, an order and sorted records
             bucket_edges = max(1, bucket_edges // 5)

@@ -62,9 +62,11 @@ def choose_metric(task: Task, wanted: Metric | None) -> Metric:
     """The metric that is wanted, or the task's first one. Raises ``ConfigError`` for one of another task."""
     if wanted is not None and wanted not in METRICS[task]:
         raise ConfigError(
-            f"'{wanted}' is no metric of this dataset's task, {task}.", given=f"metric={wanted}", allowed=METRICS[task],
+            f"'{wanted}' is no metric of this dataset's task, {task}.",
+            given=f"metric={wanted}",
+            allowed=METRICS[task],
             hint="metric=null takes the first of these",
-        )  # fmt: skip
+        )
     return wanted or METRICS[task][0]
 
 

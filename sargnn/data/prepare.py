@@ -32,9 +32,11 @@ def prepare_dataset(config: DatasetSettings, store_dir: str, buffer_bytes: int =
     path = _find_or_make(config, Path(store_dir) / "datasets", buffer_bytes)
     if config.task is not None and (task := open_dataset(path, verify=False).task) != config.task:
         raise ConfigError(
-            f"The labels of '{config.name}' are of another task.", given=f"task={config.task}", allowed=f"task={task}",
+            f"The labels of '{config.name}' are of another task.",
+            given=f"task={config.task}",
+            allowed=f"task={task}",
             hint="leave task out: the labels' type says what it is",
-        )  # fmt: skip
+        )
     return path
 
 

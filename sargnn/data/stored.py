@@ -48,7 +48,9 @@ def find_stored(config: StoredConfig) -> Path:
         raise StoreError(what, hint=f"copy or make the store anew, or choose another than dataset.root={path}") from error
     if config.content is not None and found != config.content:
         raise ConfigError(
-            f"The store '{path}' holds another dataset than the run is of.", given=f"content {found}",
-            allowed=f"content {config.content}", hint="dataset.content=null takes what is there, in a run of its own",
-        )  # fmt: skip
+            f"The store '{path}' holds another dataset than the run is of.",
+            given=f"content {found}",
+            allowed=f"content {config.content}",
+            hint="dataset.content=null takes what is there, in a run of its own",
+        )
     return path

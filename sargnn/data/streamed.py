@@ -134,9 +134,10 @@ class StreamedReader(Reader):
         if free < needed:
             raise StoreError(
                 f"The disk has too little room for '{self.name}'.",
-                given=f"{free / 1e9:.1f} GB free where {folder.parent} lies", allowed=sizes,
+                given=f"{free / 1e9:.1f} GB free where {folder.parent} lies",
+                allowed=sizes,
                 hint="store_dir=FOLDER on another disk",
-            )  # fmt: skip
+            )
 
     def _write_edges(self, writer: StoreWriter, rows: int, bucket_edges: int) -> Range | None:
         """The range of the weights, if there are any."""

@@ -42,7 +42,7 @@ def cut_surroundings(dataset: Dataset, count: int, seed: int = 0) -> Dataset:
         edge_weight=None if dataset.edge_weight is None else np.array(dataset.edge_weight[positions]),
         content_hash="",
         stored_weights=None,
-    )  # fmt: skip
+    )
 
 
 def _choose(dataset: Dataset, count: int, rng: np.random.Generator) -> np.ndarray:

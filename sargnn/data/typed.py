@@ -142,6 +142,12 @@ def homogenize(dataset: Dataset) -> Dataset:
             features[own], known[own] = rows, True
             waiting.remove(t)
     return Dataset.homogeneous(
-        dataset.name, dataset.num_classes, features, dataset.labels, dataset.split, dataset.indptr, dataset.indices,
+        dataset.name,
+        dataset.num_classes,
+        features,
+        dataset.labels,
+        dataset.split,
+        dataset.indptr,
+        dataset.indices,
         dataset.edge_weight,
-    )  # fmt: skip
+    )

@@ -53,9 +53,10 @@ class WeightCheck:
             what = "too large" if np.isfinite(wide[row]) else "not finite"
             raise DataError(
                 f"{self._source} holds an edge weight that is {what}, of {self._place(self._edge + row)}.",
-                given=str(weights[row]), allowed=f"numbers from {-LARGEST:g} to {LARGEST:g}",
+                given=str(weights[row]),
+                allowed=f"numbers from {-LARGEST:g} to {LARGEST:g}",
                 hint="leave such edges out, or give them a weight; 0 keeps an edge and silences it",
-            )  # fmt: skip
+            )
         taken = weights.astype(np.float32, copy=False)
         self._low, self._high = min(self._low, float(taken.min())), max(self._high, float(taken.max()))
         self._edge += len(weights)

@@ -128,7 +128,7 @@ class Engine:
         if operation not in self._kernels:
             self._kernels[operation] = choose_kernel(
                 self._kernel_name, operation, self.device, self.dtype, autograd=self.mode.plain_autograd
-            )  # fmt: skip
+            )
         return self._kernels[operation]
 
     @property
@@ -146,7 +146,7 @@ class Engine:
         if name not in self._operations:
             self._operations[name] = make_operation(
                 self.kernel(name), name, profile=self.profile, autograd=self.mode.plain_autograd, dtype=self.dtype
-            )  # fmt: skip
+            )
         return self._operations[name]
 
     def why_rows(self, reducer: Reducer) -> str | None:
@@ -176,9 +176,14 @@ class Engine:
         """
         training = torch.is_grad_enabled() and any(t.requires_grad for t in (*exchanged, *dest_local, *params))
         fold = Fold(
-            plan, self.operation(reducer.operation), self.pool, self.profile, exchanged[0].dtype, self.half_products,
+            plan,
+            self.operation(reducer.operation),
+            self.pool,
+            self.profile,
+            exchanged[0].dtype,
+            self.half_products,
             scores={} if training and self.mode.keeps_scores else None,
-        )  # fmt: skip
+        )
         call = Call(
             reducer=reducer,
             fold=fold,

@@ -61,9 +61,14 @@ class _Pass:
             out = self.work.pool.empty_like(x)
             for rows, gamma, beta, settings in self._runs(x, weight, bias):
                 layer_norm_act_drop(
-                    array_of(x[rows]), gamma, beta, *settings, self.ids[rows].numpy(), *words_of(self.draw, x),
+                    array_of(x[rows]),
+                    gamma,
+                    beta,
+                    *settings,
+                    self.ids[rows].numpy(),
+                    *words_of(self.draw, x),
                     array_of(out[rows]),
-                )  # fmt: skip
+                )
         return out
 
     def backward(self, grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -77,9 +82,15 @@ class _Pass:
             d_x, grad = self.work.pool.empty_like(x), grad.contiguous()
             for (t, _), (rows, gamma, beta, settings) in zip(type_runs(self.bounds), self._runs(x, weight, bias), strict=True):
                 found = layer_norm_act_drop_backward(
-                    array_of(grad[rows]), array_of(x[rows]), gamma, beta, *settings, self.ids[rows].numpy(),
-                    words_of(self.draw, x), array_of(d_x[rows]),
-                )  # fmt: skip
+                    array_of(grad[rows]),
+                    array_of(x[rows]),
+                    gamma,
+                    beta,
+                    *settings,
+                    self.ids[rows].numpy(),
+                    words_of(self.draw, x),
+                    array_of(d_x[rows]),
+                )
                 for total, one in zip(by_type, found, strict=True):
                     total[t] = torch.from_numpy(one)
         return d_x, d_weight, d_bias
@@ -114,18 +125,23 @@ class LayerNorm(RowNorm):
         super().__init__(num_features, num_types)
         self.eps = eps
 
-    def forward(
-        self, x: Tensor, group: Group, bounds: tuple[int, ...] | None = None, counted: Tensor | None = None
-    ) -> Tensor:  # fmt: skip
+    def forward(self, x: Tensor, group: Group, bounds: tuple[int, ...] | None = None, counted: Tensor | None = None) -> Tensor:
         bounds = bounds or (0, len(x))
         weight, bias = (one.view(len(bounds) - 1, -1) for one in (self.weight, self.bias))
         pieces = [F.layer_norm(x[rows], x.shape[1:], weight[t], bias[t], self.eps) for t, rows in type_runs(bounds)]
         return pieces[0] if len(pieces) == 1 else torch.cat([x[:0], *pieces])
 
     def fused(
-        self, work: Workspace, x: Tensor, group: Group, activation: str, ids: Tensor, draw: Draw | None,
-        bounds: tuple[int, ...] | None = None, counted: Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
+        self,
+        work: Workspace,
+        x: Tensor,
+        group: Group,
+        activation: str,
+        ids: Tensor,
+        draw: Draw | None,
+        bounds: tuple[int, ...] | None = None,
+        counted: Tensor | None = None,
+    ) -> Tensor:
         made = _Pass(work, self.eps, activation, ids, draw, bounds or (0, len(x)))
         out: Tensor = _Fused.apply(x, self.weight, self.bias, made)
         if not out.requires_grad:

@@ -92,7 +92,7 @@ class _Linears(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, work: Workspace, x: Tensor, kinds: tuple[tuple[int, bool], ...], *maps: Tensor | None
-    ) -> tuple[Tensor, ...]:  # fmt: skip
+    ) -> tuple[Tensor, ...]:
         weights: Any = maps[::2]
         biases = maps[1::2]
         keep(ctx, x, *weights)

@@ -58,9 +58,19 @@ class Norm:
 class _Fused(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, norm: Norm, slope: Tensor, shift: Tensor,
-        activation: str, ids: Tensor, draw: Draw | None, group: Group, work: Workspace,
-    ) -> Tensor:  # fmt: skip
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        norm: Norm,
+        slope: Tensor,
+        shift: Tensor,
+        activation: str,
+        ids: Tensor,
+        draw: Draw | None,
+        group: Group,
+        work: Workspace,
+    ) -> Tensor:
         ctx.save_for_backward(x, norm.mean, norm.inv_std, slope, shift)
         ctx.norm, ctx.activation, ctx.ids, ctx.draw = norm, activation, ids, draw
         ctx.group, ctx.work = group, work
@@ -81,10 +91,17 @@ class _Fused(torch.autograd.Function):
             d_x, grad = work.pool.empty_like(x), grad.contiguous()
             for t, rows in norm.runs:
                 found = norm_act_drop_backward(
-                    array_of(grad[rows]), array_of(x[rows]), slope[t].numpy(), shift[t].numpy(), mean[t].numpy(),
-                    inv_std[t].numpy(), ACTIVATION_CODES[ctx.activation], ctx.ids[rows].numpy(), words_of(ctx.draw, x),
+                    array_of(grad[rows]),
+                    array_of(x[rows]),
+                    slope[t].numpy(),
+                    shift[t].numpy(),
+                    mean[t].numpy(),
+                    inv_std[t].numpy(),
+                    ACTIVATION_CODES[ctx.activation],
+                    ctx.ids[rows].numpy(),
+                    words_of(ctx.draw, x),
                     array_of(d_x[rows]),
-                )  # fmt: skip
+                )
                 for total, one in zip(sums, found, strict=True):
                     total[t] = torch.from_numpy(one)
         if ctx.shape is None:
@@ -95,15 +112,21 @@ class _Fused(torch.autograd.Function):
             work.profile.work(NODEWISE, 3 * x.numel() * x.element_size())
             for t, rows in norm.runs:
                 norm_backward(
-                    array_of(d_x[rows]), array_of(x[rows]), mean[t].numpy(), inv_std[t].numpy(), slope[t].numpy(),
-                    means[0, t].numpy(), means[1, t].numpy(), EVERY if norm.counted is None else norm.counted[rows].numpy(),
-                )  # fmt: skip
+                    array_of(d_x[rows]),
+                    array_of(x[rows]),
+                    mean[t].numpy(),
+                    inv_std[t].numpy(),
+                    slope[t].numpy(),
+                    means[0, t].numpy(),
+                    means[1, t].numpy(),
+                    EVERY if norm.counted is None else norm.counted[rows].numpy(),
+                )
         return (d_x, d_weight, d_bias, *[None] * 8)
 
 
 def _pass(
     work: Workspace, x: Tensor, norm: Norm, slope: Tensor, shift: Tensor, activation: str, ids: Tensor, draw: Draw | None
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """y."""
     from sargnn.kernels.fused.nodewise_loops import norm_act_drop
 
@@ -112,9 +135,14 @@ def _pass(
         out = work.pool.empty_like(x)
         for t, rows in norm.runs:
             norm_act_drop(
-                array_of(x[rows]), slope[t].numpy(), shift[t].numpy(), ACTIVATION_CODES[activation],
-                ids[rows].numpy(), *words_of(draw, x), array_of(out[rows]),
-            )  # fmt: skip
+                array_of(x[rows]),
+                slope[t].numpy(),
+                shift[t].numpy(),
+                ACTIVATION_CODES[activation],
+                ids[rows].numpy(),
+                *words_of(draw, x),
+                array_of(out[rows]),
+            )
     return out
 
 
@@ -127,9 +155,16 @@ def words_of(draw: Draw | None, like: Tensor) -> tuple[Any, ...]:
 
 
 def norm_act_drop(
-    work: Workspace, x: Tensor, weight: Tensor | None, bias: Tensor | None, norm: Norm | None, activation: str, ids: Tensor,
-    draw: Draw | None, group: Group,
-) -> Tensor:  # fmt: skip
+    work: Workspace,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    norm: Norm | None,
+    activation: str,
+    ids: Tensor,
+    draw: Draw | None,
+    group: Group,
+) -> Tensor:
     """Normalise, activate and drop the rows of ``x`` in one pass, on a CPU.
 
     Args:

@@ -70,7 +70,7 @@ def inverse_deviation(mean: Tensor, variance: Tensor, eps: float, dtype: torch.d
 
 def global_moments(
     x: Tensor, group: Group, bounds: tuple[int, ...], counted: Tensor | None = None, *, fused: bool = False
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor]:
     """Mean and biased variance over the rows of all workers, fp64 [T, F] each, and the numbers of rows, fp64 [T].
 
     Args:
@@ -130,9 +130,16 @@ def _combined(parts: Sequence[Tensor]) -> Tensor:
 
 
 def batch_statistics(
-    x: Tensor, group: Group, bounds: tuple[int, ...], eps: float, running: tuple[Tensor, Tensor] | None, momentum: float, *,
-    counted: Tensor | None = None, fused: bool = False,
-) -> Norm:  # fmt: skip
+    x: Tensor,
+    group: Group,
+    bounds: tuple[int, ...],
+    eps: float,
+    running: tuple[Tensor, Tensor] | None,
+    momentum: float,
+    *,
+    counted: Tensor | None = None,
+    fused: bool = False,
+) -> Norm:
     """What ``x`` [N, F] is normalised with in training; every rank must call it, also one without rows. Without autograd.
 
     Args:
@@ -236,9 +243,14 @@ class DistributedBatchNorm(RowNorm):
         return self.training or not torch.is_grad_enabled()
 
     def statistics(
-        self, x: Tensor, group: Group, bounds: tuple[int, ...] | None = None, counted: Tensor | None = None, *,
+        self,
+        x: Tensor,
+        group: Group,
+        bounds: tuple[int, ...] | None = None,
+        counted: Tensor | None = None,
+        *,
         fused: bool = False,
-    ) -> Norm:  # fmt: skip
+    ) -> Norm:
         """What ``x`` [N, F] is normalised with. In training every rank must call it, also one without rows.
 
         Args:
@@ -258,9 +270,7 @@ class DistributedBatchNorm(RowNorm):
 
         return find() if self.tape is None else self.tape.once(find)
 
-    def forward(
-        self, x: Tensor, group: Group, bounds: tuple[int, ...] | None = None, counted: Tensor | None = None
-    ) -> Tensor:  # fmt: skip
+    def forward(self, x: Tensor, group: Group, bounds: tuple[int, ...] | None = None, counted: Tensor | None = None) -> Tensor:
         norm = self.statistics(x, group, bounds, counted)
         if not self.training:
             slope, shift = _map(self.weight, self.bias, norm)
@@ -269,9 +279,16 @@ class DistributedBatchNorm(RowNorm):
         return normalise(x, self.weight, self.bias, norm, group)
 
     def fused(
-        self, work: Workspace, x: Tensor, group: Group, activation: str, ids: Tensor, draw: Draw | None,
-        bounds: tuple[int, ...] | None = None, counted: Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
+        self,
+        work: Workspace,
+        x: Tensor,
+        group: Group,
+        activation: str,
+        ids: Tensor,
+        draw: Draw | None,
+        bounds: tuple[int, ...] | None = None,
+        counted: Tensor | None = None,
+    ) -> Tensor:
         """See ``RowNorm`` and ``engine.nodewise``."""
         norm = self.statistics(x, group, bounds, counted, fused=True)
         return norm_act_drop(work, x, self.weight, self.bias, norm, activation, ids, draw, group)

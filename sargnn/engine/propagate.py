@@ -29,9 +29,15 @@ _POWERS = {"dad": (-0.5, -0.5), "da": (-1.0, 0.0), "ad": (0.0, -1.0)}
 
 @torch.no_grad()
 def propagate(
-    engine: Engine, plan: LayerPlan, start: Tensor, *, alpha: float, steps: int, adjacency: str,
+    engine: Engine,
+    plan: LayerPlan,
+    start: Tensor,
+    *,
+    alpha: float,
+    steps: int,
+    adjacency: str,
     after: Callable[[Tensor], object] = lambda x: None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """x after ``steps`` steps; all workers must call it.
 
     Args:

@@ -64,9 +64,7 @@ class RowNorm(nn.Module, ABC):
         return True
 
     @abstractmethod
-    def forward(
-        self, x: Tensor, group: Group, bounds: tuple[int, ...] | None = None, counted: Tensor | None = None
-    ) -> Tensor:  # fmt: skip
+    def forward(self, x: Tensor, group: Group, bounds: tuple[int, ...] | None = None, counted: Tensor | None = None) -> Tensor:
         """Normalise ``x`` [N, F] in PyTorch's own operators; in training all workers must call it.
 
         Args:
@@ -76,9 +74,16 @@ class RowNorm(nn.Module, ABC):
 
     @abstractmethod
     def fused(
-        self, work: Workspace, x: Tensor, group: Group, activation: str, ids: Tensor, draw: Draw | None,
-        bounds: tuple[int, ...] | None = None, counted: Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
+        self,
+        work: Workspace,
+        x: Tensor,
+        group: Group,
+        activation: str,
+        ids: Tensor,
+        draw: Draw | None,
+        bounds: tuple[int, ...] | None = None,
+        counted: Tensor | None = None,
+    ) -> Tensor:
         """Normalise, activate and drop ``x`` [N, F] in one compiled pass (CPU); in training all workers must call it.
 
         Args:

@@ -70,10 +70,7 @@ def gather(spec: FigureSpec, cells: Sequence[Cell], runs: Mapping[Place, RunFigu
                 series: [of(runs[place]) if (place := (group, series, label)) in runs else None for label in x]
                 for series in spec.series
             }
-            paper = {
-                series: [*numbers][-len(x) :]
-                for series, numbers in panel.published.values.get(group, {}).items()
-            }  # fmt: skip
+            paper = {series: [*numbers][-len(x) :] for series, numbers in panel.published.values.get(group, {}).items()}
             title = panel.title or VALUES[panel.value].title
             if panel.relative_to is not None:
                 ours = _relative(ours, ours[panel.relative_to])

@@ -33,9 +33,7 @@ _NARROW, _ROOM = 6.0, 1.18
 Draw = Callable[[Any, PanelData, bool], None]
 
 
-def draw_figure(
-    kind: str, panels: Sequence[Sequence[PanelData]], *, title: str, x: str, caption: str, width: float
-) -> Any:  # fmt: skip
+def draw_figure(kind: str, panels: Sequence[Sequence[PanelData]], *, title: str, x: str, caption: str, width: float) -> Any:
     """The picture, a ``matplotlib.figure.Figure``.
 
     Args:
@@ -51,9 +49,10 @@ def draw_figure(
         handles = _handles(flat, kind)
         across = _legend_columns(handles, width)
         heights = [
-            0.1 + _LINE * (len(titles) + (-(-len(handles) // across) if handles else 0)), rows * _PANEL_HEIGHT,
+            0.1 + _LINE * (len(titles) + (-(-len(handles) // across) if handles else 0)),
+            rows * _PANEL_HEIGHT,
             0.08 + _CAPTION_LINE * len(lines),
-        ]  # fmt: skip
+        ]
         figure = Figure(figsize=(width, sum(heights)), layout="constrained", facecolor="white")
         places: Any = figure.subfigures(3, 1, height_ratios=heights)
         top, middle, bottom = places
@@ -178,18 +177,30 @@ def _curves(axes: Any, data: PanelData, narrow: bool) -> None:
                 xs, ys = value
                 last = max(last, xs[-1])
                 axes.plot(
-                    xs, ys, color=_colour(number), dashes=_dashes(number), linewidth=1.3, marker=_marker(number),
-                    markersize=3.5, markevery=max(1, len(xs) // 7),
-                )  # fmt: skip
+                    xs,
+                    ys,
+                    color=_colour(number),
+                    dashes=_dashes(number),
+                    linewidth=1.3,
+                    marker=_marker(number),
+                    markersize=3.5,
+                    markevery=max(1, len(xs) // 7),
+                )
             number += 1
     number = 0
     for series in data.ours:
         for given in data.paper.get(series, [None] * len(data.x)):
             if given is not None:
                 axes.plot(
-                    [last], [given], color=_colour(number), marker=_marker(number), fillstyle="none", markersize=7,
-                    linestyle="", clip_on=False,
-                )  # fmt: skip
+                    [last],
+                    [given],
+                    color=_colour(number),
+                    marker=_marker(number),
+                    fillstyle="none",
+                    markersize=7,
+                    linestyle="",
+                    clip_on=False,
+                )
             number += 1
     if data.panel.log:
         axes.set_yscale("log")

@@ -147,7 +147,7 @@ def _check(spec: FigureSpec) -> None:
                     raise ConfigError(
                         "Published numbers have a group, a series, and one for each value of x.",
                         given=f"{panel.value}: {group}, {series}: {numbers}",
-                    )  # fmt: skip
+                    )
 
 
 def cells_of(spec: FigureSpec, overrides: Sequence[str] = ()) -> list[Cell]:

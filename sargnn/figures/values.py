@@ -178,4 +178,4 @@ VALUES: dict[str, Value] = {
     "memory_parts": Value("GB, largest worker", _memory),
     "time_parts": Value("seconds an epoch", _time),
     "waits": Value("seconds an epoch", _waits),
-}  # fmt: skip
+}

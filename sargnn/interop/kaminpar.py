@@ -145,9 +145,15 @@ def cut(path: Path, parts: int, *, seed: int, imbalance: float, threads: int, pr
     """
     out = path.with_name(f"{path.name}.parts.npy")
     wanted = {
-        "path": str(path), "out": str(out), "parts": parts, "seed": seed % _MOST_SEED, "threads": threads,
-        "imbalance": max(imbalance, _LEAST_IMBALANCE), "preset": PRESETS[preset], "parent": os.getpid(),
-    }  # fmt: skip
+        "path": str(path),
+        "out": str(out),
+        "parts": parts,
+        "seed": seed % _MOST_SEED,
+        "threads": threads,
+        "imbalance": max(imbalance, _LEAST_IMBALANCE),
+        "preset": PRESETS[preset],
+        "parent": os.getpid(),
+    }
     command = [sys.executable, "-m", "sargnn.interop.kaminpar", json.dumps(wanted)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
@@ -156,8 +162,10 @@ def cut(path: Path, parts: int, *, seed: int, imbalance: float, threads: int, pr
         process.kill()
     if process.returncode or not out.exists():
         raise ConfigError(
-            "KaMinPar could not cut the graph.", given=reason_of_end(process.returncode, said), hint=hint,
-        )  # fmt: skip
+            "KaMinPar could not cut the graph.",
+            given=reason_of_end(process.returncode, said),
+            hint=hint,
+        )
     found = np.load(out)
     out.unlink()
     return np.asarray(found, np.int32)

@@ -20,9 +20,15 @@ _OK = 1
 
 
 def balanced_kway(
-    indptr: np.ndarray, indices: np.ndarray, edge_weights: np.ndarray, vertex_weights: np.ndarray, parts: int, *, seed: int,
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    edge_weights: np.ndarray,
+    vertex_weights: np.ndarray,
+    parts: int,
+    *,
+    seed: int,
     imbalance: float,
-) -> np.ndarray:  # fmt: skip
+) -> np.ndarray:
     """METIS's k-way assignment of a symmetric graph, int32 [N].
 
     Args:
@@ -55,9 +61,20 @@ def balanced_kway(
     assignment = np.zeros(len(indptr) - 1, integer)
     n, num_weights, k, cut = (_pointer(counts[i : i + 1]) for i in range(4))
     status = part_graph(
-        n, num_weights, pointers, neighbours, weights, None, lengths, k, None, _pointer(tolerance), _pointer(options), cut,
+        n,
+        num_weights,
+        pointers,
+        neighbours,
+        weights,
+        None,
+        lengths,
+        k,
+        None,
+        _pointer(tolerance),
+        _pointer(options),
+        cut,
         _pointer(assignment),
-    )  # fmt: skip
+    )
     if status != _OK:
         raise ConfigError("METIS could not partition the graph.", given=f"status {status}", hint="try partitioner=random")
     return assignment.astype(np.int32)

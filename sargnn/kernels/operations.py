@@ -66,9 +66,15 @@ class WeightedSumOperation(SumOperation):
 
     @abstractmethod
     def backward(
-        self, block: EdgeBlock, grad: Tensor, out: Tensor, scale: Tensor | None = None, *, add: bool = False,
+        self,
+        block: EdgeBlock,
+        grad: Tensor,
+        out: Tensor,
+        scale: Tensor | None = None,
+        *,
+        add: bool = False,
         weight: Tensor | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """``out[j] = sum of scale[i] * weight[e] * grad[i]``."""
 
     @abstractmethod
@@ -142,9 +148,17 @@ class GatOperation(AttentionOperation):
 
     @abstractmethod
     def forward(
-        self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor, running: RunningSoftmax, *,
-        weight: Tensor | None = None, scores: Tensor | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        block: EdgeBlock,
+        attention: Attention,
+        z: Tensor,
+        el: Tensor,
+        er: Tensor,
+        running: RunningSoftmax,
+        *,
+        weight: Tensor | None = None,
+        scores: Tensor | None = None,
+    ) -> None:
         """Fold the block's edges into ``running``, in place.
 
         Attention dropout is drawn by ``block.src_ids`` and ``block.dst_ids``.
@@ -155,10 +169,21 @@ class GatOperation(AttentionOperation):
 
     @abstractmethod
     def backward(
-        self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, records: Tensor, grad: Tensor,
-        d_z: Tensor | None, d_el: Tensor | None, d_er: Tensor, *, weight: Tensor | None = None,
-        scores: Tensor | None = None, add: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        block: EdgeBlock,
+        attention: Attention,
+        z: Tensor,
+        el: Tensor,
+        records: Tensor,
+        grad: Tensor,
+        d_z: Tensor | None,
+        d_el: Tensor | None,
+        d_er: Tensor,
+        *,
+        weight: Tensor | None = None,
+        scores: Tensor | None = None,
+        add: bool = False,
+    ) -> None:
         """Gradients through the block's edges; weights are computed, and dropped, again.
 
         Args:
@@ -179,9 +204,17 @@ class GatV2Operation(AttentionOperation):
 
     @abstractmethod
     def forward(
-        self, block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, running: RunningSoftmax, *,
-        weight: Tensor | None = None, scores: Tensor | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        block: EdgeBlock,
+        attention: Attention,
+        z: Tensor,
+        x: Tensor,
+        att: Tensor,
+        running: RunningSoftmax,
+        *,
+        weight: Tensor | None = None,
+        scores: Tensor | None = None,
+    ) -> None:
         """As ``GatOperation.forward``.
 
         Args:
@@ -190,10 +223,22 @@ class GatV2Operation(AttentionOperation):
 
     @abstractmethod
     def backward(
-        self, block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, records: Tensor, grad: Tensor,
-        d_z: Tensor | None, d_x: Tensor, d_att: Tensor, *, weight: Tensor | None = None,
-        scores: Tensor | None = None, add: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        block: EdgeBlock,
+        attention: Attention,
+        z: Tensor,
+        x: Tensor,
+        att: Tensor,
+        records: Tensor,
+        grad: Tensor,
+        d_z: Tensor | None,
+        d_x: Tensor,
+        d_att: Tensor,
+        *,
+        weight: Tensor | None = None,
+        scores: Tensor | None = None,
+        add: bool = False,
+    ) -> None:
         """As ``GatOperation.backward``.
 
         Args:

@@ -47,9 +47,11 @@ def check_backend(comm: CommConfig) -> None:
 
     if comm.backend == "mpi" and not dist.is_mpi_available():
         raise ConfigError(
-            "This PyTorch was built without MPI.", given="comm.backend=mpi", allowed="comm.backend=gloo",
+            "This PyTorch was built without MPI.",
+            given="comm.backend=mpi",
+            allowed="comm.backend=gloo",
             hint="PyTorch has MPI only where it was built from source beside an MPI library",
-        )  # fmt: skip
+        )
 
 
 def check_network(comm: CommConfig) -> None:
@@ -57,10 +59,12 @@ def check_network(comm: CommConfig) -> None:
     if comm.backend == "mpi":
         check_backend(comm)
         raise ConfigError(
-            "Workers that exchange rows by MPI are started by mpirun.", given="comm.backend=mpi", allowed="comm.backend=gloo",
+            "Workers that exchange rows by MPI are started by mpirun.",
+            given="comm.backend=mpi",
+            allowed="comm.backend=gloo",
             hint="sargnn slurm writes the run, python -m sargnn.launch.job begin prepares it, and mpirun starts "
             "python -m sargnn.launch.task RUN_DIR",
-        )  # fmt: skip
+        )
     if comm.interface is not None:
         import psutil
 
@@ -91,13 +95,15 @@ def _check_task(config: RunConfig, task: Task) -> None:
     if task == "regression" and config.optim.label_smoothing:
         raise ConfigError(
             "Numbers have no label smoothing: it mixes a label with the other classes.",
-            given=f"optim.label_smoothing={config.optim.label_smoothing}, {given}", allowed="optim.label_smoothing=0",
-        )  # fmt: skip
+            given=f"optim.label_smoothing={config.optim.label_smoothing}, {given}",
+            allowed="optim.label_smoothing=0",
+        )
     if task != "classes" and config.smooth.name != "none":
         raise ConfigError(
             "Correct & Smooth spreads the shares of classes, which add up to one.",
-            given=f"smooth={config.smooth.name}, {given}", allowed="smooth=none",
-        )  # fmt: skip
+            given=f"smooth={config.smooth.name}, {given}",
+            allowed="smooth=none",
+        )
 
 
 def _count_lacking(config: RunConfig, dataset: Dataset) -> dict[int, int]:
@@ -160,15 +166,17 @@ def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) 
         check_start(config, model, schema)
     if config.batches.steps > (targets := int((np.asarray(dataset.split) == SPLITS["train"]).sum())):
         raise ConfigError(
-            "There are more steps in an epoch than training nodes.", given=f"batches.steps={config.batches.steps}",
+            "There are more steps in an epoch than training nodes.",
+            given=f"batches.steps={config.batches.steps}",
             allowed=f"1 to {targets}",
-        )  # fmt: skip
+        )
     if config.early_stopping is not None and not (np.asarray(dataset.split) == SPLITS["valid"]).any():
         raise ConfigError("Early stopping needs validation nodes, and the dataset has none.", hint="early_stopping=null")
     if config.smooth.name != "none" and schema.typed:
         if not any(one.source == one.destination == labelled for one in schema.relations):
             raise ConfigError(
                 "Correct & Smooth needs edges between nodes that have labels, and this graph's relations have none.",
-                given=f"smooth={config.smooth.name}, labels on '{schema.node_types[labelled]}'", hint="smooth=none",
-            )  # fmt: skip
+                given=f"smooth={config.smooth.name}, labels on '{schema.node_types[labelled]}'",
+                hint="smooth=none",
+            )
     return Built(sum(model.uses_edges), model.norms_over_rows)

@@ -64,9 +64,10 @@ def compare_worlds(config: RunConfig) -> tuple[Graph, Outcome]:
 
     if config.precision not in TOLERANCES:
         raise ConfigError(
-            "Worlds are compared in a precision whose rounding is small.", given=f"precision={config.precision}",
+            "Worlds are compared in a precision whose rounding is small.",
+            given=f"precision={config.precision}",
             allowed=", ".join(TOLERANCES),
-        )  # fmt: skip
+        )
 
     config = prepare_process(_reduced(config))
     check_network(config.comm)
@@ -97,11 +98,22 @@ def _reduced(config: RunConfig) -> RunConfig:
     if partitioner.name == "given" and partitioner.target is None:  # made for another number of workers
         partitioner = PartitionerConfig("metis", partitioner.seed, partitioner.order, partitioner.imbalance)
     return replace(
-        config, world=max(WORLDS), epochs=max(config.epochs, STEPS), partitioner=partitioner, smooth=SmoothConfig(),
-        early_stopping=None, init_from=None, profile=False, checkpoint=CheckpointConfig(None, 1),
-        tracking=replace(config.tracking, enabled=False), comm=replace(config.comm, wire="exact"),
-        batches=BatchesConfig(), memory_budget=MemoryConfig(), servers=None, preload=PreloadConfig(),
-    )  # fmt: skip
+        config,
+        world=max(WORLDS),
+        epochs=max(config.epochs, STEPS),
+        partitioner=partitioner,
+        smooth=SmoothConfig(),
+        early_stopping=None,
+        init_from=None,
+        profile=False,
+        checkpoint=CheckpointConfig(None, 1),
+        tracking=replace(config.tracking, enabled=False),
+        comm=replace(config.comm, wire="exact"),
+        batches=BatchesConfig(),
+        memory_budget=MemoryConfig(),
+        servers=None,
+        preload=PreloadConfig(),
+    )
 
 
 @contextmanager

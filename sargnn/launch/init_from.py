@@ -27,8 +27,9 @@ def find_start(config: RunConfig) -> RunConfig:
     if not config.model.trains:
         raise ConfigError(
             "A model without parameters starts from none.",
-            given=f"model={config.model.name} init_from={config.init_from}", hint="leave init_from out",
-        )  # fmt: skip
+            given=f"model={config.model.name} init_from={config.init_from}",
+            hint="leave init_from out",
+        )
     from sargnn.training import checkpoint
     from sargnn.training.start_from import digest_of
 
@@ -44,9 +45,10 @@ def find_start(config: RunConfig) -> RunConfig:
             say(f"warning: {str(problem).splitlines()[0]} The checkpoint before is used.")
     if path is None:
         raise ConfigError(
-            "The run to start from holds no whole checkpoint.", given=str(folder),
+            "The run to start from holds no whole checkpoint.",
+            given=str(folder),
             hint="train it with checkpoint.every=N; the last epoch is written then, too",
-        )  # fmt: skip
+        )
     store = checkpoint.open_checkpoint(path, verify=False)
     return dataclasses.replace(config, init_from=str(path.resolve()), init_digest=digest_of(store))
 
@@ -56,9 +58,11 @@ def _run_of(word: str) -> Path:
         return find_run(word)
     except ConfigError as error:
         raise ConfigError(
-            "There is no run and no checkpoint of this name to start from.", given=word, allowed=nearest(word, run_names()),
+            "There is no run and no checkpoint of this name to start from.",
+            given=word,
+            allowed=nearest(word, run_names()),
             hint="init_from=RUN, its name or folder, or init_from=RUN/checkpoints/NAME",
-        ) from error  # fmt: skip
+        ) from error
 
 
 def keep_start(config: RunConfig, run_dir: Path) -> None:

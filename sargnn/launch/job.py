@@ -88,8 +88,11 @@ def _note_start(run_dir: Path, inputs: Inputs, environment: Mapping[str, str]) -
         number = f"{environment['SLURM_ARRAY_JOB_ID']}_{environment['SLURM_ARRAY_TASK_ID']}"
     steps = 0 if inputs.checkpoint is None else steps_trained(Path(inputs.checkpoint))
     start = {
-        "job": number, "restarts": int(environment.get("SLURM_RESTART_COUNT", "0")), "epoch": inputs.first_epoch, "steps": steps
-    }  # fmt: skip
+        "job": number,
+        "restarts": int(environment.get("SLURM_RESTART_COUNT", "0")),
+        "epoch": inputs.first_epoch,
+        "steps": steps,
+    }
     jobs = known["jobs"] + ([number] if number and number not in known["jobs"] else [])
     note_job(run_dir, jobs=jobs, starts=[*known["starts"], start])
 

@@ -55,9 +55,10 @@ def choose_run_dir(config: RunConfig) -> Path:
         if _usable(config, run_dir):
             return run_dir
         raise ConfigError(
-            "The run folder already holds a run.", given=str(run_dir),
+            "The run folder already holds a run.",
+            given=str(run_dir),
             hint=f"choose another run_dir, or sargnn slurm resume={run_dir} to go on with it",
-        )  # fmt: skip
+        )
     base = Path("runs").resolve() / config.name
     number, candidate = 1, base
     while not _usable(config, candidate):

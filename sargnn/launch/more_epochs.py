@@ -31,7 +31,7 @@ def has_settings_of(meta: dict[str, Any], config: RunConfig) -> bool:
     alike = (
         dataclasses.replace(config, epochs=one, precision=precision)  # parameters and moments are never bf16
         for one, precision in product(options, PRECISIONS)
-    )  # fmt: skip
+    )
     return any(one.config_hash == meta["config_hash"] for one in alike)
 
 

@@ -202,6 +202,7 @@ def _refusal(plans: Plans, config: RunConfig, plan: WorldPlan, machine: Machine)
             f"{' '.join(way.words)} ({human_bytes(way.plan.largest.total)} a worker, {human_bytes(way.plan.together)} in all"
             f"{'; ' * bool(way.remark)}{way.remark})"
             for way in ways
-        ) or "nothing that was tried: a smaller model, or more machines",
+        )
+        or "nothing that was tried: a smaller model, or more machines",
         hint="sargnn plan what=fit shows more; memory_budget.enforce=false launches it all the same",
-    )  # fmt: skip
+    )

@@ -137,6 +137,7 @@ def _choose_checkpoint(run_dir: Path, which: str) -> Path:
     if path is None:
         raise ConfigError(
             f"The run holds no {'evaluated' if which == 'best' else 'whole'} checkpoint.",
-            given=str(run_dir), hint="train with checkpoint.every=N; the last epoch is written then, too",
-        )  # fmt: skip
+            given=str(run_dir),
+            hint="train with checkpoint.every=N; the last epoch is written then, too",
+        )
     return path

@@ -80,9 +80,14 @@ def predict(
     calibration = measured_rates(config, outline, machines=machines)
     loads = [load_of(part, loops=config.add_self_loops) for part in parts]
     return epoch_time(
-        loads, sent_bytes, calibration, threads=_threads(config, machines), cores=usable_cores(), machines=machines,
+        loads,
+        sent_bytes,
+        calibration,
+        threads=_threads(config, machines),
+        cores=usable_cores(),
+        machines=machines,
         network_bytes_s=network_bytes_s,
-    )  # fmt: skip
+    )
 
 
 def outline_of(dataset: Dataset) -> Outline:
@@ -134,11 +139,14 @@ def _key(config: RunConfig, outline: Outline, world: int, threads: int) -> str:
     for name in ("dataset", "partitioner", "seed", "store_dir", "run_dir", "run_name", "epochs", "eval_every"):
         del settings[name]
     content = {
-        "settings": settings, "loops": config.add_self_loops, "weights": config.dataset.edge_weights,
+        "settings": settings,
+        "loops": config.add_self_loops,
+        "weights": config.dataset.edge_weights,
         "source": [describe_source(one.target) for one in (config.model, config.mode, config.kernel) if one.target],
-        "outline": dataclasses.asdict(outline), "machine": [cpu_model(), usable_cores()],
+        "outline": dataclasses.asdict(outline),
+        "machine": [cpu_model(), usable_cores()],
         "version": [version("sargnn"), _VERSION],
-    }  # fmt: skip
+    }
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
     return f"{config.model.title} {config.mode.name} {digest}"
 
@@ -147,16 +155,33 @@ def _trial_config(config: RunConfig, folder: Path, epochs: int, world: int, thre
     """The run's settings on the graph in ``folder``; what takes time beside its epochs left out."""
     dataset = StoredConfig(
         "stored", str(folder / "graph"), add_self_loops=config.add_self_loops, edge_weights=config.dataset.edge_weights
-    )  # fmt: skip
+    )
     partitioner = PartitionerConfig("given", 0, "original", file=str(folder / "part.npy"))
     batches = dataclasses.replace(config.batches, count=1) if config.batches.count == "auto" else config.batches
     return dataclasses.replace(
-        config, dataset=dataset, partitioner=partitioner, world=world, threads=threads, epochs=epochs, eval_every=epochs,
-        batches=batches, profile=True, store_dir=str(folder / "stores"), run_dir=str(folder / "run"), run_name=None,
-        checkpoint=dataclasses.replace(config.checkpoint, every=None), smooth=SmoothConfig(),
-        tracking=dataclasses.replace(config.tracking, enabled=False, uri=None), memory_budget=RunConfig.memory_budget,
-        early_stopping=None, init_from=None, init_digest=None, servers=None, preload=PreloadConfig(), metric=None,
-    )  # fmt: skip
+        config,
+        dataset=dataset,
+        partitioner=partitioner,
+        world=world,
+        threads=threads,
+        epochs=epochs,
+        eval_every=epochs,
+        batches=batches,
+        profile=True,
+        store_dir=str(folder / "stores"),
+        run_dir=str(folder / "run"),
+        run_name=None,
+        checkpoint=dataclasses.replace(config.checkpoint, every=None),
+        smooth=SmoothConfig(),
+        tracking=dataclasses.replace(config.tracking, enabled=False, uri=None),
+        memory_budget=RunConfig.memory_budget,
+        early_stopping=None,
+        init_from=None,
+        init_digest=None,
+        servers=None,
+        preload=PreloadConfig(),
+        metric=None,
+    )
 
 
 def _measure(config: RunConfig, outline: Outline, world: int, threads: int) -> Calibration:
@@ -216,9 +241,12 @@ def _trial(folder: Path, dataset: Dataset, part: np.ndarray, threads: int, busy:
     share = sum(own.values()) / max(1e-9, sum(seconds[name] for name in own))
     seconds = own | {name: seconds[name] * share for name in WAITING}
     return Trial(
-        _mean_load(summary, dataset, part, loops=loops), (summary.comm_bytes_per_epoch or 0) / (part.max() + 1), seconds, work,
+        _mean_load(summary, dataset, part, loops=loops),
+        (summary.comm_bytes_per_epoch or 0) / (part.max() + 1),
+        seconds,
+        work,
         tuple(epochs),
-    )  # fmt: skip
+    )
 
 
 def _mean_load(summary: Summary, dataset: Dataset, part: np.ndarray, *, loops: bool) -> Load:

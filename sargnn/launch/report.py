@@ -60,9 +60,14 @@ def report_failure(run_dir: Path, identity: Identity, error: str, *, interrupted
     except SargnnError as damaged:
         say(f"warning: {damaged}")
     summary = Summary(
-        status=INTERRUPTED if interrupted else FAILED, error=error, losses=losses, world=identity.world, mode=identity.mode,
-        model=identity.model, config_hash=identity.config_hash,
-    )  # fmt: skip
+        status=INTERRUPTED if interrupted else FAILED,
+        error=error,
+        losses=losses,
+        world=identity.world,
+        mode=identity.mode,
+        model=identity.model,
+        config_hash=identity.config_hash,
+    )
     try:
         write_summary(run_dir, summary)
     except OSError as failed:

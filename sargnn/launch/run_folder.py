@@ -23,9 +23,14 @@ LOCK = ".lock"
 
 
 def begin_run(
-    config: RunConfig, run_dir: Path, stores: Stores, *, started_at: float, going_on: bool | None,
+    config: RunConfig,
+    run_dir: Path,
+    stores: Stores,
+    *,
+    started_at: float,
+    going_on: bool | None,
     planned: tuple[int, ...] | None = None,
-) -> Inputs:  # fmt: skip
+) -> Inputs:
     """Write what workers read: ``config.yaml`` and ``inputs.json``; drop what the newest checkpoint has not seen.
 
     Args:
@@ -40,10 +45,14 @@ def begin_run(
 
     stats = {f"partition.{key}": value for key, value in stores.stats.items()}
     inputs = Inputs(
-        str(stores.partition), started_at, stores.dataset_hash, git_sha(), partition_stats=stats,
+        str(stores.partition),
+        started_at,
+        stores.dataset_hash,
+        git_sha(),
+        partition_stats=stats,
         preloaded=None if stores.preloaded is None else str(stores.preloaded),
         planned_train_bytes=None if planned is None else list(planned),
-    )  # fmt: skip
+    )
     if going_on is not False:
         check_epochs_left(config, run_dir)
         inputs = choose_checkpoint(config, run_dir, inputs, stores.dataset_hash)

@@ -63,13 +63,20 @@ def _model_of(config: RunConfig, *, typed: bool) -> str:
 def _measure(config: RunConfig, *, typed: bool, world: int) -> list[int]:
     with tempfile.TemporaryDirectory() as folder:
         words = [
-            *(_TYPED if typed else _PLAIN), f"model={_model_of(config, typed=typed)}", f"mode={config.mode.name}",
+            *(_TYPED if typed else _PLAIN),
+            f"model={_model_of(config, typed=typed)}",
+            f"mode={config.mode.name}",
             f"world={world}",
-            "epochs=2", "eval_every=10", "tracking=none", "store_dir=stores", "run_dir=run", "partitioner=random",
+            "epochs=2",
+            "eval_every=10",
+            "tracking=none",
+            "store_dir=stores",
+            "run_dir=run",
+            "partitioner=random",
             f"precision={config.precision}",
             *(["memory_budget=900GB"] if config.budget_bytes is not None else []),
             *([f"kernel={config.kernel.name}"] if config.kernel.name in KERNELS else []),
-        ]  # fmt: skip
+        ]
         command = [sys.executable, "-m", "sargnn.cli.main", "train", *words]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment_of_trials(), check=False)
         if done.returncode:

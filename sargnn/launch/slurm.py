@@ -26,12 +26,30 @@ _FORMS = {
     "time": (re.compile(r"\d+|\d+:\d\d(:\d\d)?|\d+-\d+(:\d\d){0,2}"), "minutes, HH:MM:SS or D-HH:MM:SS"),
 }
 _OURS = {
-    "job-name": "job_name", "nodes": "nodes", "ntasks": "world (of the run)", "ntasks-per-node": "ntasks_per_node",
-    "cpus-per-task": "cpus_per_task", "mem": "mem", "partition": "partition", "account": "account", "qos": "qos",
-    "constraint": "constraint", "time": "time", "signal": "signal_s", "requeue": "requeue", "no-requeue": "requeue",
-    "array": "array", "output": "run_dir (of the run)", "open-mode": "none", "chdir": "none",
-    "tasks-per-node": "ntasks_per_node", "export": "none", "wrap": "none", "uid": "none", "gid": "none",
-}  # fmt: skip
+    "job-name": "job_name",
+    "nodes": "nodes",
+    "ntasks": "world (of the run)",
+    "ntasks-per-node": "ntasks_per_node",
+    "cpus-per-task": "cpus_per_task",
+    "mem": "mem",
+    "partition": "partition",
+    "account": "account",
+    "qos": "qos",
+    "constraint": "constraint",
+    "time": "time",
+    "signal": "signal_s",
+    "requeue": "requeue",
+    "no-requeue": "requeue",
+    "array": "array",
+    "output": "run_dir (of the run)",
+    "open-mode": "none",
+    "chdir": "none",
+    "tasks-per-node": "ntasks_per_node",
+    "export": "none",
+    "wrap": "none",
+    "uid": "none",
+    "gid": "none",
+}
 _SPARE_S = 60  # SLURM may send the signal so much earlier
 
 
@@ -124,23 +142,26 @@ def shape(config: SlurmConfig, job: Job) -> Shape:
     per_node = config.ntasks_per_node or -(-job.world // nodes)
     if job.world > nodes * per_node:
         raise ConfigError(
-            f"{job.world} workers do not fit on {nodes} nodes of {per_node} tasks.", given=given,
+            f"{job.world} workers do not fit on {nodes} nodes of {per_node} tasks.",
+            given=given,
             hint=f"slurm.nodes={-(-job.world // per_node)}, or slurm.ntasks_per_node={-(-job.world // nodes)}",
-        )  # fmt: skip
+        )
     if nodes > job.world:
         raise ConfigError("There are more nodes than workers.", given=given, hint=f"slurm.nodes={job.world}")
     cpus = config.cpus_per_task or job.threads or 1
     if job.threads is not None and job.threads > cpus:
         raise ConfigError(
-            "A worker has more threads than CPUs.", given=f"threads={job.threads} slurm.cpus_per_task={cpus}",
+            "A worker has more threads than CPUs.",
+            given=f"threads={job.threads} slurm.cpus_per_task={cpus}",
             hint=f"slurm.cpus_per_task={job.threads}",
-        )  # fmt: skip
+        )
     for key, place in (("slurm.gloo_ifname", job.interface), ("slurm.master_addr", config.master_addr)):
         if nodes > 1 and place is not None and _LOOPBACK.fullmatch(place):
             raise ConfigError(
-                "A loopback address reaches no other node.", given=f"{key}={place}, {nodes} nodes",
+                "A loopback address reaches no other node.",
+                given=f"{key}={place}, {nodes} nodes",
                 hint=f"name the cluster's network, such as {key}={'ib0' if 'ifname' in key else 'node01'}; null leaves it open",
-            )  # fmt: skip
+            )
     _check_time(config)
     return Shape(nodes, per_node, cpus)
 
@@ -331,9 +352,10 @@ def check_syntax(script: str) -> None:
     done = subprocess.run([bash, "-n"], input=script, capture_output=True, text=True)
     if done.returncode:
         raise ConfigError(
-            "bash cannot read the script.", given=(done.stderr.strip().splitlines() or [""])[0],
+            "bash cannot read the script.",
+            given=(done.stderr.strip().splitlines() or [""])[0],
             hint="look at slurm.setup and at the template",
-        )  # fmt: skip
+        )
 
 
 def submit(script: Path, folder: Path) -> str:

@@ -79,9 +79,13 @@ def prepare_stores(config: RunConfig, check_graph: Callable[[Path], Built]) -> S
     if os.environ["NUMBA_THREADING_LAYER"] != "workqueue":  # else the fork server compiles them
         warm_up()
     return Stores(
-        dataset_path.resolve(), info.path.resolve(), stats, info.dataset_hash, built,
+        dataset_path.resolve(),
+        info.path.resolve(),
+        stats,
+        info.dataset_hash,
+        built,
         None if preloaded is None else preloaded.path.resolve(),
-    )  # fmt: skip
+    )
 
 
 def bounds_of(config: RunConfig, hops: int) -> Bounds:

@@ -42,9 +42,10 @@ def ranks(environment: Mapping[str, str], backend: str = "gloo") -> dict[str, st
         found = {name: environment[theirs] for name, theirs in _PER_TASK.items() if theirs in environment}
     else:
         raise ConfigError(
-            "Neither SLURM nor torchrun has started this process.", given="no SLURM_PROCID, no RANK",
+            "Neither SLURM nor torchrun has started this process.",
+            given="no SLURM_PROCID, no RANK",
             hint="sargnn slurm writes a script that does; on one machine sargnn train needs neither",
-        )  # fmt: skip
+        )
     missing = [name for name in _MEETING if name not in environment] if found.get("WORLD_SIZE") != "1" else []
     if missing:
         raise ConfigError("Workers do not know where to meet.", given=f"{' and '.join(missing)} not set")
@@ -82,9 +83,10 @@ def check_interface(interface: str | None, environment: Mapping[str, str]) -> No
     if address.startswith("127."):
         others = [one for one in known if not one.startswith("lo")]
         raise ConfigError(
-            f"Node '{name}' takes itself for {address}, where no other node finds it.", given="slurm.gloo_ifname=null",
+            f"Node '{name}' takes itself for {address}, where no other node finds it.",
+            given="slurm.gloo_ifname=null",
             allowed=[f"slurm.gloo_ifname={one}" for one in others],
-        )  # fmt: skip
+        )
 
 
 def main() -> None:

@@ -82,9 +82,13 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Ca
 
     def make(folder: Path) -> Trainer:
         return make_trainer(
-            config, open_part(folder, rank), info.num_classes, group, files.scratch_path(run_dir, rank),
+            config,
+            open_part(folder, rank),
+            info.num_classes,
+            group,
+            files.scratch_path(run_dir, rank),
             flat=lambda: open_part(flat, rank),
-        )  # fmt: skip
+        )
 
     choice: Choice | None = None
     if preloaded is not None and config.preload.name == "auto":
@@ -107,13 +111,20 @@ def _join(config: RunConfig, rank: int, world: int, on_joining: Callable[[Heartb
         heartbeat.start()
     return DistributedGroup.from_environment(
         config.comm.backend, config.comm.timeout_s, rank, world, traffic, Profile(config.profile), servers=config.num_servers
-    )  # fmt: skip
+    )
 
 
 def _run(
-    trainer: Trainer, config: RunConfig, run_dir: Path, info: PartitionInfo, inputs: Inputs, group: Group, before_loading: int,
-    base: int, choice: Choice | None,
-) -> None:  # fmt: skip
+    trainer: Trainer,
+    config: RunConfig,
+    run_dir: Path,
+    info: PartitionInfo,
+    inputs: Inputs,
+    group: Group,
+    before_loading: int,
+    base: int,
+    choice: Choice | None,
+) -> None:
     """What ``inputs`` ask for: training, predictions or a record; and the results.
 
     Args:
@@ -166,9 +177,7 @@ def _run(
             write_summary(run_dir, _summary(config, info, inputs, figures, stopped=trainer.stopped))
 
 
-def _measure_network(
-    config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Callable[[Heartbeat], None]
-) -> None:  # fmt: skip
+def _measure_network(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Callable[[Heartbeat], None]) -> None:
     """Into ``network.json``."""
     torch.set_num_threads(1)
     group = _join(config, rank, world, on_joining)

@@ -32,7 +32,7 @@ _BY_ELEMENT = frozenset(
     logical_or logical_not logical_xor sin cos tan sinh cosh asin acos atan erf sign floor ceil round trunc frac remainder fmod
     lerp addcmul addcdiv nan_to_num float double half bfloat16 long int bool to type_as type contiguous clone detach
     zeros_like ones_like full_like masked_fill linear layer_norm rms_norm expand_as special_expit expit __and__ __or__ __xor__
-    __invert__ positive heaviside copysign logaddexp xlogy atan2 hypot normalize""".split()  # fmt: skip
+    __invert__ positive heaviside copysign logaddexp xlogy atan2 hypot normalize""".split()
 )
 _BY_DIMENSION = frozenset(
     """sum mean amax amin max min prod norm logsumexp softmax log_softmax softmin std var argmax argmin cumsum cumprod
@@ -53,8 +53,21 @@ _DIMENSION_AT = {
     "var": 1,
 }
 """Where the dimension stands among the positional arguments; 1 for all others."""
-_DEFAULTS = {"cat": 0, "concat": 0, "concatenate": 0, "stack": 0, "chunk": 0, "split": 0, "unbind": 0, "glu": -1,
-             "normalize": 1, "topk": -1, "sort": -1, "argsort": -1, "cosine_similarity": 1}  # fmt: skip
+_DEFAULTS = {
+    "cat": 0,
+    "concat": 0,
+    "concatenate": 0,
+    "stack": 0,
+    "chunk": 0,
+    "split": 0,
+    "unbind": 0,
+    "glu": -1,
+    "normalize": 1,
+    "topk": -1,
+    "sort": -1,
+    "argsort": -1,
+    "cosine_similarity": 1,
+}
 
 
 class OfEdges:
@@ -194,7 +207,7 @@ def noted_call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
         raise first.graph.wrong(
             f"An edge field is written to in place by '{name}'.",
             hint=f"use what '{name[:-1]}' gives: edge fields are expressions",
-        )  # fmt: skip
+        )
     if name in _BY_SHAPE and len(args) > 1 and type(args[1]) is int and args[1] == len(first):
         args = (args[0], first.shape[0], *args[2:])
     if _takes_each_edge(name, args, kwargs, first.ndim):
@@ -295,7 +308,8 @@ class _Named(tuple):
 
 
 set_operators(
-    EdgeTensor, record,
+    EdgeTensor,
+    record,
     """add radd sub rsub mul rmul truediv rtruediv pow rpow neg abs eq ne lt le gt ge and or xor invert matmul getitem mod
     floordiv""",
-)  # fmt: skip
+)

@@ -174,9 +174,7 @@ class Program:
             memo: dict[int, Value] = {}
             return tuple(step(run, memo) for step in outputs)
 
-        return Messages(
-            compute, folds, grads["u"], grads["v"], grads["e"], max(self._width, 1), tuple(self._params.values())
-        )  # fmt: skip
+        return Messages(compute, folds, grads["u"], grads["v"], grads["e"], max(self._width, 1), tuple(self._params.values()))
 
     def _step(self, node: Node) -> Step:
         if id(node) not in self._steps:

@@ -58,9 +58,11 @@ def fold(graph: ShardedGraph, kind: str, node: Node, called: str) -> Tensor:
         logits, values = parts
         return _generic(graph, [logits, values], folds.SoftmaxSum(size(values), size(logits)), node.shape)
     made: dict[str, MessageFold] = {
-        "sum": folds.Sum(size(node)), "mean": folds.Sum(size(node), mean=True), "max": folds.Max(size(node)),
+        "sum": folds.Sum(size(node)),
+        "mean": folds.Sum(size(node), mean=True),
+        "max": folds.Max(size(node)),
         "logsumexp": folds.LogSumExp(size(node)),
-    }  # fmt: skip
+    }
     return _generic(graph, [node], made[kind], node.shape)
 
 

@@ -32,9 +32,13 @@ class Frame(MutableMapping[str, Any]):
     """
 
     def __init__(
-        self, kind: str, rows: Rows, count: Callable[[], int], place: Callable[[], str],
+        self,
+        kind: str,
+        rows: Rows,
+        count: Callable[[], int],
+        place: Callable[[], str],
         fixed: Mapping[str, Callable[[], Any]] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.kind, self.rows, self._count, self._place = kind, rows, count, place
         self._fixed = dict(fixed or {})
         self._fields: dict[str, Any] = {}
@@ -45,10 +49,11 @@ class Frame(MutableMapping[str, Any]):
                 found = self._fixed[name]()
                 return tagged(found, self.rows, shared=True) if isinstance(found, Tensor) else found
             raise MissingField(
-                f"The {self.kind} have no field '{name}'.", given=self._place(),
+                f"The {self.kind} have no field '{name}'.",
+                given=self._place(),
                 allowed=nearest(name, self._fields) or list(self._fields) or "none was set",
                 hint=self._hint(name),
-            )  # fmt: skip
+            )
         return self._fields[name]
 
     def fix(self, name: str, make: Callable[[], Any]) -> None:
@@ -73,14 +78,15 @@ class Frame(MutableMapping[str, Any]):
                 raise ConfigError(
                     f"The field '{name}' has not one row for each of the {self.kind}.",
                     given=f"shape {tuple(value.shape)} for {int(count)}; {self._place()}",
-                )  # fmt: skip
+                )
             if rows_of(value) is None:
                 tagged(value, self.rows, shared=is_shared(value))
         elif not hasattr(value, "node"):
             raise ConfigError(
-                f"The field '{name}' is no tensor.", given=f"a {type(value).__name__}; {self._place()}",
+                f"The field '{name}' is no tensor.",
+                given=f"a {type(value).__name__}; {self._place()}",
                 allowed=f"a tensor with a row for each of the {self.kind}",
-            )  # fmt: skip
+            )
         self._fields[name] = value
 
     def __repr__(self) -> str:

@@ -24,8 +24,11 @@ if TYPE_CHECKING:
     from sargnn.messages.graph import ShardedGraph
 
 _OPERATIONS: dict[str, Callable[..., Any]] = {
-    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div,
-}  # fmt: skip
+    "add": torch.add,
+    "sub": torch.sub,
+    "mul": torch.mul,
+    "div": torch.div,
+}
 _PROBE_EDGES = 2
 
 
@@ -56,9 +59,10 @@ def message_nodes(graph: ShardedGraph, func: Any) -> dict[str, Node]:
         return {func.out_field: _builtin(graph, func)}
     if not callable(func):
         raise graph.wrong(
-            "A message function is neither one of dgl.function nor a function.", given=describe(func),
+            "A message function is neither one of dgl.function nor a function.",
+            given=describe(func),
             allowed="such as fn.copy_u('h', 'm'), or a function of edges that gives a mapping",
-        )  # fmt: skip
+        )
     return _written(graph, func)
 
 
@@ -76,7 +80,7 @@ def _builtin(graph: ShardedGraph, func: Any) -> Node:
             f"Fields of different shapes meet in '{func.name}'.",
             given=f"'{func.lhs_field}' {one.shape}, '{func.rhs_field}' {other.shape}",
             hint="row shapes must be equal, or 1 where they are not",
-        ) from error  # fmt: skip
+        ) from error
     dtype = torch.promote_types(a.dtype, b.dtype)
     if operation == "dot":
         product = Call(shape, dtype, torch.mul, (a, b), {})
@@ -188,14 +192,18 @@ def _check_messages(graph: ShardedGraph, func: Callable[..., Any], found: Any, e
     place = graph.place_of(func)
     if not isinstance(found, Mapping) or not found:
         raise graph.wrong(
-            "A message function gives no messages.", given=f"a {type(found).__name__}", place=place,
+            "A message function gives no messages.",
+            given=f"a {type(found).__name__}",
+            place=place,
             allowed="a mapping from names to tensors [edges, ...]",
-        )  # fmt: skip
+        )
     for name, value in found.items():
         if not isinstance(value, Tensor):
             raise graph.wrong(f"The message '{name}' is no tensor.", given=f"a {type(value).__name__}", place=place)
         if not value.dim() or len(value) != edges:
             raise graph.wrong(
-                f"The message '{name}' has not one row per edge.", place=place,
-                given=f"shape {tuple(value.shape)} for {edges} edges", hint="messages are [edges, ...], computed edge by edge",
-            )  # fmt: skip
+                f"The message '{name}' has not one row per edge.",
+                place=place,
+                given=f"shape {tuple(value.shape)} for {edges} edges",
+                hint="messages are [edges, ...], computed edge by edge",
+            )

@@ -54,9 +54,10 @@ def gather_and_reduce(graph: ShardedGraph, messages: dict[str, Node], func: Call
     draws = graph.new_draws()
     with graph.paused():
         found, params = captured_tensors(
-            lambda: func(NodeBatch(Reads(example, graph.dstdata), mailbox, _PROBE_NODES, nobody)), reads.values(),
+            lambda: func(NodeBatch(Reads(example, graph.dstdata), mailbox, _PROBE_NODES, nobody)),
+            reads.values(),
             graph.calls_of_edges(draws, None),
-        )  # fmt: skip
+        )
     names, shapes = list(found), [tuple(one.shape[1:]) for one in found.values()]
     program = Program(list(messages.values()), graph.dtype)
     nodes = tuple(graph.dstdata[name] for name in reads)
@@ -75,9 +76,12 @@ def gather_and_reduce(graph: ShardedGraph, messages: dict[str, Node], func: Call
         return tuple(given[name].flatten(1) if given[name].dim() > 1 else given[name][:, None] for name in names)
 
     reducer = Gathered(
-        program.messages(()), call, tuple(one.requires_grad for one in nodes),
-        tuple(torch.Size(shape).numel() for shape in shapes), tuple(params),
-    )  # fmt: skip
+        program.messages(()),
+        call,
+        tuple(one.requires_grad for one in nodes),
+        tuple(torch.Size(shape).numel() for shape in shapes),
+        tuple(params),
+    )
     local = (*destinations, *(encode(one, graph.dtype) for one in nodes), *edges)
     outs = graph.aggregate(reducer, sources, local, reducer.params)
     return {name: out.view(len(out), *shape) for name, out, shape in zip(names, outs, shapes, strict=True)}
@@ -120,7 +124,7 @@ class Gathered(Reducer[Operation, list[Tensor], _Backward]):
 
     def __init__(
         self, messages: Messages, call: Call, node_grads: tuple[bool, ...], widths: tuple[int, ...], params: Tensors
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.messages, self.call, self.node_grads, self.widths = messages, call, node_grads, widths
         self.params = (*messages.params, *(p for p in params if all(p is not q for q in messages.params)))
 
@@ -222,7 +226,5 @@ def _buckets(shard: Shard) -> Iterator[_Bucket]:
         at = block.indptr[:-1].long()[which][:, None] + torch.arange(degree)
         edges = order[at.flatten()]
         rows = listed[which]
-        run = EdgeRun(
-            block, 0, len(edges), 0, block.src[edges], torch.repeat_interleave(rows, degree).to(torch.int32)
-        )  # fmt: skip
+        run = EdgeRun(block, 0, len(edges), 0, block.src[edges], torch.repeat_interleave(rows, degree).to(torch.int32))
         yield _Bucket(rows, run, edges, degree)

@@ -68,10 +68,19 @@ class ShardedGraph:
     is_pinned = False
 
     def __init__(
-        self, session: Session, plan: LayerPlan, etype: Etype, srcdata: Frame, dstdata: Frame, *,
-        relation: int = 0, level: int = 0, edata: Frame | None = None, totals: Totals | None = None,
+        self,
+        session: Session,
+        plan: LayerPlan,
+        etype: Etype,
+        srcdata: Frame,
+        dstdata: Frame,
+        *,
+        relation: int = 0,
+        level: int = 0,
+        edata: Frame | None = None,
+        totals: Totals | None = None,
         is_block: bool | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.session, self.plan = session, plan
         self.canonical_etypes, self._relation, self.level = [etype], relation, level
         self.srcdata, self.dstdata = srcdata, dstdata
@@ -215,9 +224,17 @@ class ShardedGraph:
         source = self.srcdata.copy()
         destination = source if self.dstdata is self.srcdata else self.dstdata.copy()
         return ShardedGraph(
-            self.session, self.plan, self.canonical_etypes[0], source, destination,
-            relation=self._relation, level=self.level, edata=self.edata.copy(), totals=self._totals, is_block=self.is_block,
-        )  # fmt: skip
+            self.session,
+            self.plan,
+            self.canonical_etypes[0],
+            source,
+            destination,
+            relation=self._relation,
+            level=self.level,
+            edata=self.edata.copy(),
+            totals=self._totals,
+            is_block=self.is_block,
+        )
 
     def apply_nodes(self, func: Callable[[Any], dict[str, Any]], v: Any = None, ntype: Any = None) -> None:
         """Set fields of the destination nodes to what ``func`` gives for them."""
@@ -235,7 +252,7 @@ class ShardedGraph:
 
     def update_all(
         self, message_func: Any, reduce_func: Any, apply_node_func: Callable[[Any], Any] | None = None, etype: Any = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Set fields of the destination nodes to folded messages; all workers must call it.
 
         Args:
@@ -257,7 +274,7 @@ class ShardedGraph:
 
     def multi_update_all(
         self, functions: dict[Any, tuple[Any, ...]], cross_reducer: Any, apply_node_func: Callable[[Any], Any] | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         """As ``update_all``; of one relation there is nothing to join."""
         (pair,) = functions.values()
         self.update_all(pair[0], pair[1], apply_node_func)
@@ -374,10 +391,11 @@ class GraphIndex:
 
     def __getattr__(self, name: str) -> Any:
         raise self.graph.wrong(
-            "A function of DGL's looks into the graph, which is sharded.", given=f"graph._graph.{name}",
+            "A function of DGL's looks into the graph, which is sharded.",
+            given=f"graph._graph.{name}",
             allowed="update_all, apply_edges and edge_softmax",
             hint="functions that make another graph have none to make it from",
-        )  # fmt: skip
+        )
 
 
 class Blocks(Sequence[Any]):

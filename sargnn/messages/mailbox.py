@@ -135,7 +135,7 @@ def _first(args: Any, kwargs: Any) -> Mailbox:
 
 def _dimension(
     name: str, args: tuple[Any, ...], kwargs: dict[str, Any], ndim: int
-) -> tuple[int | None, tuple[Any, ...], dict[str, Any]]:  # fmt: skip
+) -> tuple[int | None, tuple[Any, ...], dict[str, Any]]:
     """The dimension that a call names, counted from the front, and the call without it."""
     kwargs = dict(kwargs)
     dim = kwargs.pop("dim", kwargs.pop("axis", None))

@@ -41,15 +41,20 @@ class GraphMaker:
                 if _TOTALS not in one.kept:
                     one.kept[_TOTALS] = _count(engine, one)
 
-    def session(
-        self, engine: Engine, calls: StockCalls, *, training: bool = True, num_blocks: int | None = None
-    ) -> Session:  # fmt: skip
+    def session(self, engine: Engine, calls: StockCalls, *, training: bool = True, num_blocks: int | None = None) -> Session:
         """For one forward pass, whose calls are watched; the arguments are those of ``Session``."""
         dgl_hook.install()
         return Session(
-            engine, lambda plan: plan.kept[_TOTALS], self.path, self.report, calls.edge_draw, self._owner, calls.seen,
-            training=training, num_blocks=num_blocks,
-        )  # fmt: skip
+            engine,
+            lambda plan: plan.kept[_TOTALS],
+            self.path,
+            self.report,
+            calls.edge_draw,
+            self._owner,
+            calls.seen,
+            training=training,
+            num_blocks=num_blocks,
+        )
 
     def _owner(self, name: Hashable, training: bool) -> Owner | None:
         """Who owns what is kept under a name; nobody, until training has asked."""
@@ -88,9 +93,10 @@ class BlockGraph:
         if self._count == 1 or name in _OF_ALL_LAYERS:
             return getattr(self._first, name)
         raise self._session.wrong(
-            "In a message flow each layer has a block of its own.", given=f"graph.{name}",
+            "In a message flow each layer has a block of its own.",
+            given=f"graph.{name}",
             hint="for layer, block in zip(self.layers, graph.blocks): h = layer(block, h); without one it works as well",
-        )  # fmt: skip
+        )
 
     def __getitem__(self, key: Any) -> Any:
         return self._first[key] if self._count == 1 else self.__getattr__("__getitem__(...)")

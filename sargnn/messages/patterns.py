@@ -107,7 +107,7 @@ def _attention(rows: Field, logits: Node, draw: Draw | None, read: Callable[[Ten
         of_sources, of_destinations = (end.tensor.reshape(-1, heads) for end in ends)
         return Recognised(
             Gat(heads, scored[1], draw), (_flat(read(rows.tensor)), of_sources), (of_destinations,), (), rows.shape
-        )  # fmt: skip
+        )
     if (found := _projected(logits, heads, width)) is None:
         return "scores are neither GAT's nor GATv2's"
     inner, vector = found
@@ -116,9 +116,12 @@ def _attention(rows: Field, logits: Node, draw: Draw | None, read: Callable[[Ten
     if scored is None or ends is None or ends[0].tensor is not rows.tensor:
         return "scores are neither GAT's nor GATv2's"
     return Recognised(
-        GatV2(heads, scored[1], draw), (_flat(read(rows.tensor)),), (_flat(read(ends[1].tensor)),), (vector.reshape(-1),),
+        GatV2(heads, scored[1], draw),
+        (_flat(read(rows.tensor)),),
+        (_flat(read(ends[1].tensor)),),
+        (vector.reshape(-1),),
         rows.shape,
-    )  # fmt: skip
+    )
 
 
 def _leaky(node: Node) -> tuple[Node, float] | None:

@@ -62,9 +62,10 @@ def reduced(graph: ShardedGraph, messages: dict[str, Node], func: Any, called: s
         return {func.out_field: graph.folded([(func.name, node)], f"update_all({called}, {func.name})")[0]}
     if not callable(func):
         raise graph.wrong(
-            "A reduce function is neither one of dgl.function nor a function.", given=describe(func),
+            "A reduce function is neither one of dgl.function nor a function.",
+            given=describe(func),
             allowed="such as fn.sum('m', 'h'), or a function of nodes that gives a mapping",
-        )  # fmt: skip
+        )
     return _written(graph, messages, func)
 
 
@@ -73,7 +74,7 @@ def _message(graph: ShardedGraph, messages: Mapping[str, Node], name: str) -> No
         raise graph.wrong(
             f"A reduce function reads the message '{name}', which the message function does not give.",
             allowed=nearest(name, messages) or list(messages),
-        )  # fmt: skip
+        )
     return messages[name]
 
 
@@ -106,10 +107,11 @@ def _written(graph: ShardedGraph, messages: dict[str, Node], func: Callable[...,
         if not graph.holds_all_rows:
             raise graph.wrong(
                 f"A reduce function cannot be folded shard by shard: it needs {reason.what}.",
-                given=f"{describe(func)}, mode={graph.mode_name}", place=reason.place,
+                given=f"{describe(func)}, mode={graph.mode_name}",
+                place=reason.place,
                 allowed="sum, mean, max, min, logsumexp and softmax over dim=1, and what takes each message by itself",
                 hint="mode=one_shot and mode=domain_parallel hold all rows and run it as it is",
-            ) from error  # fmt: skip
+            ) from error
         graph.note(f"{describe(func)}: called with all messages of each node, because it needs {reason.what}")
         return gather_and_reduce(graph, messages, func)
     connected = (graph.plan.in_degrees > 0).view(-1)
@@ -133,15 +135,18 @@ def _check(graph: ShardedGraph, func: Callable[..., Any], found: Any) -> None:
     place, count = graph.place_of(func), int(graph.number_of_dst_nodes())
     if not isinstance(found, Mapping) or not found:
         raise graph.wrong(
-            "A reduce function gives no rows.", given=f"a {type(found).__name__}", place=place,
+            "A reduce function gives no rows.",
+            given=f"a {type(found).__name__}",
+            place=place,
             allowed="a mapping from names to tensors [nodes, ...]",
-        )  # fmt: skip
+        )
     for name, value in found.items():
         if isinstance(value, Mailbox):
             raise graph.wrong(
-                f"The field '{name}' of a reduce function is not folded over the neighbours.", place=place,
+                f"The field '{name}' of a reduce function is not folded over the neighbours.",
+                place=place,
                 hint="such as nodes.mailbox['m'].sum(1)",
-            )  # fmt: skip
+            )
         if not isinstance(value, Tensor) or not value.dim() or len(value) != count:
             shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise graph.wrong(

@@ -100,9 +100,10 @@ def check_recomputed() -> None:
             raise ConfigError(
                 "torch.utils.checkpoint calls a module again in backward, where dropout and batch norm are no longer those of "
                 "all workers",
-                given=f"{name} line {frame.f_lineno}: checkpoint", allowed="the call without it",
+                given=f"{name} line {frame.f_lineno}: checkpoint",
+                allowed="the call without it",
                 hint="mode=sar keeps no rows of other workers for backward; more workers hold fewer rows each",
-            )  # fmt: skip
+            )
         frame = frame.f_back  # type: ignore[assignment]
 
 

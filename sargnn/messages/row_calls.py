@@ -207,12 +207,29 @@ def _combined(rows: RowCalls, name: str, func: Any, args: tuple[Any, ...], kwarg
 
 
 HANDLERS: dict[str, Handler] = {
-    "dropout": _dropout, "dropout_": _dropout, "batch_norm": _batch_norm, "linear": _linear,
-    "relu": _activation, "relu_": _activation, "elu": _activation,
-    "matmul": _product, "mm": _product, "__matmul__": _product, "add": _sum_of_two, "__add__": _sum_of_two,
-    "__getitem__": _first_rows, "squeeze": _squeeze, "contiguous": _contiguous,
-    **dict.fromkeys(COMBINED, _combined), **dict.fromkeys(MAKERS, _made),
-    "mul": _times, "__mul__": _times, "sum": _sum, "flatten": _reshaped, "view": _reshaped, "reshape": _reshaped,
-}  # fmt: skip
+    "dropout": _dropout,
+    "dropout_": _dropout,
+    "batch_norm": _batch_norm,
+    "linear": _linear,
+    "relu": _activation,
+    "relu_": _activation,
+    "elu": _activation,
+    "matmul": _product,
+    "mm": _product,
+    "__matmul__": _product,
+    "add": _sum_of_two,
+    "__add__": _sum_of_two,
+    "__getitem__": _first_rows,
+    "squeeze": _squeeze,
+    "contiguous": _contiguous,
+    **dict.fromkeys(COMBINED, _combined),
+    **dict.fromkeys(MAKERS, _made),
+    "mul": _times,
+    "__mul__": _times,
+    "sum": _sum,
+    "flatten": _reshaped,
+    "view": _reshaped,
+    "reshape": _reshaped,
+}
 ALWAYS = frozenset(("dropout", "dropout_")) | MAKERS
 """Functions that are handled also where no argument has rows."""

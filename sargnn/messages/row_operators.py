@@ -105,9 +105,14 @@ class RowOperators:
         return reader(self._engine.pool, x) if self.fuses else x
 
     def batch_norm(
-        self, x: Tensor, running: tuple[Tensor, Tensor] | None, weight: Tensor | None, bias: Tensor | None, momentum: float,
+        self,
+        x: Tensor,
+        running: tuple[Tensor, Tensor] | None,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        momentum: float,
         eps: float,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """Training-time batch norm over the rows of all workers; every rank must call it.
 
         Args:
@@ -134,9 +139,16 @@ class RowOperators:
         return rebuilt_by(out, lambda: apply_norm(held, gamma, beta, norm, pool))
 
     def _statistics(
-        self, x: Tensor, shift: Tensor | None, bounds: tuple[int, ...], eps: float, running: tuple[Tensor, Tensor] | None,
-        momentum: float, *, fused: bool,
-    ) -> Norm:  # fmt: skip
+        self,
+        x: Tensor,
+        shift: Tensor | None,
+        bounds: tuple[int, ...],
+        eps: float,
+        running: tuple[Tensor, Tensor] | None,
+        momentum: float,
+        *,
+        fused: bool,
+    ) -> Norm:
         """Of x; the running mean is that of x + shift."""
         if shift is None or running is None:
             return batch_statistics(x, self._engine.group, bounds, eps, running, momentum, fused=fused)
@@ -244,7 +256,7 @@ class RowOperators:
     def _from(self, stage: Stage, activation: str, ids: Tensor, draw: Draw | None) -> Tensor:
         out = norm_act_drop(
             self._work, stage.x, stage.weight, stage.bias, stage.norm, activation, ids, draw, self._engine.group
-        )  # fmt: skip
+        )
         if draw is None:
             _note(out, stage.x, stage.weight, stage.bias, stage.norm, activation)
         return out
@@ -408,7 +420,7 @@ class _ReluInPlace(torch.autograd.Function):
 
 def _note(
     out: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, norm: Norm | None, activation: str | None
-) -> None:  # fmt: skip
+) -> None:
     if out.requires_grad:
         setattr(out, _STAGE, Stage(x, x._version, weight, bias, norm, activation, out._version))
 

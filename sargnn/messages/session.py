@@ -86,10 +86,18 @@ class Session:
     """
 
     def __init__(
-        self, engine: Engine, totals: Callable[[LayerPlan], Totals], path: str | None, report: Report,
-        edge_draw: Callable[[float], Draw], owner: Callable[[Hashable, bool], Owner | None],
-        seen: Callable[[str, Any], None], *, training: bool, num_blocks: int | None,
-    ) -> None:  # fmt: skip
+        self,
+        engine: Engine,
+        totals: Callable[[LayerPlan], Totals],
+        path: str | None,
+        report: Report,
+        edge_draw: Callable[[float], Draw],
+        owner: Callable[[Hashable, bool], Owner | None],
+        seen: Callable[[str, Any], None],
+        *,
+        training: bool,
+        num_blocks: int | None,
+    ) -> None:
         self.engine, self.totals, self.path, self.report = engine, totals, path, report
         self._edge_draw, self._owner, self._training, self.seen = edge_draw, owner, training, seen
         self.num_blocks, self.asked = num_blocks, Asked()
@@ -152,7 +160,7 @@ class Session:
 
     def wrong(
         self, what: str, *, given: object = None, place: str | None = None, allowed: Any = None, hint: str | None = None
-    ) -> ConfigError:  # fmt: skip
+    ) -> ConfigError:
         """An error about the user's code, with its place."""
         where = place or self.place()
         return ConfigError(what, given=where if given is None else f"{given}; {where}", allowed=allowed, hint=hint)

@@ -52,13 +52,17 @@ class TypedGraph:
         self._destinations = [self._frame(t, outputs=True) for t in range(len(self.ntypes))] if self.is_block else self._sources
         self.relation_graphs = [
             ShardedGraph(
-                session, one, etype, self._sources[relation.source], self._destinations[relation.destination],
-                relation=number, level=level, is_block=self.is_block,
+                session,
+                one,
+                etype,
+                self._sources[relation.source],
+                self._destinations[relation.destination],
+                relation=number,
+                level=level,
+                is_block=self.is_block,
             )
-            for number, (one, relation, etype) in enumerate(
-                zip(plan.relations, schema.relations, self._etypes, strict=True)
-            )
-        ]  # fmt: skip
+            for number, (one, relation, etype) in enumerate(zip(plan.relations, schema.relations, self._etypes, strict=True))
+        ]
 
     def _frame(self, node_type: int, *, outputs: bool) -> Frame:
         bounds = self.plan.out_bounds if outputs else self.plan.row_bounds
@@ -204,25 +208,39 @@ class TypedGraph:
         """
         if self.is_block:
             raise self.session.wrong(
-                "A block's types cannot be joined.", given="mfg=true, micro-batches, several steps or samples",
+                "A block's types cannot be joined.",
+                given="mfg=true, micro-batches, several steps or samples",
                 allowed="mfg=false batches.count=1 batches.steps=1 sample.fanouts=null",
-            )  # fmt: skip
+            )
         plan = self.plan.joined
         totals = self.session.totals(self.plan)
         rows = Rows("nodes", -1, self.level)
         counts = torch.tensor(self.plan.row_bounds).diff()
         types = torch.repeat_interleave(torch.arange(len(self.ntypes)), counts)
-        nodes = Frame("nodes", rows, lambda: self.plan.num_rows, self.session.place,
-                      {NODE_ID: plan.node_ids.clone, TYPE: types.clone})  # fmt: skip
+        nodes = Frame(
+            "nodes", rows, lambda: self.plan.num_rows, self.session.place, {NODE_ID: plan.node_ids.clone, TYPE: types.clone}
+        )
         edge_types = plan.edge_types
         assert edge_types is not None
         places = torch.tensor([self.canonical_etypes.index(one) for one in self._etypes])
-        frame = Frame("edges", Rows("edges", -1, self.level), lambda: plan.num_edges, self.session.place,
-                      {TYPE: lambda: places[edge_types]})  # fmt: skip
+        frame = Frame(
+            "edges",
+            Rows("edges", -1, self.level),
+            lambda: plan.num_edges,
+            self.session.place,
+            {TYPE: lambda: places[edge_types]},
+        )
         return ShardedGraph(
-            self.session, plan, ("_N", "_E", "_N"), nodes, nodes, relation=-1, level=self.level, edata=frame,
+            self.session,
+            plan,
+            ("_N", "_E", "_N"),
+            nodes,
+            nodes,
+            relation=-1,
+            level=self.level,
+            edata=frame,
             totals=totals,
-        )  # fmt: skip
+        )
 
     # Fields
 
@@ -264,13 +282,13 @@ class TypedGraph:
 
     def update_all(
         self, message_func: Any, reduce_func: Any, apply_node_func: Callable[[Any], Any] | None = None, etype: Any = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         """As on one relation's graph."""
         self[etype].update_all(message_func, reduce_func, apply_node_func)
 
     def multi_update_all(
         self, functions: Mapping[Any, tuple[Any, ...]], cross_reducer: Any, apply_node_func: Callable[[Any], Any] | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Fold every relation's messages, then join what ends in the same type.
 
         Args:
@@ -353,9 +371,10 @@ class ByType(Mapping[str, dict[str, Any]]):
     def __setitem__(self, name: str, values: Mapping[str, Any]) -> None:
         if not isinstance(values, Mapping):
             raise self._graph.session.wrong(
-                f"The field '{name}' of a typed graph is a mapping by node type.", given=f"a {type(values).__name__}",
+                f"The field '{name}' of a typed graph is a mapping by node type.",
+                given=f"a {type(values).__name__}",
                 allowed=self._graph.ntypes,
-            )  # fmt: skip
+            )
         for ntype, value in values.items():
             self._frames[self._graph.type_number(ntype)][name] = value
 

@@ -90,9 +90,10 @@ class Custom(ModelSettings):
         if run.engine.keep_layers != "all":
             raise ConfigError(
                 "A module of your own does not say where its layers end: all that its backward needs is kept.",
-                given=f"model=custom, engine.keep_layers={run.engine.keep_layers}", allowed="engine.keep_layers=all",
+                given=f"model=custom, engine.keep_layers={run.engine.keep_layers}",
+                allowed="engine.keep_layers=all",
                 hint="batches.count=K needs less memory, too",
-            )  # fmt: skip
+            )
 
     def check_target(self) -> None:
         from sargnn.models.user_module import find_module
@@ -100,9 +101,10 @@ class Custom(ModelSettings):
         find_module(self)
         if self.content != self.content_now():
             raise ConfigError(
-                "The file of 'model.target' has changed since the run was made.", given=self.target,
+                "The file of 'model.target' has changed since the run was made.",
+                given=self.target,
                 hint="undo the change, or train anew, without model.content",
-            )  # fmt: skip
+            )
 
     def build(self, shape: GraphShape) -> Model:
         from sargnn.models.layers.custom import build

@@ -60,8 +60,9 @@ class Gat(StackSettings):
             if self.v2 and getattr(self, name) != getattr(Gat, name):
                 raise ConfigError(
                     f"'model.{name}' is defined for GAT's scores, not for GATv2's.",
-                    given=f"model.v2=true model.{name}={str(getattr(self, name)).lower()}", allowed="model.v2=false",
-                )  # fmt: skip
+                    given=f"model.v2=true model.{name}={str(getattr(self, name)).lower()}",
+                    allowed="model.v2=false",
+                )
 
     def build(self, shape: GraphShape) -> Stack:
         from sargnn.models.layers.gat import build

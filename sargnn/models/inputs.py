@@ -56,9 +56,7 @@ class Inputs(nn.Module, ABC):
     constant: bool
 
     @abstractmethod
-    def load(
-        self, part: Part, seed: int, device: torch.device, dtype: torch.dtype, copies: Copies | None = None
-    ) -> Tensor:  # fmt: skip
+    def load(self, part: Part, seed: int, device: torch.device, dtype: torch.dtype, copies: Copies | None = None) -> Tensor:
         """The worker's rows [N, D], before training. ``copies``: of a part that has some."""
 
     def forward(self, rows: Tensor) -> Tensor:
@@ -108,9 +106,7 @@ class Features(Inputs):
                 f"The model '{model}' needs features, and the graph has none.", hint="model=rgcn learns rows of its own"
             )
 
-    def load(
-        self, part: Part, seed: int, device: torch.device, dtype: torch.dtype, copies: Copies | None = None
-    ) -> Tensor:  # fmt: skip
+    def load(self, part: Part, seed: int, device: torch.device, dtype: torch.dtype, copies: Copies | None = None) -> Tensor:
         # Stays mapped from the store where the precision allows it; reading it in belongs to the baseline.
         features = torch.from_numpy(part.features[0]).to(device, dtype)
         features.sum()
@@ -148,9 +144,7 @@ class TypedRows(Inputs):
         self._copies: Copies | None = None
         self.constant = not self._embedded and not self._mapped
 
-    def load(
-        self, part: Part, seed: int, device: torch.device, dtype: torch.dtype, copies: Copies | None = None
-    ) -> Tensor:  # fmt: skip
+    def load(self, part: Part, seed: int, device: torch.device, dtype: torch.dtype, copies: Copies | None = None) -> Tensor:
         self._bounds, self._copies, self._learned = part.row_bounds, copies, []
         inner = part.inner
         rows = torch.zeros(len(part.node_ids), self.width, device=device, dtype=dtype)

@@ -51,14 +51,16 @@ class LabelPropagation(ModelSettings):
         for key in ("count", "steps"):
             if (given := getattr(run.batches, key)) != 1:
                 raise ConfigError(
-                    "Label propagation reads all nodes in every step.", given=f"batches.{key}={given}",
+                    "Label propagation reads all nodes in every step.",
+                    given=f"batches.{key}={given}",
                     allowed=f"batches.{key}=1",
-                )  # fmt: skip
+                )
         if run.samples:
             raise ConfigError(
-                "Label propagation reads all edges in every step.", given=f"sample.fanouts={run.sample.fanouts}",
+                "Label propagation reads all edges in every step.",
+                given=f"sample.fanouts={run.sample.fanouts}",
                 allowed="sample.fanouts=null",
-            )  # fmt: skip
+            )
         if run.reads_labels:
             raise ConfigError(
                 "Label propagation reads labels by itself.", given=f"labels={run.labels.name}", allowed="labels=none"

@@ -70,9 +70,12 @@ def try_module(model: CustomModel, make: Callable[[GraphShape], CustomModel], co
 
 
 def try_without_edges(
-    model: CustomModel, make: Callable[[GraphShape], CustomModel], config: RunConfig, shape: GraphShape,
+    model: CustomModel,
+    make: Callable[[GraphShape], CustomModel],
+    config: RunConfig,
+    shape: GraphShape,
     find_lacking: Callable[[], Mapping[int, int]],
-) -> None:  # fmt: skip
+) -> None:
     """Try the module out where a node has no edge into it, if the run's graph has such nodes.
 
     Args:
@@ -129,14 +132,24 @@ class _Trial:
         self.model, self.mfg = model.to(device, dtype), config.trains_on_flows
         self.may_split = self.mfg or config.memory_budget.limits
         self.engine = Engine(
-            Group.single(), mode=config.mode.choice, kernel="reference", seed=config.seed, device=device, dtype=dtype,
+            Group.single(),
+            mode=config.mode.choice,
+            kernel="reference",
+            seed=config.seed,
+            device=device,
+            dtype=dtype,
             cache_static=False,
-        )  # fmt: skip
+        )
         part = _part(shape, config.seed, lacking)
         self.graph = WorkerGraph(
-            part, self.engine.exchange, self.engine.mode.layout, add_self_loops=config.add_self_loops, device=device,
-            by_relation=model.by_relation, dtype=dtype,
-        )  # fmt: skip
+            part,
+            self.engine.exchange,
+            self.engine.mode.layout,
+            add_self_loops=config.add_self_loops,
+            device=device,
+            by_relation=model.by_relation,
+            dtype=dtype,
+        )
         self.rows = model.inputs.load(part, config.seed, device, dtype)
         labels = torch.zeros(len(self.rows), shape.label_columns, device=device, dtype=dtype)
         self.labels = labels if shape.label_columns else None
@@ -277,9 +290,10 @@ def _check_same(model: CustomModel, other: CustomModel) -> None:
             continue
         if found is None or one.shape != found.shape or not torch.equal(one.detach(), found.detach()):
             raise model.wrong(
-                "Made twice with the same seed, the model has other parameters: workers would not agree.", given=name,
+                "Made twice with the same seed, the model has other parameters: workers would not agree.",
+                given=name,
                 hint="draw them with torch, whose generator is seeded before the model is made",
-            )  # fmt: skip
+            )
 
 
 def _small(schema: Schema) -> Schema:

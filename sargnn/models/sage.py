@@ -25,9 +25,10 @@ def lstm_refusal(mode: str) -> ConfigError:
     """Why a mode cannot run it on several workers."""
     return ConfigError(
         "An LSTM needs all neighbours of a node at one time, and this mode has those of one worker after the other.",
-        given=f"model.aggregator=lstm, mode={mode}", allowed=", ".join(f"mode={name}" for name in ONE_GRAPH) + ", world=1",
+        given=f"model.aggregator=lstm, mode={mode}",
+        allowed=", ".join(f"mode={name}" for name in ONE_GRAPH) + ", world=1",
         hint="model.aggregator=pool works in every mode",
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)

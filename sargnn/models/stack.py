@@ -133,9 +133,12 @@ class GraphLayer(nn.Module, ABC):
         if not self.uses_edges or self.why_rows(engine) is not None:
             return None
         return engine.mode.costs(
-            self.reducer, self.exchanged_widths(counts), engine.dtype, engine.exchange.wire,
+            self.reducer,
+            self.exchanged_widths(counts),
+            engine.dtype,
+            engine.exchange.wire,
             exchanged_needs_grad=self.exchanged_needs_grad,
-        )  # fmt: skip
+        )
 
     def prepare(self, engine: Engine, plan: LayerPlan) -> None:  # noqa: B027 - most layers decide nothing
         """Decide what depends on the plan, before it is first used; all workers must call it together."""
@@ -148,9 +151,7 @@ class GraphLayer(nn.Module, ABC):
             x: labels are joined to the rows, unless the layer ``reads_blocks`` and its rows are constant.
         """
 
-    def gathered(
-        self, engine: Engine, plan: LayerPlan, x: LayerInput, aggregate: Callable[[Tensor], Tensor]
-    ) -> list[Tensor]:  # fmt: skip
+    def gathered(self, engine: Engine, plan: LayerPlan, x: LayerInput, aggregate: Callable[[Tensor], Tensor]) -> list[Tensor]:
         """Blocks of columns [M, ...] of the aggregated input; constant rows are aggregated once, if that is allowed."""
         first = engine.constant(self, plan, lambda: aggregate(x.rows)) if self.constant_input else aggregate(x.rows)
         return [first] if x.labels is None else [first, aggregate(x.labels)]
@@ -291,9 +292,7 @@ class Stack(Model):
             return engine.operators.linear(own, residual.weight, residual.bias)
         return own[0] if len(own) == 1 else torch.cat(own, 1)
 
-    def _between(
-        self, engine: Engine, index: int, x: Tensor, plan: LayerPlan, p: float, initial: Tensor | None
-    ) -> LayerInput:  # fmt: skip
+    def _between(self, engine: Engine, index: int, x: Tensor, plan: LayerPlan, p: float, initial: Tensor | None) -> LayerInput:
         """Norm, activation and dropout after layer ``index``; and the first layer's rows, where a layer reads them."""
         norm = self.norms[index] if self.norms else None
         assert norm is None or isinstance(norm, RowNorm)

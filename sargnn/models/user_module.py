@@ -83,8 +83,9 @@ class UserModule:
         except TypeError as error:
             raise ConfigError(
                 f"The model's forward must take a graph and rows: {error}.",
-                given=f"{given}, forward{inspect.signature(module.forward)}", allowed=wanted,
-            ) from error  # fmt: skip
+                given=f"{given}, forward{inspect.signature(module.forward)}",
+                allowed=wanted,
+            ) from error
         except ValueError:  # a function of C without a signature
             pass
 
@@ -170,9 +171,10 @@ def _with_arguments(module: UserModule, args: dict[str, Any]) -> UserModule:
     for name in args:
         if name not in takes and not open_ended:
             raise ConfigError(
-                f"'{module.name}' takes no argument '{name}'.", given=f"model.args.{name}; {module.place}",
+                f"'{module.name}' takes no argument '{name}'.",
+                given=f"model.args.{name}; {module.place}",
                 allowed=[f"model.args.{one}" for one in nearest(name, takes)] or "it takes none",
-            )  # fmt: skip
+            )
     for names, what in ((IN_WIDTHS, "the width of its input rows"), (NUM_OUTPUTS, "the number of its outputs")):
         left = [name for name in takes if name in names and name not in args]
         if len(left) > 1:

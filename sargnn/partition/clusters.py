@@ -128,9 +128,20 @@ def _tally(
 
 @numba.njit(cache=True)
 def _gather(
-    a: Any, b: Any, addresses: Any, base: Any, neighbours: Any, entry_weights: Any, node_weights: Any,
-    cluster: Any, load: Any, cap: Any, counts: Any, touched: Any, salt: Any,
-) -> Any:  # fmt: skip  # pragma: no cover - compiled
+    a: Any,
+    b: Any,
+    addresses: Any,
+    base: Any,
+    neighbours: Any,
+    entry_weights: Any,
+    node_weights: Any,
+    cluster: Any,
+    load: Any,
+    cap: Any,
+    counts: Any,
+    touched: Any,
+    salt: Any,
+) -> Any:  # pragma: no cover - compiled
     """A pass over rows a to b; gives how many nodes moved. Of clusters that are alike a hash decides."""
     moved = 0
     for v in range(a, b):
@@ -176,9 +187,16 @@ def _number(cluster: Any, numbers: Any) -> None:  # pragma: no cover - compiled
 
 @numba.njit(cache=True)
 def _group(
-    cluster: Any, addresses: Any, base: Any, neighbours: Any, entry_weights: Any, node_weights: Any,
-    starts: Any, members: Any, weights: Any,
-) -> None:  # fmt: skip  # pragma: no cover - compiled
+    cluster: Any,
+    addresses: Any,
+    base: Any,
+    neighbours: Any,
+    entry_weights: Any,
+    node_weights: Any,
+    starts: Any,
+    members: Any,
+    weights: Any,
+) -> None:  # pragma: no cover - compiled
     """Nodes by cluster, and what clusters weigh."""
     n = len(cluster)
     for v in range(n):
@@ -196,9 +214,20 @@ def _group(
 
 @numba.njit(cache=True)
 def _merge(
-    first: Any, addresses: Any, base: Any, neighbours: Any, entry_weights: Any, node_weights: Any,
-    starts: Any, members: Any, cluster: Any, sums: Any, out: Any, out_weights: Any, degrees: Any,
-) -> Any:  # fmt: skip  # pragma: no cover - compiled
+    first: Any,
+    addresses: Any,
+    base: Any,
+    neighbours: Any,
+    entry_weights: Any,
+    node_weights: Any,
+    starts: Any,
+    members: Any,
+    cluster: Any,
+    sums: Any,
+    out: Any,
+    out_weights: Any,
+    degrees: Any,
+) -> Any:  # pragma: no cover - compiled
     """Rows of clusters from the first on, as many as there is room for; gives the next one, and how many entries."""
     used, count, c = 0, len(starts) - 1, first
     while c < count:
@@ -229,9 +258,19 @@ def _merge(
 
 @numba.njit(cache=True)
 def _move(
-    a: Any, b: Any, addresses: Any, base: Any, neighbours: Any, entry_weights: Any, node_weights: Any,
-    part: Any, load: Any, cap: Any, sums: Any, touched: Any,
-) -> Any:  # fmt: skip  # pragma: no cover - compiled
+    a: Any,
+    b: Any,
+    addresses: Any,
+    base: Any,
+    neighbours: Any,
+    entry_weights: Any,
+    node_weights: Any,
+    part: Any,
+    load: Any,
+    cap: Any,
+    sums: Any,
+    touched: Any,
+) -> Any:  # pragma: no cover - compiled
     """A pass over rows a to b; gives how many nodes moved. Of parts that are alike the lighter one, by more than the node."""
     moved = 0
     for v in range(a, b):

@@ -83,7 +83,7 @@ class Tally:
 
 def do_parts(
     job: str, settings: dict[str, Any], text: str, sizes: Mapping[int, int], before: int, processes: int, crew: Crew
-) -> None:  # fmt: skip
+) -> None:
     """Do a job for some parts, the largest first.
 
     Args:
@@ -145,9 +145,13 @@ class _Member:
         wanted = {"job": job, "settings": settings, "parent": os.getpid()}
         command = [sys.executable, "-m", "sargnn.partition.crew", json.dumps(wanted)]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors_to, start_new_session=True,
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors_to,
+            start_new_session=True,
             pass_fds=tuple(crew.descriptors),
-        )  # fmt: skip
+        )
         assert self._process.stdin is not None and self._process.stdout is not None
         self._orders, self.answers = self._process.stdin, self._process.stdout
         self.part, self.over, self.idle = -1, False, True

@@ -32,9 +32,11 @@ def assign_given(dataset: Dataset, world: int, config: PartitionerConfig, room: 
     shape, dtype = check_file(file)
     if shape != (dataset.num_nodes,):
         raise ConfigError(
-            f"'{file}' does not fit the graph: it must hold one number for each node.", given=f"{dtype} {list(shape)}",
-            allowed=f"whole numbers [{dataset.num_nodes}]", hint=_HINT,
-        )  # fmt: skip
+            f"'{file}' does not fit the graph: it must hold one number for each node.",
+            given=f"{dtype} {list(shape)}",
+            allowed=f"whole numbers [{dataset.num_nodes}]",
+            hint=_HINT,
+        )
     try:
         assignment = np.asarray(npy_format.open_memmap(file, mode="r"))
     except (OSError, ValueError) as error:
@@ -43,9 +45,11 @@ def assign_given(dataset: Dataset, world: int, config: PartitionerConfig, room: 
     if wrong.any():
         node = int(wrong.argmax())
         raise ConfigError(
-            f"'{file}' gives node {node} to a worker that does not exist.", given=int(assignment[node]),
-            allowed=f"0 to {world - 1}", hint=f"world={int(assignment.max()) + 1}" if assignment.min() >= 0 else None,
-        )  # fmt: skip
+            f"'{file}' gives node {node} to a worker that does not exist.",
+            given=int(assignment[node]),
+            allowed=f"0 to {world - 1}",
+            hint=f"world={int(assignment.max()) + 1}" if assignment.min() >= 0 else None,
+        )
     idle = np.flatnonzero(np.bincount(assignment.astype(np.int64, copy=False), minlength=world) == 0)
     if len(idle):
         logging.getLogger(__name__).warning(

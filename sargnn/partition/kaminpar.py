@@ -49,9 +49,10 @@ def assign(dataset: Dataset, world: int, config: PartitionerConfig, room: Room |
             part = _cut(path, world, config) if found else None
         except OSError as error:
             raise ConfigError(
-                "The graph's file for KaMinPar could not be written.", given=f"{error}",
+                "The graph's file for KaMinPar could not be written.",
+                given=f"{error}",
                 hint="store_dir=FOLDER on a larger disk, or partitioner=stream, which writes none",
-            ) from error  # fmt: skip
+            ) from error
     if part is None:
         return (np.arange(n, dtype=np.int64) * world // n).astype(np.int32)
     if dataset.schema.typed:
@@ -120,4 +121,4 @@ def check_disk(folder: Path, wanted: float) -> None:
             "The graph's file for KaMinPar does not fit the disk.",
             given=f"about {wanted / 1e9:.1f} GB; {free / 1e9:.1f} GB are free",
             hint="store_dir=FOLDER on a larger disk, or partitioner=stream, which writes none",
-        )  # fmt: skip
+        )

@@ -114,7 +114,7 @@ def whole_bytes(num_nodes: int, entries: float) -> float:
 
 def check(
     dataset: Dataset, partitioner: str, order: str, world: int, limit_bytes: int, coarsen: str = "auto", *, cut: bool = False
-) -> None:  # fmt: skip
+) -> None:
     """The partitioner and the order of nodes inside parts fit the memory that is there.
 
     Args:
@@ -138,9 +138,10 @@ def check(
     cutting = _held_bytes(dataset, dataset.num_edges / world, world) + dataset.num_nodes * _CUT_NODE_BYTES
     if cutting > limit_bytes:
         raise ConfigError(
-            "The edges of a part do not fit the memory that there is.", given=f"about {cutting / 1e9:.1f} GB for {size}",
+            "The edges of a part do not fit the memory that there is.",
+            given=f"about {cutting / 1e9:.1f} GB for {size}",
             allowed="more workers",
-        )  # fmt: skip
+        )
     by_kaminpar = partitioner in ("kaminpar", "stream")
     ordering = _clustering_bytes(entries / world, dataset.num_nodes / world, by_kaminpar) if order == "locality" else 0.0
     if ordering > limit_bytes:

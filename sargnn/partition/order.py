@@ -47,7 +47,7 @@ class KaMinPar:
 
 def order_nodes(
     dataset: Dataset, assignment: np.ndarray, world: int, how: str, kaminpar: KaMinPar | None = None
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+) -> tuple[np.ndarray, np.ndarray]:
     """The nodes of all parts, part by part.
 
     Args:

@@ -184,7 +184,7 @@ def cut_server(cutter: Cutter, rank_of: np.ndarray, ranks: range, bounds: Bounds
 
 def _in_order(
     dataset: Dataset, hops: np.ndarray, worker_of: np.ndarray, position: np.ndarray, workers: int
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+) -> tuple[np.ndarray, np.ndarray]:
     """Each worker's nodes, type by type, inner ones first, in the partition's order: int64 [G + 1] and [all of them]."""
     lists = []
     for worker in range(workers):

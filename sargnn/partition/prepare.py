@@ -53,7 +53,7 @@ def prepare_partition(config: RunConfig | PartitionConfig, dataset_path: Path) -
 
 def _make(
     config: RunConfig | PartitionConfig, dataset_path: Path, work: Unfinished, path: Path, identity: dict[str, Any]
-) -> None:  # fmt: skip
+) -> None:
     """Make a store, or what is left to make of it."""
     dataset, settings, world = open_dataset(dataset_path, verify=False), config.partitioner, config.world
     assignment = work.find_assignment(dataset.num_nodes, world)
@@ -76,9 +76,7 @@ def _make(
         }
 
 
-def with_choice(
-    config: RunConfig | PartitionConfig, dataset: Dataset, name: str
-) -> RunConfig | PartitionConfig:  # fmt: skip
+def with_choice(config: RunConfig | PartitionConfig, dataset: Dataset, name: str) -> RunConfig | PartitionConfig:
     """The configuration with one of the partitioners in place of ``auto``: one that has cut already, whether or not all parts
     are written, or the first that fits.
 

@@ -13,9 +13,7 @@ from sargnn.partition.cut import edge_positions
 _CHUNK_ROWS = 1 << 16
 
 
-def assign_in_servers(
-    dataset: Dataset, assign: Callable[[Dataset, int], np.ndarray], world: int, servers: int
-) -> np.ndarray:  # fmt: skip
+def assign_in_servers(dataset: Dataset, assign: Callable[[Dataset, int], np.ndarray], world: int, servers: int) -> np.ndarray:
     """The worker of each node, int32 [N]: workers ``[s G, (s + 1) G)`` are server s, with G = ``world`` / ``servers``.
 
     Args:

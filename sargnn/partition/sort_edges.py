@@ -82,9 +82,21 @@ def sort_edges(
     for a, b in pieces:
         piece = source[ends[a] : ends[b]]
         _put(
-            indptr, relation, weights, own, rows[a:b], wanted.offsets, table, shift, relations, piece, cursor, edge_src,
-            edge_dst, edge_weight,
-        )  # fmt: skip
+            indptr,
+            relation,
+            weights,
+            own,
+            rows[a:b],
+            wanted.offsets,
+            table,
+            shift,
+            relations,
+            piece,
+            cursor,
+            edge_src,
+            edge_dst,
+            edge_weight,
+        )
         report(len(piece) * (EDGE_BYTES - EDGE_BYTES // 2))
     del source
     _sort_runs(offsets, edge_src, edge_dst, edge_weight)
@@ -176,9 +188,21 @@ def _count(
 
 @numba.njit(cache=True)
 def _put(
-    indptr: Any, relation: Any, weights: Any, own: Any, rows: Any, offsets: Any, table: Any, shift: Any, relations: Any,
-    source: Any, cursor: Any, edge_src: Any, edge_dst: Any, edge_weight: Any,
-) -> None:  # fmt: skip  # pragma: no cover - compiled
+    indptr: Any,
+    relation: Any,
+    weights: Any,
+    own: Any,
+    rows: Any,
+    offsets: Any,
+    table: Any,
+    shift: Any,
+    relations: Any,
+    source: Any,
+    cursor: Any,
+    edge_src: Any,
+    edge_dst: Any,
+    edge_weight: Any,
+) -> None:  # pragma: no cover - compiled
     """Put some rows' edges behind those of the same (part, relation) that were there before."""
     starts, stops = indptr[own[rows]], indptr[own[rows] + 1]
     k = 0

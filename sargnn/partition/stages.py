@@ -33,7 +33,7 @@ _GROUPED = "grouped"
 
 def order_parts(
     work: Unfinished, path: Path, world: int, how: str, threads: int | None, crew: Crew
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+) -> tuple[np.ndarray, np.ndarray]:
     """The nodes of all parts in their order, as ``order.order_nodes`` gives them, memory-mapped.
 
     Args:
@@ -59,9 +59,11 @@ def order_parts(
     one = ordering_bytes(dataset, int(edges.max()), int(np.diff(offsets).max()), threads is not None)
     processes = crew.size(len(left), int(edges[left].sum()), one, available_bytes())
     settings = {
-        "dataset": str(path), "folder": str(work.folder), "of": of,
+        "dataset": str(path),
+        "folder": str(work.folder),
+        "of": of,
         "threads": None if threads is None else max(1, threads // processes),
-    }  # fmt: skip
+    }
     sizes, before = {p: 1 + int(edges[p]) for p in left}, sum(1 + int(edges[p]) for p in found)
     do_parts("order", settings, "ordering nodes", sizes, before, processes, crew)
     for p in parts:

@@ -41,9 +41,7 @@ def assign(dataset: Dataset, world: int, config: PartitionerConfig, room: Room |
     return restream(dataset, part, world, weights, config)
 
 
-def restream(
-    dataset: Dataset, part: np.ndarray, world: int, weights: np.ndarray, config: PartitionerConfig
-) -> np.ndarray:  # fmt: skip
+def restream(dataset: Dataset, part: np.ndarray, world: int, weights: np.ndarray, config: PartitionerConfig) -> np.ndarray:
     """Passes that place every node, in place.
 
     Args:

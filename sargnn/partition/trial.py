@@ -50,10 +50,19 @@ def try_out(name: str, path: Path, world: int, config: PartitionerConfig, room: 
     """
     with scratch_folder(room.folder, ".trial-") as folder:
         wanted = {
-            "name": name, "path": str(path), "world": world, "seed": config.seed, "imbalance": config.imbalance,
-            "balance": config.balance, "threads": config.threads, "preset": config.preset, "passes": config.passes,
-            "coarsen": config.coarsen, "folder": str(folder), "buffer": room.buffer_bytes,
-        }  # fmt: skip
+            "name": name,
+            "path": str(path),
+            "world": world,
+            "seed": config.seed,
+            "imbalance": config.imbalance,
+            "balance": config.balance,
+            "threads": config.threads,
+            "preset": config.preset,
+            "passes": config.passes,
+            "coarsen": config.coarsen,
+            "folder": str(folder),
+            "buffer": room.buffer_bytes,
+        }
         errors = folder / "errors"
         with errors.open("w") as file:
             command = [sys.executable, "-m", "sargnn.partition.trial", json.dumps(wanted)]
@@ -133,7 +142,7 @@ def _warm_up(assign: object, config: PartitionerConfig, room: Room) -> None:
     source = np.sort(rng.integers(n, size=(n, 4)), 1).astype(np.int32).reshape(-1)
     tiny = Dataset.homogeneous(
         "tiny", 2, np.zeros((n, 1), np.float32), np.zeros(n, np.int64), np.zeros(n, np.uint8), np.arange(n + 1) * 4, source
-    )  # fmt: skip
+    )
     assign(tiny, 2, replace(config, passes=1, coarsen="always"), room)  # type: ignore[operator]
 
 

@@ -193,9 +193,7 @@ def write_record(folder: Path, name: str, of: str, entries: Entries, **more: Any
     temporary.replace(file)
 
 
-def read_record(
-    folder: Path, name: str, of: str, files: Path | None = None, *, look: bool = True
-) -> dict[str, Any] | None:  # fmt: skip
+def read_record(folder: Path, name: str, of: str, files: Path | None = None, *, look: bool = True) -> dict[str, Any] | None:
     """A record whose files are as it says; None where there is no such.
 
     Args:

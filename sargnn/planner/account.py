@@ -110,9 +110,14 @@ class Account:
         self._layers = len(self.model.uses_edges)
         message_rows = config.comm.message_rows or usual_message_rows(num_nodes, config.world)
         self.accounts = Accounts(
-            make_trainer, config, _empty_part(shape), shape.num_classes, self.model, labelled=shape.labelled,
+            make_trainer,
+            config,
+            _empty_part(shape),
+            shape.num_classes,
+            self.model,
+            labelled=shape.labelled,
             message_rows=message_rows,
-        )  # fmt: skip
+        )
 
     def worker(
         self, part: PartSizes, runtime: Runtime, kept_halo: Sequence[int] | None = None, results: tuple[int, ...] = ()
@@ -128,18 +133,23 @@ class Account:
         """
         if has_views(self._config):
             raise ConfigError(
-                "Without its graph only full batches of all rows are planned.", given="mfg, batches, sample or preload",
+                "Without its graph only full batches of all rows are planned.",
+                given="mfg, batches, sample or preload",
                 hint="a dataset that is here; or mfg=false batches.count=1 batches.steps=1 sample.fanouts=null preload=none",
-            )  # fmt: skip
+            )
         halo = tuple(kept_halo or (part.halo,) * self._layers)
         whole = self._whole(part, halo, results)
         views = WorkerViews((Reached(whole, (), ()),), None, None, 0, 0)
         return self.with_views(part, views, runtime, self._config.engine.keep_layers)
 
     def with_views(
-        self, part: PartSizes, views: WorkerViews, runtime: Runtime, keep: KeepLayers,
+        self,
+        part: PartSizes,
+        views: WorkerViews,
+        runtime: Runtime,
+        keep: KeepLayers,
         groups: Sequence[Reached] | None = None,
-    ) -> WorkerPlan:  # fmt: skip
+    ) -> WorkerPlan:
         """Of one worker and what its views compute.
 
         Args:
@@ -171,9 +181,11 @@ class Account:
         fixed, now = at.pop(FIXED, 0), at.pop(held.phase, 0)
         backward = sum(at.values())
         rest = {
-            "kept for backward": backward, "working set": training - travelling - fixed - backward,
-            "communication": travelling, "optimizer": fixed,
-        }  # fmt: skip
+            "kept for backward": backward,
+            "working set": training - travelling - fixed - backward,
+            "communication": travelling,
+            "optimizer": fixed,
+        }
         assert rest["working set"] >= now
         return WorkerPlan(training, evaluation, held.phase, base | rest, smoothing)
 
@@ -190,9 +202,11 @@ class Account:
         """Its terms."""
         parameters, learned = self._parameters(part)
         return {
-            "runtime": runtime.base + runtime.loading, "graph": self._graph(part, views),
-            "features": max(0, self._features(part, views) - learned), "parameters": parameters,
-        }  # fmt: skip
+            "runtime": runtime.base + runtime.loading,
+            "graph": self._graph(part, views),
+            "features": max(0, self._features(part, views) - learned),
+            "parameters": parameters,
+        }
 
     def bytes_since(self, part: PartSizes, views: WorkerViews) -> int:
         """What comes after a worker has read its part in and stays, beside what steps hold."""
@@ -209,7 +223,7 @@ class Account:
                 one.counts or [None] * self._layers, micro_batches=batched, keep_layers=keep, constants=self.holds_constants
             )
             for one in trained
-        ]  # fmt: skip
+        ]
         of_accounts = alike(accounts, [one.sizes for one in trained])
         every = [(account, *account.held(own, all_held=self.all_held)) for account, own in of_accounts]
         account, held, travelling = max(every, key=lambda one: one[1].peak + one[2])
@@ -347,9 +361,19 @@ def _empty_part(shape: GraphShape) -> Part:
     return Part(
         schema=shape.schema,
         features=tuple(np.zeros((0, width), np.float32) for width in shape.feature_widths),
-        node_ids=none, labels=labels, split=np.zeros(0, np.uint8), in_degrees=none, out_degrees=none,
-        edge_src=np.zeros(0, np.int32), edge_dst=np.zeros(0, np.int32),
-        edge_offsets=np.zeros(len(shape.schema.relations) + 1, np.int64), halo_ids=none, halo_offsets=offsets,
-        send_rows=np.zeros(0, np.int32), send_offsets=offsets, edge_weight=weights,
-        in_weights=None if weights is None else np.zeros(0), out_weights=None if weights is None else np.zeros(0),
-    )  # fmt: skip
+        node_ids=none,
+        labels=labels,
+        split=np.zeros(0, np.uint8),
+        in_degrees=none,
+        out_degrees=none,
+        edge_src=np.zeros(0, np.int32),
+        edge_dst=np.zeros(0, np.int32),
+        edge_offsets=np.zeros(len(shape.schema.relations) + 1, np.int64),
+        halo_ids=none,
+        halo_offsets=offsets,
+        send_rows=np.zeros(0, np.int32),
+        send_offsets=offsets,
+        edge_weight=weights,
+        in_weights=None if weights is None else np.zeros(0),
+        out_weights=None if weights is None else np.zeros(0),
+    )

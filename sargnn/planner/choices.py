@@ -54,9 +54,14 @@ def with_mode(config: RunConfig, mode: str) -> RunConfig:
 
 
 def find_ways(
-    config: RunConfig, plan_of: Callable[[RunConfig], WorldPlan], fits: Callable[[WorldPlan], bool], worlds: Sequence[int],
-    most: int = _MOST, *, in_batches: bool = True,
-) -> list[Way]:  # fmt: skip
+    config: RunConfig,
+    plan_of: Callable[[RunConfig], WorldPlan],
+    fits: Callable[[WorldPlan], bool],
+    worlds: Sequence[int],
+    most: int = _MOST,
+    *,
+    in_batches: bool = True,
+) -> list[Way]:
     """What fits, at most so many ways: exact ones, the fastest first, then those that round, at last other norms.
 
     Each slower one has less memory than those before it. More workers come before rounding.
@@ -70,9 +75,14 @@ def find_ways(
     modes = [config.mode.name] if own else AUTO_MODES
     in_modes = [((f"mode={mode}",), config if own else with_mode(config, mode)) for mode in modes]
     exact = [*in_modes, *leaner(*in_modes[-1])]
-    rounded = [] if config.precision != "fp32" else [
-        ((*words, "precision=bf16"), dataclasses.replace(one, precision="bf16")) for words, one in exact[len(in_modes) - 1 :]
-    ]  # fmt: skip
+    rounded = (
+        []
+        if config.precision != "fp32"
+        else [
+            ((*words, "precision=bf16"), dataclasses.replace(one, precision="bf16"))
+            for words, one in exact[len(in_modes) - 1 :]
+        ]
+    )
     batched = list(_in_batches(*in_modes[-1])) if in_batches else []
     found: list[Way] = []
 

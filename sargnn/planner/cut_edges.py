@@ -110,8 +110,12 @@ class CutEdges:
         world, tilt, tilted = self.world, np.full(self.world, TILT), np.ones(self.world, bool)
         found: dict[int, _Cover] = {}
         for _ in range(TRIALS):
-            found |= {p * world + q: self._cover(p * world + q, share.ratio * tilt[q])
-                      for q in range(world) if tilted[q] for p in range(world)}  # fmt: skip
+            found |= {
+                p * world + q: self._cover(p * world + q, share.ratio * tilt[q])
+                for q in range(world)
+                if tilted[q]
+                for p in range(world)
+            }
             total = self.own.copy()
             for pair, one in found.items():
                 total[pair % world] += one.moved

@@ -161,7 +161,7 @@ def epoch_time(
             "There is no epoch to foretell.",
             given=f"{len(loads)} workers, {threads} threads, {cores} cores, {machines} machines, network {network_bytes_s}",
             allowed="at least one of each, and a speed above 0",
-        )  # fmt: skip
+        )
     sent = _sent_by(loads, sent_bytes, calibration.trials[-1])
     slower = calibration.threads / threads  # a worker with fewer threads than one of the trial
     each = [_seconds_of(load, b, calibration, slower) for load, b in zip(loads, sent, strict=True)]
@@ -182,9 +182,15 @@ def epoch_time(
     work = {name: _work(name, loads, sent, calibration) for name in CATEGORIES}
     # What a network takes is hidden, in part or wholly, where rows are fetched ahead.
     return EpochTime(
-        whole, seconds * low, whole * high, whole - exchanging, exchanging, by_category, work[LINEAR],
+        whole,
+        seconds * low,
+        whole * high,
+        whole - exchanging,
+        exchanging,
+        by_category,
+        work[LINEAR],
         sum(value for name, value in work.items() if name != LINEAR),
-    )  # fmt: skip
+    )
 
 
 def _size(category: str, load: Load, sent_bytes: float) -> float:
@@ -253,7 +259,7 @@ def _maps_halo(name: str, calibration: Calibration) -> bool:
 
 def _point(
     name: str, trial: Trial, calibration: Calibration, of: Literal["seconds", "work"] = "seconds"
-) -> tuple[float, float, float]:  # fmt: skip
+) -> tuple[float, float, float]:
     """Size, what is read of others, seconds or work."""
     values = trial.seconds if of == "seconds" else trial.work
     size = _size(name, trial.load, trial.sent_bytes)

@@ -41,9 +41,7 @@ class ViewsPlan:
     groups: int = 1
 
 
-def plan_views(
-    config: RunConfig, dataset: Dataset, assignment: np.ndarray, store: Path | None, runtime: Runtime
-) -> ViewsPlan:  # fmt: skip
+def plan_views(config: RunConfig, dataset: Dataset, assignment: np.ndarray, store: Path | None, runtime: Runtime) -> ViewsPlan:
     """The plan of every worker, with as many micro-batches as configured, or as the run would choose.
 
     Args:
@@ -93,7 +91,7 @@ def _refusal(config: RunConfig, what: str, needed: int) -> ConfigError:
         what,
         given=f"memory_budget={config.memory_budget.size}; the least that a worker needs is {human_bytes(needed)}",
         hint=f"more workers, world={2 * config.world}, hold less each; so does a smaller model.hidden",
-    )  # fmt: skip
+    )
 
 
 class _Fit(Search):
@@ -107,18 +105,20 @@ class _Fit(Search):
         super().__init__(account.model.num_kept)
         self._account, self._views, self._limit, self._runtime = account, views, limit, runtime
         self._parts = [views.part_sizes(rank) for rank in range(views.parts.world)]
-        self.bases = [
-            account.before_training(part, views.worker(rank, 1), runtime) for rank, part in enumerate(self._parts)
-        ]  # fmt: skip
+        self.bases = [account.before_training(part, views.worker(rank, 1), runtime) for rank, part in enumerate(self._parts)]
 
     def planned(self, count: int, keep: KeepLayers) -> tuple[int, ...]:
         found = []
         for rank, part in enumerate(self._parts):
             own = self._views.worker(rank, count)
             most = largest_micro_batch(
-                self._account.accounts, [one.sizes for one in own.training], [one.counts for one in own.training], keep,
-                constants=self._account.holds_constants, all_held=self._account.all_held,
-            )  # fmt: skip
+                self._account.accounts,
+                [one.sizes for one in own.training],
+                [one.counts for one in own.training],
+                keep,
+                constants=self._account.holds_constants,
+                all_held=self._account.all_held,
+            )
             found.append(most + self._runtime.training + self._account.bytes_since(part, own))
         return tuple(found)
 

@@ -105,9 +105,15 @@ class OpenParts:
     """
 
     def __init__(
-        self, config: RunConfig, dataset: Dataset, part: np.ndarray, store: Path | None, bounds: Bounds | None, *,
+        self,
+        config: RunConfig,
+        dataset: Dataset,
+        part: np.ndarray,
+        store: Path | None,
+        bounds: Bounds | None,
+        *,
         weighted: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._config, self._dataset, self._part, self._store, self._bounds = config, dataset, part, store, bounds
         self._weighted = weighted
         self.num_nodes, self.world = dataset.num_nodes, config.world

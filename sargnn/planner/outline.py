@@ -123,15 +123,13 @@ class Outline:
         train = max(1, min(n, round(self.trained * n)))
         split[rng.permutation(n)[:train]] = SPLITS["train"]
         types = [f"type {t}" for t in range(len(counts))]
-        dataset = typed_dataset(
-            "outline", self.classes, types, features, relations, self.labelled, self._labels(rng, n), split
-        )  # fmt: skip
+        dataset = typed_dataset("outline", self.classes, types, features, relations, self.labelled, self._labels(rng, n), split)
         part = np.concatenate([cut.part(np.arange(n) * communities // n) for n in counts])
         return dataset, part.astype(np.int32)
 
     def _ends(
         self, rng: np.random.Generator, sources: int, destinations: int, count: int, cut: _Cut
-    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Sources and destinations of a relation's edges, numbers within their types; parallel edges stay."""
         here = rng.integers(cut.communities, size=count)
         kind = rng.random(count)
@@ -180,9 +178,7 @@ def _rounded(value: float) -> float:
     return float(f"{value:.2g}")
 
 
-def _members(
-    rng: np.random.Generator, community: np.ndarray, size: int, communities: int, skew: np.ndarray
-) -> np.ndarray:  # fmt: skip
+def _members(rng: np.random.Generator, community: np.ndarray, size: int, communities: int, skew: np.ndarray) -> np.ndarray:
     """A node of each community; a type may have fewer nodes than there are communities."""
     place = (community + rng.random(len(community)) ** skew) / communities
     return np.minimum((place * size).astype(np.int64), size - 1)

@@ -111,7 +111,7 @@ def parts_of_assignment(dataset: Dataset, part: np.ndarray, world: int, halo: Me
                 int((split[own] == SPLITS["train"]).sum()),
                 int((split[own] > 0).sum()),
                 int(crossing[rank]),
-            )  # fmt: skip
+            )
         )
     return found
 

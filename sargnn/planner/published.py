@@ -81,24 +81,40 @@ class Published:
 PUBLISHED = {
     "ogbn-arxiv": Published((("paper", 169_343, 128),), ((0, "cites", 0, 1_166_243),), 40, 90_941, 169_343),
     "ogbn-products": Published(
-        (("product", 2_449_029, 100),), ((0, "bought_with", 0, 61_859_140),), 47, 196_615, 2_449_029, ((8, 2.3),),
+        (("product", 2_449_029, 100),),
+        ((0, "bought_with", 0, 61_859_140),),
+        47,
+        196_615,
+        2_449_029,
+        ((8, 2.3),),
         "that of products_like, cut into 8 by METIS",
-    ),  # fmt: skip
+    ),
     "ogbn-papers100M": Published(
-        (("paper", 111_059_956, 128),), ((0, "cites", 0, 1_615_685_872),), 172, 1_207_179, 1_546_782,
-        ((32, 6.2), (64, 8.1), (128, 11.3)), "read off the SAR paper's figure",
-    ),  # fmt: skip
+        (("paper", 111_059_956, 128),),
+        ((0, "cites", 0, 1_615_685_872),),
+        172,
+        1_207_179,
+        1_546_782,
+        ((32, 6.2), (64, 8.1), (128, 11.3)),
+        "read off the SAR paper's figure",
+    ),
     "ogbn-mag": Published(
         (("paper", 736_389, 128), ("author", 1_134_649, 0), ("field_of_study", 59_965, 0), ("institution", 8_740, 0)),
-        ((1, "affiliated_with", 3, 1_043_998), (1, "writes", 0, 7_145_660), (0, "cites", 0, 5_416_271),
-         (0, "has_topic", 2, 7_505_078)),
-        349, 629_571, 736_389,
+        (
+            (1, "affiliated_with", 3, 1_043_998),
+            (1, "writes", 0, 7_145_660),
+            (0, "cites", 0, 5_416_271),
+            (0, "has_topic", 2, 7_505_078),
+        ),
+        349,
+        629_571,
+        736_389,
     ),
     "cora": Published((("paper", 2_708, 1_433),), ((0, "cites", 0, 10_556),), 7, 140, 1_640),
     "citeseer": Published((("paper", 3_327, 3_703),), ((0, "cites", 0, 9_104),), 6, 120, 1_620),
     "pubmed": Published((("paper", 19_717, 500),), ((0, "cites", 0, 88_648),), 3, 60, 1_560),
     "reddit": Published((("post", 232_965, 602),), ((0, "shares_a_user", 0, 114_615_892),), 41, 153_431, 232_965),
-}  # fmt: skip
+}
 """papers100M's halo is what makes the paper's vanilla bars of GraphSage higher than those of SAR: vanilla training holds what
 the three layers read of others, (128 + 256 + 256) numbers of 4 bytes a row, until backward; SAR holds none of it. With N / P
 own rows

@@ -58,9 +58,13 @@ class Reached:
 
 
 def reach(
-    parts: OpenParts, ranks: range, views: Sequence[Wanted], weight_bytes: int, buffer_bytes: int,
+    parts: OpenParts,
+    ranks: range,
+    views: Sequence[Wanted],
+    weight_bytes: int,
+    buffer_bytes: int,
     serving: Serving | None = None,
-) -> list[list[Reached]]:  # fmt: skip
+) -> list[list[Reached]]:
     """What each of some views has on each of some workers, which exchange rows with each other only.
 
     Args:
@@ -102,9 +106,7 @@ def _reach(
         for number, (view, depth) in enumerate(zip(views, depths, strict=True)):
             own.append(_sizes(opened, depth, view, edges[number, place], halo[number, place], weight_bytes))
         by_rank.append(own)
-    return [
-        _joined([own[number] for own in by_rank], depths[number], edges[number], serving) for number in range(len(views))
-    ]  # fmt: skip
+    return [_joined([own[number] for own in by_rank], depths[number], edges[number], serving) for number in range(len(views))]
 
 
 def _begin(num_nodes: int, view: Wanted) -> np.ndarray:
@@ -115,9 +117,7 @@ def _begin(num_nodes: int, view: Wanted) -> np.ndarray:
     return depth
 
 
-def _sizes(
-    opened: Opened, depth: np.ndarray, view: Wanted, edges: np.ndarray, halo: np.ndarray, weight_bytes: int
-) -> Sizes:  # fmt: skip
+def _sizes(opened: Opened, depth: np.ndarray, view: Wanted, edges: np.ndarray, halo: np.ndarray, weight_bytes: int) -> Sizes:
     own, types = depth[np.asarray(opened.part.node_ids)], opened.types
     num_layers, num_types = len(view.uses_edges), len(opened.part.schema.node_types)
     targets = int((own[opened.inner] == num_layers).sum())
@@ -136,11 +136,12 @@ def _joined(sizes: list[Sizes], depth: np.ndarray, edges: np.ndarray, serving: S
     """One view's sizes on all workers, with what all of them together have."""
     counts = tuple(
         RowCounts(
-            sum(one.counts["rows", layer, -1] for one in sizes), sum(one.counts["out", layer, -1] for one in sizes),
+            sum(one.counts["rows", layer, -1] for one in sizes),
+            sum(one.counts["out", layer, -1] for one in sizes),
             sum(one.halo[layer] for one in sizes),
         )
         for layer in range(edges.shape[1])
-    )  # fmt: skip
+    )
     read = [tuple(one.halo[layer] for one in sizes) for layer in range(edges.shape[1])]
     messages: Sequence[Messages] | None = None if serving is None else serving(depth, edges, counts)
     if messages is None:
@@ -148,10 +149,12 @@ def _joined(sizes: list[Sizes], depth: np.ndarray, edges: np.ndarray, serving: S
     return [
         Reached(
             dataclasses.replace(
-                one, halo=tuple(layer.received[place] for layer in messages),
+                one,
+                halo=tuple(layer.received[place] for layer in messages),
                 results=tuple(layer.partials // len(sizes) for layer in messages),
             ),
-            counts, tuple(messages),
+            counts,
+            tuple(messages),
         )
         for place, one in enumerate(sizes)
-    ]  # fmt: skip
+    ]

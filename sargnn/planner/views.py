@@ -79,9 +79,15 @@ class Views:
     """
 
     def __init__(
-        self, config: RunConfig, dataset: Dataset, part: np.ndarray, store: Path | None, shape: GraphShape, engine: Engine,
+        self,
+        config: RunConfig,
+        dataset: Dataset,
+        part: np.ndarray,
+        store: Path | None,
+        shape: GraphShape,
+        engine: Engine,
         model: Model,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._config, self._dataset, self._part, self._shape = config, dataset, part, shape
         self._engine, self._model = engine, model
         self._preloads = config.may_preload
@@ -129,10 +135,15 @@ class Views:
                 rows, own = (np.bincount(opened.types[kept], minlength=types) for kept in (slice(None), inner))
                 sizes.append(
                     PartSizes(
-                        tuple(rows.tolist()), tuple(edges.tolist()), len(part.halo_ids), 0,
-                        int((split == SPLITS["train"]).sum()), int((split > 0).sum()), inner=tuple(own.tolist()),
+                        tuple(rows.tolist()),
+                        tuple(edges.tolist()),
+                        len(part.halo_ids),
+                        0,
+                        int((split == SPLITS["train"]).sum()),
+                        int((split > 0).sum()),
+                        inner=tuple(own.tolist()),
                     )
-                )  # fmt: skip
+                )
                 drawers.append(_drawer_bytes(opened) if self._config.draws_flows else 0)
         return [dataclasses.replace(one, sent=int(rows)) for one, rows in zip(sizes, sent, strict=True)], drawers
 
@@ -157,9 +168,10 @@ class Views:
             return self._reached([(nodes, None)], tuple(self._model.uses_edges))
         if count > self.most_batches:
             raise ConfigError(
-                "There are more micro-batches than a worker has training nodes.", given=f"batches.count={count}",
+                "There are more micro-batches than a worker has training nodes.",
+                given=f"batches.count={count}",
                 allowed=f"1 to {self.most_batches}",
-            )  # fmt: skip
+            )
         group_of = self._groups(count)
         if not config.draws_flows:
             chosen = [(np.flatnonzero(group_of == number), None) for number in range(count)]
@@ -238,7 +250,7 @@ class Views:
 
     def _reached(
         self, chosen: Sequence[tuple[np.ndarray, Sample | None]], uses_edges: tuple[bool, ...], *, shared: bool = True
-    ) -> list[tuple[Reached, ...]]:  # fmt: skip
+    ) -> list[tuple[Reached, ...]]:
         """By worker, what some nodes' outputs depend on. shared: cut edges are shared out."""
         found: list[tuple[Reached, ...]] = []
         for ranks in self.parts.servers:

@@ -31,9 +31,14 @@ def shape_of(dataset: Dataset, config: RunConfig) -> GraphShape:
     split = np.asarray(dataset.split) > 0
     types = np.bincount(dataset.schema.types_of(np.flatnonzero(split)), minlength=len(dataset.schema.node_types))
     return GraphShape(
-        dataset.schema, dataset.feature_widths, dataset.num_classes, label_columns(config, dataset.num_classes),
-        task_of(dataset.labels.dtype), int(types.argmax()), dataset.edge_weight is not None and uses_edge_weights(config),
-    )  # fmt: skip
+        dataset.schema,
+        dataset.feature_widths,
+        dataset.num_classes,
+        label_columns(config, dataset.num_classes),
+        task_of(dataset.labels.dtype),
+        int(types.argmax()),
+        dataset.edge_weight is not None and uses_edge_weights(config),
+    )
 
 
 def bare(config: RunConfig, shape: GraphShape) -> tuple[Engine, Model]:
@@ -55,9 +60,7 @@ class LayerTraffic:
     sent: int
 
 
-def traffic_by_layer(
-    config: RunConfig, shape: GraphShape, counts: RowCounts, serving: Serving
-) -> list[LayerTraffic] | None:  # fmt: skip
+def traffic_by_layer(config: RunConfig, shape: GraphShape, counts: RowCounts, serving: Serving) -> list[LayerTraffic] | None:
     """What travels in an epoch of full batches, per layer [L]; None: the model's layers cannot be told apart.
 
     The first layer's aggregates of constant rows, which travel once in a run, are left out; so are evaluations.
@@ -116,7 +119,7 @@ class _TooManyError(Exception):
 
 def layer_bytes(
     engine: Engine, layer: GraphLayer, counts: RowCounts, columns: int, messages: Messages, *, caches: bool = True
-) -> int:  # fmt: skip
+) -> int:
     """What a layer sends in a training step of one view, by all workers.
 
     Args:
@@ -131,9 +134,7 @@ def layer_bytes(
     return _bytes(engine, layer, widths, messages, needs_grad=needs_grad)
 
 
-def _bytes(
-    engine: Engine, layer: GraphLayer, widths: Sequence[int], messages: Messages, *, needs_grad: bool
-) -> int:  # fmt: skip
+def _bytes(engine: Engine, layer: GraphLayer, widths: Sequence[int], messages: Messages, *, needs_grad: bool) -> int:
     mode, reducer, wire = engine.mode, layer.reducer, engine.exchange.wire
     costs = mode.costs(reducer, tuple(widths), engine.dtype, wire, exchanged_needs_grad=needs_grad)
     if costs is not None and layer.why_rows(engine) is None:

@@ -135,9 +135,7 @@ def plan_run(config: RunConfig, dataset: Dataset, cut: Cut, runtime: Runtime) ->
     """
     if has_views(config):
         found = plan_views(config, dataset, cut.part, cut.store, runtime)
-        return WorldPlan(
-            config.mode.name, config.world, found.workers, found.sent, cut.exact, found.batches, found.keep_layers
-        )  # fmt: skip
+        return WorldPlan(config.mode.name, config.world, found.workers, found.sent, cut.exact, found.batches, found.keep_layers)
     traffic = traffic_of(config, dataset, cut.part, cut.halo_rows, cut.edges)
     account = Account(config, shape_of(dataset, config), dataset.num_nodes)
     workers = []
@@ -149,9 +147,13 @@ def plan_run(config: RunConfig, dataset: Dataset, cut: Cut, runtime: Runtime) ->
             results = tuple(layer.messages.partials // config.world for layer in traffic)
         workers.append(account.worker(part, runtime, received, results))
     return WorldPlan(
-        config.mode.name, config.world, workers, None if traffic is None else sum(t.sent for t in traffic), cut.exact,
+        config.mode.name,
+        config.world,
+        workers,
+        None if traffic is None else sum(t.sent for t in traffic),
+        cut.exact,
         keep_layers=config.engine.keep_layers,
-    )  # fmt: skip
+    )
 
 
 def plan_published(config: RunConfig, graph: Published, halo: float, runtime: Runtime) -> WorldPlan:
@@ -169,7 +171,7 @@ def plan_published(config: RunConfig, graph: Published, halo: float, runtime: Ru
     rows = config.world * part.halo
     traffic = traffic_by_layer(
         config, shape, RowCounts(graph.num_nodes, graph.num_nodes, rows), lambda share, labelled: Messages(rows)
-    )  # fmt: skip
+    )
     worker = Account(config, shape, graph.num_nodes).worker(part, runtime)
     return WorldPlan(config.mode.name, config.world, [worker], None if traffic is None else sum(t.sent for t in traffic), False)
 

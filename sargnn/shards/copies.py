@@ -54,7 +54,7 @@ class Copies:
         ends = zip(part.copied_offsets, part.copied_offsets[1:], strict=False)
         self._lists = HaloLists(
             tuple(torch.from_numpy(copied[a:b]) for a, b in ends), tuple(np.diff(part.copy_offsets).tolist()), message_rows
-        )  # fmt: skip
+        )
         size = exchange.group.world // exchange.group.servers
         self._owners = np.repeat(np.arange(exchange.group.world) // size, np.diff(part.copy_offsets))
         self._server = exchange.group.rank // size

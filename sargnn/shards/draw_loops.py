@@ -30,9 +30,15 @@ def count_in_edges(dst: np.ndarray, first_row: int, begins: np.ndarray) -> None:
 
 @numba.njit(cache=True, nogil=True)
 def place_in_edges(
-    src: np.ndarray, dst: np.ndarray, first_row: int, shift: int, first_edge: int, cursor: np.ndarray, sources: np.ndarray,
+    src: np.ndarray,
+    dst: np.ndarray,
+    first_row: int,
+    shift: int,
+    first_edge: int,
+    cursor: np.ndarray,
+    sources: np.ndarray,
     edges: np.ndarray,
-) -> None:  # fmt: skip
+) -> None:
     """Write one span's edges behind those that each destination has already.
 
     Args:
@@ -60,9 +66,7 @@ def has_parallel_edges(begins: np.ndarray, sources: np.ndarray) -> bool:
 
 
 @numba.njit(cache=True, nogil=True)
-def count_kept(
-    rows: np.ndarray, first_row: int, begins: np.ndarray, loops: int, fanout: int, offsets: np.ndarray
-) -> None:  # fmt: skip
+def count_kept(rows: np.ndarray, first_row: int, begins: np.ndarray, loops: int, fanout: int, offsets: np.ndarray) -> None:
     """How many edges each row keeps.
 
     Args:
@@ -108,9 +112,20 @@ def _kth_smallest(keys: np.ndarray, count: int, k: int, few: np.ndarray) -> np.u
 
 @numba.njit(parallel=True, cache=True, nogil=True)
 def choose_edges(
-    rows: np.ndarray, first_row: int, begins: np.ndarray, sources: np.ndarray, ids: np.ndarray, parallel_edges: bool,
-    loops: int, seed: Any, sample: Any, tag: Any, offsets: np.ndarray, chosen: np.ndarray, edges: np.ndarray,
-) -> None:  # fmt: skip
+    rows: np.ndarray,
+    first_row: int,
+    begins: np.ndarray,
+    sources: np.ndarray,
+    ids: np.ndarray,
+    parallel_edges: bool,
+    loops: int,
+    seed: Any,
+    sample: Any,
+    tag: Any,
+    offsets: np.ndarray,
+    chosen: np.ndarray,
+    edges: np.ndarray,
+) -> None:
     """The edges that each row keeps: those with the smallest Philox numbers, in the order that they have in the part.
 
     Args:
@@ -198,9 +213,20 @@ def count_peers(chosen: np.ndarray, num_own: int, rank: int, peers: np.ndarray, 
 
 @numba.njit(cache=True, nogil=True)
 def split_by_peer(
-    chosen: np.ndarray, edges: np.ndarray, offsets: np.ndarray, first_out: int, num_own: int, rank: int, peers: np.ndarray,
-    in_places: np.ndarray, halo_places: np.ndarray, cursor: np.ndarray, src: np.ndarray, dst: np.ndarray, numbers: np.ndarray,
-) -> None:  # fmt: skip
+    chosen: np.ndarray,
+    edges: np.ndarray,
+    offsets: np.ndarray,
+    first_out: int,
+    num_own: int,
+    rank: int,
+    peers: np.ndarray,
+    in_places: np.ndarray,
+    halo_places: np.ndarray,
+    cursor: np.ndarray,
+    src: np.ndarray,
+    dst: np.ndarray,
+    numbers: np.ndarray,
+) -> None:
     """Write the chosen edges by the owner of their source, those of one owner in their order, with new numbers.
 
     Args:

@@ -71,9 +71,19 @@ class FlowDrawer:
     """
 
     def __init__(
-        self, part: Part, rank: int, layout: Layout, exchange: Exchange, *, own_loops: bool, device: torch.device,
-        message_rows: int, dtype: torch.dtype, splitter: RelationSplitter | None, copies: Copies | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        part: Part,
+        rank: int,
+        layout: Layout,
+        exchange: Exchange,
+        *,
+        own_loops: bool,
+        device: torch.device,
+        message_rows: int,
+        dtype: torch.dtype,
+        splitter: RelationSplitter | None,
+        copies: Copies | None = None,
+    ) -> None:
         self._copies = copies
         self._part, self._rank, self._layout, self._exchange = part, rank, layout, exchange
         self._device, self._message_rows, self._dtype, self._splitter = device, message_rows, dtype, splitter
@@ -130,9 +140,15 @@ class FlowDrawer:
         return self._bounds[number], self._bounds[number + 1]
 
     def _layer(
-        self, outputs: list[np.ndarray], found: np.ndarray, layer: int, sample: Sample | None, *, uses_edges: bool,
+        self,
+        outputs: list[np.ndarray],
+        found: np.ndarray,
+        layer: int,
+        sample: Sample | None,
+        *,
+        uses_edges: bool,
         outward: bool,
-    ) -> DrawnLayer:  # fmt: skip
+    ) -> DrawnLayer:
         marks = np.zeros(self._num_rows + len(self._owners), np.uint8)
         chosen: list[Chosen] = []
         for number, relation in enumerate(self._schema.relations if uses_edges else ()):
@@ -223,9 +239,15 @@ class FlowDrawer:
                 kept = np.flatnonzero(one.halo)
                 ranks = np.concatenate([self._id_ranks[inputs], self._id_ranks[self._num_rows + kept]])
                 plan = load_plan(
-                    part, self._rank, self._layout, device=self._device, message_rows=self._message_rows, out_bounds=bounds,
-                    dtype=self._dtype, id_ranks=ranks,
-                )  # fmt: skip
+                    part,
+                    self._rank,
+                    self._layout,
+                    device=self._device,
+                    message_rows=self._message_rows,
+                    out_bounds=bounds,
+                    dtype=self._dtype,
+                    id_ranks=ranks,
+                )
             plans.append(dataclasses.replace(plan, counts=counts))
         ends = (np.concatenate(rows).astype(np.int64) for rows in (layers[0].inputs, layers[-1].outputs))
         return MessageFlow(tuple(plans), *(torch.from_numpy(rows).to(self._device) for rows in ends))
@@ -253,9 +275,20 @@ class FlowDrawer:
         for number, one in enumerate(layer.chosen):
             cursor = ends[:-1].reshape(world, len(relations))[:, number].copy()
             split_by_peer(
-                one.sources, one.edges, one.offsets, out_bounds[relations[number].destination], self._num_rows, self._rank,
-                self._owners, places, halo_places, cursor, src, dst, edges,
-            )  # fmt: skip
+                one.sources,
+                one.edges,
+                one.offsets,
+                out_bounds[relations[number].destination],
+                self._num_rows,
+                self._rank,
+                self._owners,
+                places,
+                halo_places,
+                cursor,
+                src,
+                dst,
+                edges,
+            )
             inward.append(self._inward(one))
         degrees = self._whole_degrees(inputs)
         if layer.sampled:
@@ -288,7 +321,7 @@ class FlowDrawer:
 
     def _sampled_degrees(
         self, layer: DrawnLayer, inward: Sequence[Inward], outward: tuple[Outward, ...] | None
-    ) -> dict[str, Any]:  # fmt: skip
+    ) -> dict[str, Any]:
         """The same of the sample; without entries where out-degrees are not known."""
         bounds, relations, weighted = _bounds(layer.inputs), self._schema.relations, self._part.weighted
         in_degrees, out_degrees = np.zeros(bounds[-1], np.int64), np.zeros(bounds[-1] if outward else 0, np.int64)

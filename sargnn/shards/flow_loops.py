@@ -47,9 +47,15 @@ def count_into(dst: np.ndarray, places: np.ndarray, ends: np.ndarray) -> int:
 
 @numba.njit(cache=True, nogil=True)
 def renumber(
-    src: np.ndarray, dst: np.ndarray, source_places: np.ndarray, places: np.ndarray, begins: np.ndarray, new_src: np.ndarray,
-    new_dst: np.ndarray, edges: np.ndarray,
-) -> None:  # fmt: skip
+    src: np.ndarray,
+    dst: np.ndarray,
+    source_places: np.ndarray,
+    places: np.ndarray,
+    begins: np.ndarray,
+    new_src: np.ndarray,
+    new_dst: np.ndarray,
+    edges: np.ndarray,
+) -> None:
     """The edges that end in rows with a place, by place, those of one row in their order.
 
     Args:
@@ -79,7 +85,7 @@ def count_from(src: np.ndarray, first: int, last: int) -> int:
 @numba.njit(cache=True, nogil=True)
 def take_from(
     src: np.ndarray, dst: np.ndarray, first: int, last: int, new_src: np.ndarray, new_dst: np.ndarray, edges: np.ndarray
-) -> None:  # fmt: skip
+) -> None:
     """Those edges, in their order.
 
     Args:

@@ -56,11 +56,22 @@ class WorkerGraph:
     """
 
     def __init__(
-        self, part: Part, exchange: Exchange, layout: Layout, *, add_self_loops: bool, device: torch.device,
-        message_rows: int | None = None, by_relation: bool = False, labelled: int | None = None,
-        dtype: torch.dtype = torch.float32, share: Sharing | None = None, sums: Share | None = None,
-        copies: Copies | None = None, counts_rows: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        part: Part,
+        exchange: Exchange,
+        layout: Layout,
+        *,
+        add_self_loops: bool,
+        device: torch.device,
+        message_rows: int | None = None,
+        by_relation: bool = False,
+        labelled: int | None = None,
+        dtype: torch.dtype = torch.float32,
+        share: Sharing | None = None,
+        sums: Share | None = None,
+        copies: Copies | None = None,
+        counts_rows: bool = False,
+    ) -> None:
         self.copies, self._counts_rows = copies, counts_rows and copies is not None
         self._dtype, self._share, self._sums = dtype, share, sums
         self.part, self.exchange, self.layout, self.device = part, exchange, layout, device
@@ -73,9 +84,7 @@ class WorkerGraph:
         self.labelled = find_labelled(part, group) if labelled is None else labelled
         self._splitter: RelationSplitter | None = None
         if by_relation and part.schema.typed:
-            self._splitter = RelationSplitter(
-                part, exchange, layout, device=device, message_rows=message_rows, dtype=dtype
-            )  # fmt: skip
+            self._splitter = RelationSplitter(part, exchange, layout, device=device, message_rows=message_rows, dtype=dtype)
         self._split: LayerPlan | None = None
         self._plans: dict[Share | None, LayerPlan] = {}
         self._flows: dict[int, MessageFlow] = {}
@@ -155,9 +164,16 @@ class WorkerGraph:
 
     def _load(self, part: Part, share: Share | None, out_bounds: tuple[int, ...] | None = None) -> LayerPlan:
         return load_shared_plan(
-            part, self.rank, self.layout, self.exchange.group, share, device=self.device, message_rows=self.message_rows,
-            out_bounds=out_bounds, dtype=self._dtype,
-        )  # fmt: skip
+            part,
+            self.rank,
+            self.layout,
+            self.exchange.group,
+            share,
+            device=self.device,
+            message_rows=self.message_rows,
+            out_bounds=out_bounds,
+            dtype=self._dtype,
+        )
 
     def flow(self, wanted: np.ndarray, uses_edges: list[bool]) -> MessageFlow:
         """Only what reaches the rows that are wanted; ``whole`` where these are all rows of the labelled type.
@@ -183,10 +199,17 @@ class WorkerGraph:
     def flow_of(self, reach: Reach, *, shared: bool = True) -> MessageFlow:
         """The message flow of what rows depend on. ``shared``: cut edges are shared out."""
         flow = message_flow(
-            self._looped_part, self.rank, self.layout, self.exchange, reach, device=self.device,
-            message_rows=self.message_rows, splitter=self._splitter, dtype=self._dtype,
+            self._looped_part,
+            self.rank,
+            self.layout,
+            self.exchange,
+            reach,
+            device=self.device,
+            message_rows=self.message_rows,
+            splitter=self._splitter,
+            dtype=self._dtype,
             share=self._share if shared else None,
-        )  # fmt: skip
+        )
         return self.counting(flow)
 
     def counting(self, flow: MessageFlow) -> MessageFlow:
@@ -198,9 +221,17 @@ class WorkerGraph:
         """Makes flows that are drawn anew; made the first time, and kept. All workers must ask for it together."""
         if self._drawer is None:
             self._drawer = FlowDrawer(
-                self._looped_part, self.rank, self.layout, self.exchange, own_loops=self._add_self_loops, device=self.device,
-                message_rows=self.message_rows, dtype=self._dtype, splitter=self._splitter, copies=self.copies,
-            )  # fmt: skip
+                self._looped_part,
+                self.rank,
+                self.layout,
+                self.exchange,
+                own_loops=self._add_self_loops,
+                device=self.device,
+                message_rows=self.message_rows,
+                dtype=self._dtype,
+                splitter=self._splitter,
+                copies=self.copies,
+            )
         return self._drawer
 
     @property

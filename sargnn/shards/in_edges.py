@@ -103,7 +103,18 @@ class InEdges:
         edges = np.empty(offsets[-1] if len(self._edges) else 0, np.int32)
         seed, number, tag = (0, 0, 0) if sample is None else (sample.seed, sample.number, sample.tag(layer, relation))
         choose_edges(
-            rows, first, begins, self._sources, self.ids, self._parallel, self._loops, np.uint64(seed), np.uint64(number),
-            np.uint64(tag), offsets, sources, edges,
-        )  # fmt: skip
+            rows,
+            first,
+            begins,
+            self._sources,
+            self.ids,
+            self._parallel,
+            self._loops,
+            np.uint64(seed),
+            np.uint64(number),
+            np.uint64(tag),
+            offsets,
+            sources,
+            edges,
+        )
         return Chosen(offsets, sources, self._edges[edges] if len(edges) else edges)

@@ -44,10 +44,18 @@ class OutputRows:
 
 
 def load_plan(
-    part: Part, rank: int, layout: Layout | None, *, device: torch.device,
-    message_rows: int = 2**31, out_bounds: tuple[int, ...] | None = None, outputs: OutputRows | None = None,
-    dtype: torch.dtype = torch.float32, id_ranks: np.ndarray | None = None, sources_first: Collection[int] | None = None,
-) -> LayerPlan:  # fmt: skip
+    part: Part,
+    rank: int,
+    layout: Layout | None,
+    *,
+    device: torch.device,
+    message_rows: int = 2**31,
+    out_bounds: tuple[int, ...] | None = None,
+    outputs: OutputRows | None = None,
+    dtype: torch.dtype = torch.float32,
+    id_ranks: np.ndarray | None = None,
+    sources_first: Collection[int] | None = None,
+) -> LayerPlan:
     """The plan of a layer on a part that computes every row; cut edges are aggregated where the part has them.
 
     Args:
@@ -155,9 +163,17 @@ def check_edges(part: Part, rank: int) -> None:
 
 class _Loader:
     def __init__(
-        self, part: Part, rank: int, device: torch.device, message_rows: int, out_bounds: tuple[int, ...],
-        outputs: OutputRows | None, dtype: torch.dtype, id_ranks: np.ndarray | None, sources_first: Collection[int] | None,
-    ) -> None:  # fmt: skip
+        self,
+        part: Part,
+        rank: int,
+        device: torch.device,
+        message_rows: int,
+        out_bounds: tuple[int, ...],
+        outputs: OutputRows | None,
+        dtype: torch.dtype,
+        id_ranks: np.ndarray | None,
+        sources_first: Collection[int] | None,
+    ) -> None:
         self.dtype, self.sources_first = dtype, sources_first
         self.part, self.rank, self.device, self.message_rows, self.out_bounds = part, rank, device, message_rows, out_bounds
         self.schema, self.num_rows = part.schema, len(part.node_ids)
@@ -323,9 +339,7 @@ class _Loader:
             rows = slice(first, layout.bounds[relation.source + 1])
             edges = all_src[order], all_dst[order]
             weight = np.concatenate([one for one in weights if one is not None])[order] if self.part.weighted else None
-            blocks.append(
-                self._block(r, *edges, first, d0, d1, ids[rows], id_ranks[rows], weight=weight, compact=False)
-            )  # fmt: skip
+            blocks.append(self._block(r, *edges, first, d0, d1, ids[rows], id_ranks[rows], weight=weight, compact=False))
         own = self.own  # of a homogeneous graph, whose own rows come first
         if self.schema.typed:
             own = tuple((at, first, n) for (at, _, _), (_, first, n) in zip(layout.own, self.own, strict=True))
@@ -339,9 +353,20 @@ class _Loader:
         return merged
 
     def _block(
-        self, relation: int, src: np.ndarray, dst: np.ndarray, first_src: int, first_out: int, last_out: int, src_ids: Tensor,
-        id_ranks: Tensor, *, weight: np.ndarray | None, compact: bool = True, map_sources: bool | None = None,
-    ) -> RelationBlock:  # fmt: skip
+        self,
+        relation: int,
+        src: np.ndarray,
+        dst: np.ndarray,
+        first_src: int,
+        first_out: int,
+        last_out: int,
+        src_ids: Tensor,
+        id_ranks: Tensor,
+        *,
+        weight: np.ndarray | None,
+        compact: bool = True,
+        map_sources: bool | None = None,
+    ) -> RelationBlock:
         """``src`` and ``dst`` count from the beginning of their runs."""
         run, rows = last_out - first_out, None
         dst_ids = self.out_ids[first_out:last_out]
@@ -356,9 +381,15 @@ class _Loader:
                 dst = np.searchsorted(listed, dst).astype(np.int32)
                 dst_ids = dst_ids[rows.long()]
         block = EdgeBlock(
-            _tensor(src, self.device), _tensor(dst, self.device), len(src_ids), len(dst_ids), id_ranks, src_ids, dst_ids,
+            _tensor(src, self.device),
+            _tensor(dst, self.device),
+            len(src_ids),
+            len(dst_ids),
+            id_ranks,
+            src_ids,
+            dst_ids,
             weight=None if weight is None else _tensor(weight, self.device).to(self.dtype),
-        )  # fmt: skip
+        )
         in_type = first_out - self._out(relation)[0]
         return RelationBlock(relation, first_src, first_out, in_type, run, block, rows, map_sources)
 

@@ -106,9 +106,13 @@ class Reach:
 
 
 def find_reach(
-    part: Part, rank: int, exchange: Exchange, wanted: np.ndarray, uses_edges: Sequence[bool],
+    part: Part,
+    rank: int,
+    exchange: Exchange,
+    wanted: np.ndarray,
+    uses_edges: Sequence[bool],
     hidden: np.ndarray | None = None,
-) -> Reach:  # fmt: skip
+) -> Reach:
     """What the wanted rows (bool [N]) depend on; all workers must call it.
 
     Args:
@@ -137,10 +141,18 @@ def find_reach(
 
 
 def message_flow(
-    part: Part, rank: int, layout: Layout, exchange: Exchange, reach: Reach, *,
-    device: torch.device, message_rows: int, splitter: RelationSplitter | None = None, dtype: torch.dtype = torch.float32,
+    part: Part,
+    rank: int,
+    layout: Layout,
+    exchange: Exchange,
+    reach: Reach,
+    *,
+    device: torch.device,
+    message_rows: int,
+    splitter: RelationSplitter | None = None,
+    dtype: torch.dtype = torch.float32,
     share: Callable[[Sequence[RowCounts | None]], Sequence[Share | None]] | None = None,
-) -> MessageFlow:  # fmt: skip
+) -> MessageFlow:
     """Build the message-flow graph of some rows; all workers must call it.
 
     Args:
@@ -163,9 +175,16 @@ def message_flow(
         else:
             restricted, bounds = _restricted(part, rank, inputs, outputs, mark)
             plan = load_shared_plan(
-                restricted, rank, layout, exchange.group, shares[layer - 1], device=device, message_rows=message_rows,
-                out_bounds=bounds, dtype=dtype,
-            )  # fmt: skip
+                restricted,
+                rank,
+                layout,
+                exchange.group,
+                shares[layer - 1],
+                device=device,
+                message_rows=message_rows,
+                out_bounds=bounds,
+                dtype=dtype,
+            )
         plans.append(dataclasses.replace(plan, counts=reach.counts[layer - 1]))
     ends = (torch.from_numpy(order[depth[order] >= least]).to(device) for least in (0, num_layers))
     return MessageFlow(tuple(plans), *ends)
@@ -190,9 +209,7 @@ def _spans(part: Part) -> list[tuple[int, slice]]:
     return [(group // relations, slice(int(a), int(b))) for group, (a, b) in enumerate(ends)]
 
 
-def _marks(
-    part: Part, rank: int, exchange: Exchange, lists: HaloLists, outputs: np.ndarray, uses_edges: bool
-) -> _Marks:  # fmt: skip
+def _marks(part: Part, rank: int, exchange: Exchange, lists: HaloLists, outputs: np.ndarray, uses_edges: bool) -> _Marks:
     own, halo, edges = np.zeros(len(part.node_ids), np.uint8), np.zeros((len(part.halo_ids), 1), np.uint8), 0
     wanted, src, dst = outputs.view(np.uint8), read_only(part.edge_src), read_only(part.edge_dst)
     for peer, span in _spans(part) if uses_edges else ():
@@ -203,9 +220,7 @@ def _marks(
     return _Marks(outputs, uses_edges, edges, own, halo[:, 0].astype(bool), sent)
 
 
-def _restricted(
-    part: Part, rank: int, inputs: np.ndarray, outputs: np.ndarray, mark: _Marks
-) -> tuple[Part, tuple[int, ...]]:  # fmt: skip
+def _restricted(part: Part, rank: int, inputs: np.ndarray, outputs: np.ndarray, mark: _Marks) -> tuple[Part, tuple[int, ...]]:
     """The part of one layer: own rows are ``inputs``, edges end in ``outputs`` and number them; and the outputs' bounds."""
     in_place, out_place = (np.full(len(part.node_ids), -1, np.int32) for _ in range(2))
     in_place[inputs] = np.arange(len(inputs), dtype=np.int32)

@@ -69,9 +69,17 @@ def share_room(rows: float, results: float, widest: float, message_rows: int, *,
 
 
 def load_shared_plan(
-    part: Part, rank: int, layout: Layout, group: Group, share: Share | None, *, device: torch.device, message_rows: int,
-    out_bounds: tuple[int, ...] | None = None, dtype: torch.dtype = torch.float32,
-) -> LayerPlan:  # fmt: skip
+    part: Part,
+    rank: int,
+    layout: Layout,
+    group: Group,
+    share: Share | None,
+    *,
+    device: torch.device,
+    message_rows: int,
+    out_bounds: tuple[int, ...] | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> LayerPlan:
     """``load_plan`` with some edges aggregated where their sources are; all ranks must call it together.
 
     Args:
@@ -81,9 +89,7 @@ def load_shared_plan(
             the proportion of what travels.
     """
     if share is None or group.world == 1:
-        return load_plan(
-            part, rank, layout, device=device, message_rows=message_rows, out_bounds=out_bounds, dtype=dtype
-        )  # fmt: skip
+        return load_plan(part, rank, layout, device=device, message_rows=message_rows, out_bounds=out_bounds, dtype=dtype)
     whole = load_plan(part, rank, None, device=device, message_rows=message_rows, out_bounds=out_bounds, dtype=dtype)
     kept, kept_halo, wanted, asked, moved = _share_out(part, rank, group, share, whole)
     rows, results = group.sum_(torch.tensor([float(len(kept.halo_ids)), share.widest * sum(map(len, wanted))])).tolist()
@@ -98,9 +104,16 @@ def load_shared_plan(
     joined = _joined(table, asked)
     sources_first = _map_first(part, rank, joined, whole) if part.schema.typed else None
     plan = load_plan(
-        kept, rank, layout, device=device, message_rows=rows, out_bounds=out_bounds, dtype=dtype,
-        id_ranks=np.concatenate([ranks[: whole.num_rows], ranks[whole.num_rows :][kept_halo]]), sources_first=sources_first,
-    )  # fmt: skip
+        kept,
+        rank,
+        layout,
+        device=device,
+        message_rows=rows,
+        out_bounds=out_bounds,
+        dtype=dtype,
+        id_ranks=np.concatenate([ranks[: whole.num_rows], ranks[whole.num_rows :][kept_halo]]),
+        sources_first=sources_first,
+    )
     shards: dict[Piece, Shard] = {}
     scales: dict[Piece, tuple[Tensor, ...]] = {}
     for p, one in enumerate(asked):
@@ -109,9 +122,7 @@ def load_shared_plan(
             for number, (first, last) in enumerate(lists.pieces(len(one.ids))):
                 if (piece := Piece(p, number)) not in table:
                     shards[piece], scales[piece] = _shard(part, p, one, first, last, whole, id_rank, dtype)
-    blocks = {
-        now.piece: EdgeBlock.one_each(now.wanted, whole.num_out) for now in lists.rounds(rank) if len(now.wanted)
-    }  # fmt: skip
+    blocks = {now.piece: EdgeBlock.one_each(now.wanted, whole.num_out) for now in lists.rounds(rank) if len(now.wanted)}
     peer_ranks = _peer_ranks(part, ranks, device) if share.ranked else None
     joint = _joint(plan, table, joined, whole, rows, dtype) if joined else None
     partials = Partials(lists, shards, scales, blocks, moved, whole.halo_rows, peer_ranks, joint)
@@ -139,8 +150,10 @@ def _share_out(
         rows, place = np.unique(dst[chosen], return_inverse=True)
         wanted.append(rows.astype(np.int32))
         places.append(place.astype(np.int32))
-    read = [np.bincount(src[~chosen], minlength=int(part.halo_offsets[q + 1] - part.halo_offsets[q])) > 0
-            for q, ((src, _), chosen) in enumerate(zip(edges, moved, strict=True))]  # fmt: skip
+    read = [
+        np.bincount(src[~chosen], minlength=int(part.halo_offsets[q + 1] - part.halo_offsets[q])) > 0
+        for q, ((src, _), chosen) in enumerate(zip(edges, moved, strict=True))
+    ]
     read[rank] = np.zeros(0, bool)
     out_ids = whole.self_rows(whole.node_ids).cpu().numpy()
     told = [
@@ -197,8 +210,11 @@ def _without(part: Part, rank: int, moved: list[np.ndarray], read: list[np.ndarr
         sources.append(src if q == rank else (np.cumsum(read[q]) - 1).astype(np.int32)[src] if len(src) else src)
         destinations.append(np.asarray(part.edge_dst[span])[stays])
         counts.append(np.diff(_starts(part, q, stays)))
-        halos.append(np.asarray(part.halo_ids[part.halo_offsets[q] : part.halo_offsets[q + 1]])[read[q]] if q != rank else
-                     np.asarray(part.halo_ids[:0]))  # fmt: skip
+        halos.append(
+            np.asarray(part.halo_ids[part.halo_offsets[q] : part.halo_offsets[q + 1]])[read[q]]
+            if q != rank
+            else np.asarray(part.halo_ids[:0])
+        )
     stay = np.concatenate([~one for one in moved])
     return dataclasses.replace(
         part,
@@ -261,9 +277,13 @@ def _map_first(part: Part, rank: int, joined: dict[int, _Asked], whole: LayerPla
 
 
 def _joint(
-    plan: LayerPlan, table: dict[Piece, slice], joined: dict[int, _Asked], whole: LayerPlan, message_rows: int,
+    plan: LayerPlan,
+    table: dict[Piece, slice],
+    joined: dict[int, _Asked],
+    whole: LayerPlan,
+    message_rows: int,
     dtype: torch.dtype,
-) -> Joint:  # fmt: skip
+) -> Joint:
     """The edges into the rows of the table, beside those of the own shard."""
     device, edges = whole.node_ids.device, list(joined.values())
     ids = torch.from_numpy(np.concatenate([one.ids for one in edges])).to(device)
@@ -308,29 +328,48 @@ def _joint(
             local = np.searchsorted(listed[a:b], dst[inside]).astype(np.int32)
             places = torch.from_numpy(listed[a:b].astype(np.int32)).to(device)
             block = _block(
-                src[inside], local, None if weight is None else weight[inside], in_order[: s1 - s0], whole.node_ids[s0:s1],
-                ids[places.long()], dtype, lists_sources=True,
-            )  # fmt: skip
+                src[inside],
+                local,
+                None if weight is None else weight[inside],
+                in_order[: s1 - s0],
+                whole.node_ids[s0:s1],
+                ids[places.long()],
+                dtype,
+                lists_sources=True,
+            )
             blocks.append(RelationBlock(r, s0, 0, 0, len(ids), block, places, map_sources=False))
             scales.append(scale[places.long()])
     return Joint(Shard(plan.rank, whole.num_rows, tuple(blocks), own.own), tuple(scales), table)
 
 
 def _block(
-    src: np.ndarray, dst: np.ndarray, weight: np.ndarray | None, id_rank: Tensor, src_ids: Tensor, dst_ids: Tensor,
-    dtype: torch.dtype, *, lists_sources: bool = False,
-) -> EdgeBlock:  # fmt: skip
+    src: np.ndarray,
+    dst: np.ndarray,
+    weight: np.ndarray | None,
+    id_rank: Tensor,
+    src_ids: Tensor,
+    dst_ids: Tensor,
+    dtype: torch.dtype,
+    *,
+    lists_sources: bool = False,
+) -> EdgeBlock:
     device = src_ids.device
     return EdgeBlock(
-        torch.from_numpy(np.ascontiguousarray(src)).to(device), torch.from_numpy(np.ascontiguousarray(dst)).to(device),
-        len(src_ids), len(dst_ids), id_rank, src_ids, dst_ids,
-        weight=None if weight is None else torch.from_numpy(weight).to(device, dtype), lists_sources=lists_sources,
-    )  # fmt: skip
+        torch.from_numpy(np.ascontiguousarray(src)).to(device),
+        torch.from_numpy(np.ascontiguousarray(dst)).to(device),
+        len(src_ids),
+        len(dst_ids),
+        id_rank,
+        src_ids,
+        dst_ids,
+        weight=None if weight is None else torch.from_numpy(weight).to(device, dtype),
+        lists_sources=lists_sources,
+    )
 
 
 def _shard(
     part: Part, peer: int, asked: _Asked, first: int, last: int, whole: LayerPlan, id_rank: Tensor, dtype: torch.dtype
-) -> tuple[Shard, tuple[Tensor, ...]]:  # fmt: skip
+) -> tuple[Shard, tuple[Tensor, ...]]:
     """The edges into rows [first, last) of the peer's, and per block the scales of its destination rows."""
     device, typed = whole.node_ids.device, part.schema.typed
     ids = torch.from_numpy(asked.ids[first:last]).to(device)
@@ -352,9 +391,15 @@ def _shard(
             scales.append(torch.from_numpy(asked.scale[begin:end]).to(device, dtype))
             weight = None if asked.weight is None else asked.weight[a + low : a + high]
             block = _block(
-                asked.src[a + low : a + high] - np.int32(s0), local, weight, id_rank[s0:s1], whole.node_ids[s0:s1], dst_ids,
-                dtype, lists_sources=True,
-            )  # fmt: skip
+                asked.src[a + low : a + high] - np.int32(s0),
+                local,
+                weight,
+                id_rank[s0:s1],
+                whole.node_ids[s0:s1],
+                dst_ids,
+                dtype,
+                lists_sources=True,
+            )
             blocks.append(RelationBlock(r, s0, 0, 0, last - first, block, rows, map_sources=False))
         scale_at += len(listed)
     return Shard(peer, whole.num_rows, tuple(blocks)), tuple(scales)

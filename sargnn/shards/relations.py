@@ -82,9 +82,15 @@ class RelationSplitter:
     """
 
     def __init__(
-        self, part: Part, exchange: Exchange, layout: Layout, *, device: torch.device, message_rows: int,
+        self,
+        part: Part,
+        exchange: Exchange,
+        layout: Layout,
+        *,
+        device: torch.device,
+        message_rows: int,
         dtype: torch.dtype = torch.float32,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._dtype = dtype
         self._exchange, self._layout, self._device, self._message_rows = exchange, layout, device, message_rows
         self._rank = exchange.group.rank
@@ -93,9 +99,12 @@ class RelationSplitter:
         self._degrees = [self._count(part, lists, r) for r in range(len(part.schema.relations))]
 
     def split(
-        self, restrict: Callable[[], Restricted], inputs: np.ndarray | None = None, outputs: np.ndarray | None = None,
+        self,
+        restrict: Callable[[], Restricted],
+        inputs: np.ndarray | None = None,
+        outputs: np.ndarray | None = None,
         drawn: Drawn | None = None,
-    ) -> LayerPlan:  # fmt: skip
+    ) -> LayerPlan:
         """A layer's plan with ``relations``, and ``joined`` on demand.
 
         Args:
@@ -104,9 +113,7 @@ class RelationSplitter:
             drawn: a sample's degrees; None: those in the whole graph.
         """
         part, bounds = restrict()
-        common = load_plan(
-            part, self._rank, None, device=self._device, message_rows=self._message_rows, out_bounds=bounds
-        )  # fmt: skip
+        common = load_plan(part, self._rank, None, device=self._device, message_rows=self._message_rows, out_bounds=bounds)
         plans = tuple(self._plan(part, bounds, r, inputs, outputs, drawn) for r in range(len(part.schema.relations)))
         return dataclasses.replace(common, relations=plans, join=lambda: self._join(*restrict()))
 
@@ -154,9 +161,14 @@ class RelationSplitter:
         return _Reads(own, halo, tuple(counts.numpy()[:, 0] for (counts,) in told))
 
     def _plan(
-        self, part: Part, out_bounds: tuple[int, ...], number: int, inputs: np.ndarray | None, outputs: np.ndarray | None,
+        self,
+        part: Part,
+        out_bounds: tuple[int, ...],
+        number: int,
+        inputs: np.ndarray | None,
+        outputs: np.ndarray | None,
         drawn: Drawn | None,
-    ) -> LayerPlan:  # fmt: skip
+    ) -> LayerPlan:
         relation = part.schema.relations[number]
         lists = halo_lists(part, torch.device("cpu"))
         reads = self._reads(part, lists, number)
@@ -187,9 +199,10 @@ class RelationSplitter:
         alone = _one_relation(part, self._rank, number, c, reads)
         if outward is not None:
             alone = dataclasses.replace(
-                alone, out_degrees=of_inputs(outward.degrees),
+                alone,
+                out_degrees=of_inputs(outward.degrees),
                 out_weights=None if outward.weights is None else of_inputs(outward.weights),
-            )  # fmt: skip
+            )
         return self._load(alone, rows)
 
     def _join(self, part: Part, out_bounds: tuple[int, ...]) -> LayerPlan:
@@ -211,9 +224,14 @@ class RelationSplitter:
 
     def _load(self, part: Part, rows: OutputRows) -> LayerPlan:
         return load_plan(
-            part, self._rank, self._layout, device=self._device, message_rows=self._message_rows, outputs=rows,
+            part,
+            self._rank,
+            self._layout,
+            device=self._device,
+            message_rows=self._message_rows,
+            outputs=rows,
             dtype=self._dtype,
-        )  # fmt: skip
+        )
 
     @staticmethod
     def _ends(bounds: tuple[int, ...], node_type: int) -> tuple[int, int]:

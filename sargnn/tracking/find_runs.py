@@ -51,9 +51,11 @@ def find_runs(word: str) -> list[Path]:
         hint = "a run folder holds config.yaml"
     names = run_names()
     raise ConfigError(
-        "There is no such run.", given=word or "nothing", allowed=nearest(word, names),
+        "There is no such run.",
+        given=word or "nothing",
+        allowed=nearest(word, names),
         hint=hint or (None if names else "sargnn train makes one in runs/"),
-    )  # fmt: skip
+    )
 
 
 def find_run(word: str) -> Path:

@@ -56,18 +56,14 @@ def read_inputs(run_dir: Path) -> Inputs:
     found = dataclasses.replace(read_record(Inputs, content, path), partition_stats=stats)
     checkpoint = None if found.checkpoint is None else _found(run_dir, found.checkpoint)
     preloaded = None if found.preloaded is None else _found(run_dir, found.preloaded)
-    return dataclasses.replace(
-        found, partition=_found(run_dir, found.partition), checkpoint=checkpoint, preloaded=preloaded
-    )  # fmt: skip
+    return dataclasses.replace(found, partition=_found(run_dir, found.partition), checkpoint=checkpoint, preloaded=preloaded)
 
 
 def write_inputs(run_dir: Path, inputs: Inputs) -> None:
     """Write ``inputs.json``; readers see it whole or not at all."""
     checkpoint = None if inputs.checkpoint is None else _told(run_dir, inputs.checkpoint)
     preloaded = None if inputs.preloaded is None else _told(run_dir, inputs.preloaded)
-    told = dataclasses.replace(
-        inputs, partition=_told(run_dir, inputs.partition), checkpoint=checkpoint, preloaded=preloaded
-    )  # fmt: skip
+    told = dataclasses.replace(inputs, partition=_told(run_dir, inputs.partition), checkpoint=checkpoint, preloaded=preloaded)
     write_json(run_dir / INPUTS, dataclasses.asdict(told))
 
 

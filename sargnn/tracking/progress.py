@@ -136,9 +136,14 @@ class Steps:
     def __enter__(self) -> Steps:
         self._console = Console(stderr=True)
         self._progress = Progress(
-            SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=20), TimeElapsedColumn(),
-            console=self._console, transient=True, disable=not self._console.is_terminal,
-        )  # fmt: skip
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            TimeElapsedColumn(),
+            console=self._console,
+            transient=True,
+            disable=not self._console.is_terminal,
+        )
         self._progress.start()
         self._task = self._progress.add_task("starting", total=None)
         self._left = TimeLeft()
@@ -163,9 +168,14 @@ _OUTPUTS = {"classes": ("class", "classes"), "multilabel": ("label", "labels"), 
 
 
 def graph_lines(
-    num_edges: int, schema: Schema, feature_widths: Sequence[int], num_classes: int, task: str = "classes", *,
+    num_edges: int,
+    schema: Schema,
+    feature_widths: Sequence[int],
+    num_classes: int,
+    task: str = "classes",
+    *,
     weighted: bool = False,
-) -> list[str]:  # fmt: skip
+) -> list[str]:
     """A graph's size, in one line; of a typed graph with its types and relations."""
     outputs = f"{num_classes} {_OUTPUTS[task][num_classes != 1]}"
     total = f"{schema.num_nodes} nodes, {num_edges} directed{' weighted' if weighted else ''} edges, "

@@ -97,9 +97,10 @@ def find_groups(config: BatchesConfig, count: int, targets: TargetRows, group: G
     if count > least:
         rank = sizes.index(least)
         raise ConfigError(
-            f"There are more micro-batches than rank {rank} has training nodes.", given=f"batches.count={count}",
+            f"There are more micro-batches than rank {rank} has training nodes.",
+            given=f"batches.count={count}",
             allowed=f"1 to {least}",
-        )  # fmt: skip
+        )
     return group_targets(config.by, targets, count)
 
 
@@ -125,9 +126,17 @@ class MicroBatches:
     """
 
     def __init__(
-        self, builder: ViewBuilder, groups: np.ndarray, rows: np.ndarray, count: int, num_rows: int, group: Group,
-        folder: Path | None, *, recurring: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        builder: ViewBuilder,
+        groups: np.ndarray,
+        rows: np.ndarray,
+        count: int,
+        num_rows: int,
+        group: Group,
+        folder: Path | None,
+        *,
+        recurring: bool = True,
+    ) -> None:
         self._recurring = recurring
         self._builder, self._rows = builder, [rows[groups == number] for number in range(count)]
         self._folder, self._num_rows, self._group = folder, num_rows, group

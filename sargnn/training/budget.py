@@ -50,9 +50,18 @@ class Budget(Search):
     """
 
     def __init__(
-        self, group: Group, accounts: Accounts, bytes: int | None, *, resident: int, since: int, depth: int,
-        make_groups: Callable[[int], Groups], all_held: bool, constants: bool,
-    ) -> None:  # fmt: skip
+        self,
+        group: Group,
+        accounts: Accounts,
+        bytes: int | None,
+        *,
+        resident: int,
+        since: int,
+        depth: int,
+        make_groups: Callable[[int], Groups],
+        all_held: bool,
+        constants: bool,
+    ) -> None:
         super().__init__(depth)
         self._group, self._accounts, self._bytes = group, accounts, bytes
         self._resident, self._since = resident, since
@@ -71,7 +80,7 @@ class Budget(Search):
         groups = self.groups(count)
         largest = largest_micro_batch(
             self._accounts, groups.sizes, groups.counts, keep, constants=self._constants, all_held=self._all_held
-        )  # fmt: skip
+        )
         return self._everyone(largest)
 
     def planned_evaluation(self, groups: Groups, outputs: int) -> tuple[int, ...]:
@@ -111,9 +120,7 @@ class Budget(Search):
         found = self.find(most, configured)
         if not found.fits:
             raise self.refusal(found.planned_bytes, "No number of micro-batches fits the memory budget.")
-        return Choice(
-            found.count, found.keep_layers, self.groups(found.count), found.planned_bytes, tuple(self.tried)
-        )  # fmt: skip
+        return Choice(found.count, found.keep_layers, self.groups(found.count), found.planned_bytes, tuple(self.tried))
 
     def tell(self) -> None:
         """Print what was tried, for the log."""
@@ -132,4 +139,4 @@ class Budget(Search):
             f"{human_bytes(max(int(one) for one in base))} are there before training",
             hint=f"memory_budget={-(-needed * 21 // 20 // 100_000_000) / 10}GB; more workers, world={2 * self._group.world}, "
             "hold less each; so does a smaller model.hidden",
-        )  # fmt: skip
+        )

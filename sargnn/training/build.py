@@ -37,9 +37,14 @@ _COPIED_ROWS = 1 << 14
 
 
 def make_trainer(
-    config: RunConfig, part: Part, num_classes: int, group: Group, scratch: Path | None = None,
-    make_pool: Callable[..., Pool] = Pool, flat: Callable[[], Part] | None = None,
-) -> Trainer:  # fmt: skip
+    config: RunConfig,
+    part: Part,
+    num_classes: int,
+    group: Group,
+    scratch: Path | None = None,
+    make_pool: Callable[..., Pool] = Pool,
+    flat: Callable[[], Part] | None = None,
+) -> Trainer:
     """Everything one rank needs to train, from its part.
 
     Args:
@@ -63,18 +68,26 @@ def make_trainer(
     columns = label_columns(config, num_classes)
     shape = GraphShape(
         part.schema, widths, num_classes, columns, task_of(part.labels.dtype), find_labelled(part, group), part.weighted
-    )  # fmt: skip
+    )
     model = make_model(config, shape)
     copies = None
     if preloads:
         copies = Copies(part, Exchange(group, config.comm.prefetch_depth), config.comm.message_rows or _COPIED_ROWS)
     graph = WorkerGraph(
-        part, engine.exchange, engine.mode.layout, add_self_loops=config.add_self_loops, device=device,
-        message_rows=config.comm.message_rows, by_relation=model.by_relation, labelled=shape.labelled,
-        dtype=wide(dtype), sums=None if preloads else _share_of_sums(config, engine), copies=copies,
+        part,
+        engine.exchange,
+        engine.mode.layout,
+        add_self_loops=config.add_self_loops,
+        device=device,
+        message_rows=config.comm.message_rows,
+        by_relation=model.by_relation,
+        labelled=shape.labelled,
+        dtype=wide(dtype),
+        sums=None if preloads else _share_of_sums(config, engine),
+        copies=copies,
         counts_rows=config.norms_over_rows,
         share=lambda counts: shares_of(config.comm.aggregate or "least", model.partial_costs(engine, counts)),
-    )  # fmt: skip
+    )
     model = model.to(device, wide(dtype))
     rows = model.inputs.load(part, config.seed, device, dtype, copies)
 
@@ -86,19 +99,22 @@ def make_trainer(
     def without_copies() -> Trainer:
         assert flat is not None
         full_batch = dataclasses.replace(
-            config, preload=PreloadConfig(), mfg=False, batches=BatchesConfig(), sample=SampleConfig(),
-            memory_budget=MemoryConfig(), eval="full",
-        )  # fmt: skip
+            config,
+            preload=PreloadConfig(),
+            mfg=False,
+            batches=BatchesConfig(),
+            sample=SampleConfig(),
+            memory_budget=MemoryConfig(),
+            eval="full",
+        )
         return make_trainer(full_batch, flat(), num_classes, group, make_pool=make_pool)
 
-    return Trainer(
-        config, model, engine, graph, rows, num_classes, scratch, accounts, without_copies if preloads else None
-    )  # fmt: skip
+    return Trainer(config, model, engine, graph, rows, num_classes, scratch, accounts, without_copies if preloads else None)
 
 
 def make_engine(
     config: RunConfig, group: Group, make_pool: Callable[..., Pool] = Pool, *, within_servers: bool = False
-) -> Engine:  # fmt: skip
+) -> Engine:
     """A run's engine; the arguments of ``Engine``."""
     return Engine(
         group,

@@ -186,9 +186,14 @@ class _Evaluated:
 def _evaluated(meta: dict[str, Any]) -> _Evaluated:
     end = "metric" if "metric" in meta else "acc"
     return _Evaluated(
-        meta["evaluated"], meta.get("metric", "accuracy"), dict(meta["scores" if end == "metric" else "accuracies"]),
-        meta[f"best_val_{end}"], meta[f"test_{end}_at_best_val"], meta.get("stale", 0), meta.get("eval", "full"),
-    )  # fmt: skip
+        meta["evaluated"],
+        meta.get("metric", "accuracy"),
+        dict(meta["scores" if end == "metric" else "accuracies"]),
+        meta[f"best_val_{end}"],
+        meta[f"test_{end}_at_best_val"],
+        meta.get("stale", 0),
+        meta.get("eval", "full"),
+    )
 
 
 def load(trainer: Trainer, path: Path, *, moments: bool = True) -> int:

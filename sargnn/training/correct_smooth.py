@@ -42,14 +42,17 @@ def correct_and_smooth(config: SmoothConfig, engine: Engine, plan: LayerPlan, lo
     _correct(config, engine, plan, scores, targets, wanted)
     scores[rows] = wanted
     return propagate(
-        engine, plan, scores, alpha=config.smooth_alpha, steps=config.smooth_steps, adjacency=config.smooth_adjacency,
+        engine,
+        plan,
+        scores,
+        alpha=config.smooth_alpha,
+        steps=config.smooth_steps,
+        adjacency=config.smooth_adjacency,
         after=lambda x: x.clamp_(0, 1),
-    )  # fmt: skip
+    )
 
 
-def _correct(
-    config: SmoothConfig, engine: Engine, plan: LayerPlan, scores: Tensor, targets: Targets, wanted: Tensor
-) -> None:  # fmt: skip
+def _correct(config: SmoothConfig, engine: Engine, plan: LayerPlan, scores: Tensor, targets: Targets, wanted: Tensor) -> None:
     """Add the spread residuals to ``scores``, in place."""
     rows = targets.rows["train"]
     known = wanted - scores[rows]
@@ -63,9 +66,14 @@ def _correct(
             x[rows] = known
 
     spread = propagate(
-        engine, plan, residuals, alpha=config.correct_alpha, steps=config.correct_steps, adjacency=config.correct_adjacency,
+        engine,
+        plan,
+        residuals,
+        alpha=config.correct_alpha,
+        steps=config.correct_steps,
+        adjacency=config.correct_adjacency,
         after=after,
-    )  # fmt: skip
+    )
     if config.autoscale:
         total = float(engine.group.sum_(known.double().abs().sum()))
         scale = (total / max(targets.global_counts["train"], 1)) / spread.abs().sum(1, keepdim=True)

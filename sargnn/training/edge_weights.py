@@ -25,22 +25,27 @@ def check_edge_weights(config: RunConfig, weights: Range | None) -> None:
     reason = config.model.no_weights
     if reason is not None and config.model.operations:  # one that reads no edges reads no weights either
         raise ConfigError(
-            f"The model '{config.model.title}' cannot use edge weights. {reason}", given=given,
+            f"The model '{config.model.title}' cannot use edge weights. {reason}",
+            given=given,
             allowed="model=gcn, gat, rgcn, or sage with a sum or a mean; a module of your own reads graph.edata['w']",
             hint=_WITHOUT,
-        )  # fmt: skip
+        )
     if low >= 0:
         return
     if config.model.divides_by_weights:
         raise ConfigError(
-            f"The model '{config.model.title}' divides by sums of edge weights, and some are negative.", given=given,
-            allowed="weights of 0 and more; model=sage model.aggregator=sum and model=gat take any", hint=_WITHOUT,
-        )  # fmt: skip
+            f"The model '{config.model.title}' divides by sums of edge weights, and some are negative.",
+            given=given,
+            allowed="weights of 0 and more; model=sage model.aggregator=sum and model=gat take any",
+            hint=_WITHOUT,
+        )
     if config.smooth.name != "none":
         raise ConfigError(
             "Correct & Smooth divides by sums of edge weights, and some are negative.",
-            given=f"smooth={config.smooth.name}, {given}", allowed="smooth=none, or weights of 0 and more", hint=_WITHOUT,
-        )  # fmt: skip
+            given=f"smooth={config.smooth.name}, {given}",
+            allowed="smooth=none, or weights of 0 and more",
+            hint=_WITHOUT,
+        )
 
 
 def uses_edge_weights(config: RunConfig) -> bool:

@@ -64,9 +64,7 @@ def _predicted(trainer: Trainer) -> View:
     if trainer.config.eval != "sampled":
         return trainer.build_whole()
     rows = trainer.graph.labelled_rows
-    return trainer.builder.drawn_evaluation(
-        np.arange(rows.start, rows.stop), evaluation_sample(trainer.config, trainer.model)
-    )  # fmt: skip
+    return trainer.builder.drawn_evaluation(np.arange(rows.start, rows.stop), evaluation_sample(trainer.config, trainer.model))
 
 
 def smoothed(trainer: Trainer, logits: Tensor) -> Tensor:

@@ -61,9 +61,7 @@ def evaluation_sample(config: RunConfig, model: Model) -> Sample:
     return sample_numbered(config, model, 0 if config.sample.every == "run" else _LAST_SAMPLE)
 
 
-def fit_batches(
-    trainer: Trainer, split: Tensor, scratch: Path | None, accounts: Callable[[], Accounts] | None
-) -> None:  # fmt: skip
+def fit_batches(trainer: Trainer, split: Tensor, scratch: Path | None, accounts: Callable[[], Accounts] | None) -> None:
     """Give a trainer its steps, micro-batches and evaluation groups; all ranks must call it together.
 
     Raises:
@@ -91,9 +89,16 @@ def fit_batches(
         resident = resident_bytes()
         held = folder is None and not config.draws_flows
         budget = Budget(
-            group, every, config.budget_bytes, resident=resident, since=max(0, resident - trainer.meter.baseline_bytes),
-            depth=trainer.model.num_kept, make_groups=planner.groups, all_held=held, constants=planner.holds_constants,
-        )  # fmt: skip
+            group,
+            every,
+            config.budget_bytes,
+            resident=resident,
+            since=max(0, resident - trainer.meter.baseline_bytes),
+            depth=trainer.model.num_kept,
+            make_groups=planner.groups,
+            all_held=held,
+            constants=planner.holds_constants,
+        )
         if not batched:
             _fit_view(trainer, budget)
         elif count == 1:  # as many as configured, or the only exact number: then fewer layers are kept
@@ -188,17 +193,25 @@ class _Planner:
 
 def _drawn_steps(
     trainer: Trainer, rows: np.ndarray, groups: np.ndarray, count: int, planner: _Planner | None = None
-) -> DrawnSteps:  # fmt: skip
+) -> DrawnSteps:
     config, model = trainer.config, trainer.model
 
     def sample(step: int, epoch: int) -> Sample:
         return sample_numbered(config, model, {"step": step, "epoch": epoch, "run": 0}[config.sample.every])
 
     return DrawnSteps(
-        trainer.builder, trainer.engine.group, rows, trainer.ids.numpy()[rows], groups, count, count=config.batches.steps,
-        seed=config.seed, sample=sample if config.samples else None, constants=None if planner is None else planner.constants,
+        trainer.builder,
+        trainer.engine.group,
+        rows,
+        trainer.ids.numpy()[rows],
+        groups,
+        count,
+        count=config.batches.steps,
+        seed=config.seed,
+        sample=sample if config.samples else None,
+        constants=None if planner is None else planner.constants,
         again=None if planner is None else planner.make_constants,
-    )  # fmt: skip
+    )
 
 
 def _fit_view(trainer: Trainer, budget: Budget) -> None:
@@ -219,7 +232,7 @@ def _fit_view(trainer: Trainer, budget: Budget) -> None:
             "Nothing that changes no loss fits the memory budget: with batch norm micro-batches would change it.",
             given=f"memory_budget={trainer.config.memory_budget.size}; {human_bytes(max(least))} beside what is there already",
             hint=f"{_other_norm(trainer.config)}batches.count=K for that many; more workers",
-        )  # fmt: skip
+        )
     raise budget.refusal(least, "A training step needs more than the memory budget.")
 
 

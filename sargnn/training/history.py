@@ -226,7 +226,7 @@ class History:
 
     def average_profile(
         self, first: Sequence[Mapping[str, float]], recorded: Sequence[Mapping[str, float]], *, since: int
-    ) -> None:  # fmt: skip
+    ) -> None:
         """What was profiled, per epoch, the first one left out.
 
         Args:

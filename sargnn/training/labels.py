@@ -31,9 +31,16 @@ class LabelInputs:
     """
 
     def __init__(
-        self, config: LabelsConfig, task: NodeTask, labels: Tensor, split: Tensor, ids: Tensor, num_classes: int, seed: int,
+        self,
+        config: LabelsConfig,
+        task: NodeTask,
+        labels: Tensor,
+        split: Tensor,
+        ids: Tensor,
+        num_classes: int,
+        seed: int,
         dtype: torch.dtype,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.config, self.task, self.num_classes, self.seed, self.dtype = config, task, num_classes, seed, dtype
         self.training = split == SPLITS["train"]
         self._labels, self._ids = labels, ids

@@ -81,10 +81,17 @@ class Trainer:
     """
 
     def __init__(
-        self, config: RunConfig, model: Model, engine: Engine, graph: WorkerGraph, rows: Tensor, num_classes: int,
-        scratch: Path | None = None, accounts: Callable[[], Accounts] | None = None,
+        self,
+        config: RunConfig,
+        model: Model,
+        engine: Engine,
+        graph: WorkerGraph,
+        rows: Tensor,
+        num_classes: int,
+        scratch: Path | None = None,
+        accounts: Callable[[], Accounts] | None = None,
         flat: Callable[[], Trainer] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.config, self.model, self.engine, self.graph = config, model, engine, graph
         self.rows, self.flat = rows, Flat(flat, bounded=config.bounds_preload)
         part, device = graph.part, engine.device
@@ -96,14 +103,12 @@ class Trainer:
         self.labels: LabelInputs | None = None
         inner = torch.from_numpy(part.inner).to(device)
         if config.labels.name != "none" or model.reads_labels:
-            self.labels = LabelInputs(
-                config.labels, self.task, labels, split, self.ids, num_classes, config.seed, engine.dtype
-            )  # fmt: skip
+            self.labels = LabelInputs(config.labels, self.task, labels, split, self.ids, num_classes, config.seed, engine.dtype)
         self._inner = inner
         split = split * inner  # a copy's loss and score are its owner's
         self.builder = ViewBuilder(
             model, engine, graph, rows, labels, split, self.task, label_columns=0 if self.labels is None else num_classes
-        )  # fmt: skip
+        )
         self.whole: View | None = None
         self.view: View | None = None
         training, self.evaluation = self._build_views(split)
@@ -304,9 +309,16 @@ class Trainer:
 
         asked = self.requests.take()
         figures = [
-            done.elapsed_s, done.elapsed_s - done.wait_s, done.wait_s, done.sent_bytes, peak, asked.checkpoint, asked.stop,
-            done.between_bytes, done.between_wait_s,
-        ]  # fmt: skip
+            done.elapsed_s,
+            done.elapsed_s - done.wait_s,
+            done.wait_s,
+            done.sent_bytes,
+            peak,
+            asked.checkpoint,
+            asked.stop,
+            done.between_bytes,
+            done.between_wait_s,
+        ]
         every = torch.stack(group.gather(torch.tensor(figures, dtype=torch.float64)))
         slowest = every.amax(0)
         result = EpochResult(
@@ -416,9 +428,7 @@ class Trainer:
         else:
             self._labels_counted = view.targets.global_counts["train"]
         logits = self.forward(view, columns)
-        return training_loss(
-            logits, view.targets, predicted=predicted, label_smoothing=self.config.optim.label_smoothing
-        )  # fmt: skip
+        return training_loss(logits, view.targets, predicted=predicted, label_smoothing=self.config.optim.label_smoothing)
 
     def loss_by_wire(self) -> tuple[float, float]:
         """The loss of the next epoch's first step with rows sent as they are, and as ``comm.wire`` rounds them.

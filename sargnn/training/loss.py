@@ -62,7 +62,7 @@ def joined_targets(parts: Sequence[Targets]) -> Targets:
 
 def training_loss(
     logits: Tensor, targets: Targets, *, predicted: tuple[Tensor, int] | None = None, label_smoothing: float = 0.0
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """This worker's share of the loss: summed over its known labels of training rows / their number over all workers.
 
     The shares add up to the mean over all of them (``training.tasks`` has the equations); a worker without any gives a zero
@@ -85,9 +85,7 @@ class _OfRoundedLogits(torch.autograd.Function):
     """The share of bf16 logits; saves its gradient, which is as large as they are."""
 
     @staticmethod
-    def forward(
-        ctx: Any, logits: Tensor, targets: Targets, rows: Tensor, count: int, label_smoothing: float
-    ) -> Tensor:  # fmt: skip
+    def forward(ctx: Any, logits: Tensor, targets: Targets, rows: Tensor, count: int, label_smoothing: float) -> Tensor:
         gradient = torch.zeros_like(logits) if ctx.needs_input_grad[0] else None
         share = torch.zeros((), dtype=torch.float64, device=logits.device)
         for chunk in rows.split(max(1, _NUMBERS_AT_ONCE // max(1, logits.shape[1]))):

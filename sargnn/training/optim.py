@@ -21,14 +21,15 @@ def check_decay(config: OptimConfig, model: Model) -> None:
     for name in config.weight_decay_of or ():
         if name not in groups:
             raise ConfigError(
-                "'optim.weight_decay_of' names a group of parameters that the model has not.", given=name,
+                "'optim.weight_decay_of' names a group of parameters that the model has not.",
+                given=name,
                 allowed=list(groups) or "null: this model has no groups",
-            )  # fmt: skip
+            )
 
 
 def make_optimizer(
     config: OptimConfig, parameters: Sequence[nn.Parameter], groups: Mapping[str, Sequence[nn.Parameter]]
-) -> torch.optim.Optimizer | None:  # fmt: skip
+) -> torch.optim.Optimizer | None:
     """Adam (weight decay added to the gradient) or AdamW (decoupled); None where there is nothing to train.
 
     Args:
@@ -63,9 +64,7 @@ def learning_rate(config: OptimConfig, step: int, epochs: int, steps: int = 1) -
     return config.lr
 
 
-def clip_gradients(
-    group: Group, replicated: Sequence[nn.Parameter], sharded: Sequence[nn.Parameter], limit: float
-) -> float:  # fmt: skip
+def clip_gradients(group: Group, replicated: Sequence[nn.Parameter], sharded: Sequence[nn.Parameter], limit: float) -> float:
     """Scale all gradients so that their norm, over all parameters and workers, is at most ``limit``; gives the norm before.
 
     Args:

@@ -170,9 +170,13 @@ def amounts(trainer: Trainer) -> Amounts:
             mates = group.mates if plan.world == group.world else range(plan.world)
             for place, one in enumerate((_towards(plan, mates), _towards(plan, set(range(plan.world)) - set(mates)))):
                 sent[place] += engine.mode.wire_bytes(
-                    one, layer.reducer_on(plan), widths, engine.dtype, engine.exchange.wire,
+                    one,
+                    layer.reducer_on(plan),
+                    widths,
+                    engine.dtype,
+                    engine.exchange.wire,
                     exchanged_needs_grad=layer.exchanged_needs_grad,
-                )  # fmt: skip
+                )
     trainer.steps.forget()
     totals = group.sum_(torch.tensor([work[kind] for kind in _KINDS], dtype=torch.float64)).tolist()
     most = torch.stack(group.gather(torch.tensor(sent, dtype=torch.float64))).amax(0).tolist()

@@ -99,9 +99,14 @@ def words_for(count: int, keep: KeepLayers) -> str:
 
 
 def largest_micro_batch(
-    accounts: Accounts, sizes: Sequence[Sizes], counts: Sequence[Sequence[RowCounts | None]], keep: KeepLayers, *,
-    constants: bool, all_held: bool,
-) -> int:  # fmt: skip
+    accounts: Accounts,
+    sizes: Sequence[Sizes],
+    counts: Sequence[Sequence[RowCounts | None]],
+    keep: KeepLayers,
+    *,
+    constants: bool,
+    all_held: bool,
+) -> int:
     """What training on micro-batches holds at most on one rank, bytes above its baseline.
 
     Args:

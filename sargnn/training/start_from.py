@@ -36,9 +36,10 @@ def open_start(config: RunConfig) -> Store:
     store = checkpoint.open_checkpoint(path, verify=False)
     if digest_of(store) != config.init_digest:
         raise ConfigError(
-            "The checkpoint that the run starts from has changed since the run was made.", given=str(path),
+            "The checkpoint that the run starts from has changed since the run was made.",
+            given=str(path),
             hint="start a new run: it takes the parameters as they are now",
-        )  # fmt: skip
+        )
     return store
 
 
@@ -62,15 +63,17 @@ def check_start(config: RunConfig, model: Model, schema: Schema) -> None:
         more = [f"and {len(wrong) - _SHOWN} more"] if len(wrong) > _SHOWN else []
         lines = "".join(f"\n    {line}" for line in wrong[:_SHOWN] + more)
         raise ConfigError(
-            f"The parameters to start from do not fit this run's model.{lines}", given=f"init_from={config.init_from}",
+            f"The parameters to start from do not fit this run's model.{lines}",
+            given=f"init_from={config.init_from}",
             hint="dataset and model are those of this command, and must have the widths, classes and settings of that run",
-        )  # fmt: skip
+        )
     theirs = store.meta.get("schema")  # older checkpoints do not say
     if schema.typed and theirs is not None and _types(theirs) != _types(schema.to_json()):
         raise ConfigError(
             "The parameters to start from belong to other node types or relations, or to another order of them.",
-            given=f"init_from={config.init_from}, with {_named(theirs)}", allowed=_named(schema.to_json()),
-        )  # fmt: skip
+            given=f"init_from={config.init_from}, with {_named(theirs)}",
+            allowed=_named(schema.to_json()),
+        )
 
 
 def digest_of(store: Store) -> str:

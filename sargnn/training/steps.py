@@ -103,10 +103,20 @@ class DrawnSteps(Steps):
     """
 
     def __init__(
-        self, builder: ViewBuilder, group: Group, rows: np.ndarray, ids: np.ndarray, groups: np.ndarray, batches: int, *,
-        count: int, seed: int, sample: Callable[[int, int], Sample] | None, constants: Constants | None = None,
+        self,
+        builder: ViewBuilder,
+        group: Group,
+        rows: np.ndarray,
+        ids: np.ndarray,
+        groups: np.ndarray,
+        batches: int,
+        *,
+        count: int,
+        seed: int,
+        sample: Callable[[int, int], Sample] | None,
+        constants: Constants | None = None,
         again: Callable[[], Constants | None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._builder, self._group, self._rows, self._ids, self._groups = builder, group, rows, ids, groups
         self._batches, self.count, self._seed, self._sample, self._constants = batches, count, seed, sample, constants
         self._step_of = np.zeros(len(rows), np.int64)
@@ -197,7 +207,7 @@ class _DrawnViews(Sequence[View]):
         rows = steps.group_rows(self._step, self._numbers[number])
         steps._last = view = steps._builder.drawn(
             rows, steps.total(self._step), steps.sample_of(self._step), steps._constants, self._outward
-        )  # fmt: skip
+        )
         steps._layers[number] = count_rows(view, steps._group)
         return view
 

@@ -74,9 +74,17 @@ class ViewBuilder:
     """
 
     def __init__(
-        self, model: Model, engine: Engine, graph: WorkerGraph, rows: Tensor, labels: Tensor, split: Tensor, task: NodeTask, *,
+        self,
+        model: Model,
+        engine: Engine,
+        graph: WorkerGraph,
+        rows: Tensor,
+        labels: Tensor,
+        split: Tensor,
+        task: NodeTask,
+        *,
         label_columns: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._model, self._engine, self._graph, self._task = model, engine, graph, task
         self._rows, self._labels, self._split = rows, labels, split
         self._label_columns = label_columns
@@ -138,9 +146,15 @@ class ViewBuilder:
         return Targets(labels, rows_of, counts, self._task)
 
     def drawn(
-        self, rows: np.ndarray, total: int, sample: Sample | None, constants: Constants | None = None,
-        outward: Sequence[tuple[Outward, ...] | None] | None = None, *, recurring: bool = False,
-    ) -> View:  # fmt: skip
+        self,
+        rows: np.ndarray,
+        total: int,
+        sample: Sample | None,
+        constants: Constants | None = None,
+        outward: Sequence[tuple[Outward, ...] | None] | None = None,
+        *,
+        recurring: bool = False,
+    ) -> View:
         """A step, or a part of one, on a message flow that is drawn. All workers must call it.
 
         Args:

@@ -16,15 +16,26 @@ _DEEP = {"resgcn": (4, 8, 16), "gcnii": (4, 8, 16)}
 _HEADS = ("model.heads=1", "model.heads=2", "model.heads=4")
 _OF_A_HEAD = {"gat": _HEADS, "gat_weak": _HEADS}
 _CHOICES: dict[str, tuple[str | float | None, ...]] = {
-    "model.norm": (None, None, "layer", "none"), "model.dropout": (0.0, 0.5),
-    "precision": (None, None, None, "bf16", "mixed", "fp64"), "comm.aggregate": (None, None, "post", "pre", "least"),
-    "comm.prefetch_depth": (0, 1, 2, 3), "labels": (None, None, "masked"), "engine.keep_layers": (None, None, "sqrt", 1, 2),
-}  # fmt: skip
+    "model.norm": (None, None, "layer", "none"),
+    "model.dropout": (0.0, 0.5),
+    "precision": (None, None, None, "bf16", "mixed", "fp64"),
+    "comm.aggregate": (None, None, "post", "pre", "least"),
+    "comm.prefetch_depth": (0, 1, 2, 3),
+    "labels": (None, None, "masked"),
+    "engine.keep_layers": (None, None, "sqrt", 1, 2),
+}
 """None: as it is without a word."""
 _VIEWS = (
-    (), (), (), ("batches.count=2",), ("batches.count=4",), ("mfg=true",), ("mfg=true", "batches.count=2"), ("sample.fanouts",),
+    (),
+    (),
+    (),
+    ("batches.count=2",),
+    ("batches.count=4",),
+    ("mfg=true",),
+    ("mfg=true", "batches.count=2"),
+    ("sample.fanouts",),
     ("sample.fanouts", "batches.steps=4"),
-)  # fmt: skip
+)
 """What a step computes: in a third of the draws all rows at once."""
 
 
@@ -45,9 +56,7 @@ def draw_words(draw: random.Random, settings: BenchPlanConfig) -> list[str]:
     return words
 
 
-def draw_runs(
-    settings: BenchPlanConfig, make: Callable[[Sequence[str]], RunConfig]
-) -> list[tuple[list[str], RunConfig]]:  # fmt: skip
+def draw_runs(settings: BenchPlanConfig, make: Callable[[Sequence[str]], RunConfig]) -> list[tuple[list[str], RunConfig]]:
     """``settings.drawn`` different runs: a case with overrides, and what it comes to. The same seed draws the same.
 
     Args:

@@ -75,16 +75,19 @@ class Errors:
 def planned_figures(plan: WorldPlan, time: EpochTime | None) -> dict[str, list[float]]:
     """What a plan says of each quantity. time: None where it is not planned."""
     figures: dict[str, list[float]] = {
-        TRAINING: [one.training for one in plan.workers], WHOLE: [one.total for one in plan.workers],
-    }  # fmt: skip
+        TRAINING: [one.training for one in plan.workers],
+        WHOLE: [one.total for one in plan.workers],
+    }
     return figures if time is None else figures | {EPOCH: [time.seconds]}
 
 
 def measured_figures(figures: Figures) -> dict[str, list[float]]:
     """What a run says of each quantity."""
     return {
-        TRAINING: figures["peak_train_bytes"], WHOLE: figures["peak_rss_bytes"], EPOCH: [median(figures["times_s"])],
-    }  # fmt: skip
+        TRAINING: figures["peak_train_bytes"],
+        WHOLE: figures["peak_rss_bytes"],
+        EPOCH: [median(figures["times_s"])],
+    }
 
 
 def errors_of(rows: Sequence[Row], quantity: str) -> Errors | None:
@@ -100,7 +103,14 @@ def as_json(row: Row) -> dict[str, Any]:
     """For a file."""
     config = row.point.config
     return {
-        "case": row.point.case, "name": row.point.name, "mode": config.mode.name, "world": config.world,
-        "more": row.point.more, "planned": row.planned, "measured": row.measured,
-        "ratios": {name: row.ratio(name) for name in QUANTITIES}, "phase": row.phase, "fault": row.fault,
-    }  # fmt: skip
+        "case": row.point.case,
+        "name": row.point.name,
+        "mode": config.mode.name,
+        "world": config.world,
+        "more": row.point.more,
+        "planned": row.planned,
+        "measured": row.measured,
+        "ratios": {name: row.ratio(name) for name in QUANTITIES},
+        "phase": row.phase,
+        "fault": row.fault,
+    }

@@ -110,7 +110,9 @@ def _write(folder: Path, settings: BenchPlanConfig, rows: Sequence[Row]) -> None
             worst = {"worst": found.worst, "of": f"{found.row.point.case}, {found.row.point.name}"}
             errors[name] = {"mean": found.mean, **worst, "runs": found.count}
     content = {
-        "about": machine() | {"plan": dataclasses.asdict(settings)}, "errors": errors, "rows": [as_json(row) for row in rows]
-    }  # fmt: skip
+        "about": machine() | {"plan": dataclasses.asdict(settings)},
+        "errors": errors,
+        "rows": [as_json(row) for row in rows],
+    }
     (folder / "plan.json").write_text(json.dumps(content, indent=1) + "\n")
     (folder / "plan.md").write_text("\n".join(markdown(rows)) + "\n")

@@ -99,16 +99,18 @@ class StockGat(_Homogeneous):
     """GAT: heads are concatenated, those of the last layer averaged."""
 
     builds: ClassVar[dict[str, Any]] = PLAIN | {
-        "v2": False, "linear_residual": False, "attn_dst": True, "symmetric_norm": False, "edge_dropout": 0,
-    }  # fmt: skip
+        "v2": False,
+        "linear_residual": False,
+        "attn_dst": True,
+        "symmetric_norm": False,
+        "edge_dropout": 0,
+    }
 
     def __init__(self, config: RunConfig, dataset: Dataset, dgl: Any) -> None:
         super().__init__(config, dataset, dgl)
         self.graph.create_formats_()  # scores need the edge list, too
         model: Any = config.model
-        pairs = layer_widths(
-            self.features.shape[1], model.heads * model.hidden, dataset.num_classes, model.num_layers
-        )  # fmt: skip
+        pairs = layer_widths(self.features.shape[1], model.heads * model.hidden, dataset.num_classes, model.num_layers)
         sizes = [(a, model.hidden, model.heads) for a, _ in pairs[:-1]] + [(*pairs[-1], model.out_heads)]
         self.convs = nn.ModuleList(
             dgl.nn.pytorch.GATConv(

@@ -116,9 +116,7 @@ class StockRgcn(StockNetwork):
             del mapped
         return self._layer(self.graphs[-1], self.convs[-1], self.loops[-1], h, [self.labelled])[self.labelled]
 
-    def _layer(
-        self, graph: Any, conv: nn.Module, loop: nn.Module, h: dict[str, Tensor], types: list[str]
-    ) -> dict[str, Tensor]:  # fmt: skip
+    def _layer(self, graph: Any, conv: nn.Module, loop: nn.Module, h: dict[str, Tensor], types: list[str]) -> dict[str, Tensor]:
         options = {one: {"edge_weight": graph.edges[one].data["w"]} for one in graph.etypes if "w" in graph.edges[one].data}
         sums = conv(graph, h, mod_kwargs=options)
         return {name: sums[name] + loop(h[name]) if name in sums else loop(h[name]) for name in types}

@@ -151,9 +151,12 @@ def reasons_without_stock(case: Case) -> list[str]:
     given = dataclasses.asdict(config.model)
     wanted = {f"model.{key}": (given.get(key), value) for key, value in builds.items()}
     wanted |= {
-        "labels": (config.labels.name, "none"), "mfg": (config.mfg, False), "precision": (config.precision, "fp32"),
-        "optim": (config.optim.name, "adam"), "batches.count": (config.batches.count, 1),
-    }  # fmt: skip
+        "labels": (config.labels.name, "none"),
+        "mfg": (config.mfg, False),
+        "precision": (config.precision, "fp32"),
+        "optim": (config.optim.name, "adam"),
+        "batches.count": (config.batches.count, 1),
+    }
     allowed = {key: value if isinstance(value, tuple) else (value,) for key, (_, value) in wanted.items()}
     return [
         f"stock DGL is measured with {key}={' or '.join(map(str, allowed[key]))}"

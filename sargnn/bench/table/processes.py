@@ -65,9 +65,22 @@ def _train(kept: Kept) -> Figures:
 
 
 _OF_A_SUMMARY = (
-    "losses", "peak_train_bytes", "peak_rss_bytes", "memory_bytes", "startup_time_s", "comm_bytes_per_epoch", "cache_static",
-    "sharded_params", "profile_s", "profile_cpu_s", "profile_work", "kernel", "git_sha", "dataset_hash", "partition_hash",
-)  # fmt: skip
+    "losses",
+    "peak_train_bytes",
+    "peak_rss_bytes",
+    "memory_bytes",
+    "startup_time_s",
+    "comm_bytes_per_epoch",
+    "cache_static",
+    "sharded_params",
+    "profile_s",
+    "profile_cpu_s",
+    "profile_work",
+    "kernel",
+    "git_sha",
+    "dataset_hash",
+    "partition_hash",
+)
 
 
 def _stock(kept: Kept, config: Path, store: Path) -> Figures:
@@ -105,9 +118,10 @@ def _read(text: str, kept: Kept) -> Figures:
             raise ValueError("too few figures")
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise SargnnError(
-            "A row's command does not print its figures.", given=f"{kept.entry.name}: {text[-200:]!r}",
+            "A row's command does not print its figures.",
+            given=f"{kept.entry.name}: {text[-200:]!r}",
             allowed='one JSON object such as {"times_s": [1.5, 1.2], "peak_train_bytes": 1000000}',
-        ) from error  # fmt: skip
+        ) from error
     return {"times_s": times[1:], "peak_train_bytes": peaks, "losses": answer.get("losses")}
 
 
@@ -115,9 +129,14 @@ def _output(command: Sequence[str], kept: Kept, environment: dict[str, str]) -> 
     """A process's stdout. An interrupt ends it, and what it has started, before it is raised again."""
     try:
         process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
             start_new_session=True,
-        )  # fmt: skip
+        )
     except OSError as error:
         raise SargnnError("A row's command cannot be started.", given=shlex.join(command), hint=str(error)) from error
     try:

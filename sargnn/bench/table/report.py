@@ -33,9 +33,7 @@ class Found:
     @property
     def timed(self) -> dict[str, list[Figures]]:
         """Without the machine's limits and the profiled run."""
-        return {
-            name: runs for name, runs in self.runs.items() if not name.startswith(LIMITS) and not name.endswith(PROFILED)
-        }  # fmt: skip
+        return {name: runs for name, runs in self.runs.items() if not name.startswith(LIMITS) and not name.endswith(PROFILED)}
 
     def figures(self) -> list[dict[str, Any]]:
         """The rows, as numbers.
@@ -78,10 +76,16 @@ def _row(name: str, runs: Sequence[Figures]) -> dict[str, Any]:
     times = [time for run in runs for time in run["times_s"]]
     peaks = [median(peaks) for peaks in zip(*(run["peak_train_bytes"] for run in runs), strict=True)]
     row: dict[str, Any] = {
-        "name": name, "epoch_s": [median(times), min(times), max(times)], "peaks_bytes": peaks, "peak_bytes": max(peaks),
-        "waiting": None, "bytes_per_epoch": None, "startup_s": None, "static_aggregate": None,
+        "name": name,
+        "epoch_s": [median(times), min(times), max(times)],
+        "peaks_bytes": peaks,
+        "peak_bytes": max(peaks),
+        "waiting": None,
+        "bytes_per_epoch": None,
+        "startup_s": None,
+        "static_aggregate": None,
         "peak_without_tables_bytes": None,
-    }  # fmt: skip
+    }
     if "waits_s" not in runs[0]:
         return row
     waits = ([wait for run in runs for wait in run[key]] for key in ("waits_s", "mean_waits_s"))
@@ -103,9 +107,21 @@ def _ratio(row: dict[str, Any], other: dict[str, Any] | None, key: str) -> float
 
 
 HEADS = (
-    "model", "run", "static", "epoch s", "epoch / stock", "/ stock, huge pages", f"/ {BASELINE}", "peak of a worker",
-    "peak / stock", f"/ {BASELINE}", "waiting: most, mean", "exchanged", "start-up s", "peak of each, MB",
-)  # fmt: skip
+    "model",
+    "run",
+    "static",
+    "epoch s",
+    "epoch / stock",
+    "/ stock, huge pages",
+    f"/ {BASELINE}",
+    "peak of a worker",
+    "peak / stock",
+    f"/ {BASELINE}",
+    "waiting: most, mean",
+    "exchanged",
+    "start-up s",
+    "peak of each, MB",
+)
 _TABLES = "peak less embeddings' optimizer"
 _TO_OWN = "peak / {0}", "exchanged / {0}"
 
@@ -120,15 +136,20 @@ def markdown(results: Sequence[Found]) -> list[str]:
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for found, row in rows:
         cells = [
-            found.case.name, row["name"], {None: "-", True: "on", False: "off"}[row["static_aggregate"]],
+            found.case.name,
+            row["name"],
+            {None: "-", True: "on", False: "off"}[row["static_aggregate"]],
             " ".join(spread(row["epoch_s"])),
             *(_two(row[key]) for key in ("epoch_to_stock", "epoch_to_huge", "epoch_to_baseline")),
-            human_bytes(row["peak_bytes"]), *(_two(row[key]) for key in ("peak_to_stock", "peak_to_baseline")), waiting(row),
-            _bytes(row["bytes_per_epoch"]), "-" if row["startup_s"] is None else f"{row['startup_s']:.1f}",
+            human_bytes(row["peak_bytes"]),
+            *(_two(row[key]) for key in ("peak_to_stock", "peak_to_baseline")),
+            waiting(row),
+            _bytes(row["bytes_per_epoch"]),
+            "-" if row["startup_s"] is None else f"{row['startup_s']:.1f}",
             " ".join(f"{peak / 1e6:.0f}" for peak in row["peaks_bytes"]),
             *([_bytes(row["peak_without_tables_bytes"])] if embedded else []),
             *((_two(row["peak_to_own"]), _two(row["bytes_to_own"])) if further else ()),
-        ]  # fmt: skip
+        ]
         lines.append(f"| {' | '.join(cells)} |")
     for found in results:
         for name, figures in found.profiled.items():
@@ -147,9 +168,12 @@ def _profile_lines(found: Found, name: str, figures: Figures) -> list[str]:
     waits = figures["profile_s"][EXCHANGE_WAIT]
     whole = sum(sum(seconds) for part, seconds in figures["profile_s"].items() if part != EVALUATION) / len(waits)
     return [
-        "", f"**{found.case.name}, {name}**: waiting for the exchange alone {max(waits) / whole:.0%} of the epoch for the "
-        f"worker that waits most; {limit_line(report.roofline)}", "", *parts_markdown(parts)[:-2],
-    ]  # fmt: skip
+        "",
+        f"**{found.case.name}, {name}**: waiting for the exchange alone {max(waits) / whole:.0%} of the epoch for the "
+        f"worker that waits most; {limit_line(report.roofline)}",
+        "",
+        *parts_markdown(parts)[:-2],
+    ]
 
 
 def spread(times: Sequence[float]) -> tuple[str, str]:
@@ -187,10 +211,14 @@ def show(results: Sequence[Found]) -> None:
             world, _, static = rest.partition(", ")
             most = "-" if row["waiting"] is None else f"{row['waiting'][0]:.0%}"
             table.add_row(
-                run + (f", {static}" if static else ""), world or str(len(row["peaks_bytes"])),
-                "\n".join(spread(row["epoch_s"])), _two(row["epoch_to_stock"]), human_bytes(row["peak_bytes"]),
-                _two(row["peak_to_stock"]), most,
-            )  # fmt: skip
+                run + (f", {static}" if static else ""),
+                world or str(len(row["peaks_bytes"])),
+                "\n".join(spread(row["epoch_s"])),
+                _two(row["epoch_to_stock"]),
+                human_bytes(row["peak_bytes"]),
+                _two(row["peak_to_stock"]),
+                most,
+            )
         Console().print(table)
 
 
@@ -214,8 +242,16 @@ def plot(path: Path, found: Found) -> Path | None:
     if STOCK in found.runs:
         peak = _row(STOCK, found.runs[STOCK])["peak_bytes"] / 1e6
         axes.axhline(peak, color="0.5", linestyle="--", linewidth=1)
-        axes.annotate("stock DGL, one process", (1, peak), (-4, -12), xycoords=("axes fraction", "data"),
-                      textcoords="offset points", ha="right", fontsize=9, color="0.4")  # fmt: skip
+        axes.annotate(
+            "stock DGL, one process",
+            (1, peak),
+            (-4, -12),
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            ha="right",
+            fontsize=9,
+            color="0.4",
+        )
     axes.set_xscale("log", base=2)
     axes.set_xticks(worlds, [str(world) for world in worlds])
     axes.set_ylim(bottom=0)

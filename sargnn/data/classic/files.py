@@ -87,7 +87,8 @@ REDDIT_FILES = ("reddit_data.npz", "reddit_graph.npz")
 FILES = {
     **{
         name: FileSet(
-            name, tuple((f"ind.{name}.{part}", text) for part, text in _PARTS),
+            name,
+            tuple((f"ind.{name}.{part}", text) for part, text in _PARTS),
             "they are those of the repository planetoid (Yang et al., 2016)",
         )
         for name in ("cora", "citeseer", "pubmed")
@@ -97,5 +98,5 @@ FILES = {
         ((REDDIT_FILES[0], "feature, node_types, label"), (REDDIT_FILES[1], "row, col, ...: a SciPy matrix in COO format")),
         "they are those of DGL's RedditDataset and PyTorch Geometric's Reddit",
     ),
-}  # fmt: skip
+}
 """By the dataset's name."""

@@ -20,9 +20,19 @@ from scipy import sparse
 from sargnn.errors import DataError
 
 _DAMAGES = (
-    pickle.UnpicklingError, EOFError, ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, MemoryError,
-    RecursionError, ImportError, OSError,
-)  # fmt: skip
+    pickle.UnpicklingError,
+    EOFError,
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    AttributeError,
+    OverflowError,
+    MemoryError,
+    RecursionError,
+    ImportError,
+    OSError,
+)
 """What ``pickle`` raises for content that is no pickle, or one that ends too early."""
 
 
@@ -146,9 +156,11 @@ def _load(path: Path) -> Any:
             return _Unpickler(file, encoding="latin1").load()
     except _NotAdmitted as error:
         raise DataError(
-            f"'{path}' names what no array needs, and is not read: a pickle can run any program.", given=str(error)[:100],
-            allowed="arrays of NumPy, CSR matrices of SciPy, mappings of lists", hint="take the file from another place",
-        ) from error  # fmt: skip
+            f"'{path}' names what no array needs, and is not read: a pickle can run any program.",
+            given=str(error)[:100],
+            allowed="arrays of NumPy, CSR matrices of SciPy, mappings of lists",
+            hint="take the file from another place",
+        ) from error
     except _DAMAGES as error:
         what = "it ends too early" if isinstance(error, EOFError) else str(error)[:100] or type(error).__name__
         raise DataError(f"'{path}' cannot be read: {what}", hint="take the file anew") from error
@@ -181,11 +193,14 @@ def load_matrix(path: Path) -> sparse.csr_array:
     rows, columns = shape
     fits = (
         all(one.ndim == 1 for one in arrays)
-        and indices.dtype.kind in "iu" and indptr.dtype.kind in "iu"
-        and len(indptr) == rows + 1 and indptr[0] == 0 and indptr[-1] == len(indices) == len(data)
+        and indices.dtype.kind in "iu"
+        and indptr.dtype.kind in "iu"
+        and len(indptr) == rows + 1
+        and indptr[0] == 0
+        and indptr[-1] == len(indices) == len(data)
         and bool((indptr[1:] >= indptr[:-1]).all())
         and (not len(indices) or (indices.min() >= 0 and indices.max() < columns))
-    )  # fmt: skip
+    )
     if not fits:
         raise DataError(f"'{path}' holds a sparse matrix that is damaged.", given=f"shape {list(shape)}, {len(data)} entries")
     native = (one.astype(one.dtype.newbyteorder("="), copy=False) for one in arrays)

@@ -67,18 +67,20 @@ class Planetoid(InMemoryReader):
             self._expect(part, classes.shape, (len(classes), others.shape[1]))
         if not 1 <= all_features.shape[1] <= _MOST_FEATURES:
             raise DataError(
-                f"'{self._path('allx')}' has a number of features that cannot be.", given=all_features.shape[1],
+                f"'{self._path('allx')}' has a number of features that cannot be.",
+                given=all_features.shape[1],
                 allowed=f"1 to {_MOST_FEATURES}",
-            )  # fmt: skip
+            )
         first, held = len(others), self._test_nodes(len(others), len(test))
         count = int(held.max()) + 1
         split = np.zeros(count, np.uint8)
         validation = len(train) + _VALIDATION_NODES
         if not len(train) or validation > first:
             raise DataError(
-                f"'{self._path('ally')}' has too few rows for the public split.", given=f"{first}, of which {len(train)} train",
+                f"'{self._path('ally')}' has too few rows for the public split.",
+                given=f"{first}, of which {len(train)} train",
                 allowed=f"some to train, and {_VALIDATION_NODES} more to validate",
-            )  # fmt: skip
+            )
         split[: len(train)] = SPLITS["train"]
         split[len(train) : validation] = SPLITS["valid"]
         split[held] = SPLITS["test"]
@@ -107,22 +109,25 @@ class Planetoid(InMemoryReader):
             raise DataError(
                 f"'{self._path(part)}' must have a row for each node, and a column for each class.",
                 given=f"shape {list(found.shape)}",
-            )  # fmt: skip
+            )
         wrong = ~np.isin(found, (0, 1)).all(1) | ((found != 0).sum(1) > 1)
         if wrong.any():
             row = int(wrong.argmax())
             raise DataError(
-                f"'{self._path(part)}' does not name one class in row {row + 1}.", given=found[row].tolist()[:10],
+                f"'{self._path(part)}' does not name one class in row {row + 1}.",
+                given=found[row].tolist()[:10],
                 allowed="one 1, and 0 elsewhere",
-            )  # fmt: skip
+            )
         return found.astype(bool)
 
     def _expect(self, part: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
         if tuple(found) != wanted:
             raise DataError(
-                f"'{self._path(part)}' does not have the shape that the other files give.", given=list(found),
-                allowed=str(list(wanted)), hint="take all files from one place",
-            )  # fmt: skip
+                f"'{self._path(part)}' does not have the shape that the other files give.",
+                given=list(found),
+                allowed=str(list(wanted)),
+                hint="take all files from one place",
+            )
 
     def _test_nodes(self, first: int, count: int) -> np.ndarray:
         """int64 [count]: the node of each row of ``tx``, from ``first`` on."""
@@ -139,9 +144,10 @@ class Planetoid(InMemoryReader):
             node = int(line) if line.strip().isdecimal() and len(line.strip()) < 12 else -1
             if not first <= node < end:
                 raise DataError(
-                    f"'{path}' does not name a test node in line {number}.", given=line.strip()[:40],
+                    f"'{path}' does not name a test node in line {number}.",
+                    given=line.strip()[:40],
                     allowed=f"a whole number from {first}, the first one after the rows of allx, to {end - 1}",
-                )  # fmt: skip
+                )
             if node in found:
                 raise DataError(f"'{path}' names node {node} twice, in lines {found[node]} and {number}.")
             found[node] = number
@@ -155,9 +161,10 @@ class Planetoid(InMemoryReader):
         if ends.size and (ends.min() < 0 or ends.max() >= count):
             column = int(((ends < 0) | (ends >= count)).any(0).argmax())
             raise DataError(
-                f"'{path}' names an edge to a node that does not exist.", given=" to ".join(map(str, ends[:, column])),
+                f"'{path}' names an edge to a node that does not exist.",
+                given=" to ".join(map(str, ends[:, column])),
                 allowed=f"0 to {count - 1}; there are {count} nodes",
-            )  # fmt: skip
+            )
         source, destination = ends[:, ends[0] != ends[1]]
         both = np.unique(np.concatenate([source * count + destination, destination * count + source]))
         return by_destination(both // count, both % count, count)

@@ -67,9 +67,11 @@ class Reddit(StreamedReader):
         fits = len(found.shape) == len(shape) and all(b in (None, a) for a, b in zip(found.shape, shape, strict=True))
         if not fits or found.dtype.kind not in kinds:
             raise DataError(
-                f"'{path}' does not hold '{name}' as it should be.", given=f"{found.dtype} {list(found.shape)}",
-                allowed=f"{'numbers' if 'f' in kinds else 'whole numbers'} {[n or 'any' for n in shape]}", hint=_ANEW,
-            )  # fmt: skip
+                f"'{path}' does not hold '{name}' as it should be.",
+                given=f"{found.dtype} {list(found.shape)}",
+                allowed=f"{'numbers' if 'f' in kinds else 'whole numbers'} {[n or 'any' for n in shape]}",
+                hint=_ANEW,
+            )
         return found
 
     @cached_property
@@ -92,9 +94,11 @@ class Reddit(StreamedReader):
         shape = self._array(self.graph, "shape", (2,), "iu").whole().tolist()
         if shape != [self.num_nodes] * 2:
             raise DataError(
-                f"'{self.graph}' does not have a row and a column for each node of '{self.data}'.", given=shape,
-                allowed=str([self.num_nodes] * 2), hint="take both files from one place",
-            )  # fmt: skip
+                f"'{self.graph}' does not have a row and a column for each node of '{self.data}'.",
+                given=shape,
+                allowed=str([self.num_nodes] * 2),
+                hint="take both files from one place",
+            )
         count = self._array(self.graph, "row", (None,), "iu").shape[0]
         self._array(self.graph, "col", (count,), "iu")
         expect_range(self.graph, np.array([[count]]), 0, MAX_EDGES + 1, "a number of edges that cannot be")
@@ -134,7 +138,9 @@ class Reddit(StreamedReader):
         if wrong.any():
             row = int(wrong.argmax())
             raise DataError(
-                f"'{self.data}': 'node_types' puts node {row} (counted from 0) into no part of the split.", given=found[row],
-                allowed="1 trains, 2 validates, 3 tests, 0 none of them", hint=_ANEW,
-            )  # fmt: skip
+                f"'{self.data}': 'node_types' puts node {row} (counted from 0) into no part of the split.",
+                given=found[row],
+                allowed="1 trains, 2 validates, 3 tests, 0 none of them",
+                hint=_ANEW,
+            )
         return found.astype(np.uint8)

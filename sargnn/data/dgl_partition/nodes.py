@@ -118,9 +118,10 @@ def rows_of(parts: DglParts, p: int, data: Mapping[str, np.ndarray], key: str) -
         raise _no_such_data(parts.node_data[p], key, data)
     if data[key].ndim < 1 or len(data[key]) != last - first:
         raise DataError(
-            f"'{parts.node_data[p]}' holds '{key}' of another shape than the part has nodes.", given=list(data[key].shape),
+            f"'{parts.node_data[p]}' holds '{key}' of another shape than the part has nodes.",
+            given=list(data[key].shape),
             allowed=f"{last - first} rows",
-        )  # fmt: skip
+        )
     return data[key]
 
 
@@ -133,8 +134,9 @@ class _Chosen:
         if len(labels) > 1:
             raise DataError(
                 f"Several node types of '{parts.path}' have '{names.labels}': one type can be trained on.",
-                given=", ".join(labels.values()), hint=f"label={next(iter(labels.values()))}",
-            )  # fmt: skip
+                given=", ".join(labels.values()),
+                hint=f"label={next(iter(labels.values()))}",
+            )
         self.labelled, self.label = next(iter(labels.items()))
         masks = {"train": names.train, "valid": names.valid, "test": names.test}
         self.masks: dict[str, str] = {}
@@ -167,9 +169,10 @@ class _Chosen:
         place, kind, raw = self.parts.node_data[p], self.labelled, rows_of(self.parts, p, data, self.label)
         if raw.ndim > 2 or (raw.ndim == 2 and raw.shape[1] != 1):
             raise DataError(
-                f"'{place}' holds labels of several columns.", given=f"{self.label} {list(raw.shape)}",
+                f"'{place}' holds labels of several columns.",
+                given=f"{self.label} {list(raw.shape)}",
                 allowed=f"one class for each node: [{len(raw)}] or [{len(raw)}, 1]",
-            )  # fmt: skip
+            )
         if len(raw):
             self.labels[rows] = labels_from(place, raw.reshape(-1, 1).astype(np.float64), len(raw))
         for split, key in self.masks.items():
@@ -215,9 +218,10 @@ class _Mapping:
         found = {name: list(array.shape) for name, array in self.arrays.items()}
         if wanted != found or any(array.dtype.kind not in "iu" for array in self.arrays.values()):
             raise DataError(
-                f"'{path}' does not map the nodes of '{parts.path}'.", given=f"arrays {found}",
+                f"'{path}' does not map the nodes of '{parts.path}'.",
+                given=f"arrays {found}",
                 allowed=f"whole numbers {wanted}, as partition_graph(return_mapping=True) gives them",
-            )  # fmt: skip
+            )
 
     def of(self, name: str, ids: np.ndarray) -> np.ndarray | None:
         """Original numbers of the nodes of a type with these ids of DGL."""
@@ -226,9 +230,14 @@ class _Mapping:
 
 
 def _original_ids(
-    parts: DglParts, p: int, name: str, graph: PartGraph, data: Mapping[str, np.ndarray], saved: Mapping[str, np.ndarray],
+    parts: DglParts,
+    p: int,
+    name: str,
+    graph: PartGraph,
+    data: Mapping[str, np.ndarray],
+    saved: Mapping[str, np.ndarray],
     key: str,
-) -> tuple[np.ndarray | None, str]:  # fmt: skip
+) -> tuple[np.ndarray | None, str]:
     """The original numbers of part p's own nodes of a type, and where they were found."""
     if key and f"{name}/{key}" in data:
         return rows_of(parts, p, data, f"{name}/{key}").reshape(-1), f"node data {name}/{key}"
@@ -247,5 +256,6 @@ def _no_numbering(parts: DglParts, name: str, source: str, given: str) -> DataEr
     return DataError(
         f"The original ids of the nodes of type '{name}' in '{parts.path}' cannot be used.",
         given=f"{source or 'none'}: {given}",
-        allowed=f"each number from 0 to {parts.counts[name] - 1} once", hint="orig= (nothing) keeps the ids that DGL gave",
-    )  # fmt: skip
+        allowed=f"each number from 0 to {parts.counts[name] - 1} once",
+        hint="orig= (nothing) keeps the ids that DGL gave",
+    )

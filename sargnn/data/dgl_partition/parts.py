@@ -124,9 +124,10 @@ class DglParts:
 
     def _disagree(self, p: int, what: str, given: int, wanted: tuple[int, int]) -> DataError:
         return DataError(
-            f"'{self.graphs[p]}' and '{self.path}' disagree about the part's own {what}.", given=f"{given} in the graph",
+            f"'{self.graphs[p]}' and '{self.path}' disagree about the part's own {what}.",
+            given=f"{given} in the graph",
             allowed=f"{wanted[1] - wanted[0]}, each number of its range once",
-        )  # fmt: skip
+        )
 
 
 def in_bounds(ids: np.ndarray, count: int) -> bool:

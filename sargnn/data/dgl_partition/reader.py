@@ -85,9 +85,10 @@ class DglPartition:
             table = rows.reshape(-1, 1) if rows.ndim == 1 else rows
             if table.ndim != 2 or table.shape[1] != nodes.widths[node_type]:
                 raise DataError(
-                    f"'{place}' holds '{key}' of another shape than the first part.", given=list(rows.shape),
+                    f"'{place}' holds '{key}' of another shape than the first part.",
+                    given=list(rows.shape),
                     allowed=f"{nodes.widths[node_type]} columns",
-                )  # fmt: skip
+                )
             table = table if table.dtype.kind == "f" else table.astype(np.float64)
             yield node_type, nodes.ours[own[node_type]], table, str(place)
 

@@ -47,8 +47,9 @@ class DglWeights:
             if rows is None or rows.size != counts[triplet] or len(rows) != counts[triplet]:
                 raise DataError(
                     f"'{self.files[p]}' does not hold '{key}' for each of the part's own edges.",
-                    given="nothing" if rows is None else list(rows.shape), allowed=f"[{counts[triplet]}]",
-                )  # fmt: skip
+                    given="nothing" if rows is None else list(rows.shape),
+                    allowed=f"[{counts[triplet]}]",
+                )
             check = WeightCheck(f"'{self.files[p]}'", lambda position, key=key: f"row {position} of '{key}' (counted from 0)")  # type: ignore[misc]
             found[triplet] = check.to_float32(rows.reshape(-1))
         return found

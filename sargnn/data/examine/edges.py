@@ -166,9 +166,15 @@ def _examine_nodes(dataset: Dataset, out_degree: np.ndarray, node_type: int, own
         without += int((none & (outward == 0)).sum())
         of_split += int((none & (np.asarray(dataset.split[first:last]) > 0)).sum())
     return NodeFindings(
-        own[1] - own[0], _median(in_degrees), max(in_degrees, default=0), _median(out_degrees), max(out_degrees, default=0),
-        without, without_in, of_split,
-    )  # fmt: skip
+        own[1] - own[0],
+        _median(in_degrees),
+        max(in_degrees, default=0),
+        _median(out_degrees),
+        max(out_degrees, default=0),
+        without,
+        without_in,
+        of_split,
+    )
 
 
 def _median(counts: Counter[int]) -> float:

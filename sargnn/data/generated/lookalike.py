@@ -61,13 +61,9 @@ class Shape:
 
 
 SHAPES = {
-    "products_like": Shape(
-        2_449_029, 123_718_280, True, 100, 47, {"train": 196_615, "valid": 39_323, "test": 2_213_091}
-    ),
-    "papers_like": Shape(
-        111_059_956, 1_615_685_872, False, 128, 172, {"train": 1_207_179, "valid": 125_265, "test": 214_338}
-    ),
-}  # fmt: skip
+    "products_like": Shape(2_449_029, 123_718_280, True, 100, 47, {"train": 196_615, "valid": 39_323, "test": 2_213_091}),
+    "papers_like": Shape(111_059_956, 1_615_685_872, False, 128, 172, {"train": 1_207_179, "valid": 125_265, "test": 214_338}),
+}
 
 
 class Lookalike(Reader):

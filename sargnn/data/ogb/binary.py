@@ -81,8 +81,9 @@ class BinaryOgbDir(OgbFolder):
             member.close()
             raise DataError(
                 f"'{path}' does not hold '{name}' as the counts give it.",
-                given=f"{member.dtype} {list(member.shape)}", allowed=f"{[n or 'any' for n in shape]}",
-            )  # fmt: skip
+                given=f"{member.dtype} {list(member.shape)}",
+                allowed=f"{[n or 'any' for n in shape]}",
+            )
         return member
 
     def _weights(self) -> Member:

@@ -91,8 +91,9 @@ def _fetch_more(address: str, part: Path, have: int, archive: Path) -> int:
         if free < int(length):
             raise DataError(
                 f"The disk has too little room for '{archive}'.",
-                given=f"{free / 1e9:.1f} GB free", allowed=f"{int(length) / 1e9:.1f} GB, and more to unpack it",
-            )  # fmt: skip
+                given=f"{free / 1e9:.1f} GB free",
+                allowed=f"{int(length) / 1e9:.1f} GB, and more to unpack it",
+            )
         with part.open("ab" if resumed else "wb") as file:
             while chunk := answer.read(_CHUNK_BYTES):
                 file.write(chunk)
@@ -140,8 +141,9 @@ def unpack(archive: Path, folder: Path) -> None:
             if free < needed:
                 raise DataError(
                     f"The disk has too little room to unpack '{archive}'.",
-                    given=f"{free / 1e9:.1f} GB free", allowed=f"{needed / 1e9:.1f} GB",
-                )  # fmt: skip
+                    given=f"{free / 1e9:.1f} GB free",
+                    allowed=f"{needed / 1e9:.1f} GB",
+                )
             for number, name in enumerate(names):
                 step(f"unpacking {archive.name}", number, len(names))
                 content.extract(name, temporary)

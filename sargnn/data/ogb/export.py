@@ -43,9 +43,10 @@ def export(dataset: Dataset, root: Path, layout: str, *, symmetric: bool) -> Non
     """
     if dataset.task != "classes":
         raise ConfigError(
-            "Of OGB's layouts only those of one class a node are written.", given=f"labels of the task {dataset.task}",
+            "Of OGB's layouts only those of one class a node are written.",
+            given=f"labels of the task {dataset.task}",
             hint="dataset=... with classes",
-        )  # fmt: skip
+        )
     if root.exists():
         raise ConfigError("The folder exists.", given=str(root), hint="choose another out=FOLDER")
     if (layout == "typed") != dataset.schema.typed:

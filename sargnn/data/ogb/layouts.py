@@ -144,8 +144,10 @@ class RawFiles:
             hint = f"gzip {self.root / plain[0][:-3]}" if plain else f"add what is missing; or {_OTHER_FILES}"
             raise DataError(
                 f"'{self.root}' is no whole dataset in {self.layout.title}: {what}.",
-                given=_column([f"no {name}" for name in self._missing]), allowed=_column(_told(self.layout)), hint=hint,
-            )  # fmt: skip
+                given=_column([f"no {name}" for name in self._missing]),
+                allowed=_column(_told(self.layout)),
+                hint=hint,
+            )
         if self._wrong is not None:
             raise self._wrong
 

@@ -236,4 +236,4 @@ def expect_range(path: Path, array: np.ndarray, low: int, high: int, what: str, 
     row = int(np.flatnonzero(((array < low) | (array >= high)).any(1))[0])
     raise DataError(
         f"'{path}' names {what} in row {first + row + 1}.", given=array[row].tolist(), allowed=f"{low} to {high - 1}"
-    )  # fmt: skip
+    )

@@ -77,9 +77,7 @@ def find_typed(root: Path) -> TypedFiles:
     split = files.split(labelled)
     files.check()
     tables = [path for path in (count_table, table, label_table) if path is not None]
-    return TypedFiles(
-        tables, node_types, counts, triplets, edges, edge_counts, edge_weights, features, labelled, labels, split
-    )  # fmt: skip
+    return TypedFiles(tables, node_types, counts, triplets, edges, edge_counts, edge_weights, features, labelled, labels, split)
 
 
 def _counts(path: Path) -> dict[str, int]:

@@ -58,9 +58,10 @@ class EdgeTable(EdgeList):
             first, second = (k for k in range(len(names)) if k not in weight)
             return first, second, *weight
         raise DataError(
-            f"{self.name} does not say which columns are an edge's two nodes.", given=", ".join(names[:8]),
+            f"{self.name} does not say which columns are an edge's two nodes.",
+            given=", ".join(names[:8]),
             hint="two columns; or name them source and destination",
-        )  # fmt: skip
+        )
 
     def digest(self) -> str:
         found = hashlib.sha256()

@@ -139,9 +139,10 @@ def _triplet(root: Path, key: str) -> tuple[str, ...]:
     parts = tuple(key.split(_JOINER))
     if len(parts) != 3 or not all(parts):
         raise DataError(
-            f"'{root}' has edges, or weights of some, whose name does not say which types they join.", given=key,
+            f"'{root}' has edges, or weights of some, whose name does not say which types they join.",
+            given=key,
             allowed=f"SOURCE{_JOINER}RELATION{_JOINER}DESTINATION, such as author{_JOINER}writes{_JOINER}paper",
-        )  # fmt: skip
+        )
     return parts
 
 

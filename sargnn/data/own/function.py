@@ -76,7 +76,7 @@ def _call(function: Callable[..., Any], name: str, arguments: dict[str, Any], pl
             given=f"{given}; {origin}",
             allowed=f"{name}{inspect.signature(function)}",
             hint="dataset.args.KEY=VALUE gives an argument",
-        ) from error  # fmt: skip
+        ) from error
     except ValueError:  # a function of C without a signature
         pass
     try:
@@ -87,6 +87,7 @@ def _call(function: Callable[..., Any], name: str, arguments: dict[str, Any], pl
         frames = traceback.extract_tb(error.__traceback__)
         own = [one for one in frames if Path(one.filename) == Path(place)] or list(frames)[1:] or list(frames)
         raise DataError(
-            f"'{name}' failed: {type(error).__name__}: {error}", given=f"{own[-1].filename} line {own[-1].lineno}",
+            f"'{name}' failed: {type(error).__name__}: {error}",
+            given=f"{own[-1].filename} line {own[-1].lineno}",
             hint="SARGNN_FULL_ERROR=1 shows the whole traceback",
-        ) from error  # fmt: skip
+        ) from error

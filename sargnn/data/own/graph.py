@@ -115,8 +115,12 @@ class EdgeArrays(EdgeList):
             hint = "edge_index.T" if len(given.shape) == 2 and given.shape[1] == 2 else None
             if len(given.shape) == 2 and given.shape[0] == given.shape[1]:
                 hint = "of an adjacency matrix: np.stack(np.nonzero(matrix))"
-            raise DataError(f"{given.name} must have two rows, sources and destinations.", given=f"shape {list(given.shape)}",
-                            allowed="[2, number of edges]", hint=hint)  # fmt: skip
+            raise DataError(
+                f"{given.name} must have two rows, sources and destinations.",
+                given=f"shape {list(given.shape)}",
+                allowed="[2, number of edges]",
+                hint=hint,
+            )
         return cls(given.name, given.row(0), given.row(1))
 
     def pieces(self, rows: int) -> Iterator[EdgePiece]:
@@ -142,15 +146,17 @@ class WeightedEdges(EdgeList):
             raise DataError(f"{both} both say what the edges' weights are.", hint="leave one out")
         if len(weights.shape) > 1 and weights.shape[1:] != (1,):
             raise DataError(
-                f"{weights.name} must hold one number for each edge.", given=f"shape {list(weights.shape)}",
-                allowed=f"[{self.count}]", hint="give one of its columns, such as edge_weight[:, 0]",
-            )  # fmt: skip
+                f"{weights.name} must hold one number for each edge.",
+                given=f"shape {list(weights.shape)}",
+                allowed=f"[{self.count}]",
+                hint="give one of its columns, such as edge_weight[:, 0]",
+            )
         if weights.shape[:1] != (self.count,):
             raise DataError(
                 f"{weights.name} does not have a weight for each edge.",
                 given=f"{weights.shape[0] if weights.shape else 1} weights, {self.count} edges in {edges.name}",
                 allowed=f"[{self.count}], in the order of the edges",
-            )  # fmt: skip
+            )
 
     def pieces(self, rows: int) -> Iterator[EdgePiece]:
         given, waiting = self.weights.pieces(rows), np.zeros(0, self.weights.dtype)
@@ -335,14 +341,15 @@ def build_graph(name: str, whole: str, tree: Tree, unread: Unread) -> OwnGraph:
 
 def _with_weights(
     edges: Mapping[Triplet, EdgeList], given: Mapping[Triplet, GivenArray], whole: str
-) -> dict[Triplet, EdgeList]:  # fmt: skip
+) -> dict[Triplet, EdgeList]:
     """The relations that get weights, with them."""
     for triplet in given:
         if triplet not in edges:
             raise DataError(
-                f"{whole} has edge weights of a relation that has no edges.", given=" ".join(triplet),
+                f"{whole} has edge weights of a relation that has no edges.",
+                given=" ".join(triplet),
                 allowed=[" ".join(one) for one in edges],
-            )  # fmt: skip
+            )
     return {triplet: WeightedEdges(edges[triplet], weights) for triplet, weights in given.items()}
 
 

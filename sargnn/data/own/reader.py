@@ -129,7 +129,7 @@ class _Targets:
                 f"{self.given.name} has no label for a node that is in a split.",
                 given=f"node {int(wrong.argmax())} (counted from 0), {int(wrong.sum())} in all",
                 hint="leave it out of the masks",
-            )  # fmt: skip
+            )
         return split
 
 
@@ -279,8 +279,10 @@ def checked_edges(edges: EdgeList, rows: int, sources: int, destinations: int) -
             row = int(((column < 0) | (column >= count)).argmax())
             hint = "nodes are counted from 0; are these counted from 1?" if column[row] == count else None
             raise DataError(
-                f"{edges.name} names a {what} that does not exist, in {edges.place(first + row)}.", given=column[row],
-                allowed=f"0 to {count - 1}; there are {count} nodes", hint=hint,
-            )  # fmt: skip
+                f"{edges.name} names a {what} that does not exist, in {edges.place(first + row)}.",
+                given=column[row],
+                allowed=f"0 to {count - 1}; there are {count} nodes",
+                hint=hint,
+            )
         yield piece
         first += len(piece[0])

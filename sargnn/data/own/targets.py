@@ -41,7 +41,7 @@ def read_labels(given: GivenArray, task: Task | None) -> np.ndarray:
             f"{given.name} holds several numbers for each node, and nothing says what they are.",
             given=f"shape {list(given.shape)}",
             hint="task=multilabel for labels 0 and 1, task=regression for values; y.argmax(1) where they are one-hot",
-        )  # fmt: skip
+        )
     convert = {"multilabel": _multilabel, "regression": _values}.get(task or "", _classes)
     labels = np.empty((given.shape[0], columns), LABEL_DTYPES[task or "classes"])
     first = 0
@@ -150,7 +150,7 @@ def read_split(nodes: Nodes, whole: str, column: int | None = None) -> np.ndarra
             f"{whole} does not say which nodes to train on.",
             given=", ".join(sorted({*nodes.masks, *nodes.numbers})) or "neither masks nor node numbers",
             hint="'train_mask', 'val_mask', 'test_mask'; or dataset.split=[0.6,0.2,0.2] draws them",
-        )  # fmt: skip
+        )
     split = np.zeros(nodes.count, np.uint8)
     owner: dict[int, str] = {}
     for name, value in SPLITS.items():
@@ -167,7 +167,7 @@ def read_split(nodes: Nodes, whole: str, column: int | None = None) -> np.ndarra
                 f"{owner[int(split[row])]} and {given.name} overlap.",
                 given=f"node {row} (counted from 0), {int(taken.sum())} in all",
                 allowed="each node in one split at most",
-            )  # fmt: skip
+            )
         split[rows] = value
         owner[value] = given.name
     return split
@@ -181,8 +181,10 @@ def _mask(given: GivenArray, column: int | None) -> np.ndarray:
         hint = "name node numbers train_idx, val_idx and test_idx" if flat.dtype.kind in "iu" else None
         raise DataError(
             f"{given.name} is no mask: node {row} (counted from 0) has a value that is neither true nor false.",
-            given=flat[row], allowed="true or false, or 1 and 0", hint=hint,
-        )  # fmt: skip
+            given=flat[row],
+            allowed="true or false, or 1 and 0",
+            hint=hint,
+        )
     return flat.astype(bool)
 
 
@@ -195,9 +197,10 @@ def _numbers(given: GivenArray, count: int, column: int | None) -> np.ndarray:
     if wrong.any():
         place = int(wrong.argmax())
         raise DataError(
-            f"{given.name} names a node that does not exist, in entry {place} (counted from 0).", given=raw[place],
+            f"{given.name} names a node that does not exist, in entry {place} (counted from 0).",
+            given=raw[place],
             allowed=f"0 to {count - 1}",
-        )  # fmt: skip
+        )
     return np.unique(raw.astype(np.int64))
 
 
@@ -205,9 +208,10 @@ def check_fractions(fractions: Sequence[float]) -> None:
     """They are shares of training, validation and test nodes. Raises ``DataError``."""
     if len(fractions) != 3 or min(fractions) < 0 or sum(fractions) > 1 + 1e-9 or not fractions[0]:
         raise DataError(
-            "'dataset.split' are no shares of training, validation and test nodes.", given=list(fractions),
+            "'dataset.split' are no shares of training, validation and test nodes.",
+            given=list(fractions),
             allowed="three numbers from 0 to 1 that add up to at most 1, the first above 0, such as [0.6,0.2,0.2]",
-        )  # fmt: skip
+        )
 
 
 def draw_split(labelled: np.ndarray, fractions: Sequence[float], seed: int) -> np.ndarray:

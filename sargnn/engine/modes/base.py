@@ -109,9 +109,15 @@ class Mode(ABC):
         return plan.num_rows + plan.halo_rows
 
     def wire_bytes(
-        self, plan: LayerPlan, reducer: Reducer, widths: tuple[int, ...], rows: torch.dtype, wire: torch.dtype | None = None, *,
+        self,
+        plan: LayerPlan,
+        reducer: Reducer,
+        widths: tuple[int, ...],
+        rows: torch.dtype,
+        wire: torch.dtype | None = None,
+        *,
         exchanged_needs_grad: bool,
-    ) -> int:  # fmt: skip
+    ) -> int:
         """Bytes that this rank sends in a training step of one layer: its rows forward, its halo rows' gradients backward, and
         for partial results requests and answers in both.
 
@@ -129,9 +135,14 @@ class Mode(ABC):
         return total
 
     def costs(
-        self, reducer: Reducer, widths: tuple[int, ...], rows: torch.dtype, wire: torch.dtype | None = None, *,
+        self,
+        reducer: Reducer,
+        widths: tuple[int, ...],
+        rows: torch.dtype,
+        wire: torch.dtype | None = None,
+        *,
         exchanged_needs_grad: bool,
-    ) -> Costs | None:  # fmt: skip
+    ) -> Costs | None:
         """What a source row that travels and a partial result cost in a training step; None where there are no partial results.
 
         Args:
@@ -150,9 +161,14 @@ class Mode(ABC):
         )
 
     def partial_bytes(
-        self, reducer: Reducer, widths: tuple[int, ...], rows: torch.dtype, wire: torch.dtype | None, *,
+        self,
+        reducer: Reducer,
+        widths: tuple[int, ...],
+        rows: torch.dtype,
+        wire: torch.dtype | None,
+        *,
         exchanged_needs_grad: bool,
-    ) -> tuple[tuple[int, int], tuple[int, int]]:  # fmt: skip
+    ) -> tuple[tuple[int, int], tuple[int, int]]:
         """Forward and backward the bytes of a request and of an answer."""
         assert isinstance(reducer, WithPartials)
         backward = exchanged_needs_grad or reducer.needs_src_in_backward

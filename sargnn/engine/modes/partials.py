@@ -37,11 +37,13 @@ def partials_forward(call: Call, exchanged: Tensors, dest_local: Tensors, params
         return PartialPass()
     reducer, fold, columns = _with_partials(call)
     rounds = call.exchange.partials(
-        call.plan.partials.lists, columns.asked, columns.answered,
+        call.plan.partials.lists,
+        columns.asked,
+        columns.answered,
         lambda now, out: reducer.ask(fold, now, dest_local, params, out),
         lambda piece, asked, out: reducer.serve(fold, piece, exchanged, asked, params, state, out),
         exchanged[0],
-    )  # fmt: skip
+    )
     rounds.begin(serve=True)
     return PartialPass(rounds, lambda now, answers: reducer.merge(fold, now, answers, state))
 
@@ -52,11 +54,13 @@ def partials_backward(call: Call, saved: Saved, state: Any, d_exchanged: Tensors
         return PartialPass()
     reducer, fold, columns = _with_partials(call)
     rounds = call.exchange.partials(
-        call.plan.partials.lists, columns.gradients, columns.returned,
+        call.plan.partials.lists,
+        columns.gradients,
+        columns.returned,
         lambda now, out: reducer.ask_gradients(fold, now, saved, state, out),
         lambda piece, asked, out: reducer.serve_gradients(fold, piece, asked, saved, state, d_exchanged, out),
         grads[0],
-    )  # fmt: skip
+    )
     rounds.begin(serve=False)
     return PartialPass(rounds, lambda now, answers: reducer.merge_gradients(fold, now, answers, state))
 

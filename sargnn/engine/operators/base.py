@@ -46,7 +46,7 @@ class Operators(ABC):
     @abstractmethod
     def attention_maps(
         self, plan: LayerPlan, h: Tensor, weight: Tensor, attn_src: Tensor, attn_dst: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """z = W h [N, K D], and per head <a_src, z_j> of all rows [N, K] and <a_dst, z_i> of the output rows [M, K].
 
         Args:
@@ -71,9 +71,7 @@ class Operators(ABC):
         """
 
     @abstractmethod
-    def sums_relations_first(
-        self, plan: LayerPlan, mode: Mode, in_width: int, out_width: int, *, keeps_sums: bool
-    ) -> bool:  # fmt: skip
+    def sums_relations_first(self, plan: LayerPlan, mode: Mode, in_width: int, out_width: int, *, keeps_sums: bool) -> bool:
         """Whether R-GCN is to sum raw rows per relation before it maps them; all workers must ask together.
 
         Args:
@@ -110,9 +108,15 @@ class Operators(ABC):
 
     @abstractmethod
     def norm_act_drop(
-        self, x: Tensor, norm: RowNorm | None, activation: str, ids: Tensor, draw: Draw | None,
-        bounds: tuple[int, ...], counted: Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
+        self,
+        x: Tensor,
+        norm: RowNorm | None,
+        activation: str,
+        ids: Tensor,
+        draw: Draw | None,
+        bounds: tuple[int, ...],
+        counted: Tensor | None = None,
+    ) -> Tensor:
         """Norm, activation and dropout of rows [N, F]; in training all workers must call it where there is a norm.
 
         Args:

@@ -46,7 +46,7 @@ class FusedOperators(Operators):
 
     def attention_maps(
         self, plan: LayerPlan, h: Tensor, weight: Tensor, attn_src: Tensor, attn_dst: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """<a, W h> = <W^T a, h>: taken from h, so that nothing else of the size of z is held, forward or backward."""
         by_head = weight.view(*attn_src.shape, weight.shape[1])
         vectors = (attn_src,) if attn_dst is None else (attn_src, attn_dst)
@@ -63,9 +63,7 @@ class FusedOperators(Operators):
     def add_relation_maps(self, plan: LayerPlan, own: Tensor, weights: Tensor, sums: Tensors) -> Tensor:
         return add_mapped(self._work, plan, own, weights, sums)
 
-    def sums_relations_first(
-        self, plan: LayerPlan, mode: Mode, in_width: int, out_width: int, *, keeps_sums: bool
-    ) -> bool:  # fmt: skip
+    def sums_relations_first(self, plan: LayerPlan, mode: Mode, in_width: int, out_width: int, *, keeps_sums: bool) -> bool:
         """True if the sums, over all workers, have no more rows than backward would need without them."""
         sums, sources = sum(len(degrees) for degrees in plan.relation_degrees), mode.kept_rows(plan)
         if keeps_sums:
@@ -92,9 +90,15 @@ class FusedOperators(Operators):
         return x if draw is None else dropout(self._work.profile, x, ids, draw)
 
     def norm_act_drop(
-        self, x: Tensor, norm: RowNorm | None, activation: str, ids: Tensor, draw: Draw | None,
-        bounds: tuple[int, ...], counted: Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
+        self,
+        x: Tensor,
+        norm: RowNorm | None,
+        activation: str,
+        ids: Tensor,
+        draw: Draw | None,
+        bounds: tuple[int, ...],
+        counted: Tensor | None = None,
+    ) -> Tensor:
         if norm is None:
             return norm_act_drop(self._work, x, None, None, None, activation, ids, draw, self._group)
         if not norm.fuses:

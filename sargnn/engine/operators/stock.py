@@ -42,13 +42,11 @@ class StockOperators(Operators):
         return mapped if onto is None else onto + mapped
 
     def linears(self, plan: LayerPlan, h: Tensor, *maps: RowMap) -> tuple[Tensor, ...]:
-        return tuple(
-            linear_map(self._work, plan.self_rows(h) if one.of_outputs else h, one.weight, one.bias) for one in maps
-        )  # fmt: skip
+        return tuple(linear_map(self._work, plan.self_rows(h) if one.of_outputs else h, one.weight, one.bias) for one in maps)
 
     def attention_maps(
         self, plan: LayerPlan, h: Tensor, weight: Tensor, attn_src: Tensor, attn_dst: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    ) -> tuple[Tensor, Tensor, Tensor]:
         z = linear_map(self._work, h, weight, None)
         by_head = z.view(len(z), *attn_src.shape)
         of_sources = (by_head * attn_src).sum(2)
@@ -68,9 +66,7 @@ class StockOperators(Operators):
                 by_type[destination] = by_type[destination] + mean @ weight.to(own.dtype)
         return plan.in_one_table(by_type)
 
-    def sums_relations_first(
-        self, plan: LayerPlan, mode: Mode, in_width: int, out_width: int, *, keeps_sums: bool
-    ) -> bool:  # fmt: skip
+    def sums_relations_first(self, plan: LayerPlan, mode: Mode, in_width: int, out_width: int, *, keeps_sums: bool) -> bool:
         """As DGL's ``GraphConv`` chooses: the narrower side is mapped to last."""
         return in_width <= out_width
 
@@ -93,9 +89,15 @@ class StockOperators(Operators):
         return x if draw is None else dropout(self._work.profile, x, ids, draw)
 
     def norm_act_drop(
-        self, x: Tensor, norm: RowNorm | None, activation: str, ids: Tensor, draw: Draw | None,
-        bounds: tuple[int, ...], counted: Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
+        self,
+        x: Tensor,
+        norm: RowNorm | None,
+        activation: str,
+        ids: Tensor,
+        draw: Draw | None,
+        bounds: tuple[int, ...],
+        counted: Tensor | None = None,
+    ) -> Tensor:
         with self._work.profile.span(NODEWISE):
             h = ACTIVATIONS[activation](x if norm is None else norm(x, self._group, bounds, counted))
         return self.dropout(h, ids, draw)

@@ -120,9 +120,7 @@ class Reducer(ABC, Generic[Op, State, BackwardState]):
             widths: F_t of each. rows: the dtype of rows. wire: what fp32 ones are rounded to on their way.
         """
         travels = wire if wire is not None and rows == torch.float32 else rows
-        return sum(
-            width * (wide(rows) if t in self.scores else travels).itemsize for t, width in enumerate(widths)
-        )  # fmt: skip
+        return sum(width * (wide(rows) if t in self.scores else travels).itemsize for t, width in enumerate(widths))
 
     @abstractmethod
     def init(self, fold: Fold[Op], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> State:

@@ -57,9 +57,14 @@ class _Attentive(Reducer[AttentionOp, RunningSoftmax, BackwardState], WithPartia
     needs_out_in_backward = True
 
     def __init__(
-        self, heads: int = 1, negative_slope: float = 0.2, draw: Draw | None = None, edges: Draw | None = None, *,
+        self,
+        heads: int = 1,
+        negative_slope: float = 0.2,
+        draw: Draw | None = None,
+        edges: Draw | None = None,
+        *,
         weighted: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.attention, self.edges = Attention(heads, negative_slope, draw), edges
         self.weighted = weighted
 
@@ -79,9 +84,15 @@ class _Attentive(Reducer[AttentionOp, RunningSoftmax, BackwardState], WithPartia
         return (fold.narrowed(state.out),), (state.max_score, state.denominator)
 
     def serve(
-        self, fold: Fold[AttentionOp], piece: Piece, exchanged: Tensors, asked: Tensors, params: Tensors, state: RunningSoftmax,
+        self,
+        fold: Fold[AttentionOp],
+        piece: Piece,
+        exchanged: Tensors,
+        asked: Tensors,
+        params: Tensors,
+        state: RunningSoftmax,
         out: Tensors,
-    ) -> None:  # fmt: skip
+    ) -> None:
         rows, log_sum = out
         shard = served_shard(fold, piece)
         half = rows.dtype == torch.bfloat16
@@ -146,10 +157,11 @@ def check_scores(operation: Any) -> None:
     """Raises ``KernelError`` if a kernel's operation gives no scores to keep."""
     if not getattr(operation, "keeps_scores", False):
         raise KernelError(
-            "This kernel gives no attention scores to keep.", given="mode.keep=all",
+            "This kernel gives no attention scores to keep.",
+            given="mode.keep=all",
             allowed="operations with 'keeps_scores' (sargnn.kernels.operations.AttentionOperation)",
             hint="mode.keep=rows, or kernel=auto",
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True)
@@ -209,8 +221,17 @@ class Gat(_Attentive[GatOperation, GatGradients]):
         d_z, d_el = (None, None) if out is None else out
         block, weight = self._backward_block(fold, shard)
         fold.operation.backward(
-            block, self.attention, z, el, state.records, state.grad, d_z, d_el, state.d_er, **weight,
-        )  # fmt: skip
+            block,
+            self.attention,
+            z,
+            el,
+            state.records,
+            state.grad,
+            d_z,
+            d_el,
+            state.d_er,
+            **weight,
+        )
 
     def backward_finish(self, saved: Saved, state: GatGradients) -> tuple[Tensors, Tensors]:
         return (state.d_er,), ()
@@ -225,20 +246,35 @@ class Gat(_Attentive[GatOperation, GatGradients]):
 
     def ask_gradients(
         self, fold: Fold[GatOperation], now: PartialRound, saved: Saved, state: GatGradients, out: Tensors
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._write_weights(state, now.wanted, *out, er=True)
 
     def serve_gradients(
-        self, fold: Fold[GatOperation], piece: Piece, asked: Tensors, saved: Saved, state: GatGradients,
-        d_exchanged: Tensors | None, out: Tensors,
-    ) -> None:  # fmt: skip
+        self,
+        fold: Fold[GatOperation],
+        piece: Piece,
+        asked: Tensors,
+        saved: Saved,
+        state: GatGradients,
+        d_exchanged: Tensors | None,
+        out: Tensors,
+    ) -> None:
         (z, el), (grad, numbers) = saved.exchanged, asked
         d_z, d_el = d_exchanged or (None, None)
         block, weight = self._backward_block(fold, served_shard(fold, piece))
         fold.operation.backward(
-            block, self.attention, z, el, self._records_of(numbers), grad, d_z, d_el, out[0].zero_(),
-            add=d_exchanged is not None, **weight,
-        )  # fmt: skip
+            block,
+            self.attention,
+            z,
+            el,
+            self._records_of(numbers),
+            grad,
+            d_z,
+            d_el,
+            out[0].zero_(),
+            add=d_exchanged is not None,
+            **weight,
+        )
 
     def merge_gradients(self, fold: Fold[GatOperation], now: PartialRound, answers: Tensors, state: GatGradients) -> None:
         add_rows(state.d_er, now.wanted, answers[0])
@@ -316,9 +352,18 @@ class GatV2(_Attentive[GatV2Operation, GatV2Gradients]):
         assert rows is not None
         block, weight = self._backward_block(fold, shard)
         fold.operation.backward(
-            block, self.attention, rows[0], saved.dest_local[0], saved.params[0], state.records, state.grad,
-            None if out is None else out[0], state.d_x, state.d_att, **weight,
-        )  # fmt: skip
+            block,
+            self.attention,
+            rows[0],
+            saved.dest_local[0],
+            saved.params[0],
+            state.records,
+            state.grad,
+            None if out is None else out[0],
+            state.d_x,
+            state.d_att,
+            **weight,
+        )
 
     def backward_finish(self, saved: Saved, state: GatV2Gradients) -> tuple[Tensors, Tensors]:
         return (state.d_x.to(state.grad.dtype),), (state.d_att,)
@@ -333,22 +378,38 @@ class GatV2(_Attentive[GatV2Operation, GatV2Gradients]):
 
     def ask_gradients(
         self, fold: Fold[GatV2Operation], now: PartialRound, saved: Saved, state: GatV2Gradients, out: Tensors
-    ) -> None:  # fmt: skip
+    ) -> None:
         take_rows(saved.dest_local[0], now.wanted, out[0])
         self._write_weights(state, now.wanted, *out[1:], er=False)
 
     def serve_gradients(
-        self, fold: Fold[GatV2Operation], piece: Piece, asked: Tensors, saved: Saved, state: GatV2Gradients,
-        d_exchanged: Tensors | None, out: Tensors,
-    ) -> None:  # fmt: skip
+        self,
+        fold: Fold[GatV2Operation],
+        piece: Piece,
+        asked: Tensors,
+        saved: Saved,
+        state: GatV2Gradients,
+        d_exchanged: Tensors | None,
+        out: Tensors,
+    ) -> None:
         (x, grad, numbers), (d_x,) = asked, out
         block, weight = self._backward_block(fold, served_shard(fold, piece))
         half = d_x.dtype == torch.bfloat16
         held = zero_sums(fold.pool, len(d_x), d_x.shape[1], d_x) if half else d_x.zero_()
         fold.operation.backward(
-            block, self.attention, saved.exchanged[0], x, saved.params[0], self._records_of(numbers), grad,
-            None if d_exchanged is None else d_exchanged[0], held, state.d_att, add=d_exchanged is not None, **weight,
-        )  # fmt: skip
+            block,
+            self.attention,
+            saved.exchanged[0],
+            x,
+            saved.params[0],
+            self._records_of(numbers),
+            grad,
+            None if d_exchanged is None else d_exchanged[0],
+            held,
+            state.d_att,
+            add=d_exchanged is not None,
+            **weight,
+        )
         if held is not d_x:
             d_x.copy_(held)
 

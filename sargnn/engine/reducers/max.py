@@ -83,13 +83,17 @@ class Max(Reducer[MaxOperation, MaxState, Tensor], WithPartials):
         return PartialColumns(answered=columns, gradients=columns)
 
     def serve(
-        self, fold: Fold[MaxOperation], piece: Piece, exchanged: Tensors, asked: Tensors, params: Tensors, state: MaxState,
+        self,
+        fold: Fold[MaxOperation],
+        piece: Piece,
+        exchanged: Tensors,
+        asked: Tensors,
+        params: Tensors,
+        state: MaxState,
         out: Tensors,
-    ) -> None:  # fmt: skip
+    ) -> None:
         best, winner = out
-        fold.operation.forward(
-            served_shard(fold, piece).block, exchanged[0], best.fill_(-torch.inf), winner.fill_(_NONE)
-        )  # fmt: skip
+        fold.operation.forward(served_shard(fold, piece).block, exchanged[0], best.fill_(-torch.inf), winner.fill_(_NONE))
 
     def merge(self, fold: Fold[MaxOperation], now: PartialRound, answers: Tensors, state: MaxState) -> None:
         values, places = answers
@@ -100,9 +104,15 @@ class Max(Reducer[MaxOperation, MaxState, Tensor], WithPartials):
         take_winners(saved.stats[0], now.wanted, _ranks(fold, now), out[1])
 
     def serve_gradients(
-        self, fold: Fold[MaxOperation], piece: Piece, asked: Tensors, saved: Saved, state: Tensor,
-        d_exchanged: Tensors | None, out: Tensors,
-    ) -> None:  # fmt: skip
+        self,
+        fold: Fold[MaxOperation],
+        piece: Piece,
+        asked: Tensors,
+        saved: Saved,
+        state: Tensor,
+        d_exchanged: Tensors | None,
+        out: Tensors,
+    ) -> None:
         if d_exchanged is not None:
             grad, winner = asked
             fold.operation.backward(served_shard(fold, piece).block, grad, winner, d_exchanged[0], add=True)

@@ -148,7 +148,7 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients], WithPartials):
         assert params[0].shape[2] == width
         total = (
             widened(fold.pool, dest_local[0]) if dest_local else zero_sums(fold.pool, fold.plan.num_out, width, exchanged[0])
-        )  # fmt: skip
+        )
         return RgcnSums(total, _Scales.of(fold.plan, total), _Scratch())
 
     def step(
@@ -187,9 +187,7 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients], WithPartials):
             state.together = _Together(zero_sums(fold.pool, joint.num_rows, self.width, h), len(joint.rows))
             self._add(fold, h, weight, state.scratch, self._joint_parts(fold, state))
 
-    def _add(
-        self, fold: Fold[SumOperation], h: Tensor, weight: Tensor, scratch: _Scratch, parts: Iterable[_Part]
-    ) -> None:  # fmt: skip
+    def _add(self, fold: Fold[SumOperation], h: Tensor, weight: Tensor, scratch: _Scratch, parts: Iterable[_Part]) -> None:
         """Add means of mapped rows, block by block; the blocks of one run of sources map it once."""
         held: tuple[int, int] | None = None  # of which relation and run the scratch holds the mapped rows
         for part, total, scale in parts:
@@ -243,9 +241,14 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients], WithPartials):
             self._add_gradients(fold, h, weight, state, d_h, self._own_parts(shard, state))
 
     def _add_gradients(
-        self, fold: Fold[SumOperation], h: Tensor, weight: Tensor, state: RgcnGradients, d_h: Tensor | None,
+        self,
+        fold: Fold[SumOperation],
+        h: Tensor,
+        weight: Tensor,
+        state: RgcnGradients,
+        d_h: Tensor | None,
         parts: Iterable[_Part],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Add the gradients of rows and weights, block by block; of blocks that map one run of sources together."""
         waiting: tuple[RelationBlock, Tensor] | None = None
 
@@ -293,9 +296,15 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients], WithPartials):
         return PartialColumns(answered=columns, gradients=columns)
 
     def serve(
-        self, fold: Fold[SumOperation], piece: Piece, exchanged: Tensors, asked: Tensors, params: Tensors, state: RgcnSums,
+        self,
+        fold: Fold[SumOperation],
+        piece: Piece,
+        exchanged: Tensors,
+        asked: Tensors,
+        params: Tensors,
+        state: RgcnSums,
         out: Tensors,
-    ) -> None:  # fmt: skip
+    ) -> None:
         (h,), (rows,), joint = exchanged, out, joint_of(fold)
         if joint is not None and piece in joint.rows:
             if not state.own_done:
@@ -316,13 +325,19 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients], WithPartials):
 
     def ask_gradients(
         self, fold: Fold[SumOperation], now: PartialRound, saved: Saved, state: RgcnGradients, out: Tensors
-    ) -> None:  # fmt: skip
+    ) -> None:
         take_rows(state.rows, now.wanted, out[0])
 
     def serve_gradients(
-        self, fold: Fold[SumOperation], piece: Piece, asked: Tensors, saved: Saved, state: RgcnGradients,
-        d_exchanged: Tensors | None, out: Tensors,
-    ) -> None:  # fmt: skip
+        self,
+        fold: Fold[SumOperation],
+        piece: Piece,
+        asked: Tensors,
+        saved: Saved,
+        state: RgcnGradients,
+        d_exchanged: Tensors | None,
+        out: Tensors,
+    ) -> None:
         (h,), (grad,), joint = saved.exchanged, asked, joint_of(fold)
         d_h = None if d_exchanged is None else d_exchanged[0]
         if joint is None or piece not in joint.rows:
@@ -367,9 +382,7 @@ def _weight(part: RelationBlock) -> dict[str, Any]:
     return weight_argument(part.block, weighted=True)
 
 
-def _gather_means(
-    fold: Fold[SumOperation], part: RelationBlock, h: Tensor, scale: Tensor, scratch: _Scratch
-) -> Tensor:  # fmt: skip
+def _gather_means(fold: Fold[SumOperation], part: RelationBlock, h: Tensor, scale: Tensor, scratch: _Scratch) -> Tensor:
     """[A, in]: means of source rows, for each of the block's destination rows."""
     gathered = scratch.take("gathered", part.block.num_dst, h.shape[1], h).zero_()
     fold.operation.forward(part.block, h[part.src], gathered, scale, **_weight(part))

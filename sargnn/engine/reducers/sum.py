@@ -130,9 +130,15 @@ class Sum(Reducer[SumOperation, SumState, SumState], WithPartials):
         return PartialColumns(answered=columns, gradients=columns)
 
     def serve(
-        self, fold: Fold[SumOperation], piece: Piece, exchanged: Tensors, asked: Tensors, params: Tensors, state: SumState,
+        self,
+        fold: Fold[SumOperation],
+        piece: Piece,
+        exchanged: Tensors,
+        asked: Tensors,
+        params: Tensors,
+        state: SumState,
         out: Tensors,
-    ) -> None:  # fmt: skip
+    ) -> None:
         block, (total,) = served_shard(fold, piece).block, out
         under_way = _sums_of(fold, total.zero_())
         settings = self.weight(block, total) | ({} if under_way.lower is None else {"lower": under_way.lower})
@@ -145,15 +151,19 @@ class Sum(Reducer[SumOperation, SumState, SumState], WithPartials):
         settings = {} if state.lower is None else {"lower": state.lower}
         fold.operation.forward(partials_of(fold).blocks[now.piece], answers[0], state.rows, state.scale, **settings)
 
-    def ask_gradients(
-        self, fold: Fold[SumOperation], now: PartialRound, saved: Saved, state: SumState, out: Tensors
-    ) -> None:  # fmt: skip
+    def ask_gradients(self, fold: Fold[SumOperation], now: PartialRound, saved: Saved, state: SumState, out: Tensors) -> None:
         fold.operation.backward(partials_of(fold).blocks[now.piece], state.rows, out[0], state.scale)
 
     def serve_gradients(
-        self, fold: Fold[SumOperation], piece: Piece, asked: Tensors, saved: Saved, state: SumState,
-        d_exchanged: Tensors | None, out: Tensors,
-    ) -> None:  # fmt: skip
+        self,
+        fold: Fold[SumOperation],
+        piece: Piece,
+        asked: Tensors,
+        saved: Saved,
+        state: SumState,
+        d_exchanged: Tensors | None,
+        out: Tensors,
+    ) -> None:
         if d_exchanged is not None:
             block = served_shard(fold, piece).block
             fold.operation.backward(block, asked[0], d_exchanged[0], None, add=True, **self.weight(block, asked[0]))

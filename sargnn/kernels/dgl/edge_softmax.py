@@ -50,9 +50,15 @@ def weigh(graph: Any, attention: Attention, rows: Tensor, weights: Tensor) -> Te
 
 
 def fold_scores(
-    block: EdgeBlock, graphs: AttentionGraphs, attention: Attention, z: Tensor, scores: Tensor, running: RunningSoftmax,
-    weight: Tensor | None, kept: Tensor | None,
-) -> None:  # fmt: skip
+    block: EdgeBlock,
+    graphs: AttentionGraphs,
+    attention: Attention,
+    z: Tensor,
+    scores: Tensor,
+    running: RunningSoftmax,
+    weight: Tensor | None,
+    kept: Tensor | None,
+) -> None:
     """Fold scores [E, K], used up, and the source rows that they weigh. weight: [E], of the edges. kept: they stay there."""
     if kept is not None:
         kept.copy_(scores)

@@ -24,9 +24,17 @@ class DglGat(GatOperation):
     keeps_scores = True
 
     def forward(
-        self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor, running: RunningSoftmax, *,
-        weight: Tensor | None = None, scores: Tensor | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        block: EdgeBlock,
+        attention: Attention,
+        z: Tensor,
+        el: Tensor,
+        er: Tensor,
+        running: RunningSoftmax,
+        *,
+        weight: Tensor | None = None,
+        scores: Tensor | None = None,
+    ) -> None:
         if not block.num_edges:
             return
         graphs = attention_graphs(block)
@@ -36,10 +44,21 @@ class DglGat(GatOperation):
             fold_scores(block, graphs, attention, z, found, running, weight, scores)
 
     def backward(
-        self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, records: Tensor, grad: Tensor,
-        d_z: Tensor | None, d_el: Tensor | None, d_er: Tensor, *, weight: Tensor | None = None,
-        scores: Tensor | None = None, add: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        block: EdgeBlock,
+        attention: Attention,
+        z: Tensor,
+        el: Tensor,
+        records: Tensor,
+        grad: Tensor,
+        d_z: Tensor | None,
+        d_el: Tensor | None,
+        d_er: Tensor,
+        *,
+        weight: Tensor | None = None,
+        scores: Tensor | None = None,
+        add: bool = False,
+    ) -> None:
         if not block.num_edges:
             zero(*() if add else (d_z, d_el))
             return

@@ -24,9 +24,17 @@ class DglGatV2(GatV2Operation):
     keeps_scores = True
 
     def forward(
-        self, block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, running: RunningSoftmax, *,
-        weight: Tensor | None = None, scores: Tensor | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        block: EdgeBlock,
+        attention: Attention,
+        z: Tensor,
+        x: Tensor,
+        att: Tensor,
+        running: RunningSoftmax,
+        *,
+        weight: Tensor | None = None,
+        scores: Tensor | None = None,
+    ) -> None:
         if not block.num_edges:
             return
         graphs = attention_graphs(block)
@@ -37,10 +45,22 @@ class DglGatV2(GatV2Operation):
             fold_scores(block, graphs, attention, z, found, running, weight, scores)
 
     def backward(
-        self, block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, records: Tensor, grad: Tensor,
-        d_z: Tensor | None, d_x: Tensor, d_att: Tensor, *, weight: Tensor | None = None,
-        scores: Tensor | None = None, add: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        block: EdgeBlock,
+        attention: Attention,
+        z: Tensor,
+        x: Tensor,
+        att: Tensor,
+        records: Tensor,
+        grad: Tensor,
+        d_z: Tensor | None,
+        d_x: Tensor,
+        d_att: Tensor,
+        *,
+        weight: Tensor | None = None,
+        scores: Tensor | None = None,
+        add: bool = False,
+    ) -> None:
         if not block.num_edges:
             zero(None if add else d_z)
             return

@@ -40,9 +40,15 @@ class DglSum(WeightedSumOperation):
             out.index_add_(0, block.dst_rows, total)
 
     def backward(
-        self, block: EdgeBlock, grad: Tensor, out: Tensor, scale: Tensor | None = None, *, add: bool = False,
+        self,
+        block: EdgeBlock,
+        grad: Tensor,
+        out: Tensor,
+        scale: Tensor | None = None,
+        *,
+        add: bool = False,
         weight: Tensor | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if not block.num_edges:
             if not add:
                 out.zero_()

@@ -96,16 +96,12 @@ def _tiles(v: VectorCode, heads: Any, width: Any, emit: Callable[[_Tile, Any], N
     b.position_at_end(done)
 
 
-def _rows(
-    v: VectorCode, base: Any, stride: Any, indices: Any, edge: Any, limit: Any, by: int = AHEAD
-) -> tuple[Any, Any]:  # fmt: skip
+def _rows(v: VectorCode, base: Any, stride: Any, indices: Any, edge: Any, limit: Any, by: int = AHEAD) -> tuple[Any, Any]:
     """Addresses of an edge's row and of the row to prefetch."""
     return v.at(base, v.index(indices, edge), stride), v.row_ahead(base, stride, indices, edge, limit, by)
 
 
-def _finish_row(
-    v: VectorCode, tile: _Tile, sums: list[list[Any]], rows: RowFormat, row: Any, adds: Any, carry: Any
-) -> None:  # fmt: skip
+def _finish_row(v: VectorCode, tile: _Tile, sums: list[list[Any]], rows: RowFormat, row: Any, adds: Any, carry: Any) -> None:
     """Store a tile's sums, or add them to ``row`` times ``carry`` (address of a number per head; None for 1)."""
     with v.case(adds):
         for q, r in tile.each():
@@ -153,7 +149,7 @@ def fold_rows(v: VectorCode, integers: Any, scalar: Any, of_sources: RowFormat, 
 @row_intrinsic
 def gradient_rows(
     v: VectorCode, integers: Any, scalar: Any, of_own: RowFormat, of_gradients: RowFormat, of_sums: RowFormat
-) -> None:  # fmt: skip
+) -> None:
     """One walk over a source's edges, for the gradients of its row and of its scores.
 
         out[h, :] (+)= sum over e in [start, end) of weight[e - start, h] * grad[indices[e], h, :]

@@ -56,9 +56,15 @@ def drop_weights(
         return drop_weights(held, source_ids, sources, destination_ids, destinations, draw).to(weights.dtype)
     out = torch.empty_like(weights)
     _drop_weights(
-        weights.numpy(), source_ids.numpy(), sources.numpy(), destination_ids.numpy(), destinations.numpy(),
-        words_of(draw), weights.numpy().dtype.type(draw.scale), out.numpy(),
-    )  # fmt: skip
+        weights.numpy(),
+        source_ids.numpy(),
+        sources.numpy(),
+        destination_ids.numpy(),
+        destinations.numpy(),
+        words_of(draw),
+        weights.numpy().dtype.type(draw.scale),
+        out.numpy(),
+    )
     return out
 
 

@@ -52,9 +52,14 @@ def fold_max(values: Tensor, rows: Tensor, first: int, rank: Tensor, best: Tenso
     """
     if values.numel():
         _fold_max(
-            _pieces(rows), values.contiguous().numpy(), rows.numpy(), np.int64(first), rank.numpy(), best.numpy(),
+            _pieces(rows),
+            values.contiguous().numpy(),
+            rows.numpy(),
+            np.int64(first),
+            rank.numpy(),
+            best.numpy(),
             winner.numpy(),
-        )  # fmt: skip
+        )
 
 
 def fold_softmax(logits: Tensor, values: Tensor, rows: Tensor, largest: Tensor, total: Tensor, out: Tensor) -> None:
@@ -66,9 +71,14 @@ def fold_softmax(logits: Tensor, values: Tensor, rows: Tensor, largest: Tensor, 
     """
     if logits.numel():
         _fold_softmax(
-            _pieces(rows), logits.contiguous().numpy(), values.contiguous().numpy(), rows.numpy(), largest.numpy(),
-            total.numpy(), out.numpy(),
-        )  # fmt: skip
+            _pieces(rows),
+            logits.contiguous().numpy(),
+            values.contiguous().numpy(),
+            rows.numpy(),
+            largest.numpy(),
+            total.numpy(),
+            out.numpy(),
+        )
 
 
 def _pieces(rows: Tensor) -> np.ndarray:

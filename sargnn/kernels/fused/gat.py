@@ -28,22 +28,50 @@ class FusedGat(GatOperation):
     keeps_scores = True
 
     def forward(
-        self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor, running: RunningSoftmax, *,
-        weight: Tensor | None = None, scores: Tensor | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        block: EdgeBlock,
+        attention: Attention,
+        z: Tensor,
+        el: Tensor,
+        er: Tensor,
+        running: RunningSoftmax,
+        *,
+        weight: Tensor | None = None,
+        scores: Tensor | None = None,
+    ) -> None:
         if block.num_edges:
             gat_loops.fold_attention(
-                chunks_of_block(block, "forward"), listed_rows(block), block.indptr.numpy(), block.src.numpy(),
-                numpy_of(z), numpy_of(el), numpy_of(er), *attention_numbers(block, attention, z),
-                edge_weights(block, weight, z), scores_or_none(scores, z),
-                numpy_of(running.out), numpy_of(running.max_score), numpy_of(running.denominator),
-            )  # fmt: skip
+                chunks_of_block(block, "forward"),
+                listed_rows(block),
+                block.indptr.numpy(),
+                block.src.numpy(),
+                numpy_of(z),
+                numpy_of(el),
+                numpy_of(er),
+                *attention_numbers(block, attention, z),
+                edge_weights(block, weight, z),
+                scores_or_none(scores, z),
+                numpy_of(running.out),
+                numpy_of(running.max_score),
+                numpy_of(running.denominator),
+            )
 
     def backward(
-        self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, records: Tensor, grad: Tensor,
-        d_z: Tensor | None, d_el: Tensor | None, d_er: Tensor, *, weight: Tensor | None = None,
-        scores: Tensor | None = None, add: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        block: EdgeBlock,
+        attention: Attention,
+        z: Tensor,
+        el: Tensor,
+        records: Tensor,
+        grad: Tensor,
+        d_z: Tensor | None,
+        d_el: Tensor | None,
+        d_er: Tensor,
+        *,
+        weight: Tensor | None = None,
+        scores: Tensor | None = None,
+        add: bool = False,
+    ) -> None:
         assert add or block.src_rows is None or d_z is None, "source rows that are not listed would not be written"
         if d_z is None or d_el is None:
             d_z, d_el, add = torch.empty_like(z), torch.empty_like(el), False
@@ -55,11 +83,22 @@ class FusedGat(GatOperation):
         bounds = lanes_of_block(block, "backward")
         lanes = _lanes(d_er, len(bounds) - 1)
         gat_loops.write_attention_gradients(
-            bounds, listed_sources(block), block.t_indptr.numpy(), block.t_dst.numpy(), numpy_of(z), numpy_of(el),
-            numpy_of(records), numpy_of(grad), *attention_numbers(block, attention, z),
-            edge_weights(block, weight, z, by_source=True), *kept_by_source(block, scores, z), int(add),
-            numpy_of(d_z), numpy_of(d_el), numpy_of(lanes),
-        )  # fmt: skip
+            bounds,
+            listed_sources(block),
+            block.t_indptr.numpy(),
+            block.t_dst.numpy(),
+            numpy_of(z),
+            numpy_of(el),
+            numpy_of(records),
+            numpy_of(grad),
+            *attention_numbers(block, attention, z),
+            edge_weights(block, weight, z, by_source=True),
+            *kept_by_source(block, scores, z),
+            int(add),
+            numpy_of(d_z),
+            numpy_of(d_el),
+            numpy_of(lanes),
+        )
         _add_lanes(d_er, lanes)
 
 

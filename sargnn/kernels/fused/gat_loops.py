@@ -50,10 +50,25 @@ def weigh_edges(weight: Any, out: Any, edge_weight: Any, start: Any, end: Any) -
 
 @numba.njit(parallel=True, cache=True, nogil=True)
 def fold_attention(
-    chunks: Any, rows: Any, indptr: Any, indices: Any, z: Any, el: Any, er: Any, slope: Any, heads: Any,
-    source_ids: Any, destination_ids: Any, draw: Any, keep: Any, edge_weight: Any, scores: Any, out: Any, max_score: Any,
+    chunks: Any,
+    rows: Any,
+    indptr: Any,
+    indices: Any,
+    z: Any,
+    el: Any,
+    er: Any,
+    slope: Any,
+    heads: Any,
+    source_ids: Any,
+    destination_ids: Any,
+    draw: Any,
+    keep: Any,
+    edge_weight: Any,
+    scores: Any,
+    out: Any,
+    max_score: Any,
     denominator: Any,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # pragma: no cover - compiled
     """Fold a block's edges into the running softmax of every listed destination.
 
     Args:
@@ -80,29 +95,75 @@ def fold_attention(
             for start in range(np.int64(indptr[a]), np.int64(indptr[a + 1]), BATCH):
                 end: Any = min(start + BATCH, np.int64(indptr[a + 1]))
                 adds = np.int64(denominator[i, 0] != 0)
-                edge_softmax((
-                    weight.ctypes.data, el.ctypes.data, indices.ctypes.data, start, end, limit, heads,
-                    er.ctypes.data + i * heads * item, kept_at, max_score.ctypes.data + i * heads * item,
-                    denominator.ctypes.data + i * heads * item, factor.ctypes.data, carry.ctypes.data,
-                ), slope)  # fmt: skip
+                edge_softmax(
+                    (
+                        weight.ctypes.data,
+                        el.ctypes.data,
+                        indices.ctypes.data,
+                        start,
+                        end,
+                        limit,
+                        heads,
+                        er.ctypes.data + i * heads * item,
+                        kept_at,
+                        max_score.ctypes.data + i * heads * item,
+                        denominator.ctypes.data + i * heads * item,
+                        factor.ctypes.data,
+                        carry.ctypes.data,
+                    ),
+                    slope,
+                )
                 if dropping:
                     mine = np.uint64(destination_ids[i])
                     for e in range(start, end):
                         drop_edge(weight[e - start], np.uint64(source_ids[indices[e]]), mine, heads, draw, keep)
                 if weighted:
                     weigh_edges(weight, weight, edge_weight, start, end)
-                fold_rows((
-                    out.ctypes.data + i * out.strides[0], z.ctypes.data, z.strides[0], indices.ctypes.data, start, end,
-                    limit, heads, width, weight.ctypes.data, factor.ctypes.data, carry.ctypes.data, adds,
-                ), slope, kinds)  # fmt: skip
+                fold_rows(
+                    (
+                        out.ctypes.data + i * out.strides[0],
+                        z.ctypes.data,
+                        z.strides[0],
+                        indices.ctypes.data,
+                        start,
+                        end,
+                        limit,
+                        heads,
+                        width,
+                        weight.ctypes.data,
+                        factor.ctypes.data,
+                        carry.ctypes.data,
+                        adds,
+                    ),
+                    slope,
+                    kinds,
+                )
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)
 def write_attention_gradients(
-    bounds: Any, rows: Any, indptr: Any, indices: Any, z: Any, el: Any, records: Any, grad: Any, slope: Any, heads: Any,
-    source_ids: Any, destination_ids: Any, draw: Any, keep: Any, edge_weight: Any, scores: Any, places: Any, add: Any,
-    d_z: Any, d_el: Any, d_er: Any,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+    bounds: Any,
+    rows: Any,
+    indptr: Any,
+    indices: Any,
+    z: Any,
+    el: Any,
+    records: Any,
+    grad: Any,
+    slope: Any,
+    heads: Any,
+    source_ids: Any,
+    destination_ids: Any,
+    draw: Any,
+    keep: Any,
+    edge_weight: Any,
+    scores: Any,
+    places: Any,
+    add: Any,
+    d_z: Any,
+    d_el: Any,
+    d_er: Any,
+) -> None:  # pragma: no cover - compiled
     """Gradients of a block's source rows and scores, and of the destinations' scores.
 
     Args:
@@ -131,14 +192,34 @@ def write_attention_gradients(
             for start in range(np.int64(indptr[a]), np.int64(indptr[a + 1]), BATCH):
                 end: Any = min(start + BATCH, np.int64(indptr[a + 1]))
                 if len(scores) > 0:
-                    kept_weights((
-                        weight.ctypes.data, scores.ctypes.data, places.ctypes.data, records.ctypes.data, indices.ctypes.data,
-                        start, end, limit, heads,
-                    ), slope)  # fmt: skip
+                    kept_weights(
+                        (
+                            weight.ctypes.data,
+                            scores.ctypes.data,
+                            places.ctypes.data,
+                            records.ctypes.data,
+                            indices.ctypes.data,
+                            start,
+                            end,
+                            limit,
+                            heads,
+                        ),
+                        slope,
+                    )
                 else:
-                    edge_weights((
-                        weight.ctypes.data, own, records.ctypes.data, indices.ctypes.data, start, end, limit, heads,
-                    ), slope)  # fmt: skip
+                    edge_weights(
+                        (
+                            weight.ctypes.data,
+                            own,
+                            records.ctypes.data,
+                            indices.ctypes.data,
+                            start,
+                            end,
+                            limit,
+                            heads,
+                        ),
+                        slope,
+                    )
                 if weighted:
                     weigh_edges(weight, dropped, edge_weight, start, end)
                 elif dropping:
@@ -149,24 +230,65 @@ def write_attention_gradients(
                         drop_edge(dropped[e - start], mine, np.uint64(destination_ids[indices[e]]), heads, draw, keep)
                 row, later = z.ctypes.data + j * z.strides[0], np.int64(start > indptr[a])
                 if sums_apart and indptr[a + 1] - indptr[a] > BATCH:
-                    gradient_rows((
-                        sums.ctypes.data, row, grad.ctypes.data, grad.strides[0], indices.ctypes.data, start, end, limit,
-                        heads, width, dropped.ctypes.data, dots.ctypes.data, later,
-                    ), slope, (z.dtype.type(0), grad.dtype.type(0), sums.dtype.type(0)))  # fmt: skip
+                    gradient_rows(
+                        (
+                            sums.ctypes.data,
+                            row,
+                            grad.ctypes.data,
+                            grad.strides[0],
+                            indices.ctypes.data,
+                            start,
+                            end,
+                            limit,
+                            heads,
+                            width,
+                            dropped.ctypes.data,
+                            dots.ctypes.data,
+                            later,
+                        ),
+                        slope,
+                        (z.dtype.type(0), grad.dtype.type(0), sums.dtype.type(0)),
+                    )
                     if end == indptr[a + 1]:
                         for f in range(len(sums)):
                             before = widen(d_z[j, f]) if add != 0 else sums.dtype.type(0)
                             d_z[j, f] = narrow(before + sums[f], d_z)
                 else:
-                    gradient_rows((
-                        d_z.ctypes.data + j * d_z.strides[0], row, grad.ctypes.data, grad.strides[0], indices.ctypes.data,
-                        start, end, limit, heads, width, dropped.ctypes.data, dots.ctypes.data, np.int64(later + add > 0),
-                    ), slope, (z.dtype.type(0), grad.dtype.type(0), d_z.dtype.type(0)))  # fmt: skip
-                score_gradients((
-                    weight.ctypes.data, dropped.ctypes.data, dots.ctypes.data, own, records.ctypes.data,
-                    indices.ctypes.data, start, end, heads, d_el.ctypes.data + j * heads * item,
-                    d_er.ctypes.data + np.int64(lane) * d_er.strides[0],
-                ), slope)  # fmt: skip
+                    gradient_rows(
+                        (
+                            d_z.ctypes.data + j * d_z.strides[0],
+                            row,
+                            grad.ctypes.data,
+                            grad.strides[0],
+                            indices.ctypes.data,
+                            start,
+                            end,
+                            limit,
+                            heads,
+                            width,
+                            dropped.ctypes.data,
+                            dots.ctypes.data,
+                            np.int64(later + add > 0),
+                        ),
+                        slope,
+                        (z.dtype.type(0), grad.dtype.type(0), d_z.dtype.type(0)),
+                    )
+                score_gradients(
+                    (
+                        weight.ctypes.data,
+                        dropped.ctypes.data,
+                        dots.ctypes.data,
+                        own,
+                        records.ctypes.data,
+                        indices.ctypes.data,
+                        start,
+                        end,
+                        heads,
+                        d_el.ctypes.data + j * heads * item,
+                        d_er.ctypes.data + np.int64(lane) * d_er.strides[0],
+                    ),
+                    slope,
+                )
 
 
 def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:

@@ -24,22 +24,51 @@ class FusedGatV2(GatV2Operation):
     keeps_scores = True
 
     def forward(
-        self, block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, running: RunningSoftmax, *,
-        weight: Tensor | None = None, scores: Tensor | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        block: EdgeBlock,
+        attention: Attention,
+        z: Tensor,
+        x: Tensor,
+        att: Tensor,
+        running: RunningSoftmax,
+        *,
+        weight: Tensor | None = None,
+        scores: Tensor | None = None,
+    ) -> None:
         if block.num_edges:
             gatv2_loops.fold_attention_v2(
-                chunks_of_block(block, "forward"), listed_rows(block), block.indptr.numpy(), block.src.numpy(),
-                numpy_of(z), numpy_of(x), numpy_of(att), *attention_numbers(block, attention, z),
-                edge_weights(block, weight, z), scores_or_none(scores, z),
-                numpy_of(running.out), numpy_of(running.max_score), numpy_of(running.denominator),
-            )  # fmt: skip
+                chunks_of_block(block, "forward"),
+                listed_rows(block),
+                block.indptr.numpy(),
+                block.src.numpy(),
+                numpy_of(z),
+                numpy_of(x),
+                numpy_of(att),
+                *attention_numbers(block, attention, z),
+                edge_weights(block, weight, z),
+                scores_or_none(scores, z),
+                numpy_of(running.out),
+                numpy_of(running.max_score),
+                numpy_of(running.denominator),
+            )
 
     def backward(
-        self, block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, records: Tensor, grad: Tensor,
-        d_z: Tensor | None, d_x: Tensor, d_att: Tensor, *, weight: Tensor | None = None,
-        scores: Tensor | None = None, add: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        block: EdgeBlock,
+        attention: Attention,
+        z: Tensor,
+        x: Tensor,
+        att: Tensor,
+        records: Tensor,
+        grad: Tensor,
+        d_z: Tensor | None,
+        d_x: Tensor,
+        d_att: Tensor,
+        *,
+        weight: Tensor | None = None,
+        scores: Tensor | None = None,
+        add: bool = False,
+    ) -> None:
         if not block.num_edges:
             if d_z is not None and not add:
                 d_z.zero_()
@@ -50,13 +79,28 @@ class FusedGatV2(GatV2Operation):
         bounds = lanes_of_block(block, "forward")
         lanes = torch.zeros(len(bounds) - 1, d_att.numel(), dtype=torch.float64)
         gatv2_loops.add_destination_gradients(
-            bounds, listed_rows(block), block.indptr.numpy(), block.src.numpy(), *rows, *numbers,
-            edge_weights(block, weight, z), scores_or_none(scores, z), numpy_of(d_x), numpy_of(lanes),
-        )  # fmt: skip
+            bounds,
+            listed_rows(block),
+            block.indptr.numpy(),
+            block.src.numpy(),
+            *rows,
+            *numbers,
+            edge_weights(block, weight, z),
+            scores_or_none(scores, z),
+            numpy_of(d_x),
+            numpy_of(lanes),
+        )
         d_att += lanes.sum(0).to(d_att.dtype)
         if d_z is not None:
             gatv2_loops.write_source_gradients(
-                chunks_of_block(block, "backward"), listed_sources(block), block.t_indptr.numpy(), block.t_dst.numpy(), *rows,
-                *numbers, edge_weights(block, weight, z, by_source=True), *kept_by_source(block, scores, z), int(add),
+                chunks_of_block(block, "backward"),
+                listed_sources(block),
+                block.t_indptr.numpy(),
+                block.t_dst.numpy(),
+                *rows,
+                *numbers,
+                edge_weights(block, weight, z, by_source=True),
+                *kept_by_source(block, scores, z),
+                int(add),
                 numpy_of(d_z),
-            )  # fmt: skip
+            )

@@ -50,9 +50,25 @@ def _add_source_gradient(
 
 @numba.njit(parallel=True, cache=True, nogil=True)
 def fold_attention_v2(
-    chunks: Any, rows: Any, indptr: Any, indices: Any, z: Any, x: Any, att: Any, slope: Any, heads: Any, source_ids: Any,
-    destination_ids: Any, draw: Any, keep: Any, edge_weight: Any, scores: Any, out: Any, max_score: Any, denominator: Any,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+    chunks: Any,
+    rows: Any,
+    indptr: Any,
+    indices: Any,
+    z: Any,
+    x: Any,
+    att: Any,
+    slope: Any,
+    heads: Any,
+    source_ids: Any,
+    destination_ids: Any,
+    draw: Any,
+    keep: Any,
+    edge_weight: Any,
+    scores: Any,
+    out: Any,
+    max_score: Any,
+    denominator: Any,
+) -> None:  # pragma: no cover - compiled
     """Fold a block's edges into the running softmax of every listed destination; as ``gat_loops.fold_attention``.
 
     Args:
@@ -73,33 +89,79 @@ def fold_attention_v2(
                 end: Any = min(start + BATCH, np.int64(indptr[a + 1]))
                 adds = np.int64(denominator[i, 0] != 0)
                 for e in range(start, end):
-                    pair_scores((
-                        weight.ctypes.data + (e - start) * weight.strides[0], att.ctypes.data,
-                        z.ctypes.data + np.int64(indices[e]) * z.strides[0], own, np.int64(heads), width,
-                    ), slope, ends)  # fmt: skip
+                    pair_scores(
+                        (
+                            weight.ctypes.data + (e - start) * weight.strides[0],
+                            att.ctypes.data,
+                            z.ctypes.data + np.int64(indices[e]) * z.strides[0],
+                            own,
+                            np.int64(heads),
+                            width,
+                        ),
+                        slope,
+                        ends,
+                    )
                 if len(scores) > 0:
                     scores[start:end] = weight[: end - start, :heads]
-                score_softmax((
-                    weight.ctypes.data, end - start, heads, max_score.ctypes.data + i * heads * item,
-                    denominator.ctypes.data + i * heads * item, factor.ctypes.data, carry.ctypes.data,
-                ), slope)  # fmt: skip
+                score_softmax(
+                    (
+                        weight.ctypes.data,
+                        end - start,
+                        heads,
+                        max_score.ctypes.data + i * heads * item,
+                        denominator.ctypes.data + i * heads * item,
+                        factor.ctypes.data,
+                        carry.ctypes.data,
+                    ),
+                    slope,
+                )
                 if draw[3] > 0:
                     mine = np.uint64(destination_ids[i])
                     for e in range(start, end):
                         drop_edge(weight[e - start], np.uint64(source_ids[indices[e]]), mine, heads, draw, keep)
                 if len(edge_weight) > 0:
                     weigh_edges(weight, weight, edge_weight, start, end)
-                fold_rows((
-                    out.ctypes.data + i * out.strides[0], z.ctypes.data, z.strides[0], indices.ctypes.data, start, end,
-                    limit, heads, width, weight.ctypes.data, factor.ctypes.data, carry.ctypes.data, adds,
-                ), slope, kinds)  # fmt: skip
+                fold_rows(
+                    (
+                        out.ctypes.data + i * out.strides[0],
+                        z.ctypes.data,
+                        z.strides[0],
+                        indices.ctypes.data,
+                        start,
+                        end,
+                        limit,
+                        heads,
+                        width,
+                        weight.ctypes.data,
+                        factor.ctypes.data,
+                        carry.ctypes.data,
+                        adds,
+                    ),
+                    slope,
+                    kinds,
+                )
 
 
 @numba.njit(nogil=True)
 def _edge_gradients(
-    row: Any, own: Any, att: Any, record: Any, g: Any, slope: Any, heads: Any, source: Any, destination: Any, draw: Any,
-    keep: Any, factor: Any, scores: Any, place: Any, weight: Any, dots: Any, d_scores: Any,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+    row: Any,
+    own: Any,
+    att: Any,
+    record: Any,
+    g: Any,
+    slope: Any,
+    heads: Any,
+    source: Any,
+    destination: Any,
+    draw: Any,
+    keep: Any,
+    factor: Any,
+    scores: Any,
+    place: Any,
+    weight: Any,
+    dots: Any,
+    d_scores: Any,
+) -> None:  # pragma: no cover - compiled
     """One edge's weights after dropout, times ``factor``, and gradients of its scores, into ``weight`` and ``d_scores`` [K].
 
     scores: [E, K] that were kept, and the edge's place among them; empty: the edge's are computed again.
@@ -109,9 +171,10 @@ def _edge_gradients(
         d_scores[:] = scores[place]
     else:
         pair_scores(
-            (d_scores.ctypes.data, att.ctypes.data, row.ctypes.data, own.ctypes.data, np.int64(heads), width), slope,
+            (d_scores.ctypes.data, att.ctypes.data, row.ctypes.data, own.ctypes.data, np.int64(heads), width),
+            slope,
             (row.dtype.type(0), own.dtype.type(0)),
-        )  # fmt: skip
+        )
     for h in range(heads):
         first, last = h * width, (h + 1) * width
         score = d_scores[h]
@@ -127,10 +190,26 @@ def _edge_gradients(
 
 @numba.njit(parallel=True, cache=True, nogil=True)
 def add_destination_gradients(
-    bounds: Any, rows: Any, indptr: Any, indices: Any, z: Any, x: Any, att: Any, records: Any, grad: Any, slope: Any,
-    heads: Any, source_ids: Any, destination_ids: Any, draw: Any, keep: Any, edge_weight: Any, scores: Any, d_x: Any,
+    bounds: Any,
+    rows: Any,
+    indptr: Any,
+    indices: Any,
+    z: Any,
+    x: Any,
+    att: Any,
+    records: Any,
+    grad: Any,
+    slope: Any,
+    heads: Any,
+    source_ids: Any,
+    destination_ids: Any,
+    draw: Any,
+    keep: Any,
+    edge_weight: Any,
+    scores: Any,
+    d_x: Any,
     d_att: Any,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # pragma: no cover - compiled
     """Gradients of the destinations' rows and of ``att``.
 
     Args:
@@ -150,25 +229,62 @@ def add_destination_gradients(
                 j = indices[e]
                 row = z[j]
                 _edge_gradients(
-                    row, own, att, record, g, slope, heads, np.uint64(source_ids[j]), np.uint64(destination_ids[i]), draw,
-                    keep, edge_weight[e] if weighted else one, scores, e, weight, dots, d_scores,
-                )  # fmt: skip
+                    row,
+                    own,
+                    att,
+                    record,
+                    g,
+                    slope,
+                    heads,
+                    np.uint64(source_ids[j]),
+                    np.uint64(destination_ids[i]),
+                    draw,
+                    keep,
+                    edge_weight[e] if weighted else one,
+                    scores,
+                    e,
+                    weight,
+                    dots,
+                    d_scores,
+                )
                 for h in range(heads):
                     first, last = h * width, (h + 1) * width
                     _add_destination_gradient(
-                        d_scores[h], att[first:last], row[first:last], own[first:last], slope, target[first:last],
+                        d_scores[h],
+                        att[first:last],
+                        row[first:last],
+                        own[first:last],
+                        slope,
+                        target[first:last],
                         of_row[first:last],
-                    )  # fmt: skip
+                    )
             for f in range(len(of_row)):
                 d_att[lane, f] += of_row[f]
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)
 def write_source_gradients(
-    chunks: Any, rows: Any, indptr: Any, indices: Any, z: Any, x: Any, att: Any, records: Any, grad: Any, slope: Any,
-    heads: Any, source_ids: Any, destination_ids: Any, draw: Any, keep: Any, edge_weight: Any, scores: Any, places: Any,
-    add: Any, d_z: Any,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+    chunks: Any,
+    rows: Any,
+    indptr: Any,
+    indices: Any,
+    z: Any,
+    x: Any,
+    att: Any,
+    records: Any,
+    grad: Any,
+    slope: Any,
+    heads: Any,
+    source_ids: Any,
+    destination_ids: Any,
+    draw: Any,
+    keep: Any,
+    edge_weight: Any,
+    scores: Any,
+    places: Any,
+    add: Any,
+    d_z: Any,
+) -> None:  # pragma: no cover - compiled
     """Gradients of the sources' rows, d_z: [S, K D], overwritten, or added to where ``add`` is 1; bf16 if z is.
 
     Args:
@@ -189,16 +305,36 @@ def write_source_gradients(
                 i = indices[e]
                 own, g = x[i], grad[i]
                 _edge_gradients(
-                    row, own, att, records[i], g, slope, heads, np.uint64(source_ids[j]), np.uint64(destination_ids[i]), draw,
-                    keep, edge_weight[e] if weighted else one, scores, places[e] if kept else 0, weight, dots,
+                    row,
+                    own,
+                    att,
+                    records[i],
+                    g,
+                    slope,
+                    heads,
+                    np.uint64(source_ids[j]),
+                    np.uint64(destination_ids[i]),
+                    draw,
+                    keep,
+                    edge_weight[e] if weighted else one,
+                    scores,
+                    places[e] if kept else 0,
+                    weight,
+                    dots,
                     d_scores,
-                )  # fmt: skip
+                )
                 for h in range(heads):
                     first, last = h * width, (h + 1) * width
                     _add_source_gradient(
-                        d_scores[h], weight[h], att[first:last], row[first:last], own[first:last], g[first:last], slope,
+                        d_scores[h],
+                        weight[h],
+                        att[first:last],
+                        row[first:last],
+                        own[first:last],
+                        g[first:last],
+                        slope,
                         target[first:last],
-                    )  # fmt: skip
+                    )
             for f in range(len(target)):
                 d_z[j, f] = narrow(target[f], d_z)
 

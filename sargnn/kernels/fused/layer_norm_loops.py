@@ -61,9 +61,19 @@ def _gradient_sums(grad: Any, row: Any, gamma: Any, mean: Any, inv_std: Any) -> 
 
 @numba.njit(parallel=True, cache=True, nogil=True)
 def layer_norm_act_drop(
-    x: Any, gamma: Any, beta: Any, eps: Any, activation: Any, ids: Any, seed: Any, epoch: Any, tag: Any, threshold: Any,
-    keep: Any, out: Any,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+    x: Any,
+    gamma: Any,
+    beta: Any,
+    eps: Any,
+    activation: Any,
+    ids: Any,
+    seed: Any,
+    epoch: Any,
+    tag: Any,
+    threshold: Any,
+    keep: Any,
+    out: Any,
+) -> None:  # pragma: no cover - compiled
     """``out = drop(act(gamma * xhat + beta))``.
 
     Args:
@@ -93,9 +103,22 @@ def layer_norm_act_drop(
 
 @numba.njit(parallel=True, cache=True, nogil=True)
 def _backward_chunks(
-    grad: Any, x: Any, gamma: Any, beta: Any, eps: Any, activation: Any, ids: Any, seed: Any, epoch: Any, tag: Any,
-    threshold: Any, keep: Any, d_x: Any, sums: Any, products: Any,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+    grad: Any,
+    x: Any,
+    gamma: Any,
+    beta: Any,
+    eps: Any,
+    activation: Any,
+    ids: Any,
+    seed: Any,
+    epoch: Any,
+    tag: Any,
+    threshold: Any,
+    keep: Any,
+    d_x: Any,
+    sums: Any,
+    products: Any,
+) -> None:  # pragma: no cover - compiled
     rows, width = x.shape
     zero, one = gamma.dtype.type(0), gamma.dtype.type(1)
     for c in numba.prange(len(sums)):
@@ -127,9 +150,16 @@ def _backward_chunks(
 
 
 def layer_norm_act_drop_backward(
-    grad: np.ndarray, x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, eps: Any, activation: int, ids: np.ndarray,
-    draw: tuple[Any, ...], d_x: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    grad: np.ndarray,
+    x: np.ndarray,
+    gamma: np.ndarray,
+    beta: np.ndarray,
+    eps: Any,
+    activation: int,
+    ids: np.ndarray,
+    draw: tuple[Any, ...],
+    d_x: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
     """The gradient of x from that of the output, into ``d_x``, and those of beta and gamma.
 
     Args:

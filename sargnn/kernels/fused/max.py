@@ -20,9 +20,15 @@ class FusedMax(MaxOperation):
     def forward(self, block: EdgeBlock, src: Tensor, best: Tensor, winner: Tensor) -> None:
         if block.num_edges:
             max_loops.fold_max(
-                chunks_of_block(block, "forward"), listed_rows(block), block.indptr.numpy(), block.src.numpy(),
-                numpy_of(src), block.src_id_rank.numpy(), numpy_of(best), numpy_of(winner),
-            )  # fmt: skip
+                chunks_of_block(block, "forward"),
+                listed_rows(block),
+                block.indptr.numpy(),
+                block.src.numpy(),
+                numpy_of(src),
+                block.src_id_rank.numpy(),
+                numpy_of(best),
+                numpy_of(winner),
+            )
 
     def backward(self, block: EdgeBlock, grad: Tensor, winner: Tensor, out: Tensor, *, add: bool = False) -> None:
         if not block.num_edges:
@@ -31,6 +37,14 @@ class FusedMax(MaxOperation):
             return
         assert add or block.src_rows is None, "source rows that are not listed would not be written"
         max_loops.write_max_gradients(
-            chunks_of_block(block, "backward"), listed_sources(block), block.t_indptr.numpy(), block.t_dst.numpy(),
-            numpy_of(grad), numpy_of(winner), block.src_id_rank.numpy(), number(0, grad.dtype), int(add), numpy_of(out),
-        )  # fmt: skip
+            chunks_of_block(block, "backward"),
+            listed_sources(block),
+            block.t_indptr.numpy(),
+            block.t_dst.numpy(),
+            numpy_of(grad),
+            numpy_of(winner),
+            block.src_id_rank.numpy(),
+            number(0, grad.dtype),
+            int(add),
+            numpy_of(out),
+        )

@@ -92,9 +92,18 @@ def column_sums(x: np.ndarray) -> np.ndarray:
 
 @numba.njit(parallel=True, cache=True, nogil=True)
 def norm_act_drop(
-    x: Any, slope: Any, shift: Any, activation: Any, ids: Any, seed: Any, epoch: Any, tag: Any, threshold: Any, keep: Any,
+    x: Any,
+    slope: Any,
+    shift: Any,
+    activation: Any,
+    ids: Any,
+    seed: Any,
+    epoch: Any,
+    tag: Any,
+    threshold: Any,
+    keep: Any,
     out: Any,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # pragma: no cover - compiled
     """``out = drop(act(slope * x + shift))``.
 
     Args:
@@ -123,9 +132,23 @@ def norm_act_drop(
 
 @numba.njit(parallel=True, cache=True, nogil=True)
 def _backward_chunks(
-    grad: Any, x: Any, slope: Any, shift: Any, mean: Any, inv_std: Any, activation: Any, ids: Any, seed: Any, epoch: Any,
-    tag: Any, threshold: Any, keep: Any, d_x: Any, sums: Any, products: Any,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+    grad: Any,
+    x: Any,
+    slope: Any,
+    shift: Any,
+    mean: Any,
+    inv_std: Any,
+    activation: Any,
+    ids: Any,
+    seed: Any,
+    epoch: Any,
+    tag: Any,
+    threshold: Any,
+    keep: Any,
+    d_x: Any,
+    sums: Any,
+    products: Any,
+) -> None:  # pragma: no cover - compiled
     rows, width = x.shape
     zero, one = slope.dtype.type(0), slope.dtype.type(1)
     for c in numba.prange(len(sums)):
@@ -152,9 +175,17 @@ def _backward_chunks(
 
 
 def norm_act_drop_backward(
-    grad: np.ndarray, x: np.ndarray, slope: np.ndarray, shift: np.ndarray, mean: np.ndarray, inv_std: np.ndarray,
-    activation: int, ids: np.ndarray, draw: tuple[Any, ...], d_x: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    grad: np.ndarray,
+    x: np.ndarray,
+    slope: np.ndarray,
+    shift: np.ndarray,
+    mean: np.ndarray,
+    inv_std: np.ndarray,
+    activation: int,
+    ids: np.ndarray,
+    draw: tuple[Any, ...],
+    d_x: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
     """The gradient g of ``slope * x + shift`` from that of the output, into ``d_x``, and its sums.
 
     Args:

@@ -28,9 +28,15 @@ class FusedSum(WeightedSumOperation):
         return sum_loops.samples(dtype) + weighted_sum_loops.samples(dtype)
 
     def forward(
-        self, block: EdgeBlock, src: Tensor, out: Tensor, scale: Tensor | None = None, *, weight: Tensor | None = None,
+        self,
+        block: EdgeBlock,
+        src: Tensor,
+        out: Tensor,
+        scale: Tensor | None = None,
+        *,
+        weight: Tensor | None = None,
         lower: Tensor | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """``lower``: int16 [M, F], the lower halves of fp32 sums whose upper halves ``out`` holds, which is bf16."""
         if not block.num_edges:
             return
@@ -40,14 +46,18 @@ class FusedSum(WeightedSumOperation):
             sum_loops.add_sums(*edges, numpy_of(src), _factors(scale, src), *target)
         else:
             weights = _weights(weight, block, src)
-            weighted_sum_loops.add_weighted_sums(
-                *edges, numpy_of(src), _factors(scale, src), weights, ALL_EDGES, *target
-            )  # fmt: skip
+            weighted_sum_loops.add_weighted_sums(*edges, numpy_of(src), _factors(scale, src), weights, ALL_EDGES, *target)
 
     def backward(
-        self, block: EdgeBlock, grad: Tensor, out: Tensor, scale: Tensor | None = None, *, add: bool = False,
+        self,
+        block: EdgeBlock,
+        grad: Tensor,
+        out: Tensor,
+        scale: Tensor | None = None,
+        *,
+        add: bool = False,
         weight: Tensor | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if not block.num_edges:
             if not add:
                 out.zero_()
@@ -62,7 +72,7 @@ class FusedSum(WeightedSumOperation):
             weights = (
                 _weights(block.t_weight if own else weight, block, grad),
                 ALL_EDGES if own else block.t_edge.numpy(),
-            )  # fmt: skip
+            )
             if add:
                 weighted_sum_loops.add_weighted_sums(chunks, rows, *ends, values, factors, *weights, target, target)
             else:
@@ -75,9 +85,15 @@ class FusedSum(WeightedSumOperation):
     def weight_gradient(self, block: EdgeBlock, src: Tensor, grad: Tensor, out: Tensor, scale: Tensor | None = None) -> None:
         if block.num_edges:
             weighted_sum_loops.write_weight_gradients(
-                chunks_of_block(block, "forward"), listed_rows(block), block.indptr.numpy(), block.src.numpy(),
-                numpy_of(src), numpy_of(grad), _factors(scale, src), numpy_of(out),
-            )  # fmt: skip
+                chunks_of_block(block, "forward"),
+                listed_rows(block),
+                block.indptr.numpy(),
+                block.src.numpy(),
+                numpy_of(src),
+                numpy_of(grad),
+                _factors(scale, src),
+                numpy_of(out),
+            )
 
 
 def _factors(scale: Tensor | None, like: Tensor) -> np.ndarray:

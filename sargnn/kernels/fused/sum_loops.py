@@ -45,10 +45,22 @@ def add_sums(
             i = np.int64(a) if everything else np.int64(rows[a])
             factor = scale[i] if scaled else one
             if width * scale.itemsize >= VECTOR_BYTES:
-                add_row((
-                    out.ctypes.data + i * out.strides[0], src.ctypes.data, src.strides[0], indices.ctypes.data,
-                    start, end, np.int64(len(indices)), width, np.int64(0), behind,
-                ), factor, kinds)  # fmt: skip
+                add_row(
+                    (
+                        out.ctypes.data + i * out.strides[0],
+                        src.ctypes.data,
+                        src.strides[0],
+                        indices.ctypes.data,
+                        start,
+                        end,
+                        np.int64(len(indices)),
+                        width,
+                        np.int64(0),
+                        behind,
+                    ),
+                    factor,
+                    kinds,
+                )
             else:
                 for f in range(width):
                     total = zero
@@ -81,15 +93,37 @@ def write_sums(chunks: Any, indptr: Any, indices: Any, src: Any, weight: Any, ou
                         total += value * weight[indices[e]] if weighted else value
                     out[a, f] = narrow(total, out)
             elif weighted:
-                write_weighted_row((
-                    address, src.ctypes.data, src.strides[0], indices.ctypes.data,
-                    start, end, np.int64(len(indices)), width, weight.ctypes.data,
-                ), one, kinds)  # fmt: skip
+                write_weighted_row(
+                    (
+                        address,
+                        src.ctypes.data,
+                        src.strides[0],
+                        indices.ctypes.data,
+                        start,
+                        end,
+                        np.int64(len(indices)),
+                        width,
+                        weight.ctypes.data,
+                    ),
+                    one,
+                    kinds,
+                )
             else:
-                write_row((
-                    address, src.ctypes.data, src.strides[0], indices.ctypes.data,
-                    start, end, np.int64(len(indices)), width, np.int64(0),
-                ), one, kinds)  # fmt: skip
+                write_row(
+                    (
+                        address,
+                        src.ctypes.data,
+                        src.strides[0],
+                        indices.ctypes.data,
+                        start,
+                        end,
+                        np.int64(len(indices)),
+                        width,
+                        np.int64(0),
+                    ),
+                    one,
+                    kinds,
+                )
 
 
 def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:

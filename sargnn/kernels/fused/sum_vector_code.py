@@ -89,9 +89,14 @@ def _each_tile(v: VectorCode, width: Any, emit: Callable[[int, Any, Any], None],
 
 
 def _row(
-    v: VectorCode, integers: Any, scale: Any, formats: tuple[RowFormat, ...], *, accumulate: bool,
+    v: VectorCode,
+    integers: Any,
+    scale: Any,
+    formats: tuple[RowFormat, ...],
+    *,
+    accumulate: bool,
     factor: Factor | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """A row's sums. ``formats``: of source rows and of destination rows."""
     scales = v.splat(scale)
 
@@ -103,9 +108,15 @@ def _row(
 
 
 def _tile(
-    v: VectorCode, integers: Any, scales: Any, formats: tuple[RowFormat, ...], offsets: list[Any], *,
-    accumulate: bool, factor: Factor | None,
-) -> None:  # fmt: skip
+    v: VectorCode,
+    integers: Any,
+    scales: Any,
+    formats: tuple[RowFormat, ...],
+    offsets: list[Any],
+    *,
+    accumulate: bool,
+    factor: Factor | None,
+) -> None:
     """Products with edges' weights are rounded together with the sums that they are added to."""
     out, src, stride, indices, start, end, limit = integers[:7]
     (of_sources, of_sums), b = formats, v.b

@@ -58,9 +58,19 @@ def multiply(x: Tensor, w: Tensor, out: Tensor, bias: Tensor | None = None, *, a
     if bias is not None:
         shift[:columns] = bias.detach().numpy()
     _multiply(
-        _table(x), _table(out), x.shape[1], columns, _packed(w, steps, blocks), steps, shift, add, SHAPES, _bounds(rows, BLOCK),
-        (_element(x),), (_element(out),),
-    )  # fmt: skip
+        _table(x),
+        _table(out),
+        x.shape[1],
+        columns,
+        _packed(w, steps, blocks),
+        steps,
+        shift,
+        add,
+        SHAPES,
+        _bounds(rows, BLOCK),
+        (_element(x),),
+        (_element(out),),
+    )
 
 
 def sum_of_products(x: Tensor, g: Tensor) -> Tensor:
@@ -134,7 +144,7 @@ def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
             for out in ((_element(x), _ZERO) if x.dtype == torch.bfloat16 else (_ZERO,))
         ),
         (_add_sums, (table, table, table, table, 1, 1, SHAPES, bounds, sums, (_element(x),))),
-    ]  # fmt: skip
+    ]
 
 
 @numba.njit(inline="always")
@@ -159,9 +169,19 @@ def _pack(rows: Any, stride: Any, across: Any, steps: Any, blocks: Any, packed: 
 
 @numba.njit(parallel=True, cache=True, nogil=True)
 def _multiply(
-    x: Any, out: Any, width: Any, columns: Any, packed: Any, steps: Any, bias: Any, add: Any, shapes: Any, bounds: Any,
-    kinds: Any, out_kinds: Any,
-) -> None:  # fmt: skip  # pragma: no cover - compiled
+    x: Any,
+    out: Any,
+    width: Any,
+    columns: Any,
+    packed: Any,
+    steps: Any,
+    bias: Any,
+    add: Any,
+    shapes: Any,
+    bounds: Any,
+    kinds: Any,
+    out_kinds: Any,
+) -> None:  # pragma: no cover - compiled
     """``packed``: w as tiles of B. ``bias``: fp32, as many as tiles have columns. ``bounds``: a run of rows for each thread."""
     zero, bytes_of_block = np.float32(0), np.int64(steps * 2 * TILE_BYTES)
     direct, panel_row = x[2] == 2 and width == steps * STEP, np.int64(steps * STEP * 2)
@@ -177,14 +197,28 @@ def _multiply(
                     copy_row((panel + i * panel_row, left + i * stride, np.int64(width)), zero, kinds)
                 left, stride = panel, panel_row
             for o in range(0, columns, BLOCK):
-                multiply_tiles((
-                    left, stride, np.int64(2 * STEP), 16 * stride, right + o // BLOCK * bytes_of_block,
-                    np.int64(steps), block, np.int64(4 * BLOCK), np.int64(64 * BLOCK),
-                ), zero)  # fmt: skip
+                multiply_tiles(
+                    (
+                        left,
+                        stride,
+                        np.int64(2 * STEP),
+                        16 * stride,
+                        right + o // BLOCK * bytes_of_block,
+                        np.int64(steps),
+                        block,
+                        np.int64(4 * BLOCK),
+                        np.int64(64 * BLOCK),
+                    ),
+                    zero,
+                )
                 put = (
-                    np.int64(out[0] + first * out[1] + o * out[2]), np.int64(out[1]), block,
-                    np.int64(rows), np.int64(columns - o), np.int64(bias.ctypes.data + 4 * o),
-                )  # fmt: skip
+                    np.int64(out[0] + first * out[1] + o * out[2]),
+                    np.int64(out[1]),
+                    block,
+                    np.int64(rows),
+                    np.int64(columns - o),
+                    np.int64(bias.ctypes.data + 4 * o),
+                )
                 if add:
                     add_block(put, zero, out_kinds)
                 else:
@@ -224,9 +258,18 @@ def _add_sums(
                     pack_columns((place, np.int64(at), np.int64(stride), np.int64(column), np.int64(k)), zero, kinds)
             for row in range(0, high, BLOCK):
                 for block in range(wide // BLOCK):
-                    add_multiplied_tiles((
-                        left + row // BLOCK * steps * 2 * TILE_BYTES, np.int64(64), np.int64(2 * TILE_BYTES),
-                        np.int64(TILE_BYTES), right + block * steps * 2 * TILE_BYTES, np.int64(steps),
-                        total + (row * wide + block * BLOCK) * 4, wide * 4, 16 * wide * 4,
-                    ), zero)  # fmt: skip
+                    add_multiplied_tiles(
+                        (
+                            left + row // BLOCK * steps * 2 * TILE_BYTES,
+                            np.int64(64),
+                            np.int64(2 * TILE_BYTES),
+                            np.int64(TILE_BYTES),
+                            right + block * steps * 2 * TILE_BYTES,
+                            np.int64(steps),
+                            total + (row * wide + block * BLOCK) * 4,
+                            wide * 4,
+                            16 * wide * 4,
+                        ),
+                        zero,
+                    )
         end_tiles((np.int64(0),), zero)

@@ -180,11 +180,12 @@ class VectorCode:
             lanes //= 2
             halves = [
                 self.b.shuffle_vector(
-                    value, ir.Constant(value.type, ir.Undefined),
+                    value,
+                    ir.Constant(value.type, ir.Undefined),
                     ir.Constant(ir.VectorType(I32, lanes), list(range(start, start + lanes))),
                 )
                 for start in (0, lanes)
-            ]  # fmt: skip
+            ]
             value = self.b.fadd(*halves)
         return self.b.extract_element(value, ir.Constant(I32, 0))
 

@@ -59,15 +59,40 @@ def add_weighted_sums(
                 for f in range(width):
                     out[i, f] = narrow(sums[f], out)
             elif in_order:
-                add_edge_weighted_row((
-                    address, src.ctypes.data, src.strides[0], indices.ctypes.data,
-                    start, end, np.int64(len(indices)), width, weight.ctypes.data, behind,
-                ), factor, kinds)  # fmt: skip
+                add_edge_weighted_row(
+                    (
+                        address,
+                        src.ctypes.data,
+                        src.strides[0],
+                        indices.ctypes.data,
+                        start,
+                        end,
+                        np.int64(len(indices)),
+                        width,
+                        weight.ctypes.data,
+                        behind,
+                    ),
+                    factor,
+                    kinds,
+                )
             else:
-                add_placed_row((
-                    address, src.ctypes.data, src.strides[0], indices.ctypes.data,
-                    start, end, np.int64(len(indices)), width, weight.ctypes.data, places.ctypes.data, behind,
-                ), factor, kinds)  # fmt: skip
+                add_placed_row(
+                    (
+                        address,
+                        src.ctypes.data,
+                        src.strides[0],
+                        indices.ctypes.data,
+                        start,
+                        end,
+                        np.int64(len(indices)),
+                        width,
+                        weight.ctypes.data,
+                        places.ctypes.data,
+                        behind,
+                    ),
+                    factor,
+                    kinds,
+                )
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)
@@ -98,26 +123,73 @@ def write_weighted_sums(
                 for f in range(width):
                     out[a, f] = narrow(sums[f], out)
             elif scaled and in_order:
-                write_scaled_edge_weighted_row((
-                    address, src.ctypes.data, src.strides[0], indices.ctypes.data,
-                    start, end, np.int64(len(indices)), width, weight.ctypes.data, scale.ctypes.data,
-                ), one, kinds)  # fmt: skip
+                write_scaled_edge_weighted_row(
+                    (
+                        address,
+                        src.ctypes.data,
+                        src.strides[0],
+                        indices.ctypes.data,
+                        start,
+                        end,
+                        np.int64(len(indices)),
+                        width,
+                        weight.ctypes.data,
+                        scale.ctypes.data,
+                    ),
+                    one,
+                    kinds,
+                )
             elif in_order:
-                write_edge_weighted_row((
-                    address, src.ctypes.data, src.strides[0], indices.ctypes.data,
-                    start, end, np.int64(len(indices)), width, weight.ctypes.data,
-                ), one, kinds)  # fmt: skip
+                write_edge_weighted_row(
+                    (
+                        address,
+                        src.ctypes.data,
+                        src.strides[0],
+                        indices.ctypes.data,
+                        start,
+                        end,
+                        np.int64(len(indices)),
+                        width,
+                        weight.ctypes.data,
+                    ),
+                    one,
+                    kinds,
+                )
             elif scaled:
-                write_scaled_placed_row((
-                    address, src.ctypes.data, src.strides[0], indices.ctypes.data,
-                    start, end, np.int64(len(indices)), width, weight.ctypes.data, places.ctypes.data,
-                    scale.ctypes.data,
-                ), one, kinds)  # fmt: skip
+                write_scaled_placed_row(
+                    (
+                        address,
+                        src.ctypes.data,
+                        src.strides[0],
+                        indices.ctypes.data,
+                        start,
+                        end,
+                        np.int64(len(indices)),
+                        width,
+                        weight.ctypes.data,
+                        places.ctypes.data,
+                        scale.ctypes.data,
+                    ),
+                    one,
+                    kinds,
+                )
             else:
-                write_placed_row((
-                    address, src.ctypes.data, src.strides[0], indices.ctypes.data,
-                    start, end, np.int64(len(indices)), width, weight.ctypes.data, places.ctypes.data,
-                ), one, kinds)  # fmt: skip
+                write_placed_row(
+                    (
+                        address,
+                        src.ctypes.data,
+                        src.strides[0],
+                        indices.ctypes.data,
+                        start,
+                        end,
+                        np.int64(len(indices)),
+                        width,
+                        weight.ctypes.data,
+                        places.ctypes.data,
+                    ),
+                    one,
+                    kinds,
+                )
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)
@@ -136,10 +208,21 @@ def write_weight_gradients(
             start, end = np.int64(indptr[a]), np.int64(indptr[a + 1])
             i = np.int64(a) if everything else np.int64(rows[a])
             if start < end:
-                write_edge_dots((
-                    out.ctypes.data, grad.ctypes.data + i * grad.strides[0], src.ctypes.data, src.strides[0],
-                    indices.ctypes.data, start, end, np.int64(len(indices)), src.shape[1],
-                ), scale[i] if scaled else one, kinds)  # fmt: skip
+                write_edge_dots(
+                    (
+                        out.ctypes.data,
+                        grad.ctypes.data + i * grad.strides[0],
+                        src.ctypes.data,
+                        src.strides[0],
+                        indices.ctypes.data,
+                        start,
+                        end,
+                        np.int64(len(indices)),
+                        src.shape[1],
+                    ),
+                    scale[i] if scaled else one,
+                    kinds,
+                )
 
 
 def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:

@@ -30,9 +30,14 @@ def _drop(block: EdgeBlock, attention: Attention, weights: Tensor, of_edges: Ten
 
 
 def fold_scores(
-    block: EdgeBlock, attention: Attention, z: Tensor, scores: Tensor, running: RunningSoftmax, weight: Tensor | None,
+    block: EdgeBlock,
+    attention: Attention,
+    z: Tensor,
+    scores: Tensor,
+    running: RunningSoftmax,
+    weight: Tensor | None,
     kept: Tensor | None,
-) -> None:  # fmt: skip
+) -> None:
     """Fold scores [E, K] and the source rows that they weigh. weight: [E], of the edges. kept: where they stay for backward."""
     if kept is not None:
         kept.copy_(scores)

@@ -21,18 +21,37 @@ class ReferenceGat(GatOperation):
     keeps_scores = True
 
     def forward(
-        self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor, running: RunningSoftmax, *,
-        weight: Tensor | None = None, scores: Tensor | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        block: EdgeBlock,
+        attention: Attention,
+        z: Tensor,
+        el: Tensor,
+        er: Tensor,
+        running: RunningSoftmax,
+        *,
+        weight: Tensor | None = None,
+        scores: Tensor | None = None,
+    ) -> None:
         src, dst = ends_of(block)
         found = leaky_relu(el[src] + er[dst], attention.negative_slope)
         fold_scores(block, attention, z, found, running, weight, scores)
 
     def backward(
-        self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, records: Tensor, grad: Tensor,
-        d_z: Tensor | None, d_el: Tensor | None, d_er: Tensor, *, weight: Tensor | None = None,
-        scores: Tensor | None = None, add: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        block: EdgeBlock,
+        attention: Attention,
+        z: Tensor,
+        el: Tensor,
+        records: Tensor,
+        grad: Tensor,
+        d_z: Tensor | None,
+        d_el: Tensor | None,
+        d_er: Tensor,
+        *,
+        weight: Tensor | None = None,
+        scores: Tensor | None = None,
+        add: bool = False,
+    ) -> None:
         src, dst = ends_of(block)
         if scores is None:
             scores = leaky_relu(el[src] + records[dst, : attention.heads], attention.negative_slope)

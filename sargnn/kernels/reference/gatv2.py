@@ -21,19 +21,39 @@ class ReferenceGatV2(GatV2Operation):
     keeps_scores = True
 
     def forward(
-        self, block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, running: RunningSoftmax, *,
-        weight: Tensor | None = None, scores: Tensor | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        block: EdgeBlock,
+        attention: Attention,
+        z: Tensor,
+        x: Tensor,
+        att: Tensor,
+        running: RunningSoftmax,
+        *,
+        weight: Tensor | None = None,
+        scores: Tensor | None = None,
+    ) -> None:
         src, dst = ends_of(block)
         active = leaky_relu(z[src] + x[dst], attention.negative_slope)
         found = attention.by_head(active * att).sum(2)
         fold_scores(block, attention, z, found, running, weight, scores)
 
     def backward(
-        self, block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, records: Tensor, grad: Tensor,
-        d_z: Tensor | None, d_x: Tensor, d_att: Tensor, *, weight: Tensor | None = None,
-        scores: Tensor | None = None, add: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        block: EdgeBlock,
+        attention: Attention,
+        z: Tensor,
+        x: Tensor,
+        att: Tensor,
+        records: Tensor,
+        grad: Tensor,
+        d_z: Tensor | None,
+        d_x: Tensor,
+        d_att: Tensor,
+        *,
+        weight: Tensor | None = None,
+        scores: Tensor | None = None,
+        add: bool = False,
+    ) -> None:
         src, dst = ends_of(block)
         u = z[src] + x[dst]
         active = leaky_relu(u, attention.negative_slope)

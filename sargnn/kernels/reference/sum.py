@@ -22,9 +22,15 @@ class ReferenceSum(WeightedSumOperation):
         out.index_add_(0, dst, messages if scale is None else messages * scale[dst, None])
 
     def backward(
-        self, block: EdgeBlock, grad: Tensor, out: Tensor, scale: Tensor | None = None, *, add: bool = False,
+        self,
+        block: EdgeBlock,
+        grad: Tensor,
+        out: Tensor,
+        scale: Tensor | None = None,
+        *,
+        add: bool = False,
         weight: Tensor | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         messages = (grad if scale is None else grad * scale[:, None])[block.dst_per_edge()]
         if not add:
             out.zero_()

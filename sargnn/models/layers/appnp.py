@@ -76,6 +76,4 @@ class AppnpModel(Model):
 def build(config: Appnp, shape: GraphShape) -> AppnpModel:
     """The model that ``config`` describes."""
     mlp = build_stack(config, Features(shape, config.name), shape, MlpLayer)
-    return AppnpModel(
-        mlp, shape.num_classes, steps=config.steps, alpha=config.alpha, edge_dropout=config.edge_dropout
-    )  # fmt: skip
+    return AppnpModel(mlp, shape.num_classes, steps=config.steps, alpha=config.alpha, edge_dropout=config.edge_dropout)

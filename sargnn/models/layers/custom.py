@@ -137,8 +137,9 @@ class CustomModel(Model):
                 names = [str(one) for one in out]
                 raise self.wrong(
                     f"The model's forward returns no rows of the labelled node type '{types[number]}'.",
-                    given=f"rows of {', '.join(names) or 'no type'}", allowed=f"rows of '{types[number]}', or of more types",
-                )  # fmt: skip
+                    given=f"rows of {', '.join(names) or 'no type'}",
+                    allowed=f"rows of '{types[number]}', or of more types",
+                )
             out = out[types[number]]
         wanted = f"a tensor [nodes, {self.num_outputs}] of {engine.dtype}"
         if plan.schema.typed:
@@ -170,19 +171,16 @@ class CustomModel(Model):
         """The error for message flows where nobody knows where one layer ends and the next begins."""
         return self.wrong(
             "With message flows each layer works on a graph of its own, and the model does not ask for them.",
-            given="mfg=true, micro-batches, several steps or samples", hint=_LOOP,
+            given="mfg=true, micro-batches, several steps or samples",
+            hint=_LOOP,
             allowed="mfg=false batches.count=1 batches.steps=1 sample.fanouts=null",
-        )  # fmt: skip
+        )
 
-    def wrong(
-        self, what: str, *, given: object = None, allowed: Any = None, hint: str | None = None
-    ) -> ConfigError:  # fmt: skip
+    def wrong(self, what: str, *, given: object = None, allowed: Any = None, hint: str | None = None) -> ConfigError:
         """An error about the module, with the place of its ``forward``."""
         place = self.source.forward_place(self.module)
         notes = "; ".join(one for one in (hint, self.note) if one)
-        return ConfigError(
-            what, given=place if given is None else f"{given}; {place}", allowed=allowed, hint=notes or None
-        )  # fmt: skip
+        return ConfigError(what, given=place if given is None else f"{given}; {place}", allowed=allowed, hint=notes or None)
 
 
 def _by_type(plan: LayerPlan, rows: Tensor) -> dict[str, Tensor]:

@@ -48,9 +48,17 @@ class _AttentiveLayer(GraphLayer):
     """
 
     def __init__(
-        self, spec: LayerSpec, width: int, *, heads: int, concat: bool, negative_slope: float = 0.2, attn_dropout: float = 0.0,
-        edge_dropout: float = 0.0, linear_residual: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        spec: LayerSpec,
+        width: int,
+        *,
+        heads: int,
+        concat: bool,
+        negative_slope: float = 0.2,
+        attn_dropout: float = 0.0,
+        edge_dropout: float = 0.0,
+        linear_residual: bool = False,
+    ) -> None:
         super().__init__(spec, heads * width if concat else width)
         self.heads, self.width, self.concat = heads, width, concat
         self.negative_slope, self.attn_dropout, self.index = negative_slope, attn_dropout, spec.index
@@ -66,9 +74,7 @@ class _AttentiveLayer(GraphLayer):
     def _draws(self, engine: Engine) -> tuple[Draw | None, Draw | None]:
         """Of attention weights, and of edges."""
         p, p_edges = (self.attn_dropout, self.edge_dropout) if self.training else (0.0, 0.0)
-        return (
-            engine.draw(Purpose.ATTENTION_DROPOUT, self.index, p), engine.draw(Purpose.EDGE_DROPOUT, self.index, p_edges)
-        )  # fmt: skip
+        return (engine.draw(Purpose.ATTENTION_DROPOUT, self.index, p), engine.draw(Purpose.EDGE_DROPOUT, self.index, p_edges))
 
     def _residual_map(self) -> nn.Linear | None:
         """R, if there is one."""
@@ -104,7 +110,7 @@ class GatLayer(_AttentiveLayer):
 
     def __init__(
         self, spec: LayerSpec, width: int, *, attn_dst: bool = True, symmetric_norm: bool = False, **choices: Any
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(spec, width, **choices)
         self.symmetric_norm = self.reads_out_degrees = symmetric_norm
         self.linear = self._linear(bias=False)

@@ -61,7 +61,7 @@ class GcnLayer(GraphLayer):
 
 def symmetric_sum(
     engine: Engine, plan: LayerPlan, rows: Tensor, reducer: Reducer | None = None, *, reuse: bool = False
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """``S h``, S = D_in^-1/2 A D_out^-1/2: rows [N, F] to rows [M, F]; saves nothing for backward; all workers must call it.
 
     A_ij counts the edges j -> i; of a graph with edge weights it is their sum, and so are the degrees.
@@ -72,9 +72,7 @@ def symmetric_sum(
     """
     key = f"symmetric {rows.dtype}"
     if key not in plan.kept:  # autograd would hold scales of each call
-        plan.kept[key] = (
-            _scale(plan.out_degrees, plan.out_weights, rows), _scale(plan.in_degrees, plan.in_weights, rows)
-        )  # fmt: skip
+        plan.kept[key] = (_scale(plan.out_degrees, plan.out_weights, rows), _scale(plan.in_degrees, plan.in_weights, rows))
     of_sources, of_destinations = plan.kept[key]
     messages = scaled_rows(engine.pool, rows, of_sources, reuse=reuse)
     (out,) = engine.aggregate(plan, reducer or Sum(weighted=True), (messages,))

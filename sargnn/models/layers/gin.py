@@ -39,9 +39,16 @@ class GinLayer(GraphLayer):
     reads_out_degrees = False
 
     def __init__(
-        self, spec: LayerSpec, *, hidden: int, mlp_layers: int = 2, norm: str = "none", activation: str = "relu",
-        eps: float = 0.0, learn_eps: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        spec: LayerSpec,
+        *,
+        hidden: int,
+        mlp_layers: int = 2,
+        norm: str = "none",
+        activation: str = "relu",
+        eps: float = 0.0,
+        learn_eps: bool = False,
+    ) -> None:
         super().__init__(spec)
         self._reducer, self.activation = Sum(weighted=True), activation
         self.eps = nn.Parameter(torch.tensor([eps])) if learn_eps else eps
@@ -103,8 +110,13 @@ def build(config: Gin, shape: GraphShape) -> Stack:
 
     def layer(spec: LayerSpec) -> GinLayer:
         return GinLayer(
-            spec, hidden=config.hidden, mlp_layers=config.mlp_layers, norm=config.norm, activation=config.activation,
-            eps=config.eps, learn_eps=config.learn_eps,
-        )  # fmt: skip
+            spec,
+            hidden=config.hidden,
+            mlp_layers=config.mlp_layers,
+            norm=config.norm,
+            activation=config.activation,
+            eps=config.eps,
+            learn_eps=config.learn_eps,
+        )
 
     return build_stack(config, Features(shape, config.name), shape, layer)

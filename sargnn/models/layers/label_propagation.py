@@ -35,9 +35,7 @@ class NoRows(Inputs):
         super().__init__()
         self.width, self.constant = 0, True
 
-    def load(
-        self, part: Part, seed: int, device: torch.device, dtype: torch.dtype, copies: Copies | None = None
-    ) -> Tensor:  # fmt: skip
+    def load(self, part: Part, seed: int, device: torch.device, dtype: torch.dtype, copies: Copies | None = None) -> Tensor:
         return torch.zeros(len(part.node_ids), 0, device=device, dtype=dtype)
 
 
@@ -55,9 +53,14 @@ class PropagationLayer(GraphLayer):
     def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
         """Labels [N, C] to logits [N, C]."""
         scores = propagate(
-            engine, plan, x.joined(), alpha=self.alpha, steps=self.steps, adjacency=self.adjacency,
+            engine,
+            plan,
+            x.joined(),
+            alpha=self.alpha,
+            steps=self.steps,
+            adjacency=self.adjacency,
             after=lambda y: y.clamp_(0, 1),
-        )  # fmt: skip
+        )
         return (scores + _LEAST).div_(scores.sum(1, keepdim=True) + _LEAST * scores.shape[1]).log_()
 
 
@@ -66,14 +69,22 @@ def build(config: LabelPropagation, shape: GraphShape) -> Stack:
     if shape.task != "classes":
         raise ConfigError(
             f"The model '{config.name}' spreads the shares of classes, which are positive and add up to one.",
-            given=f"labels of the task {shape.task}", allowed="labels that are classes", hint="model=linear is as plain",
-        )  # fmt: skip
+            given=f"labels of the task {shape.task}",
+            allowed="labels that are classes",
+            hint="model=linear is as plain",
+        )
     if shape.schema.typed:
         raise ConfigError(
             f"The model '{config.name}' knows neither node types nor relations.", hint="dataset.homogenize=true drops them"
         )
     layer = PropagationLayer(config, shape.num_classes)
     return Stack(
-        NoRows(), [layer], norm="none", activation="relu", residual=False, dropout=0.0, input_dropout=0.0,
+        NoRows(),
+        [layer],
+        norm="none",
+        activation="relu",
+        residual=False,
+        dropout=0.0,
+        input_dropout=0.0,
         reads_labels=True,
-    )  # fmt: skip
+    )

@@ -72,7 +72,7 @@ class RgcnLayer(GraphLayer):
             keeps_sums = self.constant_input and engine.caches_constants and engine.keeps_constants
             first = engine.operators.sums_relations_first(
                 plan, engine.mode, self.in_width, self.out_width, keeps_sums=keeps_sums
-            )  # fmt: skip
+            )
             order = "aggregate_first" if first else "transform_first"
         plan.kept[self._key] = order
 

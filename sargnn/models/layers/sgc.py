@@ -92,6 +92,9 @@ class SgcModel(Model):
 def build(config: Sgc, shape: GraphShape) -> SgcModel:
     """The model that ``config`` describes."""
     return SgcModel(
-        Features(shape, config.name), shape.label_columns, shape.num_classes, steps=config.steps,
+        Features(shape, config.name),
+        shape.label_columns,
+        shape.num_classes,
+        steps=config.steps,
         input_dropout=config.input_dropout,
-    )  # fmt: skip
+    )

@@ -79,6 +79,10 @@ def _arrays(info: PartitionInfo) -> list[dict[str, Any]]:
 def _sizes(info: PartitionInfo) -> dict[str, Any]:
     widths = info.feature_widths
     return {
-        "nodes": info.num_nodes, "edges": info.num_edges, "features": widths[0] if len(widths) == 1 else list(widths),
-        "classes": info.num_classes, "node_types": len(info.schema.node_types), "relations": len(info.schema.relations),
-    }  # fmt: skip
+        "nodes": info.num_nodes,
+        "edges": info.num_edges,
+        "features": widths[0] if len(widths) == 1 else list(widths),
+        "classes": info.num_classes,
+        "node_types": len(info.schema.node_types),
+        "relations": len(info.schema.relations),
+    }

@@ -16,10 +16,14 @@ from sargnn.tracking.summary import Summary
 
 _MB = 1e6
 _RANKS = {
-    "compute_time_s": ("compute_s", 1.0), "comm_wait_time_s": ("wait_s", 1.0), "sent_bytes": ("sent_mb", _MB),
-    "peak_train_bytes": ("peak_mb", _MB), "peak_evaluate_bytes": ("peak_evaluate_mb", _MB),
-    "peak_smooth_bytes": ("peak_smooth_mb", _MB), "peak_rss_bytes": ("resident_mb", _MB),
-}  # fmt: skip
+    "compute_time_s": ("compute_s", 1.0),
+    "comm_wait_time_s": ("wait_s", 1.0),
+    "sent_bytes": ("sent_mb", _MB),
+    "peak_train_bytes": ("peak_mb", _MB),
+    "peak_evaluate_bytes": ("peak_evaluate_mb", _MB),
+    "peak_smooth_bytes": ("peak_smooth_mb", _MB),
+    "peak_rss_bytes": ("resident_mb", _MB),
+}
 """A rank's figure in our files -> its name in MLflow, and what it is divided by."""
 
 
@@ -76,9 +80,11 @@ class SteadyMedian:
 def settled_figures(summary: Summary) -> dict[str, float]:
     """What the figures that settle came to, by name."""
     found = {
-        "epoch_s": summary.epoch_time_s, "wait_s": summary.comm_wait_time_s, "sent_mb": _mb(summary.comm_bytes_per_epoch),
+        "epoch_s": summary.epoch_time_s,
+        "wait_s": summary.comm_wait_time_s,
+        "sent_mb": _mb(summary.comm_bytes_per_epoch),
         "peak_mb": _mb(max(summary.peak_train_bytes)) if summary.peak_train_bytes else None,
-    }  # fmt: skip
+    }
     return {name: _short(value) for name, value in found.items() if value is not None}
 
 
@@ -95,9 +101,11 @@ def single_figures(summary: Summary, *, ranks: bool = False) -> dict[str, float]
         found |= {key.replace("metric", name): getattr(summary, key) for key in keys}
     found |= {
         "resident_mb": _short(max(summary.peak_rss_bytes) / _MB) if summary.peak_rss_bytes else None,
-        "edge_cut": summary.edge_cut, "startup_s": None if summary.startup_time_s is None else _short(summary.startup_time_s),
-        "val_acc_smoothed": summary.val_acc_smoothed, "test_acc_smoothed": summary.test_acc_smoothed,
-    }  # fmt: skip
+        "edge_cut": summary.edge_cut,
+        "startup_s": None if summary.startup_time_s is None else _short(summary.startup_time_s),
+        "val_acc_smoothed": summary.val_acc_smoothed,
+        "test_acc_smoothed": summary.test_acc_smoothed,
+    }
     if ranks:
         found |= dict(_of_ranks({key: getattr(summary, key, None) or [] for key in ("peak_rss_bytes", "peak_smooth_bytes")}))
     return {name: float(value) for name, value in found.items() if value is not None}

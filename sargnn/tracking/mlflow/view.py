@@ -67,20 +67,37 @@ def _columns(lines: Sequence[str], at_best: Sequence[str]) -> dict[str, int]:
     """The table's columns in their order, as MLflow calls them, with widths in pixels; 1400 show those to ``world``."""
     tags = {"tags.`model`": 60, "tags.`mode`": 115, "tags.`world`": 60}
     return {
-        "0": 73, "attributes.`Run Name`": 235, "runDateAndNestInfo": 135,
-        **{f"metrics.`{name}`": 75 for name in lines}, **{f"metrics.`{name}`": 85 for name in at_best},
-        **{f"metrics.`{name}`": 75 for name in ("epoch_s", "peak_mb")}, **tags,
-        "attributes.`Dataset`": 175, "metrics.`wait_s`": 80, "metrics.`sent_mb`": 80, "metrics.`resident_mb`": 100,
-        "tags.`kernel`": 90, "tags.`sweep`": 100, "duration": 80,
-    }  # fmt: skip
+        "0": 73,
+        "attributes.`Run Name`": 235,
+        "runDateAndNestInfo": 135,
+        **{f"metrics.`{name}`": 75 for name in lines},
+        **{f"metrics.`{name}`": 85 for name in at_best},
+        **{f"metrics.`{name}`": 75 for name in ("epoch_s", "peak_mb")},
+        **tags,
+        "attributes.`Dataset`": 175,
+        "metrics.`wait_s`": 80,
+        "metrics.`sent_mb`": 80,
+        "metrics.`resident_mb`": 100,
+        "tags.`kernel`": 90,
+        "tags.`sweep`": 100,
+        "duration": 80,
+    }
 
 
 def _line(metric: str) -> dict[str, Any]:
     return _chart("LINE", metric) | {
-        "lineSmoothness": 0, "xAxisKey": "step", "xAxisScaleType": "linear", "scaleType": "linear", "yAxisKey": "metric",
-        "yAxisExpressions": [], "selectedXAxisMetricKey": "", "range": {}, "ignoreOutliers": False,
-        "useGlobalXaxisKey": True, "useGlobalLineSmoothing": True,
-    }  # fmt: skip
+        "lineSmoothness": 0,
+        "xAxisKey": "step",
+        "xAxisScaleType": "linear",
+        "scaleType": "linear",
+        "yAxisKey": "metric",
+        "yAxisExpressions": [],
+        "selectedXAxisMetricKey": "",
+        "range": {},
+        "ignoreOutliers": False,
+        "useGlobalXaxisKey": True,
+        "useGlobalLineSmoothing": True,
+    }
 
 
 def _bar(metric: str) -> dict[str, Any]:
@@ -89,6 +106,12 @@ def _bar(metric: str) -> dict[str, Any]:
 
 def _chart(kind: str, metric: str) -> dict[str, Any]:
     return {
-        "uuid": f"sargnn-{metric}", "type": kind, "metricKey": metric, "displayName": metric, "metricSectionId": _SECTION,
-        "runsCountToCompare": 10, "deleted": False, "isGenerated": False,
-    }  # fmt: skip
+        "uuid": f"sargnn-{metric}",
+        "type": kind,
+        "metricKey": metric,
+        "displayName": metric,
+        "metricSectionId": _SECTION,
+        "runsCountToCompare": 10,
+        "deleted": False,
+        "isGenerated": False,
+    }

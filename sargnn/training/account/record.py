@@ -122,14 +122,26 @@ class Accounts:
     """
 
     def __init__(
-        self, make_trainer: Callable[..., Trainer], config: RunConfig, part: Part, num_classes: int, model: Model, *,
-        labelled: int, message_rows: int,
-    ) -> None:  # fmt: skip
+        self,
+        make_trainer: Callable[..., Trainer],
+        config: RunConfig,
+        part: Part,
+        num_classes: int,
+        model: Model,
+        *,
+        labelled: int,
+        message_rows: int,
+    ) -> None:
         self._make_trainer, self._config, self._num_classes = make_trainer, config, num_classes
         self._alone = dataclasses.replace(
-            config, world=1, batches=BatchesConfig(), sample=SampleConfig(), eval="full", memory_budget=MemoryConfig(),
+            config,
+            world=1,
+            batches=BatchesConfig(),
+            sample=SampleConfig(),
+            eval="full",
+            memory_budget=MemoryConfig(),
             profile=False,
-        )  # fmt: skip
+        )
         self._depth = len(model.uses_edges)
         self._part = made_up_part(part, num_classes, self._depth, labelled)
         self._message_rows = message_rows
@@ -145,7 +157,7 @@ class Accounts:
 
     def step(
         self, counts: Sequence[RowCounts | None], *, micro_batches: bool, keep_layers: KeepLayers, constants: bool = True
-    ) -> StepAccount:  # fmt: skip
+    ) -> StepAccount:
         """Of a training step.
 
         Args:
@@ -189,9 +201,7 @@ class Accounts:
 
             return record
 
-        return self._of(
-            counts, "evaluation", prepare, micro_batches=in_groups, keep_layers="all", constants=False, mfg=mfg
-        )  # fmt: skip
+        return self._of(counts, "evaluation", prepare, micro_batches=in_groups, keep_layers="all", constants=False, mfg=mfg)
 
     def smoothing(self) -> StepAccount:
         """Of Correct & Smooth on all rows, with the scores that it starts from."""
@@ -214,30 +224,53 @@ class Accounts:
             return HaloBytes((layer,), self._message_rows, self._config.comm.prefetch_depth)
 
         return self._of(
-            [None] * self._depth, SMOOTHING, prepare, micro_batches=False, keep_layers="all", constants=False, mfg=False,
+            [None] * self._depth,
+            SMOOTHING,
+            prepare,
+            micro_batches=False,
+            keep_layers="all",
+            constants=False,
+            mfg=False,
             halo_of=halo,
-        )  # fmt: skip
+        )
 
     def _of(
-        self, counts: Sequence[RowCounts | None], what: str, prepare: Prepare, *, micro_batches: bool,
-        keep_layers: KeepLayers, constants: bool, mfg: bool | None = None,
+        self,
+        counts: Sequence[RowCounts | None],
+        what: str,
+        prepare: Prepare,
+        *,
+        micro_batches: bool,
+        keep_layers: KeepLayers,
+        constants: bool,
+        mfg: bool | None = None,
         halo_of: Callable[[Trainer, Any], HaloBytes] | None = None,
-    ) -> StepAccount:  # fmt: skip
-        key = what, micro_batches, keep_layers, constants, mfg, tuple(
-            layer.uses_edges and layer.transforms_first(one) for layer, one in zip(self._layers, counts, strict=False)
-        )  # fmt: skip
+    ) -> StepAccount:
+        key = (
+            what,
+            micro_batches,
+            keep_layers,
+            constants,
+            mfg,
+            tuple(layer.uses_edges and layer.transforms_first(one) for layer, one in zip(self._layers, counts, strict=False)),
+        )
         if key in self._made:
             return self._made[key]
         trace = Trace()
         self._warm_up(what, prepare)
         config = dataclasses.replace(
-            self._alone, mfg=self._config.mfg if mfg is None else mfg,
+            self._alone,
+            mfg=self._config.mfg if mfg is None else mfg,
             engine=dataclasses.replace(self._config.engine, keep_layers=keep_layers),
-        )  # fmt: skip
+        )
         trainer = self._make_trainer(
-            config, self._part, self._num_classes, Group.single(), None,
+            config,
+            self._part,
+            self._num_classes,
+            Group.single(),
+            None,
             lambda *, enabled: TracedPool(trace, enabled=enabled),
-        )  # fmt: skip
+        )
         view, rows = trainer.training, target_rows(self._part)
         if micro_batches:
             brought = trainer.builder.first_constants([rows]) if constants else None

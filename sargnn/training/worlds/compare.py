@@ -106,9 +106,13 @@ def _first(one: Records, walk: _Walk) -> Difference | None:
     call = (first.entry.what, first.entry.place)
     earlier = any(entry.step < first.entry.step and (entry.what, entry.place) == call for entry in one.entries)
     return Difference(
-        first.entry, first.shapes, first.size, first.hint or hint_for(first.entry, earlier=earlier),
-        tuple(dict.fromkeys(results)), first.suspected,
-    )  # fmt: skip
+        first.entry,
+        first.shapes,
+        first.size,
+        first.hint or hint_for(first.entry, earlier=earlier),
+        tuple(dict.fromkeys(results)),
+        first.suspected,
+    )
 
 
 def _cause(one: Records, number: int, walk: _Walk) -> int | None:
@@ -139,7 +143,7 @@ def _gradients(one: Records) -> dict[int, dict[str, np.ndarray]]:
 
 def _compare(
     entries: Sequence[Entry], noted: Sequence[Noted], precision: str, gradients: dict[int, dict[str, np.ndarray]]
-) -> Difference | None:  # fmt: skip
+) -> Difference | None:
     """What differs of one tensor, on the one worker first; None: nothing beyond rounding."""
     entry, (one, *several) = entries[0], noted
     shapes = tuple(other.shape for other in entries[1:])

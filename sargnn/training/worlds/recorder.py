@@ -87,9 +87,16 @@ class Recorder:
         assert trainer.view is not None and trainer.view.flow.plans is plans
         ids = trainer.view.flow.own_outputs(trainer.ids)
         entry = Entry(
-            self._step, OUTPUT, "the model's output", "", tuple(out.shape), "nodes", trainer.graph.labelled, len(ids),
+            self._step,
+            OUTPUT,
+            "the model's output",
+            "",
+            tuple(out.shape),
+            "nodes",
+            trainer.graph.labelled,
+            len(ids),
             tuple(number for number in (getattr(out, _NUMBER, None),) if number is not None),
-        )  # fmt: skip
+        )
         self._add(entry, note_rows(out, ids))
 
     def _note_gradients(self) -> None:
