@@ -31,6 +31,7 @@ check: .venv/.dev  ## lint, types, import contract
 	$(BIN)/mypy
 	$(BIN)/mypy scripts/*.py examples/*.py
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python scripts/check_names.py sargnn
 
 clean:  ## remove the environment; stores and runs stay
 	rm -rf .venv

@@ -19,7 +19,7 @@ def fixed_settings(config: RunConfig) -> dict[str, Any]:
 
 def differing(config: RunConfig, other: RunConfig) -> list[str]:
     """The settings that decide the losses and differ, as ``key: that of other instead of that of config``."""
-    one, two = flat(loss_settings(config)), flat(loss_settings(other))
-    keys = [key for key in sorted({*one, *two}) if one.get(key) != two.get(key)]
-    one, two = flatten(config) | one, flatten(other) | two
-    return [f"{key}: {two.get(key)} instead of {one.get(key)}" for key in keys]
+    first, second = flat(loss_settings(config)), flat(loss_settings(other))
+    keys = [key for key in sorted({*first, *second}) if first.get(key) != second.get(key)]
+    first, second = flatten(config) | first, flatten(other) | second
+    return [f"{key}: {second.get(key)} instead of {first.get(key)}" for key in keys]

@@ -86,7 +86,7 @@ def _found(config: RunConfig, norms_over_rows: bool) -> Iterator[LossSetting]:
 
 def loss_lines(config: RunConfig, *, norms_over_rows: bool) -> list[str]:
     """A line for a person of each of ``losses_depend_on``."""
-    return [describe(one.as_dict()) for one in losses_depend_on(config, norms_over_rows=norms_over_rows)]
+    return [describe(setting.as_dict()) for setting in losses_depend_on(config, norms_over_rows=norms_over_rows)]
 
 
 def describe(setting: Mapping[str, str]) -> str:

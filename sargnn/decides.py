@@ -42,49 +42,49 @@ def find_deciding(settings: Any, run: Any, kind: str = "") -> dict[str, Any]:
         run: what has the properties that ``only_when`` names.
         kind: what a field decides that says nothing itself.
     """
-    found: dict[str, Any] = {}
-    for one in dataclasses.fields(settings):
-        value, says = getattr(settings, one.name), one.metadata
+    deciding: dict[str, Any] = {}
+    for field in dataclasses.fields(settings):
+        value, says = getattr(settings, field.name), field.metadata
         if "hashed_as" in says:
-            found[one.name] = says["hashed_as"]
+            deciding[field.name] = says["hashed_as"]
         elif "when" in says and not getattr(run, says["when"]):
             continue
         elif dataclasses.is_dataclass(value):
             own = says.get(DECIDES, kind)
             inner = find_deciding(value, run, own)
             if inner or own == LOSSES[DECIDES]:
-                found[one.name] = inner
+                deciding[field.name] = inner
         elif says.get(DECIDES, kind) != LOSSES[DECIDES]:
             continue
-        elif says.get("always") or value != one.default:
+        elif says.get("always") or value != field.default:
             outside = says.get("target") and is_target(str(value))
             if outside and getattr(settings, "reads_target", False):  # what it makes is compared, not how it is written
-                found[one.name] = str(value).rpartition(":")[2]
+                deciding[field.name] = str(value).rpartition(":")[2]
             else:
-                found[one.name] = describe_source(value) if outside else value
-    return found
+                deciding[field.name] = describe_source(value) if outside else value
+    return deciding
 
 
 def find_free(settings: Any) -> set[str]:
     """The dotted keys of settings that are ``FREE``, in a dataclass where every field says what it decides."""
     free: set[str] = set()
-    for one in dataclasses.fields(settings):
-        value, kind = getattr(settings, one.name), one.metadata[DECIDES]
+    for field in dataclasses.fields(settings):
+        value, kind = getattr(settings, field.name), field.metadata[DECIDES]
         inner = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
-        kinds = {f"{one.name}.{each.name}": each.metadata.get(DECIDES, kind) for each in inner} or {one.name: kind}
+        kinds = {f"{field.name}.{each.name}": each.metadata.get(DECIDES, kind) for each in inner} or {field.name: kind}
         free |= {key for key, decides in kinds.items() if decides == FREE[DECIDES]}
     return free
 
 
 def flat(mapping: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Dotted key -> value, of a mapping of mappings."""
-    found: dict[str, Any] = {}
+    flattened: dict[str, Any] = {}
     for key, value in mapping.items():
         if isinstance(value, dict) and value:
-            found |= flat(value, f"{prefix}{key}.")
+            flattened |= flat(value, f"{prefix}{key}.")
         else:
-            found[f"{prefix}{key}"] = value
-    return found
+            flattened[f"{prefix}{key}"] = value
+    return flattened
 
 
 def as_mapping(settings: Any) -> dict[str, Any]:

@@ -84,5 +84,5 @@ def nearest(word: str, known: Iterable[str], most: int = 4) -> list[str]:
     for name in names:
         folded.setdefault(name.casefold(), []).append(name)
     close = difflib.get_close_matches(word.casefold(), folded, n=most, cutoff=0.5)
-    found = [name for one in close for name in folded[one]][:most]
-    return found or (names if len(names) <= MOST_SHOWN else [])
+    alike = [name for key in close for name in folded[key]][:most]
+    return alike or (names if len(names) <= MOST_SHOWN else [])

@@ -77,14 +77,16 @@ def build(cls: type[T], mapping: Any, prefix: str) -> T:
     """
     if not isinstance(mapping, dict):
         what = f"'{prefix.rstrip('.')}' must be a group of settings." if prefix else "A configuration is a mapping of settings."
-        names = [f"{prefix}{one.name}" for one in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        names = [f"{prefix}{field.name}" for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
         raise ConfigError(what, given=brief(mapping), allowed=names if prefix else ())
     hints = get_type_hints(cls)
     known = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for key in mapping:
         if key not in known:
             name = key if isinstance(key, str) and len(key) < 200 else brief(key)
-            raise ConfigError(f"There is no setting '{prefix}{name}'.", allowed=[prefix + one for one in nearest(name, known)])
+            raise ConfigError(
+                f"There is no setting '{prefix}{name}'.", allowed=[prefix + setting for setting in nearest(name, known)]
+            )
     values: dict[str, Any] = {}
     for key, spec in known.items():
         if key not in mapping:
@@ -103,12 +105,12 @@ def _convert(hint: Any, value: Any, key: str, metadata: Metadata) -> Any:
         if value == "None" and type(None) in options:
             raise ConfigError(f"'{key}' would be a text.", given=brief(value), hint=f"{key}=null")
         kinds = [option for option in options if option is not type(None)]
-        words = next((one for one in kinds if get_origin(one) is Literal), None)
+        words = next((kind for kind in kinds if get_origin(kind) is Literal), None)
         if len(kinds) > 1 and words is not None:  # words, or another type
             if value in get_args(words):
                 return value
             if isinstance(value, str):
-                other = next(one for one in kinds if one is not words)
+                other = next(kind for kind in kinds if kind is not words)
                 allowed = [*_describe(words), str(_describe(other))]
                 raise ConfigError(f"'{key}' has a value that is not known.", given=brief(value), allowed=allowed)
             kinds.remove(words)
@@ -118,11 +120,11 @@ def _convert(hint: Any, value: Any, key: str, metadata: Metadata) -> Any:
     if origin is list:
         if not isinstance(value, list):
             raise ConfigError(f"'{key}' must be a list.", given=brief(value), allowed="[a,b,c]")
-        return [_convert(options[0], one, f"{key}[{index}]", metadata) for index, one in enumerate(value)]
+        return [_convert(options[0], entry, f"{key}[{index}]", metadata) for index, entry in enumerate(value)]
     if origin is dict:
-        if not isinstance(value, dict) or not all(isinstance(one, str) for one in value):
+        if not isinstance(value, dict) or not all(isinstance(entry_name, str) for entry_name in value):
             raise ConfigError(f"'{key}' must be a mapping.", given=brief(value), allowed="{name: value}")
-        return {name: _convert(options[1], one, f"{key}.{name}", metadata) for name, one in value.items()}
+        return {name: _convert(options[1], entry, f"{key}.{name}", metadata) for name, entry in value.items()}
     if hint is not Any and isinstance(value, list | dict):
         raise ConfigError(
             f"'{key}' takes one value.", given=brief(value), allowed=_describe(hint), hint=_for_several(key, value)
@@ -152,14 +154,14 @@ _TYPE_NAMES: dict[type, str] = {int: "a whole number", float: "a number", bool: 
 def _describe(hint: Any) -> str | list[str]:
     """What a value of the type looks like."""
     if get_origin(hint) is Literal:
-        return [str(one).lower() if isinstance(one, bool) else str(one) for one in get_args(hint)]
+        return [str(literal).lower() if isinstance(literal, bool) else str(literal) for literal in get_args(hint)]
     return _TYPE_NAMES.get(hint, str(hint))
 
 
 def _for_several(key: str, value: Any) -> str | None:
     """What to write where a list stands for one value."""
-    values = [str(one) for one in value] if isinstance(value, list) else []
-    if not values or not all(re.fullmatch(r"[\w.+-]{1,40}", one) for one in values):
+    values = [str(entry) for entry in value] if isinstance(value, list) else []
+    if not values or not all(re.fullmatch(r"[\w.+-]{1,40}", text) for text in values):
         return None
     return f"{key}={values[0]}" if len(values) == 1 else f"-m {key}={','.join(values)} runs them all"
 
@@ -225,13 +227,15 @@ def _choose(base: Any, value: Any, key: str, metadata: Metadata) -> Any:
         return known
     if not isinstance(target, str):
         raise ConfigError(f"'{key}.target' has the wrong type.", given=brief(target), allowed="a text")
-    found = resolve(metadata["kind"], table, str(name)[:200], target)
-    if not (isinstance(found, type) and issubclass(found, base) and "__dataclass_fields__" in vars(found)):
+    target_class = resolve(metadata["kind"], table, str(name)[:200], target)
+    if not (isinstance(target_class, type) and issubclass(target_class, base) and "__dataclass_fields__" in vars(target_class)):
         allowed = f"a dataclass that extends {base.__name__}"
-        hint = next((f"{key}={one} takes {text}" for one in table if (text := load_attribute(table[one]).reads_target)), None)
+        hint = next(
+            (f"{key}={option} takes {text}" for option in table if (text := load_attribute(table[option]).reads_target)), None
+        )
         raise ConfigError(f"'{key}.target' does not name a class of settings.", given=target, allowed=allowed, hint=hint)
-    if missing := sorted(getattr(found, "__abstractmethods__", ())):
+    if missing := sorted(getattr(target_class, "__abstractmethods__", ())):
         raise ConfigError(
             f"The class that '{key}.target' names is not complete.", given=target, hint=f"define {', '.join(missing)} in it"
         )
-    return found
+    return target_class

@@ -183,7 +183,7 @@ def _load_target(kind: str, target: str) -> Any:
             given=f"{target}, {_place_of(error, place)}",
         ) from error
     if not hasattr(module, name):
-        own = [one for one, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
+        own = [attribute for attribute, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
         raise ConfigError(
             f"The target of the {kind} names nothing in '{place}'.", given=name, allowed=nearest(name, own) or "it defines none"
         )
@@ -195,5 +195,5 @@ def _place_of(error: BaseException, place: str) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename} line {error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
-    own = [one for one in frames if one.filename == place] or list(frames)
+    own = [frame for frame in frames if frame.filename == place] or list(frames)
     return f"{own[-1].filename} line {own[-1].lineno}"

@@ -33,7 +33,9 @@ def compare(runs: Iterable[Run | str | os.PathLike[str]]) -> pd.DataFrame:
 
     if isinstance(runs, str | os.PathLike | Run):
         runs = [runs]
-    folders = [folder for one in runs for folder in ([one.folder] if isinstance(one, Run) else find_runs(os.fspath(one)))]
+    folders = [
+        folder for given in runs for folder in ([given.folder] if isinstance(given, Run) else find_runs(os.fspath(given)))
+    ]
     if not folders:
         raise ConfigError("There is no run to compare.", hint='sargnn.compare([run, "runs/NAME"])')
     rows = []

@@ -22,10 +22,10 @@ def as_words(overrides: tuple[str, ...], settings: Mapping[str, Any]) -> list[st
     Raises:
         ConfigError: an override that is no text, or a value that no setting can have.
     """
-    for one in overrides:
-        if not isinstance(one, str):
+    for override in overrides:
+        if not isinstance(override, str):
             hint = "graph=... takes a graph, world=... and the like are keywords"
-            raise ConfigError("An override is a text.", given=f"{type(one).__name__}", allowed='"key=value"', hint=hint)
+            raise ConfigError("An override is a text.", given=f"{type(override).__name__}", allowed='"key=value"', hint=hint)
     module: list[str] = []
     if callable(settings.get("model")):
         settings = dict(settings)

@@ -122,7 +122,7 @@ def environment(given: Mapping[str, str], *, directly: bool) -> dict[str, str]:
     """
     left_out = (*_OF_A_LAUNCHER, *(() if directly else _OF_A_TERMINAL))
     kept = {name: value for name, value in given.items() if name not in left_out}
-    places = [os.path.abspath(one) for one in sys.path if one and os.path.isdir(one)]
+    places = [os.path.abspath(path) for path in sys.path if path and os.path.isdir(path)]
     often = {EVERY_S: "0.5"} if in_notebook() else {}
     return kept | {"PYTHONPATH": os.pathsep.join(places), "PYTHONUNBUFFERED": "1"} | often
 
@@ -138,5 +138,5 @@ def _has_terminal(stream: IO[str]) -> bool:
 def in_notebook() -> bool:
     """Whether a cell of a notebook shows what is printed."""
     shell = sys.modules.get("IPython")
-    found = shell.get_ipython() if shell is not None else None
-    return found is not None and hasattr(found, "kernel")
+    ipython = shell.get_ipython() if shell is not None else None
+    return ipython is not None and hasattr(ipython, "kernel")

@@ -56,8 +56,8 @@ class Run:
         """What ``summary.json`` holds; empty while the run is under way."""
         from sargnn.tracking.summary import read_summary
 
-        found = read_summary(self.folder)
-        return found.as_dict() if found is not None else {}
+        summary = read_summary(self.folder)
+        return summary.as_dict() if summary is not None else {}
 
     @property
     def losses(self) -> list[float]:
@@ -108,8 +108,8 @@ class Run:
         folder = Path(given.pop("out", self.folder / FOLDER)).expanduser().resolve()
         if given or which != "newest" or not self._is_current(folder, file):
             self._predict(folder, which, file == "embeddings.npy", given, quiet)
-        found: np.ndarray = np.load(folder / file)
-        return found
+        array: np.ndarray = np.load(folder / file)
+        return array
 
     def _is_current(self, folder: Path, file: str) -> bool:
         """Whether the folder holds what the newest checkpoint says with the run's own settings."""
@@ -136,11 +136,11 @@ class Run:
 
         if which not in ("newest", "best"):
             raise ConfigError("There is no such checkpoint.", given=which, allowed=["newest", "best"])
-        found = read_resumed([f"resume={self.folder}", *as_words((), settings)])
-        assert found is not None
+        resumed = read_resumed([f"resume={self.folder}", *as_words((), settings)])
+        assert resumed is not None
         request = {
             "verb": "predict",
-            "config": as_mapping(found[0]),
+            "config": as_mapping(resumed[0]),
             "run_dir": str(self.folder),
             "folder": str(folder),
             "which": which,

@@ -78,9 +78,9 @@ def shard(graph_or_dataset: Any, group: dist.ProcessGroup | None = None, *overri
 
 
 def _group(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
-    found = group or dist.group.WORLD
-    assert found is not None
-    return found
+    process_group = group or dist.group.WORLD
+    assert process_group is not None
+    return process_group
 
 
 def _place(group: dist.ProcessGroup | None) -> tuple[int, int]:
@@ -293,12 +293,12 @@ class GraphShard:
         A parameter without a gradient on this rank gets zeros first. Learnable rows that belong to own nodes, as R-GCN has them
         for types without features, are left out: theirs are complete.
         """
-        own = {id(one) for model in self._models for one in getattr(model, "sharded", ())}
-        shared = [one for one in parameters if one.requires_grad and id(one) not in own]
-        for one in shared:
-            if one.grad is None:
-                one.grad = torch.zeros_like(one)
-        sum_flat(self.group, [one.grad for one in shared if one.grad is not None])
+        own = {id(parameter) for model in self._models for parameter in getattr(model, "sharded", ())}
+        shared = [parameter for parameter in parameters if parameter.requires_grad and id(parameter) not in own]
+        for parameter in shared:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        sum_flat(self.group, [parameter.grad for parameter in shared if parameter.grad is not None])
 
 
 class ShardModel(nn.Module):
@@ -322,8 +322,8 @@ class ShardModel(nn.Module):
     @property
     def rows(self) -> Tensor:
         """int64, which own rows the output's rows are."""
-        found = self._flow.output_rows
-        return torch.arange(len(self._owner[0].ids)) if found is None else found
+        output_rows = self._flow.output_rows
+        return torch.arange(len(self._owner[0].ids)) if output_rows is None else output_rows
 
     def forward(self) -> Tensor:
         """[rows, C], differentiable in the parameters; fp32 where rows are bf16. All ranks must call it together."""

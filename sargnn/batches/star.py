@@ -18,7 +18,7 @@ def group_by_star(targets: TargetRows, count: int) -> np.ndarray:
     """Groups that METIS finds, balanced by in-degree. Returns int32 [W], each target's group."""
     incidence = targets.incidence.tocoo()
     vertices = np.unique(np.concatenate([incidence.col, targets.rows]))
-    rows, columns = (np.searchsorted(vertices, one) for one in (targets.rows[incidence.row], incidence.col))
+    rows, columns = (np.searchsorted(vertices, nodes) for nodes in (targets.rows[incidence.row], incidence.col))
     size = len(vertices)
     graph = symmetric(sparse.csr_array((np.ones(len(rows), np.int32), (rows, columns)), shape=(size, size)))
     places = np.searchsorted(vertices, targets.rows)
@@ -26,5 +26,5 @@ def group_by_star(targets: TargetRows, count: int) -> np.ndarray:
     weights[places] = targets.weights
     if not graph.nnz:
         return np.zeros(len(targets.rows), np.int32)
-    found: np.ndarray = kway(graph, count, seed=targets.seed, imbalance=0.03, vertex_weights=weights)[places]
-    return found
+    groups: np.ndarray = kway(graph, count, seed=targets.seed, imbalance=0.03, vertex_weights=weights)[places]
+    return groups

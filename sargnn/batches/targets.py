@@ -64,10 +64,10 @@ class TargetRows:
         other = src != dst
         place = np.searchsorted(self.rows, dst[other])
         ones = np.ones(len(place), np.int32)
-        found = sparse.csr_array((ones, (place, src[other])), shape=(len(self.rows), self.num_vertices))
-        found.sum_duplicates()
-        found.data[:] = 1
-        return found
+        incidence = sparse.csr_array((ones, (place, src[other])), shape=(len(self.rows), self.num_vertices))
+        incidence.sum_duplicates()
+        incidence.data[:] = 1
+        return incidence
 
     @cached_property
     def weights(self) -> np.ndarray:

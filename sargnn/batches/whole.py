@@ -16,5 +16,5 @@ def group_by_whole(targets: TargetRows, count: int) -> np.ndarray:
     graph = symmetric(sparse.csr_array((np.ones(len(src), np.int32), (dst, src)), shape=(size, size)))
     if not graph.nnz:
         return np.zeros(len(targets.rows), np.int32)
-    found: np.ndarray = kway(graph, count, seed=targets.seed, imbalance=0.03)[targets.rows]
-    return found
+    groups: np.ndarray = kway(graph, count, seed=targets.seed, imbalance=0.03)[targets.rows]
+    return groups

@@ -152,9 +152,9 @@ def _check(sides: dict[str, Callable[[], Tensor]], leaves: Sequence[Tensor], gra
         out = forward()
         out.backward(grad_out)
         answers.append([out.detach(), *(leaf.grad for leaf in leaves)])
-    for found, want in zip(*answers, strict=True):
-        assert found is not None and want is not None
-        torch.testing.assert_close(found, want, rtol=1e-3, atol=1e-4 * float(want.abs().max()))
+    for actual, want in zip(*answers, strict=True):
+        assert actual is not None and want is not None
+        torch.testing.assert_close(actual, want, rtol=1e-3, atol=1e-4 * float(want.abs().max()))
 
 
 def plot(path: Path, rows: Sequence[Row], title: str) -> None:

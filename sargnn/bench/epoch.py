@@ -131,7 +131,7 @@ def run(config: RunConfig, bench_dir: Path) -> EpochReport:
     content = {
         "about": machine() | about,
         "roofline": report.roofline.as_row(),
-        "rooflines": [one.as_row() for one in rooflines],
+        "rooflines": [roofline.as_row() for roofline in rooflines],
         "parts": [{**vars(part), "share_of_limit": part.share_of_limit} for part in report.parts],
         "epoch_time_s": summary["epoch_time_s"],
         "comm_wait_time_s": summary["comm_wait_time_s"],

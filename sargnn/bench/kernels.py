@@ -61,8 +61,8 @@ def run(config: BenchKernelsConfig) -> Results:
     weighed = [weighted.measure(block, width, config) for width in config.widths if "weighted" in config.operations]
     attended = [attention.measure(block, heads, config) for heads in config.heads] if "gat" in config.operations else []
     normed = [norms.measure(block.num_dst, width, config) for width in config.widths if "norm" in config.operations]
-    found = {"about": about, "rows": rows, "weighted": weighed, "attention": attended, "norms": normed}
-    (folder / "kernels.json").write_text(json.dumps(found, indent=1) + "\n")
+    content = {"about": about, "rows": rows, "weighted": weighed, "attention": attended, "norms": normed}
+    (folder / "kernels.json").write_text(json.dumps(content, indent=1) + "\n")
     if rows:
         labels = [f"{row['operation']} {row['width']}" for row in rows]
         series = {name: [row[name]["median_s"] * 1e3 for row in rows] for name in ("dgl", "dgl_fold", "fused")}

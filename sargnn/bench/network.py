@@ -33,8 +33,8 @@ def run(config: RunConfig, bench_dir: Path) -> dict[str, float | None]:
         write_inputs(folder, Inputs("", time.time(), measures_network=True))
         save(config, folder / files.CONFIG)
         run_workers(folder, worker_settings(config), hint="the same command again starts anew")
-        found: dict[str, float | None] = files.read_json(folder / files.NETWORK)
+        rates: dict[str, float | None] = files.read_json(folder / files.NETWORK)
     what = {"world": config.world, "servers": config.num_servers, "backend": config.comm.backend, "machine": machine()}
     bench_dir.mkdir(parents=True, exist_ok=True)
-    files.write_json(bench_dir / FILE, what | found)
-    return found
+    files.write_json(bench_dir / FILE, what | rates)
+    return rates

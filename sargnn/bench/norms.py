@@ -61,7 +61,7 @@ def measure(nodes: int, width: int, config: BenchKernelsConfig) -> Row:
             if repeat:
                 times[name].append(time.perf_counter() - started)
     row: Row = {"operation": "norm", "width": width, **{name: figure(seconds) for name, seconds in times.items()}}
-    pairs = sorted(one / other for one, other in zip(times["layer"], times["batch"], strict=True))
+    pairs = sorted(layer / other for layer, other in zip(times["layer"], times["batch"], strict=True))
     row["layer_ratio"] = pairs[len(pairs) // 2]
     for name in ("batch", "layer"):
         row[f"{name}_speedup"] = row[f"{name}_torch"]["median_s"] / row[name]["median_s"]

@@ -51,10 +51,10 @@ class Roofline:
         return asdict(self)
 
 
-def better(one: Roofline, other: Roofline) -> Roofline:
+def better(roofline: Roofline, other: Roofline) -> Roofline:
     """The better of each rate: something else on the machine can only make it worse."""
     rates = other.as_row()
-    return Roofline(**{name: max(rate, rates[name]) for name, rate in one.as_row().items()})
+    return Roofline(**{name: max(rate, rates[name]) for name, rate in roofline.as_row().items()})
 
 
 def measure_roofline(threads: int, precision: str) -> Roofline:
@@ -109,8 +109,8 @@ def _loopback() -> float:
     for process in processes:
         process.join(_TIMEOUT_S)
         if process.exitcode != 0:
-            for one in processes:
-                one.kill()
+            for child in processes:
+                child.kill()
             raise SargnnError("The loopback's speed cannot be measured: gloo failed.")
     return float(2 * _MESSAGES * _MESSAGE / answers.get())
 
@@ -126,9 +126,9 @@ def _exchange(rank: int, port: int, answers: multiprocessing.SimpleQueue[float])
     def both_ways() -> None:
         for _ in range(_MESSAGES):
             works = [dist.isend(sent, 1 - rank), dist.irecv(received, 1 - rank)]
-            for one in works:
-                assert one is not None
-                one.wait()
+            for work in works:
+                assert work is not None
+                work.wait()
 
     taken = _seconds(both_ways)
     if rank == 0:

@@ -58,7 +58,7 @@ def measure(block: EdgeBlock, width: int, config: BenchKernelsConfig) -> Row:
     ours(block.weight)
     torch.testing.assert_close(d_rows, stock(), rtol=1e-4, atol=1e-3)
     row: Row = {"operation": "weighted", "width": width, **{name: figure(seconds) for name, seconds in times.items()}}
-    pairs = sorted(one / other for one, other in zip(times["weighted"], times["sum"], strict=True))
+    pairs = sorted(with_weights / other for with_weights, other in zip(times["weighted"], times["sum"], strict=True))
     row["ratio"] = pairs[len(pairs) // 2]
     row["speedup"] = row["dgl"]["median_s"] / row["weighted"]["median_s"]
     block.weight = None

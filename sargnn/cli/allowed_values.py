@@ -66,11 +66,11 @@ def allowed_values(config: str, key: str, words: Iterable[str], folders: ConfFol
         words: the other words of the command line.
     """
     group, _, name = key.rpartition(".")
-    found = settings_class(config, group or None, words, folders)
-    field = found.__dataclass_fields__.get(name) if found is not None else None
+    settings_type = settings_class(config, group or None, words, folders)
+    field = settings_type.__dataclass_fields__.get(name) if settings_type is not None else None
     if field is None:
         return []
-    hint = get_type_hints(found)[name]
+    hint = get_type_hints(settings_type)[name]
     optional = ["null"] if type(None) in get_args(hint) else []
     if names := field.metadata.get("one_of"):
         return [*names, *optional]
@@ -79,11 +79,11 @@ def allowed_values(config: str, key: str, words: Iterable[str], folders: ConfFol
         return ["true", "false", *optional]
     if get_origin(plain) is not Literal:
         return []
-    return [str(one).lower() if isinstance(one, bool) else str(one) for one in get_args(plain)] + optional
+    return [str(literal).lower() if isinstance(literal, bool) else str(literal) for literal in get_args(plain)] + optional
 
 
 def _plain(hint: Any) -> Any:
     """The type without ``None``."""
     if get_origin(hint) in (Union, types.UnionType):
-        return next(one for one in get_args(hint) if one is not type(None))
+        return next(option for option in get_args(hint) if option is not type(None))
     return hint

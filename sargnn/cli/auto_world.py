@@ -37,7 +37,7 @@ def with_world(overrides: Sequence[str], folders: ConfFolders) -> list[str]:
     mapping = compose_verb("train", overrides, folders=folders)
     if not asks(mapping):
         return list(overrides)
-    rest = [one for one in overrides if one.lstrip("+").partition("=")[0] != "world"]
+    rest = [override for override in overrides if override.lstrip("+").partition("=")[0] != "world"]
     parse(provisional(mapping))
     from sargnn.tracking.progress import Steps, say
 
@@ -61,10 +61,10 @@ def _fewest(mapping: dict[str, Any]) -> int:
     while world <= _MOST:
         machine = Machine.here(world)
         config = with_budget(parse({**mapping, "world": world}), machine)
-        for one in in_modes(config):
-            plan = graph.plan(one)
+        for candidate in in_modes(config):
+            plan = graph.plan(candidate)
             least = plan if least is None or plan.largest.total < least.largest.total else least
-            if fits(plan, one, machine):
+            if fits(plan, candidate, machine):
                 return world
         world *= 2
     assert least is not None

@@ -96,10 +96,10 @@ def network(line: CommandLine) -> int:
     from sargnn.tracking.progress import say
     from sargnn.tracking.tables import info_table
 
-    found = run(config, Path(bench_dir))
+    measured = run(config, Path(bench_dir))
     places = (("inside", "a worker to another of its server"), ("between", "a worker to another server"))
-    rows = [(what, f"{human_bytes(rate)} in a second") for key, what in places if (rate := found[key]) is not None]
-    info_table([*rows, ("a sum over all workers", f"{1000 * (found['sum_s'] or 0):.2f} ms")])
+    rows = [(what, f"{human_bytes(rate)} in a second") for key, what in places if (rate := measured[key]) is not None]
+    info_table([*rows, ("a sum over all workers", f"{1000 * (measured['sum_s'] or 0):.2f} ms")])
     say(f"figures: {bench_dir}/{FILE}")
     return 0
 
@@ -166,7 +166,7 @@ def _settings_of(verb: str, line: CommandLine, cls: type[T], parse: Callable[[di
     from sargnn.cli.compose import compose_verb
     from sargnn.launch.env import numba_cache_dir
 
-    keys = [one.name for one in fields(cls)]  # type: ignore[arg-type]
+    keys = [field.name for field in fields(cls)]  # type: ignore[arg-type]
     own, of_runs = _shared_out(line.overrides, keys)
     mapping = compose_verb(verb, own, keep=("bench_dir",), folders=line.folders)
     settings = parse({key: mapping[key] for key in keys})
@@ -197,7 +197,7 @@ def _is_of_another(word: str, dataset: str) -> bool:
     group, _, setting = word.partition("=")[0].partition(".")
     if group != "dataset" or dataset not in DATASETS:
         return False
-    having = [name for name in DATASETS if setting in {one.name for one in fields(resolve("dataset", DATASETS, name))}]
+    having = [name for name in DATASETS if setting in {field.name for field in fields(resolve("dataset", DATASETS, name))}]
     return bool(having) and dataset not in having
 
 
@@ -220,7 +220,7 @@ def _run_of(verb: str, name: str, case: Sequence[str], of_runs: Sequence[str], f
             raise ConfigError("This verb has no sweeps.", hint="call it once for each value")
         mapping: dict[str, Any] = compose_verb(verb, overrides, keep=("bench_dir", "resume", "skip_finished"), folders=folders)
         resume, skip = mapping["resume"], mapping["skip_finished"]
-        config = parse({one.name: mapping[one.name] for one in fields(RunConfig) if one.name in mapping})
+        config = parse({field.name: mapping[field.name] for field in fields(RunConfig) if field.name in mapping})
     except ConfigError as error:
         raise ConfigError(f"The case '{name}' of the table cannot run.\n  {error}") from error
     if resume is not None or skip != "ask" or config.profile or config.run_dir is not None or config.run_name is not None:

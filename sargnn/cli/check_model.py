@@ -123,8 +123,8 @@ def rows_of(first: Difference, graph: Graph) -> str:
 
 def _line(first: Difference) -> tuple[str | None, int | None, str]:
     """File, line and its text."""
-    found = re.fullmatch(r"(.*) line (\d+)", first.entry.place)
-    if found is None:
+    match = re.fullmatch(r"(.*) line (\d+)", first.entry.place)
+    if match is None:
         return None, None, ""
-    file, number = found.group(1), int(found.group(2))
+    file, number = match.group(1), int(match.group(2))
     return file, number, linecache.getline(file, number).strip()

@@ -18,26 +18,26 @@ def main(line: CommandLine) -> int:
     from sargnn.tracking.memory import human_bytes
     from sargnn.tracking.progress import say
 
-    found = stores(Path(str(settings["store_dir"])), KINDS if what == "all" else (what,))
-    if not found:
+    store_sizes = stores(Path(str(settings["store_dir"])), KINDS if what == "all" else (what,))
+    if not store_sizes:
         say("There is no store to remove.")
         return 0
-    busy = {path for path, _ in found if is_claimed(path)}
-    for path, size in found:
+    busy = {path for path, _ in store_sizes if is_claimed(path)}
+    for path, size in store_sizes:
         print(f"{path}  {human_bytes(size)}{'  stays: it is being written' if path in busy else ''}")
-    found = [(path, size) for path, size in found if path not in busy]
-    if not found:
+    store_sizes = [(path, size) for path, size in store_sizes if path not in busy]
+    if not store_sizes:
         say("There is no store to remove.")
         return 0
     if not settings["yes"]:
         if not sys.stdin.isatty():
             raise ConfigError("Nobody is there to be asked.", hint="add yes=true to remove these stores")
-        answer = ask(f"Remove {len(found)} stores, {human_bytes(sum(size for _, size in found))}? [y/N] ")
+        answer = ask(f"Remove {len(store_sizes)} stores, {human_bytes(sum(size for _, size in store_sizes))}? [y/N] ")
         if answer.strip().lower() not in ("y", "yes"):
             say("Nothing was removed.")
             return 1
     removed = 0
-    for path, _ in found:
+    for path, _ in store_sizes:
         try:
             removed += _remove(path)
         except OSError as error:

@@ -34,12 +34,12 @@ def main(line: CommandLine) -> int:
         raise ConfigError("One form is printed at a time.", given="--json --csv", allowed="--json or --csv")
     folders, no_runs = find_folders(line.words)
     baseline = find_run(str(asked["baseline"])) if asked["baseline"] else None
-    if baseline is not None and baseline.resolve() not in [one.resolve() for one in folders]:
+    if baseline is not None and baseline.resolve() not in [folder.resolve() for folder in folders]:
         folders.append(baseline)
     runs, damaged = read_runs(folders)
     left_out = [*no_runs, *damaged]
-    for one in left_out:
-        say(f"left out: {one.folder} ({one.reason})")
+    for skipped in left_out:
+        say(f"left out: {skipped.folder} ({skipped.reason})")
     if not runs:
         raise no_run_left(left_out)
     groups = make_groups(runs)

@@ -64,17 +64,17 @@ def main(line: CommandLine) -> int:
 def candidates(words: Sequence[str]) -> list[str]:
     """What the last word may become; the words before it are given."""
     *before, last = words or [""]
-    found: Iterable[str] = VERBS
+    completions: Iterable[str] = VERBS
     if before:
         verb = VERBS.get(before[0])
         if verb is None:
             return []
-        below = {one.name.split()[-1]: one for one in verb.verbs}
+        below = {subverb.name.split()[-1]: subverb for subverb in verb.verbs}
         if below and len(before) > 1:
             verb = below.get(before[1], verb)
             before = before[1:]
-        found = below if verb.verbs else _of_verb(verb, before[1:], last)
-    return [word for word in dict.fromkeys(found) if word.startswith(last)]
+        completions = below if verb.verbs else _of_verb(verb, before[1:], last)
+    return [word for word in dict.fromkeys(completions) if word.startswith(last)]
 
 
 def _of_verb(verb: Verb, before: Sequence[str], last: str) -> list[str]:
@@ -87,26 +87,26 @@ def _of_verb(verb: Verb, before: Sequence[str], last: str) -> list[str]:
     settings = {setting.name: setting for setting in verb.settings}
     if equals and key in settings:
         return [f"{key}={value}" for value in _values(settings[key], start)]
-    found = [f"{name}=" for name in settings]
+    completions = [f"{name}=" for name in settings]
     if verb.takes == "run folders":
-        found = [*_run_folders(last), *found]
+        completions = [*_run_folders(last), *completions]
     elif verb.takes == "one run" and not any("=" not in word for word in before):
-        found = [*_run_folders(last), *found]
+        completions = [*_run_folders(last), *completions]
     elif verb.takes == "one of a few":
         named = find_folders().options(verb.choices_in) if verb.choices_in else ()
-        found = [*verb.choices, *named, *found]
+        completions = [*verb.choices, *named, *completions]
     elif verb.takes == "one file":
-        found = [*_files(last), *found]
+        completions = [*_files(last), *completions]
     if verb.config is None:
-        return found
+        return completions
     try:
         others, folders = take_folders(verb, before)
     except ConfigError:  # the folder does not exist
         others, folders = take_folders(verb, ())
     try:
-        return found + _composed(folders, verb.config, others, last)
+        return completions + _composed(folders, verb.config, others, last)
     except ConfigError:  # one of the user's files cannot be read
-        return found
+        return completions
 
 
 _RUNS = ("resume", "init_from")
@@ -125,7 +125,7 @@ def _composed(folders: ConfFolders, config: str, before: Sequence[str], last: st
     if equals:
         from sargnn.cli.allowed_values import allowed_values
 
-        return [f"{key}={earlier}{comma}{one}" for one in allowed_values(config, key, before, folders)]
+        return [f"{key}={earlier}{comma}{allowed}" for allowed in allowed_values(config, key, before, folders)]
     nested: dict[str, FileSetting] = {}
     if "." in last:
         choice = folders.choice(config, before)

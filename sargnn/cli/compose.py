@@ -84,19 +84,19 @@ def sweep_points(
     """
     folders = folders or find_folders()
     parsed = parse_overrides(overrides) if multirun else read_overrides(overrides)
-    swept = [one for one in parsed if one.is_sweep_override()]
-    single = [as_typed(str(one.input_line)) for one in parsed if not one.is_sweep_override()]
+    swept = [override for override in parsed if override.is_sweep_override()]
+    single = [as_typed(str(override.input_line)) for override in parsed if not override.is_sweep_override()]
     hydra = _composed(verb, single, folders).hydra
     if not multirun and "MULTIRUN" not in str(OmegaConf.select(hydra, "mode")):
         return None
     params: dict[str, Any] = dict(OmegaConf.select(hydra, "sweeper.params") or {})
-    given = {as_typed(one.get_key_element()) for one in parsed}
+    given = {as_typed(override.get_key_element()) for override in parsed}
     lists = [
         [f"{key}={value}" for value in _values(key, values, folders)] for key, values in params.items() if key not in given
     ]
-    for one in swept:
-        key = as_typed(one.get_key_element())
-        lists.append([f"{key}={value}" for value in list_values(one, folders)])
+    for override in swept:
+        key = as_typed(override.get_key_element())
+        lists.append([f"{key}={value}" for value in list_values(override, folders)])
     points = [(*single, *point) for point in itertools.product(*lists)]
     if not points:
         raise ConfigError("A sweep has no point.", given=" ".join(overrides), hint="name values: key=a,b,c or key=range(1,5)")
@@ -154,15 +154,15 @@ def _check_keys(verb: str, parsed: Sequence[Override], groups: dict[str, str], f
     Raises:
         ConfigError: it is there.
     """
-    words = [str(one.input_line) for one in parsed]
-    for one in parsed:
-        key = one.key_or_group
-        if key in groups and (isinstance(one.value(), list | dict) or one.value() == ""):
-            values = one.value()
+    words = [str(override.input_line) for override in parsed]
+    for override in parsed:
+        key = override.key_or_group
+        if key in groups and (isinstance(override.value(), list | dict) or override.value() == ""):
+            values = override.value()
             names = [str(name) for name in values] if isinstance(values, list) else []
             hint = f"-m {key}={','.join(names)} runs them all" if len(names) > 1 else f"write {key}={(names or ['OPTION'])[0]}"
-            raise ConfigError(f"'{key}' takes one option.", given=one.input_line, hint=hint)
-        if not (one.is_add() or one.is_force_add()) or key in groups or key.startswith(("hydra", "slurm")):
+            raise ConfigError(f"'{key}' takes one option.", given=override.input_line, hint=hint)
+        if not (override.is_add() or override.is_force_add()) or key in groups or key.startswith(("hydra", "slurm")):
             continue
         group, _, rest = key.partition(".")
         known = settings_class(verb, group if rest else None, words, folders)

@@ -92,16 +92,16 @@ def _read(path: Path, _changed_ns: int, _size: int) -> ConfFile:
         raise ConfigError("A configuration file must hold settings.", given=show_path(path), allowed="lines of KEY: VALUE")
     lines = text.splitlines()
     comments = [line.lstrip("# ").strip() for line in lines if line.startswith("#")]
-    package = next((one.removeprefix("@package").strip() for one in comments if one.startswith("@package")), None)
-    sentence = next((one for one in comments if one and not one.startswith("@")), "")
+    package = next((comment.removeprefix("@package").strip() for comment in comments if comment.startswith("@package")), None)
+    sentence = next((comment for comment in comments if comment and not comment.startswith("@")), "")
     defaults: list[Named] = []
     own_first = False
     settings: list[FileSetting] = []
     for key, value in root.value if root is not None else ():
         if key.value == "defaults" and isinstance(value, yaml.SequenceNode):
-            found = [named for entry in value.value for named in _named(entry)]
-            own_first = bool(found) and found[0].option == "_self_"
-            defaults = [one for one in found if one.option != "_self_"]
+            entries = [named for entry in value.value for named in _named(entry)]
+            own_first = bool(entries) and entries[0].option == "_self_"
+            defaults = [default for default in entries if default.option != "_self_"]
         elif isinstance(key, yaml.ScalarNode):
             settings += _leaves(key, value, "", lines, path, text)
     return ConfFile(path, package, sentence, tuple(defaults), own_first, tuple(settings))
@@ -158,4 +158,4 @@ def _above(lines: Sequence[str], line: int) -> str:
     first = line
     while first > 0 and lines[first - 1].lstrip().startswith("#"):
         first -= 1
-    return " ".join(one.strip().lstrip("# ") for one in lines[first:line]) if first else ""
+    return " ".join(comment.strip().lstrip("# ") for comment in lines[first:line]) if first else ""

@@ -87,12 +87,12 @@ class ConfFolders:
     def state(self) -> tuple[tuple[str, int, int], ...]:
         """By which one sees whether a file has changed: of each its path, when it was written (ns) and its bytes."""
         folders = [folder for folder in (self.built_in, self.own) if folder is not None]
-        found = []
+        states = []
         for path in sorted(path for folder in folders for form in ("*.yaml", "*/*.yaml") for path in folder.glob(form)):
             with suppress(OSError):  # a link that leads nowhere
                 stat = path.stat()
-                found.append((str(path), stat.st_mtime_ns, stat.st_size))
-        return tuple(found)
+                states.append((str(path), stat.st_mtime_ns, stat.st_size))
+        return tuple(states)
 
     def groups(self, config: str) -> dict[str, str]:
         """The groups of a primary file, with their default options (``null``: none)."""
@@ -107,10 +107,10 @@ class ConfFolders:
 
     def settings(self, config: str) -> dict[str, FileSetting]:
         """The settings of a primary file itself, those of files that it builds on first."""
-        found: dict[str, FileSetting] = {}
+        by_key: dict[str, FileSetting] = {}
         for file in self._primaries(config):
-            _put(found, (one for one in file.settings if not one.key.startswith("hydra.")))
-        return found
+            _put(by_key, (setting for setting in file.settings if not setting.key.startswith("hydra.")))
+        return by_key
 
     def options(self, group: str) -> dict[str, Option]:
         """A group's options by name: the package's, then the user's."""
@@ -133,19 +133,26 @@ class ConfFolders:
         Raises:
             ConfigError: a file that cannot be read.
         """
-        found: dict[str, FileSetting] = {}
+        by_key: dict[str, FileSetting] = {}
         for file, package in self._walk(f"{group}/{option}", group.replace("/", "."), ()):
             prefix = f"{package}." if package else ""
-            _put(found, (replace(one, key=prefix + one.key) for one in file.settings if not one.key.startswith("hydra.")))
-        return found
+            _put(
+                by_key,
+                (
+                    replace(setting, key=prefix + setting.key)
+                    for setting in file.settings
+                    if not setting.key.startswith("hydra.")
+                ),
+            )
+        return by_key
 
     def needs(self, group: str, option: str) -> list[str]:
         """The settings of an option that must be given, by dotted key. Raises ``ConfigError`` for a file that is no YAML."""
-        return [one.key for one in self.settings_of(group, option).values() if one.value == "???"]
+        return [setting.key for setting in self.settings_of(group, option).values() if setting.value == "???"]
 
     def nested(self, groups: Iterable[str], options: dict[str, str] | None = None) -> dict[str, FileSetting]:
         """``group.key`` of the groups: of the options given, or of all. Files that cannot be read are left out."""
-        found: dict[str, FileSetting] = {}
+        by_key: dict[str, FileSetting] = {}
         for group in groups:
             if group in OVERRIDING:
                 continue
@@ -154,8 +161,8 @@ class ConfFolders:
                     settings = self.settings_of(group, option)
                 except ConfigError:
                     continue
-                _put(found, (one for one in settings.values() if one.key != f"{group}.name"))
-        return found
+                _put(by_key, (setting for setting in settings.values() if setting.key != f"{group}.name"))
+        return by_key
 
     def choice(self, config: str, words: Iterable[str]) -> Choice:
         """What ``words`` choose. Options that are not there are kept as they are given."""
@@ -171,10 +178,10 @@ class ConfFolders:
         theirs: dict[str, str] = {}
         for group in named:
             for file, package in self._walk(f"{group}/{chosen[group]}", group, ()):
-                choices = {one.group.lstrip("/"): one.option for one in file.defaults if one.override}
-                overridden |= {one: option for one, option in choices.items() if one in options}
+                choices = {default.group.lstrip("/"): default.option for default in file.defaults if default.override}
+                overridden |= {name: option for name, option in choices.items() if name in options}
                 if not package:
-                    theirs |= {one.key: one.value for one in file.settings}
+                    theirs |= {setting.key: setting.value for setting in file.settings}
         overridden |= chosen
         return Choice(options | overridden, tuple(dict.fromkeys([*named, *overridden])), given, theirs)
 
@@ -201,10 +208,10 @@ class ConfFolders:
 
     def place_of(self, config: str, words: Iterable[str], message: str) -> str | None:
         """The user's file, with the line, that sets what a message is about; None where it is not one of theirs."""
-        found = re.search(r"'([\w.]+)'", message)
-        if self.own is None or found is None:
+        match = re.search(r"'([\w.]+)'", message)
+        if self.own is None or match is None:
             return None
-        key = found.group(1)
+        key = match.group(1)
         choice = self.choice(config, words)
         if key in choice.given:
             return None
@@ -228,11 +235,13 @@ class ConfFolders:
         """The options that a value names: one, or those of a sweep (``a,b``, ``choice(a,b)``, ``glob(a*,exclude=ab*)``)."""
         call = re.fullmatch(r"(glob|choice|shuffle|sort)\((.*)\)", value)
         if call is None or call.group(1) != "glob":
-            return [one.strip() for one in (call.group(2) if call else value).split(",")]
+            return [option.strip() for option in (call.group(2) if call else value).split(",")]
         include, _, exclude = call.group(2).partition("exclude=")
         taken, left = (re.findall(r"[^\s,\[\]]+", text.removeprefix("include=")) for text in (include, exclude))
         options = self.options(group)
-        return [one for one in options if any(fnmatch(one, p) for p in taken) and not any(fnmatch(one, p) for p in left)]
+        return [
+            option for option in options if any(fnmatch(option, p) for p in taken) and not any(fnmatch(option, p) for p in left)
+        ]
 
     def files_that_choose(self, config: str, words: Iterable[str], group: str, option: str) -> list[Path]:
         """Files of the experiments that ``words`` name which choose this option."""
@@ -242,7 +251,7 @@ class ConfFolders:
             for name in choice.named
             if name in OVERRIDING
             for file, _ in self._walk(f"{name}/{choice.options[name]}", name, ())
-            if any(one.group.lstrip("/") == group and one.option == option for one in file.defaults)
+            if any(default.group.lstrip("/") == group and default.option == option for default in file.defaults)
         ]
 
     def chosen_fault(self, config: str, words: Iterable[str]) -> ConfigError | None:
@@ -260,8 +269,8 @@ class ConfFolders:
     def _refuse_hydra(self, group: str, option: str) -> None:
         """Raises ``ConfigError`` where a file sets what is Hydra's own and does nothing here."""
         for file, package in self._walk(f"{group}/{option}", group.replace("/", "."), ()):
-            for one in file.settings if not package else ():
-                refuse_hydra(one.key, one.value, f"{one.key} in {show_path(one.path)}, line {one.line}")
+            for setting in file.settings if not package else ():
+                refuse_hydra(setting.key, setting.value, f"{setting.key} in {show_path(setting.path)}, line {setting.line}")
 
     def _primaries(self, config: str) -> Iterator[ConfFile]:
         """A primary file, behind those that it builds on."""
@@ -305,11 +314,13 @@ def _inner_package(package: str, target: str, given: str | None) -> str:
     return ".".join(part for part in (package, folder if given == "_group_" else given) if part)
 
 
-def _put(found: dict[str, FileSetting], settings: Iterable[FileSetting]) -> None:
+def _put(by_key: dict[str, FileSetting], settings: Iterable[FileSetting]) -> None:
     """Later values win; the comment of an earlier one stays where the later one has none."""
-    for one in settings:
-        before = found.get(one.key)
-        found[one.key] = replace(one, comment=before.comment) if before is not None and not one.comment else one
+    for setting in settings:
+        before = by_key.get(setting.key)
+        by_key[setting.key] = (
+            replace(setting, comment=before.comment) if before is not None and not setting.comment else setting
+        )
 
 
 def _is_file(path: Path) -> bool:

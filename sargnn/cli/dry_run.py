@@ -116,8 +116,8 @@ def _store_rows(config: RunConfig) -> Iterator[tuple[str, str]]:
     from sargnn.launch.stores import partition_of
     from sargnn.partition.prepare import partition_path, with_choice
 
-    found = config.dataset.find_store(Path(config.store_dir) / "datasets")
-    if found is None and (config.dataset.reads_target or config.dataset.fetches):  # to know its name is to do it
+    store = config.dataset.find_store(Path(config.store_dir) / "datasets")
+    if store is None and (config.dataset.reads_target or config.dataset.fetches):  # to know its name is to do it
         how = (
             f"what {config.dataset.target} returns"
             if config.dataset.reads_target
@@ -126,7 +126,7 @@ def _store_rows(config: RunConfig) -> Iterator[tuple[str, str]]:
         yield "dataset", f"{config.dataset.title}, {how}"
         yield "partition", f"by {config.partitioner.name} into {config.world}"
         return
-    path = found or dataset_path(config.dataset, config.store_dir)
+    path = store or dataset_path(config.dataset, config.store_dir)
     if not path.exists():
         yield "dataset", f"{show_path(path)}, would be made"
         yield "partition", f"by {config.partitioner.name} into {config.world}, would be made"
@@ -143,11 +143,11 @@ def _differing(config: RunConfig, overrides: Sequence[str], folders: ConfFolders
     from sargnn.config import flatten, parse
 
     groups = folders.groups("train")
-    chosen = {one: option for one, option in folders.choice("train", overrides).options.items() if one not in OVERRIDING}
+    chosen = {name: option for name, option in folders.choice("train", overrides).options.items() if name not in OVERRIDING}
     for group, option in chosen.items():
         if option != groups[group]:
             yield f"{group}={option}", groups[group]
-    needed = [one for one in overrides if one.partition("=")[0] in _needed(folders, chosen)]
+    needed = [override for override in overrides if override.partition("=")[0] in _needed(folders, chosen)]
     plain = compose_verb("train", [*(f"{group}={option}" for group, option in chosen.items()), *needed], folders=folders)
     before = flatten(parse(plain))
     for key, value in flatten(config).items():

@@ -42,7 +42,7 @@ def main(line: CommandLine) -> int:
         raise _damaged(folder / MANIFEST, run_dir) from error
     config = load(folder / files.CONFIG)  # the run's, with what predict was told to change
     trained = load(run_dir / files.CONFIG)
-    if any(getattr(config, one) != getattr(trained, one) for one in ("dataset", "model", "optim", "labels", "seed")):
+    if any(getattr(config, group) != getattr(trained, group) for group in ("dataset", "model", "optim", "labels", "seed")):
         hint = f"sargnn predict run={run_dir} out=FOLDER"
         raise ConfigError("The predictions are of another run.", given=str(folder), hint=hint)
     with Steps():
@@ -73,7 +73,7 @@ def main(line: CommandLine) -> int:
         logits = read(LOGITS, outputs)
         pieces = [logits[first : first + 65536].argmax(1) for first in range(0, len(logits), 65536)]
         scored = {"model": np.concatenate(pieces), "smoothed": scored["predictions"]}
-    found = {
+    scores = {
         what: {
             name: _score(metric, dataset.name, labels[rows], np.asarray(predicted[rows])) if len(rows) else None
             for name, rows in ((name, np.flatnonzero(split == value)) for name, value in SPLITS.items())
@@ -81,10 +81,10 @@ def main(line: CommandLine) -> int:
         for what, predicted in scored.items()
     }
     counts = {name: int((split == value).sum()) for name, value in SPLITS.items()}
-    right = {"accuracy": found} if metric == "accuracy" else {}
-    content = {**right, "task": dataset.task, "metric": metric, "scores": found, "nodes": counts}
+    right = {"accuracy": scores} if metric == "accuracy" else {}
+    content = {**right, "task": dataset.task, "metric": metric, "scores": scores, "nodes": counts}
     files.write_json(folder / "evaluation.json", content)
-    score_table(metric, "OGB's evaluator" if metric in ("accuracy", "rocauc") else "sargnn", found, counts)
+    score_table(metric, "OGB's evaluator" if metric in ("accuracy", "rocauc") else "sargnn", scores, counts)
     return 0
 
 

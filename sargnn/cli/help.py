@@ -106,7 +106,7 @@ def _groups(folders: ConfFolders, config: str, verb: Verb) -> list[str]:
         lines += _options(folders, group, default)
     example = next((f"{group}={default}" for group, default in groups.items() if default != "null"), "GROUP=OPTION")
     lines += ["", "settings (key=value):"]
-    lines += [_line(f"{one.key}={one.value}", one.comment) for one in folders.settings(config).values()]
+    lines += [_line(f"{setting.key}={setting.value}", setting.comment) for setting in folders.settings(config).values()]
     more = f"Settings of an option: sargnn {verb.name} {example} --help"
     return [*lines, "", *_wrap(more)]
 
@@ -139,11 +139,11 @@ def _setting(known: Known, key: str) -> tuple[str, str]:
     """A setting with its default, and what it is."""
     group = key.partition(".")[0]
     if key not in known.owners:
-        one = known.folders.settings(known.config)[key]
-        return f"{key}={one.value}", one.comment
+        setting = known.folders.settings(known.config)[key]
+        return f"{key}={setting.value}", setting.comment
     option = known.chosen[group] if known.is_here(key) else known.owner(key)
-    one = known.folders.settings_of(group, option)[key]
-    return f"{key}={one.value}", one.comment if known.is_here(key) else f"with {group}={option}: {one.comment}"
+    setting = known.folders.settings_of(group, option)[key]
+    return f"{key}={setting.value}", setting.comment if known.is_here(key) else f"with {group}={option}: {setting.comment}"
 
 
 def _chosen(folders: ConfFolders, choice: Choice, config: str) -> list[str]:
@@ -159,10 +159,10 @@ def _chosen(folders: ConfFolders, choice: Choice, config: str) -> list[str]:
             if options[name].fault:
                 raise ConfigError(options[name].fault)
             lines += ["", *_wrap(f"{group}={name}: {_about(options[name])}")]
-            for key, one in folders.settings_of(group, name).items():
+            for key, setting in folders.settings_of(group, name).items():
                 if key != f"{group}.name":
-                    value = choice.given.get(key, one.value) if group in OVERRIDING else given.get(key, one.value)
-                    lines += [_line(f"{key}={value}", one.comment)]
+                    value = choice.given.get(key, setting.value) if group in OVERRIDING else given.get(key, setting.value)
+                    lines += [_line(f"{key}={value}", setting.comment)]
     return lines
 
 

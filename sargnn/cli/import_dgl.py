@@ -41,21 +41,21 @@ def main(line: CommandLine) -> int:
         )
     buffer_bytes, store_dir = BufferConfig(settings["prepare.buffer"]).bytes, Path(settings["store_dir"])
     with Steps():
-        found = dgl_partition(
+        partition = dgl_partition(
             Path(os.path.expanduser(line.words[0])),
             Names(*(settings[key] for key in ("feat", "label", "train", "val", "test", "orig"))),
             name=settings["name"],
             mapping=Path(os.path.expanduser(settings["mapping"])) if settings["mapping"] else None,
             inverse=bool(line.settings["inverse"]),
         )
-        dataset = make_store(found.reader, found.name, store_dir / "datasets", buffer_bytes)
-        file = store_dir / "assignments" / f"{dataset.name}-w{found.parts.num_parts}.npy"
-        _write(file, found.nodes.assignment)
-        info = prepare_partition(_partition(dataset, file, found.parts.num_parts, store_dir), dataset)
+        dataset = make_store(partition.reader, partition.name, store_dir / "datasets", buffer_bytes)
+        file = store_dir / "assignments" / f"{dataset.name}-w{partition.parts.num_parts}.npy"
+        _write(file, partition.nodes.assignment)
+        info = prepare_partition(_partition(dataset, file, partition.parts.num_parts, store_dir), dataset)
     size = info.num_edges, info.schema, info.feature_widths, info.num_classes
     for text in graph_lines(*size, weighted=info.weights is not None):
         say(text)
-    say(_origin(found))
+    say(_origin(partition))
     say(f"{info.dataset_name} by DGL into {info.world}")
     for text in partition_lines(vars(info.stats)):
         say(text)
@@ -89,11 +89,11 @@ def _write(file: Path, assignment: np.ndarray) -> None:
         raise StoreError(f"'{file}' cannot be written: {error.strerror}.", hint="store_dir=FOLDER elsewhere") from error
 
 
-def _origin(found: DglPartition) -> str:
+def _origin(partition: DglPartition) -> str:
     """Where the ids come from."""
-    sources = found.nodes.known_from
+    sources = partition.nodes.known_from
     known = sorted({source for source in sources.values() if source})
-    kept = [name for name, source in sources.items() if not source and found.parts.counts[name]]
+    kept = [name for name, source in sources.items() if not source and partition.parts.counts[name]]
     if not kept:
         return f"original ids from {', '.join(known)}"
     which = "" if not known else f" of {', '.join(kept)}"

@@ -43,9 +43,9 @@ def main(line: CommandLine) -> int:
     size = f", {human_bytes(database.stat().st_size)}" if database is not None and database.exists() else ""
     rows.append(("MLflow store", f"{uri}{size}" if size or database is None else "none yet in this folder"))
     folder = Path(str(settings["store_dir"]))
-    found = stores(folder, KINDS)
-    rows.append(("stores", f"{folder.resolve()}: {len(found)}, {human_bytes(sum(size for _, size in found))}"))
-    rows += [("", f"{path.parent.name}/{path.name}: {human_bytes(size)}{_drawn_as(path)}") for path, size in found]
+    store_sizes = stores(folder, KINDS)
+    rows.append(("stores", f"{folder.resolve()}: {len(store_sizes)}, {human_bytes(sum(size for _, size in store_sizes))}"))
+    rows += [("", f"{path.parent.name}/{path.name}: {human_bytes(size)}{_drawn_as(path)}") for path, size in store_sizes]
     info_table(rows)
     return 0
 
@@ -72,12 +72,12 @@ def _size(file: Path) -> int:
 
 def stores(folder: Path, kinds: Sequence[str]) -> list[tuple[Path, int]]:
     """Stores and their bytes on disk; also what a broken-off writer left behind."""
-    found = []
+    store_sizes = []
     for kind in kinds:
         for path in sorted((folder / kind).iterdir()) if (folder / kind).is_dir() else []:
             # Only what is a store, or what a broken-off writer left: the folder may hold someone's own things.
             if path.is_dir() and not path.is_symlink() and ((path / "manifest.json").is_file() or path.name.endswith(".tmp")):
-                found.append((path, sum(map(_size, path.rglob("*")))))
+                store_sizes.append((path, sum(map(_size, path.rglob("*")))))
             elif path.is_file() and kind == "assignments" and path.suffix == ".npy":
-                found.append((path, path.stat().st_size))
-    return found
+                store_sizes.append((path, path.stat().st_size))
+    return store_sizes

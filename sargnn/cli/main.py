@@ -93,9 +93,9 @@ def find_verb(arguments: Sequence[str]) -> tuple[Verb, list[str]]:
     verb = VERBS[name]
     if not verb.verbs or not words or asks_for_help(words[:1]):
         return verb, words
-    below = {one.name.split()[-1]: one for one in verb.verbs}
+    below = {subverb.name.split()[-1]: subverb for subverb in verb.verbs}
     if words[0] not in below:
-        allowed = [f"{name} {one}" for one in nearest(words[0], below)]
+        allowed = [f"{name} {word}" for word in nearest(words[0], below)]
         raise ConfigError(f"There is no verb '{name} {words[0]}'.", allowed=allowed, hint=f"sargnn {name} --help")
     return below[words[0]], words[1:]
 

@@ -28,17 +28,17 @@ def next_commands(config: RunConfig, overrides: Sequence[str], run_dir: Path) ->
     from sargnn.training import checkpoint
 
     program = ("" if shutil.which("sargnn") else f"{show_path(Path(sys.executable).parent)}/") + "sargnn"
-    found: list[tuple[str, str]] = []
+    commands: list[tuple[str, str]] = []
     for change, purpose in _changes(config):
-        if len(found) < _MOST and _can_run(config, change):
+        if len(commands) < _MOST and _can_run(config, change):
             words = _changed(overrides, change)
-            found.append((" ".join([f"{program} train", *map(shlex.quote, words)]), purpose))
+            commands.append((" ".join([f"{program} train", *map(shlex.quote, words)]), purpose))
     if checkpoint.existing(run_dir):
-        found.append((f"{program} predict run={shlex.quote(show_path(run_dir))}", "its predictions for all nodes"))
+        commands.append((f"{program} predict run={shlex.quote(show_path(run_dir))}", "its predictions for all nodes"))
     if not config.tracking.enabled:
-        return [*found, (f"{program} compare", "runs side by side")]
+        return [*commands, (f"{program} compare", "runs side by side")]
     uri = f" tracking.uri={shlex.quote(config.tracking.uri)}" if config.tracking.uri else ""
-    return [*found, (f"{program} ui{uri}", "runs side by side, in the browser")]
+    return [*commands, (f"{program} ui{uri}", "runs side by side, in the browser")]
 
 
 def show_commands(commands: Sequence[tuple[str, str]]) -> list[str]:
@@ -66,8 +66,8 @@ def _changed(overrides: Sequence[str], change: str) -> list[str]:
     """The run's words with one thing changed: without what was said of that, and of the options of a group that changes."""
     key = change.partition("=")[0]
     dropped = (key, "run_dir", "run_name", "init_from")
-    kept = [one for one in overrides if one.lstrip("+").partition("=")[0] not in dropped]
-    return [*(one for one in kept if not one.startswith(f"{key}.")), change]
+    kept = [override for override in overrides if override.lstrip("+").partition("=")[0] not in dropped]
+    return [*(override for override in kept if not override.startswith(f"{key}.")), change]
 
 
 def _can_run(config: RunConfig, change: str) -> bool:

@@ -30,7 +30,10 @@ def readable(overrides: Sequence[str]) -> list[str]:
     """The same as Hydra reads them: ``++`` before what a file of options cannot name, such as ``model.args.KEY``, a path that
     begins with ``~`` as it is meant, ``memory_budget=6GB`` as its size, and ``compare=a,b`` as a list, where commas alone are a
     sweep to Hydra."""
-    return [_with_home(f"++{one}" if one.startswith(_FREE_KEYS) else _as_list(_in_full(one))) for one in overrides]
+    return [
+        _with_home(f"++{override}" if override.startswith(_FREE_KEYS) else _as_list(_in_full(override)))
+        for override in overrides
+    ]
 
 
 def as_typed(word: str) -> str:
@@ -80,14 +83,14 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
 def read_overrides(overrides: Sequence[str]) -> list[Override]:
     """Overrides with one value each. Raises ``ConfigError`` for one that cannot be read or has several."""
     parsed = parse_overrides(overrides)
-    for one in parsed:
-        if one.is_interval_sweep():
-            raise _interval(one)
-        if one.is_sweep_override():
+    for override in parsed:
+        if override.is_interval_sweep():
+            raise _interval(override)
+        if override.is_sweep_override():
             raise ConfigError(
                 "An override has several values.",
-                given=one.input_line,
-                hint=f"-m {shlex.quote(str(one.input_line))} runs them all; a list is written [a,b], a text in quotes",
+                given=override.input_line,
+                hint=f"-m {shlex.quote(str(override.input_line))} runs them all; a list is written [a,b], a text in quotes",
             )
     return parsed
 
@@ -110,7 +113,7 @@ def unreadable(error: Exception) -> ConfigError:
         if text and f"{key}={text}" != override and _can_be_read(f"{key}={text}"):
             word = f"{key}={text}"
             return ConfigError(what, given=override, hint=f'"{word}"' if text[0] == "'" else shlex.quote(word))
-    if (several := [one.strip() for one in str(override).split(";")])[1:] and all(map(_can_be_read, several)):
+    if (several := [part.strip() for part in str(override).split(";")])[1:] and all(map(_can_be_read, several)):
         return ConfigError(what, given=override, hint=" ".join(several))
     return ConfigError(what, given=override, hint="write key=value, and quote special characters")
 
@@ -131,16 +134,16 @@ def list_values(override: Override, folders: ConfFolders) -> list[str]:
     Raises:
         ConfigError: they cannot be listed, or are too many.
     """
-    found: Any = override._value
+    sweep: Any = override._value
     if override.is_interval_sweep():
         raise _interval(override)
-    if isinstance(found, Glob):
-        return _matching(override, found, folders)
-    shuffles = isinstance(found, ChoiceSweep | RangeSweep) and found.shuffle
+    if isinstance(sweep, Glob):
+        return _matching(override, sweep, folders)
+    shuffles = isinstance(sweep, ChoiceSweep | RangeSweep) and sweep.shuffle
     if shuffles:
-        found.shuffle = False
+        sweep.shuffle = False
     try:
-        values = [_with_colons(one) for one in islice(override.sweep_string_iterator(), _MOST_VALUES + 1)]
+        values = [_with_colons(value) for value in islice(override.sweep_string_iterator(), _MOST_VALUES + 1)]
     except (HydraException, OmegaConfBaseException, ValueError, ArithmeticError) as error:
         raise ConfigError(
             "A sweep's values cannot be listed.", given=override.input_line, hint="name them: key=a,b,c or key=range(1,5)"
@@ -164,12 +167,14 @@ def _matching(override: Override, pattern: Glob, folders: ConfFolders) -> list[s
         raise ConfigError(
             "glob() is for the options of a group.", given=override.input_line, hint="name values: key=a,b,c or key=range(1,5)"
         )
-    found: list[str] = [one for one in pattern.filter(options) if one in pattern.include or not folders.needs(group, one)]
-    if not found:
+    matched: list[str] = [
+        option for option in pattern.filter(options) if option in pattern.include or not folders.needs(group, option)
+    ]
+    if not matched:
         allowed = nearest(" ".join(pattern.include).strip("*"), options)
         hint = None if allowed else f"sargnn train {group} --help lists its options"
         raise ConfigError(f"No option of '{group}' is like this.", given=override.input_line, allowed=allowed, hint=hint)
-    return found
+    return matched
 
 
 def _interval(override: Override) -> ConfigError:

@@ -17,7 +17,7 @@ def main(line: CommandLine) -> int:
     from sargnn.cli.compose import compose_verb
     from sargnn.verb_config import parse_partition
 
-    if any(one.lstrip("+").startswith("compare=") and one not in _NONE for one in line.overrides):
+    if any(override.lstrip("+").startswith("compare=") and override not in _NONE for override in line.overrides):
         return _compare(line)
     config = parse_partition(compose_verb("partition", line.overrides, folders=line.folders))
     import dataclasses
@@ -58,7 +58,7 @@ def _compare(line: CommandLine) -> int:
     if first.world < 2 or first.num_servers > 1:
         given = f"world={first.world} servers={first.num_servers}"
         raise ConfigError("Several parts are compared, of one server.", given=given, allowed="world=2 or more, servers=1")
-    found: list[Compared] = []
+    comparisons: list[Compared] = []
     room = Room(Path(first.store_dir) / "partitions", first.prepare.bytes)
     with Steps():
         path = prepare_dataset(first.dataset, first.store_dir, first.prepare.bytes)
@@ -74,20 +74,20 @@ def _compare(line: CommandLine) -> int:
                 say(f"left out: {name}. {error}")
                 continue
             step(f"counting messages of {name}")
-            found.append(compared(trial, dataset, config))
-    if not found:
+            comparisons.append(compared(trial, dataset, config))
+    if not comparisons:
         return 1
     say(f"{first.dataset.title_of(dataset.name)}, {dataset.num_nodes} nodes, {dataset.num_edges} edges, into {first.world}")
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for title in TITLES:
         table.add_column(title, justify="left" if title == TITLES[0] else "right", no_wrap=True)
-    for row in rows_of(found):
+    for row in rows_of(comparisons):
         table.add_row(*row)
     console = Console()
     console.print(table)
     say("peak: memory of cutting. halo rows travel in one exchange; least: rows and sums with comm.aggregate=least.")
     say(f"epoch: what all workers send in one, full batch, with {_model_words(first)}. nodes, work: largest part / mean.")
-    print(write_picture(found, Path(out)))
+    print(write_picture(comparisons, Path(out)))
     return 0
 
 
@@ -103,32 +103,32 @@ def _configurations(line: CommandLine) -> tuple[dict[str, RunConfig], str]:
     from sargnn.partition import PARTITIONERS
 
     folders = line.folders or find_folders()
-    chosen = [one for one in line.overrides if not one.startswith("partitioner=")]
-    own = [one for one in chosen if one.lstrip("+").startswith("partitioner.")]
-    others = [one for one in chosen if one not in own]
+    chosen = [override for override in line.overrides if not override.startswith("partitioner=")]
+    own = [override for override in chosen if override.lstrip("+").startswith("partitioner.")]
+    others = [override for override in chosen if override not in own]
     mapping = compose_verb("partition_compare", others, folders=folders)
     names, out = mapping.pop("compare"), mapping.pop("out")
-    known = [one for one in PARTITIONERS if one not in ("given", "auto")]
+    known = [partitioner for partitioner in PARTITIONERS if partitioner not in ("given", "auto")]
     if not isinstance(out, str) or not out:
         raise ConfigError("'out' must be a folder.", given=repr(out))
-    found: dict[str, RunConfig] = {}
+    configs: dict[str, RunConfig] = {}
     unused = dict.fromkeys(own)
     for name in dict.fromkeys(map(str, names) if isinstance(names, list) else [str(names)]):
         if name not in known:
             hint = "compare=metis,kaminpar,stream,random"
             raise ConfigError("There is no such partitioner to compare.", given=f"compare={name}", allowed=known, hint=hint)
         has = folders.settings_of("partitioner", name)
-        its = [one for one in own if one.partition("=")[0].lstrip("+") in has]
+        its = [override for override in own if override.partition("=")[0].lstrip("+") in has]
         mapping = compose_verb("partition_compare", [*others, f"partitioner={name}", *its], folders=folders)
         del mapping["compare"], mapping["out"]
-        found[name] = parse(mapping)
-        for one in its:
-            unused.pop(one, None)
-    if not found:
+        configs[name] = parse(mapping)
+        for override in its:
+            unused.pop(override, None)
+    if not configs:
         raise ConfigError("No partitioner is named.", given=f"compare={names}", hint="compare=metis,kaminpar,stream,random")
-    for one in unused:
-        raise ConfigError("None of the partitioners that are compared has this setting.", given=one, allowed=list(found))
-    return found, out
+    for override in unused:
+        raise ConfigError("None of the partitioners that are compared has this setting.", given=override, allowed=list(configs))
+    return configs, out
 
 
 def _model_words(config: RunConfig) -> str:

@@ -61,9 +61,11 @@ def main(line: CommandLine) -> int:
     _show_table(config, plans, times, list(by_mode), graph.paper)
     for text in graph.remarks:
         say(text)
-    for mode, world, time in ((one.mode, one.world, time) for one, time in zip(plans, times, strict=True) if time is not None):
+    for mode, world, time in (
+        (plan.mode, plan.world, time) for plan, time in zip(plans, times, strict=True) if time is not None
+    ):
         say(f"  {mode} {world}: {_work(time)}")
-    shown = next((one for one in plans if (one.mode, one.world) == (config.mode.name, config.world)), plans[0])
+    shown = next((plan for plan in plans if (plan.mode, plan.world) == (config.mode.name, config.world)), plans[0])
     say(f"mode={shown.mode} world={shown.world}, the largest worker in {shown.largest.phase}:")
     for text in _bars(shown):
         say(text)
@@ -84,12 +86,12 @@ def _asked(mapping: dict[str, Any]) -> _Asked:
     modes, worlds = [modes] if isinstance(modes, str) else modes, [worlds] if isinstance(worlds, int) else worlds
     if what not in ("table", "fit"):
         raise ConfigError("'what' has a value that is not known.", given=f"what={what}", allowed="table, fit")
-    if not isinstance(modes, list) or not modes or not all(one in MODES for one in modes):
+    if not isinstance(modes, list) or not modes or not all(mode in MODES for mode in modes):
         raise ConfigError(
             "'modes' are modes to plan.", given=f"modes={modes}", allowed=list(MODES), hint="modes=[sar,no_remat]"
         )
     if worlds is not None and (
-        not isinstance(worlds, list) or not worlds or not all(type(one) is int and one > 0 for one in worlds)
+        not isinstance(worlds, list) or not worlds or not all(type(world) is int and world > 0 for world in worlds)
     ):
         raise ConfigError("'worlds' are numbers of workers.", given=f"worlds={worlds}", hint="worlds=[2,4,8]")
     if halo is not None and (isinstance(halo, bool) or not isinstance(halo, int | float) or halo < 0):
@@ -112,33 +114,33 @@ def _configurations(line: CommandLine) -> tuple[_Asked, RunConfig, dict[str, dic
     mapping = compose_verb("plan", line.overrides, folders=line.folders)
     asked = _asked(mapping)
     run = stand_in(parse(dict(mapping)))
-    given = {one.lstrip("+").partition("=")[0] for one in line.overrides}
+    given = {override.lstrip("+").partition("=")[0] for override in line.overrides}
     bars = PAPER_BARS.get(run.model.name, {}) if run.dataset.name == "ogbn-papers100M" else {}
     usual = {world for of_mode in bars.values() for world in of_mode} or set(_WORLDS)
     if "world" in given or not bars:
         usual.add(run.world)
     worlds = asked.worlds or sorted(usual)
     if asked.what == "fit" and asked.worlds is None:
-        worlds = [run.world, *(one for one in (*_WORLDS, 16, 32, 64, 128) if one > run.world)]
+        worlds = [run.world, *(workers for workers in (*_WORLDS, 16, 32, 64, 128) if workers > run.world)]
     chosen = run.mode.name
-    own = [one for one in line.overrides if not one.lstrip("+").startswith(("mode=", "mode.", "world="))]
-    of_mode = [one for one in line.overrides if one.lstrip("+").startswith("mode.")]
+    own = [override for override in line.overrides if not override.lstrip("+").startswith(("mode=", "mode.", "world="))]
+    of_mode = [override for override in line.overrides if override.lstrip("+").startswith("mode.")]
     by_mode: dict[str, dict[int, RunConfig]] = {}
     modes = [] if asked.what == "fit" else asked.modes  # what fits is tried in modes of its own
     for mode in dict.fromkeys(modes if modes and ("modes" in given or chosen in modes) else [*modes, chosen]):
         words = [*own, f"mode={mode}", *(of_mode if mode == chosen else [])]
-        found: dict[int, RunConfig] = {}
+        by_world: dict[int, RunConfig] = {}
         try:
-            one = compose_verb("plan", words, folders=line.folders)
+            composed = compose_verb("plan", words, folders=line.folders)
             for key in _SETTINGS:
-                del one[key]
+                del composed[key]
             for world in dict.fromkeys([*worlds, run.world]):
-                found[world] = parse({**one, "world": world})
+                by_world[world] = parse({**composed, "world": world})
         except ConfigError:
             if "modes" in given or mode == chosen:
                 raise
             continue  # a mode that nobody has named and that these settings exclude
-        by_mode[mode] = found
+        by_mode[mode] = by_world
     first = by_mode.get(chosen) or next(iter(by_mode.values()))
     return asked, first[run.world if run.world in worlds else worlds[0]], by_mode, list(worlds)
 
@@ -146,7 +148,7 @@ def _configurations(line: CommandLine) -> tuple[_Asked, RunConfig, dict[str, dic
 def _of_run(overrides: Sequence[str]) -> list[str]:
     """Those that a run takes, without what the ways decide."""
     drop = (*_SETTINGS, "mode", "world", "precision")
-    return [one for one in overrides if one.lstrip("+").partition("=")[0] not in drop]
+    return [override for override in overrides if override.lstrip("+").partition("=")[0] not in drop]
 
 
 def _show_ways(config: RunConfig, graph: PlannedGraph, worlds: Sequence[int], own: Sequence[str], *, times: bool) -> int:
@@ -158,8 +160,8 @@ def _show_ways(config: RunConfig, graph: PlannedGraph, worlds: Sequence[int], ow
 
     limit, free = config.memory_budget.bytes, available_bytes()
 
-    def fits(one: WorldPlan) -> bool:
-        return one.largest.total <= limit if limit is not None else one.together <= free
+    def fits(plan: WorldPlan) -> bool:
+        return plan.largest.total <= limit if limit is not None else plan.together <= free
 
     within = f"each worker within {human_bytes(limit)}" if limit is not None else f"all workers in the {human_bytes(free)} here"
     with Steps():
@@ -172,7 +174,7 @@ def _show_ways(config: RunConfig, graph: PlannedGraph, worlds: Sequence[int], ow
         return 1
     say(f"what fits, {within}, the fastest first:")
     for way in ways:
-        words = [*own, *way.words, *([] if any(one.startswith("world=") for one in way.words) else [f"world={config.world}"])]
+        words = [*own, *way.words, *([] if any(word.startswith("world=") for word in way.words) else [f"world={config.world}"])]
         here = "" if way.plan.together <= free else ", more than this machine has"
         rounds = f"; {way.remark}" if way.remark else ""
         took = "" if (time := seconds[way.words]) is None else f", {_seconds(time)} an epoch"
@@ -228,16 +230,16 @@ def _print_table(
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for title in titles:
         table.add_column(title, justify="left" if title in ("mode", "in", "fits") else "right", no_wrap=True)
-    for one, time in zip(plans, times, strict=True):
-        top, total = one.largest, one.together
+    for plan, time in zip(plans, times, strict=True):
+        top, total = plan.largest, plan.together
         within = limit is not None and top.total <= limit
         cells = {
-            "mode": one.mode,
-            "world": f"{'' if one.exact else '~'}{one.world}",
+            "mode": plan.mode,
+            "world": f"{'' if plan.exact else '~'}{plan.world}",
             "peak": human_bytes(top.total),
-            "paper": paper.get((one.mode, one.world), ""),
+            "paper": paper.get((plan.mode, plan.world), ""),
             "all": human_bytes(total),
-            "sends": "-" if one.sent is None else human_bytes(one.sent),
+            "sends": "-" if plan.sent is None else human_bytes(plan.sent),
             "epoch": "" if time is None else _seconds(time),
             "in": top.phase.removeprefix("layer "),
             "fits": "both" if within and total <= here else "budget" if within else "here" if total <= here else "-",
@@ -260,11 +262,11 @@ def _work(time: EpochTime) -> str:
     )
 
 
-def _bars(one: WorldPlan) -> list[str]:
+def _bars(plan: WorldPlan) -> list[str]:
     """The largest worker's memory by its parts."""
     from sargnn.tracking.memory import human_bytes
 
-    terms = one.largest.terms
+    terms = plan.largest.terms
     longest = max(terms.values())
     return [
         f"  {name:18}{human_bytes(value):>9} {'#' * round(_BAR * value / longest)}".rstrip() for name, value in terms.items()

@@ -16,9 +16,9 @@ def main(line: CommandLine) -> int:
 
     settings = line.settings
     run = run_folder(settings["run"])
-    found = read_resumed([f"resume={run}", *line.overrides], line.folders, trains=False)
-    assert found is not None
-    config, run_dir = found
+    resumed = read_resumed([f"resume={run}", *line.overrides], line.folders, trains=False)
+    assert resumed is not None
+    config, run_dir = resumed
     from sargnn.launch.predict import FOLDER
     from sargnn.launch.predict import predict as write
     from sargnn.tracking.progress import say

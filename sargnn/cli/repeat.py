@@ -28,7 +28,7 @@ def command_of(settings: Mapping[str, Any], folders: ConfFolders | None = None) 
         The command; None where no option of a group is what the run had, such as one of another folder's ``conf/``.
     """
     folders = folders or find_folders()
-    composed = {key: _value(one.value) for key, one in folders.settings(_VERB).items()}
+    composed = {key: _value(setting.value) for key, setting in folders.settings(_VERB).items()}
     words = []
     for group, default in folders.groups(_VERB).items():
         if group in OVERRIDING:
@@ -54,20 +54,20 @@ def command_of(settings: Mapping[str, Any], folders: ConfFolders | None = None) 
 def _find_option(folders: ConfFolders, group: str, default: str, settings: Mapping[str, Any]) -> str | None:
     """The option with the group's name that needs the fewest other settings; the default one, or one of that name, first."""
     name = settings.get(f"{group}.name")
-    found = []
+    candidates = []
     for option in folders.options(group):
         own = _settings_of(folders, group, option)
         if own.get(f"{group}.name") == name:
             wrong = sum(settings.get(key) != value for key, value in own.items())
             unknown = sum(key not in settings for key in own)
-            found.append((unknown, wrong, option != default, option != name, option))
-    best = min(found, default=None)
+            candidates.append((unknown, wrong, option != default, option != name, option))
+    best = min(candidates, default=None)
     return None if best is None or best[0] else best[-1]
 
 
 def _settings_of(folders: ConfFolders, group: str, option: str) -> dict[str, Any]:
-    found = {key: _value(one.value) for key, one in folders.settings_of(group, option).items()}
-    return {key: value for key, value in found.items() if value != {}}
+    values = {key: _value(setting.value) for key, setting in folders.settings_of(group, option).items()}
+    return {key: value for key, value in values.items() if value != {}}
 
 
 def _value(written: str) -> Any:

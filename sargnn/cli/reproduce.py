@@ -32,7 +32,7 @@ def main(line: CommandLine) -> int:
     from sargnn.figures.spec import cells_of
 
     cells = cells_of(spec, [f"tracking.experiment={name}", *line.overrides])
-    points = list(dict.fromkeys(one.point for one in cells))
+    points = list(dict.fromkeys(cell.point for cell in cells))
     if line.settings["launch"] == _SLURM:
         return _submit(name, line, points)
     if line.dry_run:
@@ -109,7 +109,7 @@ def _draw(name: str, spec: FigureSpec, cells: Sequence[Cell], by_point: dict[Poi
             unfinished.append(outcome)
     for outcome in unfinished:
         say(f"{outcome.status}: {outcome.label}: {outcome.error or 'the figure was interrupted'}")
-    interrupted = any(one.status in ("interrupted", "not run") for one in unfinished)
+    interrupted = any(incomplete.status in ("interrupted", "not run") for incomplete in unfinished)
     if interrupted or not runs:
         say(f"the same command again goes on: sargnn reproduce {name}")
         return 130 if interrupted else 1

@@ -30,25 +30,25 @@ def read_resumed(
     Raises:
         ConfigError: no such run, a setting that cannot be changed, or one that would change the losses.
     """
-    named = [one.partition("=")[2].strip("'\"") for one in overrides if one.startswith("resume=")]
+    named = [override.partition("=")[2].strip("'\"") for override in overrides if override.startswith("resume=")]
     if not named or named[-1] in ("", "null"):
         return None
     run_dir = find_run(named[-1])
     before = load(run_dir / CONFIG)
     mapping = read_yaml(run_dir / CONFIG, "A run's configuration")
-    changes = [one for one in overrides if not one.startswith("resume=")]
-    for one in changes:
-        key = one.lstrip("+").partition("=")[0]
+    changes = [override for override in overrides if not override.startswith("resume=")]
+    for change in changes:
+        key = change.lstrip("+").partition("=")[0]
         if key in _REFUSED or key.startswith("hydra"):
-            raise ConfigError("A resumed run keeps its folder and its experiment.", given=one)
+            raise ConfigError("A resumed run keeps its folder and its experiment.", given=change)
         if key == "init_from":
             raise ConfigError(
                 "A run that exists goes on from its own checkpoint; init_from is for a new one.",
-                given=f"run {run_dir}, {one}",
+                given=f"run {run_dir}, {change}",
                 hint="name the run, or init_from, but not both",
             )
     _apply(mapping, changes, folders or find_folders())
-    if not trains and not before.bounds_preload and not any(one.startswith("servers=") for one in changes):
+    if not trains and not before.bounds_preload and not any(change.startswith("servers=") for change in changes):
         _fit_servers(mapping)
     config = parse(mapping)
     _check_losses(before, config, run_dir, trains)
@@ -92,31 +92,35 @@ def _apply(mapping: dict[str, Any], changes: Sequence[str], folders: ConfFolders
     from sargnn.cli.overrides import as_typed, read_overrides
     from sargnn.cli.unknown import read_known, unknown_setting
 
-    changes = [f"dataset.{one}" if one.startswith("task=") else one for one in changes]  # as where a run is composed
+    changes = [f"dataset.{text}" if text.startswith("task=") else text for text in changes]  # as where a run is composed
     parsed = read_overrides(changes)
     groups_of_run = folders.groups("train")
-    chosen = {one.get_key_element() for one in parsed} & groups_of_run.keys()
+    chosen = {override.get_key_element() for override in parsed} & groups_of_run.keys()
     keys: list[str] | None = None
-    composed = [word for one in parsed if (word := as_typed(str(one.input_line))).partition("=")[0].partition(".")[0] in chosen]
+    composed = [
+        word
+        for override in parsed
+        if (word := as_typed(str(override.input_line))).partition("=")[0].partition(".")[0] in chosen
+    ]
     if composed:
         fresh = compose_verb("train", composed, folders=folders)
         mapping |= {group: fresh[group] for group in chosen}
-    for one in parsed:
-        key = as_typed(one.get_key_element())
+    for override in parsed:
+        key = as_typed(override.get_key_element())
         *groups, leaf = key.split(".")
         if key in chosen or (groups and groups[0] in chosen):
             continue
         place: Any = mapping
         for group in groups:
             place = place.get(group) if isinstance(place, dict) else None
-        known = isinstance(place, dict) and (leaf in place or one.is_force_add() or one.is_add())
+        known = isinstance(place, dict) and (leaf in place or override.is_force_add() or override.is_add())
         if not known:
             keys = keys or read_known("train", (), folders).keys
             if key in NOT_OF_A_RUN or key not in keys:
                 settings = {group: mapping[group] for group in groups_of_run if isinstance(mapping.get(group), dict)}
-                as_it_is = [f"{group}={one['name']}" for group, one in settings.items() if "name" in one]
+                as_it_is = [f"{group}={values['name']}" for group, values in settings.items() if "name" in values]
                 raise unknown_setting("train", key, [*as_it_is, *changes], folders)
         place = mapping
         for group in groups:
             place = place.setdefault(group, {})
-        place[leaf] = one.value()
+        place[leaf] = override.value()

@@ -24,7 +24,7 @@ def main(line: CommandLine) -> int:
     from sargnn.cli.compose import sweep_points
 
     words = ["slurm", *line.folders.arguments, *(["-m"] if line.multirun else []), *line.overrides]
-    if any(one.startswith("resume=") and one != "resume=null" for one in line.overrides):
+    if any(override.startswith("resume=") and override != "resume=null" for override in line.overrides):
         if line.multirun:
             raise ConfigError(
                 "A sweep cannot be resumed as one.", hint="give its command again: it goes on with what is not finished"
@@ -57,8 +57,8 @@ def _resumed(overrides: Sequence[str], folders: ConfFolders) -> tuple[SlurmConfi
     from sargnn.cli.resume import read_resumed
     from sargnn.launch.more_epochs import check_epochs_left
 
-    ours = [one for one in overrides if re.match(r"\+{0,2}slurm[.=]", one)]
-    going_on = read_resumed([one for one in overrides if one not in ours], folders)
+    ours = [override for override in overrides if re.match(r"\+{0,2}slurm[.=]", override)]
+    going_on = read_resumed([override for override in overrides if override not in ours], folders)
     assert going_on is not None
     config, run_dir = going_on
     check_run(config)

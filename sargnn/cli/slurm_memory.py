@@ -38,13 +38,13 @@ class JobMemory:
         planned: list[PlannedMemory] = []
         with Steps():
             for config in configs:
-                found = self._plan(config)
-                if not isinstance(found, PlannedMemory):
+                memory = self._plan(config)
+                if not isinstance(memory, PlannedMemory):
                     if given is None:
-                        self._say(f"--mem stays the site's default, for it cannot be planned: {found.reason}")
+                        self._say(f"--mem stays the site's default, for it cannot be planned: {memory.reason}")
                     return slurm
-                planned.append(found)
-        largest = max(planned, key=lambda one: node_bytes(one, per_node))
+                planned.append(memory)
+        largest = max(planned, key=lambda memory: node_bytes(memory, per_node))
         mem = slurm_text(node_bytes(largest, per_node))
         of = "" if label is None else f"{label}: "
         if given is not None:

@@ -87,7 +87,7 @@ def write_sweep(points: Sequence[tuple[str, ...]], line: CommandLine, words: Seq
         tried = tried_folders(folder, number)
         if number in left_out:
             continue
-        if any(is_under_way(one) for one in tried):
+        if any(is_under_way(path) for path in tried):
             left_out[number] = "under way"
             continue
         if in_array:
@@ -108,14 +108,14 @@ def write_sweep(points: Sequence[tuple[str, ...]], line: CommandLine, words: Seq
 
 def _check_scripts(slurms: Sequence[SlurmConfig], configs: Sequence[RunConfig]) -> None:
     """Jobs of their own go together. Raises ``ConfigError``."""
-    most = next((one.array_parallelism for one in slurms if one.array_parallelism is not None), None)
+    most = next((slurm.array_parallelism for slurm in slurms if slurm.array_parallelism is not None), None)
     if most is not None:
         raise ConfigError(
             "Only a job array bounds how many points run at once.",
             given=f"slurm.array_parallelism={most} slurm.array=false",
             hint="slurm.array=true, where all points ask for the same",
         )
-    ports = [one.comm.port for one in configs if one.comm.port is not None]
+    ports = [config.comm.port for config in configs if config.comm.port is not None]
     if len(set(ports)) < len(ports):
         raise _one_port(ports[0])
 
@@ -124,16 +124,16 @@ def _check_array(slurms: Sequence[SlurmConfig], configs: Sequence[RunConfig]) ->
     """An array's tasks ask for the same. Raises ``ConfigError``."""
     for name, values in (
         ("slurm.*", slurms),
-        ("world", [one.world for one in configs]),
-        ("threads", [one.threads for one in configs]),
-        ("tracking.enabled", [one.tracking.enabled for one in configs]),
+        ("world", [config.world for config in configs]),
+        ("threads", [config.threads for config in configs]),
+        ("tracking.enabled", [config.tracking.enabled for config in configs]),
     ):
         if any(value != values[0] for value in values):
             raise ConfigError(
                 f"All points of a job array ask for the same: '{name}' cannot be swept.",
                 hint="slurm.array=false gives each point a script of its own",
             )
-    port = next((one.comm.port for one in configs if one.comm.port is not None), None)
+    port = next((config.comm.port for config in configs if config.comm.port is not None), None)
     if port is not None:
         raise _one_port(port)
 
@@ -166,8 +166,11 @@ def _write_scripts(plan: Plan, left: Mapping[int, _Point], left_out: Mapping[int
     note_points(plan)
     _show_left_out(plan, left_out)
     folder = SCRIPTS / f"sweep-{plan.folder.name}"
-    scripts = [write(one.slurm, one.job, [one.config], template_of(one.slurm), folder) for one in left.values()]
-    text = submit_text(next(iter(left.values())).job, scripts, [one.label for one in left.values()])
+    scripts = [
+        write(remaining.slurm, remaining.job, [remaining.config], template_of(remaining.slurm), folder)
+        for remaining in left.values()
+    ]
+    text = submit_text(next(iter(left.values())).job, scripts, [remaining.label for remaining in left.values()])
     submits = show_path(write_submit(text, scripts[0].parent))
     for script, point in zip(scripts, left.values(), strict=True):
         submitted = f"job {submit_job(script, point.job)}: " if point.slurm.submit else ""

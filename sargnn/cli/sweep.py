@@ -85,7 +85,7 @@ def plan_sweep(points: Sequence[Point], folders: ConfFolders, check: Callable[[i
     for number, label in enumerate(labels):
         with naming_point(label):
             _check(points[number], folders) if check is None else check(number)
-    done = {number: found for number in range(len(points)) if (found := _finished(folder, number)) is not None}
+    done = {number: run_dir for number in range(len(points)) if (run_dir := _finished(folder, number)) is not None}
     return Plan(points, labels, folder, done, skip)
 
 
@@ -151,7 +151,7 @@ def run_points(plan: Plan, folders: ConfFolders) -> list[Outcome]:
         interrupted = outcome.status == "interrupted"
         outcomes.append(outcome)
     if parent is not None:
-        _end(parent, outcomes, failed=not all(one.is_done for one in outcomes))
+        _end(parent, outcomes, failed=not all(ended.is_done for ended in outcomes))
     return outcomes
 
 

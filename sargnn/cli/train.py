@@ -20,7 +20,7 @@ def main(line: CommandLine) -> int:
     from sargnn.config import parse
     from sargnn.errors import ConfigError
 
-    if line.multirun and any(one.startswith("resume=") for one in line.overrides):
+    if line.multirun and any(override.startswith("resume=") for override in line.overrides):
         raise ConfigError("A sweep cannot be resumed as one.", hint="started again it runs what is not finished")
     going_on = read_resumed(line.overrides, line.folders)
     if going_on is not None:

@@ -41,7 +41,7 @@ def bare_word(verb: Verb, words: Sequence[str], place: int, folders: ConfFolders
     word = words[place]
     before = words[place - 1] if place else ""
     after = words[place + 1] if place + 1 < len(words) else ""
-    known = read_known(verb.config, [one for one in words if "=" in one], folders)
+    known = read_known(verb.config, [override for override in words if "=" in override], folders)
     if after.startswith("=") or word.endswith("=") or (before.endswith("=") and before.strip("=")):
         return _parted(known, words, place)
     if before.endswith(","):
@@ -52,10 +52,10 @@ def bare_word(verb: Verb, words: Sequence[str], place: int, folders: ConfFolders
     keys = known.called(word)
     if len(keys) == 1 and after and "=" not in after and not after.startswith("-") and not known.called(after):
         return ConfigError(_ONE_WORD, given=f"{word} {after}", hint=known.words(keys[0], after))
-    if found := known.options_called(word):
-        *others, last = (f"'{one.partition('=')[0]}'" for one in found)
+    if options := known.options_called(word):
+        *others, last = (f"'{option.partition('=')[0]}'" for option in options)
         groups = f"{', '.join(others)} and {last}" if others else last
-        return ConfigError(f"'{word}' is an option of {groups}.", hint=" or ".join(found))
+        return ConfigError(f"'{word}' is an option of {groups}.", hint=" or ".join(options))
     if keys:
         return _without_value(known, verb, word, keys)
     if (key_and_value := _other_sign(known, word)) is not None:
@@ -63,8 +63,8 @@ def bare_word(verb: Verb, words: Sequence[str], place: int, folders: ConfFolders
     if word in VERBS:
         return ConfigError("One verb at a time.", given=f"{verb.name} ... {word}", hint=f"sargnn {word}")
     every = [f"{group}={name}" for group, names in known.options.items() for name in names]
-    close = nearest(word, [one.partition("=")[2] for one in every])
-    allowed = [one for name in close for one in every if one.endswith(f"={name}")]
+    close = nearest(word, [option.partition("=")[2] for option in every])
+    allowed = [option for name in close for option in every if option.endswith(f"={name}")]
     return ConfigError(
         "A word cannot be read.",
         given=word,
@@ -93,7 +93,7 @@ def _without_value(known: Known, verb: Verb, word: str, keys: Sequence[str]) -> 
     (key,) = keys
     if key not in known.options:
         return ConfigError(f"'{word}' needs a value.", hint=known.words(key, _default(known, key)))
-    options = [f"{key}={one}" for one in known.options[key]]
+    options = [f"{key}={option}" for option in known.options[key]]
     hint = f"write {key}=OPTION; sargnn {verb.name} {key} --help lists them"
     return ConfigError(f"'{word}' needs one of its options.", allowed=options if len(options) <= MOST_SHOWN else (), hint=hint)
 
@@ -110,12 +110,12 @@ def _default(known: Known, key: str) -> str:
 def _other_sign(known: Known, word: str) -> str | None:
     """``model:gat``, ``model/gat`` or ``model.gat`` as it is written here."""
     for sign in ":/.":
-        head, found, value = word.partition(sign)
+        head, separator, value = word.partition(sign)
         key = "".join(known.called(head)[:1]) if head else ""
-        if not found or not key or not value:
+        if not separator or not key or not value:
             continue
         if key in known.options:
-            same = [one for one in known.options[key] if one.casefold() == value.casefold()]
+            same = [option for option in known.options[key] if option.casefold() == value.casefold()]
             return f"{key}={same[0]}" if same else None
         if sign == ":":
             return known.words(key, value)
@@ -167,7 +167,7 @@ def dashed_word(verb: Verb, words: Sequence[str], place: int, folders: ConfFolde
     if name in own:
         return ConfigError(_NO_DASHES, given=given, hint=f"{name}={shlex.quote(value or 'VALUE')}")
     if verb.config and len(name) > 1:
-        known = read_known(verb.config, [one for one in words if "=" in one], folders)
+        known = read_known(verb.config, [override for override in words if "=" in override], folders)
         keys = known.called(name) or known.called(name.replace("-", "_"))
         if keys:
             shown = known.words(keys[0], value or _of_flag(known, keys[0]))

@@ -24,7 +24,7 @@ _NOT_HERE = {
     **dict.fromkeys(("gpu", "gpus", "cuda", "num_gpus"), ("workers run on CPUs", "world=N for so many workers")),
 }
 """What others have and this has not -> why, and what there is."""
-_EVERY_VERB = [one for verb in VERBS.values() for one in (verb, *verb.verbs)]
+_EVERY_VERB = [command for verb in VERBS.values() for command in (verb, *verb.verbs)]
 _ALSO_CALLED = {
     **dict.fromkeys(("fanout", "num_neighbors", "num_neighbours", "neighbors", "neighbours"), "sample.fanouts"),
     "learning_rate": "optim.lr",
@@ -71,7 +71,7 @@ _ALSO_CALLED = {
 
 def verb_of(config: str) -> Verb:
     """The verb that composes a primary file."""
-    return next(one for one in _EVERY_VERB if one.config == config and not one.changes_a_run)
+    return next(verb for verb in _EVERY_VERB if verb.config == config and not verb.changes_a_run)
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Known:
         return min(self.owners[key], key=rank)
 
     def _needed(self, group: str, option: str, key: str) -> list[str]:
-        return [one for one in self.folders.needs(group, option) if one != key]
+        return [setting for setting in self.folders.needs(group, option) if setting != key]
 
     def words(self, key: str, value: str) -> str:
         """The words that set it, with the option that has it where another one is chosen."""
@@ -121,7 +121,9 @@ class Known:
         key = _in_a_file(key)
         if not self.is_here(key):
             group, option = key.partition(".")[0], self.owner(key)
-            needed = (f"{one}={EXAMPLES.get(one.rpartition('.')[2], 'VALUE')}" for one in self._needed(group, option, key))
+            needed = (
+                f"{setting}={EXAMPLES.get(setting.rpartition('.')[2], 'VALUE')}" for setting in self._needed(group, option, key)
+            )
             words = [f"{group}={option}", *needed, *words]
         return " ".join(map(shlex.quote, words))
 
@@ -151,12 +153,14 @@ class Known:
 
     def options_called(self, word: str) -> list[str]:
         """``group=option`` for every option of this name."""
-        return [f"{group}={one}" for group, names in self.options.items() for one in names if one.casefold() == word.casefold()]
+        return [
+            f"{group}={name}" for group, names in self.options.items() for name in names if name.casefold() == word.casefold()
+        ]
 
 
 def _in_a_file(key: str) -> str:
     """The key that files of options have for it: ``model.args`` for ``model.args.hidden``."""
-    return next((one for one in MAPPINGS if key.startswith(f"{one}.")), key)
+    return next((mapping for mapping in MAPPINGS if key.startswith(f"{mapping}.")), key)
 
 
 def read_known(config: str, overrides: Iterable[str], folders: ConfFolders, own: Iterable[str] = ()) -> Known:
@@ -189,7 +193,10 @@ def unknown_setting(
 ) -> ConfigError:
     """The answer to a setting that the verb's configuration does not have as it is chosen; ``own`` as of ``read_known``."""
     known = read_known(config, overrides, folders, own)
-    value = next((one.partition("=")[2] for one in overrides if one.lstrip("+").partition("=")[0] == name), "") or "VALUE"
+    value = (
+        next((override.partition("=")[2] for override in overrides if override.lstrip("+").partition("=")[0] == name), "")
+        or "VALUE"
+    )
     what = f"There is no setting '{name}'."
     if (argument := known.argument(name)) is not None:
         group = name.partition(".")[0]
@@ -205,30 +212,30 @@ def unknown_setting(
     if last in _NOT_HERE and not known.called(name):
         why, instead = _NOT_HERE[last]
         return ConfigError(f"There is no setting '{name}': {why}.", hint=instead if "world" in known.top else None)
-    found = [key for key in known.called(name) if key != name] or _near(name, known, _MISSPELT)
-    if not found and (others := _verbs_with(name, config, folders)):
+    keys = [key for key in known.called(name) if key != name] or _near(name, known, _MISSPELT)
+    if not keys and (others := _verbs_with(name, config, folders)):
         return _of_another_verb(name, value, others, _near(name, known, _PART_OF))
-    found = found or _near(name, known, _ALIKE)
-    if not found:
+    keys = keys or _near(name, known, _ALIKE)
+    if not keys:
         return ConfigError(what, hint=f"sargnn {verb_of(config).name} --help lists all groups and settings")
-    shown = [key if known.is_here(key) else f"{key} (with {key.partition('.')[0]}={known.owner(key)})" for key in found]
-    return ConfigError(what, allowed=shown[:MOST_SHOWN], hint=_next(known, found, value))
+    shown = [key if known.is_here(key) else f"{key} (with {key.partition('.')[0]}={known.owner(key)})" for key in keys]
+    return ConfigError(what, allowed=shown[:MOST_SHOWN], hint=_next(known, keys, value))
 
 
 def _of_another_verb(name: str, value: str, verbs: Sequence[str], near: Sequence[str]) -> ConfigError:
-    names = ", ".join([f"sargnn {one}" for one in verbs[:2]] + ["..."] * (len(verbs) > 2))
+    names = ", ".join([f"sargnn {verb}" for verb in verbs[:2]] + ["..."] * (len(verbs) > 2))
     what = f"There is no setting '{name}' here: it belongs to {names}."
     return ConfigError(what, allowed=near, hint=f"sargnn {verbs[0]} {shlex.quote(f'{name}={value}')}")
 
 
-def _next(known: Known, found: Sequence[str], value: str) -> str | None:
+def _next(known: Known, keys: Sequence[str], value: str) -> str | None:
     """The words to write where only one thing can be meant."""
-    if len(found) > 1:
+    if len(keys) > 1:
         return None
-    if (options := known.options.get(found[0])) is None:
-        return known.words(found[0], value)
-    same = [one for one in options if one.casefold() == value.casefold()]
-    return f"{found[0]}={same[0]}" if same else f"{found[0]}=OPTION"
+    if (options := known.options.get(keys[0])) is None:
+        return known.words(keys[0], value)
+    same = [option for option in options if option.casefold() == value.casefold()]
+    return f"{keys[0]}={same[0]}" if same else f"{keys[0]}=OPTION"
 
 
 def _near(name: str, known: Known, cutoff: float) -> list[str]:
@@ -251,14 +258,14 @@ def _near(name: str, known: Known, cutoff: float) -> list[str]:
 
 def _verbs_with(name: str, config: str, folders: ConfFolders) -> list[str]:
     """Other verbs that have a setting of this name."""
-    found = []
+    verbs = []
     for verb in _EVERY_VERB:
         own = [setting.name for setting in verb.settings]
         if verb.config is not None and verb.config != config and not verb.changes_a_run:
             own += folders.settings(verb.config)
         if name in own:
-            found.append(verb.name)
-    return found
+            verbs.append(verb.name)
+    return verbs
 
 
 def unknown_own_setting(verb: Verb, name: str, text: str = "") -> ConfigError:
@@ -266,7 +273,7 @@ def unknown_own_setting(verb: Verb, name: str, text: str = "") -> ConfigError:
     own = [setting.name for setting in verb.settings]
     what = f"There is no setting '{name}'."
     near = nearest(name, own)
-    others = [one.name for one in VERBS.values() if name in [setting.name for setting in one.settings]]
+    others = [other.name for other in VERBS.values() if name in [setting.name for setting in other.settings]]
     if others and len(near) == len(own):  # none is alike
         return _of_another_verb(name, text or "VALUE", others, ())
     return ConfigError(what, allowed=near, hint=None if near else f"sargnn {verb.name} --help")
@@ -286,11 +293,11 @@ def unknown_option(
     if hint is not None:
         return ConfigError(what, given=given, hint=hint)
     groups = folders.groups(config) if config else {}
-    elsewhere = [one for one in groups if one != group and name in folders.options(one)]
+    elsewhere = [other for other in groups if other != group and name in folders.options(other)]
     if elsewhere:
-        named = " and of ".join(f"'{one}'" for one in elsewhere)
+        named = " and of ".join(f"'{other}'" for other in elsewhere)
         what = f"'{group}' has no option '{name}': it is one of {named}."
-        return ConfigError(what, given=given, hint=" or ".join(f"{one}={name}" for one in elsewhere))
+        return ConfigError(what, given=given, hint=" or ".join(f"{other}={name}" for other in elsewhere))
     near = nearest(name, options)
     if config is not None and group == "dataset" and re.match(r"[.~]*/|.*/", name):
         return ConfigError(what, given=given, hint=f"dataset=arrays dataset.root={shlex.quote(name)}")

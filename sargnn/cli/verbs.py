@@ -79,8 +79,8 @@ class Verb:
     def as_meant(self, words: Sequence[str]) -> Verb:
         """The verb with the primary file that its words ask for."""
         keys = {key.lstrip("+"): value for key, _, value in (word.partition("=") for word in words)}
-        found = [file for key, file in self.config_with.items() if keys.get(key) not in (None, "", "null")]
-        return replace(self, config=found[0]) if found else self
+        files = [file for key, file in self.config_with.items() if keys.get(key) not in (None, "", "null")]
+        return replace(self, config=files[0]) if files else self
 
     @property
     def flags(self) -> tuple[str, ...]:

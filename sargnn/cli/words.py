@@ -31,9 +31,9 @@ def _text(key: str, value: Any) -> str:
     if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, list | tuple):
-        return f"[{','.join(_text(key, one) for one in value)}]"
+        return f"[{','.join(_text(key, entry) for entry in value)}]"
     if isinstance(value, Mapping):
-        return f"{{{','.join(f'{name}:{_text(key, one)}' for name, one in value.items())}}}"
+        return f"{{{','.join(f'{name}:{_text(key, entry)}' for name, entry in value.items())}}}"
     if isinstance(value, str | os.PathLike):
         return _quoted(os.fspath(value))
     raise ConfigError(f"'{key}' has a value that no setting can have.", given=f"a {type(value).__name__}")
@@ -44,4 +44,4 @@ def _quoted(text: str) -> str:
     if re.fullmatch(r"[A-Za-z_][\w./-]*", text, flags=re.ASCII) and text.lower() not in _WORDS_OF_YAML:
         return text
     escaped = text.replace("${", "\\${")  # or it would be looked up
-    return "'" + re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), escaped) + "'"
+    return "'" + re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), escaped) + "'"

@@ -60,13 +60,13 @@ def fold_in_servers(group: Group, tensor: Tensor, combine: Combine) -> Tensor:
     """``combine`` of each server's tensors in rank order, then of the servers' results: one tensor a server crosses."""
     tensor = tensor.contiguous()
     mates, partners = group.mates, group.partners
-    found = combine(_swap(group, mates, [tensor] * len(mates), [tensor] * len(mates))).contiguous()
+    combined = combine(_swap(group, mates, [tensor] * len(mates), [tensor] * len(mates))).contiguous()
     if len(partners) == 1:
-        return found
+        return combined
     leader = mates[0]
-    every = [torch.empty_like(found) for _ in partners]
+    every = [torch.empty_like(combined) for _ in partners]
     if group.rank == leader:
-        every = _swap(group, partners, [found] * len(partners), [found] * len(partners))
+        every = _swap(group, partners, [combined] * len(partners), [combined] * len(partners))
         works = [(group.send_quietly(torch.stack(every), mate, _TAG), mate) for mate in mates[1:]]
     else:
         room = torch.stack(every)
@@ -94,9 +94,9 @@ def _sum_piece(group: Group, ranks: Sequence[int], pieces: list[Tensor]) -> Tens
 def _give_all(group: Group, ranks: Sequence[int], pieces: list[Tensor], own: Tensor) -> None:
     """Each rank's piece to all ``ranks``, into ``pieces``."""
     if len(ranks) > 1:
-        for piece, one in zip(pieces, _swap(group, ranks, [own] * len(ranks), pieces), strict=True):
-            if piece is not one:
-                piece.copy_(one)
+        for piece, received in zip(pieces, _swap(group, ranks, [own] * len(ranks), pieces), strict=True):
+            if piece is not received:
+                piece.copy_(received)
 
 
 def _swap(group: Group, ranks: Sequence[int], outgoing: Sequence[Tensor], like: Sequence[Tensor]) -> list[Tensor]:
@@ -109,13 +109,13 @@ def _swap(group: Group, ranks: Sequence[int], outgoing: Sequence[Tensor], like: 
         What came, in the order of ``ranks``; from this rank what it has for itself.
     """
     me = list(ranks).index(group.rank)
-    found = [one if k == me else torch.empty_like(one) for k, one in enumerate(like)]
-    found[me] = outgoing[me]
+    received = [tensor if k == me else torch.empty_like(tensor) for k, tensor in enumerate(like)]
+    received[me] = outgoing[me]
     works = []
     for k, rank in enumerate(ranks):
-        if k != me and found[k].numel():
-            works.append((group.receive(found[k], rank, _TAG), rank))
+        if k != me and received[k].numel():
+            works.append((group.receive(received[k], rank, _TAG), rank))
         if k != me and outgoing[k].numel():
             works.append((group.send_quietly(outgoing[k], rank, _TAG), rank))
     group.wait_all(works)
-    return found
+    return received

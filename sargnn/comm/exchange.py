@@ -121,7 +121,7 @@ class Exchange:
                 wide = layout.wide(sections, None if keep else self._room(0, layout, rounds, now.receive_rows, tensors[0]))
                 copy_sections(sections, wide)
                 if keep:  # the message is used again
-                    wide = tuple(one.clone() if one is given else one for one, given in zip(wide, sections, strict=True))
+                    wide = tuple(rows.clone() if rows is given else rows for rows, given in zip(wide, sections, strict=True))
                 sections = wide
                 del wide
             yield now.piece, sections

@@ -36,7 +36,7 @@ def _own_address(master: str, environment: Mapping[str, str]) -> str:
 
     if interface := environment.get("GLOO_SOCKET_IFNAME"):
         known = psutil.net_if_addrs().get(interface, [])
-        return next((one.address for one in known if one.family == socket.AF_INET), "")
+        return next((entry.address for entry in known if entry.family == socket.AF_INET), "")
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:  # sends nothing
             asking.connect((master, _DISCARD))
@@ -48,7 +48,7 @@ def _own_address(master: str, environment: Mapping[str, str]) -> str:
 def silent(hosts: Sequence[Host]) -> list[Host]:
     """Those that answer nothing within two seconds, not even that nobody listens. All are asked at the same time."""
     waiting: dict[int, tuple[socket.socket, Host]] = {}
-    found: list[Host] = []
+    quiet: list[Host] = []
     for host in dict.fromkeys(hosts):
         connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         connection.setblocking(False)
@@ -58,18 +58,18 @@ def silent(hosts: Sequence[Host]) -> list[Host]:
         else:
             connection.close()
             if code not in _ALIVE:  # such as: no route
-                found.append(host)
+                quiet.append(host)
     deadline = time.monotonic() + _PROBE_S
     while waiting and (left_s := deadline - time.monotonic()) > 0:
         for number in select.select([], list(waiting), [], left_s)[1]:
             connection, host = waiting.pop(number)
             if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) not in _ALIVE:
-                found.append(host)
+                quiet.append(host)
             connection.close()
     for connection, host in waiting.values():
         connection.close()
-        found.append(host)
-    return sorted(found)
+        quiet.append(host)
+    return sorted(quiet)
 
 
 def named_in(text: str, hosts: Sequence[Host]) -> Host | None:

@@ -81,11 +81,11 @@ def _join_mpi(rank: int, world: int, token: str) -> dist.ProcessGroup:
 
 def _hosts_of(store: MeetingStore, ranks: Iterable[int]) -> dict[int, Host]:
     """What ranks that have come say of themselves."""
-    found = {}
+    hosts = {}
     for rank in ranks:
         name, _, address = store.get(f"{_HOST}/{rank}").decode().partition(" ")
-        found[rank] = Host(name, address)
-    return found
+        hosts[rank] = Host(name, address)
+    return hosts
 
 
 def _who_is_missing(store: MeetingStore, world: int) -> str:
@@ -110,7 +110,9 @@ def _check_address(own: Host, master: str, environment: Mapping[str, str]) -> No
     except OSError:
         return
     if own.address.startswith("127.") and elsewhere:
-        others = [name for name, known in psutil.net_if_addrs().items() if not any(one.address == own.address for one in known)]
+        others = [
+            name for name, known in psutil.net_if_addrs().items() if not any(entry.address == own.address for entry in known)
+        ]
         raise CommError(
             f"Host {own.name} takes itself for {own.address}, where no other host finds it.",
             given=f"GLOO_SOCKET_IFNAME={environment.get('GLOO_SOCKET_IFNAME', '')}",
@@ -149,7 +151,7 @@ def address_to_listen_on(name: str, environment: Mapping[str, str]) -> str:
 
     known = psutil.net_if_addrs()
     families = (socket.AF_INET, socket.AF_INET6)
-    own = {one.address.partition("%")[0] for addresses in known.values() for one in addresses if one.family in families}
+    own = {entry.address.partition("%")[0] for addresses in known.values() for entry in addresses if entry.family in families}
     try:
         address = str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
     except OSError:
@@ -161,7 +163,7 @@ def address_to_listen_on(name: str, environment: Mapping[str, str]) -> str:
     if address in own and not is_loopback:
         return address
     chosen = known.get(environment.get("GLOO_SOCKET_IFNAME", ""), [])
-    return next((one.address for one in chosen if one.family == socket.AF_INET), "")
+    return next((entry.address for entry in chosen if entry.family == socket.AF_INET), "")
 
 
 def prove_to_peers(group: dist.ProcessGroup, rank: int, world: int, token: str) -> None:

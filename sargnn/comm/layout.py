@@ -43,13 +43,13 @@ class Layout:
     @classmethod
     def of(cls, tensors: Sequence[Tensor], wire: torch.dtype | None = None, exact: Container[int] = ()) -> Layout:
         """``wire``: what fp32 rows are rounded to on their way, but for the tensors ``exact``; None: nothing is."""
-        return cls.of_columns([Column(one.shape[1], one.dtype, t in exact) for t, one in enumerate(tensors)], wire)
+        return cls.of_columns([Column(tensor.shape[1], tensor.dtype, t in exact) for t, tensor in enumerate(tensors)], wire)
 
     @classmethod
     def of_columns(cls, columns: Sequence[Column], wire: torch.dtype | None = None) -> Layout:
         """The same for tensors that are not there yet."""
-        travel = tuple(travels_as(one, wire) for one in columns)
-        return cls(tuple(one.width for one in columns), travel, tuple(one.dtype for one in columns))
+        travel = tuple(travels_as(column, wire) for column in columns)
+        return cls(tuple(column.width for column in columns), travel, tuple(column.dtype for column in columns))
 
     @property
     def row_bytes(self) -> int:

@@ -111,11 +111,11 @@ class MeetingServer:
             if what == b"set":
                 self._values[key] = value
                 self._changed.notify_all()
-                found: bytes | None = b""
+                answer: bytes | None = b""
             else:
                 self._changed.wait_for(lambda: key in self._values, timeout=float(value))
-                found = self._values.get(key)
-        _send(connection, b"" if found is None else b"found", found or b"")
+                answer = self._values.get(key)
+        _send(connection, b"" if answer is None else b"found", answer or b"")
 
 
 class MeetingStore(dist.Store):
@@ -152,10 +152,10 @@ class MeetingStore(dist.Store):
         try:
             with self._lock:
                 _send(self._socket, what, key.encode(), value)
-                found, answer = _receive(self._socket, 2)
+                exists, answer = _receive(self._socket, 2)
         except OSError as error:
             raise RuntimeError(f"the store that workers meet at is gone: {error}") from error  # as torch's own stores say it
-        return answer if found or what == b"set" else None
+        return answer if exists or what == b"set" else None
 
     def set(self, key: str, value: str | bytes) -> None:
         """Set a key."""
@@ -163,10 +163,10 @@ class MeetingStore(dist.Store):
 
     def get(self, key: str) -> bytes:
         """A key's value, waited for. Raises ``RuntimeError`` if nobody sets it in time."""
-        found = self._ask(b"get", key, str(self._timeout_s).encode())
-        if found is None:
+        answer = self._ask(b"get", key, str(self._timeout_s).encode())
+        if answer is None:
             raise RuntimeError(f"nobody has set '{key}' within {self._timeout_s:g} s")
-        return found
+        return answer
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Wait for keys. Raises ``RuntimeError`` if they are not set in time."""

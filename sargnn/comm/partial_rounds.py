@@ -52,7 +52,8 @@ class PartialRounds:
         self._exchange, self._group, self._depth = exchange, exchange.group, exchange.prefetch_depth
         self._rounds = lists.rounds(exchange.group.rank)
         self._asked, self._answered = (
-            _Messages(exchange, one, kind, self._rounds, like) for one, kind in ((asked, "request"), (answered, "answer"))
+            _Messages(exchange, columns, kind, self._rounds, like)
+            for columns, kind in ((asked, "request"), (answered, "answer"))
         )
         self._ask, self._serve = ask, serve
         self._requests: dict[int, tuple[Tensor, Work]] = {}

@@ -38,7 +38,7 @@ def measure_rates(group: Group) -> Rates:
     for _ in range(_SUMS):
         group.sum_(torch.zeros(1))
     seconds = torch.tensor((time.perf_counter() - started) / _SUMS, dtype=torch.float64)
-    return Rates(inside, between, max(float(one) for one in group.gather(seconds)))
+    return Rates(inside, between, max(float(rank_seconds) for rank_seconds in group.gather(seconds)))
 
 
 def _neighbours(ranks: tuple[int, ...], rank: int) -> tuple[int, int] | None:
@@ -62,7 +62,10 @@ def _measure(group: Group, to: int, source: int) -> float:
         started = time.perf_counter()
         for _ in range(messages):
             group.wait_all([(group.receive(received, source, _TAG), source), (group.send_quietly(sent, to, _TAG), to)])
-        seconds = max(float(one) for one in group.gather(torch.tensor(time.perf_counter() - started, dtype=torch.float64)))
+        seconds = max(
+            float(rank_seconds)
+            for rank_seconds in group.gather(torch.tensor(time.perf_counter() - started, dtype=torch.float64))
+        )
         if seconds >= _LONG_ENOUGH_S or total >= _MOST_BYTES:
             return messages * longest / max(seconds, 1e-9)
         total = min(_MOST_BYTES, total * max(2, min(16, int(1.2 * _LONG_ENOUGH_S / max(seconds, 1e-3)))))

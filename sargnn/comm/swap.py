@@ -22,7 +22,7 @@ def swap(group: Group, arrays: Sequence[np.ndarray], doing: str) -> list[np.ndar
         Per peer what it sent.
     """
     rank, world = group.rank, group.world
-    sizes = [one.tolist() for one in group.gather(torch.tensor([len(one) for one in arrays]))]
+    sizes = [lengths.tolist() for lengths in group.gather(torch.tensor([len(array) for array in arrays]))]
     received = [np.empty(sizes[q][rank], arrays[q].dtype) for q in range(world)]
     received[rank] = arrays[rank]
     works = []

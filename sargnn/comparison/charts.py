@@ -78,18 +78,22 @@ def make_pictures(groups: Sequence[Group], baseline: Group | None = None) -> lis
     """All pictures for which there is something to draw."""
     metrics = dict.fromkeys(row["metric"] for group in groups for run in group.members for row in run.epochs if "metric" in row)
     losses, seconds = curves(groups, "loss", None), curves(groups, "loss", None, seconds=True)
-    found = [
+    pictures = [
         Picture("loss", "training loss over epochs", [Chart("curves", "training loss", "epoch", losses)]),
         Picture("loss_seconds", "training loss over time", [Chart("curves", "training loss", _SECONDS, seconds)]),
         *(
-            Picture(one, f"validation {one} over epochs", [Chart("curves", f"validation {one}", "epoch", values)])
-            for one in metrics
-            for values in [curves(groups, "val_metric", one)]
+            Picture(metric, f"validation {metric} over epochs", [Chart("curves", f"validation {metric}", "epoch", values)])
+            for metric in metrics
+            for values in [curves(groups, "val_metric", metric)]
         ),
         *(
-            Picture(f"{one}_seconds", f"validation {one} over time", [Chart("curves", f"validation {one}", _SECONDS, values)])
-            for one in metrics
-            for values in [curves(groups, "val_metric", one, seconds=True)]
+            Picture(
+                f"{metric}_seconds",
+                f"validation {metric} over time",
+                [Chart("curves", f"validation {metric}", _SECONDS, values)],
+            )
+            for metric in metrics
+            for values in [curves(groups, "val_metric", metric, seconds=True)]
         ),
         _against_workers(groups, "memory", "peak_train_bytes", MB, "peak training memory of a worker, MB"),
         _against_workers(groups, "epoch_time", "epoch_time_s", 1.0, "median epoch time, s"),
@@ -101,8 +105,8 @@ def make_pictures(groups: Sequence[Group], baseline: Group | None = None) -> lis
         Picture("epoch_parts", "where an epoch's time goes", [epoch_stack(groups)]),
     ]
     if baseline is not None:
-        found.append(Picture("baseline", f"times that of {baseline.name}", ratios(groups, baseline)))
-    return [one for one in found if any(chart.series for chart in one.charts)]
+        pictures.append(Picture("baseline", f"times that of {baseline.name}", ratios(groups, baseline)))
+    return [picture for picture in pictures if any(chart.series for chart in picture.charts)]
 
 
 def curves(groups: Sequence[Group], key: str, metric: str | None, *, seconds: bool = False) -> list[Series]:
@@ -112,18 +116,22 @@ def curves(groups: Sequence[Group], key: str, metric: str | None, *, seconds: bo
         key: of a line of ``metrics.jsonl``. metric: only epochs that were evaluated by it; None: all.
         seconds: against the training time up to the end of the epoch (mean over the seeds) instead of the epoch's number.
     """
-    found = []
+    series = []
     for group in groups:
         each = [_points(run, key, metric) for run in group.members]
-        epochs = [epoch for epoch in each[0] if all(epoch in one for one in each)]
+        epochs = [epoch for epoch in each[0] if all(epoch in points for points in each)]
         if not epochs:
             continue
-        values = [[one[epoch][1] for one in each] for epoch in epochs]
-        spreads = [spread for one in values if (spread := over_seeds(one)) is not None]
-        xs = [mean(one[epoch][0] for one in each) if seconds else float(epoch) for epoch in epochs]
+        values = [[points[epoch][1] for points in each] for epoch in epochs]
+        spreads = [spread for of_seeds in values if (spread := over_seeds(of_seeds)) is not None]
+        xs = [mean(points[epoch][0] for points in each) if seconds else float(epoch) for epoch in epochs]
         names = [run.name for run in group.members]
-        found.append(Series(group.name, xs, [one.mean for one in spreads], [one.std for one in spreads], names, values))
-    return found
+        series.append(
+            Series(
+                group.name, xs, [at_epoch.mean for at_epoch in spreads], [at_epoch.std for at_epoch in spreads], names, values
+            )
+        )
+    return series
 
 
 def _points(run: Run, key: str, metric: str | None) -> dict[int, tuple[float, float]]:
@@ -165,7 +173,9 @@ def _against_batches(groups: Sequence[Group], name: str, key: str, unit: float, 
     for line in lines.values():
         same = _without(line[0][1], _OF_MICRO_BATCHES)
         alone = [(1, group) for group in groups if _batches_of(group) == 1 and _without(group, _OF_MICRO_BATCHES) == same]
-        points = [(x, group) for x, group in sorted([*alone, *line], key=lambda one: one[0]) if group.figures[key] is not None]
+        points = [
+            (x, group) for x, group in sorted([*alone, *line], key=lambda point: point[0]) if group.figures[key] is not None
+        ]
         spreads = [spread for _, group in points if (spread := group.figures[key]) is not None]
         if points:
             series.append(
@@ -190,8 +200,8 @@ def _name_but_for(group: Group, key: str) -> str:
 
 def _batches_of(group: Group) -> int:
     """How many micro-batches a step had."""
-    found = group.first.result.batches if group.first.summary is not None else None
-    return int(found["count"]) if found else 1
+    batches = group.first.result.batches if group.first.summary is not None else None
+    return int(batches["count"]) if batches else 1
 
 
 def _without(group: Group, names: Sequence[str]) -> str:
@@ -215,13 +225,13 @@ def scaling_lines(groups: Sequence[Group]) -> list[list[Group]]:
         for kind in kinds:
             key = json.dumps([kind, group.repeat], sort_keys=True, default=str)
             lines.setdefault(key, []).append(group)
-    found: list[list[Group]] = []
+    kept: list[list[Group]] = []
     for line in sorted(lines.values(), key=len, reverse=True):
-        if not any(all(any(one is other for other in longer) for one in line) for longer in found):
-            found.append(line)
+        if not any(all(any(member is other for other in longer) for member in line) for longer in kept):
+            kept.append(line)
     places = {id(group): number for number, group in enumerate(groups)}
-    found.sort(key=lambda line: min(places[id(group)] for group in line))
-    return [sorted(line, key=lambda group: group.first.world) for line in found]
+    kept.sort(key=lambda line: min(places[id(group)] for group in line))
+    return [sorted(line, key=lambda group: group.first.world) for line in kept]
 
 
 def _line_name(line: Sequence[Group]) -> str:
@@ -290,15 +300,15 @@ def memory_stack(groups: Sequence[Group]) -> Chart:
         if every:
             ranks = range(min(map(len, of_seeds)))
             names = [group.name if len(ranks) == 1 else f"{group.name}, rank {rank}" for rank in ranks]
-            found = [[one[rank] for one in of_seeds] for rank in ranks]
+            of_rows = [[workers[rank] for workers in of_seeds] for rank in ranks]
         else:
-            names, found = [group.name], [[max(one, key=lambda each: sum(each.values())) for one in of_seeds]]
-        for name, seeds in zip(names, found, strict=True):
-            if len({tuple(one) for one in seeds}) > 1:  # some of before the parts were measured
-                seeds = [{"total": sum(one.values())} for one in seeds]
+            names, of_rows = [group.name], [[max(workers, key=lambda each: sum(each.values())) for workers in of_seeds]]
+        for name, seeds in zip(names, of_rows, strict=True):
+            if len({tuple(sizes) for sizes in seeds}) > 1:  # some of before the parts were measured
+                seeds = [{"total": sum(sizes.values())} for sizes in seeds]
             rows.append(name)
             parts.append((group, seeds))
-    series = [one for name in (*PARTS, "total") if (one := _part(name, parts, MB)).xs]
+    series = [part for name in (*PARTS, "total") if (part := _part(name, parts, MB)).xs]
     title = "resident memory of a worker, MB" if every else "resident memory of the largest worker, MB"
     return Chart("stack", title, "", series, rows)
 
@@ -310,19 +320,21 @@ def epoch_stack(groups: Sequence[Group]) -> Chart:
         of_seeds = [epoch_parts_of(run) for run in group.members]
         if all(of_seeds):
             rows.append((group, of_seeds))
-    series = [one for name in EPOCH_PARTS if any((one := _part(name, rows, 1.0)).ys)]
+    series = [part for name in EPOCH_PARTS if any((part := _part(name, rows, 1.0)).ys)]
     return Chart("stack", "an epoch by what it goes into, s", "", series, [group.name for group, _ in rows])
 
 
 def _part(name: str, rows: Iterable[tuple[Group, list[dict[str, Any]]]], unit: float) -> Series:
-    found = [(row, group, [one[name] / unit for one in seeds]) for row, (group, seeds) in enumerate(rows) if name in seeds[0]]
-    spreads = [spread for *_, values in found if (spread := over_seeds(values)) is not None]
-    members = list(dict.fromkeys(run.name for _, group, _ in found for run in group.members))
+    bars = [
+        (row, group, [parts[name] / unit for parts in seeds]) for row, (group, seeds) in enumerate(rows) if name in seeds[0]
+    ]
+    spreads = [spread for *_, values in bars if (spread := over_seeds(values)) is not None]
+    members = list(dict.fromkeys(run.name for _, group, _ in bars for run in group.members))
     return Series(
         name,
-        [float(row) for row, *_ in found],
-        [one.mean for one in spreads],
-        [one.std for one in spreads],
+        [float(row) for row, *_ in bars],
+        [of_bar.mean for of_bar in spreads],
+        [of_bar.std for of_bar in spreads],
         members,
-        [values for *_, values in found],
+        [values for *_, values in bars],
     )

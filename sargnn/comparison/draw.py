@@ -98,18 +98,18 @@ def _size_of(figure: Any, renderer: Any, text: str) -> tuple[float, float]:
 def _draw_curves(chart: Chart) -> Any:
     figure, renderer = _new_figure()
     together = coinciding(chart.series)
-    labels = [label_of(one) for one in together]
+    labels = [label_of(alike) for alike in together]
     sizes = [_size_of(figure, renderer, label) for label in labels]
     heights = [height + 0.045 for _, height in sizes]
     tall = max(_AXES_HEIGHT, sum(heights) + 0.05)
-    width = _LEFT + _AXES_WIDTH + 0.4 + max(one for one, _ in sizes) + 0.08
+    width = _LEFT + _AXES_WIDTH + 0.4 + max(wide for wide, _ in sizes) + 0.08
     height = _BOTTOM + tall + _TOP
     figure.set_size_inches(width, height)
     axes = figure.add_axes((_LEFT / width, _BOTTOM / height, _AXES_WIDTH / width, tall / height))
     number = 0
     for same in together:
-        for place, one in enumerate(same):
-            _draw_series(axes, one, number, place, len(same), band=chart.kind == "curves")
+        for place, series in enumerate(same):
+            _draw_series(axes, series, number, place, len(same), band=chart.kind == "curves")
             number += 1
     _finish_axes(axes, chart)
     ends = [_end_of(axes, same[0], _AXES_WIDTH, tall) for same in together]
@@ -135,43 +135,43 @@ def _draw_curves(chart: Chart) -> Any:
     return figure
 
 
-def _draw_series(axes: Any, one: Series, number: int, place: int, of: int, *, band: bool) -> None:
+def _draw_series(axes: Any, series: Series, number: int, place: int, of: int, *, band: bool) -> None:
     """Of ``of`` series on each other the one at ``place``: its dashes lie in the others' gaps, its markers around theirs.
 
     ``band``: the spread as one, not as bars at the points.
     """
     colour, marker = COLOURS[number % len(COLOURS)], MARKERS[(number // len(COLOURS) + number) % len(MARKERS)]
     style: Any = "None"
-    if len(one.xs) > 1:
+    if len(series.xs) > 1:
         style = "-" if of == 1 else (_DASH * place, (_DASH, _DASH * (of - 1)))
-    marked = max(1, len(one.xs) // 12) if len(one.xs) > _MOST_MARKED else 1
+    marked = max(1, len(series.xs) // 12) if len(series.xs) > _MOST_MARKED else 1
     size = 3.5 + 2.2 * place
-    if len(one.xs) > 1 and place > 2:
+    if len(series.xs) > 1 and place > 2:
         marker = ""  # its dashes show it; more rings would hide the others
     axes.plot(
-        one.xs,
-        one.ys,
+        series.xs,
+        series.ys,
         color=colour,
         linestyle=style,
         marker=marker,
         markersize=size,
         markevery=marked,
-        label=one.name,
+        label=series.name,
         markerfacecolor=colour if place == 0 else "none",
     )
-    if any(one.spread):
-        if band and len(one.xs) > 1:
-            low, high = ([y + sign * s for y, s in zip(one.ys, one.spread, strict=True)] for sign in (-1, 1))
-            axes.fill_between(one.xs, low, high, color=colour, alpha=0.18, linewidth=0)
+    if any(series.spread):
+        if band and len(series.xs) > 1:
+            low, high = ([y + sign * s for y, s in zip(series.ys, series.spread, strict=True)] for sign in (-1, 1))
+            axes.fill_between(series.xs, low, high, color=colour, alpha=0.18, linewidth=0)
         else:
-            axes.errorbar(one.xs, one.ys, yerr=one.spread, color=colour, linestyle="None", capsize=2.5, linewidth=1)
+            axes.errorbar(series.xs, series.ys, yerr=series.spread, color=colour, linestyle="None", capsize=2.5, linewidth=1)
 
 
 def _finish_axes(axes: Any, chart: Chart) -> None:
     axes.set_title(chart.title)
     axes.set_xlabel(chart.x_label)
     if chart.kind == "workers":
-        worlds = sorted({int(x) for one in chart.series for x in one.xs})
+        worlds = sorted({int(x) for series in chart.series for x in series.xs})
         axes.set_xscale("log", base=2)
         axes.set_xticks(worlds, [str(world) for world in worlds])
         axes.minorticks_off()
@@ -185,9 +185,9 @@ def _finish_axes(axes: Any, chart: Chart) -> None:
     axes.set_ylim(axes.get_ylim())
 
 
-def _end_of(axes: Any, one: Series, width: float, height: float) -> tuple[float, float]:
+def _end_of(axes: Any, series: Series, width: float, height: float) -> tuple[float, float]:
     """The last point of a series, in inches from the axes' corner."""
-    x, y = axes.transAxes.inverted().transform(axes.transData.transform((one.xs[-1], one.ys[-1])))
+    x, y = axes.transAxes.inverted().transform(axes.transData.transform((series.xs[-1], series.ys[-1])))
     return float(x) * width, float(y) * height
 
 
@@ -197,10 +197,10 @@ def _draw_rows(charts: Sequence[Chart]) -> Any:
     rows = [wrapped(name, 44) for name in charts[0].rows]
     left = max(_size_of(figure, renderer, name)[0] for name in rows) + 0.15
     stacked = charts[0].kind == "stack"
-    panel = 4.6 if stacked else max(_PANEL, *(_size_of(figure, renderer, one.title)[0] * 1.15 for one in charts))
+    panel = 4.6 if stacked else max(_PANEL, *(_size_of(figure, renderer, column.title)[0] * 1.15 for column in charts))
     tall = max(0.5, _ROW * sum(name.count("\n") * 0.7 + 1 for name in rows))
     top = _TOP + (0.3 if stacked else 0.0)
-    beside = [max(_size_of(figure, renderer, one)[0] for one in _row_values(chart)) + 0.25 for chart in charts]
+    beside = [max(_size_of(figure, renderer, text)[0] for text in _row_values(chart)) + 0.25 for chart in charts]
     width = left + len(charts) * panel + sum(beside)
     height = 0.35 + tall + top
     figure.set_size_inches(width, height)
@@ -219,13 +219,13 @@ def _draw_rows(charts: Sequence[Chart]) -> Any:
 
 def _row_values(chart: Chart) -> list[str]:
     """What is written beside the rows."""
-    return ["00000"] if chart.kind == "stack" else [_value(one) for one in chart.series]
+    return ["00000"] if chart.kind == "stack" else [_value(series) for series in chart.series]
 
 
-def _value(one: Series) -> str:
+def _value(series: Series) -> str:
     """A bar's, with its spread where there are several seeds."""
-    spread = f" ± {_digits(one.spread[0], 2)}" if len(one.points[0]) > 1 else ""
-    return f"{_digits(one.ys[0], 4)}{spread}"
+    spread = f" ± {_digits(series.spread[0], 2)}" if len(series.points[0]) > 1 else ""
+    return f"{_digits(series.ys[0], 4)}{spread}"
 
 
 def _digits(value: float, digits: int) -> str:
@@ -238,18 +238,18 @@ def _write_value(axes: Any, row: float, text: str) -> None:
 
 
 def _draw_bars(axes: Any, chart: Chart) -> None:
-    highest = max((y + s for one in chart.series for y, s in zip(one.ys, one.spread, strict=True)), default=0.0)
-    for one in chart.series:
-        (row,), (value,), (spread,), points = one.xs, one.ys, one.spread, one.points[0]
+    highest = max((y + s for series in chart.series for y, s in zip(series.ys, series.spread, strict=True)), default=0.0)
+    for series in chart.series:
+        (row,), (value,), (spread,), points = series.xs, series.ys, series.spread, series.points[0]
         colour = COLOURS[int(row) % len(COLOURS)]
         if chart.kind == "bars":
-            axes.barh(row, value, height=0.62, color=colour, alpha=0.55, label=one.name)
+            axes.barh(row, value, height=0.62, color=colour, alpha=0.55, label=series.name)
         else:
-            axes.plot(value, row, marker="o", markersize=6, color=colour, alpha=0.75, linestyle="None", label=one.name)
+            axes.plot(value, row, marker="o", markersize=6, color=colour, alpha=0.75, linestyle="None", label=series.name)
         if len(points) > 1:
             axes.errorbar(value, row, xerr=spread, color="black", capsize=2.5, linewidth=0.9)
             axes.plot(points, [row] * len(points), marker=".", markersize=4, linestyle="None", color="black", label="_seeds")
-        _write_value(axes, row, _value(one))
+        _write_value(axes, row, _value(series))
     if chart.kind == "bars":
         axes.set_xlim(0, highest * 1.04 or 1.0)
     if chart.line is not None:
@@ -258,20 +258,20 @@ def _draw_bars(axes: Any, chart: Chart) -> None:
 
 def _draw_stack(axes: Any, chart: Chart) -> None:
     ends = [0.0] * len(chart.rows)
-    for one in chart.series:
-        rows = [int(x) for x in one.xs]
+    for series in chart.series:
+        rows = [int(x) for x in series.xs]
         axes.barh(
-            one.xs,
-            one.ys,
+            series.xs,
+            series.ys,
             left=[ends[row] for row in rows],
             height=0.68,
-            color=PART_COLOURS[one.name],
-            label=one.name,
-            hatch=HATCHES.get(one.name),
+            color=PART_COLOURS[series.name],
+            label=series.name,
+            hatch=HATCHES.get(series.name),
             edgecolor="white",
             linewidth=0,
         )
-        for row, value in zip(rows, one.ys, strict=True):
+        for row, value in zip(rows, series.ys, strict=True):
             ends[row] += value
     for row, end in enumerate(ends):
         _write_value(axes, row, _digits(end, 4))

@@ -24,7 +24,7 @@ def as_json(runs: Sequence[Run], groups: Sequence[Group], pictures: Sequence[Pic
         "runs": [run_record(run, differs) for run, differs in zip(runs, differences(runs), strict=True)],
         "groups": [group_record(group) for group in groups],
         "pictures": {picture.key: picture.as_dict() for picture in pictures},
-        "left_out": [{"folder": str(one.folder), "reason": one.reason} for one in out],
+        "left_out": [{"folder": str(skipped.folder), "reason": skipped.reason} for skipped in out],
     }
     return json.dumps(document, indent=1, default=str)
 
@@ -48,7 +48,7 @@ def run_record(run: Run, differs: dict[str, Any]) -> dict[str, Any]:
 
 def group_record(group: Group) -> dict[str, Any]:
     """Runs that are averaged together: their names and seeds, what tells the group from others, mean and spread of figures."""
-    figures = {key: None if one is None else dataclasses.asdict(one) for key, one in group.figures.items()}
+    figures = {key: None if spread is None else dataclasses.asdict(spread) for key, spread in group.figures.items()}
     members = [run.name for run in group.members]
     return {"name": group.name, "members": members, "seeds": group.seeds, "differs": group.differs, "figures": figures}
 
@@ -60,7 +60,7 @@ def as_csv(runs: Sequence[Run], groups: Sequence[Group]) -> str:
     Seconds and bytes are plain numbers; what a run has not is empty.
     """
     differing = differences(runs, seed=False)
-    settings = [key for key in dict.fromkeys(key for one in differing for key in one) if key != "dataset"]
+    settings = [key for key in dict.fromkeys(key for of_run in differing for key in of_run) if key != "dataset"]
     group_of = {id(run): number for number, group in enumerate(groups) for run in group.members}
     content = io.StringIO()
     writer = csv.writer(content, lineterminator="\n")
@@ -70,7 +70,7 @@ def as_csv(runs: Sequence[Run], groups: Sequence[Group]) -> str:
     for run, differs in zip(runs, differing, strict=True):
         own = [show_value(differs[key]) if key in differs else "" for key in settings]
         figures = ["" if value is None else _number(value) for value in figures_of(run).values()]
-        lossy = " ".join(one["setting"] for one in run.result.losses_depend_on or ())
+        lossy = " ".join(setting["setting"] for setting in run.result.losses_depend_on or ())
         writer.writerow([run.name, run.folder, group_of[id(run)], run.dataset, run.seed, *own, run.metric, *figures, lossy])
     return content.getvalue()
 

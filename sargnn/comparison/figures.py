@@ -89,8 +89,8 @@ BY_KEY = {figure.key: figure for figure in FIGURES}
 
 def figures_of(run: Run) -> dict[str, Value]:
     """Every figure of a finished run; what is not finite counts as missing."""
-    found = {figure.key: figure.read(run) for figure in FIGURES}
-    return {key: float(value) if value is not None and math.isfinite(value) else None for key, value in found.items()}
+    values = {figure.key: figure.read(run) for figure in FIGURES}
+    return {key: float(value) if value is not None and math.isfinite(value) else None for key, value in values.items()}
 
 
 @dataclass(frozen=True)
@@ -104,10 +104,10 @@ class Spread:
 
 def over_seeds(values: Sequence[Value]) -> Spread | None:
     """None where a value is missing."""
-    found = [value for value in values if value is not None]
-    if len(found) < len(values) or not found:
+    known = [value for value in values if value is not None]
+    if len(known) < len(values) or not known:
         return None
-    return Spread(mean(found), stdev(found) if len(found) > 1 else 0.0, len(found))
+    return Spread(mean(known), stdev(known) if len(known) > 1 else 0.0, len(known))
 
 
 def best_scores(runs: Sequence[Run], figure: Figure) -> list[bool]:
@@ -117,14 +117,14 @@ def best_scores(runs: Sequence[Run], figure: Figure) -> list[bool]:
     """
     smoothed = figure.key == "test_acc_smoothed"
     places: dict[tuple[str, str], list[float]] = {}
-    found = []
+    scores = []
     for run in runs:
         value, place = figures_of(run)[figure.key], (run.judged_on[0], "accuracy" if smoothed else run.metric)
-        found.append((value, place))
+        scores.append((value, place))
         if value is not None:
             places.setdefault(place, []).append(value)
     best = {place: (min if place[1] in SMALLER_IS_BETTER else max)(values) for place, values in places.items()}
-    return [value is not None and len(places[place]) > 1 and value == best[place] for value, place in found]
+    return [value is not None and len(places[place]) > 1 and value == best[place] for value, place in scores]
 
 
 def parts_of(summary: Summary) -> list[dict[str, int]]:
@@ -132,7 +132,7 @@ def parts_of(summary: Summary) -> list[dict[str, int]]:
     totals = summary.peak_rss_bytes or []
     parts = summary.memory_bytes
     if parts is None or any(len(parts.get(name, ())) != len(totals) for name in PARTS):
-        return [{"total": one} for one in totals]
+        return [{"total": total} for total in totals]
     return [{name: parts[name][rank] for name in PARTS} for rank in range(len(totals))]
 
 

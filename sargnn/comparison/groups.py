@@ -47,7 +47,7 @@ class Group:
     def values(self) -> dict[str, list[float | None]]:
         """Every figure's values, one per member."""
         every = [figures_of(run) for run in self.members]
-        return {key: [one[key] for one in every] for key in BY_KEY}
+        return {key: [figures[key] for figures in every] for key in BY_KEY}
 
     @cached_property
     def figures(self) -> dict[str, Spread | None]:
@@ -63,20 +63,20 @@ def make_groups(runs: Sequence[Run]) -> list[Group]:
         key = json.dumps(run.telling, sort_keys=True, default=str)
         seen[key, run.seed] += 1
         places.setdefault((key, seen[key, run.seed]), []).append(run)
-    members = [tuple(sorted(found, key=lambda run: run.seed)) for found in places.values()]
-    differing = differences([found[0] for found in members], seed=False)
+    members = [tuple(sorted(alike, key=lambda run: run.seed)) for alike in places.values()]
+    differing = differences([alike[0] for alike in members], seed=False)
     groups = [
-        Group("", found, differs | ({"repeat": repeat} if repeat > 1 else {}), repeat)
-        for found, differs, (_, repeat) in zip(members, differing, places, strict=True)
+        Group("", alike, differs | ({"repeat": repeat} if repeat > 1 else {}), repeat)
+        for alike, differs, (_, repeat) in zip(members, differing, places, strict=True)
     ]
     return _named(groups)
 
 
 def _named(groups: Sequence[Group]) -> list[Group]:
-    names = [one.first.name if len(one.members) == 1 else _without_seed(one.first) for one in groups]
+    names = [group.first.name if len(group.members) == 1 else _without_seed(group.first) for group in groups]
     counts = Counter(names)
-    names = [name if counts[name] == 1 else f"{name} ({one.label})" for name, one in zip(names, groups, strict=True)]
-    return [replace(one, name=name) for one, name in zip(groups, names, strict=True)]
+    names = [name if counts[name] == 1 else f"{name} ({group.label})" for name, group in zip(names, groups, strict=True)]
+    return [replace(group, name=name) for group, name in zip(groups, names, strict=True)]
 
 
 def _without_seed(run: Run) -> str:

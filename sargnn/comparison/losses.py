@@ -52,18 +52,18 @@ def deviation(losses: Sequence[float], wanted: Sequence[float], precision: str) 
     if not pairs:
         raise ConfigError("The loss curves have no epoch in common.")
     scales = [abs(want) if precision == "fp64" else abs(wanted[0]) for _, want in pairs]
-    each = [_relative(one, want, scale) for (one, want), scale in zip(pairs, scales, strict=True)]
+    each = [_relative(loss, want, scale) for (loss, want), scale in zip(pairs, scales, strict=True)]
     largest = max(each)
     return Deviation(
-        len(pairs), all(one == want for one, want in pairs), largest, each.index(largest) + 1, TOLERANCES[precision]
+        len(pairs), all(loss == want for loss, want in pairs), largest, each.index(largest) + 1, TOLERANCES[precision]
     )
 
 
-def _relative(one: float, want: float, scale: float) -> float:
-    """|one - want| / scale; infinite where one of them is not finite."""
-    if not (math.isfinite(one) and math.isfinite(want)):
+def _relative(loss: float, want: float, scale: float) -> float:
+    """|loss - want| / scale; infinite where one of them is not finite."""
+    if not (math.isfinite(loss) and math.isfinite(want)):
         return math.inf
-    return 0.0 if one == want else abs(one - want) / scale if scale else math.inf
+    return 0.0 if loss == want else abs(loss - want) / scale if scale else math.inf
 
 
 def loss_notes(runs: Sequence[Run]) -> list[str]:
@@ -72,7 +72,7 @@ def loss_notes(runs: Sequence[Run]) -> list[str]:
     for run in runs:
         for setting in run.result.losses_depend_on or ():
             names.setdefault(describe(setting), []).append(run.name)
-    return [f"{'all runs' if len(found) == len(runs) > 1 else ', '.join(found)}: {line}" for line, found in names.items()]
+    return [f"{'all runs' if len(named) == len(runs) > 1 else ', '.join(named)}: {line}" for line, named in names.items()]
 
 
 DECIDES_NO_CURVE = ("epochs:", "model.order:")
@@ -90,7 +90,7 @@ def losses_equal(runs: Sequence[Run]) -> tuple[bool, list[str]]:
     first = load(wanted.folder / CONFIG)
     fine, lines = True, []
     for run in runs[1:]:
-        changed = [one for one in differing(first, load(run.folder / CONFIG)) if not one.startswith(DECIDES_NO_CURVE)]
+        changed = [change for change in differing(first, load(run.folder / CONFIG)) if not change.startswith(DECIDES_NO_CURVE)]
         if changed:
             raise ConfigError(
                 "Runs differ in what decides their losses.",
@@ -98,18 +98,18 @@ def losses_equal(runs: Sequence[Run]) -> tuple[bool, list[str]]:
                 hint=f"compare it with runs of the settings of {wanted.folder}",
             )
         rounded = first.comm.wire != "exact" and first.precision != "fp64"
-        found = deviation(run.result.losses, wanted.result.losses, first.comm.wire if rounded else first.precision)
-        fine &= found.within
-        same = "the same to the last bit" if found.bits_equal else f"largest difference {found.relative:.2e}"
+        distance = deviation(run.result.losses, wanted.result.losses, first.comm.wire if rounded else first.precision)
+        fine &= distance.within
+        same = "the same to the last bit" if distance.bits_equal else f"largest difference {distance.relative:.2e}"
         where = (
             ""
-            if found.bits_equal
+            if distance.bits_equal
             else (
-                f" of {'its' if first.precision == 'fp64' else 'the first'} loss, in epoch {found.epoch}, "
-                f"{'within' if found.within else 'BEYOND'} {found.tolerance:.0e}"
+                f" of {'its' if first.precision == 'fp64' else 'the first'} loss, in epoch {distance.epoch}, "
+                f"{'within' if distance.within else 'BEYOND'} {distance.tolerance:.0e}"
             )
         )
-        lines.append(f"{_named(run)}: {found.epochs} epochs, {same}{where}")
+        lines.append(f"{_named(run)}: {distance.epochs} epochs, {same}{where}")
     lines.append(f"losses set against {_named(wanted)}: {'equal' if fine else 'NOT equal'}")
     return fine, lines
 

@@ -59,8 +59,8 @@ def _page(
     yield f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
     yield f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>"
     yield f"<h1>{escape(title)}</h1>"
-    for one in left_out:
-        yield f'<p class="note">left out: {escape(str(one.folder))} ({escape(one.reason)})</p>'
+    for skipped in left_out:
+        yield f'<p class="note">left out: {escape(str(skipped.folder))} ({escape(skipped.reason)})</p>'
     yield from _runs(runs)
     for note in loss_notes(runs):
         yield f'<p class="note">{escape(note)}</p>'
@@ -82,7 +82,7 @@ def _page(
 
 def _runs(runs: Sequence[Run]) -> Iterator[str]:
     differing = differences(runs)
-    keys = [key for key in dict.fromkeys(key for one in differing for key in one) if key != "dataset"]
+    keys = [key for key in dict.fromkeys(key for settings in differing for key in settings) if key != "dataset"]
     several = len({run.dataset for run in runs}) > 1
     figures = _with_values(runs)
     best = {figure.key: best_scores(runs, figure) for figure in figures if figure.key.startswith("test_")}
@@ -100,7 +100,7 @@ def _runs(runs: Sequence[Run]) -> Iterator[str]:
     heads = ["run", *(["dataset"] if several else [])]
     heads += [_title(figure, {run.metric for run in runs}) for figure in figures]
     where = "of the runs on its dataset" if len({run.judged_on[0] for run in runs}) > 1 else "of all"
-    marked = f" * marks the best test metric {where}." if any(any(one) for one in best.values()) else ""
+    marked = f" * marks the best test metric {where}." if any(any(flags) for flags in best.values()) else ""
     yield "<h2>Runs</h2>"
     yield f"<p>What is alike in all runs has no column.{marked} Memory is that of the worker that has most.</p>"
     yield from _table([*heads, *map(_head, keys)], rows, words=(range(1 + several), range(len(heads), len(heads) + len(keys))))
@@ -153,13 +153,13 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[Cell]], *, words: Seque
     """``words``: the columns that hold words, not figures."""
     yield '<div class="wide"><table><thead><tr>'
     for number, head in enumerate(heads):
-        kind = ' class="word"' if any(number in one for one in words) else ""
+        kind = ' class="word"' if any(number in columns for columns in words) else ""
         yield f'<th scope="col"{kind}><button type="button">{escape(head)}</button></th>'
     yield "</tr></thead><tbody>"
     for row in rows:
         cells = []
         for number, (text, value) in enumerate(row):
-            kind = ' class="word"' if any(number in one for one in words) else ""
+            kind = ' class="word"' if any(number in columns for columns in words) else ""
             by = "" if value is None else f' data-value="{escape(str(value))}"'
             cells.append(f"<td{kind}{by}>{text}</td>")
         yield f"<tr>{''.join(cells)}</tr>"
@@ -180,7 +180,7 @@ def _head(key: str) -> str:
 
 def _with_values(runs: Sequence[Run]) -> list[Figure]:
     every = [figures_of(run) for run in runs]
-    return [figure for figure in FIGURES if any(one[figure.key] is not None for one in every)]
+    return [figure for figure in FIGURES if any(figures[figure.key] is not None for figures in every)]
 
 
 def _title(figure: Figure, metrics: set[str]) -> str:

@@ -30,14 +30,14 @@ class Compared:
 def compared(trial: Trial, dataset: Dataset, config: RunConfig) -> Compared:
     """With what its cut edges send for the configured model."""
     cut = CutEdges.of(dataset, trial.part, config.world, int(config.add_self_loops))
-    found = None if cut is None else cut.fewest()
+    fewest = None if cut is None else cut.fewest()
     try:
         traffic = traffic_of(config, dataset, trial.part, trial.quality.halo_rows, cut)
     except ConfigError:  # the model cannot work on such a graph; partitioners can be compared
         traffic = None
     return Compared(
         trial,
-        None if found is None else found.rows + found.partials,
+        None if fewest is None else fewest.rows + fewest.partials,
         None if traffic is None else sum(layer.sent for layer in traffic),
     )
 
@@ -45,10 +45,10 @@ def compared(trial: Trial, dataset: Dataset, config: RunConfig) -> Compared:
 def rows_of(compared: Sequence[Compared]) -> list[list[str]]:
     """The table's cells."""
     rows = []
-    for one in compared:
-        q, t = one.trial.quality, one.trial
-        least = "-" if one.messages is None else f"{one.messages}"
-        sent = "-" if one.epoch_bytes is None else human_bytes(one.epoch_bytes)
+    for partitioner in compared:
+        q, t = partitioner.trial.quality, partitioner.trial
+        least = "-" if partitioner.messages is None else f"{partitioner.messages}"
+        sent = "-" if partitioner.epoch_bytes is None else human_bytes(partitioner.epoch_bytes)
         rows.append(
             [
                 t.name,
@@ -71,13 +71,13 @@ TITLES = ("partitioner", "s", "peak", "cut", "halo rows", "least", "epoch", "nod
 
 def picture(compared: Sequence[Compared]) -> Picture:
     """Bars of time, memory, cut and halo rows."""
-    names = [one.trial.name for one in compared]
+    names = [partitioner.trial.name for partitioner in compared]
 
     def bars(title: str, values: Sequence[float]) -> Chart:
         series = [Series(n, [float(k)], [v], [0.0], [], [[v]]) for k, (n, v) in enumerate(zip(names, values, strict=True))]
         return Chart("bars", title, "", series, names)
 
-    trials = [one.trial for one in compared]
+    trials = [partitioner.trial for partitioner in compared]
     charts = [
         bars("cutting, s", [t.seconds for t in trials]),
         bars("peak memory, MB", [t.peak_bytes / 1e6 for t in trials]),

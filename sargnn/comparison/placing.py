@@ -24,8 +24,8 @@ def spread_out(wanted: Sequence[float], heights: Sequence[float], low: float, hi
         pools.append((wanted[number] - heights[number] / 2 - below, 1))
         below += heights[number]
         while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
-            (one, few), (two, more) = pools[-2:]
-            pools[-2:] = [((one * few + two * more) / (few + more), few + more)]
+            (previous, few), (two, more) = pools[-2:]
+            pools[-2:] = [((previous * few + two * more) / (few + more), few + more)]
     edges = [max(low, min(edge, high - below)) for edge, count in pools for _ in range(count)]
     placed = [0.0] * len(wanted)
     for number, edge, start in zip(order, edges, starts, strict=True):
@@ -35,28 +35,28 @@ def spread_out(wanted: Sequence[float], heights: Sequence[float], low: float, hi
 
 def coinciding(series: Sequence[Series]) -> list[list[Series]]:
     """Series that no eye could tell apart, together: the same xs, and ys within two thousandths of all that is drawn."""
-    ys = [y for one in series for y in one.ys]
+    ys = [y for curve in series for y in curve.ys]
     near = _SAME * (max(ys) - min(ys)) if ys else 0.0
-    xs = [x for one in series for x in one.xs]
+    xs = [x for curve in series for x in curve.xs]
     near_x = _SAME * (max(xs) - min(xs)) if xs else 0.0
-    found: list[list[Series]] = []
-    for one in series:
-        for others in found:
+    together: list[list[Series]] = []
+    for curve in series:
+        for others in together:
             first = others[0]
-            if len(first.xs) == len(one.xs) and all(
+            if len(first.xs) == len(curve.xs) and all(
                 abs(a - b) <= near_x and abs(c - d) <= near
-                for a, b, c, d in zip(first.xs, one.xs, first.ys, one.ys, strict=True)
+                for a, b, c, d in zip(first.xs, curve.xs, first.ys, curve.ys, strict=True)
             ):
-                others.append(one)
+                others.append(curve)
                 break
         else:
-            found.append([one])
-    return found
+            together.append([curve])
+    return together
 
 
 def label_of(series: Sequence[Series]) -> str:
     """The names of series that coincide, in lines of a few words."""
-    names = [one.name for one in series]
+    names = [curve.name for curve in series]
     text = " = ".join(names[:_NAMED]) + (f" = {len(names) - _NAMED} more" if len(names) > _NAMED else "")
     return wrapped(text)
 

@@ -42,7 +42,7 @@ def draw_plans(plans: Sequence[WorldPlan], path: Path, *, title: str, limit: int
         heights = list(range(len(plans)))
         left = [0.0] * len(plans)
         for term, hatch in zip(TERMS, _HATCHES, strict=True):
-            values = [one.largest.terms[term] / _GIGA for one in plans]
+            values = [plan.largest.terms[term] / _GIGA for plan in plans]
             axes.barh(
                 heights,
                 values,
@@ -57,7 +57,7 @@ def draw_plans(plans: Sequence[WorldPlan], path: Path, *, title: str, limit: int
             left = [before + value for before, value in zip(left, values, strict=True)]
         for height, total in zip(heights, left, strict=True):
             axes.annotate(f" {total:.3g}", (total, height), va="center")
-        axes.set_yticks(heights, [f"{one.mode}, {one.world}" for one in plans])
+        axes.set_yticks(heights, [f"{plan.mode}, {plan.world}" for plan in plans])
         axes.invert_yaxis()
         axes.set_xlim(0, 1.1 * max([*left, (limit or 0) / _GIGA]))
         axes.set_xlabel("the largest worker's memory at its peak, GB")

@@ -102,21 +102,21 @@ def find_folders(words: Iterable[str]) -> tuple[list[Path], list[LeftOut]]:
         ConfigError: a word names nothing.
     """
     words = list(words)
-    found: list[Path] = []
+    folders: list[Path] = []
     out: list[LeftOut] = []
     for word in words:
         try:
-            found += find_runs(word)
+            folders += find_runs(word)
         except ConfigError:
             if word in ("", ".") or not Path(word).is_dir():
                 raise
             out.append(LeftOut(Path(word), NO_RUN))
     if not words:
-        found = runs_in(RUNS)
+        folders = runs_in(RUNS)
         others = sorted(RUNS.iterdir()) if RUNS.is_dir() else []
         out = [LeftOut(path, NO_RUN) for path in others if path.is_dir() and not is_run(path) and path.name[0] != "."]
     once: dict[Path, Path] = {}
-    for path in found:
+    for path in folders:
         once.setdefault(path.resolve(), path)
     return list(once.values()), out
 
@@ -141,7 +141,11 @@ def no_run_left(out: Sequence[LeftOut]) -> ConfigError:
     """The error where there is nothing to compare."""
     sweeps = sweeps_here()
     hint = f"sargnn compare {sweeps[-1]}" if sweeps else "sargnn train makes one in runs/; or name run folders"
-    given = "; ".join(f"{one.folder} ({one.reason})" for one in out[:3]) + ("; ..." if len(out) > 3 else "") if out else None
+    given = (
+        "; ".join(f"{skipped.folder} ({skipped.reason})" for skipped in out[:3]) + ("; ..." if len(out) > 3 else "")
+        if out
+        else None
+    )
     return ConfigError("There is no finished run to compare.", given=given, hint=hint)
 
 

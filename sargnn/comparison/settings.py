@@ -50,26 +50,26 @@ def read_settings(path: Path) -> Settings:
     mapping = read_yaml(path, "A run's configuration")
     if not isinstance(mapping, dict):
         raise ConfigError("A run's configuration is no mapping of settings.", given=str(path), hint=brief(mapping))
-    found = flat(_defaults(mapping)) | flat(mapping)
+    settings = flat(_defaults(mapping)) | flat(mapping)
     wanted: dict[str, tuple[type, ...]] = {key: (str,) for key in ("model.name", "mode.name", "dataset.name", "precision")}
     wanted |= {"world": (int,), SEED: (int,), "threads": (int, type(None))}
     for key, kinds in wanted.items():
-        if not isinstance(found.get(key), kinds):
+        if not isinstance(settings.get(key), kinds):
             raise ConfigError(
-                "A run's configuration is not whole.", given=str(path), hint=f"'{key}' is {brief(found.get(key))}"
+                "A run's configuration is not whole.", given=str(path), hint=f"'{key}' is {brief(settings.get(key))}"
             )
-    return found
+    return settings
 
 
 def flat(mapping: Mapping[Any, Any], prefix: str = "") -> Settings:
     """Dotted key -> value, groups inside groups likewise; without targets that are null."""
-    found: Settings = {}
+    settings: Settings = {}
     for key, value in mapping.items():
         if isinstance(value, dict) and value:
-            found |= flat(value, f"{prefix}{key}.")
+            settings |= flat(value, f"{prefix}{key}.")
         elif not (key == "target" and value is None):
-            found[f"{prefix}{key}"] = value
-    return found
+            settings[f"{prefix}{key}"] = value
+    return settings
 
 
 def defaults_of(settings: Mapping[str, Any]) -> Settings:
@@ -84,15 +84,15 @@ def defaults_of(settings: Mapping[str, Any]) -> Settings:
 
 def _defaults(mapping: Mapping[str, Any]) -> dict[str, Any]:
     """What the settings' classes have for keys that a file may leave out; of groups from outside the package nothing."""
-    hints, found = get_type_hints(RunConfig), {}
-    for one in dataclasses.fields(RunConfig):
-        if one.default is not dataclasses.MISSING:
-            found[one.name] = as_mapping(one.default) if dataclasses.is_dataclass(one.default) else one.default
-        group = mapping.get(one.name)
-        if isinstance(group, dict) and (cls := _class_of(hints[one.name], one.metadata, group)) is not None:
+    hints, defaults = get_type_hints(RunConfig), {}
+    for field in dataclasses.fields(RunConfig):
+        if field.default is not dataclasses.MISSING:
+            defaults[field.name] = as_mapping(field.default) if dataclasses.is_dataclass(field.default) else field.default
+        group = mapping.get(field.name)
+        if isinstance(group, dict) and (cls := _class_of(hints[field.name], field.metadata, group)) is not None:
             given = {each.name: each.default for each in dataclasses.fields(cls)}
-            found[one.name] = {key: value for key, value in given.items() if value is not dataclasses.MISSING}
-    return found
+            defaults[field.name] = {key: value for key, value in given.items() if value is not dataclasses.MISSING}
+    return defaults
 
 
 def _class_of(hint: Any, says: Mapping[str, Any], group: Mapping[str, Any]) -> Any:
@@ -115,10 +115,10 @@ def telling(settings: Settings, summary: Summary | None) -> Settings:
     kept |= {key: value for key, value in _ran(summary).items() if key in kept and value is not None}
     if summary.kernel == "":  # of a model that aggregates nothing
         kept.pop("kernel.name", None)
-    found: Settings = {"dataset_hash": summary.dataset_hash, "code": _short(summary.git_sha)}
-    found |= {f"version of {name}": (summary.versions or {}).get(name) for name in VERSIONS}
-    found |= {"cpu": summary.cpu, "cores": summary.cores}
-    return kept | {key: value for key, value in found.items() if value is not None}
+    provenance: Settings = {"dataset_hash": summary.dataset_hash, "code": _short(summary.git_sha)}
+    provenance |= {f"version of {name}": (summary.versions or {}).get(name) for name in VERSIONS}
+    provenance |= {"cpu": summary.cpu, "cores": summary.cores}
+    return kept | {key: value for key, value in provenance.items() if value is not None}
 
 
 def _ran(summary: Summary) -> Settings:
@@ -130,7 +130,7 @@ def _ran(summary: Summary) -> Settings:
 
 def is_ignored(key: str) -> bool:
     """Whether a setting never tells runs apart."""
-    return any(key == one or (one.endswith(".") and key.startswith(one)) for one in IGNORED)
+    return any(key == ignored or (ignored.endswith(".") and key.startswith(ignored)) for ignored in IGNORED)
 
 
 def _short(sha: str | None) -> str | None:
@@ -143,17 +143,17 @@ def find_differing(every: Sequence[Settings]) -> list[Settings]:
     Where the option of a group differs it is shown (``model=gat``); the group's other settings only where they differ between
     runs with the same option. The content of a dataset is shown only where its settings are the same.
     """
-    keys = list(dict.fromkeys(key for one in every for key in one))
+    keys = list(dict.fromkeys(key for settings in every for key in settings))
     groups = {_stem(key) for key in keys if _stem(key) != key}
     shown: list[Settings] = [{} for _ in every]
     for key in keys:
         group = key.partition(".")[0]
         by_option: dict[Any, list[int]] = {}
-        for number, one in enumerate(every):
+        for number, settings in enumerate(every):
             if key == "dataset_hash":
-                option: Any = _text({name: value for name, value in one.items() if name.startswith("dataset.")})
+                option: Any = _text({name: value for name, value in settings.items() if name.startswith("dataset.")})
             else:
-                option = one.get(f"{group}.name") if group in groups and _stem(key) == key else None
+                option = settings.get(f"{group}.name") if group in groups and _stem(key) == key else None
             by_option.setdefault(option, []).append(number)
         for numbers in by_option.values():
             values = [every[number].get(key, _ABSENT) for number in numbers]
@@ -162,7 +162,7 @@ def find_differing(every: Sequence[Settings]) -> list[Settings]:
                     if value is not _ABSENT:
                         shown[number][key] = value
     names = short_names(keys)
-    return [{names[key]: value for key, value in one.items()} for one in shown]
+    return [{names[key]: value for key, value in settings.items()} for settings in shown]
 
 
 _ABSENT = object()

@@ -34,11 +34,14 @@ def runs_lines(runs: Sequence[Run], width: int) -> list[str]:
     several = len({run.dataset for run in runs}) > 1
     shown = [({"dataset": run.dataset} if several else {}) | settings for run, settings in zip(runs, differing, strict=True)]
     if not several:
-        shown = [{key: value for key, value in one.items() if key != "dataset"} for one in shown]
+        shown = [{key: value for key, value in differs.items() if key != "dataset"} for differs in shown]
     usual, texts = _said(shown)
     columns = _columns(runs)
     values = [figures_of(run) for run in runs]
-    cells = [[_cell(column, one[column.key], run.metric) for column in columns] for run, one in zip(runs, values, strict=True)]
+    cells = [
+        [_cell(column, figures[column.key], run.metric) for column in columns]
+        for run, figures in zip(runs, values, strict=True)
+    ]
     marked = False
     for number, column in enumerate(columns):
         if column.key not in ("test_score", "test_acc_smoothed"):
@@ -99,29 +102,29 @@ def _table(
     ]
     right = sum(widths) + len(_GAP) * len(widths)
     room = width - right
-    name = max(len(one) for one in (heads[0], *names))
-    text = max(len(one) for one in (heads[-1] if len(heads) > 1 else "", *texts))
+    name = max(len(label) for label in (heads[0], *names))
+    text = max(len(words) for words in (heads[-1] if len(heads) > 1 else "", *texts))
 
     def figures(row: Sequence[str]) -> str:
         return "".join(_GAP + cell.rjust(wide) for cell, wide in zip(row, widths, strict=True))
 
     first, second = ([column.heads[line] for column in columns] for line in (0, 1))
     if name + len(_GAP) + text <= room:  # everything of a run in one line
-        left = [one.ljust(name) + (_GAP + what.ljust(text) if text else "") for one, what in zip(names, texts, strict=True)]
+        left = [label.ljust(name) + (_GAP + what.ljust(text) if text else "") for label, what in zip(names, texts, strict=True)]
         head = heads[0].ljust(name) + (_GAP + heads[1].ljust(text) if text else "")
         lines = [" " * len(head) + figures(first), head + figures(second)]
         lines += ["-" * len(lines[1])]
-        for one, row, more in zip(left, cells, below, strict=True):
-            lines += [one + figures(row), *([" " * len(head) + figures(more)] if more else [])]
+        for start, row, more in zip(left, cells, below, strict=True):
+            lines += [start + figures(row), *([" " * len(head) + figures(more)] if more else [])]
         return [line.rstrip() for line in lines]
     head = ", ".join(heads) if len(", ".join(heads)) <= room else heads[0]
     column = min(max(name, len(head)), room)
     lines = [" " * column + figures(first), head.ljust(column) + figures(second), "-" * (column + right)]
-    for one, what, row, more in zip(names, texts, cells, below, strict=True):
-        if len(one) > column:
-            lines += [*_wrap(one, width, ""), " " * column + figures(row)]
+    for label, what, row, more in zip(names, texts, cells, below, strict=True):
+        if len(label) > column:
+            lines += [*_wrap(label, width, ""), " " * column + figures(row)]
         else:
-            lines += [one.ljust(column) + figures(row)]
+            lines += [label.ljust(column) + figures(row)]
         lines += [" " * column + figures(more)] if more else []
         lines += _wrap(what, width, "  ") if what else []
     return [line.rstrip() for line in lines]
@@ -132,7 +135,7 @@ def _columns(runs: Sequence[Run], *, of_means: bool = False) -> list[Column]:
     metrics = {run.metric for run in runs}
     columns = []
     for figure in FIGURES:
-        values = [value for one in every if (value := one[figure.key]) is not None]
+        values = [value for figures in every if (value := figures[figure.key]) is not None]
         if not values or (of_means and figure.key == "comm_wait_time_s"):
             continue
         columns.append(_column(figure, values, metrics))
@@ -144,7 +147,7 @@ def _column(figure: Figure, values: Sequence[float], metrics: set[str]) -> Colum
         name = column_of(next(iter(metrics))) if len(metrics) == 1 else "metric"
         return Column(figure.key, ("test", name), lambda value: show_score(value, None))
     if figure.unit == "bytes":
-        unit, size = next(one for one in _UNITS if max(values) >= one[1] or one[1] == 1.0)
+        unit, size = next(scale for scale in _UNITS if max(values) >= scale[1] or scale[1] == 1.0)
         head = {"comm_bytes_per_epoch": "sent", "peak_train_bytes": "train", "peak_rss_bytes": "total"}[figure.key]
         return Column(figure.key, (head, unit), lambda value: f"{value / size:.1f}")
     if figure.unit == "s":
@@ -164,8 +167,8 @@ def _cell(column: Column, value: Value, metric: str) -> str:
 def _said(differing: Sequence[Settings]) -> tuple[Settings, list[str]]:
     """What is said once above the table, and what is said of each row."""
     usual = _usual(differing)
-    rows = ({key: value for key, value in one.items() if usual.get(key, _NONE) != value} for one in differing)
-    return usual, [", ".join(show_settings(one)) for one in rows]
+    rows = ({key: value for key, value in settings.items() if usual.get(key, _NONE) != value} for settings in differing)
+    return usual, [", ".join(show_settings(settings)) for settings in rows]
 
 
 def _otherwise(usual: Settings, width: int) -> list[str]:
@@ -174,11 +177,14 @@ def _otherwise(usual: Settings, width: int) -> list[str]:
 
 def _usual(differing: Sequence[Settings]) -> Settings:
     """What more than half of all runs have: said once, above the table."""
-    counts = Counter((key, show_value(value)) for one in differing for key, value in one.items())
+    counts = Counter((key, show_value(value)) for settings in differing for key, value in settings.items())
     every = {
-        key: value for one in differing for key, value in one.items() if counts[key, show_value(value)] * 2 > len(differing)
+        key: value
+        for settings in differing
+        for key, value in settings.items()
+        if counts[key, show_value(value)] * 2 > len(differing)
     }
-    return {key: value for key, value in every.items() if all(key in one for one in differing)}
+    return {key: value for key, value in every.items() if all(key in settings for settings in differing)}
 
 
 _NONE = object()

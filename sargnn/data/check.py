@@ -49,7 +49,7 @@ def check_labels(labels: np.ndarray, num_classes: int, source: str, *, unit: str
         else:
             wrong, allowed = (piece < UNLABELLED) | (piece > 1), "0, 1, or -1: unknown"
         if wrong.any():
-            row, column = (int(one[0]) for one in np.nonzero(wrong))
+            row, column = (int(indices[0]) for indices in np.nonzero(wrong))
             raise DataError(
                 f"'{source}' holds a label that is none in {unit} {first + start + row}, column {first + column}.",
                 given=piece[row, column],

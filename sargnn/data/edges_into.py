@@ -22,19 +22,19 @@ def nodes_without_edges(dataset: Dataset, wanted: np.ndarray | None = None) -> d
     Args:
         wanted: bool [N], the nodes that are counted; None: all.
     """
-    found: Counter[int] = Counter()
+    nodes_without: Counter[int] = Counter()
     schema = dataset.schema
 
     def count(relation: int, destination: int) -> None:
         first, last = schema.offsets[destination], schema.offsets[destination + 1]
         lacks = _degrees(dataset, relation, first, last) == 0
-        found[relation] += int((lacks if wanted is None else lacks & wanted[first:last]).sum())
+        nodes_without[relation] += int((lacks if wanted is None else lacks & wanted[first:last]).sum())
 
     for number, relation in enumerate(schema.relations):
         count(number, relation.destination)
-    for destination in {one.destination for one in schema.relations}:
+    for destination in {edge_type.destination for edge_type in schema.relations}:
         count(ALL_RELATIONS, destination)
-    return {relation: nodes for relation, nodes in found.items() if nodes}
+    return {relation: nodes for relation, nodes in nodes_without.items() if nodes}
 
 
 def _degrees(dataset: Dataset, relation: int, first: int, last: int) -> np.ndarray:

@@ -19,7 +19,7 @@ def file_name(text: str, longest: int = LONGEST) -> str:
     Args:
         longest: bytes in UTF-8 that the name may have.
     """
-    escaped = "".join(_escaped(one) if _is_special(one) else one for one in text)
+    escaped = "".join(_escaped(character) if _is_special(character) else character for character in text)
     if set(text) == {"."} and len(text) <= 2:
         escaped = _escaped(".") * len(text)
     encoded = escaped.encode()

@@ -95,7 +95,7 @@ def read_manifest(store: Path, kind: str, version: int) -> Manifest:
         raise damage_error(store, path, "it is too large for a manifest")
     try:
         content = json.loads(path.read_text())
-        found = (content["kind"], content["version"])
+        actual = (content["kind"], content["version"])
         meta, files = content["meta"], content["files"]
         digest = content.pop("sha256", None)
         right = digest == digest_of(content)
@@ -103,10 +103,10 @@ def read_manifest(store: Path, kind: str, version: int) -> Manifest:
         raise damage_error(store, path, "it is nested too deeply") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise damage_error(store, path, "it is unreadable or lacks an entry") from error
-    if found != (kind, version):
+    if actual != (kind, version):
         raise StoreError(
             f"'{store}' is not a store that this version can read.",
-            given=f"kind {found[0]}, format version {found[1]}",
+            given=f"kind {actual[0]}, format version {actual[1]}",
             allowed=f"kind {kind}, format version {version}",
             hint=f"remove the folder to have it made again: rm -r {store}",
         )

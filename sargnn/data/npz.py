@@ -36,7 +36,7 @@ class Member:
             try:
                 self._file: IO[bytes] = stack.enter_context(archive.open(f"{name}.npy"))
             except KeyError as error:
-                held = ", ".join(one.removesuffix(".npy") for one in archive.namelist())
+                held = ", ".join(member.removesuffix(".npy") for member in archive.namelist())
                 raise DataError(f"'{path}' holds no array '{name}'.", given=held) from error
             try:
                 self.shape, self.dtype = read_header(self._file)

@@ -73,7 +73,7 @@ class Schema:
 
     def to_json(self) -> dict[str, Any]:
         """For a manifest."""
-        relations = [list(one) for one in self.relations]
+        relations = [list(relation) for relation in self.relations]
         return {"node_types": list(self.node_types), "offsets": list(self.offsets), "relations": relations}
 
     @classmethod
@@ -84,12 +84,12 @@ class Schema:
             KeyError, TypeError, ValueError: content that is no schema.
         """
         types, offsets = tuple(content["node_types"]), tuple(content["offsets"])
-        relations = tuple(Relation(*one) for one in content["relations"])
-        names = [*types, *(one.name for one in relations)]
-        numbers = [*offsets, *(end for one in relations for end in (one.source, one.destination))]
+        relations = tuple(Relation(*entry) for entry in content["relations"])
+        names = [*types, *(relation.name for relation in relations)]
+        numbers = [*offsets, *(end for relation in relations for end in (relation.source, relation.destination))]
         if not all(type(name) is str for name in names) or not all(type(number) is int for number in numbers):
             raise TypeError("names must be texts, and numbers whole")
-        ends = [end for one in relations for end in (one.source, one.destination)]
+        ends = [end for relation in relations for end in (relation.source, relation.destination)]
         ascending = all(a <= b for a, b in zip(offsets, offsets[1:], strict=False))
         if not types or len(offsets) != len(types) + 1 or offsets[0] != 0 or not ascending:
             raise ValueError("offsets must ascend from 0, one more of them than node types")

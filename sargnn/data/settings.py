@@ -286,8 +286,8 @@ class StoredConfig(DatasetSettings):
     def __post_init__(self) -> None:
         from sargnn.data.stored import content_of
 
-        if self.content is None and (found := content_of(Path(self.root))) is not None:
-            object.__setattr__(self, "content", found)
+        if self.content is None and (content := content_of(Path(self.root))) is not None:
+            object.__setattr__(self, "content", content)
 
     @property
     def title(self) -> str:

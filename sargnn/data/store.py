@@ -288,10 +288,10 @@ class Store:
         entry, file = self._entry(name), self._file(name)
         try:
             with file.open("rb") as content:
-                found = read_header(content)
-            if found != (entry.shape, entry.dtype):
+                header = read_header(content)
+            if header != (entry.shape, entry.dtype):
                 raise ValueError("shape or dtype")
-            array = np.zeros(*found) if 0 in entry.shape else npy_format.open_memmap(file, mode="c")
+            array = np.zeros(*header) if 0 in entry.shape else npy_format.open_memmap(file, mode="c")
         except (OSError, ValueError, OverflowError) as error:
             raise damage_error(self.path, file, "it does not hold the array that the manifest describes") from error
         fits = shape is None or (

@@ -42,14 +42,14 @@ def find_stored(config: StoredConfig) -> Path:
             hint="dataset.root=FOLDER, which sargnn prepare, import-dgl or info names",
         )
     try:
-        found = open_dataset(path, verify=False).content_hash
+        content = open_dataset(path, verify=False).content_hash
     except StoreError as error:  # nobody knows how it was made, so removing it is no help
         what = "\n".join(line for line in str(error).splitlines() if not line.startswith("  next:"))
         raise StoreError(what, hint=f"copy or make the store anew, or choose another than dataset.root={path}") from error
-    if config.content is not None and found != config.content:
+    if config.content is not None and content != config.content:
         raise ConfigError(
             f"The store '{path}' holds another dataset than the run is of.",
-            given=f"content {found}",
+            given=f"content {content}",
             allowed=f"content {config.content}",
             hint="dataset.content=null takes what is there, in a run of its own",
         )

@@ -72,7 +72,10 @@ def typed_dataset(
     index_type = np.int32 if n < 2**31 else np.int64
     weights = None
     if any(edges.weights is not None for edges in relations):
-        each = [np.ones(len(one.sources), np.float32) if one.weights is None else one.weights for one in relations]
+        each = [
+            np.ones(len(edge_list.sources), np.float32) if edge_list.weights is None else edge_list.weights
+            for edge_list in relations
+        ]
         weights = np.concatenate(each)[order]
     labels = labels.astype(np.int64) if labels.ndim == 1 else labels
     all_labels, all_split = blank_labels(n, labels), np.zeros(n, np.uint8)

@@ -91,9 +91,9 @@ def weight_range(dataset: Dataset) -> Range | None:
     return float(min(lows)), float(max(highs))
 
 
-def to_json(found: Range) -> dict[str, Any]:
+def to_json(extremes: Range) -> dict[str, Any]:
     """What a store's manifest says of its weights."""
-    return {"smallest": found[0], "largest": found[1]}
+    return {"smallest": extremes[0], "largest": extremes[1]}
 
 
 def from_json(content: Any) -> Range:

@@ -139,7 +139,7 @@ class Engine:
     @property
     def kernels(self) -> set[str]:
         """The names of the kernels that have served operations so far."""
-        return {one.name for one in self._kernels.values()}
+        return {kernel.name for kernel in self._kernels.values()}
 
     def operation(self, name: str) -> Any:
         """What runs an operation in this engine's mode; made once."""
@@ -226,8 +226,8 @@ class Engine:
                 forward()
         finally:
             self._finding = False
-        found, self._found = self._found, None
-        return found
+        constant, self._found = self._found, None
+        return constant
 
     def forget_constants(self) -> None:
         """Drop all kept aggregates."""

@@ -23,8 +23,8 @@ def fork(pool: Pool, x: Tensor) -> tuple[Tensor, Tensor]:
     """``x`` [N, ...] for each of two readers; both are rebuilt in the way that ``x`` is."""
     if not (x.requires_grad and torch.is_grad_enabled() and pool.enabled):
         return x, x
-    one, other = _Fork.apply(x, pool)
-    return rebuilt_as(x, one), rebuilt_as(x, other)
+    first, other = _Fork.apply(x, pool)
+    return rebuilt_as(x, first), rebuilt_as(x, other)
 
 
 def fork_own(pool: Pool, plan: LayerPlan, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -34,23 +34,23 @@ def fork_own(pool: Pool, plan: LayerPlan, x: Tensor) -> tuple[Tensor, Tensor]:
     [N, F] of it, zero everywhere else.
     """
     if plan.num_out == plan.num_rows or not (x.requires_grad and torch.is_grad_enabled() and pool.enabled):
-        one, other = fork(pool, x)
-        return one, self_rows(plan, other)
-    one, own = _ForkOwn.apply(x, plan, pool)
+        first, other = fork(pool, x)
+        return first, self_rows(plan, other)
+    first, own = _ForkOwn.apply(x, plan, pool)
     rebuild = rebuild_of(x)
-    return rebuilt_as(x, one), own if rebuild is None else rebuilt_by(own, lambda: plan.self_rows(rebuild()))
+    return rebuilt_as(x, first), own if rebuild is None else rebuilt_by(own, lambda: plan.self_rows(rebuild()))
 
 
-def add(pool: Pool, one: Tensor, other: Tensor) -> Tensor:
-    """``one + other``, [N, F] each, in memory from the pool."""
-    total: Tensor = _Add.apply(one, other, pool)
+def add(pool: Pool, first: Tensor, other: Tensor) -> Tensor:
+    """``first + other``, [N, F] each, in memory from the pool."""
+    total: Tensor = _Add.apply(first, other, pool)
     return total
 
 
 class _Add(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, one: Tensor, other: Tensor, pool: Pool) -> Tensor:
-        return torch.add(one, other, out=pool.empty_like(one))
+    def forward(ctx: Any, first: Tensor, other: Tensor, pool: Pool) -> Tensor:
+        return torch.add(first, other, out=pool.empty_like(first))
 
     @staticmethod
     @once_differentiable
@@ -90,12 +90,12 @@ class _Fork(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None]:
-        one, other = grads
+        first, other = grads
         pool: Pool = ctx.pool
-        if one is None or other is None:
-            return (other if one is None else one), None
-        if pool.is_only_holder(one):
-            return one.add_(other), None
+        if first is None or other is None:
+            return (other if first is None else first), None
+        if pool.is_only_holder(first):
+            return first.add_(other), None
         if pool.is_only_holder(other):
-            return other.add_(one), None
-        return torch.add(one, other, out=pool.empty(len(one), math.prod(one.shape[1:]), one).view(one.shape)), None
+            return other.add_(first), None
+        return torch.add(first, other, out=pool.empty(len(first), math.prod(first.shape[1:]), first).view(first.shape)), None

@@ -81,7 +81,7 @@ class _Pass:
             self.work.profile.work(NODEWISE, 3 * x.numel() * x.element_size())
             d_x, grad = self.work.pool.empty_like(x), grad.contiguous()
             for (t, _), (rows, gamma, beta, settings) in zip(type_runs(self.bounds), self._runs(x, weight, bias), strict=True):
-                found = layer_norm_act_drop_backward(
+                gradients = layer_norm_act_drop_backward(
                     array_of(grad[rows]),
                     array_of(x[rows]),
                     gamma,
@@ -91,13 +91,13 @@ class _Pass:
                     words_of(self.draw, x),
                     array_of(d_x[rows]),
                 )
-                for total, one in zip(by_type, found, strict=True):
-                    total[t] = torch.from_numpy(one)
+                for total, gradient in zip(by_type, gradients, strict=True):
+                    total[t] = torch.from_numpy(gradient)
         return d_x, d_weight, d_bias
 
     def _runs(self, x: Tensor, weight: Tensor, bias: Tensor) -> list[tuple[slice, Any, Any, tuple[Any, int]]]:
         """Per type with rows: these, gamma and beta [F], eps and the activation's code, as the loops take them."""
-        gammas, betas = (one.view(len(self.bounds) - 1, -1).numpy() for one in (weight, bias))
+        gammas, betas = (parameter.view(len(self.bounds) - 1, -1).numpy() for parameter in (weight, bias))
         settings = gammas.dtype.type(self.eps), ACTIVATION_CODES[self.activation]
         return [(rows, gammas[t], betas[t], settings) for t, rows in type_runs(self.bounds)]
 
@@ -114,7 +114,7 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, bias = (one.detach() for one in ctx.saved_tensors)
+        x, weight, bias = (tensor.detach() for tensor in ctx.saved_tensors)
         return (*ctx.made.backward(grad, x, weight, bias), None)
 
 
@@ -127,7 +127,7 @@ class LayerNorm(RowNorm):
 
     def forward(self, x: Tensor, group: Group, bounds: tuple[int, ...] | None = None, counted: Tensor | None = None) -> Tensor:
         bounds = bounds or (0, len(x))
-        weight, bias = (one.view(len(bounds) - 1, -1) for one in (self.weight, self.bias))
+        weight, bias = (parameter.view(len(bounds) - 1, -1) for parameter in (self.weight, self.bias))
         pieces = [F.layer_norm(x[rows], x.shape[1:], weight[t], bias[t], self.eps) for t, rows in type_runs(bounds)]
         return pieces[0] if len(pieces) == 1 else torch.cat([x[:0], *pieces])
 
@@ -147,10 +147,10 @@ class LayerNorm(RowNorm):
         if not out.requires_grad:
             return out
         kept = x.detach(), self.weight.detach(), self.bias.detach()
-        versions = [one._version for one in kept]
+        versions = [tensor._version for tensor in kept]
 
         def rebuild() -> Tensor:
-            assert [one._version for one in kept] == versions, "what rows are rebuilt from was written to"
+            assert [tensor._version for tensor in kept] == versions, "what rows are rebuilt from was written to"
             return made.forward(*kept)
 
         return rebuilt_by(out, rebuild)

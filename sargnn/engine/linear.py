@@ -130,8 +130,8 @@ class _Linears(torch.autograd.Function):
 
 def linears(work: Workspace, x: Tensor, *maps: Map) -> tuple[Tensor, ...]:
     """Several maps of the first rows of ``x`` [N, in]: [rows, out] each."""
-    kinds = tuple((one.rows, one.scores) for one in maps)
-    return _Linears.apply(work, x, kinds, *(tensor for one in maps for tensor in one[:2]))
+    kinds = tuple((map_.rows, map_.scores) for map_ in maps)
+    return _Linears.apply(work, x, kinds, *(tensor for map_ in maps for tensor in map_[:2]))
 
 
 def linear_blocks(

@@ -90,7 +90,7 @@ class _Fused(torch.autograd.Function):
             work.profile.work(NODEWISE, 3 * x.numel() * x.element_size())
             d_x, grad = work.pool.empty_like(x), grad.contiguous()
             for t, rows in norm.runs:
-                found = norm_act_drop_backward(
+                type_sums = norm_act_drop_backward(
                     array_of(grad[rows]),
                     array_of(x[rows]),
                     slope[t].numpy(),
@@ -102,8 +102,8 @@ class _Fused(torch.autograd.Function):
                     words_of(ctx.draw, x),
                     array_of(d_x[rows]),
                 )
-                for total, one in zip(sums, found, strict=True):
-                    total[t] = torch.from_numpy(one)
+                for total, type_sum in zip(sums, type_sums, strict=True):
+                    total[t] = torch.from_numpy(type_sum)
         if ctx.shape is None:
             return (d_x, *[None] * 10)
         d_bias, d_weight = (total.to(mean.dtype).view(ctx.shape) for total in sums)

@@ -115,18 +115,18 @@ def _moments(rows: Tensor) -> Tensor:
 
 def _combined(parts: Sequence[Tensor]) -> Tensor:
     """The same of all parts together, fp64 [T, 2 F + 1], added in their order."""
-    found, *others = parts
-    width = found.shape[1] // 2
+    combined, *others = parts
+    width = combined.shape[1] // 2
     mean = slice(1, width + 1)
-    found = found.clone()
+    combined = combined.clone()
     for part in others:
-        total = found[:, :1] + part[:, :1]
+        total = combined[:, :1] + part[:, :1]
         share = part[:, :1] / total.clamp(min=1)
-        shift = part[:, mean] - found[:, mean]
-        found[:, width + 1 :] += part[:, width + 1 :] + shift.square() * (found[:, :1] * share)
-        found[:, mean] += shift * share
-        found[:, :1] = total
-    return found
+        shift = part[:, mean] - combined[:, mean]
+        combined[:, width + 1 :] += part[:, width + 1 :] + shift.square() * (combined[:, :1] * share)
+        combined[:, mean] += shift * share
+        combined[:, :1] = total
+    return combined
 
 
 def batch_statistics(

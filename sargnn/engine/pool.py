@@ -62,12 +62,12 @@ class Pool:
         size = rows * width * like.element_size()
         if not self.enabled or not COUNTS or size < SMALLEST or like.device.type != "cpu":
             return like.new_empty(rows, width)
-        idle = [one for one in self._owned if one.is_idle]
+        idle = [storage for storage in self._owned if storage.is_idle]
         least, most = rows * width, int(rows * width * (1 + self.slack))
-        fits = [one for one in idle if one.tensor.dtype == like.dtype and least <= one.tensor.numel() <= most]
+        fits = [storage for storage in idle if storage.tensor.dtype == like.dtype and least <= storage.tensor.numel() <= most]
         if fits:
-            return _shaped(min(fits, key=lambda one: one.tensor.numel()).tensor, rows, width)
-        used = self.held_bytes() - sum(one.bytes for one in idle)
+            return _shaped(min(fits, key=lambda storage: storage.tensor.numel()).tensor, rows, width)
+        used = self.held_bytes() - sum(storage.bytes for storage in idle)
         self.most_used = max(self.most_used, used + size)
         del idle, fits  # they hold what is to be freed
         self._free_idle(self.most_used - used - size)
@@ -80,11 +80,11 @@ class Pool:
 
     def _free_idle(self, room: int) -> None:
         """Free idle memory until at most ``room`` bytes of it are left; the oldest stay."""
-        for one in [one for one in self._owned if one.is_idle]:
-            if one.bytes <= room:
-                room -= one.bytes
+        for storage in [storage for storage in self._owned if storage.is_idle]:
+            if storage.bytes <= room:
+                room -= storage.bytes
             else:
-                self._owned.remove(one)
+                self._owned.remove(storage)
 
     def empty_like(self, like: Tensor) -> Tensor:
         """The same, as large as ``like`` [rows, width]."""
@@ -103,16 +103,16 @@ class Pool:
         if not is_held_once(tensor) or not tensor.is_contiguous():
             return False
         where = tensor.untyped_storage().data_ptr()
-        pooled = any(one.tensor.data_ptr() == where for one in self._owned)
+        pooled = any(storage.tensor.data_ptr() == where for storage in self._owned)
         return holders(tensor) == holders(torch.empty(1)) + pooled
 
     def held_bytes(self) -> int:
         """Bytes in use and idle."""
-        return sum(one.bytes for one in self._owned)
+        return sum(storage.bytes for storage in self._owned)
 
     def reset(self) -> None:
         """Free all idle memory, and forget how much was in use."""
-        self._owned = [one for one in self._owned if not one.is_idle]
+        self._owned = [storage for storage in self._owned if not storage.is_idle]
         self.most_used = self.held_bytes()
 
 

@@ -57,8 +57,8 @@ def _sum_of_products(g: Tensor, x: Tensor) -> Tensor:
     held = wide(x.dtype)
     both = ((g, x),) if held == x.dtype else zip(g.split(_CHUNK_ROWS), x.split(_CHUNK_ROWS), strict=True)
     total = torch.zeros((), dtype=torch.float64, device=x.device)
-    for one, other in both:
-        total += torch.bmm(one.to(held)[:, None, :], other.to(held)[:, :, None]).sum(dtype=torch.float64)
+    for first, other in both:
+        total += torch.bmm(first.to(held)[:, None, :], other.to(held)[:, :, None]).sum(dtype=torch.float64)
     return total
 
 

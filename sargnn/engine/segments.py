@@ -56,8 +56,8 @@ def computed_again(run: Run, modules: Iterable[nn.Module], tensors: Sequence[Ten
         tensors: the rows that it reads; others that it uses need no gradient.
     """
     modules = list(modules)
-    parameters = [one for module in modules for one in module.parameters() if one.requires_grad]
-    norms = [one for module in modules for one in module.modules() if isinstance(one, RowNorm)]
+    parameters = [parameter for module in modules for parameter in module.parameters() if parameter.requires_grad]
+    norms = [child for module in modules for child in module.modules() if isinstance(child, RowNorm)]
     out: tuple[Tensor, ...] = _Again.apply(run, norms, len(tensors), *tensors, *parameters)
     return out
 
@@ -77,19 +77,19 @@ class _Again(torch.autograd.Function):
         if ctx.run is None:
             raise RuntimeError(ONE_PASS)
         run, ctx.run = ctx.run, None
-        tensors = [one.detach().requires_grad_(one.requires_grad) for one in ctx.saved_tensors]
+        tensors = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in ctx.saved_tensors]
         ctx.tape.rewind()
         trim()
         with torch.enable_grad(), _on_tape(ctx.norms, ctx.tape):
             out = run(*tensors)
-        wanted = [*(one for one in tensors if one.requires_grad), *ctx.parameters]
+        wanted = [*(tensor for tensor in tensors if tensor.requires_grad), *ctx.parameters]
         # Where gradients enter the graph, without the tables themselves.
-        entries = [get_gradient_edge(one) for one in out if one.requires_grad]
-        grads = tuple(grad for one, grad in zip(out, grads, strict=True) if one.requires_grad)
+        entries = [get_gradient_edge(output) for output in out if output.requires_grad]
+        grads = tuple(grad for output, grad in zip(out, grads, strict=True) if output.requires_grad)
         del out
-        found = iter(torch.autograd.grad(entries, wanted, grads, allow_unused=True))
-        of_tensors = [next(found) if one.requires_grad else None for one in tensors]
-        return (None, None, None, *of_tensors, *found)
+        gradients = iter(torch.autograd.grad(entries, wanted, grads, allow_unused=True))
+        of_tensors = [next(gradients) if tensor.requires_grad else None for tensor in tensors]
+        return (None, None, None, *of_tensors, *gradients)
 
 
 @contextmanager

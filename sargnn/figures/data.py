@@ -38,11 +38,11 @@ class PanelData:
 
     def numbers(self, series: str) -> list[float | None]:
         """A series' numbers; None for what is no number."""
-        return [one if isinstance(one, float | int) else None for one in self.ours[series]]
+        return [value if isinstance(value, float | int) else None for value in self.ours[series]]
 
     def last(self, series: str) -> list[float | None]:
         """The same, of curves their last, of parts their sum."""
-        return [_last(one) for one in self.ours[series]]
+        return [_last(value) for value in self.ours[series]]
 
 
 def _last(value: Shown) -> float | None:
@@ -59,8 +59,8 @@ def gather(spec: FigureSpec, cells: Sequence[Cell], runs: Mapping[Place, RunFigu
     Args:
         runs: of the cells, those that are finished.
     """
-    failed = {(one.group, one.series, one.x) for one in cells} - set(runs)
-    found = []
+    failed = {(cell.group, cell.series, cell.x) for cell in cells} - set(runs)
+    panels = []
     for panel in spec.panels:
         of_groups = []
         for group in spec.groups:
@@ -77,8 +77,8 @@ def gather(spec: FigureSpec, cells: Sequence[Cell], runs: Mapping[Place, RunFigu
                 title = f"{panel.title or panel.value.replace('_', ' ')}, {panel.relative_to} = 1"
             missing = frozenset((series, label) for of_group, series, label in failed if of_group == group)
             of_groups.append(PanelData(panel, group, title, tuple(x), tuple(paper_x), ours, paper, missing))
-        found.append(of_groups)
-    return found
+        panels.append(of_groups)
+    return panels
 
 
 def _relative(ours: dict[str, list[Shown]], base: Sequence[Shown]) -> dict[str, list[Shown]]:

@@ -43,7 +43,7 @@ def draw_figure(kind: str, panels: Sequence[Sequence[PanelData]], *, title: str,
         from matplotlib.figure import Figure
 
         columns = _columns(len(panels[0]), len(panels), width)
-        flat = [one for row in panels for one in row]
+        flat = [panel for row in panels for panel in row]
         rows = -(-len(flat) // columns)
         titles, lines = textwrap.wrap(title, round(width * 12.5)), textwrap.wrap(caption, round(width * _CHARACTERS))
         handles = _handles(flat, kind)
@@ -119,11 +119,11 @@ def _bars(axes: Any, data: PanelData, narrow: bool) -> None:
         axes.bar(bars, heights, width * 0.94, color=_colour(number), hatch=_hatch(number), edgecolor="white", linewidth=0.3)
         if not narrow and count * len(data.x) <= _MOST_NUMBERED:
             turned = 90 if width < _THIN else 0
-            for one, height in zip(bars, heights, strict=True):
-                axes.annotate(f"{height:.3g}", (one, height), ha="center", va="bottom", fontsize=6, rotation=turned)
-        for one, label in zip(at, data.x, strict=True):
+            for position, height in zip(bars, heights, strict=True):
+                axes.annotate(f"{height:.3g}", (position, height), ha="center", va="bottom", fontsize=6, rotation=turned)
+        for position, label in zip(at, data.x, strict=True):
             if (series, label) in data.failed:
-                axes.annotate("x", (one, 0), ha="center", va="bottom", color=_colour(number), fontweight="bold")
+                axes.annotate("x", (position, 0), ha="center", va="bottom", color=_colour(number), fontweight="bold")
         outlines, given = _known(at, data.paper.get(series, ()))
         if outlines:
             other.bar(outlines, given, width * 0.94, fill=False, edgecolor="black", linestyle="--", linewidth=0.9, zorder=3)
@@ -237,15 +237,15 @@ DRAWINGS: dict[str, Draw] = {"bars": _bars, "lines": _lines, "curves": _curves, 
 
 
 def _joined(series: str, x: str) -> str:
-    return ", ".join(one for one in (series, x) if one)
+    return ", ".join(label for label in (series, x) if label)
 
 
 def _parts(data: PanelData) -> list[str]:
-    found: dict[str, None] = {}
+    parts: dict[str, None] = {}
     for values in data.ours.values():
         for value in values:
-            found |= dict.fromkeys(value) if isinstance(value, dict) else {}
-    return list(found)
+            parts |= dict.fromkeys(value) if isinstance(value, dict) else {}
+    return list(parts)
 
 
 def _ticks(data: PanelData) -> list[str]:
@@ -274,7 +274,7 @@ def _handles(panels: Sequence[PanelData], kind: str) -> list[Any]:
     handles: list[Any] = []
     first = panels[0]
     if kind == "shares":
-        names = list(dict.fromkeys(name for one in panels for name in _parts(one)))
+        names = list(dict.fromkeys(name for panel in panels for name in _parts(panel)))
         for number, name in enumerate(names):
             handles.append(Patch(label=name, **_look_of_part(number)))
     elif kind == "curves":
@@ -288,7 +288,7 @@ def _handles(panels: Sequence[PanelData], kind: str) -> list[Any]:
                 handles.append(Patch(facecolor=_colour(number), hatch=_hatch(number), edgecolor="white", label=name))
             else:
                 handles.append(Line2D([], [], color=_colour(number), marker=_marker(number), markersize=4, label=name))
-    if any(_given(one.paper) for one in panels):
+    if any(_given(panel.paper) for panel in panels):
         if kind == "bars" or kind == "shares":
             handles.append(Patch(fill=False, edgecolor="black", linestyle="--", label="the paper"))
         else:
@@ -299,5 +299,5 @@ def _handles(panels: Sequence[PanelData], kind: str) -> list[Any]:
 
 def _legend_columns(handles: Sequence[Any], width: float) -> int:
     """As many names beside each other as there is room for."""
-    longest = max((len(one.get_label()) for one in handles), default=0)
+    longest = max((len(handle.get_label()) for handle in handles), default=0)
     return max(1, min(len(handles), int(width * 14 / (longest + 8))))

@@ -18,16 +18,18 @@ WIDTHS = (8, 4)
 
 def caption_of(spec: FigureSpec, runs: Sequence[RunFigures]) -> str:
     """What the pictures are of: graphs with their scales, workers, machine; and the paper's."""
-    graphs = dict.fromkeys(_graph(one.config) for one in runs)
-    worlds = sorted({one.config.world for one in runs})
-    summaries = [one.summary for one in runs]
+    graphs = dict.fromkeys(_graph(run.config) for run in runs)
+    worlds = sorted({run.config.world for run in runs})
+    summaries = [run.summary for run in runs]
     workers = ", ".join(map(str, worlds))
     machines = dict.fromkeys(
-        f"{one.cores} cores, {one.cpu}" for one in summaries if one.cores is not None and one.cpu is not None
+        f"{summary.cores} cores, {summary.cpu}"
+        for summary in summaries
+        if summary.cores is not None and summary.cpu is not None
     )
     text = f"{'; '.join(graphs)}. {workers} worker{'s' * (worlds != [1])}. {'; '.join(machines)}."
     about = list(dict.fromkeys(panel.published.about for panel in spec.panels if panel.published.about))
-    return " ".join([text, *(f"The paper: {one.rstrip('.')}." for one in about)])
+    return " ".join([text, *(f"The paper: {note.rstrip('.')}." for note in about)])
 
 
 def _graph(config: RunConfig) -> str:
@@ -37,13 +39,13 @@ def _graph(config: RunConfig) -> str:
 
 def table_of(panels: Sequence[Sequence[PanelData]], x: str) -> list[str]:
     """All numbers, ours and the paper's, as lines of Markdown. Of curves their last values, of parts their sums."""
-    flat = [[one[number] for one in panels] for number in range(len(panels[0]))]
+    flat = [[of_groups[number] for of_groups in panels] for number in range(len(panels[0]))]
     grouped, several = len(flat) > 1, len(flat[0][0].ours) > 1
-    labels = any(label for one in flat for label in one[0].x)
+    labels = any(label for by_panel in flat for label in by_panel[0].x)
     heads = [*([""] if grouped else []), *([x] if labels else []), *(["run"] if several else [])]
     for row in panels:
         heads.append(row[0].title)
-        if any(one.paper for one in row):
+        if any(data.paper for data in row):
             unit = row[0].panel.published.unit
             heads.append(f"the paper{f', {unit}' if unit else ''}")
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
@@ -52,12 +54,14 @@ def table_of(panels: Sequence[Sequence[PanelData]], x: str) -> list[str]:
             for series in of_group[0].ours:
                 cells = [*([of_group[0].group] if grouped else []), *([_tick(of_group[0], place)] if labels else [])]
                 cells += [series] if several else []
-                for number, one in enumerate(of_group):
-                    value = one.last(series)[place]
-                    failed = (series, label) in one.failed
-                    cells.append("failed" if failed else "" if value is None else f"{value:.{VALUES[one.panel.value].digits}g}")
+                for number, data in enumerate(of_group):
+                    value = data.last(series)[place]
+                    failed = (series, label) in data.failed
+                    cells.append(
+                        "failed" if failed else "" if value is None else f"{value:.{VALUES[data.panel.value].digits}g}"
+                    )
                     if any(other.paper for other in panels[number]):
-                        given = one.paper.get(series, [None] * len(one.x))[place]
+                        given = data.paper.get(series, [None] * len(data.x))[place]
                         cells.append("" if given is None else f"{given:g}")
                 lines.append(f"| {' | '.join(cells)} |")
     return lines

@@ -160,31 +160,31 @@ def cells_of(spec: FigureSpec, overrides: Sequence[str] = ()) -> list[Cell]:
         ConfigError: an override of what the figure itself varies.
     """
     world, given = spec.world, []
-    for one in overrides:
-        key, _, value = one.lstrip("+").partition("=")
+    for override in overrides:
+        key, _, value = override.lstrip("+").partition("=")
         if key != _WORLD:
-            given.append(one)
+            given.append(override)
         elif value.isdecimal() and int(value):
             world = int(value)
         else:
-            raise ConfigError("'world' is the figure's largest number of workers.", given=one, allowed="1 and more")
+            raise ConfigError("'world' is the figure's largest number of workers.", given=override, allowed="1 and more")
     of_all = spec.x.values or {str(n): [f"world={n}"] for n in _worlds(spec.x.worlds, world)}
     x = {group: spec.x.of_groups.get(group, of_all) for group in spec.groups}
     axes = (*spec.groups.values(), *spec.series.values(), *(words for own in x.values() for words in own.values()))
     varied = {_key(word) for words in axes for word in words}
-    for one in given:
-        if _key(one) in varied:
+    for override in given:
+        if _key(override) in varied:
             raise ConfigError(
-                "The figure itself varies this.", given=one, hint="leave it out; --dry-run shows the figure's runs"
+                "The figure itself varies this.", given=override, hint="leave it out; --dry-run shows the figure's runs"
             )
-    found = []
+    cells = []
     places = [(group, *pair) for group in spec.groups for pair in itertools.product(x[group].items(), spec.series.items())]
     for group, (label, of_x), (series, of_series) in places:
         words = [f"world={world}", *spec.settings, *spec.groups[group], *of_series, *of_x, *given]
         words = [word.replace("{x}", label) for word in words]
         last = {_key(word): word for word in words}  # the last one of each key counts, in the place of the first
-        found.append(Cell(group, series, label, tuple(last.values())))
-    return found
+        cells.append(Cell(group, series, label, tuple(last.values())))
+    return cells
 
 
 def _worlds(shares: Sequence[float], world: int) -> list[int]:
@@ -199,10 +199,10 @@ def _key(word: str) -> str:
 def place_of(name: str) -> tuple[str, str, int]:
     """Where a figure's name puts it among others: its paper, figure or table, its number."""
     paper, _, kind = name.partition(".")
-    number = "".join(one for one in kind if one.isdigit())
+    number = "".join(character for character in kind if character.isdigit())
     return paper, kind.rstrip("0123456789"), int(number or 0)
 
 
 def labels_of_x(cells: Sequence[Cell], group: str) -> list[str]:
     """A group's, in order."""
-    return list(dict.fromkeys(one.x for one in cells if one.group == group))
+    return list(dict.fromkeys(cell.x for cell in cells if cell.group == group))

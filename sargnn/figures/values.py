@@ -62,10 +62,10 @@ def _scaled(figures: RunFigures, name: str, factor: float) -> float | None:
 
 
 def _wait_share(figures: RunFigures) -> float | None:
-    one = figures.summary
-    if not one.epoch_time_s or one.comm_wait_time_s is None:
+    summary = figures.summary
+    if not summary.epoch_time_s or summary.comm_wait_time_s is None:
         return None
-    return one.comm_wait_time_s / one.epoch_time_s
+    return summary.comm_wait_time_s / summary.epoch_time_s
 
 
 def _curve(figures: RunFigures, name: str, *, by_time: bool = False) -> Curve:
@@ -95,12 +95,16 @@ def _time(figures: RunFigures) -> dict[str, float] | None:
 
 def _waits(figures: RunFigures) -> dict[str, float] | None:
     """Seconds of an epoch of the slowest worker: computing, waiting inside and between servers."""
-    one = figures.summary
-    if one.epoch_time_s is None or one.comm_wait_time_s is None:
+    summary = figures.summary
+    if summary.epoch_time_s is None or summary.comm_wait_time_s is None:
         return None
-    between = one.between_servers_wait_s or 0.0
-    inside = max(0.0, one.comm_wait_time_s - between)
-    return {"computing": max(0.0, one.epoch_time_s - inside - between), "inside servers": inside, "between servers": between}
+    between = summary.between_servers_wait_s or 0.0
+    inside = max(0.0, summary.comm_wait_time_s - between)
+    return {
+        "computing": max(0.0, summary.epoch_time_s - inside - between),
+        "inside servers": inside,
+        "between servers": between,
+    }
 
 
 def _batches(figures: RunFigures, of: Callable[[Mapping[str, Any]], float]) -> float | None:
@@ -111,7 +115,7 @@ def _batches(figures: RunFigures, of: Callable[[Mapping[str, Any]], float]) -> f
 def _rows(figures: RunFigures) -> float | None:
     """Output rows that all layers compute in a step of all micro-batches, or of all rows."""
     if figures.summary.batches:
-        return float(sum(layer["rows"] for one in figures.summary.batches["layers"] for layer in one))
+        return float(sum(layer["rows"] for batch in figures.summary.batches["layers"] for layer in batch))
     if figures.summary.mfg:
         return float(sum(layer["rows"] for layer in figures.summary.mfg["training"]))
     layers = getattr(figures.config.model, "num_layers", None)
@@ -133,7 +137,7 @@ def _input_rows(figures: RunFigures) -> float | None:
     batches = figures.summary.batches
     if not batches:
         return float(figures.num_nodes) or None
-    return float(sum(one[0]["input_rows"] for one in batches["layers"])) * batches.get("steps", 1)
+    return float(sum(batch[0]["input_rows"] for batch in batches["layers"])) * batches.get("steps", 1)
 
 
 def _efficiency(figures: RunFigures) -> float | None:
@@ -147,34 +151,36 @@ def _plan_error(figures: RunFigures) -> float | None:
     planned, measured = figures.summary.planned_train_bytes, figures.summary.peak_train_bytes
     if not planned or not measured:
         return None
-    return max(abs(one / other - 1) for one, other in zip(planned, measured, strict=True)) * 100
+    return max(abs(plan / other - 1) for plan, other in zip(planned, measured, strict=True)) * 100
 
 
 VALUES: dict[str, Value] = {
-    "epoch_time": Value("seconds an epoch", lambda one: one.summary.epoch_time_s),
+    "epoch_time": Value("seconds an epoch", lambda figures: figures.summary.epoch_time_s),
     "waiting": Value("share of an epoch spent waiting", _wait_share),
-    "training_memory": Value("GB, peak of training, largest worker", lambda one: _giga(one, "peak_train_bytes")),
-    "whole_memory": Value("GB, resident, largest worker", lambda one: _giga(one, "peak_rss_bytes")),
-    "memory_of_all": Value("GB, peak of training, all workers", lambda one: _giga(one, "peak_train_bytes", sum)),
-    "sent": Value("GB sent an epoch", lambda one: _scaled(one, "comm_bytes_per_epoch", 1e-9)),
+    "training_memory": Value("GB, peak of training, largest worker", lambda figures: _giga(figures, "peak_train_bytes")),
+    "whole_memory": Value("GB, resident, largest worker", lambda figures: _giga(figures, "peak_rss_bytes")),
+    "memory_of_all": Value("GB, peak of training, all workers", lambda figures: _giga(figures, "peak_train_bytes", sum)),
+    "sent": Value("GB sent an epoch", lambda figures: _scaled(figures, "comm_bytes_per_epoch", 1e-9)),
     "sent_between": Value(
-        "GB sent between servers an epoch", lambda one: _scaled(one, "between_servers_bytes_per_epoch", 1e-9)
+        "GB sent between servers an epoch", lambda figures: _scaled(figures, "between_servers_bytes_per_epoch", 1e-9)
     ),
-    "edge_cut": Value("share of edges cut", lambda one: one.summary.edge_cut),
-    "test_accuracy": Value("test accuracy, %", lambda one: _scaled(one, "test_metric_at_best_val", 100.0), 4),
+    "edge_cut": Value("share of edges cut", lambda figures: figures.summary.edge_cut),
+    "test_accuracy": Value("test accuracy, %", lambda figures: _scaled(figures, "test_metric_at_best_val", 100.0), 4),
     "smoothed_accuracy": Value(
-        "test accuracy after Correct & Smooth, %", lambda one: _scaled(one, "test_acc_smoothed", 100.0), 4
+        "test accuracy after Correct & Smooth, %", lambda figures: _scaled(figures, "test_acc_smoothed", 100.0), 4
     ),
-    "redundancy": Value("rows computed / distinct rows", lambda one: _batches(one, lambda found: float(found["redundancy"]))),
+    "redundancy": Value(
+        "rows computed / distinct rows", lambda figures: _batches(figures, lambda batches: float(batches["redundancy"]))
+    ),
     "rows": Value("rows computed in a step", _rows),
     "input_rows": Value("rows the first layer reads an epoch", _input_rows, 4),
     "efficiency": Value("million input rows a second", _efficiency),
     "plan_error": Value("error of planned memory, %", _plan_error, 2),
     "rows_by_layer": Value("rows computed / nodes, by layer", _rows_by_layer),
-    "batches": Value("micro-batches", lambda one: _batches(one, lambda found: float(found["count"])) or 1.0),
-    "loss": Value("training loss", lambda one: _curve(one, "loss")),
-    "val_accuracy_by_epoch": Value("validation accuracy", lambda one: _curve(one, "val_metric")),
-    "val_accuracy_by_time": Value("validation accuracy", lambda one: _curve(one, "val_metric", by_time=True)),
+    "batches": Value("micro-batches", lambda figures: _batches(figures, lambda batches: float(batches["count"])) or 1.0),
+    "loss": Value("training loss", lambda figures: _curve(figures, "loss")),
+    "val_accuracy_by_epoch": Value("validation accuracy", lambda figures: _curve(figures, "val_metric")),
+    "val_accuracy_by_time": Value("validation accuracy", lambda figures: _curve(figures, "val_metric", by_time=True)),
     "memory_parts": Value("GB, largest worker", _memory),
     "time_parts": Value("seconds an epoch", _time),
     "waits": Value("seconds an epoch", _waits),

@@ -44,7 +44,7 @@ def load_part(path: Path) -> PartGraph:
     try:
         (graph, *others), _ = dgl.load_graphs(str(path))
         sources, destinations = graph.edges(order="eid")
-        found = PartGraph(
+        part = PartGraph(
             node_ids=graph.ndata[dgl.NID].numpy().astype(np.int64),
             own_nodes=graph.ndata["inner_node"].numpy() != 0,
             sources=sources.numpy().astype(np.int64),
@@ -57,7 +57,7 @@ def load_part(path: Path) -> PartGraph:
         raise _unreadable(path, "the graph of a part", error) from error
     if others:
         raise DataError(f"'{path}' must hold the graph of one part.", given=f"{1 + len(others)} graphs")
-    return found
+    return part
 
 
 def load_tensors(path: Path) -> dict[str, np.ndarray]:
@@ -94,8 +94,8 @@ def load_mapping(path: Path) -> np.ndarray | dict[str, np.ndarray]:
         raise _unreadable(path, "a tensor, or tensors by name", error) from error
     if isinstance(content, torch.Tensor):
         return _as_array(content)
-    if isinstance(content, dict) and all(isinstance(one, torch.Tensor) for one in content.values()):
-        return {str(name): _as_array(one) for name, one in content.items()}
+    if isinstance(content, dict) and all(isinstance(tensor, torch.Tensor) for tensor in content.values()):
+        return {str(name): _as_array(tensor) for name, tensor in content.items()}
     raise DataError(f"'{path}' holds neither a tensor nor tensors by name.", given=type(content).__name__)
 
 
@@ -108,5 +108,5 @@ def _as_array(tensor: Any) -> np.ndarray:
 
 def _unreadable(path: Path, what: str, error: Exception) -> DataError:
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
-    _, found, reason = text.partition("Check failed: ")  # DGL's own words begin with a time and a place in its source
-    return DataError(f"'{path}' cannot be read as {what} that DGL wrote.", given=reason if found else text)
+    _, separator, reason = text.partition("Check failed: ")  # DGL's own words begin with a time and a place in its source
+    return DataError(f"'{path}' cannot be read as {what} that DGL wrote.", given=reason if separator else text)

@@ -27,7 +27,7 @@ class _OrEmpty(Loader):
         try:
             self._loader.exec_module(module)
         except Exception:
-            for name in [one for one in sys.modules if one.startswith(f"{module.__name__}.")]:
+            for name in [module_name for module_name in sys.modules if module_name.startswith(f"{module.__name__}.")]:
                 del sys.modules[name]
 
 
@@ -50,7 +50,7 @@ class _Finder(MetaPathFinder):
 
 def install() -> None:
     """From now on ``import dgl`` works in this process."""
-    if not any(isinstance(one, _Finder) for one in sys.meta_path):
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
 

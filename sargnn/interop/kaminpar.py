@@ -166,9 +166,9 @@ def cut(path: Path, parts: int, *, seed: int, imbalance: float, threads: int, pr
             given=reason_of_end(process.returncode, said),
             hint=hint,
         )
-    found = np.load(out)
+    assignment = np.load(out)
     out.unlink()
-    return np.asarray(found, np.int32)
+    return np.asarray(assignment, np.int32)
 
 
 def _append(source: BinaryIO, target: BinaryIO) -> None:
@@ -192,8 +192,8 @@ def main(words: Sequence[str]) -> int:
     with contextlib.suppress(OSError):
         Path(wanted["path"]).unlink()  # read; what follows takes no disk
     context = kaminpar.context_by_name(wanted["preset"])
-    found = kaminpar.KaMinPar(wanted["threads"], context).compute_partition(graph, wanted["parts"], wanted["imbalance"])
-    np.save(wanted["out"], np.asarray(found, np.int32))
+    assignment = kaminpar.KaMinPar(wanted["threads"], context).compute_partition(graph, wanted["parts"], wanted["imbalance"])
+    np.save(wanted["out"], np.asarray(assignment, np.int32))
     return 0
 
 

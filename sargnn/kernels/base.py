@@ -108,14 +108,14 @@ class Kernel(ABC):
 
     def operation(self, name: str) -> Operation:
         """A new instance of what ``operations`` says. The name must be there."""
-        found = _resolved(self.operations, name)
-        made: Operation = found()
+        operation_class = _resolved(self.operations, name)
+        made: Operation = operation_class()
         return made
 
     def autograd_operation(self, name: str) -> AutogradOperation:
         """What ``autograd_operations`` says. The name must be there."""
-        found: AutogradOperation = _resolved(self.autograd_operations, name)
-        return found
+        function: AutogradOperation = _resolved(self.autograd_operations, name)
+        return function
 
 
 def _resolved(table: Mapping[str, Any], name: str) -> Any:

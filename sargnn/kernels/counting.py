@@ -42,7 +42,7 @@ class CountedOperation(Operation):
         return getattr(self._operation, name)
 
     def _count(self, moved: MovedRows, block: EdgeBlock, arguments: tuple[Any, ...], settings: dict[str, Any]) -> None:
-        rows = next((one for one in arguments if isinstance(one, Tensor) and one.dim() == 2), None)
+        rows = next((tensor for tensor in arguments if isinstance(tensor, Tensor) and tensor.dim() == 2), None)
         if rows is None:
             return
         per_source = moved.per_source + bool(settings.get("add"))  # with add=True each source row is read, too

@@ -64,8 +64,8 @@ def make_operation(
     if autograd:
         function = kernel.autograd_operation(operation)
         return widened_autograd(function) if half and not kernel.autograd_reads_bf16 else function
-    found = kernel.operation(operation)
-    counted = CountedOperation(found, profile) if profile.recording else found
+    implementation = kernel.operation(operation)
+    counted = CountedOperation(implementation, profile) if profile.recording else implementation
     return WidenedOperation(counted) if half and not kernel.reads_bf16 else counted
 
 

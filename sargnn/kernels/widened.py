@@ -49,24 +49,24 @@ def widened_autograd(operation: AutogradOperation) -> AutogradOperation:
     """An operation in differentiable operators on fp32 copies of bf16 rows; its result is rounded."""
 
     def widened(block: EdgeBlock, *arguments: Any, **settings: Any) -> Tensor:
-        found = operation(block, *(_wide(one) for one in arguments), **settings)
-        return found.to(torch.bfloat16) if any(_is_half(one) for one in arguments) else found
+        output = operation(block, *(_wide(argument) for argument in arguments), **settings)
+        return output.to(torch.bfloat16) if any(_is_half(argument) for argument in arguments) else output
 
     widened.takes_weights = takes_weights(operation)  # type: ignore[attr-defined]
     return widened
 
 
 def _call(call: Callable[..., None], block: EdgeBlock, arguments: tuple[Any, ...], settings: dict[str, Any]) -> None:
-    wide = [_wide(one) for one in arguments]
+    wide = [_wide(argument) for argument in arguments]
     call(block, *wide, **settings)
-    for one, held in zip(arguments, wide, strict=True):
-        if _is_half(one):
-            one.data.copy_(held)  # which of them the operation writes to is not known; to the others this changes nothing
+    for argument, held in zip(arguments, wide, strict=True):
+        if _is_half(argument):
+            argument.data.copy_(held)  # which of them the operation writes to is not known; to the others this changes nothing
 
 
-def _is_half(one: Any) -> bool:
-    return isinstance(one, Tensor) and one.dtype == torch.bfloat16
+def _is_half(argument: Any) -> bool:
+    return isinstance(argument, Tensor) and argument.dtype == torch.bfloat16
 
 
-def _wide(one: Any) -> Any:
-    return one.float() if _is_half(one) else one
+def _wide(argument: Any) -> Any:
+    return argument.float() if _is_half(argument) else argument

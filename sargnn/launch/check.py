@@ -173,7 +173,7 @@ def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) 
     if config.early_stopping is not None and not (np.asarray(dataset.split) == SPLITS["valid"]).any():
         raise ConfigError("Early stopping needs validation nodes, and the dataset has none.", hint="early_stopping=null")
     if config.smooth.name != "none" and schema.typed:
-        if not any(one.source == one.destination == labelled for one in schema.relations):
+        if not any(relation.source == relation.destination == labelled for relation in schema.relations):
             raise ConfigError(
                 "Correct & Smooth needs edges between nodes that have labels, and this graph's relations have none.",
                 given=f"smooth={config.smooth.name}, labels on '{schema.node_types[labelled]}'",

@@ -156,15 +156,15 @@ def _train(config: RunConfig, dataset_path: Path, folder: Path) -> Path:
     with Steps():
         info = prepare_partition(replace(config, store_dir=str(folder)), dataset_path)
     run_dir, parameters = folder / f"world_{config.world}", folder / "parameters"
-    for one in (run_dir, parameters):
-        one.mkdir(exist_ok=True)
+    for directory in (run_dir, parameters):
+        directory.mkdir(exist_ok=True)
     choice = {"steps": STEPS, "parameters": str(parameters), "follow": config.world > 1}
     write_inputs(run_dir, Inputs(str(info.path.resolve()), time.time(), info.dataset_hash, record=choice))
     save(config, run_dir / files.CONFIG)
     try:
         run_workers(run_dir, worker_settings(config), hint="the same command again starts anew")
     except WorkerError as error:
-        lines = [one for one in str(error).splitlines() if not one.startswith("  next:")]
+        lines = [line for line in str(error).splitlines() if not line.startswith("  next:")]
         hint = "run_dir=FOLDER keeps the whole logs" if folder.name.startswith("sargnn-check-") else f"the logs in {run_dir}"
         raise WorkerError("\n".join([f"With world={config.world}: {lines[0]}", *lines[1:]]), hint=hint) from error
     return run_dir

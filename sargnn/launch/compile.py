@@ -36,7 +36,7 @@ def warm_up() -> None:
 
     chosen = os.environ.get(PRECISION)
     rows_of = [ROW_DTYPES[chosen]] if chosen else ROW_DTYPES.values()
-    dtypes = dict.fromkeys(held for one in rows_of for held in (one, wide(one)))
+    dtypes = dict.fromkeys(held for row_dtype in rows_of for held in (row_dtype, wide(row_dtype)))
     compiled: list[Any] = [
         rng,
         rows,

@@ -69,7 +69,7 @@ _ALL = "all"
 
 def kernels_are_compiled() -> bool:
     """Whether the place for compiled kernels, once it is in the environment, holds those of the precision that this names."""
-    return any(_mark(one).exists() for one in (os.environ.get(PRECISION, _ALL), _ALL))
+    return any(_mark(precision).exists() for precision in (os.environ.get(PRECISION, _ALL), _ALL))
 
 
 def note_compiled() -> None:

@@ -88,7 +88,7 @@ def read_beats(peek: Peek, world: int) -> list[Beat]:
 
 def find_slowest(before: list[Beat], after: list[Beat]) -> int:
     """The rank that hangs: one whose heartbeat has stopped between the two readings, else the one that has begun least."""
-    stopped = [rank for rank, (one, other) in enumerate(zip(before, after, strict=True)) if one.count == other.count]
+    stopped = [rank for rank, (earlier, other) in enumerate(zip(before, after, strict=True)) if earlier.count == other.count]
     return min(stopped or range(len(after)), key=lambda rank: after[rank].begun)
 
 
@@ -124,5 +124,5 @@ class SilenceClock:
         # A worker that was never heard counts from the first heartbeat of another.
         first = min(at for at in self._heard_at if at)
         self._heard_at = [at or first for at in self._heard_at]
-        rank = min(alive, key=lambda one: self._heard_at[one])
+        rank = min(alive, key=lambda worker: self._heard_at[worker])
         return rank, max(self._heard_at) - self._heard_at[rank]

@@ -34,7 +34,9 @@ def find_start(config: RunConfig) -> RunConfig:
     from sargnn.training.start_from import digest_of
 
     given = os.path.expanduser(config.init_from)
-    folder = next((one for one in (Path(given), RUNS / given, SWEEPS / given) if (one / MANIFEST).is_file()), None)
+    folder = next(
+        (candidate for candidate in (Path(given), RUNS / given, SWEEPS / given) if (candidate / MANIFEST).is_file()), None
+    )
     path = folder
     if folder is not None:
         checkpoint.open_checkpoint(folder, verify=True)

@@ -152,12 +152,12 @@ def needed_files(run_dir: Path, ranks: Sequence[int]) -> list[Path]:
     wrong = [str(rank) for rank in ranks if rank >= config.world]
     if wrong:
         raise ConfigError("No such rank.", given=" ".join(wrong), allowed=f"0 to {config.world - 1}")
-    stores = [Path(one) for one in (inputs.partition, inputs.preloaded) if one is not None]
-    found = [run_dir / name for name in (files.CONFIG, files.INPUTS, files.TOKEN)] + [store / MANIFEST for store in stores]
-    found += sorted({Path(path) for value in flatten(config).values() if (path := file_of_target(value)) is not None})
+    stores = [Path(location) for location in (inputs.partition, inputs.preloaded) if location is not None]
+    paths = [run_dir / name for name in (files.CONFIG, files.INPUTS, files.TOKEN)] + [store / MANIFEST for store in stores]
+    paths += sorted({Path(path) for value in flatten(config).values() if (path := file_of_target(value)) is not None})
     folders = [part_folder(store, rank) for store in stores for rank in ranks]
     folders += [run_dir / files.START] + ([] if inputs.checkpoint is None else [Path(inputs.checkpoint)])
-    return found + [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
+    return paths + [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
 
 
 def _last_lines(run_dir: Path, world: int) -> list[str]:
@@ -172,14 +172,14 @@ def _last_lines(run_dir: Path, world: int) -> list[str]:
 
 def main() -> int:
     """The command line; an exit code."""
-    asks_files = sys.argv[1:2] == ["files"] and len(sys.argv) > 3 and all(one.isdecimal() for one in sys.argv[3:])
+    asks_files = sys.argv[1:2] == ["files"] and len(sys.argv) > 3 and all(word.isdecimal() for word in sys.argv[3:])
     if not asks_files and (len(sys.argv) != 3 or sys.argv[1] not in ("begin", "end")):
         print("usage: python -m sargnn.launch.job begin|end RUN_DIR, or files RUN_DIR RANK ...", file=sys.stderr)
         return 2
     run_dir = Path(sys.argv[2]).resolve()
     try:
         if asks_files:
-            for path in needed_files(run_dir, [int(one) for one in sys.argv[3:]]):
+            for path in needed_files(run_dir, [int(word) for word in sys.argv[3:]]):
                 print(os.path.relpath(path))
             return FINISHED
         return begin(run_dir, os.environ) if sys.argv[1] == "begin" else end(run_dir)

@@ -29,9 +29,9 @@ def read_job(run_dir: Path) -> dict[str, Any]:
     except SargnnError:
         return empty
     starts = record["starts"]
-    fits = isinstance(record["jobs"], list) and all(isinstance(one, str) for one in record["jobs"])
+    fits = isinstance(record["jobs"], list) and all(isinstance(job, str) for job in record["jobs"])
     fits &= isinstance(record["script"], str | None) and isinstance(record["index"], int | None)
-    fits &= isinstance(starts, list) and all(_is_start(one) for one in starts)
+    fits &= isinstance(starts, list) and all(_is_start(start) for start in starts)
     return record if fits else empty
 
 
@@ -94,7 +94,7 @@ def _is_over(run_dir: Path) -> bool:
 
 def choose_point_dir(config: RunConfig, tried: Sequence[Path], new: Path) -> Path:
     """The folder of a sweep's point that a script is written for: of an earlier try that a job goes on with, or a new one."""
-    return next((one for one in tried if _usable(config, one)), new)
+    return next((folder for folder in tried if _usable(config, folder)), new)
 
 
 def is_under_way(run_dir: Path) -> bool:

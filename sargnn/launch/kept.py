@@ -13,10 +13,10 @@ from sargnn.tracking import files
 def read_kept(file: Path) -> dict[str, Any]:
     """All that a file holds; nothing where it is missing or damaged."""
     try:
-        found = json.loads(file.read_text())
+        content = json.loads(file.read_text())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def keep(file: Path, key: str, value: Any) -> None:

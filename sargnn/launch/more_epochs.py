@@ -29,10 +29,10 @@ def has_settings_of(meta: dict[str, Any], config: RunConfig) -> bool:
         known = meta.get("epochs")
         options = [config.epochs, *([known] if known else range(int(meta["epoch"]), config.epochs))]  # older ones do not say
     alike = (
-        dataclasses.replace(config, epochs=one, precision=precision)  # parameters and moments are never bf16
-        for one, precision in product(options, PRECISIONS)
+        dataclasses.replace(config, epochs=epochs, precision=precision)  # parameters and moments are never bf16
+        for epochs, precision in product(options, PRECISIONS)
     )
-    return any(one.config_hash == meta["config_hash"] for one in alike)
+    return any(candidate.config_hash == meta["config_hash"] for candidate in alike)
 
 
 def is_over(config: RunConfig, run_dir: Path) -> bool:

@@ -54,8 +54,8 @@ def plan_memory(config: RunConfig) -> PlannedMemory | NotPlanned:
 def _find_dataset(config: RunConfig) -> Path | None:
     """The dataset's store; None where there is none, or where its name is known only once the dataset is read."""
     dataset, stores = config.dataset, Path(config.store_dir) / "datasets"
-    if (found := dataset.find_store(stores)) is not None:
-        return found
+    if (store := dataset.find_store(stores)) is not None:
+        return store
     if dataset.reads_target or dataset.fetches or not any(stores.glob(f"{dataset.name}-*")):
         return None
     from sargnn.data.prepare import dataset_path
@@ -90,8 +90,8 @@ def preparing_bytes(config: RunConfig, dataset: Dataset, name: str) -> int:
     world, settings = config.world, with_choice(config, dataset, name).partitioner
     edges, nodes = -(-dataset.num_edges // world), -(-dataset.num_nodes // world)
     cutting = cutting_bytes(dataset, settings.choice, settings.coarsen, world) if world > 1 else 0.0
-    one = writing_bytes(dataset, edges, world)
+    part_bytes = writing_bytes(dataset, edges, world)
     if settings.order == "locality":
-        one = max(one, ordering_bytes(dataset, edges, nodes, settings.choice in ("kaminpar", "stream")))
-    processes = Crew(world, config.prepare.bytes).size(world, dataset.num_edges, one, config.prepare.bytes)
-    return int(max(cutting, processes * one))
+        part_bytes = max(part_bytes, ordering_bytes(dataset, edges, nodes, settings.choice in ("kaminpar", "stream")))
+    processes = Crew(world, config.prepare.bytes).size(world, dataset.num_edges, part_bytes, config.prepare.bytes)
+    return int(max(cutting, processes * part_bytes))

@@ -149,7 +149,7 @@ def fits(plan: WorldPlan, config: RunConfig, machine: Machine) -> bool:
     """Each worker within its budget, and those that are on one machine within what is free there."""
     limit, each = config.memory_budget.bytes, plan.every
     if config.budget_bytes is not None:  # its evaluations are in as many groups as that takes
-        each = [one.while_training for one in plan.by_rank]
+        each = [worker.while_training for worker in plan.by_rank]
     within = limit is None or max(each) <= limit
     return within and sum(sorted(each)[-machine.workers :]) <= machine.free
 
@@ -181,9 +181,9 @@ def _chosen(config: RunConfig, mode: str, why: str) -> RunConfig:
 def _refusal(plans: Plans, config: RunConfig, plan: WorldPlan, machine: Machine) -> ConfigError:
     from sargnn.planner.choices import find_ways
 
-    def fits_there(one: WorldPlan) -> bool:
-        there = dataclasses.replace(machine, workers=round(machine.workers * one.world / config.world))
-        return fits(one, config, there)
+    def fits_there(candidate: WorldPlan) -> bool:
+        there = dataclasses.replace(machine, workers=round(machine.workers * candidate.world / config.world))
+        return fits(candidate, config, there)
 
     top, limit = plan.largest, config.memory_budget.bytes
     # More workers on the same machine hold more together: they help only where each has its budget.

@@ -216,7 +216,7 @@ def loopback_interface() -> str:
     import psutil
 
     for name, addresses in psutil.net_if_addrs().items():
-        if any(one.address == "127.0.0.1" for one in addresses):
+        if any(entry.address == "127.0.0.1" for entry in addresses):
             return name
     return "lo"
 

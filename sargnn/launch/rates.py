@@ -99,10 +99,10 @@ def outline_of(dataset: Dataset) -> Outline:
     except (KeyError, TypeError, ValueError):
         pass
     step("counting how near a node's neighbours are")
-    found = Outline.of(dataset)
+    outline = Outline.of(dataset)
     if dataset.content_hash:
-        keep(file, key, dataclasses.asdict(found))
-    return found
+        keep(file, key, dataclasses.asdict(outline))
+    return outline
 
 
 def measured_rates(config: RunConfig, outline: Outline, *, machines: int = 1) -> Calibration:
@@ -124,9 +124,9 @@ def measured_rates(config: RunConfig, outline: Outline, *, machines: int = 1) ->
     except (KeyError, TypeError, ValueError):
         pass
     step(f"timing small trainings ({config.model.title}, {config.mode.name}; once on this machine)")
-    found = _measure(config, outline, world, threads)
-    keep(file, key, found.as_json())
-    return found
+    calibration = _measure(config, outline, world, threads)
+    keep(file, key, calibration.as_json())
+    return calibration
 
 
 def _threads(config: RunConfig, machines: int) -> int:
@@ -142,7 +142,9 @@ def _key(config: RunConfig, outline: Outline, world: int, threads: int) -> str:
         "settings": settings,
         "loops": config.add_self_loops,
         "weights": config.dataset.edge_weights,
-        "source": [describe_source(one.target) for one in (config.model, config.mode, config.kernel) if one.target],
+        "source": [
+            describe_source(component.target) for component in (config.model, config.mode, config.kernel) if component.target
+        ],
         "outline": dataclasses.asdict(outline),
         "machine": [cpu_model(), usable_cores()],
         "version": [version("sargnn"), _VERSION],
@@ -204,7 +206,7 @@ def _measure(config: RunConfig, outline: Outline, world: int, threads: int) -> C
         if done.returncode:
             raise SargnnError("A small training that shows an epoch's time failed.", given=done.stderr.strip()[-400:])
         busy = min(1.0, (_waited_s() - since[1]) / (time.monotonic() - since[0]))
-        trials = [_trial(*one, threads, busy, loops=config.add_self_loops) for one in made]
+        trials = [_trial(*graph, threads, busy, loops=config.add_self_loops) for graph in made]
     return Calibration(threads, config.mode.name not in ONE_GRAPH, *trials)
 
 

@@ -45,7 +45,7 @@ def measured_runtime(config: RunConfig, *, typed: bool) -> Runtime:
     known = read_kept(file)
     if key not in known:
         step(f"measuring what a worker takes by itself ({key}; once on this machine)")
-        marks = (file.parent / f"compiled_{one}" for one in (config.precision, "all", "for_tests"))
+        marks = (file.parent / f"compiled_{name}" for name in (config.precision, "all", "for_tests"))
         if not any(mark.exists() for mark in marks):  # a worker that compiles holds what that takes
             _measure(config, typed=typed, world=1)
         known[key] = _measure(config, typed=typed, world=2 if several else 1)

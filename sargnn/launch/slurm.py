@@ -228,10 +228,10 @@ def run_dir_line(job: Job) -> str:
 
 
 def _filled(template: str, values: Mapping[str, str]) -> str:
-    def value(found: re.Match[str]) -> str:
-        if found.group(1) not in values:
-            raise ConfigError("The template has a place that is not known.", given=found.group(0), allowed=sorted(values))
-        return values[found.group(1)]
+    def value(match: re.Match[str]) -> str:
+        if match.group(1) not in values:
+            raise ConfigError("The template has a place that is not known.", given=match.group(0), allowed=sorted(values))
+        return values[match.group(1)]
 
     return re.sub(r"\{\{(\w+)\}\}", value, template)
 
@@ -292,7 +292,7 @@ def _directives(config: SlurmConfig, job: Job, layout: Shape) -> list[str]:
             raise ConfigError(
                 "An option of sbatch has another form.", given=f"slurm.additional_parameters.{key}", allowed="such as mail-type"
             )
-        ours = next((one for one in _OURS if one.startswith(name)), None)  # sbatch takes beginnings of names too
+        ours = next((option for option in _OURS if option.startswith(name)), None)  # sbatch takes beginnings of names too
         if ours is not None:
             raise ConfigError(f"sbatch's option '{ours}' is set by sargnn.", given=f"{key}={value}", hint=f"see: {_OURS[ours]}")
         lines.append(directive(name, value))
@@ -302,11 +302,11 @@ def _directives(config: SlurmConfig, job: Job, layout: Shape) -> list[str]:
 def _ranges(numbers: Sequence[int]) -> str:
     """``0-2,5`` for 0, 1, 2 and 5."""
     runs: list[list[int]] = []
-    for one in numbers:
-        if runs and one == runs[-1][-1] + 1:
-            runs[-1].append(one)
+    for index in numbers:
+        if runs and index == runs[-1][-1] + 1:
+            runs[-1].append(index)
         else:
-            runs.append([one])
+            runs.append([index])
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
@@ -340,7 +340,7 @@ def quoted(value: object) -> str:
 
 def comment(text: str) -> str:
     """A line that runs nothing, whatever is in it."""
-    harmless = "".join(one if one.isprintable() else "?" for one in text)
+    harmless = "".join(character if character.isprintable() else "?" for character in text)
     return f"# {harmless}".rstrip()
 
 

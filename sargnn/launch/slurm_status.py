@@ -41,13 +41,15 @@ def _state(run_dir: Path, jobs: list[dict[str, str]] | str) -> list[str]:
     if isinstance(jobs, str):
         known = f" (its jobs: {', '.join(record['jobs'])})" if record["jobs"] else ""
         return [f"job: its state is not known, {jobs}{known}"]
-    found = [job for job in jobs if _belongs(job, record)]
-    if not found:
+    matching = [job for job in jobs if _belongs(job, record)]
+    if not matching:
         if record["jobs"]:
             return [f"job {record['jobs'][-1]}: SLURM no longer knows it"]
         return ["job: not submitted"]
     last = record["starts"][-1].get("job") if record["starts"] else None  # a later one may have found the run under way
-    job = max(found, key=lambda one: (one["JobState"] in _ALIVE, _number(one) == last, int(one["JobId"])))
+    job = max(
+        matching, key=lambda candidate: (candidate["JobState"] in _ALIVE, _number(candidate) == last, int(candidate["JobId"]))
+    )
     number = _number(job)
     if record["index"] is not None and "ArrayJobId" in job:  # of tasks that wait SLURM gives the whole range
         number = f"{job['ArrayJobId']}_{record['index']}"
@@ -85,8 +87,8 @@ def _jobs() -> list[dict[str, str]] | str:
 
 def _fields(line: str) -> dict[str, str]:
     """The fields of a job's line. Its name may hold anything: numbers stand before it, the script behind it."""
-    front, found, rest = line.partition(" JobName=")
-    if not found:
+    front, separator, rest = line.partition(" JobName=")
+    if not separator:
         return {}
     fields = _words(rest.partition(" UserId=")[2]) | _words(front)
     if " Command=" in rest:
@@ -110,12 +112,12 @@ def _belongs(job: dict[str, str], record: dict[str, Any]) -> bool:
 
 def _indices(text: str) -> set[int]:
     """``3``, or of tasks that wait, ``0-3%2`` and ``1,4-6``."""
-    found: set[int] = set()
+    indices: set[int] = set()
     for part in text.partition("%")[0].split(","):
         low, _, high = part.partition("-")
         if low.isdigit() and (not high or high.isdigit()):
-            found |= set(range(int(low), int(high or low) + 1))
-    return found
+            indices |= set(range(int(low), int(high or low) + 1))
+    return indices
 
 
 def _epochs(run_dir: Path) -> list[str]:

@@ -37,19 +37,19 @@ def ranks(environment: Mapping[str, str], backend: str = "gloo") -> dict[str, st
             raise ConfigError("mpirun has not started this process.", given=f"no {_OF_MPI['RANK']}", hint="comm.backend=gloo")
         return {name: environment[theirs] for name, theirs in _OF_MPI.items() if theirs in environment}
     if "RANK" in environment:
-        found = {name: environment[name] for name in _PER_TASK if name in environment}
+        variables = {name: environment[name] for name in _PER_TASK if name in environment}
     elif "SLURM_PROCID" in environment:
-        found = {name: environment[theirs] for name, theirs in _PER_TASK.items() if theirs in environment}
+        variables = {name: environment[theirs] for name, theirs in _PER_TASK.items() if theirs in environment}
     else:
         raise ConfigError(
             "Neither SLURM nor torchrun has started this process.",
             given="no SLURM_PROCID, no RANK",
             hint="sargnn slurm writes a script that does; on one machine sargnn train needs neither",
         )
-    missing = [name for name in _MEETING if name not in environment] if found.get("WORLD_SIZE") != "1" else []
+    missing = [name for name in _MEETING if name not in environment] if variables.get("WORLD_SIZE") != "1" else []
     if missing:
         raise ConfigError("Workers do not know where to meet.", given=f"{' and '.join(missing)} not set")
-    return found
+    return variables
 
 
 def read_token(run_dir: Path) -> str:
@@ -81,11 +81,11 @@ def check_interface(interface: str | None, environment: Mapping[str, str]) -> No
     except OSError:
         return  # gloo will say more
     if address.startswith("127."):
-        others = [one for one in known if not one.startswith("lo")]
+        others = [other for other in known if not other.startswith("lo")]
         raise ConfigError(
             f"Node '{name}' takes itself for {address}, where no other node finds it.",
             given="slurm.gloo_ifname=null",
-            allowed=[f"slurm.gloo_ifname={one}" for one in others],
+            allowed=[f"slurm.gloo_ifname={other}" for other in others],
         )
 
 

@@ -172,7 +172,7 @@ def _run(
         )
         figures["memory_bytes"] = memory_parts(trainer, base)
         private = group.gather(torch.tensor(before_loading, dtype=torch.int64))
-        figures["private_bytes_before_loading"] = [int(one) for one in private]
+        figures["private_bytes_before_loading"] = [int(size) for size in private]
         if rank == 0:
             write_summary(run_dir, _summary(config, info, inputs, figures, stopped=trainer.stopped))
 

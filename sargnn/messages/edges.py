@@ -111,8 +111,8 @@ def set_operators(kind: type[OfEdges], call: Callable[..., Any], names: str) -> 
     """Let Python's operators on ``kind`` make calls of PyTorch's: ``call(function, args, kwargs)``."""
 
     def operator(name: str) -> Callable[..., Any]:
-        found = getattr(Tensor, name)
-        return lambda self, *args: call(found, (self, *args), {})
+        method = getattr(Tensor, name)
+        return lambda self, *args: call(method, (self, *args), {})
 
     for name in names.split():
         setattr(kind, f"__{name}__", operator(f"__{name}__"))
@@ -139,10 +139,10 @@ class EdgeTensor(OfEdges):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or not hasattr(Tensor, name):
             raise AttributeError(f"an edge field has no '{name}'")
-        found = getattr(Tensor, name)
-        if not callable(found):
+        attribute = getattr(Tensor, name)
+        if not callable(attribute):
             return getattr(self.value(), name)
-        return lambda *args, **kwargs: record(found, (self, *args), kwargs)
+        return lambda *args, **kwargs: record(attribute, (self, *args), kwargs)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -218,9 +218,9 @@ def noted_call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
 
 
 def _first(args: Any, kwargs: Any) -> EdgeTensor:
-    found: list[EdgeTensor] = []
-    map_values((args, kwargs), lambda value: found.append(value) if isinstance(value, EdgeTensor) else None)
-    return found[0]
+    fields: list[EdgeTensor] = []
+    map_values((args, kwargs), lambda value: fields.append(value) if isinstance(value, EdgeTensor) else None)
+    return fields[0]
 
 
 def _takes_each_edge(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], ndim: int) -> bool:
@@ -237,9 +237,9 @@ def _takes_each_edge(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], n
             where = args[at] if len(args) > at else _DEFAULTS.get(plain)
         dims = where if isinstance(where, (tuple, list)) else (where,)
         size = ndim + (plain in ("unsqueeze", "stack"))
-        return all(isinstance(one, int) and one % size != 0 for one in dims)
+        return all(isinstance(dim, int) and dim % size != 0 for dim in dims)
     if plain in ("transpose", "swapaxes", "swapdims"):
-        return all(one % ndim for one in args[1:])
+        return all(dim % ndim for dim in args[1:])
     if plain == "permute":
         order = args[1] if isinstance(args[1], (tuple, list)) else args[1:]
         return len(order) > 0 and order[0] == 0
@@ -281,19 +281,19 @@ def _noted(graph: ShardedGraph, func: Callable[..., Any], args: Any, kwargs: Any
         return _FAKE_COUNT if value is EDGE_COUNT else value
 
     with torch._C.DisableTorchFunction(), torch.no_grad():
-        found = func(*map_values(args, blank), **map_values(kwargs, blank))
-    several = isinstance(found, (tuple, list))
-    results = list(found) if several else [found]
-    if not all(isinstance(one, Tensor) and one.dim() and one.shape[0] == _FAKE_COUNT for one in results):
+        output = func(*map_values(args, blank), **map_values(kwargs, blank))
+    several = isinstance(output, (tuple, list))
+    results = list(output) if several else [output]
+    if not all(isinstance(tensor, Tensor) and tensor.dim() and tensor.shape[0] == _FAKE_COUNT for tensor in results):
         return NotImplemented
     if not several:
-        shape = tuple(found.shape[1:])
-        if getattr(func, "__name__", "") in ("view", "reshape") and found.dtype == args[0].dtype:
+        shape = tuple(output.shape[1:])
+        if getattr(func, "__name__", "") in ("view", "reshape") and output.dtype == args[0].dtype:
             args, kwargs = (args[0], (EDGE_COUNT, *shape)), {}  # without -1, which is no size where there are no edges
-        return EdgeTensor(graph, Call(shape, found.dtype, func, args, kwargs))
+        return EdgeTensor(graph, Call(shape, output.dtype, func, args, kwargs))
     whole = Call((), results[0].dtype, func, args, kwargs)
-    items = [EdgeTensor(graph, Item(tuple(one.shape[1:]), one.dtype, whole, k)) for k, one in enumerate(results)]
-    return items if type(found) in (tuple, list) else _Named(found, items)
+    items = [EdgeTensor(graph, Item(tuple(tensor.shape[1:]), tensor.dtype, whole, k)) for k, tensor in enumerate(results)]
+    return items if type(output) in (tuple, list) else _Named(output, items)
 
 
 class _Named(tuple):

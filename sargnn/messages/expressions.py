@@ -116,10 +116,10 @@ def size(node: Node) -> int:
 def map_values(values: Any, change: Callable[[Any], Any]) -> Any:
     """The same nest of tuples, lists and mappings with every value changed."""
     if isinstance(values, (tuple, list)):
-        found = [map_values(one, change) for one in values]
-        return type(values)(found) if type(values) in (tuple, list) else tuple(found)
+        changed = [map_values(value, change) for value in values]
+        return type(values)(changed) if type(values) in (tuple, list) else tuple(changed)
     if isinstance(values, dict):
-        return {key: map_values(one, change) for key, one in values.items()}
+        return {key: map_values(value, change) for key, value in values.items()}
     return change(values)
 
 

@@ -48,12 +48,12 @@ def fold(graph: ShardedGraph, kind: str, node: Node, called: str) -> Tensor:
     if kind == "min":
         return -fold(graph, "max", Call(node.shape, node.dtype, torch.neg, (node,), {}), called)
     engine = graph.session.engine
-    found = recognise(kind, node, lambda rows: reader(engine.pool, rows))
-    if isinstance(found, Recognised):
-        kernel = engine.kernel(found.reducer.operation).name
-        graph.note(f"{called}: {found.reducer.name}, kernel {kernel}")
-        return _recognised(graph, found, node)
-    graph.note(f"{called}: messages computed run by run, not by a fused kernel: {found}")
+    recognised = recognise(kind, node, lambda rows: reader(engine.pool, rows))
+    if isinstance(recognised, Recognised):
+        kernel = engine.kernel(recognised.reducer.operation).name
+        graph.note(f"{called}: {recognised.reducer.name}, kernel {kernel}")
+        return _recognised(graph, recognised, node)
+    graph.note(f"{called}: messages computed run by run, not by a fused kernel: {recognised}")
     if kind == "sum" and (parts := _softmax_product(node)) is not None:
         logits, values = parts
         return _generic(graph, [logits, values], folds.SoftmaxSum(size(values), size(logits)), node.shape)
@@ -66,19 +66,19 @@ def fold(graph: ShardedGraph, kind: str, node: Node, called: str) -> Tensor:
     return _generic(graph, [node], made[kind], node.shape)
 
 
-def _recognised(graph: ShardedGraph, found: Recognised, node: Node) -> Tensor:
+def _recognised(graph: ShardedGraph, recognised: Recognised, node: Node) -> Tensor:
     """A fused reducer's output [M, ...].
 
     Of rows that never change it is kept. In a mode that fetches rows again, sums of rows that backward has anyway are computed
     again, too, where a linear map needs them: a table less for another exchange.
     """
-    reducer = found.reducer
+    reducer = recognised.reducer
     copied = node.tensor if isinstance(node, Field) else None
     if copied is not None and is_constant(copied):
-        (kept,) = graph.kept(reducer.name, lambda: graph.aggregate(reducer, found.exchanged, (), ()))
-        return kept.view(len(kept), *found.shape)
-    (out,) = graph.aggregate(reducer, found.exchanged, found.dest_local, found.params)
-    out = out.view(len(out), *found.shape)
+        (kept,) = graph.kept(reducer.name, lambda: graph.aggregate(reducer, recognised.exchanged, (), ()))
+        return kept.view(len(kept), *recognised.shape)
+    (out,) = graph.aggregate(reducer, recognised.exchanged, recognised.dest_local, recognised.params)
+    out = out.view(len(out), *recognised.shape)
     if copied is None or not (
         reducer.linear and out.dim() == 2 and out.requires_grad and graph.session.engine.mode.fetches_again
     ):
@@ -121,7 +121,7 @@ def _generic(graph: ShardedGraph, nodes: list[Node], into: MessageFold, shape: t
 def _softmax_product(node: Node) -> tuple[Node, Node] | None:
     """Logits [E, K] and values [E, K, ...] of a product with one softmax in it, which weighs columns of the others."""
     factors = _factors(node)
-    weights = [one for one in factors if isinstance(one, (Softmax, Dropped)) and _softmax_of(one) is not None]
+    weights = [factor for factor in factors if isinstance(factor, (Softmax, Dropped)) and _softmax_of(factor) is not None]
     if len(weights) != 1 or len(factors) < 2:
         return None
     (weight,) = weights
@@ -131,13 +131,13 @@ def _softmax_product(node: Node) -> tuple[Node, Node] | None:
     rows = node.shape
     if len(weight.shape) != len(rows) or any(w != r for w, r in zip(_without_ones(weight.shape), rows, strict=False)):
         return None
-    values = [one for one in factors if one is not weight]
+    values = [factor for factor in factors if factor is not weight]
     if isinstance(weight, Dropped):
         values.append(Dropped(weight.shape, weight.dtype, _ones(softmax), weight.draw))
     product = values[0]
-    for one in values[1:]:
-        shape = tuple(torch.broadcast_shapes(product.shape, one.shape))
-        product = Call(shape, node.dtype, torch.mul, (product, one), {})
+    for factor in values[1:]:
+        shape = tuple(torch.broadcast_shapes(product.shape, factor.shape))
+        product = Call(shape, node.dtype, torch.mul, (product, factor), {})
     if product.shape != rows:
         product = Call(rows, node.dtype, _expanded, (product, rows), {})
     return (softmax.logits, product) if heads else None
@@ -166,16 +166,16 @@ def _softmax_of(node: Node) -> Softmax | None:
 
 def _factors(node: Node) -> list[Node]:
     name = str(getattr(getattr(node, "func", None), "__name__", "")).strip("_")
-    if isinstance(node, Call) and name == "mul" and len(node.args) == 2 and all(isinstance(one, Node) for one in node.args):
-        if all(len(one.shape) == len(node.shape) for one in node.args):
-            return [factor for one in node.args for factor in _factors(one)]
+    if isinstance(node, Call) and name == "mul" and len(node.args) == 2 and all(isinstance(arg, Node) for arg in node.args):
+        if all(len(arg.shape) == len(node.shape) for arg in node.args):
+            return [factor for arg in node.args for factor in _factors(arg)]
     return [node]
 
 
 def without_softmax(graph: ShardedGraph, node: Node) -> Node:
     """The same values without ``Softmax``: exp(logit - log sum exp of the destination's), the latter folded first."""
-    found: Node = _WithoutSoftmax(graph).changed(node)
-    return found
+    changed: Node = _WithoutSoftmax(graph).changed(node)
+    return changed
 
 
 class _WithoutSoftmax:
@@ -212,6 +212,6 @@ class _WithoutSoftmax:
 
 
 def _flat(values: Any) -> list[Any]:
-    found: list[Any] = []
-    map_values(values, found.append)
-    return found
+    flat: list[Any] = []
+    map_values(values, flat.append)
+    return flat

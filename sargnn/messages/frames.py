@@ -46,8 +46,8 @@ class Frame(MutableMapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name not in self._fields:
             if name in self._fixed:
-                found = self._fixed[name]()
-                return tagged(found, self.rows, shared=True) if isinstance(found, Tensor) else found
+                field = self._fixed[name]()
+                return tagged(field, self.rows, shared=True) if isinstance(field, Tensor) else field
             raise MissingField(
                 f"The {self.kind} have no field '{name}'.",
                 given=self._place(),

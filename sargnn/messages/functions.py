@@ -71,14 +71,14 @@ def _builtin(graph: ShardedGraph, func: Any) -> Node:
     if places[0] == "copy":
         return field_node(graph, places[1], func.in_field)
     left, operation, right = places
-    one, other = field_node(graph, left, func.lhs_field), field_node(graph, right, func.rhs_field)
-    a, b = _aligned(one, other)
+    first, other = field_node(graph, left, func.lhs_field), field_node(graph, right, func.rhs_field)
+    a, b = _aligned(first, other)
     try:
         shape = tuple(torch.broadcast_shapes(a.shape, b.shape))
     except RuntimeError as error:
         raise graph.wrong(
             f"Fields of different shapes meet in '{func.name}'.",
-            given=f"'{func.lhs_field}' {one.shape}, '{func.rhs_field}' {other.shape}",
+            given=f"'{func.lhs_field}' {first.shape}, '{func.rhs_field}' {other.shape}",
             hint="row shapes must be equal, or 1 where they are not",
         ) from error
     dtype = torch.promote_types(a.dtype, b.dtype)
@@ -88,9 +88,9 @@ def _builtin(graph: ShardedGraph, func: Any) -> Node:
     return Call(shape, dtype, _OPERATIONS[operation], (a, b), {})
 
 
-def _aligned(one: Node, other: Node) -> tuple[Node, Node]:
+def _aligned(first: Node, other: Node) -> tuple[Node, Node]:
     """With as many dimensions: 1s behind the edges' dimension, as DGL has it."""
-    most = max(len(one.shape), len(other.shape))
+    most = max(len(first.shape), len(other.shape))
 
     def filled(node: Node) -> Node:
         missing = most - len(node.shape)
@@ -101,7 +101,7 @@ def _aligned(one: Node, other: Node) -> tuple[Node, Node]:
             return Field(shape, node.dtype, "e", _fill_shape(node.tensor, missing))
         return Call(shape, node.dtype, _fill_shape, (node, missing), {})
 
-    return filled(one), filled(other)
+    return filled(first), filled(other)
 
 
 def _fill_shape(rows: Tensor, missing: int) -> Tensor:
@@ -151,7 +151,7 @@ def _written(graph: ShardedGraph, func: Callable[..., Any]) -> dict[str, Node]:
     made: dict[tuple[Where, str], Tensor] = {}
 
     def example(where: Where, frame: Frame) -> Reads:
-        def one(name: str) -> Tensor:
+        def read(name: str) -> Tensor:
             node = as_node(graph, where, frame[name])
             key = where, name
             if key not in made:
@@ -163,15 +163,15 @@ def _written(graph: ShardedGraph, func: Callable[..., Any]) -> dict[str, Node]:
                 reads.append(key)
             return made[key]
 
-        return Reads(one, frame)
+        return Reads(read, frame)
 
     def ids() -> tuple[Tensor, Tensor]:
         return torch.zeros(_PROBE_EDGES, dtype=torch.int64), torch.zeros(_PROBE_EDGES, dtype=torch.int64)
 
     batch = _Batch(example("u", graph.srcdata), example("v", graph.dstdata), example("e", graph.edata), _PROBE_EDGES, ids)
     with graph.paused():
-        found, params = captured_tensors(lambda: func(batch), made.values(), graph.calls_of_edges(draws, None))
-    _check_messages(graph, func, found, _PROBE_EDGES)
+        messages, params = captured_tensors(lambda: func(batch), made.values(), graph.calls_of_edges(draws, None))
+    _check_messages(graph, func, messages, _PROBE_EDGES)
     frames = {"u": graph.srcdata, "v": graph.dstdata, "e": graph.edata}
     fields = tuple((where, name, as_node(graph, where, frames[where][name])) for where, name in reads)
 
@@ -179,25 +179,25 @@ def _written(graph: ShardedGraph, func: Callable[..., Any]) -> dict[str, Node]:
         src, dst, data = ({name: t for (place, name), t in rows.items() if place == where} for where in "uve")
         batch = _Batch(src, dst, data, len(run), lambda: (run.src_ids, run.dst_ids))
         with graph.calls_of_edges(draws, run):
-            found = func(batch)
-        _check_messages(graph, func, found, len(run))
-        return found
+            messages = func(batch)
+        _check_messages(graph, func, messages, len(run))
+        return messages
 
     whole = Written((), torch.float32, compute, fields, params)
-    return {name: Item(tuple(value.shape[1:]), value.dtype, whole, name) for name, value in found.items()}
+    return {name: Item(tuple(value.shape[1:]), value.dtype, whole, name) for name, value in messages.items()}
 
 
-def _check_messages(graph: ShardedGraph, func: Callable[..., Any], found: Any, edges: int) -> None:
+def _check_messages(graph: ShardedGraph, func: Callable[..., Any], messages: Any, edges: int) -> None:
     """Raise ``ConfigError`` unless a message function gave a mapping of tensors with a row per edge."""
     place = graph.place_of(func)
-    if not isinstance(found, Mapping) or not found:
+    if not isinstance(messages, Mapping) or not messages:
         raise graph.wrong(
             "A message function gives no messages.",
-            given=f"a {type(found).__name__}",
+            given=f"a {type(messages).__name__}",
             place=place,
             allowed="a mapping from names to tensors [edges, ...]",
         )
-    for name, value in found.items():
+    for name, value in messages.items():
         if not isinstance(value, Tensor):
             raise graph.wrong(f"The message '{name}' is no tensor.", given=f"a {type(value).__name__}", place=place)
         if not value.dim() or len(value) != edges:

@@ -53,16 +53,16 @@ def gather_and_reduce(graph: ShardedGraph, messages: dict[str, Node], func: Call
     nobody = torch.zeros(_PROBE_NODES, dtype=torch.int64)
     draws = graph.new_draws()
     with graph.paused():
-        found, params = captured_tensors(
+        probed, params = captured_tensors(
             lambda: func(NodeBatch(Reads(example, graph.dstdata), mailbox, _PROBE_NODES, nobody)),
             reads.values(),
             graph.calls_of_edges(draws, None),
         )
-    names, shapes = list(found), [tuple(one.shape[1:]) for one in found.values()]
+    names, shapes = list(probed), [tuple(tensor.shape[1:]) for tensor in probed.values()]
     program = Program(list(messages.values()), graph.dtype)
     nodes = tuple(graph.dstdata[name] for name in reads)
     sources, destinations, edges = program.sources, program.destinations, program.edges
-    kinds = tuple((one.dtype, tuple(one.shape[1:])) for one in nodes)
+    kinds = tuple((tensor.dtype, tuple(tensor.shape[1:])) for tensor in nodes)
     read_names, message_names = list(reads), list(messages)
 
     def call(rows: Tensors, fields: Tensors, ids: Tensor) -> Tensors:
@@ -78,11 +78,11 @@ def gather_and_reduce(graph: ShardedGraph, messages: dict[str, Node], func: Call
     reducer = Gathered(
         program.messages(()),
         call,
-        tuple(one.requires_grad for one in nodes),
+        tuple(tensor.requires_grad for tensor in nodes),
         tuple(torch.Size(shape).numel() for shape in shapes),
         tuple(params),
     )
-    local = (*destinations, *(encode(one, graph.dtype) for one in nodes), *edges)
+    local = (*destinations, *(encode(tensor, graph.dtype) for tensor in nodes), *edges)
     outs = graph.aggregate(reducer, sources, local, reducer.params)
     return {name: out.view(len(out), *shape) for name, out, shape in zip(names, outs, shapes, strict=True)}
 
@@ -136,9 +136,9 @@ class Gathered(Reducer[Operation, list[Tensor], _Backward]):
         self, fold: Fold[Operation], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors, state: list[Tensor]
     ) -> None:
         for bucket in _buckets(shard):
-            found, _ = self._called(bucket, rows, dest_local, leaves=False)
-            for total, one in zip(state, found, strict=True):
-                total[bucket.rows] = one
+            computed, _ = self._called(bucket, rows, dest_local, leaves=False)
+            for total, part in zip(state, computed, strict=True):
+                total[bucket.rows] = part
 
     def finish(
         self, fold: Fold[Operation], dest_local: Tensors, params: Tensors, state: list[Tensor]
@@ -152,18 +152,18 @@ class Gathered(Reducer[Operation, list[Tensor], _Backward]):
         self, fold: Fold[Operation], shard: Shard, rows: Tensors | None, saved: Saved, state: _Backward, out: Tensors | None
     ) -> None:
         assert rows is not None
-        for one in out or ():
-            one.zero_()
+        for gradient in out or ():
+            gradient.zero_()
         for bucket in _buckets(shard):
             with torch.enable_grad():
-                found, leaves = self._called(bucket, rows, saved.dest_local, leaves=True)
-            pairs = [(one, grad[bucket.rows]) for one, grad in zip(found, state.grads, strict=True) if one.requires_grad]
+                computed, leaves = self._called(bucket, rows, saved.dest_local, leaves=True)
+            pairs = [(part, grad[bucket.rows]) for part, grad in zip(computed, state.grads, strict=True) if part.requires_grad]
             wanted = [leaf for leaf, _ in leaves if leaf.requires_grad]
             if not pairs or not (wanted or self.params):
                 continue
             gradients = iter(
                 torch.autograd.grad(
-                    [one for one, _ in pairs], [*wanted, *self.params], [g for _, g in pairs], allow_unused=True
+                    [part for part, _ in pairs], [*wanted, *self.params], [g for _, g in pairs], allow_unused=True
                 )
             )
             targets = [*(out or [None] * len(rows)), *state.local]
@@ -183,8 +183,8 @@ class Gathered(Reducer[Operation, list[Tensor], _Backward]):
         like = (*rows, *dest_local)[0]
         outs = [like.new_zeros(plan.num_out, width) for width in self.widths]
         for bucket in _buckets(shard):
-            found, _ = self._called(bucket, rows, dest_local, leaves=False)
-            outs = [out.index_copy(0, bucket.rows, one) for out, one in zip(outs, found, strict=True)]
+            computed, _ = self._called(bucket, rows, dest_local, leaves=False)
+            outs = [out.index_copy(0, bucket.rows, part) for out, part in zip(outs, computed, strict=True)]
         return tuple(outs)
 
     def _called(
@@ -196,18 +196,18 @@ class Gathered(Reducer[Operation, list[Tensor], _Backward]):
         taken: list[tuple[Tensor, Tensor]] = []
 
         def take(tensors: Tensors, index: Tensor, grads: tuple[bool, ...]) -> Tensors:
-            found = [tensor.index_select(0, index) for tensor in tensors]
+            picked = [tensor.index_select(0, index) for tensor in tensors]
             if leaves:
-                found = [one.detach().requires_grad_(grad) for one, grad in zip(found, grads, strict=True)]
-            taken.extend((one, index) for one in found)
-            return tuple(found)
+                picked = [leaf.detach().requires_grad_(grad) for leaf, grad in zip(picked, grads, strict=True)]
+            taken.extend((leaf, index) for leaf in picked)
+            return tuple(picked)
 
         sources = take(rows, run.src, messages.source_grads)
         destinations = take(local[:count], run.dst, messages.destination_grads)
         fields = take(local[count : count + nodes], bucket.rows, self.node_grads)
         edges = take(local[count + nodes :], bucket.edges, messages.edge_grads)
-        found = messages.compute(dataclasses.replace(run, sources=sources, destinations=destinations, edges=edges))
-        boxes = tuple(one.reshape(len(bucket.rows), bucket.degree, *one.shape[1:]) for one in found)
+        computed = messages.compute(dataclasses.replace(run, sources=sources, destinations=destinations, edges=edges))
+        boxes = tuple(message.reshape(len(bucket.rows), bucket.degree, *message.shape[1:]) for message in computed)
         return self.call(boxes, fields, run.block.dst_ids.index_select(0, bucket.rows)), taken
 
 

@@ -138,7 +138,7 @@ class ShardedGraph:
 
     @property
     def etypes(self) -> list[str]:
-        return [one for _, one, _ in self.canonical_etypes]
+        return [etype for _, etype, _ in self.canonical_etypes]
 
     @property
     def ntypes(self) -> list[str]:
@@ -203,7 +203,7 @@ class ShardedGraph:
         """Itself, by its relation's name."""
         known = [*self.etypes, *self.canonical_etypes]
         if etype not in known:
-            raise self.wrong(f"The graph has no relation '{etype}'.", allowed=[str(one) for one in known])
+            raise self.wrong(f"The graph has no relation '{etype}'.", allowed=[str(relation) for relation in known])
         return self
 
     # Fields
@@ -267,8 +267,8 @@ class ShardedGraph:
 
     def messages_folded(self, message_func: Any, reduce_func: Any) -> dict[str, Tensor]:
         """What ``update_all`` sets."""
-        found = reduced(self, message_nodes(self, message_func), reduce_func, describe(message_func))
-        rows = {name: tagged(one, self.dstdata.rows) for name, one in found.items()}
+        folded = reduced(self, message_nodes(self, message_func), reduce_func, describe(message_func))
+        rows = {name: tagged(field, self.dstdata.rows) for name, field in folded.items()}
         self.session.seen("update_all", list(rows.values()))
         return rows
 
@@ -411,7 +411,7 @@ class Blocks(Sequence[Any]):
 
     def __getitem__(self, number: Any) -> Any:
         if isinstance(number, slice):
-            return [self[one] for one in range(len(self))[number]]
+            return [self[index] for index in range(len(self))[number]]
         number = operator.index(number)
         if number < 0:
             number += len(self)

@@ -29,9 +29,9 @@ def rows_asked_for(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     Raises:
         ConfigError: they would be random.
     """
-    sizes = [one for one in (*args, kwargs.get("size")) if not isinstance(one, Tensor)]
+    sizes = [size for size in (*args, kwargs.get("size")) if not isinstance(size, Tensor)]
     if name in _DRAWN_BELOW:
-        sizes = [one for one in sizes if isinstance(one, (tuple, list))]
+        sizes = [size for size in sizes if isinstance(size, (tuple, list))]
     first = sizes[0] if sizes else None
     if isinstance(first, (tuple, list)):
         first = first[0] if first else None

@@ -41,8 +41,8 @@ class Maxima(tuple):
 
     @property
     def values(self) -> Tensor:
-        found: Tensor = self[0]
-        return found
+        values: Tensor = self[0]
+        return values
 
     @property
     def indices(self) -> Tensor:
@@ -65,10 +65,10 @@ class Mailbox(OfEdges):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or not hasattr(Tensor, name):
             raise AttributeError(name)
-        found = getattr(Tensor, name)
-        if not callable(found):
+        attribute = getattr(Tensor, name)
+        if not callable(attribute):
             raise CannotFold(f"'{name}' of a node's messages", user_line())
-        return lambda *args, **kwargs: _call(found, (self, *args), kwargs)
+        return lambda *args, **kwargs: _call(attribute, (self, *args), kwargs)
 
     @property
     def shape(self) -> Any:
@@ -86,10 +86,10 @@ class _Shape:
 
     def __getitem__(self, at: Any) -> Any:
         whole = [self._mailbox.graph.number_of_dst_nodes(), None, *self._mailbox.node.shape]
-        found = whole[at]
-        if found is None or (isinstance(found, list) and None in found):
+        size = whole[at]
+        if size is None or (isinstance(size, list) and None in size):
             raise CannotFold("the number of a node's neighbours", user_line())
-        return tuple(found) if isinstance(found, list) else found
+        return tuple(size) if isinstance(size, list) else size
 
     def __iter__(self) -> Any:
         raise CannotFold("the number of a node's neighbours", user_line())
@@ -114,10 +114,10 @@ def _call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
     elif name not in _PLAIN:
         raise CannotFold(f"'{name}'", user_line())
     changed = map_values((args, kwargs), lambda value: _as_edges(value, first))
-    found = noted_call(func, *changed)
-    if not isinstance(found, EdgeTensor):
+    noted = noted_call(func, *changed)
+    if not isinstance(noted, EdgeTensor):
         raise CannotFold(f"'{name}'", user_line())
-    return Mailbox(first.graph, found.node)
+    return Mailbox(first.graph, noted.node)
 
 
 _PLAIN = frozenset(
@@ -128,9 +128,9 @@ _PLAIN = frozenset(
 
 
 def _first(args: Any, kwargs: Any) -> Mailbox:
-    found: list[Mailbox] = []
-    map_values((args, kwargs), lambda value: found.append(value) if isinstance(value, Mailbox) else None)
-    return found[0]
+    mailboxes: list[Mailbox] = []
+    map_values((args, kwargs), lambda value: mailboxes.append(value) if isinstance(value, Mailbox) else None)
+    return mailboxes[0]
 
 
 def _dimension(

@@ -37,9 +37,9 @@ class GraphMaker:
     def prepare(self, engine: Engine, plans: Sequence[LayerPlan]) -> None:
         """Count what plans hold over all workers; all of them must call it together, before a plan is first used."""
         for plan in plans:
-            for one in (plan, *(plan.relations or ())):
-                if _TOTALS not in one.kept:
-                    one.kept[_TOTALS] = _count(engine, one)
+            for layer_plan in (plan, *(plan.relations or ())):
+                if _TOTALS not in layer_plan.kept:
+                    layer_plan.kept[_TOTALS] = _count(engine, layer_plan)
 
     def session(self, engine: Engine, calls: StockCalls, *, training: bool = True, num_blocks: int | None = None) -> Session:
         """For one forward pass, whose calls are watched; the arguments are those of ``Session``."""
@@ -119,6 +119,6 @@ def _homogeneous(session: Session, plan: LayerPlan, level: int) -> ShardedGraph:
 
 def _count(engine: Engine, plan: LayerPlan) -> Totals:
     by_type = [b - a for bounds in (plan.row_bounds, plan.out_bounds) for a, b in zip(bounds, bounds[1:], strict=False)]
-    found = engine.group.sum_(torch.tensor([plan.num_edges, *by_type], dtype=torch.int64)).tolist()
+    totals = engine.group.sum_(torch.tensor([plan.num_edges, *by_type], dtype=torch.int64)).tolist()
     types = len(plan.row_bounds) - 1
-    return Totals(tuple(found[1 : types + 1]), tuple(found[types + 1 :]), found[0])
+    return Totals(tuple(totals[1 : types + 1]), tuple(totals[types + 1 :]), totals[0])

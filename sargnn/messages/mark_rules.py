@@ -24,7 +24,7 @@ def reduced_dims(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> li
     ndim = args[0].dim()
     if dim is None or isinstance(dim, bool) or dim == ():
         return list(range(ndim))
-    return [one % ndim for one in ([dim] if isinstance(dim, int) else dim)]
+    return [axis % ndim for axis in ([dim] if isinstance(dim, int) else dim)]
 
 
 def _reduced(name: str, out: Tensor, index: int, args: tuple[Any, ...], kwargs: dict[str, Any], marked: Marked) -> Mark | None:
@@ -56,11 +56,11 @@ def _squeezed(name: str, out: Tensor, index: int, args: tuple[Any, ...], kwargs:
     if name == "unsqueeze":
         return mark._replace(dim=mark.dim + (dim % (tensor.dim() + 1) <= mark.dim))
     if dim is None:  # a worker's only row stays a row (``row_calls.py``)
-        gone = [one for one in range(tensor.dim()) if one != mark.dim and tensor.shape[one] == 1]
-        return mark._replace(dim=mark.dim - sum(one < mark.dim for one in gone))
+        gone = [axis for axis in range(tensor.dim()) if axis != mark.dim and tensor.shape[axis] == 1]
+        return mark._replace(dim=mark.dim - sum(axis < mark.dim for axis in gone))
     dims = [dim] if isinstance(dim, int) else dim
-    gone = [one % tensor.dim() for one in dims if tensor.shape[one] == 1 and one % tensor.dim() != mark.dim]
-    return mark._replace(dim=mark.dim - sum(one < mark.dim for one in gone))
+    gone = [axis % tensor.dim() for axis in dims if tensor.shape[axis] == 1 and axis % tensor.dim() != mark.dim]
+    return mark._replace(dim=mark.dim - sum(axis < mark.dim for axis in gone))
 
 
 def _reshaped(name: str, out: Tensor, index: int, args: tuple[Any, ...], kwargs: dict[str, Any], marked: Marked) -> Mark | None:
@@ -85,7 +85,7 @@ def _stacked(name: str, out: Tensor, index: int, args: tuple[Any, ...], kwargs: 
 def _same_shape(marked: Marked) -> Mark | None:
     """The merged mark of tensors of one shape; None where they differ."""
     tensor = marked[0][0]
-    if any(one.shape != tensor.shape for one, _ in marked):
+    if any(other.shape != tensor.shape for other, _ in marked):
         return None
     return along(tensor, marked, "stack")
 
@@ -126,14 +126,14 @@ def _multiplied(
     name: str, out: Tensor, index: int, args: tuple[Any, ...], kwargs: dict[str, Any], marked: Marked
 ) -> Mark | None:
     """Rows that are summed over are gone; the others stay where the product has them."""
-    one, other = args[-2:] if len(args) >= 2 else (args[0], next(iter(kwargs.values())))
+    left, other = args[-2:] if len(args) >= 2 else (args[0], next(iter(kwargs.values())))
     if name == "__rmatmul__":
-        one, other = other, one
-    if (mark := mark_of(one)) is not None and mark.dim != one.dim() - 1:
-        return mark if other.dim() == 1 else mark._replace(dim=mark.dim + out.dim() - one.dim())
+        left, other = other, left
+    if (mark := mark_of(left)) is not None and mark.dim != left.dim() - 1:
+        return mark if other.dim() == 1 else mark._replace(dim=mark.dim + out.dim() - left.dim())
     if (mark := mark_of(other)) is not None and other.dim() > 1 and mark.dim != other.dim() - 2:
         from_last = other.dim() - 1 - mark.dim
-        return mark._replace(dim=out.dim() - 1 - max(from_last - (one.dim() == 1), 0))
+        return mark._replace(dim=out.dim() - 1 - max(from_last - (left.dim() == 1), 0))
     return None
 
 
@@ -143,11 +143,11 @@ def _einsum(name: str, out: Tensor, index: int, args: tuple[Any, ...], kwargs: d
     if "." in equation or "->" not in equation:
         return along(out, marked, name)
     terms, result = equation.split("->")
-    found: Marked = []
+    kept: Marked = []
     for term, tensor in zip(terms.split(","), tensors, strict=False):
         if (mark := mark_of(tensor)) is not None and term[mark.dim] in result:
-            found.append((out, mark._replace(dim=result.index(term[mark.dim]))))
-    return along(out, found, name) if found else None
+            kept.append((out, mark._replace(dim=result.index(term[mark.dim]))))
+    return along(out, kept, name) if kept else None
 
 
 def _repeated(name: str, out: Tensor, index: int, args: tuple[Any, ...], kwargs: dict[str, Any], marked: Marked) -> Mark | None:

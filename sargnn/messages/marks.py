@@ -43,8 +43,8 @@ def mark_of(tensor: Any) -> Mark | None:
     rows = rows_of(tensor)
     if rows is not None and tensor.dim():
         return Mark(rows, 0, tensor.shape[0])
-    found: Mark | None = getattr(tensor, _MARK, None)
-    return found
+    mark: Mark | None = getattr(tensor, _MARK, None)
+    return mark
 
 
 def set_mark(tensor: Tensor, mark: Mark) -> None:
@@ -57,13 +57,13 @@ def set_mark(tensor: Tensor, mark: Mark) -> None:
 
 def marked_in(args: Iterable[Any], kwargs: dict[str, Any]) -> Marked:
     """The tensors with marks among arguments, also in lists."""
-    found: Marked = []
+    marked: Marked = []
     for argument in (*args, *kwargs.values()) if kwargs else args:
         if isinstance(argument, (list, tuple)):
-            found += [(one, mark) for one in argument if (mark := mark_of(one)) is not None]
+            marked += [(tensor, mark) for tensor in argument if (mark := mark_of(tensor)) is not None]
         elif (mark := mark_of(argument)) is not None:
-            found.append((argument, mark))
-    return found
+            marked.append((argument, mark))
+    return marked
 
 
 def unknown(out: Tensor, why: str) -> Mark | None:
@@ -108,15 +108,15 @@ def along(out: Tensor, marked: Marked, name: str, *, broadcast: bool = False) ->
     Args:
         broadcast: they are aligned at the last one, whatever their lengths.
     """
-    shape, found = out.shape, []
+    shape, marks = out.shape, []
     for tensor, mark in marked:
         at, length = mark.dim, tensor.shape[mark.dim]
         aligned = len(shape) - tensor.dim() + at
         for position in (aligned,) if broadcast else (at, aligned):
             if 0 <= position < len(shape) and shape[position] == length:
-                found.append(mark if position == at else mark._replace(dim=position))
+                marks.append(mark if position == at else mark._replace(dim=position))
                 break
-    if not found:
+    if not marks:
         return unknown(out, f"{name} made other rows of them")
-    where = found[0].dim
-    return merged([mark for mark in found if mark.dim == where])
+    where = marks[0].dim
+    return merged([mark for mark in marks if mark.dim == where])

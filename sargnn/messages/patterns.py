@@ -108,9 +108,9 @@ def _attention(rows: Field, logits: Node, draw: Draw | None, read: Callable[[Ten
         return Recognised(
             Gat(heads, scored[1], draw), (_flat(read(rows.tensor)), of_sources), (of_destinations,), (), rows.shape
         )
-    if (found := _projected(logits, heads, width)) is None:
+    if (projected := _projected(logits, heads, width)) is None:
         return "scores are neither GAT's nor GATv2's"
-    inner, vector = found
+    inner, vector = projected
     scored = _leaky(inner)
     ends = None if scored is None else _sum_of_ends(scored[0], (heads, width))
     if scored is None or ends is None or ends[0].tensor is not rows.tensor:
@@ -136,7 +136,7 @@ def _sum_of_ends(node: Node, shape: tuple[int, ...]) -> tuple[Field, Field] | No
     """The field of the sources and that of the destinations in a sum of both, of that shape."""
     if not (isinstance(node, Call) and _name(node) == "add" and len(node.args) == 2 and not node.kwargs):
         return None
-    fields = {one.where: one for one in node.args if isinstance(one, Field) and one.shape == shape}
+    fields = {field.where: field for field in node.args if isinstance(field, Field) and field.shape == shape}
     return (fields["u"], fields["v"]) if set(fields) == {"u", "v"} else None
 
 

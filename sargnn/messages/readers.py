@@ -23,6 +23,6 @@ def reader(pool: Pool, x: Tensor) -> Tensor:
     rest, version = getattr(x, _REST, (x, x._version))
     if version != x._version:
         rest = x
-    one, other = fork(pool, rest)
+    rows, other = fork(pool, rest)
     setattr(x, _REST, (other, x._version))
-    return one
+    return rows

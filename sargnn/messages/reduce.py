@@ -98,8 +98,8 @@ def _written(graph: ShardedGraph, messages: dict[str, Node], func: Callable[...,
     ids = graph.destination_ids()
     batch = NodeBatch(graph.dstdata, _Messages(graph, messages), int(graph.number_of_dst_nodes()), ids)
     try:
-        found = func(batch)
-        _check(graph, func, found)
+        fields = func(batch)
+        _check(graph, func, fields)
     except SargnnError:
         raise
     except Exception as error:
@@ -116,8 +116,8 @@ def _written(graph: ShardedGraph, messages: dict[str, Node], func: Callable[...,
         return gather_and_reduce(graph, messages, func)
     connected = (graph.plan.in_degrees > 0).view(-1)
     if bool(connected.all()):
-        return dict(found)
-    return {name: _where(connected, rows) for name, rows in found.items()}
+        return dict(fields)
+    return {name: _where(connected, rows) for name, rows in fields.items()}
 
 
 def _not_traced(graph: ShardedGraph, error: Exception) -> CannotFold:
@@ -130,17 +130,17 @@ def _where(connected: Tensor, rows: Tensor) -> Tensor:
     return torch.where(connected.view(-1, *[1] * (rows.dim() - 1)), rows, rows.new_zeros(()))
 
 
-def _check(graph: ShardedGraph, func: Callable[..., Any], found: Any) -> None:
+def _check(graph: ShardedGraph, func: Callable[..., Any], fields: Any) -> None:
     """Raise ``ConfigError`` unless a reduce function gave a mapping of tensors with a row per node."""
     place, count = graph.place_of(func), int(graph.number_of_dst_nodes())
-    if not isinstance(found, Mapping) or not found:
+    if not isinstance(fields, Mapping) or not fields:
         raise graph.wrong(
             "A reduce function gives no rows.",
-            given=f"a {type(found).__name__}",
+            given=f"a {type(fields).__name__}",
             place=place,
             allowed="a mapping from names to tensors [nodes, ...]",
         )
-    for name, value in found.items():
+    for name, value in fields.items():
         if isinstance(value, Mailbox):
             raise graph.wrong(
                 f"The field '{name}' of a reduce function is not folded over the neighbours.",

@@ -49,7 +49,7 @@ def check_writes(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], path:
     if "out" in kwargs:
         out = kwargs["out"]
         written = (*written, *(out if isinstance(out, (list, tuple)) else (out,)))
-    if any(is_shared(one) for one in written):
+    if any(is_shared(tensor) for tensor in written):
         raise ConfigError(
             "A module may not write to its input or to a field of the graph: others read the same memory",
             given=f"{user_line(path)}: {name}" + (" with inplace=True" if kwargs.get("inplace") else ""),
@@ -73,7 +73,7 @@ def check_random(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], path:
 def _draws(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a call of ``RANDOM_IN_TRAINING`` is random with these arguments."""
     if name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):  # (..., has_biases, layers, dropout, train, bidirectional, ...)
-        at = next((k for k, one in enumerate(args) if isinstance(one, float)), None)
+        at = next((k for k, arg in enumerate(args) if isinstance(arg, float)), None)
         return at is not None and bool(args[at]) and bool(args[at + 1]) and args[at - 1] > 1
     if name == "scaled_dot_product_attention":
         return bool(kwargs.get("dropout_p", args[4] if len(args) > 4 else 0))
@@ -91,11 +91,11 @@ def check_recomputed() -> None:
 
     Masks would be drawn by row number there, and statistics taken over a worker's rows.
     """
-    frame, found = sys._getframe(1), False
+    frame, inside = sys._getframe(1), False
     while frame is not None:
         name = frame.f_code.co_filename
-        if not found:
-            found = name == _CHECKPOINT
+        if not inside:
+            inside = name == _CHECKPOINT
         elif name != _CHECKPOINT and not is_library(name):
             raise ConfigError(
                 "torch.utils.checkpoint calls a module again in backward, where dropout and batch norm are no longer those of "

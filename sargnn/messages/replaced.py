@@ -10,9 +10,11 @@ _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 def describe_replaced(module: nn.Module) -> list[str]:
     """One line for its dropouts and one for its batch norms, if it has any, with their names in ``module``."""
     dropouts = [
-        f"{name or type(one).__name__} (p = {one.p:g})" for name, one in module.named_modules() if type(one) is nn.Dropout
+        f"{name or type(submodule).__name__} (p = {submodule.p:g})"
+        for name, submodule in module.named_modules()
+        if type(submodule) is nn.Dropout
     ]
-    norms = [name or type(one).__name__ for name, one in module.named_modules() if isinstance(one, _NORMS)]
+    norms = [name or type(submodule).__name__ for name, submodule in module.named_modules() if isinstance(submodule, _NORMS)]
     lines = []
     if dropouts:
         lines.append(f"nn.Dropout {', '.join(dropouts)}: masks are drawn by original id")

@@ -63,7 +63,7 @@ def _batch_norm(rows: RowCalls, name: str, func: Any, args: tuple[Any, ...], kwa
     if mark is None or mark.dim != 0 or not given.get("training", False) or x.dim() < 2:
         return NotImplemented
     mean, variance, weight, bias = (given.get(key) for key in ("running_mean", "running_var", "weight", "bias"))
-    if any(one is not None and one.shape != (x.shape[1],) for one in (mean, variance, weight, bias)):
+    if any(tensor is not None and tensor.shape != (x.shape[1],) for tensor in (mean, variance, weight, bias)):
         return NotImplemented
     running = None if mean is None or variance is None else (mean, variance)
     return rows.operators.batch_norm(x, running, weight, bias, given.get("momentum", 0.1), given.get("eps", 1e-5))
@@ -140,9 +140,9 @@ def _sum(rows: RowCalls, name: str, func: Any, args: tuple[Any, ...], kwargs: di
     x = args[0] if args else None
     dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
     if isinstance(x, Tensor) and x.dim() == 3 and dim in (-1, 2) and set(kwargs) <= {"dim", "keepdim"} and len(args) < 3:
-        found = rows.operators.sum_of_last(x)
-        if found is not None:
-            return found.unsqueeze(-1) if kwargs.get("keepdim") else found
+        sums = rows.operators.sum_of_last(x)
+        if sums is not None:
+            return sums.unsqueeze(-1) if kwargs.get("keepdim") else sums
     return _combined(rows, name, func, args, kwargs)
 
 
@@ -198,8 +198,8 @@ def _squeeze(rows: RowCalls, name: str, func: Any, args: tuple[Any, ...], kwargs
 
 def _made(rows: RowCalls, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``torch.ones(graph.num_edges(), 1)`` has edges' rows."""
-    found = rows_asked_for(name, args, kwargs)
-    return NotImplemented if found is None else tagged(func(*args, **kwargs), found)
+    asked_rows = rows_asked_for(name, args, kwargs)
+    return NotImplemented if asked_rows is None else tagged(func(*args, **kwargs), asked_rows)
 
 
 def _combined(rows: RowCalls, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

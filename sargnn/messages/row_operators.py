@@ -206,8 +206,8 @@ class RowOperators:
         made: _Product | None = getattr(product, _PRODUCT, None)
         if made is None or made.versions != (made.x._version, made.vector._version, product._version):
             return None
-        found: Tensor = _HeadDot.apply(self.reads(made.x), made.vector, product.detach(), self._engine.pool)
-        return found
+        dots: Tensor = _HeadDot.apply(self.reads(made.x), made.vector, product.detach(), self._engine.pool)
+        return dots
 
     def activate(self, name: str, x: Tensor, ids: Tensor) -> Tensor | None:
         """``relu`` or ``elu`` straight from what ``x`` was made of; None where PyTorch's own keeps no more than this would.
@@ -274,20 +274,20 @@ class RowOperators:
             return None
         return self._engine.operators.linear([self.reads(x)], weight, bias)
 
-    def add(self, one: Tensor, other: Any, *, onto: bool = False) -> Tensor | None:
+    def add(self, table: Tensor, other: Any, *, onto: bool = False) -> Tensor | None:
         """The sum of two tables; None where they are not of one shape and type.
 
         Args:
-            onto: nobody knows ``one`` but the caller, who has no further use for it.
+            onto: nobody knows ``table`` but the caller, who has no further use for it.
         """
-        if not self.is_table(other, mark_of(other)) or one.shape != other.shape or one.dtype != other.dtype:
+        if not self.is_table(other, mark_of(other)) or table.shape != other.shape or table.dtype != other.dtype:
             return None
-        if not (one.is_contiguous() and other.is_contiguous()):
+        if not (table.is_contiguous() and other.is_contiguous()):
             return None
-        if onto and one.requires_grad and stage_of(one) is None and self._engine.pool.is_only_holder(one):
-            added: Tensor = _AddOnto.apply(one, self.reads(other))
+        if onto and table.requires_grad and stage_of(table) is None and self._engine.pool.is_only_holder(table):
+            added: Tensor = _AddOnto.apply(table, self.reads(other))
             return added
-        return self._engine.operators.add(self.reads(one), self.reads(other))
+        return self._engine.operators.add(self.reads(table), self.reads(other))
 
 
 @dataclass(frozen=True)
@@ -343,12 +343,12 @@ def _like(pool: Pool, x: Tensor) -> Tensor:
 
 
 class _AddOnto(torch.autograd.Function):
-    """``y = one + other`` in the memory of ``one``, which no gradient needs. Saves nothing."""
+    """``y = table + other`` in the memory of ``table``, which no gradient needs. Saves nothing."""
 
     @staticmethod
-    def forward(ctx: Any, one: Tensor, other: Tensor) -> Tensor:
-        ctx.mark_dirty(one)
-        return one.add_(other)
+    def forward(ctx: Any, table: Tensor, other: Tensor) -> Tensor:
+        ctx.mark_dirty(table)
+        return table.add_(other)
 
     @staticmethod
     @once_differentiable

@@ -77,16 +77,16 @@ def user_line(path: str | None = None) -> str:
     Args:
         path: that file; the innermost file that is not of this package, PyTorch or DGL if not given, or not there.
     """
-    found = None
+    innermost = None
     frame = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
         if path is not None and name == path:
             return f"{name} line {frame.f_lineno}"
-        if found is None and not is_library(name):
-            found = f"{name} line {frame.f_lineno}"
+        if innermost is None and not is_library(name):
+            innermost = f"{name} line {frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
-    return found or "unknown place"
+    return innermost or "unknown place"
 
 
 def is_own_call() -> bool:

@@ -110,9 +110,9 @@ class Session:
         owner = self._owner(name, self._training)
         if owner is None:
             return compute()
-        found = self.engine.constant(owner, plan, compute)
-        versions = [one._version for one in found]
-        return found if plan.kept.setdefault(owner, versions) == versions else compute()
+        tensors = self.engine.constant(owner, plan, compute)
+        versions = [tensor._version for tensor in tensors]
+        return tensors if plan.kept.setdefault(owner, versions) == versions else compute()
 
     def calls_of_edges(self, draws: dict[int, Draw], run: EdgeRun | None) -> EdgeCalls:
         """What a user's function of edges is called in.
@@ -139,7 +139,7 @@ class Session:
     def place_of_error(self, error: BaseException) -> str:
         """The last line of the user's file in an error's trace."""
         frames = traceback.extract_tb(error.__traceback__)
-        own = [one for one in frames if one.filename == self.path]
+        own = [frame for frame in frames if frame.filename == self.path]
         return f"{own[-1].filename} line {own[-1].lineno}" if own else self.place()
 
     def not_there(self, what: str, name: str, known: Sequence[str], otherwise: str, hint: str) -> ConfigError:

@@ -91,11 +91,11 @@ class StockCalls(TorchFunctionMode):
         """Show results to who compares worlds; of a graph's functions, too, which are none of PyTorch."""
         if self.observe is None:
             return
-        nested = (one if isinstance(one, (tuple, list)) else (one,) for one in args)
-        inputs = [one for several in nested for one in several if isinstance(one, Tensor)]
-        for one in out if isinstance(out, (tuple, list)) else (out,):
-            if isinstance(one, Tensor):
-                self.observe(name, user_line(self.path), one, mark_of(one), inputs)
+        nested = (argument if isinstance(argument, (tuple, list)) else (argument,) for argument in args)
+        inputs = [tensor for several in nested for tensor in several if isinstance(tensor, Tensor)]
+        for output in out if isinstance(out, (tuple, list)) else (out,):
+            if isinstance(output, Tensor):
+                self.observe(name, user_line(self.path), output, mark_of(output), inputs)
 
     def begin(self) -> None:
         """A forward pass begins: number its calls anew, and seed PyTorch's generator from the run's seed and the epoch.
@@ -181,18 +181,18 @@ class StockCalls(TorchFunctionMode):
     def _carry(self, known: _Function, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any], marked: Marked) -> None:
         """Note on results what their rows are, and whether others read their memory."""
         shared = [tensor for tensor, _ in marked if is_shared(tensor)]
-        for index, one in enumerate(out if isinstance(out, (tuple, list)) else (out,)):
-            if not isinstance(one, Tensor) or any(one is tensor for tensor, _ in marked):
+        for index, output in enumerate(out if isinstance(out, (tuple, list)) else (out,)):
+            if not isinstance(output, Tensor) or any(output is tensor for tensor, _ in marked):
                 continue
-            mark = known.rule(known.name, one, index, args, kwargs, marked)
+            mark = known.rule(known.name, output, index, args, kwargs, marked)
             if mark is not None:
-                set_mark(one, mark)
-            if shared and any(_have_one_memory(one, tensor) for tensor in shared):
-                share(one)
+                set_mark(output, mark)
+            if shared and any(_have_one_memory(output, tensor) for tensor in shared):
+                share(output)
 
 
-def _have_one_memory(one: Tensor, other: Tensor) -> bool:
-    return one.layout == other.layout == torch.strided and one.untyped_storage()._cdata == other.untyped_storage()._cdata
+def _have_one_memory(tensor: Tensor, other: Tensor) -> bool:
+    return tensor.layout == other.layout == torch.strided and tensor.untyped_storage()._cdata == other.untyped_storage()._cdata
 
 
 _PASSING = frozenset(

@@ -53,4 +53,4 @@ def _most() -> int:
         held = [_made()]
         held[0] + 1.0
     without, *others = counts.found
-    return without if len(others) == 4 and all(one > without for one in others) else -1
+    return without if len(others) == 4 and all(count > without for count in others) else -1

@@ -44,7 +44,8 @@ class TypedGraph:
         schema, self._blocks = plan.schema, blocks
         self.ntypes = list(schema.node_types)
         self._etypes: list[Etype] = [
-            (schema.node_types[one.source], one.name, schema.node_types[one.destination]) for one in schema.relations
+            (schema.node_types[edge_type.source], edge_type.name, schema.node_types[edge_type.destination])
+            for edge_type in schema.relations
         ]
         self.canonical_etypes = sorted(self._etypes)  # the order in which DGL has them
         self.is_block = session.totals(plan).is_block
@@ -53,7 +54,7 @@ class TypedGraph:
         self.relation_graphs = [
             ShardedGraph(
                 session,
-                one,
+                relation_plan,
                 etype,
                 self._sources[relation.source],
                 self._destinations[relation.destination],
@@ -61,7 +62,9 @@ class TypedGraph:
                 level=level,
                 is_block=self.is_block,
             )
-            for number, (one, relation, etype) in enumerate(zip(plan.relations, schema.relations, self._etypes, strict=True))
+            for number, (relation_plan, relation, etype) in enumerate(
+                zip(plan.relations, schema.relations, self._etypes, strict=True)
+            )
         ]
 
     def _frame(self, node_type: int, *, outputs: bool) -> Frame:
@@ -80,7 +83,7 @@ class TypedGraph:
 
     def __repr__(self) -> str:
         nodes = {name: int(self.number_of_src_nodes(name)) for name in self.ntypes}
-        edges = {one: int(graph.num_edges()) for one, graph in zip(self._etypes, self.relation_graphs, strict=True)}
+        edges = {etype: int(graph.num_edges()) for etype, graph in zip(self._etypes, self.relation_graphs, strict=True)}
         return f"TypedGraph(this worker's: nodes {nodes}, edges {edges})"
 
     # What there is
@@ -142,12 +145,12 @@ class TypedGraph:
         """A relation's number in the schema. Raises ``ConfigError`` where there is none, or several of that name."""
         if etype is None and len(self._etypes) == 1:
             return 0
-        found = [number for number, one in enumerate(self._etypes) if etype in (one, one[1])]
-        if len(found) != 1:
-            what = f"The graph has several relations '{etype}'." if found else f"The graph has no relation '{etype}'."
-            names = [str(self._etypes[number]) for number in found] or nearest(str(etype), self.etypes)
-            raise self.session.wrong(what, allowed=names or [str(one) for one in self.canonical_etypes])
-        return found[0]
+        numbers = [number for number, relation in enumerate(self._etypes) if etype in (relation, relation[1])]
+        if len(numbers) != 1:
+            what = f"The graph has several relations '{etype}'." if numbers else f"The graph has no relation '{etype}'."
+            names = [str(self._etypes[number]) for number in numbers] or nearest(str(etype), self.etypes)
+            raise self.session.wrong(what, allowed=names or [str(relation) for relation in self.canonical_etypes])
+        return numbers[0]
 
     def to_canonical_etype(self, etype: Any) -> Etype:
         return self._etypes[self.number_of(etype)]
@@ -184,7 +187,7 @@ class TypedGraph:
         if etype is not None:
             return self[etype].num_edges()
         counts = [graph.num_edges() for graph in self.relation_graphs]
-        return Count(sum(int(one) for one in counts), sum(one.total for one in counts), "edges")
+        return Count(sum(int(count) for count in counts), sum(count.total for count in counts), "edges")
 
     number_of_edges = num_edges
 
@@ -222,7 +225,7 @@ class TypedGraph:
         )
         edge_types = plan.edge_types
         assert edge_types is not None
-        places = torch.tensor([self.canonical_etypes.index(one) for one in self._etypes])
+        places = torch.tensor([self.canonical_etypes.index(etype) for etype in self._etypes])
         frame = Frame(
             "edges",
             Rows("edges", -1, self.level),
@@ -250,7 +253,7 @@ class TypedGraph:
         with ExitStack() as stack:
             for graph in self.relation_graphs:
                 stack.enter_context(graph.local_scope())
-            frames = {id(one): one for one in (*self._sources, *self._destinations)}.values()
+            frames = {id(node_frame): node_frame for node_frame in (*self._sources, *self._destinations)}.values()
             saved = [(frame, frame.saved()) for frame in frames]
             try:
                 yield
@@ -263,16 +266,16 @@ class TypedGraph:
         other = TypedGraph(self.session, self.plan, self.level, self._blocks)
         for mine, theirs in zip((*self._sources, *self._destinations), (*other._sources, *other._destinations), strict=True):
             theirs.restore(mine.saved())
-        for one, another in zip(self.relation_graphs, other.relation_graphs, strict=True):
-            another.edata.restore(one.edata.saved())
+        for graph, another in zip(self.relation_graphs, other.relation_graphs, strict=True):
+            another.edata.restore(graph.edata.saved())
         return other
 
     # Messages
 
     def apply_edges(self, func: Any, edges: Any = None, etype: Any = None) -> None:
         """Set fields of one relation's edges, or of several: a mapping from relations to functions."""
-        for one, function in func.items() if isinstance(func, Mapping) else [(etype, func)]:
-            self[one].apply_edges(function)
+        for relation, function in func.items() if isinstance(func, Mapping) else [(etype, func)]:
+            self[relation].apply_edges(function)
 
     def apply_nodes(self, func: Callable[[Any], dict[str, Any]], v: Any = None, ntype: str | None = None) -> None:
         """Set fields of a type's output rows."""
@@ -295,7 +298,7 @@ class TypedGraph:
             functions: relation to (message function, reduce function, function of nodes or nothing).
             cross_reducer: ``sum``, ``mean``, ``max``, ``min``, ``stack``, or a function of a list of tensors.
         """
-        found: dict[tuple[int, str], list[Tensor]] = {}
+        folded: dict[tuple[int, str], list[Tensor]] = {}
         for etype in functions:
             message, reduce, *after = functions[etype]
             number = self.number_of(etype)
@@ -306,12 +309,12 @@ class TypedGraph:
                     rows = {name: graph.dstdata[name] for name in graph.dstdata}
             else:
                 rows = graph.messages_folded(message, reduce)
-            for name, one in rows.items():
-                found.setdefault((t, name), []).append(one)
-        for (t, name), tables in found.items():
+            for name, table in rows.items():
+                folded.setdefault((t, name), []).append(table)
+        for (t, name), tables in folded.items():
             self._destinations[t][name] = tagged(self._joined(tables, cross_reducer), self._destinations[t].rows)
         if apply_node_func is not None:
-            for t in {t for t, _ in found}:
+            for t in {t for t, _ in folded}:
                 self.apply_nodes(apply_node_func, ntype=self.ntypes[t])
 
     def _joined(self, tables: Sequence[Tensor], by: Any) -> Tensor:
@@ -363,10 +366,10 @@ class ByType(Mapping[str, dict[str, Any]]):
         self._graph, self._frames = graph, frames
 
     def __getitem__(self, name: str) -> dict[str, Any]:
-        found = {ntype: frame[name] for ntype, frame in zip(self._graph.ntypes, self._frames, strict=True) if name in frame}
-        if not found:
+        by_type = {ntype: frame[name] for ntype, frame in zip(self._graph.ntypes, self._frames, strict=True) if name in frame}
+        if not by_type:
             self._frames[0][name]  # says what there is
-        return found
+        return by_type
 
     def __setitem__(self, name: str, values: Mapping[str, Any]) -> None:
         if not isinstance(values, Mapping):
@@ -380,15 +383,15 @@ class ByType(Mapping[str, dict[str, Any]]):
 
     def update(self, values: Mapping[str, Mapping[str, Any]]) -> None:
         """Set several fields."""
-        for name, one in values.items():
-            self[name] = one
+        for name, by_type in values.items():
+            self[name] = by_type
 
     def pop(self, name: str) -> dict[str, Any]:
         """A field, which is gone afterwards."""
-        found = self[name]
+        by_type = self[name]
         for frame in self._frames:
             frame._fields.pop(name, None)
-        return found
+        return by_type
 
     def __iter__(self) -> Iterator[str]:
         return iter(dict.fromkeys(name for frame in self._frames for name in frame))

@@ -80,8 +80,8 @@ class EdgeCalls(TorchFunctionMode):
         check_recomputed()
         draw = self._draw(self._drops, p)
         self._drops += 1
-        found = values * draw.scale if self._run is None else draw_mask(self._run, values, draw)
-        return values.copy_(found) if inplace else found
+        dropped = values * draw.scale if self._run is None else draw_mask(self._run, values, draw)
+        return values.copy_(dropped) if inplace else dropped
 
 
 class _Captures(TorchFunctionMode):
@@ -89,7 +89,7 @@ class _Captures(TorchFunctionMode):
 
     def __init__(self, known: Iterable[Tensor]) -> None:
         super().__init__()
-        self._known = {id(one): one for one in known}
+        self._known = {id(tensor): tensor for tensor in known}
         self.found: dict[int, Tensor] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -117,16 +117,16 @@ def captured_tensors(
     """
     captures = _Captures(())
     with captures, calls:
-        found = call()
-    mine = {id(one) for one in fields}
-    params = [one for one in captures.found.values() if id(one) not in mine]
+        returned = call()
+    mine = {id(tensor) for tensor in fields}
+    params = [tensor for tensor in captures.found.values() if id(tensor) not in mine]
     if not torch.is_grad_enabled():
-        return found, ()
+        return returned, ()
     # Nodes are held: one that is not may be given the id of another.
-    ends = [one.grad_fn for one in params if one.grad_fn is not None]
-    seen = {id(one): one for one in ends}
-    known = mine | {id(one) for one in params}
-    todo: list[Any] = [one.grad_fn for one in _tensors(found) if one.grad_fn is not None]
+    ends = [tensor.grad_fn for tensor in params if tensor.grad_fn is not None]
+    seen = {id(end): end for end in ends}
+    known = mine | {id(tensor) for tensor in params}
+    todo: list[Any] = [tensor.grad_fn for tensor in _tensors(returned) if tensor.grad_fn is not None]
     while todo:
         node = todo.pop()
         if node is None or id(node) in seen:
@@ -137,10 +137,10 @@ def captured_tensors(
             known.add(id(leaf))
             params.append(leaf)
         todo += [before for before, _ in node.next_functions]
-    return found, tuple(params)
+    return returned, tuple(params)
 
 
 def _tensors(values: Any) -> list[Tensor]:
-    found: list[Tensor] = []
-    map_values(values, lambda one: found.append(one) if isinstance(one, Tensor) else None)
-    return found
+    tensors: list[Tensor] = []
+    map_values(values, lambda value: tensors.append(value) if isinstance(value, Tensor) else None)
+    return tensors

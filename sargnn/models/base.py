@@ -54,8 +54,8 @@ class LayerInput:
 
     def fork(self, engine: Engine) -> tuple[LayerInput, LayerInput]:
         """The same for each of two readers."""
-        one, other = engine.operators.fork(self.rows)
-        return LayerInput(one, self.labels, self.initial), LayerInput(other, self.labels, self.initial)
+        rows, other = engine.operators.fork(self.rows)
+        return LayerInput(rows, self.labels, self.initial), LayerInput(other, self.labels, self.initial)
 
     def fork_own(self, engine: Engine, plan: LayerPlan) -> tuple[LayerInput, list[Tensor]]:
         """The same for one reader, and for another the blocks of the rows that the output rows are, [M, ...] each."""
@@ -104,7 +104,7 @@ class Model(nn.Module, ABC):
     @property
     def norms_over_rows(self) -> bool:
         """Whether it has norms whose statistics are of rows that are computed together, as batch norm's are."""
-        return any(isinstance(one, DistributedBatchNorm | _BatchNorm) for one in self.modules())
+        return any(isinstance(module, DistributedBatchNorm | _BatchNorm) for module in self.modules())
 
     @property
     def num_kept(self) -> int:

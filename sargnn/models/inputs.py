@@ -128,12 +128,12 @@ class TypedRows(Inputs):
     def __init__(self, shape: GraphShape, width: int | None, otherwise: int) -> None:
         super().__init__()
         self.schema = shape.schema
-        widths = {one for one in shape.feature_widths if one}
+        widths = {columns for columns in shape.feature_widths if columns}
         self.width = width or (widths.pop() if len(widths) == 1 else otherwise)
         # Numbered: a name alone could be that of an attribute, or equal another's without its dots.
         names = [f"{t:02d}_{name.replace('.', '_')}" for t, name in enumerate(self.schema.node_types)]
-        self._embedded = {t: names[t] for t, one in enumerate(shape.feature_widths) if one == 0}
-        self._mapped = {t: names[t] for t, one in enumerate(shape.feature_widths) if one not in (0, self.width)}
+        self._embedded = {t: names[t] for t, columns in enumerate(shape.feature_widths) if columns == 0}
+        self._mapped = {t: names[t] for t, columns in enumerate(shape.feature_widths) if columns not in (0, self.width)}
         self.maps = nn.ModuleDict(
             {name: nn.Linear(shape.feature_widths[t], self.width, bias=False) for t, name in self._mapped.items()}
         )

@@ -62,7 +62,7 @@ def try_module(model: CustomModel, make: Callable[[GraphShape], CustomModel], co
         trial.run()
         check_serves(engine_alone(config), sorted(trial.engine.served), model.source.forward_place(model.module))
         model.num_layers, model.takes_flows = tried.num_layers, tried.takes_flows
-        if any(is_lazy(one) for one in (*model.module.parameters(), *model.module.buffers())):
+        if any(is_lazy(tensor) for tensor in (*model.module.parameters(), *model.module.buffers())):
             torch.manual_seed(config.seed)
             shaped = CustomModel(model.source, make(small).inputs, model.module, small, model.from_data)
             shaped.num_layers = model.num_layers
@@ -208,7 +208,7 @@ class _Trial:
         Raises:
             ConfigError: there is none. It is the one with which it came furthest.
         """
-        found, furthest = 0, 0
+        most, furthest = 0, 0
         for number in range(1, MOST_BLOCKS + 1):
             try:
                 self._asked_with(number)
@@ -217,12 +217,12 @@ class _Trial:
                 fits = False
                 if len(self.model.asked.numbers) > furthest:
                     error, furthest = own, len(self.model.asked.numbers)
-            if found and not fits:
+            if most and not fits:
                 break
-            found = number if fits else found
-        if not found:
+            most = number if fits else most
+        if not most:
             raise error
-        return found
+        return most
 
     def _asked_with(self, number: int | None) -> Tensor:
         """What the model gives in training with so many blocks; None: as many as it takes."""
@@ -245,7 +245,7 @@ class _Trial:
         """Forward and backward as in training, forward as in an evaluation."""
         self.model.train()
         out = self._forward(flow())
-        trained = [one for one in self.model.parameters() if one.requires_grad]
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         if trained and not out.requires_grad:
             raise self.model.wrong(
                 "The model's output depends on none of its parameters: there is nothing to train.",
@@ -274,8 +274,8 @@ class _Trial:
             row = self._forward(self._whole(), leaf)[number]  # anew for each: what backward needs is freed in its first pass
             if not row.requires_grad:
                 return False
-            (found,) = torch.autograd.grad((row * torch.rand_like(row)).sum(), leaf, allow_unused=True)
-            reached = set() if found is None else {int(one) % NODES for one in found.any(1).nonzero()[:, 0]}
+            (gradient,) = torch.autograd.grad((row * torch.rand_like(row)).sum(), leaf, allow_unused=True)
+            reached = set() if gradient is None else {int(index) % NODES for index in gradient.any(1).nonzero()[:, 0]}
             if reached - {number, (number - 1) % NODES}:
                 return True
         return False
@@ -284,11 +284,15 @@ class _Trial:
 def _check_same(model: CustomModel, other: CustomModel) -> None:
     """Two modules made with one seed are the same. Raises ``ConfigError`` with the first parameter that is not."""
     others = dict(other.module.named_parameters())
-    for name, one in model.module.named_parameters():
-        found = others.get(name)
-        if is_lazy(one):
+    for name, parameter in model.module.named_parameters():
+        counterpart = others.get(name)
+        if is_lazy(parameter):
             continue
-        if found is None or one.shape != found.shape or not torch.equal(one.detach(), found.detach()):
+        if (
+            counterpart is None
+            or parameter.shape != counterpart.shape
+            or not torch.equal(parameter.detach(), counterpart.detach())
+        ):
             raise model.wrong(
                 "Made twice with the same seed, the model has other parameters: workers would not agree.",
                 given=name,
@@ -310,10 +314,13 @@ def _part(shape: GraphShape, seed: int, lacking: Collection[int] = ()) -> Part:
     schema, types = shape.schema, len(shape.schema.node_types)
     rng = np.random.default_rng(seed)
     edges = [
-        _ring(one, {*([number % (NODES - 1)] if number in lacking else []), *([NODES - 1] if ALL_RELATIONS in lacking else [])})
-        for number, one in enumerate(schema.relations)
+        _ring(
+            relation,
+            {*([number % (NODES - 1)] if number in lacking else []), *([NODES - 1] if ALL_RELATIONS in lacking else [])},
+        )
+        for number, relation in enumerate(schema.relations)
     ]
-    sources, destinations = (np.concatenate([one[end] for one in edges]).astype(np.int32) for end in (0, 1))
+    sources, destinations = (np.concatenate([ring[end] for ring in edges]).astype(np.int32) for end in (0, 1))
     nodes = NODES * types
     split = np.zeros(nodes, np.uint8)
     first = NODES * shape.labelled
@@ -329,7 +336,7 @@ def _part(shape: GraphShape, seed: int, lacking: Collection[int] = ()) -> Part:
         out_degrees=np.bincount(sources, minlength=nodes),
         edge_src=sources,
         edge_dst=destinations,
-        edge_offsets=np.cumsum([0, *(len(one[0]) for one in edges)]),
+        edge_offsets=np.cumsum([0, *(len(ring[0]) for ring in edges)]),
         halo_ids=np.zeros(0, np.int64),
         halo_offsets=np.zeros(2, np.int64),
         send_rows=np.zeros(0, np.int32),

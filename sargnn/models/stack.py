@@ -213,7 +213,7 @@ class Stack(Model):
         return {engine.kernel(layer.reducer.operation).name for layer in self.graph_layers if layer.uses_edges}
 
     def partial_costs(self, engine: Engine, counts: Sequence[RowCounts | None]) -> list[Costs | None]:
-        return [layer.partial_costs(engine, one) for layer, one in zip(self.graph_layers, counts, strict=True)]
+        return [layer.partial_costs(engine, count) for layer, count in zip(self.graph_layers, counts, strict=True)]
 
     def why_rows(self, engine: Engine) -> list[str | None]:
         return [layer.why_rows(engine) for layer in self.graph_layers]
@@ -240,8 +240,8 @@ class Stack(Model):
 
     def first_constant(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor | None:
         self.graph_layers[0].prepare(engine, plan)
-        found: Tensor | None = engine.find_constant(lambda: self.graph_layers[0](engine, plan, x))
-        return found
+        constant: Tensor | None = engine.find_constant(lambda: self.graph_layers[0](engine, plan, x))
+        return constant
 
     def forward(self, engine: Engine, plans: Sequence[LayerPlan], x: LayerInput, *, hidden: bool = False) -> Tensor:
         p_in = self.input_dropout if self.training else 0.0
@@ -273,7 +273,9 @@ class Stack(Model):
                 h = self._hidden_layer(engine, index, plans[index], h)
             return (h.rows,) if h.initial is None else (h.rows, h.initial)
 
-        modules = [one for group in (self.layers, self.norms, self.residuals) for one in group[layers.start : layers.stop]]
+        modules = [
+            module for group in (self.layers, self.norms, self.residuals) for module in group[layers.start : layers.stop]
+        ]
         rows, *initial = computed_again(run, modules, tensors)
         return LayerInput(rows, initial=initial[0] if initial else None)
 

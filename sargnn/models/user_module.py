@@ -54,7 +54,7 @@ class UserModule:
     def from_data(self, in_width: int, num_outputs: int, args: dict[str, Any], schema: Schema) -> dict[str, Any]:
         """The arguments that the data decide: what the constructor takes by such a name and ``args`` does not give."""
         types = schema.node_types
-        relations = [(types[one.source], one.name, types[one.destination]) for one in schema.relations]
+        relations = [(types[relation.source], relation.name, types[relation.destination]) for relation in schema.relations]
         values = dict.fromkeys(IN_WIDTHS, in_width) | dict.fromkeys(NUM_OUTPUTS, num_outputs)
         known = values | dict(zip(_OF_TYPES, (list(types), relations), strict=True))
         return {name: known[name] for name in self.takes if name in known and name not in args}
@@ -115,12 +115,12 @@ class UserModule:
             lines = str(error).strip().splitlines() or [""]
             text = f"{type(error).__name__}: {lines[0]}{' ...' if lines[1:] else ''}"
             otherwise = self.place if module is None else self.forward_place(module)
-            hint = "; ".join(one for one in (_advice(str(error), typed=typed), _FULL, note) if one)
+            hint = "; ".join(advice for advice in (_advice(str(error), typed=typed), _FULL, note) if advice)
             raise ConfigError(f"{what} failed: {text}", given=self._line_in(error) or otherwise, hint=hint) from error
 
     def _line_in(self, error: BaseException) -> str | None:
         """The innermost line of the user's file in an exception's traceback."""
-        own = [one for one in traceback.extract_tb(error.__traceback__) if one.filename == self.file]
+        own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == self.file]
         return f"{own[-1].filename} line {own[-1].lineno}" if own else None
 
 
@@ -138,23 +138,23 @@ def find_module(settings: Custom) -> UserModule:
         ConfigError: it cannot be loaded, is no class of modules, or does not take ``model.args``.
     """
     target = str(settings.target)
-    found = resolve("model", {}, settings.name, target)
+    resolved = resolve("model", {}, settings.name, target)
     place, _, name = target.rpartition(":")
-    if isinstance(found, type) and issubclass(found, ModelSettings):
+    if isinstance(resolved, type) and issubclass(resolved, ModelSettings):
         hint = "a class of settings is an option of its own: a file in conf/model with target: (docs/EXTENDING.md)"
         raise ConfigError("'model.target' names a class of settings, not a torch.nn.Module.", given=target, hint=hint)
     wrong = None
-    if isinstance(found, nn.Module):
-        wrong = f"a module that is made already, of class {type(found).__name__}"
-    elif isinstance(found, type) and not issubclass(found, nn.Module):
+    if isinstance(resolved, nn.Module):
+        wrong = f"a module that is made already, of class {type(resolved).__name__}"
+    elif isinstance(resolved, type) and not issubclass(resolved, nn.Module):
         wrong = "a class that does not extend torch.nn.Module"
-    elif not callable(found):
-        wrong = f"a {type(found).__name__}"
+    elif not callable(resolved):
+        wrong = f"a {type(resolved).__name__}"
     if wrong is not None:
         allowed = "a class that extends torch.nn.Module, or a function that returns one"
         raise ConfigError("'model.target' names no class of modules.", given=f"{target}, {wrong}", allowed=allowed)
-    file, line = _where(found)
-    return _with_arguments(UserModule(found, name, file or place, line), settings.args)
+    file, line = _where(resolved)
+    return _with_arguments(UserModule(resolved, name, file or place, line), settings.args)
 
 
 def _with_arguments(module: UserModule, args: dict[str, Any]) -> UserModule:
@@ -164,16 +164,16 @@ def _with_arguments(module: UserModule, args: dict[str, Any]) -> UserModule:
     except ValueError:  # a function of C without a signature
         return module
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    parameters = [one for one in signature.parameters.values() if one.kind not in variable]
-    takes = tuple(one.name for one in parameters)
-    open_ended = any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
+    parameters = [parameter for parameter in signature.parameters.values() if parameter.kind not in variable]
+    takes = tuple(parameter.name for parameter in parameters)
+    open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
     given = f"{module.place}{signature}"
     for name in args:
         if name not in takes and not open_ended:
             raise ConfigError(
                 f"'{module.name}' takes no argument '{name}'.",
                 given=f"model.args.{name}; {module.place}",
-                allowed=[f"model.args.{one}" for one in nearest(name, takes)] or "it takes none",
+                allowed=[f"model.args.{argument}" for argument in nearest(name, takes)] or "it takes none",
             )
     for names, what in ((IN_WIDTHS, "the width of its input rows"), (NUM_OUTPUTS, "the number of its outputs")):
         left = [name for name in takes if name in names and name not in args]
@@ -184,7 +184,11 @@ def _with_arguments(module: UserModule, args: dict[str, Any]) -> UserModule:
                 hint=f"give all but the one that does, such as {_as_settings(left[:-1])}",
             )
     decided = (*IN_WIDTHS, *NUM_OUTPUTS, *_OF_TYPES)
-    needed = [one.name for one in parameters if one.default is one.empty and one.name not in (*args, *decided)]
+    needed = [
+        parameter.name
+        for parameter in parameters
+        if parameter.default is parameter.empty and parameter.name not in (*args, *decided)
+    ]
     if needed:
         others = [f"{', '.join(names)}" for names in (IN_WIDTHS, NUM_OUTPUTS) if not {*names} & {*takes}]
         hint = f"add {_as_settings(needed)}"
@@ -212,10 +216,10 @@ def line_of(function: Any) -> str | None:
     return None if code is None else f"{code.co_filename} line {code.co_firstlineno}"
 
 
-def _where(found: Any) -> tuple[str | None, int]:
+def _where(resolved: Any) -> tuple[str | None, int]:
     """The file of a class or function, and the line where it begins; of a class whose text is not found, of ``__init__``."""
     try:
-        return inspect.getsourcefile(inspect.unwrap(found)), inspect.getsourcelines(inspect.unwrap(found))[1]
+        return inspect.getsourcefile(inspect.unwrap(resolved)), inspect.getsourcelines(inspect.unwrap(resolved))[1]
     except (OSError, TypeError):
-        code = getattr(inspect.unwrap(getattr(found, "__init__", found)), "__code__", None)
+        code = getattr(inspect.unwrap(getattr(resolved, "__init__", resolved)), "__code__", None)
         return (None, 0) if code is None else (code.co_filename, code.co_firstlineno)

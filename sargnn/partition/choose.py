@@ -29,12 +29,12 @@ def choose(dataset: Dataset, config: PartitionerConfig, limit_bytes: int) -> Par
     if config.target is not None or config.name != "auto":
         return config
     *_, last = CANDIDATES
-    fits = (one for one, share in CANDIDATES.items() if cutting_bytes(dataset, one) <= share * limit_bytes)
+    fits = (name for name, share in CANDIDATES.items() if cutting_bytes(dataset, name) <= share * limit_bytes)
     return as_candidate(config, next(fits, last))
 
 
 def assign(dataset: Dataset, world: int, config: PartitionerConfig, room: Room | None = None) -> np.ndarray:
     """The assignment of the one that is chosen now, int32 [N]."""
     chosen = choose(dataset, replace(config, name="auto", target=None), available_bytes())
-    found: np.ndarray = resolve("partitioner", PARTITIONERS, chosen.name)(dataset, world, chosen, room)
-    return found
+    assignment: np.ndarray = resolve("partitioner", PARTITIONERS, chosen.name)(dataset, world, chosen, room)
+    return assignment

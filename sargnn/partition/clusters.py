@@ -116,14 +116,14 @@ def _tally(
     v: Any, addresses: Any, base: Any, neighbours: Any, entry_weights: Any, label: Any, sums: Any, touched: Any
 ) -> Any:  # pragma: no cover - compiled
     """Add the weights of a node's neighbours up by their label; gives how many labels were touched."""
-    found = 0
+    num_touched = 0
     for e in range((np.int64(addresses[v]) - base) // 4, (np.int64(addresses[v + 1]) - base) // 4):
-        one = label[neighbours[e]]
-        if sums[one] == 0:
-            touched[found] = one
-            found += 1
-        sums[one] += entry_weights[e] if len(entry_weights) else 1
-    return found
+        neighbour_label = label[neighbours[e]]
+        if sums[neighbour_label] == 0:
+            touched[num_touched] = neighbour_label
+            num_touched += 1
+        sums[neighbour_label] += entry_weights[e] if len(entry_weights) else 1
+    return num_touched
 
 
 @numba.njit(cache=True)
@@ -147,15 +147,15 @@ def _gather(
     for v in range(a, b):
         own = cluster[v]
         weight = node_weights[v] if len(node_weights) else 1
-        found = _tally(v, addresses, base, neighbours, entry_weights, cluster, counts, touched)
+        num_touched = _tally(v, addresses, base, neighbours, entry_weights, cluster, counts, touched)
         best, score = own, counts[own]
-        for j in range(found):
+        for j in range(num_touched):
             c = touched[j]
             if c == own or counts[c] < score or load[c] + weight > cap:
                 continue
             if counts[c] > score or _dice(c, salt) > _dice(best, salt):
                 best, score = c, counts[c]
-        for j in range(found):
+        for j in range(num_touched):
             counts[touched[j]] = 0
         if best != own:
             load[own] -= weight
@@ -276,15 +276,15 @@ def _move(
     for v in range(a, b):
         own = part[v]
         weight = node_weights[v] if len(node_weights) else 1
-        found = _tally(v, addresses, base, neighbours, entry_weights, part, sums, touched)
+        num_touched = _tally(v, addresses, base, neighbours, entry_weights, part, sums, touched)
         best, score = own, sums[own]
-        for j in range(found):
+        for j in range(num_touched):
             p = touched[j]
             if p == own or load[p] + weight > cap:
                 continue
             if sums[p] > score or (sums[p] == score and load[p] < load[best] - weight):
                 best, score = p, sums[p]
-        for j in range(found):
+        for j in range(num_touched):
             sums[touched[j]] = 0
         if best != own:
             load[own] -= weight

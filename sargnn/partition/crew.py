@@ -166,9 +166,9 @@ class _Member:
 
     def read(self) -> Iterator[dict[str, Any]]:
         """The answers that are there, at least a piece of one."""
-        found = os.read(self.answers.fileno(), 1 << 16)
-        self.over = not found
-        *lines, self._half = (self._half + found).split(b"\n")
+        received = os.read(self.answers.fileno(), 1 << 16)
+        self.over = not received
+        *lines, self._half = (self._half + received).split(b"\n")
         for line in lines:
             answer = json.loads(line)
             self.idle = self.idle or "done" in answer
@@ -203,8 +203,8 @@ def _error_of(answer: dict[str, Any]) -> Exception:
     kind, text = answer["error"], answer["text"]
     if kind == OSError.__name__:
         return OSError(text) if answer["number"] is None else OSError(answer["number"], text)
-    found = getattr(errors, kind, SargnnError)
-    return found(text)
+    error_class = getattr(errors, kind, SargnnError)
+    return error_class(text)
 
 
 def _open(job: str, settings: dict[str, Any]) -> Job:

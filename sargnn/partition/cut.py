@@ -247,12 +247,12 @@ def cut(dataset: Dataset, offsets: np.ndarray, nodes: np.ndarray) -> Iterator[Pa
 
 
 @numba.njit(cache=True)
-def _find_loops(indptr: Any, indices: Any, found: Any) -> None:  # pragma: no cover - compiled
+def _find_loops(indptr: Any, indices: Any, looped: Any) -> None:  # pragma: no cover - compiled
     """Mark nodes with edges to themselves."""
     for v in range(len(indptr) - 1):
         for e in range(indptr[v], indptr[v + 1]):
             if indices[e] == v:
-                found[v] = True
+                looped[v] = True
 
 
 @numba.njit(cache=True)
@@ -284,7 +284,7 @@ def one_type(part: Part, rank: int, node_type: int) -> Part:
     not known: 0."""
     a, b = part.row_bounds[node_type : node_type + 2]
     world = len(part.halo_offsets) - 1
-    relations = [r for r, one in enumerate(part.schema.relations) if one.source == one.destination == node_type]
+    relations = [r for r, relation in enumerate(part.schema.relations) if relation.source == relation.destination == node_type]
     sources, destinations, halos, send = [], [], [], []
     weights: list[np.ndarray] = []
     for q in range(world):
@@ -292,8 +292,8 @@ def one_type(part: Part, rank: int, node_type: int) -> Part:
         first, last = part.schema.bounds(halo)[node_type : node_type + 2]
         edges = [part.edges(q, r) for r in relations]
         nothing = np.zeros(0, np.int32)
-        src = np.concatenate([nothing, *(one for one, _ in edges)]) - np.int32(a if q == rank else first)
-        dst = np.concatenate([nothing, *(one for _, one in edges)]) - np.int32(a)
+        src = np.concatenate([nothing, *(source for source, _ in edges)]) - np.int32(a if q == rank else first)
+        dst = np.concatenate([nothing, *(destination for _, destination in edges)]) - np.int32(a)
         order = np.lexsort((src, dst))
         sources.append(src[order])
         destinations.append(dst[order])
@@ -351,4 +351,4 @@ def parts_of(dataset: Dataset, assignment: np.ndarray, world: int) -> Iterator[P
 
 def offsets_of(lists: list[np.ndarray]) -> np.ndarray:
     """int64, where each list begins when they stand one behind the other, and where the last one ends."""
-    return np.concatenate([[0], np.cumsum([len(one) for one in lists])]).astype(np.int64)
+    return np.concatenate([[0], np.cumsum([len(array) for array in lists])]).astype(np.int64)

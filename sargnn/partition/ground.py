@@ -78,8 +78,8 @@ def lay_ground(dataset: Dataset, offsets: np.ndarray, nodes: np.ndarray, folder:
 
 def open_ground(folder: Path) -> Ground:
     """What ``lay_ground`` put into a folder, and ``nodes`` there, memory-mapped."""
-    found = {one.name: folder / f"{one.name}.npy" for one in fields(Ground)}
-    return Ground(**{name: np.asarray(np.load(file, mmap_mode="c")) for name, file in found.items() if file.exists()})
+    files = {field.name: folder / f"{field.name}.npy" for field in fields(Ground)}
+    return Ground(**{name: np.asarray(np.load(file, mmap_mode="c")) for name, file in files.items() if file.exists()})
 
 
 @numba.njit(cache=True)

@@ -44,9 +44,9 @@ def assign(dataset: Dataset, world: int, config: PartitionerConfig, room: Room |
         path = folder / "graph.parhip"
         try:
             weights = node_weights(dataset, config.balance)
-            found = write_graph(path, n, rows_both_ways(dataset, folder, room.buffer_bytes), weights)
+            num_edges = write_graph(path, n, rows_both_ways(dataset, folder, room.buffer_bytes), weights)
             del weights
-            part = _cut(path, world, config) if found else None
+            part = _cut(path, world, config) if num_edges else None
         except OSError as error:
             raise ConfigError(
                 "The graph's file for KaMinPar could not be written.",

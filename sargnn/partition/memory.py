@@ -77,7 +77,7 @@ def _left_in_groups() -> Iterator[int]:
                 break
             limit, used = (_lines(group / name)[:1] for name in names)
             if limit and used and limit[0].isdecimal():
-                files = dict(one.split() for one in _lines(group / "memory.stat") if one.count(" ") == 1)
+                files = dict(entry.split() for entry in _lines(group / "memory.stat") if entry.count(" ") == 1)
                 prefix = "total_" if controllers else ""
                 cache = sum(int(files.get(f"{prefix}{kind}_file", 0)) for kind in ("active", "inactive"))
                 yield int(limit[0]) - int(used[0]) + cache
@@ -127,8 +127,8 @@ def check(
     size = f"{dataset.num_nodes} nodes and {dataset.num_edges} edges; {limit_bytes / 1e9:.1f} GB can be had"
     needs = cutting_bytes(dataset, partitioner, coarsen, world) if world > 1 and not cut else 0.0
     if needs > limit_bytes:
-        others = [one for one in ("kaminpar", "stream") if one != partitioner and cutting_bytes(dataset, one) < needs]
-        less = [f"partitioner={one}, about {cutting_bytes(dataset, one) / 1e9:.2g} GB" for one in others]
+        others = [other for other in ("kaminpar", "stream") if other != partitioner and cutting_bytes(dataset, other) < needs]
+        less = [f"partitioner={other}, about {cutting_bytes(dataset, other) / 1e9:.2g} GB" for other in others]
         raise ConfigError(
             f"{_TITLES[partitioner]} would need more memory than there is.",
             given=f"about {needs / 1e9:.1f} GB for {size}",
@@ -154,11 +154,11 @@ def check(
 
 def part_edges(dataset: Dataset, offsets: np.ndarray, nodes: np.ndarray) -> np.ndarray:
     """How many in-edges each part has, int64 [P]. ``offsets``, ``nodes``: as of ``partition.ground``."""
-    found = np.zeros(len(offsets) - 1, np.int64)
-    for p in range(len(found)):
+    edges = np.zeros(len(offsets) - 1, np.int64)
+    for p in range(len(edges)):
         own = nodes[offsets[p] : offsets[p + 1]]
-        found[p] = (dataset.indptr[own + 1] - dataset.indptr[own]).sum()
-    return found
+        edges[p] = (dataset.indptr[own + 1] - dataset.indptr[own]).sum()
+    return edges
 
 
 def ordering_bytes(dataset: Dataset, edges: int, nodes: int, by_kaminpar: bool) -> float:

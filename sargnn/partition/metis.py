@@ -81,7 +81,7 @@ def _typed(dataset: Dataset, graph: sparse.csr_array, world: int, config: Partit
     schema = dataset.schema
     small = [schema.count(t) * config.imbalance < world for t in range(len(schema.node_types))]
     types = schema.types_of(np.arange(dataset.num_nodes))
-    columns = [types == t for t, one in enumerate(small) if not one]
+    columns = [types == t for t, is_small in enumerate(small) if not is_small]
     if any(small):
         columns.append(np.ones(dataset.num_nodes, bool))
     if (weights := node_weights(dataset, config.balance)) is not None:

@@ -109,25 +109,25 @@ def assign_copies(dataset: Dataset, hops: np.ndarray, worker_of: np.ndarray, wor
         hops: int16 [N]. worker_of: int32 [N], of inner nodes; -1: not inner.
         workers: G. layers: L.
     """
-    found = worker_of.astype(np.int32, copy=True)
+    assignment = worker_of.astype(np.int32, copy=True)
     if workers == 1:
-        found[hops >= 0] = 0
-        return found
+        assignment[hops >= 0] = 0
+        return assignment
     indptr, indices = np.asarray(dataset.indptr), np.asarray(dataset.indices)
     held = np.flatnonzero(hops >= 0)
     left = np.maximum(layers - hops[held], 0).astype(np.float64)
     work = np.zeros(len(hops))
     work[held] = left * (indptr[held + 1] - indptr[held] + ROW_WORK) + 1
-    load = np.bincount(found[found >= 0], weights=work[found >= 0], minlength=workers)
+    load = np.bincount(assignment[assignment >= 0], weights=work[assignment >= 0], minlength=workers)
     share = _SLACK * max(work[held].sum() / workers, load.max())
     votes, place = np.zeros((len(held), workers), np.int32), np.full(len(hops), -1, np.int64)
     place[held] = np.arange(len(held))
     for hop in range(1, int(hops.max()) + 1):
         now = np.flatnonzero(hops == hop)
         before = held[hops[held] == hop - 1]
-        _vote(indptr, indices, before, found, place, votes)
-        _choose(indptr, indices, now, found, place, votes, work, load, share)
-    return found
+        _vote(indptr, indices, before, assignment, place, votes)
+        _choose(indptr, indices, now, assignment, place, votes, work, load, share)
+    return assignment
 
 
 def write_preloaded(

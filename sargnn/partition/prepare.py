@@ -86,10 +86,10 @@ def with_choice(config: RunConfig | PartitionConfig, dataset: Dataset, name: str
     settings = config.partitioner
     if settings.target is not None or settings.name != "auto":
         return config
-    every = [dataclasses.replace(config, partitioner=as_candidate(settings, one)) for one in CANDIDATES]
-    paths = [partition_path(one, dataset, name)[0] for one in every]
-    found = [path.exists() for path in paths] + [has_assignment(path) for path in paths]
-    there = next((one for one, here in zip(2 * every, found, strict=True) if here), None)
+    every = [dataclasses.replace(config, partitioner=as_candidate(settings, partitioner)) for partitioner in CANDIDATES]
+    paths = [partition_path(choice, dataset, name)[0] for choice in every]
+    present = [path.exists() for path in paths] + [has_assignment(path) for path in paths]
+    there = next((choice for choice, here in zip(2 * every, present, strict=True) if here), None)
     return there or dataclasses.replace(config, partitioner=choose(dataset, settings, available_bytes()))
 
 
@@ -99,10 +99,10 @@ def _assign(config: RunConfig | PartitionConfig, dataset: Dataset) -> np.ndarray
     into = f"{config.world}" if servers == 1 else f"{servers} servers of {config.world // servers}"
     step(f"partitioning by {config.partitioner.name} into {into}")
     if servers == 1 or not config.partitioner.cuts_servers:
-        found = assign(dataset, config.world)
+        assignment = assign(dataset, config.world)
     else:
-        found = assign_in_servers(dataset, assign, config.world, servers)
-    return np.asarray(found, np.int32)
+        assignment = assign_in_servers(dataset, assign, config.world, servers)
+    return np.asarray(assignment, np.int32)
 
 
 def _cluster_threads(config: RunConfig | PartitionConfig) -> int | None:
@@ -142,7 +142,7 @@ def prepare_preloaded(
             stats, servers = write_preloaded(
                 writer, dataset, offsets_of(parts), np.concatenate(parts), config.num_servers, bounds
             )
-            held = [dataclasses.asdict(one) for one in servers]
+            held = [dataclasses.asdict(server) for server in servers]
             writer.meta = _meta(dataset, config.world) | {
                 "partition_time_s": time.perf_counter() - started,
                 "stats": dataclasses.asdict(stats),

@@ -21,13 +21,13 @@ def assign_in_servers(dataset: Dataset, assign: Callable[[Dataset, int], np.ndar
     """
     workers = world // servers
     server_of = assign(dataset, servers)
-    found = server_of.astype(np.int32) * np.int32(workers)
+    worker_of = server_of.astype(np.int32) * np.int32(workers)
     if workers > 1:
         for server in range(servers):
             nodes = np.flatnonzero(server_of == server)
             if len(nodes):
-                found[nodes] += assign(induced(dataset, nodes), workers)
-    return found
+                worker_of[nodes] += assign(induced(dataset, nodes), workers)
+    return worker_of
 
 
 def induced(dataset: Dataset, nodes: np.ndarray) -> Dataset:

@@ -52,19 +52,19 @@ def order_parts(
     np.save(work.ground / f"{_GROUPED}_offsets.npy", offsets)
     places_of(grouped, work.ground, f"{_GROUPED}_place")
     of, parts = _digest(assignment), range(world)
-    found = work.find_whole("orders", parts, of, crew.most)
+    records = work.find_whole("orders", parts, of, crew.most)
     edges = part_edges(dataset, offsets, grouped)
     del grouped
-    left = [p for p in parts if p not in found]
-    one = ordering_bytes(dataset, int(edges.max()), int(np.diff(offsets).max()), threads is not None)
-    processes = crew.size(len(left), int(edges[left].sum()), one, available_bytes())
+    left = [p for p in parts if p not in records]
+    part_bytes = ordering_bytes(dataset, int(edges.max()), int(np.diff(offsets).max()), threads is not None)
+    processes = crew.size(len(left), int(edges[left].sum()), part_bytes, available_bytes())
     settings = {
         "dataset": str(path),
         "folder": str(work.folder),
         "of": of,
         "threads": None if threads is None else max(1, threads // processes),
     }
-    sizes, before = {p: 1 + int(edges[p]) for p in left}, sum(1 + int(edges[p]) for p in found)
+    sizes, before = {p: 1 + int(edges[p]) for p in left}, sum(1 + int(edges[p]) for p in records)
     do_parts("order", settings, "ordering nodes", sizes, before, processes, crew)
     for p in parts:
         own = nodes[offsets[p] : offsets[p + 1]]
@@ -83,10 +83,10 @@ def open_order(settings: dict[str, Any]) -> Job:
     kaminpar = None if threads is None else KaMinPar(folder, threads)
 
     def order(p: int, report: Report) -> None:
-        found = order_part(dataset, members, p, kaminpar)
-        if found is None:
-            found = np.arange(len(members.own(p)))
-        keep_array(folder / "orders", name_of(p), found.astype(np.int32), settings["of"])
+        places = order_part(dataset, members, p, kaminpar)
+        if places is None:
+            places = np.arange(len(members.own(p)))
+        keep_array(folder / "orders", name_of(p), places.astype(np.int32), settings["of"])
 
     return order
 
@@ -103,20 +103,20 @@ def cut_parts(
     step("counting edges")
     ground, world = lay_ground(dataset, offsets, nodes, work.ground), len(offsets) - 1
     of, parts = _digest(offsets, nodes), range(world)
-    found = work.find_whole("parts", parts, of, crew.most)
+    records = work.find_whole("parts", parts, of, crew.most)
     edges = part_edges(dataset, offsets, nodes)
     sizes = {p: _size(dataset, nodes[offsets[p] : offsets[p + 1]], int(edges[p])) for p in parts}
-    left = [p for p in parts if p not in found]
-    one = writing_bytes(dataset, int(edges.max()), world)
-    processes = crew.size(len(left), int(edges[left].sum()), one, available_bytes())
+    left = [p for p in parts if p not in records]
+    part_bytes = writing_bytes(dataset, int(edges.max()), world)
+    processes = crew.size(len(left), int(edges[left].sum()), part_bytes, available_bytes())
     settings = {"dataset": str(path), "folder": str(work.folder), "store": str(writer.path), "of": of}
-    before = sum(sizes[p] for p in found)
+    before = sum(sizes[p] for p in records)
     do_parts("write", settings, "cutting parts", {p: sizes[p] for p in left}, before, processes, crew)
-    found |= work.read_all("parts", left, of)
+    records |= work.read_all("parts", left, of)
     collector = StatsCollector()
     for p in parts:
-        writer.adopt(found[p]["files"])
-        collector.add_figures(PartFigures(**found[p]["figures"]))
+        writer.adopt(records[p]["files"])
+        collector.add_figures(PartFigures(**records[p]["figures"]))
     put_send_lists(writer, Cutter(dataset, ground), 0)
     return collector.finish()
 

@@ -69,8 +69,8 @@ class StatsCollector:
 
     def finish(self) -> PartitionStats:
         """The figures over all parts counted."""
-        nodes, edges, halo = ([getattr(one, name) for one in self._parts] for name in ("nodes", "edges", "halo"))
-        cut = sum(one.cut for one in self._parts)
+        nodes, edges, halo = ([getattr(part, name) for part in self._parts] for name in ("nodes", "edges", "halo"))
+        cut = sum(part.cut for part in self._parts)
         return PartitionStats(
             edge_cut=cut / max(sum(edges), 1),
             cut_edges=cut,
@@ -79,7 +79,7 @@ class StatsCollector:
             edges=edges,
             node_balance=_balance(nodes),
             edge_balance=_balance(edges),
-            type_balance=[_balance(sizes.tolist()) for sizes in np.array([one.types for one in self._parts]).T],
+            type_balance=[_balance(sizes.tolist()) for sizes in np.array([part.types for part in self._parts]).T],
             volume_rows=sum(halo),
         )
 

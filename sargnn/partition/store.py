@@ -100,9 +100,9 @@ def _check_types(record: PartitionInfo | PartitionStats) -> None:
         value = getattr(record, name)
         inner = next(iter(get_args(kind)), None)
         values = value if inner else [value]
-        for one in values:
+        for entry in values:
             wanted: Any = inner or kind
-            if not isinstance(one, (int, float) if wanted is float else wanted) or isinstance(one, bool):
+            if not isinstance(entry, (int, float) if wanted is float else wanted) or isinstance(entry, bool):
                 raise TypeError(name)
 
 

@@ -78,13 +78,13 @@ def _place(
             for c in range(kinds):
                 loads[old, c] -= weights[v, c]
             price[old] = 1.5 * alpha * np.sqrt(loads[old, 0])
-        found = 0
+        num_touched = 0
         for e in range(indptr[k], indptr[k + 1]):
             p = part[indices[e]]
             if p >= 0 and indices[e] != v:
                 if counts[p] == 0:
-                    touched[found] = p
-                    found += 1
+                    touched[num_touched] = p
+                    num_touched += 1
                 counts[p] += 1
         best, score = -1, -np.inf
         for q in range(world):  # of parts that are alike the first one, from the favourite on
@@ -105,5 +105,5 @@ def _place(
         for c in range(kinds):
             loads[best, c] += weights[v, c]
         price[best] = 1.5 * alpha * np.sqrt(loads[best, 0])
-        for j in range(found):
+        for j in range(num_touched):
             counts[touched[j]] = 0

@@ -84,7 +84,7 @@ def _follow(process: subprocess.Popen[bytes]) -> int:
     peak = 0
     try:
         while process.poll() is None:
-            peak = max(peak, sum(_private(one) for one in _family(process.pid)))
+            peak = max(peak, sum(_private(pid) for pid in _family(process.pid)))
             time.sleep(_LOOK_S)
     finally:
         with suppress(ProcessLookupError):

@@ -122,9 +122,14 @@ class Unfinished:
         """What was kept, memory-mapped; None where nothing was that is whole."""
         if read_record(self.folder, "assignment", of="") is None:
             return None
-        found = self.open_assignment()
-        fits = found.shape == (num_nodes,) and found.dtype == np.int32 and 0 <= found.min() and found.max() < world
-        return found if fits else None
+        assignment = self.open_assignment()
+        fits = (
+            assignment.shape == (num_nodes,)
+            and assignment.dtype == np.int32
+            and 0 <= assignment.min()
+            and assignment.max() < world
+        )
+        return assignment if fits else None
 
     def find_whole(self, kind: str, parts: Sequence[int], of: str, threads: int) -> dict[int, dict[str, Any]]:
         """The records of the parts whose files are whole, of ``orders`` or ``parts``."""
@@ -135,16 +140,16 @@ class Unfinished:
             return read_record(folder, name_of(p), of, files)
 
         there = [p for p in parts if record_file(folder, name_of(p)).exists()]
-        found: dict[int, dict[str, Any]] = {}
+        records: dict[int, dict[str, Any]] = {}
         with ThreadPoolExecutor(threads) as pool:
             try:
                 for p, record in zip(there, pool.map(look, there), strict=True):
-                    step("checking what was done before", len(found), len(there))
+                    step("checking what was done before", len(records), len(there))
                     if record is not None:
-                        found[p] = record
+                        records[p] = record
             finally:
                 pool.shutdown(cancel_futures=True)
-        return found
+        return records
 
     def read_all(self, kind: str, parts: Sequence[int], of: str) -> dict[int, dict[str, Any]]:
         """The records of parts that were finished just now, whose files need not be looked at again.
@@ -152,11 +157,11 @@ class Unfinished:
         Raises:
             StoreError: one is not there.
         """
-        found = {p: read_record(self.folder / kind, name_of(p), of, look=False) for p in parts}
-        missing = [p for p, record in found.items() if record is None]
+        records = {p: read_record(self.folder / kind, name_of(p), of, look=False) for p in parts}
+        missing = [p for p, record in records.items() if record is None]
         if missing:
             raise StoreError(f"What was written of part {missing[0]} is not there any more.", given=str(self.folder))
-        return {p: record for p, record in found.items() if record is not None}
+        return {p: record for p, record in records.items() if record is not None}
 
 
 def name_of(p: int) -> str:
@@ -204,8 +209,8 @@ def read_record(folder: Path, name: str, of: str, files: Path | None = None, *, 
         digest = content.pop("digest")
         if digest != digest_of(content) or content["of"] != of:
             return None
-        for one, entry in content["files"].items() if look else ():
-            file = (files or folder) / f"{one}.npy"
+        for stem, entry in content["files"].items() if look else ():
+            file = (files or folder) / f"{stem}.npy"
             if file.stat().st_size != entry["bytes"] or sha256_of(file) != entry["sha256"]:
                 return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):

@@ -28,9 +28,9 @@ def node_weights(dataset: Dataset, balance: str) -> np.ndarray | None:
 def columns(dataset: Dataset, config: PartitionerConfig) -> np.ndarray:
     """What partitioners with few constraints balance: int64 [N, 1]; of a typed graph also the nodes of the labelled type."""
     weights = node_weights(dataset, config.balance)
-    found = [np.ones(dataset.num_nodes, np.int64) if weights is None else weights]
+    weight_columns = [np.ones(dataset.num_nodes, np.int64) if weights is None else weights]
     if dataset.schema.typed:
         labelled = np.asarray(dataset.split) > 0
         node_type = int(dataset.schema.types_of(np.argmax(labelled, keepdims=True))[0]) if labelled.any() else 0
-        found.append((dataset.schema.types_of(np.arange(dataset.num_nodes)) == node_type).astype(np.int64))
-    return np.stack(found, 1)
+        weight_columns.append((dataset.schema.types_of(np.arange(dataset.num_nodes)) == node_type).astype(np.int64))
+    return np.stack(weight_columns, 1)

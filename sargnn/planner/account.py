@@ -162,10 +162,10 @@ class Account:
         account, held, travelling = self._held(trained, whole, keep)
         since = self.bytes_since(part, views)
         training = held.peak + travelling + runtime.training + since
-        states = 3 * sum(one.numel() * one.element_size() for one in self.model.parameters()) + 3 * learned
+        states = 3 * sum(parameter.numel() * parameter.element_size() for parameter in self.model.parameters()) + 3 * learned
         kept = since
         if trains_in_batches(config) and config.batches.flows == "memory" and not config.draws_flows:
-            kept += sum(account.brought(one.sizes) for one in trained)
+            kept += sum(account.brought(view.sizes) for view in trained)
         held_there = self._evaluation_bytes(views, whole) if groups is None else self._bytes_in_groups(part, groups)
         evaluation = held_there + runtime.training + states + kept
         smoothing = (
@@ -220,13 +220,13 @@ class Account:
         config, batched = self._config, trains_in_batches(self._config)
         accounts = [
             self.accounts.step(
-                one.counts or [None] * self._layers, micro_batches=batched, keep_layers=keep, constants=self.holds_constants
+                view.counts or [None] * self._layers, micro_batches=batched, keep_layers=keep, constants=self.holds_constants
             )
-            for one in trained
+            for view in trained
         ]
-        of_accounts = alike(accounts, [one.sizes for one in trained])
+        of_accounts = alike(accounts, [view.sizes for view in trained])
         every = [(account, *account.held(own, all_held=self.all_held)) for account, own in of_accounts]
-        account, held, travelling = max(every, key=lambda one: one[1].peak + one[2])
+        account, held, travelling = max(every, key=lambda candidate: candidate[1].peak + candidate[2])
         if config.labels.reuse:
             travelling = max(travelling, account.halo.peak(whole))
         return account, held, travelling
@@ -249,14 +249,14 @@ class Account:
             counts = counts if views.whole is None else views.whole.counts
             held, halo = self.accounts.evaluation(counts, in_groups=False, mfg=False).held([whole])
             return held.peak + halo + self._constant_bytes(views)
-        found = self.accounts.evaluation(views.evaluation.counts, in_groups=self._config.eval == "sampled")
-        held, halo = dataclasses.replace(found, holds_flow=False).held([views.evaluation.sizes])
+        account = self.accounts.evaluation(views.evaluation.counts, in_groups=self._config.eval == "sampled")
+        held, halo = dataclasses.replace(account, holds_flow=False).held([views.evaluation.sizes])
         return held.peak + halo + self._constant_bytes(views)
 
     def _bytes_in_groups(self, part: PartSizes, groups: Sequence[Reached]) -> int:
         """The same of one in groups of rows: of the largest, and the outputs of groups, then of all together."""
-        accounts = [self.accounts.evaluation(one.counts, in_groups=True) for one in groups]
-        most = largest_of(accounts, [one.sizes for one in groups], all_held=False)
+        accounts = [self.accounts.evaluation(group.counts, in_groups=True) for group in groups]
+        most = largest_of(accounts, [group.sizes for group in groups], all_held=False)
         return most + 2 * part.split * self._shape.num_classes * wide(ROW_DTYPES[self._config.precision]).itemsize
 
     def _constant_bytes(self, views: WorkerViews) -> int:
@@ -304,7 +304,7 @@ class Account:
         if config.eval == "sampled":
             total += views.drawer_bytes
         if config.mfg and not trains_in_batches(config):
-            total += sum(one.sizes.flow_bytes for one in views.training)
+            total += sum(view.sizes.flow_bytes for view in views.training)
         return total
 
     def _plans_held(self, part: PartSizes) -> float:
@@ -316,7 +316,11 @@ class Account:
         *before, last = spared_shares(shares_of(config.comm.aggregate or "least", costs), model.uses_edges)
         held = len(set(before))
         if shape.schema.typed and last is not None:  # only edges into labelled nodes
-            into = (e for e, one in zip(part.edges, shape.schema.relations, strict=True) if one.destination == shape.labelled)
+            into = (
+                e
+                for e, relation in zip(part.edges, shape.schema.relations, strict=True)
+                if relation.destination == shape.labelled
+            )
             return held + sum(into) / max(1, sum(part.edges))
         return held + (last not in before)
 
@@ -331,7 +335,7 @@ class Account:
         mapped = sum(rows * width * 4 for rows, width in zip(part.rows, shape.feature_widths, strict=True))
         table = sum(part.rows) * self.model.inputs.width * item
         if self._config.mfg and self.model.inputs.constant and not trains_in_batches(self._config):
-            mapped += sum(one.sizes.counts["rows", 0, -1] for one in views.training) * self.model.inputs.width * item
+            mapped += sum(view.sizes.counts["rows", 0, -1] for view in views.training) * self.model.inputs.width * item
         if shape.schema.typed:
             return mapped + table
         return mapped if item == 4 else mapped + table
@@ -339,7 +343,7 @@ class Account:
     def _parameters(self, part: PartSizes) -> tuple[int, int]:
         """Of all parameters, and of those that are rows of this worker."""
         whole = self.model.inputs.whole_tables()
-        replicated = sum(one.numel() * one.element_size() for one in self.model.parameters())
+        replicated = sum(parameter.numel() * parameter.element_size() for parameter in self.model.parameters())
         learned = 0
         for t, width in enumerate(self._shape.feature_widths):
             if whole and not width:

@@ -43,8 +43,8 @@ class Way:
     @property
     def remark(self) -> str:
         """What it changes of the losses; nothing of one that is exact."""
-        found = losses_depend_on(self.config, norms_over_rows=self.config.norms_over_rows)
-        return ", ".join(one.brief for one in found)
+        settings = losses_depend_on(self.config, norms_over_rows=self.config.norms_over_rows)
+        return ", ".join(setting.brief for setting in settings)
 
 
 def with_mode(config: RunConfig, mode: str) -> RunConfig:
@@ -79,37 +79,37 @@ def find_ways(
         []
         if config.precision != "fp32"
         else [
-            ((*words, "precision=bf16"), dataclasses.replace(one, precision="bf16"))
-            for words, one in exact[len(in_modes) - 1 :]
+            ((*words, "precision=bf16"), dataclasses.replace(candidate, precision="bf16"))
+            for words, candidate in exact[len(in_modes) - 1 :]
         ]
     )
     batched = list(_in_batches(*in_modes[-1])) if in_batches else []
-    found: list[Way] = []
+    ways: list[Way] = []
 
     def try_all(variants: Sequence[_Variant], among: Sequence[int]) -> None:
-        before = len(found)
+        before = len(ways)
         for world in among:
             more = () if world == config.world else (f"world={world}",)
-            for words, one in variants:
-                if len(found) == most:
+            for words, candidate in variants:
+                if len(ways) == most:
                     return
-                one = dataclasses.replace(one, world=world)
+                candidate = dataclasses.replace(candidate, world=world)
                 try:
-                    plan = plan_of(one)
+                    plan = plan_of(candidate)
                 except ConfigError:
                     continue
-                if fits(plan) and all(plan.largest.total < _LESS * way.plan.largest.total for way in found):
-                    found.append(Way((*words, *more), one, plan))
-            if len(found) > before:
+                if fits(plan) and all(plan.largest.total < _LESS * way.plan.largest.total for way in ways):
+                    ways.append(Way((*words, *more), candidate, plan))
+            if len(ways) > before:
                 return
 
     try_all(exact, worlds)
-    if len(found) < _FEW and not config.norms_over_rows:
-        try_all(batched, [found[0].plan.world] if found else worlds)
-    try_all(rounded, [found[0].plan.world] if found else worlds)
-    if not found and config.norms_over_rows:
+    if len(ways) < _FEW and not config.norms_over_rows:
+        try_all(batched, [ways[0].plan.world] if ways else worlds)
+    try_all(rounded, [ways[0].plan.world] if ways else worlds)
+    if not ways and config.norms_over_rows:
         try_all(batched, worlds)
-    return found
+    return ways
 
 
 def leaner(words: tuple[str, ...], config: RunConfig) -> Iterator[_Variant]:

@@ -54,7 +54,7 @@ class CutEdges:
         Args:
             part: int32 [N]. loops: self-loops that the model adds to each node.
         """
-        sources, destinations, found = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0
+        sources, destinations, count = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0
         own = loops * np.bincount(part, minlength=world)
         for first, indptr, indices in in_edge_blocks(dataset, "listing cut edges"):
             destination = first + np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
@@ -62,8 +62,8 @@ class CutEdges:
             crossing = part[indices] != part[destination]
             sources.append(np.asarray(indices[crossing], np.int64))
             destinations.append(destination[crossing])
-            found += len(sources[-1])
-            if found > MOST_CUT_EDGES:
+            count += len(sources[-1])
+            if count > MOST_CUT_EDGES:
                 return None
         source, destination = np.concatenate(sources), np.concatenate(destinations)
         pair = part[destination].astype(np.int64) * world + part[source]
@@ -90,8 +90,8 @@ class CutEdges:
         """The cheapest: of each pair of parts a least cover, a partial result at ``ratio`` of a row's price."""
         rows = partials = 0
         for pair in range(self.world**2):
-            one = self._cover(pair, ratio)
-            rows, partials = rows + one.rows, partials + one.partials
+            cover = self._cover(pair, ratio)
+            rows, partials = rows + cover.rows, partials + cover.partials
         return Messages(rows, partials)
 
     def shared_by(self, share: Share | None) -> Messages:
@@ -108,24 +108,24 @@ class CutEdges:
             counts = (len(np.unique(self.destination[self._edges(pair)])) for pair in range(self.world**2))
             return Messages(0, sum(counts), (0,) * self.world)
         world, tilt, tilted = self.world, np.full(self.world, TILT), np.ones(self.world, bool)
-        found: dict[int, _Cover] = {}
+        covers: dict[int, _Cover] = {}
         for _ in range(TRIALS):
-            found |= {
+            covers |= {
                 p * world + q: self._cover(p * world + q, share.ratio * tilt[q])
                 for q in range(world)
                 if tilted[q]
                 for p in range(world)
             }
             total = self.own.copy()
-            for pair, one in found.items():
-                total[pair % world] += one.moved
-                total[pair // world] -= one.moved
+            for pair, cover in covers.items():
+                total[pair % world] += cover.moved
+                total[pair // world] -= cover.moved
             tilted = total > MOST_EDGES * np.maximum(self.own, 1)
             if not tilted.any():
                 break
             tilt[tilted] *= TILTS_MORE
-        rows = [found[pair].rows for pair in range(world**2)]
-        return Messages(sum(rows), sum(one.partials for one in found.values()), self._by_part(rows))
+        rows = [covers[pair].rows for pair in range(world**2)]
+        return Messages(sum(rows), sum(cover.partials for cover in covers.values()), self._by_part(rows))
 
     def _by_part(self, rows: list[int]) -> tuple[int, ...]:
         return tuple(sum(rows[p * self.world : (p + 1) * self.world]) for p in range(self.world))

@@ -165,7 +165,7 @@ def epoch_time(
     sent = _sent_by(loads, sent_bytes, calibration.trials[-1])
     slower = calibration.threads / threads  # a worker with fewer threads than one of the trial
     each = [_seconds_of(load, b, calibration, slower) for load, b in zip(loads, sent, strict=True)]
-    totals = [sum(one.values()) for one in each]
+    totals = [sum(times.values()) for times in each]
     here = -(-len(loads) // machines)
     slots, first = max(1.0, cores / threads), int(max(range(len(totals)), key=totals.__getitem__))
     seconds = max(_finish(totals[start : start + here], slots) for start in range(0, len(totals), here))
@@ -202,12 +202,12 @@ def _size(category: str, load: Load, sent_bytes: float) -> float:
 
 def _seconds_of(load: Load, sent_bytes: float, calibration: Calibration, slower: float) -> dict[str, float]:
     """Of a worker that has its cores for itself, by category."""
-    found = {}
+    by_category = {}
     for name in CATEGORIES:
         if name != EVALUATION:
             factor = 1.0 if name in WAITING else slower
-            found[name] = factor * _line(name, calibration).at(load, sent_bytes, calibration)
-    return found
+            by_category[name] = factor * _line(name, calibration).at(load, sent_bytes, calibration)
+    return by_category
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ def _read_of_others(name: str, load: Load, calibration: Calibration) -> float:
 
 def _line(name: str, calibration: Calibration, of: Literal["seconds", "work"] = "seconds") -> _Line:
     last = calibration.trials[-1] if name in _BY_BYTES else calibration.large
-    (x1, h1, t1), (x2, h2, t2) = (_point(name, one, calibration, of) for one in (calibration.small, last))
+    (x1, h1, t1), (x2, h2, t2) = (_point(name, trial, calibration, of) for trial in (calibration.small, last))
     per_other = 0.0
     if calibration.halo is not None and (name in _READS_HALO or _maps_halo(name, calibration)):
         _, h3, t3 = _point(name, calibration.halo, calibration, of)
@@ -268,7 +268,7 @@ def _point(
 
 def _interval(loads: Sequence[Load], sent: Sequence[float], calibration: Calibration, slower: float) -> tuple[float, float]:
     """What the least and the largest time are, of the expected one: by the trials' epochs, and by the last trial alone."""
-    spread = [value / min(one.epochs_s) for one in calibration.trials for value in one.epochs_s]
+    spread = [value / min(trial.epochs_s) for trial in calibration.trials for value in trial.epochs_s]
     expected = max(sum(_seconds_of(load, b, calibration, slower).values()) for load, b in zip(loads, sent, strict=True))
     last, alone = calibration.trials[-1], []
     for load, b in zip(loads, sent, strict=True):
@@ -285,11 +285,11 @@ def _interval(loads: Sequence[Load], sent: Sequence[float], calibration: Calibra
 
 def _sent_by(loads: Sequence[Load], sent_bytes: int | None, trial: Trial) -> list[float]:
     """What each worker sends and receives of all, by the rows that it does."""
-    rows = [(one.sent + one.halo) / 2 for one in loads]
+    rows = [(load.sent + load.halo) / 2 for load in loads]
     if sent_bytes is None:
         per_row = trial.sent_bytes / trial.load.halo if trial.load.halo else 0.0
-        return [one * per_row for one in rows]
-    return [sent_bytes * one / sum(rows) if sum(rows) else 0.0 for one in rows]
+        return [count * per_row for count in rows]
+    return [sent_bytes * count / sum(rows) if sum(rows) else 0.0 for count in rows]
 
 
 def _work(name: str, loads: Sequence[Load], sent: Sequence[float], calibration: Calibration) -> float:
@@ -315,5 +315,5 @@ def _finish(seconds: Sequence[float], slots: float) -> float:
 def _trial(content: Mapping[str, Any]) -> Trial:
     load = dict(content["load"])
     load["edges"] = tuple(load["edges"])
-    epochs_s = tuple(float(one) for one in content["epochs_s"])
+    epochs_s = tuple(float(epoch_s) for epoch_s in content["epochs_s"])
     return Trial(Load(**load), float(content["sent_bytes"]), dict(content["seconds"]), dict(content["work"]), epochs_s)

@@ -61,14 +61,14 @@ def plan_views(config: RunConfig, dataset: Dataset, assignment: np.ndarray, stor
         count = given if isinstance(given, int) else 1
         if config.budget_bytes is not None and given in (1, "auto"):
             fit = _Fit(account, views, runtime, config.budget_bytes)
-            found = fit.find(1 if given == 1 else views.most_batches, keep)
-            if not found.fits:
-                needed = max(base + least for base, least in zip(fit.bases, found.planned_bytes, strict=True))
+            fitted = fit.find(1 if given == 1 else views.most_batches, keep)
+            if not fitted.fits:
+                needed = max(base + least for base, least in zip(fit.bases, fitted.planned_bytes, strict=True))
                 raise _refusal(config, "No number of micro-batches fits the memory budget.", needed)
-            count, keep = found.count, found.keep_layers
+            count, keep = fitted.count, fitted.keep_layers
     parts = [views.part_sizes(rank) for rank in range(config.world)]
     own = [views.worker(rank, count) for rank in range(config.world)]
-    workers = [account.with_views(part, one, runtime, keep) for part, one in zip(parts, own, strict=True)]
+    workers = [account.with_views(part, worker_views, runtime, keep) for part, worker_views in zip(parts, own, strict=True)]
     groups = 1
     while config.budget_bytes is not None and max(map(_while_evaluating, workers)) > config.budget_bytes:
         groups *= 2
@@ -77,7 +77,7 @@ def plan_views(config: RunConfig, dataset: Dataset, assignment: np.ndarray, stor
             raise _refusal(config, what, max(map(_while_evaluating, workers)))
         chosen = views.evaluation_in_groups(groups)
         every = zip(parts, own, chosen, strict=True)
-        workers = [account.with_views(part, one, runtime, keep, some) for part, one, some in every]
+        workers = [account.with_views(part, worker_views, runtime, keep, some) for part, worker_views, some in every]
     return ViewsPlan(workers, _sent(config, account, views, count, keep), count, keep, groups)
 
 
@@ -108,19 +108,19 @@ class _Fit(Search):
         self.bases = [account.before_training(part, views.worker(rank, 1), runtime) for rank, part in enumerate(self._parts)]
 
     def planned(self, count: int, keep: KeepLayers) -> tuple[int, ...]:
-        found = []
+        planned_bytes = []
         for rank, part in enumerate(self._parts):
             own = self._views.worker(rank, count)
             most = largest_micro_batch(
                 self._account.accounts,
-                [one.sizes for one in own.training],
-                [one.counts for one in own.training],
+                [view.sizes for view in own.training],
+                [view.counts for view in own.training],
                 keep,
                 constants=self._account.holds_constants,
                 all_held=self._account.all_held,
             )
-            found.append(most + self._runtime.training + self._account.bytes_since(part, own))
-        return tuple(found)
+            planned_bytes.append(most + self._runtime.training + self._account.bytes_since(part, own))
+        return tuple(planned_bytes)
 
     def fits(self, planned: Sequence[int], what: str) -> bool:
         return max(base + own for base, own in zip(self.bases, planned, strict=True)) <= self._limit

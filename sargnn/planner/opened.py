@@ -124,10 +124,10 @@ class OpenParts:
 
     def __getitem__(self, rank: int) -> Opened:
         if rank not in self._kept:
-            found = self._open(rank)
-            while self._kept and found.bytes + sum(one.bytes for one in self._kept.values()) > self._config.prepare.bytes:
+            opened = self._open(rank)
+            while self._kept and opened.bytes + sum(kept.bytes for kept in self._kept.values()) > self._config.prepare.bytes:
                 self._kept.pop(next(iter(self._kept)))
-            self._kept[rank] = found
+            self._kept[rank] = opened
         return self._kept[rank]
 
     def _open(self, rank: int) -> Opened:

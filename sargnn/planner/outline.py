@@ -77,10 +77,11 @@ class Outline:
         labelled = int(np.bincount(schema.types_of(np.flatnonzero(split)), minlength=len(counts)).argmax())
         far, far_skew = _far(dataset)
         return cls(
-            shares=tuple(_rounded(one / n) for one in counts),
+            shares=tuple(_rounded(count / n) for count in counts),
             widths=dataset.feature_widths,
             relations=tuple(
-                (one.source, one.destination, _rounded(e / n)) for one, e in zip(schema.relations, edges, strict=True)
+                (relation.source, relation.destination, _rounded(e / n))
+                for relation, e in zip(schema.relations, edges, strict=True)
             ),
             labelled=labelled,
             classes=dataset.num_classes,
@@ -169,8 +170,8 @@ class _Cut:
         """For each community any of its part."""
         bounds = -(-np.arange(self.world + 1) * self.communities // self.world)
         first, last = bounds[self.part(here)], bounds[self.part(here) + 1]
-        found: np.ndarray = first + (rng.random(len(here)) * (last - first)).astype(np.int64)
-        return found
+        communities: np.ndarray = first + (rng.random(len(here)) * (last - first)).astype(np.int64)
+        return communities
 
 
 def _rounded(value: float) -> float:

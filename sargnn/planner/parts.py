@@ -55,7 +55,8 @@ class PartSizes:
             if layer == layers - 1 and schema.typed:
                 out = tuple(rows if t == labelled else 0 for t, rows in enumerate(self.rows))
                 into = tuple(
-                    e if one.destination == labelled else 0 for e, one in zip(self.edges, schema.relations, strict=True)
+                    e if relation.destination == labelled else 0
+                    for e, relation in zip(self.edges, schema.relations, strict=True)
                 )
             for kind, sizes in (("rows", self.rows), ("out", out)):
                 counts[kind, layer, -1] = sum(sizes)
@@ -68,16 +69,16 @@ class PartSizes:
 def parts_of_store(info: PartitionInfo) -> list[PartSizes]:
     """Of a partition store; exact."""
     relations = len(info.schema.relations)
-    found = []
+    parts = []
     for rank in range(info.world):
         offsets = np.asarray(array_of(info.path, rank, "edge_offsets"))
         by_peer = np.diff(offsets).reshape(-1, relations)
         by_relation = by_peer.sum(0)
         split = np.asarray(array_of(info.path, rank, "split"))
-        found.append(
+        parts.append(
             PartSizes(
                 _by_type(info.schema, array_of(info.path, rank, "node_ids")),
-                tuple(int(one) for one in by_relation),
+                tuple(int(count) for count in by_relation),
                 len(array_of(info.path, rank, "halo_ids")),
                 len(array_of(info.path, rank, "send_rows")),
                 int((split == SPLITS["train"]).sum()),
@@ -85,7 +86,7 @@ def parts_of_store(info: PartitionInfo) -> list[PartSizes]:
                 int(by_relation.sum() - by_peer[rank].sum()),
             )
         )
-    return found
+    return parts
 
 
 def parts_of_assignment(dataset: Dataset, part: np.ndarray, world: int, halo: Messages) -> list[PartSizes]:
@@ -93,7 +94,7 @@ def parts_of_assignment(dataset: Dataset, part: np.ndarray, world: int, halo: Me
     schema, split = dataset.schema, np.asarray(dataset.split)
     degrees = np.diff(np.asarray(dataset.indptr))
     relation = None if dataset.relation is None else np.asarray(dataset.relation)
-    crossing, found = _crossing(dataset, part, world), []
+    crossing, parts = _crossing(dataset, part, world), []
     for rank in range(world):
         own = np.flatnonzero(part == rank)
         edges = [int(degrees[own].sum())]
@@ -102,7 +103,7 @@ def parts_of_assignment(dataset: Dataset, part: np.ndarray, world: int, halo: Me
             edges = np.bincount(relation[at], minlength=len(schema.relations)).tolist()
         share = degrees[own].sum() / max(1, dataset.num_edges)
         rows = int(halo.rows * share)
-        found.append(
+        parts.append(
             PartSizes(
                 _by_type(schema, own),
                 tuple(edges),
@@ -113,16 +114,16 @@ def parts_of_assignment(dataset: Dataset, part: np.ndarray, world: int, halo: Me
                 int(crossing[rank]),
             )
         )
-    return found
+    return parts
 
 
 def _crossing(dataset: Dataset, part: np.ndarray, world: int) -> np.ndarray:
     """Edges into each part from others, int64 [P]."""
-    found = np.zeros(world, np.int64)
+    counts = np.zeros(world, np.int64)
     for first, indptr, indices in in_edge_blocks(dataset, "counting edges between parts"):
         own = np.repeat(part[first : first + len(indptr) - 1], np.diff(indptr))
-        found += np.bincount(own[part[indices] != own], minlength=world)
-    return found
+        counts += np.bincount(own[part[indices] != own], minlength=world)
+    return counts
 
 
 def _by_type(schema: Schema, node_ids: np.ndarray) -> tuple[int, ...]:

@@ -76,21 +76,21 @@ def reach(
         By view, by worker.
     """
     at_once = max(1, buffer_bytes // (2 * parts.num_nodes))
-    found: list[list[Reached]] = []
+    by_view: list[list[Reached]] = []
     for first in range(0, len(views), at_once):
-        found += _reach(parts, ranks, views[first : first + at_once], weight_bytes, serving)
-    return found
+        by_view += _reach(parts, ranks, views[first : first + at_once], weight_bytes, serving)
+    return by_view
 
 
 def _reach(
     parts: OpenParts, ranks: range, views: Sequence[Wanted], weight_bytes: int, serving: Serving | None
 ) -> list[list[Reached]]:
-    depths = [_begin(parts.num_nodes, one) for one in views]
+    depths = [_begin(parts.num_nodes, wanted) for wanted in views]
     num_layers = len(views[0].uses_edges) if views else 0
     edges = np.zeros((len(views), len(ranks), num_layers), np.int64)
     halo = np.zeros_like(edges)
     for layer in range(num_layers, 0, -1):
-        for place, rank in enumerate(ranks if any(one.uses_edges[layer - 1] for one in views) else ()):
+        for place, rank in enumerate(ranks if any(wanted.uses_edges[layer - 1] for wanted in views) else ()):
             opened = parts[rank]
             for number, (view, depth) in enumerate(zip(views, depths, strict=True)):
                 if not view.uses_edges[layer - 1]:
@@ -126,7 +126,7 @@ def _sizes(opened: Opened, depth: np.ndarray, view: Wanted, edges: np.ndarray, h
         for kind, least in (("rows", layer), ("out", layer + 1)):
             by_type = np.bincount(types[own >= least], minlength=num_types)
             counts[kind, layer, -1] = int(by_type.sum())
-            counts.update({(kind, layer, t): int(one) for t, one in enumerate(by_type)})
+            counts.update({(kind, layer, t): int(count) for t, count in enumerate(by_type)})
         counts["edges", layer, -1] = int(edges[layer])
     edge_bytes = 8 + (weight_bytes if opened.part.weighted else 0)
     return Sizes(counts, tuple(edges.tolist()), tuple(halo.tolist()), edge_bytes)
@@ -136,25 +136,25 @@ def _joined(sizes: list[Sizes], depth: np.ndarray, edges: np.ndarray, serving: S
     """One view's sizes on all workers, with what all of them together have."""
     counts = tuple(
         RowCounts(
-            sum(one.counts["rows", layer, -1] for one in sizes),
-            sum(one.counts["out", layer, -1] for one in sizes),
-            sum(one.halo[layer] for one in sizes),
+            sum(worker_sizes.counts["rows", layer, -1] for worker_sizes in sizes),
+            sum(worker_sizes.counts["out", layer, -1] for worker_sizes in sizes),
+            sum(worker_sizes.halo[layer] for worker_sizes in sizes),
         )
         for layer in range(edges.shape[1])
     )
-    read = [tuple(one.halo[layer] for one in sizes) for layer in range(edges.shape[1])]
+    read = [tuple(worker_sizes.halo[layer] for worker_sizes in sizes) for layer in range(edges.shape[1])]
     messages: Sequence[Messages] | None = None if serving is None else serving(depth, edges, counts)
     if messages is None:
         messages = [Messages(sum(rows), 0, rows) for rows in read]
     return [
         Reached(
             dataclasses.replace(
-                one,
+                worker_sizes,
                 halo=tuple(layer.received[place] for layer in messages),
                 results=tuple(layer.partials // len(sizes) for layer in messages),
             ),
             counts,
             tuple(messages),
         )
-        for place, one in enumerate(sizes)
+        for place, worker_sizes in enumerate(sizes)
     ]

@@ -145,7 +145,7 @@ class Views:
                     )
                 )
                 drawers.append(_drawer_bytes(opened) if self._config.draws_flows else 0)
-        return [dataclasses.replace(one, sent=int(rows)) for one, rows in zip(sizes, sent, strict=True)], drawers
+        return [dataclasses.replace(part_sizes, sent=int(rows)) for part_sizes, rows in zip(sizes, sent, strict=True)], drawers
 
     def training(self, count: int) -> list[tuple[Reached, ...]]:
         """By worker, the views of a step in so many micro-batches; of drawn ones those of an epoch's first steps.
@@ -191,16 +191,16 @@ class Views:
 
     def _groups(self, count: int) -> np.ndarray:
         """Each training node's micro-batch, int32 [V]; -1: it is none."""
-        found = np.full(len(self._split), -1, np.int32)
+        groups = np.full(len(self._split), -1, np.int32)
         if count == 1:
-            found[self._split == SPLITS["train"]] = 0
-            return found
+            groups[self._split == SPLITS["train"]] = 0
+            return groups
         for rank in range(self._config.world):
             opened = self.parts[rank]
             rows = np.flatnonzero((np.asarray(opened.part.split) == SPLITS["train"]) & opened.inner)
             targets = TargetRows(opened.part, opened.place, rows, self._config.seed, self._config.prepare.bytes)
-            found[np.asarray(opened.part.node_ids)[rows]] = group_targets(self._config.batches.by, targets, count)
-        return found
+            groups[np.asarray(opened.part.node_ids)[rows]] = group_targets(self._config.batches.by, targets, count)
+        return groups
 
     @cached_property
     def _evaluation(self) -> Sequence[Reached | None]:
@@ -212,7 +212,7 @@ class Views:
             chosen = self._reached([(nodes, None)], uses_edges)
         else:
             return [None] * config.world
-        return [one for (one,) in chosen]
+        return [reached for (reached,) in chosen]
 
     def evaluation_in_groups(self, count: int) -> list[tuple[Reached, ...]]:
         """By worker, the views of an evaluation in so many groups of its rows, in their order."""
@@ -228,37 +228,37 @@ class Views:
     @cached_property
     def _whole(self) -> list[Reached]:
         """All rows that servers compute for their own nodes."""
-        schema, found = self._dataset.schema, []
+        schema, by_worker = self._dataset.schema, []
         first, last = schema.offsets[self._shape.labelled : self._shape.labelled + 2]
         for ranks in self.parts.servers:
             inner = np.flatnonzero((self._part >= ranks.start) & (self._part < ranks.stop))
             labelled = inner[(inner >= first) & (inner < last)]
             view = Wanted(labelled, None, tuple(self._model.uses_edges), inner)
             (reached,) = self._reach(ranks, [view])
-            for rank, one in zip(ranks, reached, strict=True):
+            for rank, of_worker in zip(ranks, reached, strict=True):
                 targets = int(((self._split == SPLITS["train"]) & (self._part == rank)).sum())
-                sizes = dataclasses.replace(one.sizes, counts=one.sizes.counts | {("targets", -1, -1): targets})
-                found.append(dataclasses.replace(one, sizes=sizes))
-        return found
+                sizes = dataclasses.replace(of_worker.sizes, counts=of_worker.sizes.counts | {("targets", -1, -1): targets})
+                by_worker.append(dataclasses.replace(of_worker, sizes=sizes))
+        return by_worker
 
     @cached_property
     def _constants(self) -> list[int]:
         """By worker, rows that the first layer computes for any training node."""
         nodes = np.flatnonzero(self._split == SPLITS["train"])
-        found = self._reached([(nodes, None)], self._uses_edges(True), shared=False)
-        return [one.sizes.counts["out", 0, -1] for (one,) in found]
+        by_worker = self._reached([(nodes, None)], self._uses_edges(True), shared=False)
+        return [reached.sizes.counts["out", 0, -1] for (reached,) in by_worker]
 
     def _reached(
         self, chosen: Sequence[tuple[np.ndarray, Sample | None]], uses_edges: tuple[bool, ...], *, shared: bool = True
     ) -> list[tuple[Reached, ...]]:
         """By worker, what some nodes' outputs depend on. shared: cut edges are shared out."""
-        found: list[tuple[Reached, ...]] = []
+        by_worker: list[tuple[Reached, ...]] = []
         for ranks in self.parts.servers:
             of_server = (self._part >= ranks.start) & (self._part < ranks.stop)
             views = [Wanted(nodes[of_server[nodes]], sample, uses_edges) for nodes, sample in chosen]
             by_view = self._reach(ranks, views, shared=shared)
-            found += [tuple(one[place] for one in by_view) for place in range(len(ranks))]
-        return found
+            by_worker += [tuple(of_view[place] for of_view in by_view) for place in range(len(ranks))]
+        return by_worker
 
     def _reach(self, ranks: range, views: Sequence[Wanted], *, shared: bool = True) -> list[list[Reached]]:
         serving = self._serving(ranks) if shared else None
@@ -273,14 +273,14 @@ class Views:
 
         def serving(depth: np.ndarray, edges: np.ndarray, counts: tuple[RowCounts, ...]) -> list[Messages]:
             shares = shares_of(aggregate, self._model.partial_costs(self._engine, counts))
-            found = []
+            messages = []
             for layer, share in enumerate(shares):
                 own = np.ascontiguousarray(edges[:, layer])
                 if not own.any():
-                    found.append(Messages(0, 0, (0,) * len(ranks)))
+                    messages.append(Messages(0, 0, (0,) * len(ranks)))
                     continue
-                found.append(cut.into(depth > layer, own).shared_by(share))
-            return found
+                messages.append(cut.into(depth > layer, own).shared_by(share))
+            return messages
 
         return serving
 
@@ -327,5 +327,5 @@ def _drawer_bytes(opened: Opened) -> int:
     edges = len(part.edge_src) + loops
     sources = 0 if len(part.halo_offsets) == 2 else edges * 4
     held = edges * 8 if loops else 0  # a part with self-loops is none that is mapped from the store
-    begins = sum(8 * int((opened.types == one.destination).sum()) for one in part.schema.relations)
+    begins = sum(8 * int((opened.types == relation.destination).sum()) for relation in part.schema.relations)
     return sources + held + begins + ids * (4 + 4) + len(part.halo_ids) * 4 + (edges * 4 if part.weighted else 0)

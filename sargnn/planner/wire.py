@@ -75,16 +75,16 @@ def traffic_by_layer(config: RunConfig, shape: GraphShape, counts: RowCounts, se
     costs = model.partial_costs(engine, [counts] * len(layers))
     shares = shares_of(config.comm.aggregate or "least", costs)
     known: dict[tuple[Share | None, bool], Messages] = {}
-    found = []
+    traffic = []
     for number, (layer, share) in enumerate(zip(layers, shares, strict=True), 1):
         if not layer.uses_edges:
-            found.append(LayerTraffic(Messages(0, 0, (0,) * config.world), 0))
+            traffic.append(LayerTraffic(Messages(0, 0, (0,) * config.world), 0))
             continue
         key = share, share is not None and shape.schema.typed and number == len(layers)
         if key not in known:
             known[key] = serving(*key)
-        found.append(LayerTraffic(known[key], layer_bytes(engine, layer, counts, shape.label_columns, known[key])))
-    return found
+        traffic.append(LayerTraffic(known[key], layer_bytes(engine, layer, counts, shape.label_columns, known[key])))
+    return traffic
 
 
 def traffic_of(

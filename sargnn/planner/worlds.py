@@ -77,7 +77,7 @@ class WorldPlan:
     @property
     def largest(self) -> WorkerPlan:
         """The worker that holds most."""
-        return max(self.workers, key=lambda one: one.total)
+        return max(self.workers, key=lambda worker: worker.total)
 
     @property
     def by_rank(self) -> list[WorkerPlan]:
@@ -92,12 +92,12 @@ class WorldPlan:
     @property
     def every(self) -> list[int]:
         """Each worker's whole resident memory at its peak [P]."""
-        return [one.total for one in self.by_rank]
+        return [worker.total for worker in self.by_rank]
 
     @property
     def training(self) -> tuple[int, ...]:
         """What each worker's training holds above what was there when it started [P]."""
-        return tuple(one.training for one in self.by_rank)
+        return tuple(worker.training for worker in self.by_rank)
 
 
 def find_cut(config: RunConfig, dataset: Dataset, name: str) -> Cut:
@@ -134,8 +134,8 @@ def plan_run(config: RunConfig, dataset: Dataset, cut: Cut, runtime: Runtime) ->
         ConfigError: the model cannot work on such a graph, or nothing fits ``memory_budget``.
     """
     if has_views(config):
-        found = plan_views(config, dataset, cut.part, cut.store, runtime)
-        return WorldPlan(config.mode.name, config.world, found.workers, found.sent, cut.exact, found.batches, found.keep_layers)
+        plan = plan_views(config, dataset, cut.part, cut.store, runtime)
+        return WorldPlan(config.mode.name, config.world, plan.workers, plan.sent, cut.exact, plan.batches, plan.keep_layers)
     traffic = traffic_of(config, dataset, cut.part, cut.halo_rows, cut.edges)
     account = Account(config, shape_of(dataset, config), dataset.num_nodes)
     workers = []
@@ -178,7 +178,7 @@ def plan_published(config: RunConfig, graph: Published, halo: float, runtime: Ru
 
 def smallest_world(plans: Sequence[WorldPlan], mode: str, limit: int) -> int | None:
     """The fewest workers of a mode of which each fits ``limit`` bytes."""
-    fits = [one.world for one in plans if one.mode == mode and one.largest.total <= limit]
+    fits = [plan.world for plan in plans if plan.mode == mode and plan.largest.total <= limit]
     return min(fits, default=None)
 
 

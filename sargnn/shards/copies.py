@@ -65,9 +65,9 @@ class Copies:
 
     def fetch(self, table: Tensor) -> None:
         """Overwrite rows of ``table`` [N, F] that are copies with their owners' rows."""
-        found = table.new_empty(len(self.rows), table.shape[1])
-        self.exchange.all_rows(self._lists, (table,), (found,), exact=(0,))
-        table[self.rows] = found
+        received = table.new_empty(len(self.rows), table.shape[1])
+        self.exchange.all_rows(self._lists, (table,), (received,), exact=(0,))
+        table[self.rows] = received
 
     def give_back(self, grad: Tensor) -> None:
         """Add what ``grad`` [N, F] has for copies to their owners' rows, in place, and set it to 0."""

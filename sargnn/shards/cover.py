@@ -70,29 +70,29 @@ def shares_of(aggregate: str, costs: Sequence[Costs | None]) -> list[Share | Non
     Returns:
         Per layer; None: the destinations' owners aggregate all edges.
     """
-    found: list[Share | None] = [None] * len(costs)
-    left = [k for k, one in enumerate(costs) if one is not None and aggregate != "post"]
+    shares: list[Share | None] = [None] * len(costs)
+    left = [k for k, cost in enumerate(costs) if cost is not None and aggregate != "post"]
     while left:
         first = costs[left[0]]
         assert first is not None
         alike = [k for k in left if aggregate == "pre" or _ratio(costs[k]) <= 1.1 * _ratio(first) <= 1.21 * _ratio(costs[k])]
-        members = [one for k in alike if (one := costs[k]) is not None]
-        ratio = sum(one.destination for one in members) / sum(one.source for one in members)
+        members = [cost for k in alike if (cost := costs[k]) is not None]
+        ratio = sum(cost.destination for cost in members) / sum(cost.source for cost in members)
         share = Share(
             None if aggregate == "pre" else ratio,
-            max(1.0, *(one.largest / one.row for one in members)),
-            any(one.ranked for one in members),
+            max(1.0, *(cost.largest / cost.row for cost in members)),
+            any(cost.ranked for cost in members),
         )
         for k in alike:
-            found[k] = share
+            shares[k] = share
         left = [k for k in left if k not in alike]
-    return found
+    return shares
 
 
 def spared_shares(shares: Sequence[Share | None], uses_edges: Sequence[bool]) -> list[Share | None]:
     """The same, where layers without edges have what the first one with edges has: a plan is held for each share."""
-    used = next((one for one, uses in zip(shares, uses_edges, strict=True) if uses), None)
-    return [one if uses else used for one, uses in zip(shares, uses_edges, strict=True)]
+    used = next((share for share, uses in zip(shares, uses_edges, strict=True) if uses), None)
+    return [share if uses else used for share, uses in zip(shares, uses_edges, strict=True)]
 
 
 def _ratio(costs: Costs | None) -> float:
@@ -154,8 +154,8 @@ def choose_edges(
         for q, (src, dst) in enumerate(edges):
             if q != rank and len(src) and tilted[q]:
                 chosen[q] = ~least_cover(src, dst, halo_rows[q], share.ratio * tilt[q])[src]
-        moved = torch.tensor([int(one.sum()) for one in chosen])
-        moved[rank] = -sum(int(one.sum()) for one in chosen)
+        moved = torch.tensor([int(mask.sum()) for mask in chosen])
+        moved[rank] = -sum(int(mask.sum()) for mask in chosen)
         tilted = ((total + group.sum_(moved)) > MOST_EDGES * total.clamp(min=1)).numpy()
         if not tilted.any():
             break

@@ -100,14 +100,14 @@ def _kth_smallest(keys: np.ndarray, count: int, k: int, few: np.ndarray) -> np.u
         held += 1 if keys[j] <= bound else 0
     if k > _FEW or held < k:
         return np.partition(keys[:count], k - 1)[k - 1]
-    found = bound
+    kth = bound
     for a in range(held):
         smaller = 0
         for b in range(held):
             smaller += 1 if few[b] < few[a] else 0
         if smaller == k - 1:
-            found = few[a]
-    return found
+            kth = few[a]
+    return kth
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)
@@ -254,7 +254,7 @@ def samples(dtype: torch.dtype) -> Iterator[tuple[Any, tuple[Any, ...]]]:
     """Arguments to compile the loops for."""
     from sargnn.shards.flow_loops import read_only
 
-    ids, offsets, names, marks = (np.zeros(1, one) for one in (np.int32, np.int64, np.uint32, np.uint8))
+    ids, offsets, names, marks = (np.zeros(1, kind) for kind in (np.int32, np.int64, np.uint32, np.uint8))
     mapped, begins, word = read_only(ids), np.zeros(2, np.int64), np.uint64(0)
     yield count_in_edges, (mapped, 0, begins)
     yield place_in_edges, (mapped, mapped, 0, 0, 0, offsets, ids, ids)

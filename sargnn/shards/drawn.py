@@ -56,7 +56,7 @@ class DrawnLayer:
     @property
     def edges(self) -> int:
         """Edges into its output rows."""
-        return sum(len(one.sources) for one in self.chosen)
+        return sum(len(edges.sources) for edges in self.chosen)
 
 
 class FlowDrawer:
@@ -103,33 +103,33 @@ class FlowDrawer:
             wanted: int64, own rows, ascending. uses_edges: per layer, whether it aggregates.
             sample: which edges are kept; None: all. outward: count also the edges out of rows.
         """
-        rows, found = self._rows_of(wanted)
+        rows, reached = self._rows_of(wanted)
         layers: list[DrawnLayer] = []
         for layer in range(len(uses_edges) - 1, -1, -1):
-            one = self._layer(rows, found, layer, sample, uses_edges=uses_edges[layer], outward=outward)
-            layers.insert(0, one)
-            rows = list(one.inputs)
+            drawn = self._layer(rows, reached, layer, sample, uses_edges=uses_edges[layer], outward=outward)
+            layers.insert(0, drawn)
+            rows = list(drawn.inputs)
         return tuple(layers)
 
     def outward(
         self, wanted: np.ndarray, uses_edges: Sequence[bool], sample: Sample | None
     ) -> list[tuple[Outward, ...] | None]:
         """Per layer what out-degrees are; nothing else is held of more than one layer."""
-        rows, found = self._rows_of(wanted)
+        rows, reached = self._rows_of(wanted)
         degrees: list[tuple[Outward, ...] | None] = []
         for layer in range(len(uses_edges) - 1, -1, -1):
-            one = self._layer(rows, found, layer, sample, uses_edges=uses_edges[layer], outward=True)
-            degrees.insert(0, one.outward)
-            rows = list(one.inputs)
-            del one
+            drawn = self._layer(rows, reached, layer, sample, uses_edges=uses_edges[layer], outward=True)
+            degrees.insert(0, drawn.outward)
+            rows = list(drawn.inputs)
+            del drawn
         return degrees
 
     def _rows_of(self, wanted: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
         """Wanted rows type by type, and bool [N], where they are."""
         rows = [np.ascontiguousarray(wanted[slice(*np.searchsorted(wanted, self._type(t)))], np.int32) for t in self._types]
-        found = np.zeros(self._num_rows, bool)
-        found[wanted] = True
-        return rows, found
+        reached = np.zeros(self._num_rows, bool)
+        reached[wanted] = True
+        return rows, reached
 
     @property
     def _types(self) -> range:
@@ -142,7 +142,7 @@ class FlowDrawer:
     def _layer(
         self,
         outputs: list[np.ndarray],
-        found: np.ndarray,
+        reached: np.ndarray,
         layer: int,
         sample: Sample | None,
         *,
@@ -152,16 +152,16 @@ class FlowDrawer:
         marks = np.zeros(self._num_rows + len(self._owners), np.uint8)
         chosen: list[Chosen] = []
         for number, relation in enumerate(self._schema.relations if uses_edges else ()):
-            one = self._edges.choose(outputs[relation.destination], number, layer, sample)
-            mark_chosen(one.sources, marks)
-            chosen.append(one)
+            edges = self._edges.choose(outputs[relation.destination], number, layer, sample)
+            mark_chosen(edges.sources, marks)
+            chosen.append(edges)
         needed, halo = marks[: self._num_rows].astype(bool), marks[self._num_rows :].astype(bool)
         told = self._exchange.to_owners(self._lists, (torch.from_numpy(marks[self._num_rows :, None]),))
-        sends = tuple(one[0].numpy()[:, 0].astype(bool) for one in told)
+        sends = tuple(received[0].numpy()[:, 0].astype(bool) for received in told)
         for rows, send in zip(self._send_rows, sends, strict=True):
             needed[rows[send]] = True
-        new = np.flatnonzero(needed & ~found).astype(np.int32)
-        found[new] = True
+        new = np.flatnonzero(needed & ~reached).astype(np.int32)
+        reached[new] = True
         inputs = []
         for number in self._types:
             added = new[slice(*np.searchsorted(new, self._type(number)))]
@@ -189,8 +189,8 @@ class FlowDrawer:
         halos = [torch.from_numpy(np.ascontiguousarray(table[:, self._num_rows :].T)) for table in tables]
         own = [table[:, : self._num_rows].T for table in tables]
         for rows, said in zip(self._send_rows, self._exchange.to_owners(self._lists, halos), strict=True):
-            for table, one in zip(own, said, strict=True):
-                table[rows] += one.numpy()
+            for table, received in zip(own, said, strict=True):
+                table[rows] += received.numpy()
         if self._copies is not None:
             own = [self._copies.total(table) for table in own]
         runs = [slice(*self._type(relation.source)) for relation in self._schema.relations]
@@ -203,19 +203,19 @@ class FlowDrawer:
         computed = np.full(self._num_rows, -1, np.int16)
         computed[np.concatenate(outputs)] = 1
         counts = copies.before(computed) < 1
-        found = []
-        for number, one in enumerate(chosen):
+        counted = []
+        for number, edges in enumerate(chosen):
             rows = outputs[self._schema.relations[number].destination]
-            degrees = np.diff(one.offsets)
+            degrees = np.diff(edges.offsets)
             kept = np.repeat(counts[rows], degrees)
             offsets = np.concatenate([[0], np.cumsum(degrees * counts[rows])])
-            found.append(Chosen(offsets, one.sources[kept], one.edges[kept] if len(one.edges) else one.edges))
-        return found
+            counted.append(Chosen(offsets, edges.sources[kept], edges.edges[kept] if len(edges.edges) else edges.edges))
+        return counted
 
     def counts(self, layers: Sequence[DrawnLayer]) -> tuple[RowCounts, ...]:
         """Per layer, its rows over all workers."""
-        own = [[_length(one.inputs), _length(one.outputs), int(one.halo.sum())] for one in layers]
-        return tuple(RowCounts(*one) for one in self._exchange.group.sum_(torch.tensor(own)).tolist())
+        own = [[_length(layer.inputs), _length(layer.outputs), int(layer.halo.sum())] for layer in layers]
+        return tuple(RowCounts(*totals) for totals in self._exchange.group.sum_(torch.tensor(own)).tolist())
 
     def flow(self, layers: Sequence[DrawnLayer], outward: Sequence[tuple[Outward, ...] | None] | None = None) -> MessageFlow:
         """The message flow.
@@ -225,18 +225,18 @@ class FlowDrawer:
         """
         plans = []
         places = np.empty(self._num_rows, np.int32)
-        for number, (one, counts) in enumerate(zip(layers, self.counts(layers), strict=True)):
-            degrees = one.outward if outward is None else outward[number]
-            part, bounds, inward = self._restricted(one, degrees, places)
-            inputs, outputs = np.concatenate(one.inputs), np.concatenate(one.outputs)
+        for number, (layer, counts) in enumerate(zip(layers, self.counts(layers), strict=True)):
+            degrees = layer.outward if outward is None else outward[number]
+            part, bounds, inward = self._restricted(layer, degrees, places)
+            inputs, outputs = np.concatenate(layer.inputs), np.concatenate(layer.outputs)
             if self._splitter is not None:
 
                 def restrict(part: Part = part, bounds: tuple[int, ...] = bounds) -> tuple[Part, tuple[int, ...]]:
                     return part, bounds
 
-                plan = self._splitter.split(restrict, inputs, outputs, drawn=(inward, degrees) if one.sampled else None)
+                plan = self._splitter.split(restrict, inputs, outputs, drawn=(inward, degrees) if layer.sampled else None)
             else:
-                kept = np.flatnonzero(one.halo)
+                kept = np.flatnonzero(layer.halo)
                 ranks = np.concatenate([self._id_ranks[inputs], self._id_ranks[self._num_rows + kept]])
                 plan = load_plan(
                     part,
@@ -264,20 +264,20 @@ class FlowDrawer:
         out_bounds = _bounds(layer.outputs)
 
         counts = np.zeros((world, len(relations)), np.int64)
-        for number, one in enumerate(layer.chosen):
+        for number, relation_edges in enumerate(layer.chosen):
             own = counts[:, number].copy()
-            count_peers(one.sources, self._num_rows, self._rank, self._owners, own)
+            count_peers(relation_edges.sources, self._num_rows, self._rank, self._owners, own)
             counts[:, number] = own
         ends = np.concatenate([[0], np.cumsum(counts.ravel())])
         src, dst = (np.empty(ends[-1], np.int32) for _ in range(2))
         edges = np.empty(ends[-1] if part.weighted else 0, np.int32)
         inward = []
-        for number, one in enumerate(layer.chosen):
+        for number, relation_edges in enumerate(layer.chosen):
             cursor = ends[:-1].reshape(world, len(relations))[:, number].copy()
             split_by_peer(
-                one.sources,
-                one.edges,
-                one.offsets,
+                relation_edges.sources,
+                relation_edges.edges,
+                relation_edges.offsets,
                 out_bounds[relations[number].destination],
                 self._num_rows,
                 self._rank,
@@ -289,7 +289,7 @@ class FlowDrawer:
                 dst,
                 edges,
             )
-            inward.append(self._inward(one))
+            inward.append(self._inward(relation_edges))
         degrees = self._whole_degrees(inputs)
         if layer.sampled:
             degrees = self._sampled_degrees(layer, inward, outward)
@@ -307,7 +307,7 @@ class FlowDrawer:
             halo_ids=self._edges.ids[self._num_rows :][layer.halo].astype(np.int64),
             halo_offsets=halo_offsets,
             send_rows=np.concatenate(send),
-            send_offsets=np.concatenate([[0], np.cumsum([len(one) for one in send])]).astype(np.int64),
+            send_offsets=np.concatenate([[0], np.cumsum([len(sent) for sent in send])]).astype(np.int64),
             edge_weight=None if part.edge_weight is None else np.asarray(part.edge_weight)[edges],
             **degrees,
         )
@@ -350,7 +350,7 @@ class FlowDrawer:
 
 
 def _bounds(rows: Sequence[np.ndarray]) -> tuple[int, ...]:
-    return tuple(int(one) for one in np.concatenate([[0], np.cumsum([len(own) for own in rows])]))
+    return tuple(int(bound) for bound in np.concatenate([[0], np.cumsum([len(own) for own in rows])]))
 
 
 def _length(rows: Sequence[np.ndarray]) -> int:

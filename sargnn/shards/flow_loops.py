@@ -18,12 +18,12 @@ import torch
 @numba.njit(cache=True, nogil=True)
 def mark_sources(src: np.ndarray, dst: np.ndarray, wanted: np.ndarray, marks: np.ndarray) -> int:
     """Set ``marks`` (uint8 [S]) where an edge goes to a wanted row (uint8 [N]). Returns the number of such edges."""
-    found = 0
+    count = 0
     for edge in range(len(src)):
         if wanted[dst[edge]]:
             marks[src[edge]] = 1
-            found += 1
-    return found
+            count += 1
+    return count
 
 
 @numba.njit(cache=True, nogil=True)
@@ -34,15 +34,15 @@ def count_into(dst: np.ndarray, places: np.ndarray, ends: np.ndarray) -> int:
         ends: int64 [M + 1], written: where each place's edges begin.
     """
     ends[:] = 0
-    found = 0
+    count = 0
     for edge in range(len(dst)):
         place = places[dst[edge]]
         if place >= 0:
             ends[place + 1] += 1
-            found += 1
+            count += 1
     for place in range(1, len(ends)):
         ends[place] += ends[place - 1]
-    return found
+    return count
 
 
 @numba.njit(cache=True, nogil=True)
@@ -76,10 +76,10 @@ def renumber(
 @numba.njit(cache=True, nogil=True)
 def count_from(src: np.ndarray, first: int, last: int) -> int:
     """How many edges start from rows [first, last)."""
-    found = 0
+    count = 0
     for edge in range(len(src)):
-        found += first <= src[edge] < last
-    return found
+        count += first <= src[edge] < last
+    return count
 
 
 @numba.njit(cache=True, nogil=True)
@@ -109,7 +109,7 @@ def read_only(array: np.ndarray) -> np.ndarray:
 
 def samples(dtype: torch.dtype) -> Iterator[tuple[Any, tuple[Any, ...]]]:
     """Arguments to compile the loops for."""
-    ids, marks, numbers, offsets = (np.zeros(1, one) for one in (np.int32, np.uint8, np.int32, np.int64))
+    ids, marks, numbers, offsets = (np.zeros(1, kind) for kind in (np.int32, np.uint8, np.int32, np.int64))
     edges = read_only(ids)
     yield mark_sources, (edges, edges, marks, marks)
     yield count_into, (edges, numbers, offsets)

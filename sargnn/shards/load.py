@@ -338,7 +338,11 @@ class _Loader:
             order = np.argsort(all_dst, kind="stable")
             rows = slice(first, layout.bounds[relation.source + 1])
             edges = all_src[order], all_dst[order]
-            weight = np.concatenate([one for one in weights if one is not None])[order] if self.part.weighted else None
+            weight = (
+                np.concatenate([peer_weights for peer_weights in weights if peer_weights is not None])[order]
+                if self.part.weighted
+                else None
+            )
             blocks.append(self._block(r, *edges, first, d0, d1, ids[rows], id_ranks[rows], weight=weight, compact=False))
         own = self.own  # of a homogeneous graph, whose own rows come first
         if self.schema.typed:
@@ -403,11 +407,11 @@ class BySource:
     def between(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """Sources, destinations and weights of the edges from rows [first, last), still sorted by destination."""
         src, dst = read_only(self._src), read_only(self._dst)
-        found = count_from(src, first, last)
-        if found == len(src):
+        count = count_from(src, first, last)
+        if count == len(src):
             return self._src, self._dst, self._weight
-        new_src, new_dst = np.empty(found, np.int32), np.empty(found, np.int32)
-        edges = np.empty(0 if self._weight is None else found, np.int64)
+        new_src, new_dst = np.empty(count, np.int32), np.empty(count, np.int32)
+        edges = np.empty(0 if self._weight is None else count, np.int64)
         take_from(src, dst, first, last, new_src, new_dst, edges)
         return new_src, new_dst, None if self._weight is None else self._weight[edges]
 

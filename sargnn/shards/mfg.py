@@ -136,7 +136,7 @@ def find_reach(
     counted = torch.tensor(
         [[(depth >= layer - 1).sum(), (depth >= layer).sum(), mark.halo.sum()] for layer, mark in enumerate(marks, start=1)]
     )
-    counts = tuple(RowCounts(*one) for one in exchange.group.sum_(counted).tolist())
+    counts = tuple(RowCounts(*totals) for totals in exchange.group.sum_(counted).tolist())
     return Reach(depth, tuple(marks), counts)
 
 
@@ -216,7 +216,7 @@ def _marks(part: Part, rank: int, exchange: Exchange, lists: HaloLists, outputs:
         read = own if peer == rank else halo[part.halo_offsets[peer] : part.halo_offsets[peer + 1], 0]
         edges += mark_sources(src[span], dst[span], wanted, read)
     told = exchange.to_owners(lists, (torch.from_numpy(halo),))
-    sent = tuple(one[0].numpy()[:, 0].astype(bool) for one in told)
+    sent = tuple(received[0].numpy()[:, 0].astype(bool) for received in told)
     return _Marks(outputs, uses_edges, edges, own, halo[:, 0].astype(bool), sent)
 
 
@@ -268,7 +268,7 @@ def _restricted(part: Part, rank: int, inputs: np.ndarray, outputs: np.ndarray, 
         halo_ids=np.asarray(part.halo_ids)[mark.halo],
         halo_offsets=halo_offsets,
         send_rows=np.concatenate(send),
-        send_offsets=_offsets(np.array([len(one) for one in send])),
+        send_offsets=_offsets(np.array([len(sent) for sent in send])),
     )
     return restricted, part.schema.bounds(np.asarray(part.node_ids)[outputs])
 

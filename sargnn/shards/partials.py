@@ -96,8 +96,8 @@ def load_shared_plan(
     rows, results = share_room(rows, results, share.widest, message_rows, typed=part.schema.typed)
     ranks, in_order = id_ranks_of(part), torch.arange(whole.num_rows, dtype=torch.int32, device=device)
     lists = PartialLists(
-        tuple(torch.from_numpy(one).to(device) for one in wanted),
-        tuple(len(one.ids) for one in asked),
+        tuple(torch.from_numpy(out_rows).to(device) for out_rows in wanted),
+        tuple(len(request.ids) for request in asked),
         results,
     )
     table = _joint_rows(rank, whole, lists) if part.schema.typed else {}
@@ -116,12 +116,12 @@ def load_shared_plan(
     )
     shards: dict[Piece, Shard] = {}
     scales: dict[Piece, tuple[Tensor, ...]] = {}
-    for p, one in enumerate(asked):
+    for p, request in enumerate(asked):
         if p != rank:
-            id_rank = _ranks_of(whole.node_ids, one.sent) if share.ranked else in_order
-            for number, (first, last) in enumerate(lists.pieces(len(one.ids))):
+            id_rank = _ranks_of(whole.node_ids, request.sent) if share.ranked else in_order
+            for number, (first, last) in enumerate(lists.pieces(len(request.ids))):
                 if (piece := Piece(p, number)) not in table:
-                    shards[piece], scales[piece] = _shard(part, p, one, first, last, whole, id_rank, dtype)
+                    shards[piece], scales[piece] = _shard(part, p, request, first, last, whole, id_rank, dtype)
     blocks = {now.piece: EdgeBlock.one_each(now.wanted, whole.num_out) for now in lists.rounds(rank) if len(now.wanted)}
     peer_ranks = _peer_ranks(part, ranks, device) if share.ranked else None
     joint = _joint(plan, table, joined, whole, rows, dtype) if joined else None
@@ -141,8 +141,8 @@ def _share_out(
     for, and how many edges others aggregate."""
     world, relations = group.world, len(part.schema.relations)
     spans = [slice(int(part.edge_offsets[q * relations]), int(part.edge_offsets[(q + 1) * relations])) for q in range(world)]
-    edges = [(np.asarray(part.edge_src[one]), np.asarray(part.edge_dst[one])) for one in spans]
-    moved = choose_edges(group, edges, [int(one) for one in np.diff(part.halo_offsets)], share)
+    edges = [(np.asarray(part.edge_src[edge_span]), np.asarray(part.edge_dst[edge_span])) for edge_span in spans]
+    moved = choose_edges(group, edges, [int(count) for count in np.diff(part.halo_offsets)], share)
     moved[rank][:] = False
     starts = [_starts(part, q, moved[q]) for q in range(world)]
     wanted, places = [], []
@@ -157,9 +157,9 @@ def _share_out(
     read[rank] = np.zeros(0, bool)
     out_ids = whole.self_rows(whole.node_ids).cpu().numpy()
     told = [
-        swap(group, one, _DOING)
-        for one in (
-            [one.view(np.uint8) for one in read],
+        swap(group, arrays, _DOING)
+        for arrays in (
+            [mask.view(np.uint8) for mask in read],
             [src[chosen] for (src, _), chosen in zip(edges, moved, strict=True)],
             places,
             starts,
@@ -176,7 +176,7 @@ def _share_out(
     for q, (src, dst, relation, ids, scale) in enumerate(zip(*told[1:], strict=True)):
         asked.append(_Asked(send[q][src] if q != rank else src[:0], dst, relation, ids, weights[q], scale, send[q]))
     kept = _without(part, rank, moved, read, [rows[keep.view(bool)] for rows, keep in zip(send, told[0], strict=True)])
-    return kept, np.concatenate(read), wanted, asked, sum(int(one.sum()) for one in moved)
+    return kept, np.concatenate(read), wanted, asked, sum(int(mask.sum()) for mask in moved)
 
 
 def _starts(part: Part, q: int, chosen: np.ndarray) -> np.ndarray:
@@ -190,13 +190,13 @@ def _starts(part: Part, q: int, chosen: np.ndarray) -> np.ndarray:
 
 def _scales(part: Part, q: int, chosen: np.ndarray, whole: LayerPlan) -> np.ndarray:
     """fp64, see ``_Asked.scale``."""
-    found = [np.zeros(0)]
+    scales = [np.zeros(0)]
     for r in range(len(part.schema.relations)):
         span = part.edge_span(q, r)
         first = int(part.edge_offsets[q * len(part.schema.relations)])
         rows = np.unique(np.asarray(part.edge_dst[span])[chosen[span.start - first : span.stop - first]])
-        found.append(whole.relation_scale(r, torch.float64).cpu().numpy()[rows - whole.out_of(r).start])
-    return np.concatenate(found)
+        scales.append(whole.relation_scale(r, torch.float64).cpu().numpy()[rows - whole.out_of(r).start])
+    return np.concatenate(scales)
 
 
 def _without(part: Part, rank: int, moved: list[np.ndarray], read: list[np.ndarray], send: list[np.ndarray]) -> Part:
@@ -215,7 +215,7 @@ def _without(part: Part, rank: int, moved: list[np.ndarray], read: list[np.ndarr
             if q != rank
             else np.asarray(part.halo_ids[:0])
         )
-    stay = np.concatenate([~one for one in moved])
+    stay = np.concatenate([~mask for mask in moved])
     return dataclasses.replace(
         part,
         edge_src=np.concatenate(sources),
@@ -244,36 +244,36 @@ def _joint_rows(rank: int, whole: LayerPlan, lists: PartialLists) -> dict[Piece,
 
 def _joined(table: dict[Piece, slice], asked: list[_Asked]) -> dict[int, _Asked]:
     """By peer the edges into its rows of the table, which they number; a peer's pieces lie there one behind the other."""
-    found = {}
+    by_peer = {}
     for p in dict.fromkeys(piece.peer for piece in table):
         runs = [run for piece, run in table.items() if piece.peer == p]
         first, count = runs[0].start, runs[-1].stop - runs[0].start
-        one = asked[p]
-        spans = [slice(a, a + int(np.searchsorted(one.dst[a:b], count))) for a, b in pairwise(one.relations.tolist())]
-        listed = [np.unique(one.dst[a:b]) for a, b in pairwise(one.relations.tolist())]
+        request = asked[p]
+        spans = [slice(a, a + int(np.searchsorted(request.dst[a:b], count))) for a, b in pairwise(request.relations.tolist())]
+        listed = [np.unique(request.dst[a:b]) for a, b in pairwise(request.relations.tolist())]
         ends = np.cumsum([0, *(len(rows) for rows in listed)])
-        scale = [one.scale[a : a + int(np.searchsorted(rows, count))] for a, rows in zip(ends[:-1], listed, strict=True)]
-        found[p] = _Asked(
-            src=np.concatenate([one.src[span] for span in spans]),
-            dst=np.concatenate([one.dst[span] for span in spans]) + np.int32(first),
+        scale = [request.scale[a : a + int(np.searchsorted(rows, count))] for a, rows in zip(ends[:-1], listed, strict=True)]
+        by_peer[p] = _Asked(
+            src=np.concatenate([request.src[span] for span in spans]),
+            dst=np.concatenate([request.dst[span] for span in spans]) + np.int32(first),
             relations=np.cumsum([0, *(span.stop - span.start for span in spans)]),
-            ids=one.ids[:count],
-            weight=None if one.weight is None else np.concatenate([one.weight[span] for span in spans]),
+            ids=request.ids[:count],
+            weight=None if request.weight is None else np.concatenate([request.weight[span] for span in spans]),
             scale=np.concatenate(scale),
-            sent=one.sent,
+            sent=request.sent,
         )
-    return found
+    return by_peer
 
 
 def _map_first(part: Part, rank: int, joined: dict[int, _Asked], whole: LayerPlan) -> set[int]:
     """The relations that have no more sources here than destinations, own and joined ones."""
-    found = set()
+    relations = set()
     for r, relation in enumerate(part.schema.relations):
         sums = len(np.unique(part.edges(rank, r)[1]))
-        sums += sum(len(np.unique(one.dst[one.relations[r] : one.relations[r + 1]])) for one in joined.values())
+        sums += sum(len(np.unique(request.dst[request.relations[r] : request.relations[r + 1]])) for request in joined.values())
         if whole.row_bounds[relation.source + 1] - whole.row_bounds[relation.source] <= sums:
-            found.add(r)
-    return found
+            relations.add(r)
+    return relations
 
 
 def _joint(
@@ -286,7 +286,7 @@ def _joint(
 ) -> Joint:
     """The edges into the rows of the table, beside those of the own shard."""
     device, edges = whole.node_ids.device, list(joined.values())
-    ids = torch.from_numpy(np.concatenate([one.ids for one in edges])).to(device)
+    ids = torch.from_numpy(np.concatenate([request.ids for request in edges])).to(device)
     assert plan.shards is not None
     own = plan.shards[Piece(plan.rank, 0)]
     in_order = torch.arange(whole.num_rows, dtype=torch.int32, device=device)
@@ -295,24 +295,24 @@ def _joint(
     scale_at = [0] * len(edges)
     for r, relation in enumerate(plan.schema.relations):
         s0, s1 = whole.row_bounds[relation.source], whole.row_bounds[relation.source + 1]
-        spans = [slice(one.relations[r], one.relations[r + 1]) for one in edges]
-        src = np.concatenate([one.src[span] for one, span in zip(edges, spans, strict=True)]) - np.int32(s0)
-        dst = np.concatenate([one.dst[span] for one, span in zip(edges, spans, strict=True)])  # ascending
-        weights = [one.weight[span] for one, span in zip(edges, spans, strict=True) if one.weight is not None]
+        spans = [slice(request.relations[r], request.relations[r + 1]) for request in edges]
+        src = np.concatenate([request.src[span] for request, span in zip(edges, spans, strict=True)]) - np.int32(s0)
+        dst = np.concatenate([request.dst[span] for request, span in zip(edges, spans, strict=True)])  # ascending
+        weights = [request.weight[span] for request, span in zip(edges, spans, strict=True) if request.weight is not None]
         weight = np.concatenate(weights) if weights else None
         scale = torch.zeros(len(ids), dtype=dtype, device=device)
-        for k, (one, span) in enumerate(zip(edges, spans, strict=True)):
-            rows = torch.from_numpy(np.unique(one.dst[span]))
-            numbers = one.scale[scale_at[k] : scale_at[k] + len(rows)]
+        for k, (request, span) in enumerate(zip(edges, spans, strict=True)):
+            rows = torch.from_numpy(np.unique(request.dst[span]))
+            numbers = request.scale[scale_at[k] : scale_at[k] + len(rows)]
             scale[rows.long()] = torch.from_numpy(numbers).to(device, dtype)
             scale_at[k] += len(rows)
-        mine = [one for one in own.relations if one.relation == r]
-        blocks += [one for one in mine if not one.map_sources]
+        mine = [own_block for own_block in own.relations if own_block.relation == r]
+        blocks += [own_block for own_block in mine if not own_block.map_sources]
         scales += [None] * (len(blocks) - len(scales))
-        if any(one.map_sources for one in mine) or (not mine and s1 - s0 <= len(np.unique(dst))):
+        if any(own_block.map_sources for own_block in mine) or (not mine and s1 - s0 <= len(np.unique(dst))):
             by_source, pieces = BySource(src, dst, weight), max(1, -(-(s1 - s0) // message_rows))
             for a, b in (((s1 - s0) * j // pieces, (s1 - s0) * (j + 1) // pieces) for j in range(pieces)):
-                beside = [one for one in mine if one.map_sources and one.first_src == s0 + a]
+                beside = [own_block for own_block in mine if own_block.map_sources and own_block.first_src == s0 + a]
                 blocks += beside
                 scales += [None] * len(beside)
                 some_src, some_dst, some = by_source.between(a, b)
@@ -417,5 +417,5 @@ def _ranks_of(node_ids: Tensor, rows: np.ndarray) -> Tensor:
 def _peer_ranks(part: Part, ranks: np.ndarray, device: torch.device) -> tuple[Tensor, ...]:
     """Per peer int32, see ``Partials.peer_ranks``."""
     halo = ranks[len(part.node_ids) :]
-    found = [np.sort(halo[a:b]) for a, b in zip(part.halo_offsets, part.halo_offsets[1:], strict=False)]
-    return tuple(torch.from_numpy(one).to(device) for one in found)
+    by_peer = [np.sort(halo[a:b]) for a, b in zip(part.halo_offsets, part.halo_offsets[1:], strict=False)]
+    return tuple(torch.from_numpy(peer_ranks).to(device) for peer_ranks in by_peer)

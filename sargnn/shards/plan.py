@@ -281,7 +281,7 @@ class LayerPlan:
     def edge_weights(self) -> Tensor:
         """The weights of all edges, [E] of the rows' dtype, put together on every call. Only where the plan is ``weighted``."""
         weights = [shard.block.weight for shard in self._all_shards().values()]
-        return torch.cat([one for one in weights if one is not None])
+        return torch.cat([weight for weight in weights if weight is not None])
 
     @cached_property
     def kept(self) -> dict[Any, Any]:

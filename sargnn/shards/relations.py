@@ -133,7 +133,7 @@ class RelationSplitter:
     def _sum_weights(self, part: Part, lists: HaloLists, relation: int) -> tuple[np.ndarray, np.ndarray]:
         """fp64, a relation's weights into the own rows of its destination type, and out of those of its source type."""
         ends = part.schema.relations[relation]
-        (a, b), (c, d) = (self._ends(part.row_bounds, one) for one in (ends.source, ends.destination))
+        (a, b), (c, d) = (self._ends(part.row_bounds, node_type) for node_type in (ends.source, ends.destination))
         inward, outward, halo = np.zeros(d - c), np.zeros(b - a), np.zeros(len(part.halo_ids))
         for q in range(len(lists.send_rows)):
             (src, dst), weights = part.edges(q, relation), part.weights(q, relation)
@@ -246,7 +246,7 @@ def _one_relation(part: Part, rank: int, relation: int, first_out: int, reads: _
     kept_before = np.concatenate([[0], np.cumsum(read)])
     halo_offsets = kept_before[part.halo_offsets]
     sources, destinations, send = [], [], []
-    weights = [one for q in range(len(reads.peers)) if (one := part.weights(q, relation)) is not None]
+    weights = [peer_weights for q in range(len(reads.peers)) if (peer_weights := part.weights(q, relation)) is not None]
     for q, sent in enumerate(reads.peers):
         src, dst = part.edges(q, relation)
         local = src - first if q == rank else kept_before[part.halo_offsets[q] + src] - halo_offsets[q]

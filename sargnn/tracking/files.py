@@ -153,7 +153,7 @@ def _read_row(path: Path, line: bytes) -> dict[str, Any]:
     for key, value in row.items():
         if key == "ranks":
             fits = isinstance(value, dict) and all(
-                isinstance(one, list) and all(map(_is_number, one)) for one in value.values()
+                isinstance(numbers, list) and all(map(_is_number, numbers)) for numbers in value.values()
             )
         elif key in _TEXTS:
             fits = value in _TEXTS[key]

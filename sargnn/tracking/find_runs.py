@@ -38,14 +38,14 @@ def find_runs(word: str) -> list[Path]:
     for start in (Path(), RUNS, SWEEPS):
         named = start / given
         if is_run(named):
-            found = [named]
+            runs = [named]
         elif glob.has_magic(given):
             matched = [Path(path) for path in sorted(glob.glob(str(named)))]
-            found = [run for path in matched for run in ([path] if is_run(path) else runs_in(path))]
+            runs = [run for path in matched for run in ([path] if is_run(path) else runs_in(path))]
         else:
-            found = runs_in(named)
-        if found:
-            return found
+            runs = runs_in(named)
+        if runs:
+            return runs
     hint = None
     if Path(given).is_dir() and word not in ("", "."):
         hint = "a run folder holds config.yaml"
@@ -64,10 +64,10 @@ def find_run(word: str) -> Path:
     Raises:
         ConfigError: there is none, or the word names several.
     """
-    found = find_runs(word)
-    if len(found) > 1:
-        raise ConfigError("One run must be named; these are several.", given=word, allowed=map(str, found))
-    return found[0]
+    runs = find_runs(word)
+    if len(runs) > 1:
+        raise ConfigError("One run must be named; these are several.", given=word, allowed=map(str, runs))
+    return runs[0]
 
 
 def sweeps_here() -> list[Path]:

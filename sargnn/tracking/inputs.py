@@ -53,10 +53,10 @@ def read_inputs(run_dir: Path) -> Inputs:
     stats = content.pop("partition_stats", {})
     if not isinstance(stats, dict):
         raise unreadable(path, "'partition_stats' is no mapping")
-    found = dataclasses.replace(read_record(Inputs, content, path), partition_stats=stats)
-    checkpoint = None if found.checkpoint is None else _found(run_dir, found.checkpoint)
-    preloaded = None if found.preloaded is None else _found(run_dir, found.preloaded)
-    return dataclasses.replace(found, partition=_found(run_dir, found.partition), checkpoint=checkpoint, preloaded=preloaded)
+    inputs = dataclasses.replace(read_record(Inputs, content, path), partition_stats=stats)
+    checkpoint = None if inputs.checkpoint is None else _found(run_dir, inputs.checkpoint)
+    preloaded = None if inputs.preloaded is None else _found(run_dir, inputs.preloaded)
+    return dataclasses.replace(inputs, partition=_found(run_dir, inputs.partition), checkpoint=checkpoint, preloaded=preloaded)
 
 
 def write_inputs(run_dir: Path, inputs: Inputs) -> None:

@@ -197,5 +197,5 @@ def partition_lines(stats: dict[str, Any]) -> list[str]:
         f"  balance (largest / mean): nodes {stats['node_balance']:.3f}, edges {stats['edge_balance']:.3f}",
     ]
     if len(stats["type_balance"]) > 1:
-        lines.append(f"  of each node type: {', '.join(f'{one:.3f}' for one in stats['type_balance'])}")
+        lines.append(f"  of each node type: {', '.join(f'{balance:.3f}' for balance in stats['type_balance'])}")
     return lines

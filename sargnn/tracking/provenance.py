@@ -42,10 +42,10 @@ def cpu_model() -> str | None:
 
 def versions() -> dict[str, str]:
     """Version of Python and of each package that shapes a result."""
-    found = {"python": platform.python_version()}
+    by_package = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            found[package] = version(package)
+            by_package[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            by_package[package] = "not installed"
+    return by_package

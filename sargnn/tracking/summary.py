@@ -124,7 +124,7 @@ class Summary:
 
     def as_dict(self) -> dict[str, Any]:
         """As ``summary.json`` holds it; ``error`` only where there is one."""
-        content = {one.name: getattr(self, one.name) for one in dataclasses.fields(self) if one.name != "extra"}
+        content = {field_.name: getattr(self, field_.name) for field_ in dataclasses.fields(self) if field_.name != "extra"}
         if self.error is None:
             del content["error"]
         return content | self.extra
@@ -133,7 +133,7 @@ class Summary:
     def is_measured(self) -> bool:
         """Whether it has what tables and plots show: workers wrote it, not the launching process for them."""
         needed = (self.model, self.dataset, self.mode, self.world, self.epoch_time_s, self.comm_wait_time_s)
-        return all(one is not None for one in (*needed, self.comm_bytes_per_epoch)) and bool(self.peak_train_bytes)
+        return all(figure is not None for figure in (*needed, self.comm_bytes_per_epoch)) and bool(self.peak_train_bytes)
 
 
 def read_summary(run_dir: Path) -> Summary | None:
@@ -146,7 +146,7 @@ def read_summary(run_dir: Path) -> Summary | None:
     if not path.exists():
         return None
     content = add_metric(read_json(path))
-    known = {one.name for one in dataclasses.fields(Summary)} - {"extra"}
+    known = {field_.name for field_ in dataclasses.fields(Summary)} - {"extra"}
     extra = {key: value for key, value in content.items() if key not in known}
     summary = read_record(Summary, {key: value for key, value in content.items() if key in known}, path)
     if summary.status not in (FINISHED, FAILED, INTERRUPTED):
@@ -163,7 +163,7 @@ def write_summary(run_dir: Path, summary: Summary) -> None:
 
 def read_record(cls: type[T], content: dict[str, Any], path: Path) -> T:
     """A dataclass from a file's mapping. Raises ``SargnnError`` naming the file and the first value of a wrong type."""
-    made = {one.name: one.default_factory for one in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    made = {field_.name: field_.default_factory for field_ in dataclasses.fields(cls)}  # type: ignore[arg-type]
     empty = {name: factory() for name, factory in made.items() if factory is not dataclasses.MISSING}
     try:
         return build(cls, empty | content, "")

@@ -64,7 +64,7 @@ def _wait_table(waits: list[list[float]], hosts: list[str] | None) -> None:
     for name in ("for", "mean rank", "longest"):
         table.add_column(name, justify="left" if name == "for" else "right")
     for name in dict.fromkeys(names):
-        sums = [sum(one for peer, one in enumerate(own) if names[peer] == name) for own in waits]
+        sums = [sum(seconds for peer, seconds in enumerate(own) if names[peer] == name) for own in waits]
         table.add_row(name, f"{sum(sums) / len(sums):.3f}", f"{max(sums):.3f}")
     Console().print(table)
 
@@ -102,13 +102,13 @@ def info_table(rows: Sequence[tuple[str, str]]) -> None:
     Console().print(table, highlight=False)
 
 
-def score_table(metric: str, judge: str, found: dict[str, dict[str, float | None]], counts: dict[str, int]) -> None:
+def score_table(metric: str, judge: str, scores: dict[str, dict[str, float | None]], counts: dict[str, int]) -> None:
     """Print a metric's values: a row per split, a column per kind of prediction. ``judge``: who has computed them."""
     table = Table(title=f"{metric}, by {judge}")
-    for name in ("split", "nodes", *found):
+    for name in ("split", "nodes", *scores):
         table.add_column(name, justify="left" if name == "split" else "right")
     for split, nodes in counts.items():
-        table.add_row(split, str(nodes), *(show_score(each[split], metric) for each in found.values()))
+        table.add_row(split, str(nodes), *(show_score(each[split], metric) for each in scores.values()))
     Console().print(table)
 
 

@@ -28,17 +28,17 @@ class Adam(torch.optim.Adam):
 
     def _init_group(self, group: dict[str, Any], *lists: list[Tensor]) -> bool:
         """The tensors that are updated: parameters, gradients, two moments, the moments' maxima (none), steps."""
-        found: list[list[Tensor]] = [[] for _ in lists]
-        has_complex: bool = super()._init_group(group, *found)
-        for *tables, steps in zip(*(one for one in found if one), strict=True):
+        group_lists: list[list[Tensor]] = [[] for _ in lists]
+        has_complex: bool = super()._init_group(group, *group_lists)
+        for *tables, steps in zip(*(tensors for tensors in group_lists if tensors), strict=True):
             rows = tables[0].shape[0] if tables[0].dim() == 2 else 0
             many = max(1, _NUMBERS_AT_ONCE // max(1, tables[0].shape[1])) if rows else 0
             runs = [tables] if rows <= many else list(zip(*(table.split(many) for table in tables), strict=True))
             for number, run in enumerate(runs):
                 # Each run counts its own step; the first one counts the parameter's.
                 row = iter((*run, steps if number == 0 else steps.clone()))
-                for into, one in zip(lists, found, strict=True):
-                    if one:
+                for into, tensors in zip(lists, group_lists, strict=True):
+                    if tensors:
                         into.append(next(row))
         return has_complex
 

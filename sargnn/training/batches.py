@@ -77,13 +77,13 @@ class BatchStats:
     @property
     def redundancy(self) -> float:
         """Rows computed / distinct rows, all layers together."""
-        return sum(one.rows for batch in self.layers for one in batch) / max(sum(self.distinct), 1)
+        return sum(layer.rows for batch in self.layers for layer in batch) / max(sum(self.distinct), 1)
 
 
 def count_rows(view: View, group: Group) -> tuple[LayerCounts, ...]:
     """Of a view, per layer; every rank must call it."""
     counts = torch.tensor([[p.num_out, p.num_rows, p.halo_rows, p.num_edges] for p in view.flow.plans])
-    return tuple(LayerCounts(*one) for one in group.sum_(counts).tolist())
+    return tuple(LayerCounts(*row) for row in group.sum_(counts).tolist())
 
 
 def find_groups(config: BatchesConfig, count: int, targets: TargetRows, group: Group) -> np.ndarray:
@@ -110,7 +110,7 @@ def most_batches(targets: TargetRows, group: Group) -> int:
 
 
 def _sizes(targets: TargetRows, group: Group) -> list[int]:
-    return [int(one) for one in group.gather(torch.tensor(len(targets.rows), dtype=torch.int64))]
+    return [int(size) for size in group.gather(torch.tensor(len(targets.rows), dtype=torch.int64))]
 
 
 class MicroBatches:

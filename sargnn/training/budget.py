@@ -85,7 +85,7 @@ class Budget(Search):
 
     def planned_evaluation(self, groups: Groups, outputs: int) -> tuple[int, ...]:
         """Per rank, what an evaluation in groups holds at most above training's baseline, with ``outputs`` bytes of all."""
-        accounts = [self._accounts.evaluation(one, in_groups=True) for one in groups.counts]
+        accounts = [self._accounts.evaluation(layer_counts, in_groups=True) for layer_counts in groups.counts]
         largest = largest_of(accounts, groups.sizes, all_held=self._all_held)
         return self._everyone(largest + outputs)
 
@@ -99,12 +99,14 @@ class Budget(Search):
         return self._everyone(account.peak([sizes]))
 
     def _everyone(self, planned: int) -> tuple[int, ...]:
-        found = self._group.gather(torch.tensor(planned + self._since + BETWEEN_BYTES, dtype=torch.int64))
-        return tuple(int(one) for one in found)
+        gathered = self._group.gather(torch.tensor(planned + self._since + BETWEEN_BYTES, dtype=torch.int64))
+        return tuple(int(rank_bytes) for rank_bytes in gathered)
 
     def fits(self, planned: Sequence[int], what: str) -> bool:
         """Whether every rank has room for it."""
-        bases = [int(one) for one in self._group.gather(torch.tensor(self._resident - self._since, dtype=torch.int64))]
+        bases = [
+            int(rank_bytes) for rank_bytes in self._group.gather(torch.tensor(self._resident - self._since, dtype=torch.int64))
+        ]
         total = max(base + own for base, own in zip(bases, planned, strict=True))
         fits = self._bytes is None or total <= self._bytes
         verdict = "" if self._bytes is None else ", fits" if fits else ", too much"
@@ -117,10 +119,10 @@ class Budget(Search):
         Raises:
             ConfigError: nothing fits.
         """
-        found = self.find(most, configured)
-        if not found.fits:
-            raise self.refusal(found.planned_bytes, "No number of micro-batches fits the memory budget.")
-        return Choice(found.count, found.keep_layers, self.groups(found.count), found.planned_bytes, tuple(self.tried))
+        best = self.find(most, configured)
+        if not best.fits:
+            raise self.refusal(best.planned_bytes, "No number of micro-batches fits the memory budget.")
+        return Choice(best.count, best.keep_layers, self.groups(best.count), best.planned_bytes, tuple(self.tried))
 
     def tell(self) -> None:
         """Print what was tried, for the log."""
@@ -131,12 +133,12 @@ class Budget(Search):
         """Nothing fits. ``least``: per rank, the least that was tried. ``what``: of what, a sentence."""
         self.tell()
         base = self._group.gather(torch.tensor(self._resident - self._since, dtype=torch.int64))
-        needed = max((int(one) + own for one, own in zip(base, least, strict=True)), default=0)
+        needed = max((int(rank_bytes) + own for rank_bytes, own in zip(base, least, strict=True)), default=0)
         assert self._bytes is not None
         return ConfigError(
             what,
             given=f"memory_budget={human_bytes(self._bytes)}; the least that a worker needs is {human_bytes(needed)}, of which "
-            f"{human_bytes(max(int(one) for one in base))} are there before training",
+            f"{human_bytes(max(int(rank_bytes) for rank_bytes in base))} are there before training",
             hint=f"memory_budget={-(-needed * 21 // 20 // 100_000_000) / 10}GB; more workers, world={2 * self._group.world}, "
             "hold less each; so does a smaller model.hidden",
         )

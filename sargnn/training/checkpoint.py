@@ -45,8 +45,8 @@ def path_of(run_dir: Path, epoch: int, steps: int = 0) -> Path:
 
 def existing(run_dir: Path) -> list[Path]:
     """All checkpoints of a run, oldest first."""
-    found = [(match, path) for path in (run_dir / FOLDER).glob("epoch_*") if (match := _NAME.fullmatch(path.name))]
-    return [path for _, path in sorted(found, key=lambda one: (int(one[0][1]), int(one[0][2] or 0)))]
+    matches = [(match, path) for path in (run_dir / FOLDER).glob("epoch_*") if (match := _NAME.fullmatch(path.name))]
+    return [path for _, path in sorted(matches, key=lambda pair: (int(pair[0][1]), int(pair[0][2] or 0)))]
 
 
 def open_checkpoint(path: Path, *, verify: bool) -> Store:
@@ -145,7 +145,7 @@ def best(run_dir: Path) -> Path | None:
 
     Where a run went on with another metric, that of its newest one.
     """
-    found: tuple[float, Path] | None = None
+    best_so_far: tuple[float, Path] | None = None
     metric: tuple[str, str] | None = None
     for path in reversed(existing(run_dir)):
         try:
@@ -156,9 +156,9 @@ def best(run_dir: Path) -> Path | None:
         if not evaluated.here or value is None or metric not in (None, evaluated.kind):
             continue
         metric = evaluated.kind
-        if found is None or is_better(evaluated.metric, value, found[0]):
-            found = value, path
-    return found[1] if found else None
+        if best_so_far is None or is_better(evaluated.metric, value, best_so_far[0]):
+            best_so_far = value, path
+    return best_so_far[1] if best_so_far else None
 
 
 @dataclass(frozen=True)

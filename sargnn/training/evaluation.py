@@ -33,9 +33,9 @@ def measured(trainer: Trainer) -> Scores:
     if trainer.flat.serves_evaluations:
         flat = trainer.flat.get(trainer)
         flat.model.eval()
-        found = measured(flat)
+        scores = measured(flat)
         flat.engine.pool.reset()
-        return found
+        return scores
     logits, targets, columns = [], [], trainer.label_columns(None)
     for number in range(len(trainer.evaluations)):
         trainer.view = None  # as in training

@@ -117,15 +117,15 @@ def fit_batches(trainer: Trainer, split: Tensor, scratch: Path | None, accounts:
         trainer.remarks += budget.tried
     if batched:
         assert isinstance(count, int)
-        found = find_groups(config.batches, count, targets, group) if groups is None else groups.of
+        row_groups = find_groups(config.batches, count, targets, group) if groups is None else groups.of
         if config.draws_flows:
             engine.pool.slack = _SLACK
-            steps = _drawn_steps(trainer, rows, found, count, planner)
+            steps = _drawn_steps(trainer, rows, row_groups, count, planner)
             always = count == steps.count == 1 and config.sample.every == "run"
             trainer.steps = OneStep([steps.only_view()], lambda: _anew(steps)) if always else steps
         else:
             where = None if folder is None else folder / "training"
-            batches = MicroBatches(trainer.builder, found, rows, count, len(graph.part.node_ids), group, where)
+            batches = MicroBatches(trainer.builder, row_groups, rows, count, len(graph.part.node_ids), group, where)
             trainer.steps = OneStep(batches)
     if config.draws_flows:
         _ = graph.drawer  # made now: what making it takes is not held beside a step
@@ -169,17 +169,17 @@ class _Planner:
         if not self.holds_constants:
             return None
         pieces = np.array_split(self._rows, min(self._trainer.config.batches.steps, _PIECES))
-        found = self._trainer.builder.first_constants(pieces)
+        constants = self._trainer.builder.first_constants(pieces)
         self._trainer.graph.release(mapped_only=True)
-        return found
+        return constants
 
     def groups(self, count: int) -> Groups:
         """So many groups, and what each reaches; of drawn steps in each of the first steps. All ranks must call it."""
         trainer = self._trainer
-        found = find_groups(trainer.config.batches, count, self._targets, trainer.engine.group)
+        row_groups = find_groups(trainer.config.batches, count, self._targets, trainer.engine.group)
         if self._steps is None:
-            return trainer.builder.groups_of(self._rows, found, count, holds_constants=self.holds_constants)
-        steps = _drawn_steps(trainer, self._rows, found, count)
+            return trainer.builder.groups_of(self._rows, row_groups, count, holds_constants=self.holds_constants)
+        steps = _drawn_steps(trainer, self._rows, row_groups, count)
         sizes, counts = [], []
         for step in range(min(steps.count, LOOKED_AT)):
             for number in steps.numbers(step):
@@ -188,7 +188,7 @@ class _Planner:
                 )
                 sizes.append(size)
                 counts.append(rows)
-        return Groups(found, tuple(sizes), tuple(counts))
+        return Groups(row_groups, tuple(sizes), tuple(counts))
 
 
 def _drawn_steps(
@@ -245,7 +245,7 @@ def _fit_evaluation(trainer: Trainer, budget: Budget, split: Tensor, folder: Pat
     """Evaluate in groups of rows where one piece needs more than there is."""
     plans = trainer.evaluation.flow.plans
     sizes = sizes_of_plans(plans, trainer.graph.num_rows, int((split > 0).sum()))
-    states = 3 * sum(one.nbytes for one in trainer.parameters)  # gradients, and the optimizer's moments
+    states = 3 * sum(parameter.nbytes for parameter in trainer.parameters)  # gradients, and the optimizer's moments
     whole = budget.planned_whole_evaluation(sizes, [plan.counts for plan in plans], states)
     if budget.fits(whole, "evaluation in one piece"):
         return

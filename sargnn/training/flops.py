@@ -24,8 +24,8 @@ class _Counting(TorchDispatchMode):
     ) -> Any:
         at = _PRODUCTS.get(func._schema.name)  # type: ignore[attr-defined]
         if at is not None and self._profile.inside(LINEAR):
-            one, other = args[at], args[at + 1]
-            self._profile.work(LINEAR, 2.0 * one.shape[0] * one.shape[1] * other.shape[1])
+            first, other = args[at], args[at + 1]
+            self._profile.work(LINEAR, 2.0 * first.shape[0] * first.shape[1] * other.shape[1])
         return func(*args, **(kwargs or {}))
 
 

@@ -201,9 +201,9 @@ class Trainer:
             whole = self.build_whole()
             self.model.eval()
             with torch.no_grad():
-                found = self.forward(whole, columns)
-                found = found.to(wide(found.dtype))
-            columns = self.labels.filled(columns, carried, found, whole.flow.output_rows)
+                logits = self.forward(whole, columns)
+                logits = logits.to(wide(logits.dtype))
+            columns = self.labels.filled(columns, carried, logits, whole.flow.output_rows)
             if self.graph.copies is not None:
                 self.graph.copies.fetch(columns)
         self.model.train(training)
@@ -238,7 +238,7 @@ class Trainer:
             if self._has_enough:
                 break  # a resumed run that had ended
             evaluation = None
-            before = [dict(one) for one in self.engine.profile.recorded]
+            before = [dict(by_category) for by_category in self.engine.profile.recorded]
             try:
                 result = self.train_epoch(epoch, on_checkpoint)
             except StoppedError:
@@ -260,7 +260,7 @@ class Trainer:
                 self.stopped = True
                 break
             if epoch == self.first_epoch:
-                first = [dict(one) for one in self.engine.profile.recorded]
+                first = [dict(by_category) for by_category in self.engine.profile.recorded]
         if self.engine.profile.recording:
             self.history.average_profile(first, whole, since=self.first_epoch)
         return self.history
@@ -397,7 +397,7 @@ class Trainer:
         loss = float(self.engine.group.sum_(total.clone()))
         if not math.isfinite(loss):  # on all ranks alike
             shares = self.engine.group.gather(total)
-            self._not_finite = [rank for rank, one in enumerate(shares) if not bool(one.isfinite())]
+            self._not_finite = [rank for rank, rank_share in enumerate(shares) if not bool(rank_share.isfinite())]
         return loss
 
     def _shares(self, step: int) -> Iterator[Tensor]:
@@ -437,7 +437,7 @@ class Trainer:
 
         Costs two forward passes, and changes nothing: masks are drawn by epoch, buffers are put back.
         """
-        engine, found = self.engine, []
+        engine, losses = self.engine, []
         engine.epoch, wire = self.first_epoch * self.steps.count, engine.exchange.wire
         self.steps.begin(self.first_epoch)
         self.model.train()
@@ -447,13 +447,13 @@ class Trainer:
             engine.forget_constants()
             self.steps.remake()
             with torch.no_grad():
-                found.append(float(engine.group.sum_(sum(self._shares(0), torch.zeros((), dtype=torch.float64)))))
+                losses.append(float(engine.group.sum_(sum(self._shares(0), torch.zeros((), dtype=torch.float64)))))
                 for buffer, value in zip(self.model.buffers(), before, strict=True):
                     buffer.copy_(value)
         self.graph.release()
         engine.pool.reset()
         engine.exchange.reset()  # buffers of fp32 rows are of no more use
-        return found[0], found[1]
+        return losses[0], losses[1]
 
     def evaluate(self, *, counts: bool = True) -> EvaluationResult:
         """The metric on all splits, in the same mode without autograd; ``counts``: for early stopping."""
@@ -463,13 +463,13 @@ class Trainer:
         started = time.perf_counter()
         self.model.eval()
         with torch.no_grad(), self.engine.profile.span(EVALUATION):
-            found = measured(self)
+            scores = measured(self)
         time_s = time.perf_counter() - started
         peak = self.meter.end()
         pool.reset()
-        self.history.add_evaluation(found, time_s, peak, counts=counts)
+        self.history.add_evaluation(scores, time_s, peak, counts=counts)
         peaks = self.engine.group.gather(torch.tensor(peak, dtype=torch.int64))
-        return EvaluationResult(self.task.name, self.metric, found, [int(one) for one in peaks])
+        return EvaluationResult(self.task.name, self.metric, scores, [int(rank_peak) for rank_peak in peaks])
 
     def predictions(self, *, hidden: bool = False) -> Tensor:
         """See ``training.evaluation``."""

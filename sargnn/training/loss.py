@@ -52,11 +52,11 @@ def joined_targets(parts: Sequence[Targets]) -> Targets:
         return parts[0]
     rows: dict[str, list[Tensor]] = {name: [] for name in parts[0].rows}
     first = 0
-    for one in parts:
-        for name, own in one.rows.items():
+    for part in parts:
+        for name, own in part.rows.items():
             rows[name].append(own + first)
-        first += len(one.labels)
-    labels = torch.cat([one.labels for one in parts])
+        first += len(part.labels)
+    labels = torch.cat([part.labels for part in parts])
     return Targets(labels, {name: torch.cat(own) for name, own in rows.items()}, parts[0].global_counts, parts[0].task)
 
 
@@ -91,10 +91,10 @@ class _OfRoundedLogits(torch.autograd.Function):
         for chunk in rows.split(max(1, _NUMBERS_AT_ONCE // max(1, logits.shape[1]))):
             leaf = logits[chunk].to(wide(logits.dtype)).requires_grad_(gradient is not None)
             with torch.set_grad_enabled(gradient is not None):
-                found = targets.task.loss_sum(leaf, targets.labels[chunk], label_smoothing) / count
+                loss = targets.task.loss_sum(leaf, targets.labels[chunk], label_smoothing) / count
             if gradient is not None:
-                gradient[chunk] = torch.autograd.grad(found, leaf)[0].to(gradient.dtype)
-            share += found.detach()
+                gradient[chunk] = torch.autograd.grad(loss, leaf)[0].to(gradient.dtype)
+            share += loss.detach()
         ctx.gradient = gradient
         return share.to(wide(logits.dtype))
 

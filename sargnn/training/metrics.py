@@ -37,8 +37,8 @@ def measure(metric: Metric, scores: Tensor, targets: Targets, group: Group) -> S
     if metric in ("rocauc", "f1"):
         finite = _finite_splits(scores, targets, group)
     if metric == "rocauc":
-        found = {name: mean_roc_auc(scores[rows], targets.labels[rows], group) for name, rows in targets.rows.items()}
-        return {name: value if finite[name] else None for name, value in found.items()}
+        areas = {name: mean_roc_auc(scores[rows], targets.labels[rows], group) for name, rows in targets.rows.items()}
+        return {name: value if finite[name] else None for name, value in areas.items()}
     if metric == "accuracy":
         right = scores.argmax(1) == targets.labels
         counts = group.sum_(torch.stack([right[rows].sum() for rows in targets.rows.values()]))
@@ -48,12 +48,12 @@ def measure(metric: Metric, scores: Tensor, targets: Targets, group: Group) -> S
         }
     own = [(scores[rows], targets.labels[rows]) for rows in targets.rows.values()]
     if metric == "f1":
-        hits = group.sum_(torch.stack([_hits(*one) for one in own])).tolist()
+        hits = group.sum_(torch.stack([_hits(*pair) for pair in own])).tolist()
         return {
             name: 2 * right / max(2 * right + wrong, 1) if targets.global_counts[name] and finite[name] else None
             for name, (right, wrong) in zip(targets.rows, hits, strict=True)
         }
-    sums = group.sum_(torch.stack([_error_sum(*one, squared=metric == "mse") for one in own])).tolist()
+    sums = group.sum_(torch.stack([_error_sum(*pair, squared=metric == "mse") for pair in own])).tolist()
     return {
         name: total / targets.global_counts[name] if targets.global_counts[name] and math.isfinite(total) else None
         for name, total in zip(targets.rows, sums, strict=True)
@@ -86,9 +86,9 @@ def mean_roc_auc(scores: Tensor, labels: Tensor, group: Group) -> float | None:
     Args:
         scores: [n, C]. labels: int8 [n, C], -1 where not known. n may differ from rank to rank.
     """
-    counts = [int(one) for one in group.gather(torch.tensor(len(scores), dtype=torch.int64))]
+    counts = [int(length) for length in group.gather(torch.tensor(len(scores), dtype=torch.int64))]
     most, outputs = max(counts), scores.shape[1]
-    found = torch.zeros(2, outputs, dtype=torch.float64)  # areas, and whether there is one
+    own_areas = torch.zeros(2, outputs, dtype=torch.float64)  # areas, and whether there is one
     size = max(1, _GATHERED_BYTES // max(1, group.world * most * (scores.element_size() + 1)))
     for first in range(0, outputs if most else 0, size):
         chunk = slice(first, min(first + size, outputs))
@@ -102,8 +102,8 @@ def mean_roc_auc(scores: Tensor, labels: Tensor, group: Group) -> float | None:
             known = marked >= 0
             area = roc_auc(column[known], marked[known] == 1)
             if area is not None:
-                found[0, label], found[1, label] = area, 1.0
-    areas, defined = group.sum_(found)
+                own_areas[0, label], own_areas[1, label] = area, 1.0
+    areas, defined = group.sum_(own_areas)
     number = int(defined.sum())
     return float(areas.sum()) / number if number else None
 

@@ -145,8 +145,8 @@ def _wait(amounts: Amounts, rates: Rates, hidden_s: float) -> float:
 def amounts(trainer: Trainer) -> Amounts:
     """What the first step computes and sends; all ranks must call it."""
     engine, group = trainer.engine, trainer.engine.group
-    layers = [one for one in trainer.model.modules() if isinstance(one, GraphLayer)]
-    weights = [sum(one.numel() for one in layer.parameters() if one.dim() > 1) for layer in layers]
+    layers = [module for module in trainer.model.modules() if isinstance(module, GraphLayer)]
+    weights = [sum(parameter.numel() for parameter in layer.parameters() if parameter.dim() > 1) for layer in layers]
     of_inputs, others = _outside(trainer.model, layers)
     copies, inputs = trainer.graph.copies, trainer.model.inputs
     copied = copies.moved_rows() * inputs.width * engine.dtype.itemsize if copies and inputs.sharded() else 0
@@ -168,9 +168,9 @@ def amounts(trainer: Trainer) -> Amounts:
             if not again:
                 continue
             mates = group.mates if plan.world == group.world else range(plan.world)
-            for place, one in enumerate((_towards(plan, mates), _towards(plan, set(range(plan.world)) - set(mates)))):
+            for place, towards in enumerate((_towards(plan, mates), _towards(plan, set(range(plan.world)) - set(mates)))):
                 sent[place] += engine.mode.wire_bytes(
-                    one,
+                    towards,
                     layer.reducer_on(plan),
                     widths,
                     engine.dtype,
@@ -185,9 +185,9 @@ def amounts(trainer: Trainer) -> Amounts:
 
 def _outside(model: Model, layers: list[GraphLayer]) -> tuple[int, int]:
     """How many numbers the linear maps have that are in no layer: those of the inputs, and the others."""
-    inside = {one for layer in layers for one in layer.modules()}
-    maps = [one for one in model.modules() if isinstance(one, nn.Linear) and one not in inside]
-    total, before = (sum(one.weight.numel() for one in some) for some in (maps, set(maps) & set(model.inputs.modules())))
+    inside = {module for layer in layers for module in layer.modules()}
+    maps = [module for module in model.modules() if isinstance(module, nn.Linear) and module not in inside]
+    total, before = (sum(linear.weight.numel() for linear in some) for some in (maps, set(maps) & set(model.inputs.modules())))
     return before, total - before
 
 
@@ -229,8 +229,8 @@ def _trial(trainer: Trainer) -> tuple[float, dict[str, float]]:
     with torch.no_grad():
         for buffer, value in zip(trainer.model.buffers(), buffers, strict=True):
             buffer.copy_(value)
-    found = torch.stack(rows).median(0).values.tolist()
-    return found[0], dict(zip(_KINDS, found[1:], strict=True))
+    medians = torch.stack(rows).median(0).values.tolist()
+    return medians[0], dict(zip(_KINDS, medians[1:], strict=True))
 
 
 @contextmanager

@@ -113,7 +113,9 @@ def largest_micro_batch(
         sizes: of each on this rank. counts: of each, per layer over all workers, by which layers choose what they do first.
         constants: whether they have the first layer's aggregates of constant rows. all_held: their flows stay in memory.
     """
-    accounts_of = [accounts.step(one, micro_batches=True, keep_layers=keep, constants=constants) for one in counts]
+    accounts_of = [
+        accounts.step(layer_counts, micro_batches=True, keep_layers=keep, constants=constants) for layer_counts in counts
+    ]
     return largest_of(accounts_of, sizes, all_held=all_held)
 
 
@@ -124,7 +126,7 @@ def largest_of(accounts: Sequence[StepAccount], sizes: Sequence[Sizes], *, all_h
 
 def alike(accounts: Sequence[StepAccount], sizes: Sequence[Sizes]) -> list[tuple[StepAccount, list[Sizes]]]:
     """Each account with the views that it is of."""
-    found: dict[int, tuple[StepAccount, list[Sizes]]] = {}
-    for account, one in zip(accounts, sizes, strict=True):
-        found.setdefault(id(account), (account, []))[1].append(one)
-    return list(found.values())
+    by_account: dict[int, tuple[StepAccount, list[Sizes]]] = {}
+    for account, view_sizes in zip(accounts, sizes, strict=True):
+        by_account.setdefault(id(account), (account, []))[1].append(view_sizes)
+    return list(by_account.values())

@@ -51,8 +51,8 @@ def check_start(config: RunConfig, model: Model, schema: Schema) -> None:
     """
     store = open_start(config)
     there = {name: entry.shape for name, entry in store.files.items() if name.startswith(_KINDS)}
-    here = {f"param/{name}": tuple(one.shape) for name, one in model.named_parameters()}
-    here |= {f"buffer/{name}": tuple(one.shape) for name, one in model.named_buffers()}
+    here = {f"param/{name}": tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    here |= {f"buffer/{name}": tuple(buffer.shape) for name, buffer in model.named_buffers()}
     here |= {f"param/inputs.{name}": shape for name, shape in model.inputs.whole_tables().items()}
     wrong = [
         f"{name.partition('/')[2]}: {_shown(there.get(name))} there, {_shown(here.get(name))} here"
@@ -94,5 +94,5 @@ def _types(schema: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def _named(schema: dict[str, Any]) -> str:
-    names = [f"{one[1]}" for one in schema["relations"]]
+    names = [f"{relation[1]}" for relation in schema["relations"]]
     return f"node types {', '.join(schema['node_types'])}; relations {', '.join(names)}"

@@ -133,8 +133,8 @@ class DrawnSteps(Steps):
         np.add.at(sizes, (self._step_of, self._groups), 1)
         for step in range(self.count):
             sizes[step, -1] = self._builder.count_labels(self.rows(step))
-        found = self._group.sum_(torch.from_numpy(sizes)).numpy()
-        self._sizes, self._totals = found[:, :-1], found[:, -1]
+        sums = self._group.sum_(torch.from_numpy(sizes)).numpy()
+        self._sizes, self._totals = sums[:, :-1], sums[:, -1]
 
     def rows(self, step: int) -> np.ndarray:
         return self._rows[self._step_of == step]
@@ -156,7 +156,7 @@ class DrawnSteps(Steps):
 
     def numbers(self, step: int) -> list[int]:
         """The micro-batches of a step that have nodes."""
-        return [int(one) for one in np.flatnonzero(self._sizes[step])]
+        return [int(number) for number in np.flatnonzero(self._sizes[step])]
 
     def group_rows(self, step: int, number: int) -> np.ndarray:
         """int64 ascending, a micro-batch's training rows."""
@@ -170,7 +170,9 @@ class DrawnSteps(Steps):
         """What the micro-batches of the last step computed. All ranks must call it."""
         whole, sample = self.rows(self._made), self.sample_of(self._made)
         _, counts = self._builder.drawn_sizes(whole, sample, holds_constants=self._constants is not None)
-        return BatchStats(tuple(self._layers[number] for number in sorted(self._layers)), tuple(one.out for one in counts))
+        return BatchStats(
+            tuple(self._layers[number] for number in sorted(self._layers)), tuple(row_counts.out for row_counts in counts)
+        )
 
     @property
     def holds_constants(self) -> bool:
@@ -232,13 +234,13 @@ def _of_ranks(keys: np.ndarray, ranks: np.ndarray, group: Group) -> np.ndarray:
     Args:
         keys: int64 ascending, this worker's, below 2**63. ranks: int64 [J].
     """
-    found, before = np.zeros(len(ranks), np.int64), ranks.copy()  # before: rank among keys that begin as what is found
+    selected, before = np.zeros(len(ranks), np.int64), ranks.copy()  # before: rank among keys that begin as what is found
     for digit in range(_DIGITS - 1, -1, -1):
         unit = np.int64(1) << np.int64(digit * _DIGIT_BITS)
-        ends = np.searchsorted(keys, found[:, None] + unit * np.arange(1, 2**_DIGIT_BITS), side="left")
-        begins = np.searchsorted(keys, found, side="left")
+        ends = np.searchsorted(keys, selected[:, None] + unit * np.arange(1, 2**_DIGIT_BITS), side="left")
+        begins = np.searchsorted(keys, selected, side="left")
         below = group.sum_(torch.from_numpy(np.ascontiguousarray(ends - begins[:, None]))).numpy()
         digits = (below <= before[:, None]).sum(1)
         before -= np.where(digits > 0, np.take_along_axis(below, np.maximum(digits - 1, 0)[:, None], 1)[:, 0], 0)
-        found += digits * unit
-    return found
+        selected += digits * unit
+    return selected

@@ -72,7 +72,7 @@ def flow_rows(trainer: Trainer) -> dict[str, list[dict[str, int]]] | None:
     if _micro_batches(trainer) is None and not isinstance(trainer.steps, DrawnSteps):
         views = {"training": trainer.training, **views}
     group = trainer.engine.group
-    return {name: [dataclasses.asdict(one) for one in count_rows(view, group)] for name, view in views.items()}
+    return {name: [dataclasses.asdict(layer) for layer in count_rows(view, group)] for name, view in views.items()}
 
 
 def flow_lines(flows: dict[str, list[dict[str, int]]] | None) -> list[str]:
@@ -118,7 +118,7 @@ def _batches(trainer: Trainer) -> dict[str, Any] | None:
         "by": trainer.config.batches.by,
         "keep_layers": trainer.engine.keep_layers,
         "redundancy": stats.redundancy,
-        "layers": [[dataclasses.asdict(one) for one in layers] for layers in stats.layers],
+        "layers": [[dataclasses.asdict(layer) for layer in layers] for layers in stats.layers],
         "distinct_rows": list(stats.distinct),
     }
 
@@ -133,7 +133,7 @@ def batch_lines(trainer: Trainer) -> list[str]:
         by = trainer.config.batches.by
         lines.append(f"{count} micro-batches by {by}: rows computed / distinct rows {stats.redundancy:.2f}")
         for number, layers in enumerate(stats.layers, start=1):
-            rows = ", ".join(f"{one.rows} rows over {one.edges} edges" for one in layers)
+            rows = ", ".join(f"{layer.rows} rows over {layer.edges} edges" for layer in layers)
             lines.append(f"micro-batch {number}: by layer {rows}")
     return lines
 
@@ -154,11 +154,11 @@ def _evaluated(history: History) -> dict[str, Any]:
     """The metric of the last and of the best evaluation; the same again as accuracies where it is the accuracy."""
     values = {f"{key}_{{}}": history.scores.get(split) for key, split in SPLIT_KEYS.items()}
     values |= {"best_val_{}": history.best_val, "test_{}_at_best_val": history.test_at_best_val}
-    found: dict[str, Any] = {"task": history.task, "metric": history.metric}
+    figures: dict[str, Any] = {"task": history.task, "metric": history.metric}
     for name, value in values.items():
-        found[name.format("metric")] = value
-        found[name.format("acc")] = value if history.metric == "accuracy" else None
-    return found
+        figures[name.format("metric")] = value
+        figures[name.format("acc")] = value if history.metric == "accuracy" else None
+    return figures
 
 
 def memory_parts(trainer: Trainer, base_bytes: int) -> dict[str, list[int]]:
@@ -173,10 +173,10 @@ def memory_parts(trainer: Trainer, base_bytes: int) -> dict[str, list[int]]:
     bytes_at = {table.ctypes.data: table.nbytes for table in trainer.graph.part.features}
     bytes_at |= {storage.data_ptr(): storage.nbytes() for storage in (table.untyped_storage() for table in tables)}
     embeddings = sum(table.nbytes for table in trainer.sharded)  # runs of the rows
-    parameters = sum(one.nbytes for one in trainer.model.parameters())
-    found = split_peak(base_bytes, sum(bytes_at.values()) - embeddings, parameters, trainer.meter)
-    every = torch.stack(trainer.engine.group.gather(torch.tensor(list(found.values()), dtype=torch.int64)))
-    return dict(zip(found, every.T.tolist(), strict=True))
+    parameters = sum(parameter.nbytes for parameter in trainer.model.parameters())
+    parts = split_peak(base_bytes, sum(bytes_at.values()) - embeddings, parameters, trainer.meter)
+    every = torch.stack(trainer.engine.group.gather(torch.tensor(list(parts.values()), dtype=torch.int64)))
+    return dict(zip(parts, every.T.tolist(), strict=True))
 
 
 def _holds_constants(trainer: Trainer) -> bool:
@@ -204,16 +204,16 @@ def measure_results(trainer: Trainer, group: Group) -> dict[str, Any]:
         dtype=torch.int64,
     )
     every = torch.stack(group.gather(peaks))
-    sharded = [int(one) for one in group.gather(torch.tensor(sum(p.numel() for p in trainer.sharded)))]
+    sharded = [int(count) for count in group.gather(torch.tensor(sum(p.numel() for p in trainer.sharded)))]
     categories = list(history.profile_s)
     profiles, cpu, works = (
-        torch.stack(group.gather(torch.tensor([found[name] for name in categories], dtype=torch.float64))).T.tolist()
+        torch.stack(group.gather(torch.tensor([by_category[name] for name in categories], dtype=torch.float64))).T.tolist()
         if categories
         else []
-        for found in (history.profile_s, history.cpu_s, history.work)
+        for by_category in (history.profile_s, history.cpu_s, history.work)
     )
     peers = torch.tensor([history.waited_s.get(str(peer), 0.0) for peer in range(group.world)], dtype=torch.float64)
-    waits = [one.tolist() for one in group.gather(peers)]
+    waits = [rank_waits.tolist() for rank_waits in group.gather(peers)]
     loss_settings = losses_depend_on(trainer.config, norms_over_rows=trainer.model.norms_over_rows)
     return {
         "losses": history.losses,
@@ -242,7 +242,7 @@ def measure_results(trainer: Trainer, group: Group) -> dict[str, Any]:
         "planned_train_bytes": None if trainer.planned_bytes is None else list(trainer.planned_bytes),
         "batches": _batches(trainer),
         "kernel": "+".join(sorted(trainer.model.kernels(trainer.engine))),
-        "losses_depend_on": [one.as_dict() for one in loss_settings],
+        "losses_depend_on": [setting.as_dict() for setting in loss_settings],
         "num_params": sum(p.numel() for p in trainer.replicated) + sum(sharded),
         "sharded_params": sharded,
     }

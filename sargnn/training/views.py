@@ -125,8 +125,8 @@ class ViewBuilder:
         self._prepare(flow, recurring=False)
         if finds_others and self._model.keeps_constant_outputs and self._engine.caches_constants:
             x, plans = self._first_input(flow.own_inputs(self._model.inputs(self._rows))), flow.plans
-            found = self._engine.find_constant(lambda: self._model(self._engine, plans, x))
-            flow = dataclasses.replace(flow, plans=(plans[0].with_constant(found), *plans[1:]))
+            constant = self._engine.find_constant(lambda: self._model(self._engine, plans, x))
+            flow = dataclasses.replace(flow, plans=(plans[0].with_constant(constant), *plans[1:]))
         targets = self._shares(flow, self._totals())
         self._graph.release(mapped_only=True)
         return View(flow, targets, recurring=False)
@@ -257,23 +257,23 @@ class ViewBuilder:
             return None
         plan = self._plan_of_all_rows
         if plan is not None:
-            found = model.first_constant(engine, plan, self._first_input(model.inputs(self._rows)))
-            return None if found is None else Constants(torch.arange(len(self._rows)), found)
+            constant = model.first_constant(engine, plan, self._first_input(model.inputs(self._rows)))
+            return None if constant is None else Constants(torch.arange(len(self._rows)), constant)
         places, number = torch.full((len(self._rows),), -1, dtype=torch.int64), 0
         table: Tensor | None = None
         for rows in batches:
             reached = self._graph.reach(self._marked(rows), self.uses_edges(True)).depth >= 1
             flow = self._graph.flow_of(self._graph.reach(reached & (places.numpy() < 0), [True]), shared=False)
             x = self._first_input(flow.own_inputs(model.inputs(self._rows)))
-            found = model.first_constant(engine, flow.plans[0], x)
-            if found is None:
+            constant = model.first_constant(engine, flow.plans[0], x)
+            if constant is None:
                 return None
             if table is None:  # memory that nothing is written to is not resident
-                table = found.new_empty(len(places), found.shape[1])
-            table[number : number + len(found)] = found
-            places[flow.rows_of(0, len(places))] = torch.arange(number, number + len(found))
-            number += len(found)
-            del flow, x, found
+                table = constant.new_empty(len(places), constant.shape[1])
+            table[number : number + len(constant)] = constant
+            places[flow.rows_of(0, len(places))] = torch.arange(number, number + len(constant))
+            number += len(constant)
+            del flow, x, constant
             self._graph.release(mapped_only=True)
         return None if table is None else Constants(places, table)
 

@@ -66,17 +66,17 @@ def draw_runs(settings: BenchPlanConfig, make: Callable[[Sequence[str]], RunConf
         ConfigError: of the last draw, where hardly any can run.
     """
     draw = random.Random(settings.draw_seed)
-    found: dict[str, tuple[list[str], RunConfig]] = {}
+    runs: dict[str, tuple[list[str], RunConfig]] = {}
     refused: ConfigError | None = None
     for _ in range(_TRIES * settings.drawn):
-        if len(found) == settings.drawn:
+        if len(runs) == settings.drawn:
             break
         words = draw_words(draw, settings)
         try:
-            found.setdefault(" ".join(words), (words, make(words)))
+            runs.setdefault(" ".join(words), (words, make(words)))
         except ConfigError as error:
             refused = error
-    if len(found) < settings.drawn:
-        what = f"Of {_TRIES * settings.drawn} draws only {len(found)} can run."
+    if len(runs) < settings.drawn:
+        what = f"Of {_TRIES * settings.drawn} draws only {len(runs)} can run."
         raise ConfigError(what, given=f"drawn={settings.drawn}", hint=str(refused).splitlines()[0]) from refused
-    return list(found.values())
+    return list(runs.values())

@@ -36,10 +36,10 @@ def line(row: Row) -> str:
 def summary(rows: Sequence[Row]) -> Iterator[str]:
     """Lines on the errors of each quantity that is planned, and on rows without one."""
     for name in QUANTITIES:
-        found = errors_of(rows, name)
-        if found is not None:
-            worst = f"worst {found.worst:.1%} ({found.row.point.case}, {found.row.point.name})"
-            yield f"{name}: mean absolute error {found.mean:.1%}, {worst}, of {found.count} runs"
+        errors = errors_of(rows, name)
+        if errors is not None:
+            worst = f"worst {errors.worst:.1%} ({errors.row.point.case}, {errors.row.point.name})"
+            yield f"{name}: mean absolute error {errors.mean:.1%}, {worst}, of {errors.count} runs"
     for what, count in (
         (NOT_PLANNED, sum(1 for row in rows if row.measured and not row.planned)),
         (FAILED, sum(1 for row in rows if not row.measured)),

@@ -58,7 +58,7 @@ class Row:
         planned, measured = self.planned.get(quantity), self.measured.get(quantity)
         if planned is None or measured is None:
             return None
-        ratios = (one / other for one, other in zip(planned, measured, strict=True) if other)
+        ratios = (plan / other for plan, other in zip(planned, measured, strict=True) if other)
         return max(ratios, key=lambda ratio: abs(ratio - 1), default=None)
 
 
@@ -75,8 +75,8 @@ class Errors:
 def planned_figures(plan: WorldPlan, time: EpochTime | None) -> dict[str, list[float]]:
     """What a plan says of each quantity. time: None where it is not planned."""
     figures: dict[str, list[float]] = {
-        TRAINING: [one.training for one in plan.workers],
-        WHOLE: [one.total for one in plan.workers],
+        TRAINING: [worker.training for worker in plan.workers],
+        WHOLE: [worker.total for worker in plan.workers],
     }
     return figures if time is None else figures | {EPOCH: [time.seconds]}
 
@@ -92,11 +92,11 @@ def measured_figures(figures: Figures) -> dict[str, list[float]]:
 
 def errors_of(rows: Sequence[Row], quantity: str) -> Errors | None:
     """Over all rows that have both; None where there are none."""
-    found = [(abs(ratio - 1), row) for row in rows if (ratio := row.ratio(quantity)) is not None]
-    if not found:
+    errors = [(abs(ratio - 1), row) for row in rows if (ratio := row.ratio(quantity)) is not None]
+    if not errors:
         return None
-    worst, row = max(found, key=lambda one: one[0])
-    return Errors(sum(error for error, _ in found) / len(found), worst, len(found), row)
+    worst, row = max(errors, key=lambda pair: pair[0])
+    return Errors(sum(error for error, _ in errors) / len(errors), worst, len(errors), row)
 
 
 def as_json(row: Row) -> dict[str, Any]:

@@ -36,7 +36,9 @@ def run(settings: BenchPlanConfig, points: Sequence[Point]) -> list[Row]:
     """
     folder = Path(settings.bench_dir)
     open_folder(folder, FILES)
-    places = [Kept(folder, Case(one.case, one.config), Entry("train", one.name, one.config), 0) for one in points]
+    places = [
+        Kept(folder, Case(wanted.case, wanted.config), Entry("train", wanted.name, wanted.config), 0) for wanted in points
+    ]
     if kept := sum(place.read() is not None for place in places):
         say(f"{kept} runs are in {folder} and are kept")
     planner, rows = _Planner(settings.times), []
@@ -105,10 +107,10 @@ def _last_line(error: SargnnError) -> str:
 def _write(folder: Path, settings: BenchPlanConfig, rows: Sequence[Row]) -> None:
     errors: dict[str, Any] = {}
     for name in QUANTITIES:
-        found = errors_of(rows, name)
-        if found is not None:
-            worst = {"worst": found.worst, "of": f"{found.row.point.case}, {found.row.point.name}"}
-            errors[name] = {"mean": found.mean, **worst, "runs": found.count}
+        of_quantity = errors_of(rows, name)
+        if of_quantity is not None:
+            worst = {"worst": of_quantity.worst, "of": f"{of_quantity.row.point.case}, {of_quantity.row.point.name}"}
+            errors[name] = {"mean": of_quantity.mean, **worst, "runs": of_quantity.count}
     content = {
         "about": machine() | {"plan": dataclasses.asdict(settings)},
         "errors": errors,

@@ -35,11 +35,11 @@ def typed_graph(dataset: Dataset, dgl: Any, weight: Tensor | None) -> Any:
     destination = np.repeat(np.arange(schema.num_nodes), np.diff(dataset.indptr))
     relation = np.zeros(dataset.num_edges, np.uint8) if dataset.relation is None else np.asarray(dataset.relation)
     ends, weights = {}, {}
-    for number, one in enumerate(schema.relations):
+    for number, edge_type in enumerate(schema.relations):
         own = np.flatnonzero(relation == number)
-        source = np.asarray(dataset.indices)[own] - schema.offsets[one.source]
-        into = destination[own] - schema.offsets[one.destination]
-        key = (types[one.source], one.name, types[one.destination])
+        source = np.asarray(dataset.indices)[own] - schema.offsets[edge_type.source]
+        into = destination[own] - schema.offsets[edge_type.destination]
+        key = (types[edge_type.source], edge_type.name, types[edge_type.destination])
         ends[key] = (torch.from_numpy(source.astype(np.int32)), torch.from_numpy(into.astype(np.int32)))
         weights[key] = None if weight is None else weight[torch.from_numpy(own)]
     graph = dgl.heterograph(ends, num_nodes_dict={name: schema.count(number) for number, name in enumerate(types)})
@@ -86,7 +86,7 @@ class StockRgcn(StockNetwork):
         self.train_rows = torch.from_numpy(nodes - schema.offsets[labelled])
         self.labels = torch.from_numpy(np.asarray(dataset.labels)[nodes].astype(np.int64))
         pairs = layer_widths(width, model.hidden, dataset.num_classes, model.num_layers)
-        last = graph.edge_type_subgraph([one for one in graph.canonical_etypes if one[2] == self.labelled])
+        last = graph.edge_type_subgraph([edge_type for edge_type in graph.canonical_etypes if edge_type[2] == self.labelled])
         self.graphs = [graph] * (len(pairs) - 1) + [last]
         self.convs, self.loops, self.norms = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
         for (a, b), used in zip(pairs, self.graphs, strict=True):
@@ -102,10 +102,10 @@ class StockRgcn(StockNetwork):
     def to_bf16(self) -> None:
         self.to(torch.bfloat16)
         self.features = {name: rows.bfloat16() for name, rows in self.features.items()}
-        for graph in {id(one): one for one in self.graphs}.values():
-            for one in graph.canonical_etypes:
-                if "w" in graph.edges[one].data:
-                    graph.edges[one].data["w"] = graph.edges[one].data["w"].bfloat16()
+        for graph in {id(layer_graph): layer_graph for layer_graph in self.graphs}.values():
+            for edge_type in graph.canonical_etypes:
+                if "w" in graph.edges[edge_type].data:
+                    graph.edges[edge_type].data["w"] = graph.edges[edge_type].data["w"].bfloat16()
 
     def forward(self) -> Tensor:
         """Logits of the labelled type's nodes."""
@@ -117,6 +117,10 @@ class StockRgcn(StockNetwork):
         return self._layer(self.graphs[-1], self.convs[-1], self.loops[-1], h, [self.labelled])[self.labelled]
 
     def _layer(self, graph: Any, conv: nn.Module, loop: nn.Module, h: dict[str, Tensor], types: list[str]) -> dict[str, Tensor]:
-        options = {one: {"edge_weight": graph.edges[one].data["w"]} for one in graph.etypes if "w" in graph.edges[one].data}
+        options = {
+            edge_type: {"edge_weight": graph.edges[edge_type].data["w"]}
+            for edge_type in graph.etypes
+            if "w" in graph.edges[edge_type].data
+        }
         sums = conv(graph, h, mod_kwargs=options)
         return {name: sums[name] + loop(h[name]) if name in sums else loop(h[name]) for name in types}

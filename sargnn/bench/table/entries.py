@@ -89,8 +89,8 @@ def of_a_round(case: Case, table: BenchTableConfig) -> list[Entry]:
                 engine = dataclasses.replace(case.config.engine, cache_static=False)
                 anew = dataclasses.replace(_varied(case.config, mode, world), engine=engine)
                 runs.append(Entry("train", row_name(mode, world) + NOT_STATIC, anew))
-            for one in _further(case, table):
-                runs.append(Entry("train", row_name(mode, world, one), _varied(case.config, mode, world, one)))
+            for precision in _further(case, table):
+                runs.append(Entry("train", row_name(mode, world, precision), _varied(case.config, mode, world, precision)))
     others = [Entry("other", name, case.config, command) for name, command in table.others.items()]
     if not table.stock or reasons_without_stock(case):
         return [*runs, *others]
@@ -108,16 +108,16 @@ def after_rounds(case: Case, table: BenchTableConfig) -> list[Entry]:
     profiled = []
     if mode is None:
         return [Entry("limits", AFTER, case.config)]
-    for one in (None, *_further(case, table)):
-        config = dataclasses.replace(_varied(case.config, mode, world, one), profile=True)
-        profiled.append(Entry("train", f"{row_name(mode, world, one)}{PROFILED}", config))
-        if one is not None:
-            profiled.append(Entry("limits", f"{LIMITS}, {one}", dataclasses.replace(case.config, precision=one)))
+    for precision in (None, *_further(case, table)):
+        config = dataclasses.replace(_varied(case.config, mode, world, precision), profile=True)
+        profiled.append(Entry("train", f"{row_name(mode, world, precision)}{PROFILED}", config))
+        if precision is not None:
+            profiled.append(Entry("limits", f"{LIMITS}, {precision}", dataclasses.replace(case.config, precision=precision)))
     return [*profiled, Entry("limits", AFTER, case.config)]
 
 
 def _further(case: Case, table: BenchTableConfig) -> list[Precision]:
-    return [one for one in table.precisions if one != case.config.precision]
+    return [precision for precision in table.precisions if precision != case.config.precision]
 
 
 def profiled_mode(modes: Sequence[str]) -> str | None:
@@ -160,6 +160,6 @@ def reasons_without_stock(case: Case) -> list[str]:
     allowed = {key: value if isinstance(value, tuple) else (value,) for key, (_, value) in wanted.items()}
     return [
         f"stock DGL is measured with {key}={' or '.join(map(str, allowed[key]))}"
-        for key, (found, _) in wanted.items()
-        if found not in allowed[key]
+        for key, (chosen, _) in wanted.items()
+        if chosen not in allowed[key]
     ]

@@ -112,8 +112,8 @@ def _read(text: str, kept: Kept) -> Figures:
     """The last line's JSON object; the first epoch is left out."""
     try:
         answer = json.loads(text.strip().splitlines()[-1])
-        times, peaks = [float(one) for one in answer["times_s"]], answer["peak_train_bytes"]
-        peaks = [int(one) for one in (peaks if isinstance(peaks, list) else [peaks])]
+        times, peaks = [float(seconds) for seconds in answer["times_s"]], answer["peak_train_bytes"]
+        peaks = [int(peak) for peak in (peaks if isinstance(peaks, list) else [peaks])]
         if len(times) < 2 or not peaks:
             raise ValueError("too few figures")
     except (ValueError, KeyError, TypeError, IndexError) as error:

@@ -66,9 +66,9 @@ class Found:
         """The machine's limits before and after a profiled run; of a run in a further precision those that stand behind it."""
         precision = name.removesuffix(PROFILED).rpartition(", ")[2]
         names = (f"{LIMITS}, {precision}",) * 2 if f"{LIMITS}, {precision}" in self.runs else (BEFORE, AFTER)
-        if any(one not in self.runs for one in names):
+        if any(key not in self.runs for key in names):
             return None
-        before, after = (Roofline(**self.runs[one][0]) for one in names)
+        before, after = (Roofline(**self.runs[key][0]) for key in names)
         return before, after
 
 
@@ -102,8 +102,8 @@ def _row(name: str, runs: Sequence[Figures]) -> dict[str, Any]:
 def _ratio(row: dict[str, Any], other: dict[str, Any] | None, key: str) -> float | None:
     if other is None or row[key] is None:
         return None
-    one, two = (each[key][0] if isinstance(each[key], list) else each[key] for each in (row, other))
-    return one / two if two else None
+    own, two = (each[key][0] if isinstance(each[key], list) else each[key] for each in (row, other))
+    return own / two if two else None
 
 
 HEADS = (
@@ -128,15 +128,15 @@ _TO_OWN = "peak / {0}", "exchanged / {0}"
 
 def markdown(results: Sequence[Found]) -> list[str]:
     """The table of all cases, the profiled runs below."""
-    rows = [(found, row) for found in results for row in found.figures()]
+    rows = [(measured, row) for measured in results for row in measured.figures()]
     embedded = any(row["peak_without_tables_bytes"] is not None for _, row in rows)
     further = any(row["name"].endswith(PRECISIONS) for _, row in rows)
     own = results[0].case.config.precision if results else ""
     heads = [*HEADS, *([_TABLES] if embedded else []), *(head.format(own) for head in _TO_OWN if further)]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for found, row in rows:
+    for measured, row in rows:
         cells = [
-            found.case.name,
+            measured.case.name,
             row["name"],
             {None: "-", True: "on", False: "off"}[row["static_aggregate"]],
             " ".join(spread(row["epoch_s"])),
@@ -151,15 +151,15 @@ def markdown(results: Sequence[Found]) -> list[str]:
             *((_two(row["peak_to_own"]), _two(row["bytes_to_own"])) if further else ()),
         ]
         lines.append(f"| {' | '.join(cells)} |")
-    for found in results:
-        for name, figures in found.profiled.items():
-            lines += _profile_lines(found, name, figures)
+    for measured in results:
+        for name, figures in measured.profiled.items():
+            lines += _profile_lines(measured, name, figures)
     return lines
 
 
-def _profile_lines(found: Found, name: str, figures: Figures) -> list[str]:
+def _profile_lines(measured: Found, name: str, figures: Figures) -> list[str]:
     """Where a profiled run's time went, against the machine's limits."""
-    limits = found.limits(name)
+    limits = measured.limits(name)
     if limits is None:
         return []
     cores = len(os.sched_getaffinity(0))
@@ -169,7 +169,7 @@ def _profile_lines(found: Found, name: str, figures: Figures) -> list[str]:
     whole = sum(sum(seconds) for part, seconds in figures["profile_s"].items() if part != EVALUATION) / len(waits)
     return [
         "",
-        f"**{found.case.name}, {name}**: waiting for the exchange alone {max(waits) / whole:.0%} of the epoch for the "
+        f"**{measured.case.name}, {name}**: waiting for the exchange alone {max(waits) / whole:.0%} of the epoch for the "
         f"worker that waits most; {limit_line(report.roofline)}",
         "",
         *parts_markdown(parts)[:-2],
@@ -201,12 +201,12 @@ def show(results: Sequence[Found]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    for found in results:
-        table = Table(title=f"{found.case.name}: {found.case.config.model.name} on {found.case.config.dataset.name}")
+    for measured in results:
+        table = Table(title=f"{measured.case.name}: {measured.case.config.model.name} on {measured.case.config.dataset.name}")
         table.add_column("run", overflow="fold")
         for name in ("world", "epoch s", "/ stock", "peak", "/ stock", "waiting"):
             table.add_column(name, justify="right", no_wrap=True)
-        for row in found.figures():
+        for row in measured.figures():
             run, _, rest = row["name"].partition(", world ")
             world, _, static = rest.partition(", ")
             most = "-" if row["waiting"] is None else f"{row['waiting'][0]:.0%}"
@@ -222,10 +222,10 @@ def show(results: Sequence[Found]) -> None:
         Console().print(table)
 
 
-def plot(path: Path, found: Found) -> Path | None:
+def plot(path: Path, measured: Found) -> Path | None:
     """Largest worker's peak against the number of workers, a line per mode; None where there is one number of workers only."""
     curves: dict[str, dict[int, float]] = {}
-    for row in found.figures():
+    for row in measured.figures():
         mode, _, world = row["name"].partition(", world ")
         if world.isdigit():
             curves.setdefault(mode, {})[int(world)] = row["peak_bytes"] / 1e6
@@ -239,8 +239,8 @@ def plot(path: Path, found: Found) -> Path | None:
     for number, (mode, curve) in enumerate(curves.items()):
         # The first ones are drawn wider: for sums and means sar and no_remat lie on each other.
         axes.plot(list(curve), list(curve.values()), marker="o", linewidth=max(1.5, 5 - 2 * number), label=mode)
-    if STOCK in found.runs:
-        peak = _row(STOCK, found.runs[STOCK])["peak_bytes"] / 1e6
+    if STOCK in measured.runs:
+        peak = _row(STOCK, measured.runs[STOCK])["peak_bytes"] / 1e6
         axes.axhline(peak, color="0.5", linestyle="--", linewidth=1)
         axes.annotate(
             "stock DGL, one process",
@@ -257,10 +257,10 @@ def plot(path: Path, found: Found) -> Path | None:
     axes.set_ylim(bottom=0)
     axes.set_xlabel("workers")
     axes.set_ylabel("peak training memory of a worker, MB")
-    model: Any = found.case.config.model
+    model: Any = measured.case.config.model
     heads = f"{model.heads} x " if hasattr(model, "heads") else ""
     sizes = f" {model.num_layers} x {heads}{model.hidden}" if hasattr(model, "hidden") else ""
-    config = found.case.config
+    config = measured.case.config
     axes.set_title(f"{model.name}{sizes} on {config.dataset.name}, partitioner {config.partitioner.name}", fontsize=10)
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)

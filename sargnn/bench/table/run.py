@@ -36,17 +36,17 @@ def run(table: BenchTableConfig, cases: Sequence[Case]) -> list[Found]:
     folder = Path(table.bench_dir)
     open_folder(folder, FILES)
     planned = [_planned(table, case, folder) for case in cases]
-    kept = sum(one.read() is not None for places in planned for one in places)
+    kept = sum(place.read() is not None for places in planned for place in places)
     if kept:
         say(f"{kept} measurements are in {folder} and are kept")
     results: list[Found] = []
     for case, places in zip(cases, planned, strict=True):
         for reason in reasons_without_stock(case) if table.stock else []:
             say(f"{case.name}: {reason}; its table has no stock DGL")
-        found = _measure_case(case, places)
-        results.append(found)
+        measured = _measure_case(case, places)
+        results.append(measured)
         _write(folder, table, results)
-        if curves := plot(folder / f"memory-{case.name}.png", found):
+        if curves := plot(folder / f"memory-{case.name}.png", measured):
             say(f"plot: {curves}")
     return results
 
@@ -85,8 +85,12 @@ def _write(folder: Path, table: BenchTableConfig, results: Sequence[Found]) -> N
     content = {
         "about": machine() | {"table": dataclasses.asdict(table)},
         "cases": {
-            one.case.name: {"config": dataclasses.asdict(one.case.config), "rows": one.figures(), "runs": one.runs}
-            for one in results
+            measured.case.name: {
+                "config": dataclasses.asdict(measured.case.config),
+                "rows": measured.figures(),
+                "runs": measured.runs,
+            }
+            for measured in results
         },
     }
     (folder / "table.json").write_text(json.dumps(content, indent=1) + "\n")

@@ -33,7 +33,9 @@ class FileSet:
         """
         base = Path(os.path.expanduser(root)).resolve()
         names = [name for name, _ in self.lines]
-        folder = next((one for one in self._folders(base) if any((one / name).is_file() for name in names)), None)
+        folder = next(
+            (candidate for candidate in self._folders(base) if any((candidate / name).is_file() for name in names)), None
+        )
         if folder is None:
             raise DataError(
                 f"The files of {self.dataset} are not there.", given=self._given(base), allowed=self._told(), hint=self._hint()
@@ -56,9 +58,9 @@ class FileSet:
     def _folders(self, base: Path) -> Iterator[Path]:
         yield from (base, base / "raw")
         if base.is_dir():
-            for one in sorted(base.iterdir()):
-                if one.is_dir() and one.name.lower() == self.dataset:
-                    yield from (one, one / "raw")
+            for path in sorted(base.iterdir()):
+                if path.is_dir() and path.name.lower() == self.dataset:
+                    yield from (path, path / "raw")
 
     def _given(self, base: Path) -> str:
         return str(base) if base.is_dir() else f"{base}, which is no folder"

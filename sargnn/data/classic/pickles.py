@@ -111,9 +111,9 @@ def _new(kind: Any, base: Any, state: Any) -> _Matrix:
 
 
 def _number(dtype: Any, content: Any) -> int | float:
-    one = _Array()
-    one.__setstate__((1, (), dtype, False, content))
-    return one.array.item()
+    scalar = _Array()
+    scalar.__setstate__((1, (), dtype, False, content))
+    return scalar.array.item()
 
 
 def _encode(text: Any, encoding: Any = "latin1") -> bytes:
@@ -166,33 +166,33 @@ def _load(path: Path) -> Any:
         raise DataError(f"'{path}' cannot be read: {what}", hint="take the file anew") from error
 
 
-def _is_not(path: Path, wanted: str, found: Any) -> DataError:
+def _is_not(path: Path, wanted: str, content: Any) -> DataError:
     names = {_Array: "array", _Matrix: "sparse matrix", _Lists: "mapping"}
-    return DataError(f"'{path}' does not hold {wanted}.", given=names.get(type(found), type(found).__name__))
+    return DataError(f"'{path}' does not hold {wanted}.", given=names.get(type(content), type(content).__name__))
 
 
 def load_array(path: Path) -> np.ndarray:
     """An array of numbers. Raises ``DataError`` for a file that is damaged, or holds something else."""
-    found = _load(path)
-    if not isinstance(found, _Array) or "array" not in vars(found):
-        raise _is_not(path, "an array", found)
-    return found.array
+    content = _load(path)
+    if not isinstance(content, _Array) or "array" not in vars(content):
+        raise _is_not(path, "an array", content)
+    return content.array
 
 
 def load_matrix(path: Path) -> sparse.csr_array:
     """A CSR matrix of numbers. Raises ``DataError`` for a file that is damaged, or holds something else."""
-    found = _load(path)
-    if not isinstance(found, _Matrix) or "state" not in vars(found):
-        raise _is_not(path, "a sparse matrix", found)
-    arrays: list[Any] = [getattr(found.state.get(name), "array", None) for name in ("data", "indices", "indptr")]
-    shape: Any = found.state.get("_shape", found.state.get("shape"))
+    content = _load(path)
+    if not isinstance(content, _Matrix) or "state" not in vars(content):
+        raise _is_not(path, "a sparse matrix", content)
+    arrays: list[Any] = [getattr(content.state.get(name), "array", None) for name in ("data", "indices", "indptr")]
+    shape: Any = content.state.get("_shape", content.state.get("shape"))
     shaped = isinstance(shape, tuple) and len(shape) == 2 and all(type(size) is int and 0 <= size < 2**31 for size in shape)
-    if not shaped or any(one is None for one in arrays):
-        raise _is_not(path, "a sparse matrix in CSR format", found)
+    if not shaped or any(array is None for array in arrays):
+        raise _is_not(path, "a sparse matrix in CSR format", content)
     data, indices, indptr = arrays
     rows, columns = shape
     fits = (
-        all(one.ndim == 1 for one in arrays)
+        all(array.ndim == 1 for array in arrays)
         and indices.dtype.kind in "iu"
         and indptr.dtype.kind in "iu"
         and len(indptr) == rows + 1
@@ -203,7 +203,7 @@ def load_matrix(path: Path) -> sparse.csr_array:
     )
     if not fits:
         raise DataError(f"'{path}' holds a sparse matrix that is damaged.", given=f"shape {list(shape)}, {len(data)} entries")
-    native = (one.astype(one.dtype.newbyteorder("="), copy=False) for one in arrays)
+    native = (array.astype(array.dtype.newbyteorder("="), copy=False) for array in arrays)
     return sparse.csr_array(tuple(native), shape=shape)
 
 
@@ -213,13 +213,13 @@ def load_lists(path: Path) -> tuple[np.ndarray, np.ndarray]:
     Raises:
         DataError: a file that is damaged, or holds something else; the entry is named.
     """
-    found = _load(path)
-    if not isinstance(found, dict):
-        raise _is_not(path, "a mapping from node to neighbours", found)
+    content = _load(path)
+    if not isinstance(content, dict):
+        raise _is_not(path, "a mapping from node to neighbours", content)
     nodes: list[int] = []
     neighbours: list[int] = []
-    for node, those in found.items():
-        if type(node) is not int or not isinstance(those, list) or not all(type(one) is int for one in those):
+    for node, those in content.items():
+        if type(node) is not int or not isinstance(those, list) or not all(type(neighbour) is int for neighbour in those):
             raise DataError(f"'{path}' does not give node {str(node)[:40]} a list of node numbers.", given=str(those)[:60])
         nodes += [node] * len(those)
         neighbours += those

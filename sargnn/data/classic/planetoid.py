@@ -104,27 +104,27 @@ class Planetoid(InMemoryReader):
 
     def _classes(self, part: str) -> np.ndarray:
         """bool [nodes, C]."""
-        found = load_array(self._path(part))
-        if found.ndim != 2 or 0 in found.shape:
+        classes = load_array(self._path(part))
+        if classes.ndim != 2 or 0 in classes.shape:
             raise DataError(
                 f"'{self._path(part)}' must have a row for each node, and a column for each class.",
-                given=f"shape {list(found.shape)}",
+                given=f"shape {list(classes.shape)}",
             )
-        wrong = ~np.isin(found, (0, 1)).all(1) | ((found != 0).sum(1) > 1)
+        wrong = ~np.isin(classes, (0, 1)).all(1) | ((classes != 0).sum(1) > 1)
         if wrong.any():
             row = int(wrong.argmax())
             raise DataError(
                 f"'{self._path(part)}' does not name one class in row {row + 1}.",
-                given=found[row].tolist()[:10],
+                given=classes[row].tolist()[:10],
                 allowed="one 1, and 0 elsewhere",
             )
-        return found.astype(bool)
+        return classes.astype(bool)
 
-    def _expect(self, part: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
-        if tuple(found) != wanted:
+    def _expect(self, part: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+        if tuple(shape) != wanted:
             raise DataError(
                 f"'{self._path(part)}' does not have the shape that the other files give.",
-                given=list(found),
+                given=list(shape),
                 allowed=str(list(wanted)),
                 hint="take all files from one place",
             )
@@ -137,7 +137,7 @@ class Planetoid(InMemoryReader):
         except (OSError, ValueError) as error:
             raise DataError(f"'{path}' cannot be read: {error}", hint="take the file anew") from error
         end = first + _MOST_GAPS * count
-        found: dict[int, int] = {}
+        line_of: dict[int, int] = {}
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
@@ -148,12 +148,12 @@ class Planetoid(InMemoryReader):
                     given=line.strip()[:40],
                     allowed=f"a whole number from {first}, the first one after the rows of allx, to {end - 1}",
                 )
-            if node in found:
-                raise DataError(f"'{path}' names node {node} twice, in lines {found[node]} and {number}.")
-            found[node] = number
-        if len(found) != count or not found:
-            raise DataError(f"'{path}' does not name a node for each row of tx.", given=len(found), allowed=str(count))
-        return np.array(list(found), np.int64)
+            if node in line_of:
+                raise DataError(f"'{path}' names node {node} twice, in lines {line_of[node]} and {number}.")
+            line_of[node] = number
+        if len(line_of) != count or not line_of:
+            raise DataError(f"'{path}' does not name a node for each row of tx.", given=len(line_of), allowed=str(count))
+        return np.array(list(line_of), np.int64)
 
     def _edges(self, count: int) -> tuple[np.ndarray, np.ndarray]:
         path = self._path("graph")

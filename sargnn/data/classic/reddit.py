@@ -63,22 +63,22 @@ class Reddit(StreamedReader):
         }
 
     def _array(self, path: Path, name: str, shape: tuple[int | None, ...], kinds: str) -> GivenArray:
-        found = member_of(path, name)
-        fits = len(found.shape) == len(shape) and all(b in (None, a) for a, b in zip(found.shape, shape, strict=True))
-        if not fits or found.dtype.kind not in kinds:
+        array = member_of(path, name)
+        fits = len(array.shape) == len(shape) and all(b in (None, a) for a, b in zip(array.shape, shape, strict=True))
+        if not fits or array.dtype.kind not in kinds:
             raise DataError(
                 f"'{path}' does not hold '{name}' as it should be.",
-                given=f"{found.dtype} {list(found.shape)}",
+                given=f"{array.dtype} {list(array.shape)}",
                 allowed=f"{'numbers' if 'f' in kinds else 'whole numbers'} {[n or 'any' for n in shape]}",
                 hint=_ANEW,
             )
-        return found
+        return array
 
     @cached_property
     def _features(self) -> GivenArray:
-        found = self._array(self.data, "feature", (None, None), "fiu")
-        expect_range(self.data, np.array([[found.shape[0]]]), 1, MAX_NODES + 1, "a number of nodes that cannot be")
-        return found
+        features = self._array(self.data, "feature", (None, None), "fiu")
+        expect_range(self.data, np.array([[features.shape[0]]]), 1, MAX_NODES + 1, "a number of nodes that cannot be")
+        return features
 
     @cached_property
     def num_nodes(self) -> int:  # type: ignore[override]
@@ -86,8 +86,8 @@ class Reddit(StreamedReader):
 
     @cached_property
     def num_rows(self) -> int:  # type: ignore[override]
-        with Member(self.graph, "format") as found:
-            kind = bytes(found.read(1).tobytes()).replace(b"\0", b"") if found.shape == () else b"?"
+        with Member(self.graph, "format") as member:
+            kind = bytes(member.read(1).tobytes()).replace(b"\0", b"") if member.shape == () else b"?"
         if kind != b"coo":
             given = kind.decode("latin1")[:20]
             raise DataError(f"'{self.graph}' holds a matrix in another format.", given=given, allowed="coo", hint=_ANEW)
@@ -132,15 +132,15 @@ class Reddit(StreamedReader):
         return f"{self.data}: label"
 
     def split(self) -> np.ndarray:
-        found = self._array(self.data, "node_types", (self.num_nodes,), "iu").whole()
+        node_types = self._array(self.data, "node_types", (self.num_nodes,), "iu").whole()
         allowed = (0, *SPLITS.values())
-        wrong = ~np.isin(found, allowed)
+        wrong = ~np.isin(node_types, allowed)
         if wrong.any():
             row = int(wrong.argmax())
             raise DataError(
                 f"'{self.data}': 'node_types' puts node {row} (counted from 0) into no part of the split.",
-                given=found[row],
+                given=node_types[row],
                 allowed="1 trains, 2 validates, 3 tests, 0 none of them",
                 hint=_ANEW,
             )
-        return found.astype(np.uint8)
+        return node_types.astype(np.uint8)

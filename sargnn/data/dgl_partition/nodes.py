@@ -100,14 +100,16 @@ def read_nodes(parts: DglParts, names: Names, mapping: Path | None = None) -> Dg
         del graph, data, saved  # before the next part is loaded
     assert chosen is not None
     counts = np.bincount(ours, minlength=parts.num_nodes)
-    for name, found in known_from.items():
+    for name, origins in known_from.items():
         own = counts[parts.offsets[name] : parts.offsets[name] + parts.counts[name]]
-        if len(found) > 1:
-            raise _no_numbering(parts, name, " and ".join(sorted(one or "none" for one in found)), "not the same in all parts")
+        if len(origins) > 1:
+            raise _no_numbering(
+                parts, name, " and ".join(sorted(origin or "none" for origin in origins)), "not the same in all parts"
+            )
         if (own != 1).any():
             wrong = int((own != 1).argmax())
-            raise _no_numbering(parts, name, next(iter(found)), f"number {wrong} {own[wrong]} times")
-    sources = {name: next(iter(found), "") for name, found in known_from.items()}
+            raise _no_numbering(parts, name, next(iter(origins)), f"number {wrong} {own[wrong]} times")
+    sources = {name: next(iter(origins), "") for name, origins in known_from.items()}
     return DglNodes(ours, assignment, sources, chosen.labelled, chosen.labels, chosen.split, chosen.features, chosen.widths)
 
 
@@ -143,10 +145,10 @@ class _Chosen:
         for split, name in masks.items():
             if not name and split != "train":
                 continue
-            found = self._find(name, data)
-            if self.labelled not in found:
+            keys = self._find(name, data)
+            if self.labelled not in keys:
                 raise _no_such_data(self.place, f"{self.labelled}/{name.rpartition('/')[2]}", data)
-            self.masks[split] = found[self.labelled]
+            self.masks[split] = keys[self.labelled]
         self.features = self._find(names.features, data) if names.features else {}
         self.widths = {name: _width_of(self.place, key, data[key]) for name, key in self.features.items()}
         n = parts.counts[self.labelled]
@@ -154,11 +156,11 @@ class _Chosen:
 
     def _find(self, name: str, data: Mapping[str, np.ndarray]) -> dict[str, str]:
         """Type -> key of the node data of this name, at least one."""
-        found = {key.rpartition("/")[0]: key for key in sorted(data) if key == name or key.rpartition("/")[2] == name}
-        found = {kind: key for kind, key in found.items() if kind in self.parts.nodes}
-        if not found:
+        keys = {key.rpartition("/")[0]: key for key in sorted(data) if key == name or key.rpartition("/")[2] == name}
+        keys = {kind: key for kind, key in keys.items() if kind in self.parts.nodes}
+        if not keys:
             raise _no_such_data(self.place, name, data)
-        return found
+        return keys
 
     def read(self, p: int, data: Mapping[str, np.ndarray], rows: np.ndarray) -> None:
         """Take part p's labels and masks.
@@ -215,11 +217,11 @@ class _Mapping:
         if path is None:
             return
         wanted = {name: [count] for name, count in parts.counts.items()}
-        found = {name: list(array.shape) for name, array in self.arrays.items()}
-        if wanted != found or any(array.dtype.kind not in "iu" for array in self.arrays.values()):
+        shapes = {name: list(array.shape) for name, array in self.arrays.items()}
+        if wanted != shapes or any(array.dtype.kind not in "iu" for array in self.arrays.values()):
             raise DataError(
                 f"'{path}' does not map the nodes of '{parts.path}'.",
-                given=f"arrays {found}",
+                given=f"arrays {shapes}",
                 allowed=f"whole numbers {wanted}, as partition_graph(return_mapping=True) gives them",
             )
 
@@ -248,7 +250,7 @@ def _original_ids(
     ids = graph.node_ids
     first, last = parts.nodes[name][p]
     own = graph.own_nodes & (ids >= first) & (ids < last)
-    before = sum(parts.counts[one] for one in parts.type_order[: parts.type_order.index(name)])
+    before = sum(parts.counts[node_type] for node_type in parts.type_order[: parts.type_order.index(name)])
     return graph.original_ids[own] - before, "orig_id of the graphs"
 
 

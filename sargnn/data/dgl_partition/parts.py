@@ -76,19 +76,19 @@ class DglParts:
     def own_nodes(self, p: int, graph: PartGraph) -> dict[str, np.ndarray]:
         """Type -> DGL's ids of part p's own nodes, in the order of the rows of their data. Raises ``DataError``."""
         own = graph.node_ids[graph.own_nodes]
-        found = {name: own[(own >= ranges[p][0]) & (own < ranges[p][1])] for name, ranges in self.nodes.items()}
-        for name, ids in found.items():
+        own_ids = {name: own[(own >= ranges[p][0]) & (own < ranges[p][1])] for name, ranges in self.nodes.items()}
+        for name, ids in own_ids.items():
             if not np.array_equal(np.sort(ids), np.arange(*self.nodes[name][p])):
                 raise self._disagree(p, f"nodes of type '{name}'", len(ids), self.nodes[name][p])
-        if sum(map(len, found.values())) != len(own) or not in_bounds(graph.node_ids, self.num_nodes):
-            raise self._disagree(p, "nodes", len(own), (0, sum(map(len, found.values()))))
-        return found
+        if sum(map(len, own_ids.values())) != len(own) or not in_bounds(graph.node_ids, self.num_nodes):
+            raise self._disagree(p, "nodes", len(own), (0, sum(map(len, own_ids.values()))))
+        return own_ids
 
     def own_edges(self, p: int, graph: PartGraph) -> dict[Triplet, tuple[np.ndarray, np.ndarray]]:
         """Relation -> DGL's ids of the sources and destinations of part p's own edges. Raises ``DataError``."""
         ids = graph.edge_ids[graph.own_edges]
         ends = graph.sources[graph.own_edges], graph.destinations[graph.own_edges]
-        found = {}
+        own_ends = {}
         for triplet, ranges in self.edges.items():
             first, last = ranges[p]
             chosen = (ids >= first) & (ids < last)
@@ -98,10 +98,10 @@ class DglParts:
             for name, numbers in ((triplet[0], sources), (triplet[2], destinations)):
                 if (self.types_of(numbers) != list(self.nodes).index(name)).any():
                     raise DataError(f"'{self.graphs[p]}' has an edge '{':'.join(triplet)}' whose end is no '{name}'.")
-            found[triplet] = sources, destinations
-        if sum(len(sources) for sources, _ in found.values()) != len(ids):
-            raise self._disagree(p, "edges", len(ids), (0, sum(len(sources) for sources, _ in found.values())))
-        return found
+            own_ends[triplet] = sources, destinations
+        if sum(len(sources) for sources, _ in own_ends.values()) != len(ids):
+            raise self._disagree(p, "edges", len(ids), (0, sum(len(sources) for sources, _ in own_ends.values())))
+        return own_ends
 
     def types_of(self, ids: np.ndarray) -> np.ndarray:
         """Which of the sorted types each of DGL's ids is of, int64."""
@@ -162,8 +162,10 @@ def _wrong(path: Path, why: str) -> DataError:
 
 def _take_apart(path: Path, content: Any) -> DglParts:
     parts = _whole(content["num_parts"], 1)
-    nodes = {str(name): _ranges(f"node_map of '{name}'", one, parts) for name, one in sorted(content["node_map"].items())}
-    edges = {_triplet(key, nodes): _ranges(f"edge_map of '{key}'", one, parts) for key, one in content["edge_map"].items()}
+    nodes = {str(name): _ranges(f"node_map of '{name}'", ranges, parts) for name, ranges in sorted(content["node_map"].items())}
+    edges = {
+        _triplet(key, nodes): _ranges(f"edge_map of '{key}'", ranges, parts) for key, ranges in content["edge_map"].items()
+    }
     num_nodes, num_edges = _whole(content["num_nodes"], 1), _whole(content["num_edges"], 0)
     _check_cover("node_map", nodes.values(), num_nodes)
     _check_cover("edge_map", edges.values(), num_edges)
@@ -172,20 +174,20 @@ def _take_apart(path: Path, content: Any) -> DglParts:
         raise ValueError("ntypes and node_map name different types")
     files: dict[str, list[Path]] = {"part_graph": [], "node_feats": []}
     for p in range(parts):
-        for what, found in files.items():
+        for what, paths in files.items():
             entry = content[f"part-{p}"]
             if what not in entry and "part_graph_graphbolt" in entry:
                 raise ValueError(f"part-{p} is there in GraphBolt's form only")
-            found.append(path.parent / entry[what])
-    if missing := [one for found in files.values() for one in found if not one.is_file()]:
+            paths.append(path.parent / entry[what])
+    if missing := [file for paths in files.values() for file in paths if not file.is_file()]:
         raise DataError(
             f"The part file '{missing[0]}' is missing.", hint=f"'{path}' needs the folders that DGL wrote beside it"
         )
     name = re.sub(r"[^\w.+-]", "_", str(content["graph_name"]))[:60].lstrip(".+-") or "graph"
-    types = tuple(sorted(order, key=lambda one: order[one]))
-    graphs, node_data = (tuple(found) for found in files.values())
+    types = tuple(sorted(order, key=lambda node_type: order[node_type]))
+    graphs, node_data = (tuple(paths) for paths in files.values())
     named = [content[f"part-{p}"].get("edge_feats") for p in range(parts)]
-    edge_data = tuple(path.parent / one for one in named if one is not None and (path.parent / one).is_file())
+    edge_data = tuple(path.parent / file for file in named if file is not None and (path.parent / file).is_file())
     edge_data = edge_data if len(edge_data) == parts else ()
     sorted_edges = dict(sorted(edges.items()))
     return DglParts(path, name, num_nodes, num_edges, nodes, sorted_edges, types, graphs, node_data, edge_data)
@@ -198,7 +200,11 @@ def _whole(value: Any, low: int) -> int:
 
 
 def _ranges(what: str, value: Any, parts: int) -> Ranges:
-    if not isinstance(value, list) or len(value) != parts or not all(isinstance(one, list) and len(one) == 2 for one in value):
+    if (
+        not isinstance(value, list)
+        or len(value) != parts
+        or not all(isinstance(bounds, list) and len(bounds) == 2 for bounds in value)
+    ):
         raise ValueError(f"the {what} is no list of {parts} ranges, one for each part")
     return tuple((_whole(first, 0), _whole(last, first)) for first, last in value)
 
@@ -206,7 +212,7 @@ def _ranges(what: str, value: Any, parts: int) -> Ranges:
 def _check_cover(what: str, ranges: Any, total: int) -> None:
     """The ranges follow each other from 0 to ``total``."""
     end = 0
-    for first, last in sorted(one for each in ranges for one in each):
+    for first, last in sorted(bounds for each in ranges for bounds in each):
         if first != end:
             raise ValueError(f"the ranges of its {what} leave out or repeat number {min(first, end)}")
         end = last

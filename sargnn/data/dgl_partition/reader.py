@@ -108,12 +108,12 @@ def dgl_partition(
     parts = read_parts(path)
     nodes, weights = read_nodes(parts, names, mapping), find_weights(parts)
     beside = [graph.with_name(ORIGINAL_IDS) for graph in parts.graphs]
-    files = [path, *parts.graphs, *parts.node_data, *(one for one in beside if one.is_file())]
+    files = [path, *parts.graphs, *parts.node_data, *(file for file in beside if file.is_file())]
     files += weights.files if weights.keys else ()
     identity = {
         "reader": "dgl",
         "version": _VERSION,
-        "files": identity_of([one.resolve() for one in [*files, *([mapping] if mapping else [])]]),
+        "files": identity_of([file.resolve() for file in [*files, *([mapping] if mapping else [])]]),
         "names": dataclasses.asdict(names),
         "inverse": inverse,
         **({"edge_weights": sorted(weights.keys.values())} if weights.keys else {}),
@@ -195,7 +195,7 @@ class TypedDgl(InMemoryReader):
         """
         relations = self._relations()
         if self.partition.inverse:
-            relations += [one.inverse() for one in relations]
+            relations += [edges.inverse() for edges in relations]
         return typed_dataset(
             name=self.partition.name,
             num_classes=count_classes(self.nodes.labels, str(self.parts.path)),
@@ -218,9 +218,11 @@ class TypedDgl(InMemoryReader):
         relations = []
         for (head, name, tail), ends in pieces.items():
             relation = Relation(self._types.index(head), name, self._types.index(tail))
-            sources, destinations = (np.concatenate(side) for side in ([one[0] for one in ends], [one[1] for one in ends]))
-            found = [one for *_, one in ends if one is not None]
-            relations.append(Edges(relation, sources, destinations, np.concatenate(found) if found else None))
+            sources, destinations = (
+                np.concatenate(side) for side in ([piece[0] for piece in ends], [piece[1] for piece in ends])
+            )
+            piece_weights = [array for *_, array in ends if array is not None]
+            relations.append(Edges(relation, sources, destinations, np.concatenate(piece_weights) if piece_weights else None))
         return relations
 
     def _features(self) -> list[np.ndarray]:

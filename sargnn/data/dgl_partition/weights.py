@@ -41,7 +41,7 @@ class DglWeights:
             DataError: they are not there, of another shape, or not finite; the file is named.
         """
         data = load_tensors(self.files[p]) if self.keys else {}
-        found = {}
+        weights = {}
         for triplet, key in self.keys.items():
             rows = data.get(key)
             if rows is None or rows.size != counts[triplet] or len(rows) != counts[triplet]:
@@ -51,8 +51,8 @@ class DglWeights:
                     allowed=f"[{counts[triplet]}]",
                 )
             check = WeightCheck(f"'{self.files[p]}'", lambda position, key=key: f"row {position} of '{key}' (counted from 0)")  # type: ignore[misc]
-            found[triplet] = check.to_float32(rows.reshape(-1))
-        return found
+            weights[triplet] = check.to_float32(rows.reshape(-1))
+        return weights
 
 
 def find_weights(parts: DglParts) -> DglWeights:
@@ -63,7 +63,7 @@ def find_weights(parts: DglParts) -> DglWeights:
     keys: dict[Triplet, str] = {}
     for key in sorted(load_tensors(place)):
         prefix, _, name = key.rpartition("/")
-        triplet = next((one for one in parts.edges if prefix in (":".join(one), one[1])), None)
+        triplet = next((relation for relation in parts.edges if prefix in (":".join(relation), relation[1])), None)
         if triplet is None or NAMES.get(name) != WEIGHTS:
             others.append(key)
         elif triplet in keys:

@@ -89,7 +89,7 @@ def examine(dataset: Dataset, store: Path, buffer_bytes: int) -> Findings:
     nodes, edges, homophily = examine_edges(dataset, buffer_bytes)
     piece = min(buffer_bytes // 16, _LARGEST_PIECE_BYTES)
     names = dataset.schema.node_types
-    optional = [one for one in (dataset.relation, dataset.edge_weight) if one is not None]
+    optional = [edge_array for edge_array in (dataset.relation, dataset.edge_weight) if edge_array is not None]
     graph = [dataset.indptr, dataset.indices, *optional]
     return Findings(
         name=dataset.name,
@@ -109,14 +109,14 @@ def examine(dataset: Dataset, store: Path, buffer_bytes: int) -> Findings:
 
 
 def _examine_weights(dataset: Dataset) -> WeightFindings | None:
-    weights, found = dataset.edge_weight, weight_range(dataset)
-    if weights is None or found is None:
+    weights, extremes = dataset.edge_weight, weight_range(dataset)
+    if weights is None or extremes is None:
         return None
     zeros = negative = 0
     for first in range(0, len(weights), _PIECE):
         piece = np.asarray(weights[first : first + _PIECE])
         zeros, negative = zeros + int((piece == 0).sum()), negative + int((piece < 0).sum())
-    return WeightFindings(*found, zeros, negative)
+    return WeightFindings(*extremes, zeros, negative)
 
 
 def examine_features(features: np.ndarray, piece_bytes: int) -> FeatureFindings:

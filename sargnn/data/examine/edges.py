@@ -93,19 +93,19 @@ def examine_edges(dataset: Dataset, buffer_bytes: int) -> tuple[dict[str, NodeFi
         name: _examine_nodes(dataset, out_degree, t, (schema.offsets[t], schema.offsets[t + 1]))
         for t, name in enumerate(schema.node_types)
     }
-    asked, found, about = _count_inverses(dataset, buffer_bytes)
+    asked, inverses, about = _count_inverses(dataset, buffer_bytes)
     relations = [
         EdgeFindings(
-            source=schema.node_types[one.source],
-            name=one.name,
-            destination=schema.node_types[one.destination],
+            source=schema.node_types[edge_type.source],
+            name=edge_type.name,
+            destination=schema.node_types[edge_type.destination],
             count=int(totals[r, 0]),
             loops=int(totals[r, _LOOPS]),
             repeats=int(totals[r, _REPEATS]),
-            with_inverse=float(found[r] / asked[r]) if asked[r] else None,
+            with_inverse=float(inverses[r] / asked[r]) if asked[r] else None,
             about=about,
         )
-        for r, one in enumerate(schema.relations)
+        for r, edge_type in enumerate(schema.relations)
     ]
     between = int(ends[0].sum())
     chance = float(ends[0] @ (ends[1] / between)) / between if between else 0.0
@@ -193,24 +193,24 @@ def _count_inverses(dataset: Dataset, buffer_bytes: int) -> tuple[np.ndarray, np
     Looking an inverse up reads the graph here and there, which takes a disk too long for every edge.
     """
     indptr, indices = np.asarray(dataset.indptr), np.asarray(dataset.indices)
-    asked, found = (np.zeros(len(dataset.schema.relations), np.int64) for _ in range(2))
+    asked, inverses = (np.zeros(len(dataset.schema.relations), np.int64) for _ in range(2))
     about = indptr.nbytes + indices.nbytes > buffer_bytes and dataset.num_edges > _SAMPLE
     if about:
         step("looking at inverse edges")
         positions = np.arange(_SAMPLE, dtype=np.int64) * dataset.num_edges // _SAMPLE
         relation = np.zeros(1, np.uint8) if dataset.relation is None else np.asarray(dataset.relation)[positions]
         destinations = np.searchsorted(indptr, positions, side="right") - 1
-        _look_up(indices[positions], destinations, relation, indptr, indices, asked, found)
-        return asked, found, about
+        _look_up(indices[positions], destinations, relation, indptr, indices, asked, inverses)
+        return asked, inverses, about
     for row, last, sources, relation in _pieces(dataset):
         destinations = np.repeat(np.arange(row, last), np.diff(indptr[row : last + 1]))
-        _look_up(sources, destinations, relation, indptr, indices, asked, found)
-    return asked, found, about
+        _look_up(sources, destinations, relation, indptr, indices, asked, inverses)
+    return asked, inverses, about
 
 
 @numba.njit(cache=True)
 def _look_up(
-    sources: Any, destinations: Any, relation: Any, indptr: Any, indices: Any, asked: Any, found: Any
+    sources: Any, destinations: Any, relation: Any, indptr: Any, indices: Any, asked: Any, inverses: Any
 ) -> None:  # pragma: no cover - compiled
     for e in range(len(sources)):
         source, destination = sources[e], destinations[e]
@@ -225,4 +225,4 @@ def _look_up(
                 low = middle + 1
             else:
                 high = middle
-        found[r] += low < indptr[source + 1] and indices[low] == destination
+        inverses[r] += low < indptr[source + 1] and indices[low] == destination

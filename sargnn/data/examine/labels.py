@@ -127,7 +127,7 @@ def _examine_columns(dataset: Dataset) -> list[ColumnFindings]:
         known += there.sum(0)
         sums += rows.sum(0)
     if dataset.task == "multilabel":
-        return [ColumnFindings(int(n), positives=int(one)) for n, one in zip(known, sums, strict=True)]
+        return [ColumnFindings(int(n), positives=int(positives)) for n, positives in zip(known, sums, strict=True)]
     means = sums / np.maximum(known, 1)
     for rows, there in training():
         squares += (np.where(there, rows - means, 0) ** 2).sum(0)

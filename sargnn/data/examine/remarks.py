@@ -26,23 +26,23 @@ class Remark:
     setting: str = ""
 
 
-def make_remarks(found: Findings, settings: Mapping[str, Any]) -> list[Remark]:
+def make_remarks(findings: Findings, settings: Mapping[str, Any]) -> list[Remark]:
     """What is remarkable of a dataset; nothing where all is well.
 
     Args:
         settings: of the dataset, which say what can be changed.
     """
-    several = len(found.nodes) > 1
+    several = len(findings.nodes) > 1
     remarks: list[Remark] = []
-    for name, nodes in found.nodes.items():
-        remarks += _of_nodes(nodes, f" of type '{name}'" if several else "", found.features[name].width, settings)
-    remarks += _of_edges(found, settings)
-    if found.weights is not None and settings.get(_WEIGHTS, True):
-        remarks += _of_weights(found.weights, sum(one.count for one in found.edges))
-    remarks += _of_labels(found.labels)
-    for name, features in found.features.items():
+    for name, nodes in findings.nodes.items():
+        remarks += _of_nodes(nodes, f" of type '{name}'" if several else "", findings.features[name].width, settings)
+    remarks += _of_edges(findings, settings)
+    if findings.weights is not None and settings.get(_WEIGHTS, True):
+        remarks += _of_weights(findings.weights, sum(relation.count for relation in findings.edges))
+    remarks += _of_labels(findings.labels)
+    for name, features in findings.features.items():
         if features.width or not several:
-            remarks += _of_features(features, f" of type '{name}'" if several else "", found.nodes[name].count, settings)
+            remarks += _of_features(features, f" of type '{name}'" if several else "", findings.nodes[name].count, settings)
     return remarks
 
 
@@ -63,13 +63,13 @@ def _of_nodes(nodes: NodeFindings, of_type: str, width: int, settings: Mapping[s
         )
 
 
-def _of_edges(found: Findings, settings: Mapping[str, Any]) -> Iterator[Remark]:
-    count = sum(one.count for one in found.edges)
-    repeats = sum(one.repeats for one in found.edges)
+def _of_edges(findings: Findings, settings: Mapping[str, Any]) -> Iterator[Remark]:
+    count = sum(relation.count for relation in findings.edges)
+    repeats = sum(relation.repeats for relation in findings.edges)
     if not count:
         yield Remark("There are no edges: compare with model=mlp, which needs none.")
         return
-    if not found.typed and settings.get(_INVERSE) and repeats > 0.4 * count:
+    if not findings.typed and settings.get(_INVERSE) and repeats > 0.4 * count:
         yield Remark(
             f"{repeats:,} of {count:,} edges are there twice: the raw edges hold both directions already.",
             f"dataset.{_INVERSE}=false",
@@ -80,19 +80,19 @@ def _of_edges(found: Findings, settings: Mapping[str, Any]) -> Iterator[Remark]:
             f"{edges} repeat{'s' if repeats == 1 else ''} another one: sums, means and attention count every repeat. Remove "
             "them unless they are meant; one edge with a weight, their number, says the same."
         )
-    one_way = [one for one in found.edges if one.with_inverse is not None and one.with_inverse < 1]
-    if not found.typed and one_way:
+    one_way = [relation for relation in findings.edges if relation.with_inverse is not None and relation.with_inverse < 1]
+    if not findings.typed and one_way:
         yield Remark(
             f"The graph is not symmetric: {_percent(one_way[0].with_inverse)} of its edges have their inverse. Messages travel "
             "along an edge only; add the inverse edges unless the direction is meant.",
             _true(settings, _INVERSE),
         )
     elif one_way and settings.get(_INVERSE) is not True:
-        names = _named([f"{one.source} {one.name} {one.destination}" for one in one_way])
+        names = _named([f"{relation.source} {relation.name} {relation.destination}" for relation in one_way])
         yield Remark(
             f"Relations without all inverse edges: {names}. Messages travel from head to tail only.", _true(settings, _INVERSE)
         )
-    near = found.homophily
+    near = findings.homophily
     if near is not None and near.edges >= _ENOUGH_EDGES and near.same < near.chance + _LITTLE:
         shares = f"{_percent(near.same)} of edges, {_percent(near.chance)} by chance"
         yield Remark(
@@ -101,43 +101,43 @@ def _of_edges(found: Findings, settings: Mapping[str, Any]) -> Iterator[Remark]:
         )
 
 
-def _of_weights(found: WeightFindings, count: int) -> Iterator[Remark]:
+def _of_weights(findings: WeightFindings, count: int) -> Iterator[Remark]:
     without = f"dataset.{_WEIGHTS}=false"
     if not count:
         return
-    if found.zeros == count:
+    if findings.zeros == count:
         yield Remark("All edge weights are 0: a model that uses them sees no neighbour.", without)
         return
-    if found.zeros:
-        edges = f"{_count(found.zeros, 'edge')}{_share(found.zeros, count)} {_have(found.zeros)} weight 0"
-        yield Remark(f"{edges}: read like any other, and nothing comes over {'it' if found.zeros == 1 else 'them'}.")
-    if found.negative:
-        edges = f"{_count(found.negative, 'edge')}{_share(found.negative, count)}"
+    if findings.zeros:
+        edges = f"{_count(findings.zeros, 'edge')}{_share(findings.zeros, count)} {_have(findings.zeros)} weight 0"
+        yield Remark(f"{edges}: read like any other, and nothing comes over {'it' if findings.zeros == 1 else 'them'}.")
+    if findings.negative:
+        edges = f"{_count(findings.negative, 'edge')}{_share(findings.negative, count)}"
         yield Remark(
-            f"{edges} {_have(found.negative)} a negative weight (from {found.smallest:.3g} on). Sums and attention take it; "
-            "what divides by sums of weights is refused: means, gcn, rgcn, label propagation, Correct & Smooth.",
+            f"{edges} {_have(findings.negative)} a negative weight (from {findings.smallest:.3g} on). Sums and attention take "
+            "it; what divides by sums of weights is refused: means, gcn, rgcn, label propagation, Correct & Smooth.",
             without,
         )
-    size = max(-found.smallest, found.largest)
+    size = max(-findings.smallest, findings.largest)
     if size > _LARGE:
         yield Remark(f"Edge weights reach {size:.3g} in size, and sums over neighbours grow with them: scale them down.")
 
 
-def _of_labels(found: LabelFindings) -> Iterator[Remark]:
-    if not found.split["valid"]:
+def _of_labels(findings: LabelFindings) -> Iterator[Remark]:
+    if not findings.split["valid"]:
         yield Remark("There are no validation nodes: neither the best epoch nor early stopping can be had.")
-    if not found.split["test"]:
+    if not findings.split["test"]:
         yield Remark("There are no test nodes: the test figures of a run stay empty.")
-    if found.classes is not None:
-        yield from _of_classes(found.classes)
-    if found.task == "multilabel":
-        without = [number for number, one in enumerate(found.columns) if not one.positives]
-        always = [number for number, one in enumerate(found.columns) if one.known and one.positives == one.known]
+    if findings.classes is not None:
+        yield from _of_classes(findings.classes)
+    if findings.task == "multilabel":
+        without = [number for number, column in enumerate(findings.columns) if not column.positives]
+        always = [number for number, column in enumerate(findings.columns) if column.known and column.positives == column.known]
         for numbers, what in ((without, "no training node that has it"), (always, "no training node without it")):
             if numbers:
                 yield Remark(f"{_labels('Label', numbers)} {_have(len(numbers))} {what}: nothing is learned of it.")
-    if found.task == "regression":
-        spread = [(one.mean or 0.0, one.deviation or 0.0) for one in found.columns]
+    if findings.task == "regression":
+        spread = [(column.mean or 0.0, column.deviation or 0.0) for column in findings.columns]
         constant = [number for number, (_, deviation) in enumerate(spread) if not deviation]
         far = [n for n, (mean, deviation) in enumerate(spread) if deviation and (not 0.1 <= deviation <= 10 or abs(mean) > 10)]
         if constant:
@@ -151,46 +151,50 @@ def _of_labels(found: LabelFindings) -> Iterator[Remark]:
             )
 
 
-def _of_classes(found: ClassFindings) -> Iterator[Remark]:
-    if numbers := found.without_training:
-        lost = sum(found.evaluated[number] for number in numbers)
+def _of_classes(findings: ClassFindings) -> Iterator[Remark]:
+    if numbers := findings.without_training:
+        lost = sum(findings.evaluated[number] for number in numbers)
         also = f"; {_count(lost, 'validation or test node')} cannot be answered rightly" if lost else ""
         yield Remark(f"{_labels('Class', numbers)} {_have(len(numbers))} no training nodes{also}.")
-    if numbers := found.without_nodes:
+    if numbers := findings.without_nodes:
         yield Remark(
             f"{_labels('Class', numbers)} {_have(len(numbers))} no nodes at all: outputs that are never used. Number the "
             "classes without gaps."
         )
-    if found.of_training is not None and found.of_training > _MOST and len(found.nodes) > 1:
-        score = f" and scores {_percent(found.of_test)} on test nodes" if found.of_test is not None else ""
+    if findings.of_training is not None and findings.of_training > _MOST and len(findings.nodes) > 1:
+        score = f" and scores {_percent(findings.of_test)} on test nodes" if findings.of_test is not None else ""
         yield Remark(
-            f"Class {found.largest} has {_percent(found.of_training)} of the training nodes: to answer it always is right as "
-            f"often{score}. What a model knows is what goes beyond."
+            f"Class {findings.largest} has {_percent(findings.of_training)} of the training nodes: to answer it always is "
+            f"right as often{score}. What a model knows is what goes beyond."
         )
 
 
-def _of_features(found: FeatureFindings, of_type: str, count: int, settings: Mapping[str, Any]) -> Iterator[Remark]:
-    if not found.width or (found.constant and len(found.constant) == found.width and count > 1):
-        what = "are the same for all nodes" if found.width else "are missing"
+def _of_features(findings: FeatureFindings, of_type: str, count: int, settings: Mapping[str, Any]) -> Iterator[Remark]:
+    if not findings.width or (findings.constant and len(findings.constant) == findings.width and count > 1):
+        what = "are the same for all nodes" if findings.width else "are missing"
         yield Remark(f"Features{of_type} {what}: a model has only edges to tell nodes apart. Degrees or positions would help.")
         return
-    if found.constant and count > 1:
-        columns = f"{_count(len(found.constant), 'feature column')} of {found.width}{of_type} {_have(len(found.constant))}"
-        yield Remark(
-            f"{columns} one value for all nodes ({_named(found.constant)}; the first is 0): leave out what tells nothing."
+    if findings.constant and count > 1:
+        columns = (
+            f"{_count(len(findings.constant), 'feature column')} of {findings.width}{of_type} {_have(len(findings.constant))}"
         )
-    if found.zero_rows:
-        nodes = f"{_count(found.zero_rows, 'node')}{of_type}{_share(found.zero_rows, count)}"
-        yield Remark(f"{nodes} {_have(found.zero_rows)} nothing but zeros as features.")
-    small, large = found.smallest_column, found.largest_column
+        yield Remark(
+            f"{columns} one value for all nodes ({_named(findings.constant)}; the first is 0): leave out what tells nothing."
+        )
+    if findings.zero_rows:
+        nodes = f"{_count(findings.zero_rows, 'node')}{of_type}{_share(findings.zero_rows, count)}"
+        yield Remark(f"{nodes} {_have(findings.zero_rows)} nothing but zeros as features.")
+    small, large = findings.smallest_column, findings.largest_column
     if small is not None and large is not None and large[1] > _SCALES * small[1]:
         yield Remark(
             f"Feature columns{of_type} differ in scale: column {large[0]} reaches {large[1]:.3g}, column {small[0]} only "
             f"{small[1]:.3g} (the first is 0). Scale each column, such as to mean 0 and standard deviation 1."
         )
-    elif found.largest > _LARGE:
+    elif findings.largest > _LARGE:
         setting = _true(settings, _NORMALIZE)
-        yield Remark(f"Features{of_type} reach {found.largest:.3g} in size: scale the columns, or normalize the rows.", setting)
+        yield Remark(
+            f"Features{of_type} reach {findings.largest:.3g} in size: scale the columns, or normalize the rows.", setting
+        )
 
 
 def _true(settings: Mapping[str, Any], name: str) -> str:

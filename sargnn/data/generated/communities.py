@@ -130,8 +130,8 @@ def _in_group(classes: np.ndarray, group: np.ndarray, weights: np.ndarray, rng: 
     wanted = group[classes]
     at = bounds[wanted] + rng.random(len(classes)) * (bounds[wanted + 1] - bounds[wanted])
     place = np.searchsorted(ends, at, side="right")
-    found: np.ndarray = by_group[np.clip(place, first[wanted], first[wanted + 1] - 1)]
-    return found
+    chosen: np.ndarray = by_group[np.clip(place, first[wanted], first[wanted + 1] - 1)]
+    return chosen
 
 
 @numba.njit(cache=True)

@@ -128,7 +128,7 @@ class Lookalike(Reader):
 
     def _thin(self, buckets: EdgeBuckets, writer: StoreWriter) -> None:
         """``indptr`` and ``indices``: without parallel edges and self-loops, thinned to E edges."""
-        n, found = self.num_nodes, 0
+        n, unique_edges = self.num_nodes, 0
         buckets.flush()
         for number in range(buckets.count):
             step("sorting edges", number, buckets.count)
@@ -138,9 +138,9 @@ class Lookalike(Reader):
             fresh[1:] = keys[1:] != keys[:-1]
             keys = keys[fresh]
             keys = keys[keys // n != keys % n]
-            found += len(keys)
+            unique_edges += len(keys)
             buckets.put(number, keys)
-        share = self.shape.num_edges * self.config.scale / found
+        share = self.shape.num_edges * self.config.scale / unique_edges
         if not self.config.add_inverse_edges:
             buckets.write(writer, keep=lambda destination, source: _pair_uniform(destination, source, n) < share)
             return

@@ -87,8 +87,8 @@ class BinaryOgbDir(OgbFolder):
         return member
 
     def _weights(self) -> Member:
-        with Member(self.data, "edge_weight") as found:
-            columns = found.shape[1:]
+        with Member(self.data, "edge_weight") as member:
+            columns = member.shape[1:]
         return self._member(self.data, "edge_weight", (self.num_rows, 1) if columns else (self.num_rows,), "fiub")
 
     def weights_source(self) -> str:

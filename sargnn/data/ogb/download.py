@@ -28,8 +28,8 @@ _CHUNK_BYTES = 1 << 20
 
 def address_of(name: str) -> str:
     """Where OGB publishes a dataset's archive, from the table in OGB's own package, which is not imported."""
-    found = importlib.util.find_spec("ogb")
-    places = list(found.submodule_search_locations or ()) if found else []
+    spec = importlib.util.find_spec("ogb")
+    places = list(spec.submodule_search_locations or ()) if spec else []
     for place in places:
         table = Path(place) / "nodeproppred" / "master.csv"
         if table.is_file():
@@ -103,17 +103,17 @@ def _fetch_more(address: str, part: Path, have: int, archive: Path) -> int:
 
 def _ask(request: urllib.request.Request) -> Any:
     """The server's answer. A thread waits for it: looking up a name takes no time limit, and may take minutes."""
-    found: Queue[Any] = Queue()
+    answers: Queue[Any] = Queue()
 
     def ask() -> None:
         try:
-            found.put(urllib.request.urlopen(request, timeout=_TIMEOUT_S))
+            answers.put(urllib.request.urlopen(request, timeout=_TIMEOUT_S))
         except Exception as error:
-            found.put(error)
+            answers.put(error)
 
     threading.Thread(target=ask, name="fetch", daemon=True).start()
     try:
-        answer = found.get(timeout=_TIMEOUT_S + 0.5)
+        answer = answers.get(timeout=_TIMEOUT_S + 0.5)
     except Empty:
         raise TimeoutError(f"no answer within {_TIMEOUT_S:g} s") from None
     if isinstance(answer, Exception):
@@ -137,7 +137,7 @@ def unpack(archive: Path, folder: Path) -> None:
                 raise DataError(
                     f"'{archive}' is not an archive of OGB's: it must hold one folder.", given=", ".join(sorted(tops))
                 )
-            needed, free = sum(one.file_size for one in content.infolist()), shutil.disk_usage(folder.parent).free
+            needed, free = sum(member.file_size for member in content.infolist()), shutil.disk_usage(folder.parent).free
             if free < needed:
                 raise DataError(
                     f"The disk has too little room to unpack '{archive}'.",

@@ -116,7 +116,7 @@ def _csv(dataset: Dataset, root: Path, symmetric: bool) -> None:
 
     _table(raw / "edge.csv.gz", pieces())
     if dataset.edge_weight is not None:
-        _table(raw / "edge-weight.csv.gz", (one for *_, one in edge_pieces(dataset, symmetric) if one is not None))
+        _table(raw / "edge-weight.csv.gz", (array for *_, array in edge_pieces(dataset, symmetric) if array is not None))
     _table(raw / "node-feat.csv.gz", _rows(dataset.features[0]))
     labels = np.asarray(dataset.labels)
     labelled = bool((labels != UNLABELLED).all())
@@ -133,7 +133,7 @@ def _binary(dataset: Dataset, root: Path, symmetric: bool) -> None:
         ends = (pair[side].tobytes() for side in (0, 1) for *pair, _ in edge_pieces(dataset, symmetric))
         _member(archive, "edge_index", (2, total), np.dtype(np.int64), ends)
         if dataset.edge_weight is not None:
-            weights = (one.tobytes() for *_, one in edge_pieces(dataset, symmetric) if one is not None)
+            weights = (array.tobytes() for *_, array in edge_pieces(dataset, symmetric) if array is not None)
             _member(archive, "edge_weight", (total,), np.dtype(np.float32), weights)
         for name, count in (("num_nodes_list", dataset.num_nodes), ("num_edges_list", total)):
             _member(archive, name, (1,), np.dtype(np.int64), iter([np.array([count]).tobytes()]))
@@ -162,7 +162,7 @@ def _member(archive: zipfile.ZipFile, name: str, shape: Any, dtype: np.dtype, co
 
 def _typed(dataset: Dataset, root: Path, symmetric: bool) -> None:
     schema, raw = dataset.schema, root / "raw"
-    names, offsets = [file_name(one, _LONGEST_NAME) for one in schema.node_types], schema.offsets
+    names, offsets = [file_name(node_type, _LONGEST_NAME) for node_type in schema.node_types], schema.offsets
     labelled = int(schema.types_of(np.flatnonzero(dataset.split)[:1])[0])
     _text(raw / "num-node-dict.csv.gz", [names, [str(schema.count(t)) for t in range(len(names))]])
     _text(raw / "nodetype-has-label.csv.gz", [names, [str(t == labelled) for t in range(len(names))]])

@@ -182,7 +182,11 @@ def layout_at(root: Path) -> Layout:
     for layout in LAYOUTS:
         if any((root / sign).exists() for sign in layout.signs):
             return layout
-    told = [line for layout in reversed(LAYOUTS) for line in (f"{layout.title}:", *(f"  {one}" for one in _told(layout)))]
+    told = [
+        line
+        for layout in reversed(LAYOUTS)
+        for line in (f"{layout.title}:", *(f"  {file_line}" for file_line in _told(layout)))
+    ]
     held = sorted(path.name for path in root.iterdir())
     raise DataError(
         f"'{root}' holds no dataset in one of OGB's layouts.",

@@ -48,9 +48,9 @@ def ogb_named(config: OgbConfig) -> Reader:
     if not (folder / "raw").is_dir():
         _fetch(config, folder)
     wanted = f"RELEASE_v{layout.release}.txt"
-    found = sorted(path.name for path in folder.glob("RELEASE_v*.txt"))
-    if found and wanted not in found:
-        raise DataError(f"'{folder}' holds another release of {config.name}.", given=", ".join(found), allowed=wanted)
+    releases = sorted(path.name for path in folder.glob("RELEASE_v*.txt"))
+    if releases and wanted not in releases:
+        raise DataError(f"'{folder}' holds another release of {config.name}.", given=", ".join(releases), allowed=wanted)
     return layout.reader(config, folder)
 
 
@@ -60,7 +60,7 @@ def made_before(config: OgbConfig, stores: Path) -> Path | None:
     if (folder / "raw").is_dir():
         return None
     wanted = {"add_inverse_edges": config.add_inverse_edges, "normalize_features": config.normalize_features}
-    found: list[tuple[float, Path]] = []
+    candidates: list[tuple[float, Path]] = []
     for path in stores.glob(f"{config.name}-*"):
         try:
             made_by = Store(path, "dataset", FORMAT_VERSION).meta["made_by"]
@@ -70,11 +70,11 @@ def made_before(config: OgbConfig, stores: Path) -> Path | None:
             continue
         same &= made_by.get("homogenize", False) == config.homogenize and made_by.get("task") == config.task
         if same and here:
-            found.append((path.stat().st_mtime, path))
-    if not found:
+            candidates.append((path.stat().st_mtime, path))
+    if not candidates:
         return None
     step(f"the raw files of {config.name} are gone: using the store that was made from them")
-    return max(found)[1]
+    return max(candidates)[1]
 
 
 def _fetch(config: OgbConfig, folder: Path) -> None:

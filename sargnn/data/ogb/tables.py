@@ -157,15 +157,15 @@ def table_pieces(path: Path, dtype: type, rows: int, columns: int, total: int) -
     Raises:
         DataError: a file that cannot be read, or another number of rows or columns than expected.
     """
-    found = 0
+    rows_read = 0
     try:
         with pd.read_csv(path, header=None, dtype=dtype, chunksize=rows) as reader:
             for frame in reader:
                 piece = np.array(frame.to_numpy())
-                if piece.shape[1] != columns or found + len(piece) > total:
-                    expect_shape(path, np.empty((found + len(piece), piece.shape[1]), bool), (total, columns))
-                yield found, piece
-                found += len(piece)
+                if piece.shape[1] != columns or rows_read + len(piece) > total:
+                    expect_shape(path, np.empty((rows_read + len(piece), piece.shape[1]), bool), (total, columns))
+                yield rows_read, piece
+                rows_read += len(piece)
     except pd.errors.EmptyDataError as error:
         if total:
             raise DataError(f"'{path}' is empty.") from error
@@ -173,10 +173,10 @@ def table_pieces(path: Path, dtype: type, rows: int, columns: int, total: int) -
         raise DataError(f"'{path}' cannot be read: {error}") from error
     except (ValueError, OverflowError) as error:
         raise _malformed(path, dtype) or DataError(f"'{path}' cannot be read: {error}") from error
-    if found != total:
+    if rows_read != total:
         raise DataError(
             f"'{path}' does not have the shape that the counts and the other files give.",
-            given=f"{found} rows",
+            given=f"{rows_read} rows",
             allowed=f"{total} rows",
         )
 

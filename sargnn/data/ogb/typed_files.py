@@ -110,10 +110,10 @@ def _triplets(path: Path, node_types: list[str] | None) -> list[Triplet]:
 
 def _types_of(root: Path, triplets: list[Triplet]) -> set[str]:
     """Node types where no table counts them: ends of relations, and what has features or labels."""
-    found = {end for head, _, tail in triplets for end in (head, tail)}
+    types = {end for head, _, tail in triplets for end in (head, tail)}
     for pattern in (_FEATURES, _LABELS):
-        found |= {path.parent.name for path in root.glob(pattern.format("*"))}
-    return found
+        types |= {path.parent.name for path in root.glob(pattern.format("*"))}
+    return types
 
 
 def _labelled(path: Path, node_types: list[str] | None) -> str:

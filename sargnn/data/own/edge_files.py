@@ -51,9 +51,9 @@ class EdgeTable(EdgeList):
             raise DataError(f"{self.name} has several columns of weights.", given=given, hint="name one of them weight")
         if weight:
             self.weights_name = f"{self.name}, column '{lower[weight[0]]}',"
-        found = [next((k for k, name in enumerate(lower) if name in words), None) for words in (_SOURCE, _DESTINATION)]
-        if found[0] is not None and found[1] is not None:
-            return found[0], found[1], *weight
+        ends = [next((k for k, name in enumerate(lower) if name in words), None) for words in (_SOURCE, _DESTINATION)]
+        if ends[0] is not None and ends[1] is not None:
+            return ends[0], ends[1], *weight
         if len(names) - len(weight) == 2:
             first, second = (k for k in range(len(names)) if k not in weight)
             return first, second, *weight
@@ -64,13 +64,13 @@ class EdgeTable(EdgeList):
         )
 
     def digest(self) -> str:
-        found = hashlib.sha256()
+        hasher = hashlib.sha256()
         for *ends, weights in self.pieces(1 << 20):
             for column in ends:
-                found.update(column.astype(np.int64).data)
+                hasher.update(column.astype(np.int64).data)
             if weights is not None:
-                found.update(weights.astype(np.float64).data)
-        return found.hexdigest()
+                hasher.update(weights.astype(np.float64).data)
+        return hasher.hexdigest()
 
     @abstractmethod
     def pieces(self, rows: int) -> Iterator[EdgePiece]: ...
@@ -86,12 +86,12 @@ class CsvEdges(EdgeTable):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         number, first = next(((number, line) for number, line in enumerate(self._lines(), start=1) if line), (0, ""))
-        self.separator = next((one for one in ",;\t" if one in first), r"\s+")
+        self.separator = next((separator for separator in ",;\t" if separator in first), r"\s+")
         if not first:
             raise DataError(f"{self.name} is empty.")
         fields = self._fields(first)
         # A line without any number names the columns; one with a number that is broken is an edge that is.
-        self.header = number if fields and not any(one == "" or _is_number(one) for one in fields) else 0
+        self.header = number if fields and not any(field == "" or _is_number(field) for field in fields) else 0
         if len(fields) == 1:
             raise DataError(f"{self.name} has one column; an edge has two nodes.", given=f"line {number}: {first[:60]}")
         self.columns = self._columns(fields) if self.header else (0, 1)
@@ -103,7 +103,7 @@ class CsvEdges(EdgeTable):
         return sum(1 for line in self._lines() if line) - bool(self.header)
 
     def _fields(self, line: str) -> list[str]:
-        return [one.strip().strip("\"'") for one in re.split(self.separator, line)] if line else []
+        return [field.strip().strip("\"'") for field in re.split(self.separator, line)] if line else []
 
     def pieces(self, rows: int) -> Iterator[EdgePiece]:
         if not self.count:

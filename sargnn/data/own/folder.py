@@ -103,18 +103,18 @@ def _members(path: Path) -> list[str]:
 
 def _files(root: Path) -> dict[str, Path]:
     """Name of an array, with its type behind a slash, -> its file."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for path in sorted([*root.glob("*"), *root.glob("*/*")]):
-        suffix = next((one for one in _KINDS if path.name.endswith(one)), None)
+        suffix = next((ending for ending in _KINDS if path.name.endswith(ending)), None)
         if suffix is None or not path.is_file():
             continue
         name = path.relative_to(root).as_posix().removesuffix(suffix)
         if suffix != ".npy" and name.partition("/")[0] not in (EDGES, "edges"):
             continue
-        if name in found:
-            raise DataError(f"'{found[name]}' and '{path}' mean the same.", hint="leave one out")
-        found[name] = path
-    return found
+        if name in files:
+            raise DataError(f"'{files[name]}' and '{path}' mean the same.", hint="leave one out")
+        files[name] = path
+    return files
 
 
 def _tree(root: Path, leaves: Mapping[str, Path | str], unread: Unread) -> dict[str, Any]:
@@ -157,8 +157,8 @@ def _leaf(root: Path, used: str, leaf: Path | str) -> GivenArray | EdgeList | in
     if used == EDGES:
         return EdgeArrays.of_index(array)
     if used != COUNT and not array.shape:
-        one = "edge" if used == WEIGHTS else "node"
-        raise DataError(f"{array.name} is a single number.", allowed=f"an array with an entry for each {one}")
+        unit = "edge" if used == WEIGHTS else "node"
+        raise DataError(f"{array.name} is a single number.", allowed=f"an array with an entry for each {unit}")
     if used == COUNT:
         count = array.whole().reshape(-1)
         if count.size != 1 or count.dtype.kind not in "iu":

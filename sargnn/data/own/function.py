@@ -85,7 +85,7 @@ def _call(function: Callable[..., Any], name: str, arguments: dict[str, Any], pl
         raise
     except (Exception, SystemExit) as error:
         frames = traceback.extract_tb(error.__traceback__)
-        own = [one for one in frames if Path(one.filename) == Path(place)] or list(frames)[1:] or list(frames)
+        own = [frame for frame in frames if Path(frame.filename) == Path(place)] or list(frames)[1:] or list(frames)
         raise DataError(
             f"'{name}' failed: {type(error).__name__}: {error}",
             given=f"{own[-1].filename} line {own[-1].lineno}",

@@ -45,11 +45,11 @@ class GivenArray(ABC):
 
     def digest(self) -> str:
         """SHA-256 over dtype, shape and content, in hex."""
-        found = hashlib.sha256(f"{self.dtype.str} {self.shape}".encode())
+        hasher = hashlib.sha256(f"{self.dtype.str} {self.shape}".encode())
         row_bytes = max(1, self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64)))
         for piece in self.pieces(max(1, _PIECE_BYTES // row_bytes)):
-            found.update(np.ascontiguousarray(piece).data)
-        return found.hexdigest()
+            hasher.update(np.ascontiguousarray(piece).data)
+        return hasher.hexdigest()
 
 
 class PlainArray(GivenArray):
@@ -91,24 +91,24 @@ class MemberArray(GivenArray):
     def __init__(self, path: Path, member: str, skipped: int = 0, entries: int | None = None) -> None:
         self.path, self.member, self._skipped = path, member, skipped
         self.name = f"'{path}': '{member}'"
-        with Member(path, member) as found:
-            self.shape, self.dtype = (found.shape if entries is None else (entries,)), found.dtype
+        with Member(path, member) as reader:
+            self.shape, self.dtype = (reader.shape if entries is None else (entries,)), reader.dtype
 
     def pieces(self, rows: int) -> Iterator[np.ndarray]:
         row_shape = self.shape[1:]
         width = int(np.prod(row_shape, dtype=np.int64))
-        with Member(self.path, self.member) as found:
-            found.skip(self._skipped)
+        with Member(self.path, self.member) as reader:
+            reader.skip(self._skipped)
             for start in range(0, self.shape[0], rows):
                 count = min(rows, self.shape[0] - start)
-                yield found.read(count * width).reshape(count, *row_shape)
-            if (self._skipped + self.shape[0]) * width == int(np.prod(found.shape, dtype=np.int64)):
-                found.finish()
+                yield reader.read(count * width).reshape(count, *row_shape)
+            if (self._skipped + self.shape[0]) * width == int(np.prod(reader.shape, dtype=np.int64)):
+                reader.finish()
 
     def whole(self) -> np.ndarray:
         if self.shape == ():  # a number alone
-            with Member(self.path, self.member) as found:
-                return found.read(1).reshape(())
+            with Member(self.path, self.member) as reader:
+                return reader.read(1).reshape(())
         return super().whole()
 
     def row(self, number: int) -> GivenArray:
@@ -189,7 +189,7 @@ def as_matrix(name: str, value: Any) -> Any | None:
         raise DataError(
             f"{name} is a sparse tensor of a form that is not read.",
             given=f"{layout} {list(tensor.shape)}",
-            allowed=[f"{one}, two-dimensional" for one in _LAYOUTS],
+            allowed=[f"{form}, two-dimensional" for form in _LAYOUTS],
             hint="tensor.to_dense().to_sparse()",
         )
     if layout == "torch.sparse_coo":
@@ -227,7 +227,9 @@ def as_array(value: Any) -> np.ndarray | None:
     if isinstance(value, list | tuple | range | int | float | np.generic):
         try:
             return np.array(
-                [as_array(one) if hasattr(one, "detach") else one for one in value] if isinstance(value, list) else value
+                [as_array(entry) if hasattr(entry, "detach") else entry for entry in value]
+                if isinstance(value, list)
+                else value
             )
         except ValueError:
             return None

@@ -97,11 +97,11 @@ class EdgeArrays(EdgeList):
 
     def __init__(self, name: str, sources: GivenArray, destinations: GivenArray) -> None:
         self.name, self.sources, self.destinations = name, sources, destinations
-        for one in (sources, destinations):
-            if one.dtype.kind not in "iu":
+        for ends in (sources, destinations):
+            if ends.dtype.kind not in "iu":
                 hint = "edge_index.astype(np.int64), if these are node numbers"
                 raise DataError(
-                    f"{name} does not hold whole numbers, which an edge's two nodes are.", given=one.dtype.name, hint=hint
+                    f"{name} does not hold whole numbers, which an edge's two nodes are.", given=ends.dtype.name, hint=hint
                 )
         if len(sources.shape) != 1 or sources.shape != destinations.shape:
             shapes = f"{list(sources.shape)} sources, {list(destinations.shape)} destinations"
@@ -190,12 +190,12 @@ class Nodes:
 
     def arrays(self) -> Iterator[tuple[str, GivenArray]]:
         """Each with what it is."""
-        for name, one in ((FEATURES, self.features), (LABELS, self.labels)):
-            if one is not None:
-                yield name, one
+        for name, array in ((FEATURES, self.features), (LABELS, self.labels)):
+            if array is not None:
+                yield name, array
         for kind, those in (("mask", self.masks), ("numbers", self.numbers)):
-            for name, one in those.items():
-                yield f"{name} {kind}", one
+            for name, array in those.items():
+                yield f"{name} {kind}", array
 
 
 @dataclass(frozen=True)
@@ -254,8 +254,8 @@ class OwnGraph:
     def digest(self) -> dict[str, Any]:
         """What decides the content, JSON-able."""
         nodes = {
-            name: {"count": one.count} | {what: array.digest() for what, array in one.arrays()}
-            for name, one in self.nodes.items()
+            name: {"count": type_nodes.count} | {what: array.digest() for what, array in type_nodes.arrays()}
+            for name, type_nodes in self.nodes.items()
         }
         return {"nodes": nodes, "edges": [[*triplet, edges.digest()] for triplet, edges in self.edges.items()]}
 
@@ -278,22 +278,24 @@ def known_names(
         DataError: one that is nearly known, or two that mean the same.
     """
     called = names if isinstance(names, Mapping) else {name: f"'{name}'" for name in names}
-    found: dict[str, str] = {}
+    given_names: dict[str, str] = {}
     for name in called:
         known = None if name in without else NAMES.get(name)
-        if known is not None and known in found:
+        if known is not None and known in given_names:
             raise DataError(
-                f"{whole} has {called[found[known]]} and {called[name]}, which mean the same.", hint="leave one out"
+                f"{whole} has {called[given_names[known]]} and {called[name]}, which mean the same.", hint="leave one out"
             )
         if known is not None:
-            found[known] = name
+            given_names[known] = name
     others = [name for name in called if name not in NAMES or name in without]
     for name in others:
-        alike = difflib.get_close_matches(name, [one for one in NAMES if one[:1] == name[:1]], n=1, cutoff=_ALIKE)
-        if alike and name not in without and NAMES[alike[0]] not in found:
+        alike = difflib.get_close_matches(
+            name, [candidate for candidate in NAMES if candidate[:1] == name[:1]], n=1, cutoff=_ALIKE
+        )
+        if alike and name not in without and NAMES[alike[0]] not in given_names:
             raise DataError(f"{whole} has {called[name]}, which is not known.", allowed=alike, hint=f"name it {alike[0]}")
     unread += [called[name] for name in others]
-    return found
+    return given_names
 
 
 def build_graph(name: str, whole: str, tree: Tree, unread: Unread) -> OwnGraph:
@@ -335,7 +337,7 @@ def build_graph(name: str, whole: str, tree: Tree, unread: Unread) -> OwnGraph:
                     if alike:
                         raise DataError(f"{whole} has a type in '{key}' that no edge joins.", given=node_type, allowed=alike)
                 by_type.setdefault(node_type, {})[key] = value
-    nodes = {one: _nodes(one, by_type[one], edges, whole) for one in sorted(by_type)}
+    nodes = {type_name: _nodes(type_name, by_type[type_name], edges, whole) for type_name in sorted(by_type)}
     return OwnGraph(name, whole, nodes, edges, unread)
 
 
@@ -348,46 +350,48 @@ def _with_weights(
             raise DataError(
                 f"{whole} has edge weights of a relation that has no edges.",
                 given=" ".join(triplet),
-                allowed=[" ".join(one) for one in edges],
+                allowed=[" ".join(relation) for relation in edges],
             )
     return {triplet: WeightedEdges(edges[triplet], weights) for triplet, weights in given.items()}
 
 
-def _nodes(node_type: str, found: Mapping[str, Any], edges: Mapping[Triplet, EdgeList], whole: str) -> Nodes:
+def _nodes(node_type: str, arrays: Mapping[str, Any], edges: Mapping[Triplet, EdgeList], whole: str) -> Nodes:
     """One type's nodes; their number is what the arrays say, or else the largest one in an edge and one more."""
     for table in (MASKS, NUMBERS):
-        keys = [key for key in found if key in table]
-        twice = [key for key in keys if [table[one] for one in keys].count(table[key]) > 1]
+        keys = [key for key in arrays if key in table]
+        twice = [key for key in keys if [table[other] for other in keys].count(table[key]) > 1]
         if twice:
-            same = ", ".join(found[key].name for key in twice if table[key] == table[twice[0]])
+            same = ", ".join(arrays[key].name for key in twice if table[key] == table[twice[0]])
             raise DataError(f"{whole} says twice which nodes are in a split.", given=same, hint="leave one out")
-    masks = {MASKS[key]: value for key, value in found.items() if key in MASKS}
-    numbers = {NUMBERS[key]: value for key, value in found.items() if key in NUMBERS}
+    masks = {MASKS[key]: value for key, value in arrays.items() if key in MASKS}
+    numbers = {NUMBERS[key]: value for key, value in arrays.items() if key in NUMBERS}
     both = sorted(masks.keys() & numbers.keys())
     if both:
         raise DataError(
             f"{masks[both[0]].name} and {numbers[both[0]].name} both say which nodes are in a split.", hint="leave one out"
         )
-    sized = [one for one in (found.get(FEATURES), found.get(LABELS), *masks.values()) if one is not None]
-    for one in sized:
-        if not one.shape:
-            raise DataError(f"{one.name} is a single number.", allowed="an entry for each node")
-    count: int | None = found.get(COUNT)
+    sized = [array for array in (arrays.get(FEATURES), arrays.get(LABELS), *masks.values()) if array is not None]
+    for array in sized:
+        if not array.shape:
+            raise DataError(f"{array.name} is a single number.", allowed="an entry for each node")
+    count: int | None = arrays.get(COUNT)
     if count is not None and (isinstance(count, bool) or count < 0):
         raise DataError(f"{whole} has a number of nodes that cannot be.", given=count)
     if sized:
         first = sized[0].shape[0] if count is None else count
         says = f"'{COUNT}' says {count}" if count is not None else f"{sized[0].name} has {first}"
-        for one in sized:
-            if one.shape[0] != first:
-                features = found.get(FEATURES)
-                turned = features is sized[0] and len(features.shape) == 2 and features.shape[1] == one.shape[0]
+        for array in sized:
+            if array.shape[0] != first:
+                features = arrays.get(FEATURES)
+                turned = features is sized[0] and len(features.shape) == 2 and features.shape[1] == array.shape[0]
                 hint = f"{features.name} lies on its side: x.T" if turned and features is not None else None
-                raise DataError(f"{one.name} has {one.shape[0]} rows, and {says}.", allowed="one row for each node", hint=hint)
+                raise DataError(
+                    f"{array.name} has {array.shape[0]} rows, and {says}.", allowed="one row for each node", hint=hint
+                )
         count = first
     if count is None:
-        count = max((_largest(triplet, one, node_type) for triplet, one in edges.items()), default=-1) + 1
-    return Nodes(count, found.get(FEATURES), found.get(LABELS), masks, numbers)
+        count = max((_largest(triplet, edge_list, node_type) for triplet, edge_list in edges.items()), default=-1) + 1
+    return Nodes(count, arrays.get(FEATURES), arrays.get(LABELS), masks, numbers)
 
 
 def _largest(triplet: Triplet, edges: EdgeList, node_type: str) -> int:

@@ -98,7 +98,7 @@ def _is_matrix(value: Any) -> bool:
 def _is_a(package: str, name: str) -> Callable[[Any], bool]:
     """Whether a value's class, or one that it extends, is that of this package."""
     return lambda value: any(
-        one.__module__.partition(".")[0] == package and one.__name__ == name for one in type(value).__mro__
+        base.__module__.partition(".")[0] == package and base.__name__ == name for base in type(value).__mro__
     )
 
 
@@ -122,8 +122,8 @@ def _edges(called: str, value: Any, *, of_relation: bool = False) -> EdgeList:
         and len(value) == 2
         and (_is_array(value[0]) or isinstance(value[0], list | tuple | range))
     ):
-        ends = [given(f"{called}, {what}", one) for what, one in zip(("sources", "destinations"), value, strict=True)]
-        return EdgeArrays(called, *(_whole_if_empty(one) for one in ends))
+        ends = [given(f"{called}, {what}", end) for what, end in zip(("sources", "destinations"), value, strict=True)]
+        return EdgeArrays(called, *(_whole_if_empty(end) for end in ends))
     if hasattr(value, "coo") and hasattr(value, "sparse_sizes"):  # PyG's SparseTensor, transposed: rows are destinations
         destinations, sources, values = value.coo()
         edges = EdgeArrays(called, given(called, sources), given(called, destinations))
@@ -168,9 +168,9 @@ def _from_mapping(mapping: Mapping[Any, Any], whole: str, unread: Unread) -> dic
         value, called = mapping[name], f"'{name}'"
         if isinstance(value, Mapping):
             tree[used] = {
-                _type_key(used, called, key): _leaf(used, f"{called} of {key!r}", one, of_type=True)
-                for key, one in value.items()
-                if one is not None
+                _type_key(used, called, key): _leaf(used, f"{called} of {key!r}", leaf, of_type=True)
+                for key, leaf in value.items()
+                if leaf is not None
             }
         else:
             tree[used] = _leaf(used, called, value)
@@ -181,7 +181,7 @@ def _from_mapping(mapping: Mapping[Any, Any], whole: str, unread: Unread) -> dic
 
 def _type_key(used: str, called: str, key: Any) -> Any:
     if used in OF_EDGES:
-        if not (isinstance(key, tuple) and len(key) == 3 and all(isinstance(one, str) for one in key)):
+        if not (isinstance(key, tuple) and len(key) == 3 and all(isinstance(name, str) for name in key)):
             allowed = "('author', 'writes', 'paper')"
             raise DataError(
                 f"{called} has a key that does not say which types are joined.", given=repr(key)[:60], allowed=allowed
@@ -214,23 +214,23 @@ def _flat_if_single(tree: dict[str, Any]) -> Tree:
 def _from_dgl(graph: Any, whole: str, unread: Unread) -> Tree:
     if getattr(graph, "is_block", False):
         raise DataError(f"{whole} is a block, a step of a sampler.", given="DGLBlock", allowed="a DGLGraph")
-    tree: dict[str, Any] = {EDGES: {}, COUNT: {one: int(graph.num_nodes(one)) for one in graph.ntypes}}
+    tree: dict[str, Any] = {EDGES: {}, COUNT: {ntype: int(graph.num_nodes(ntype)) for ntype in graph.ntypes}}
     single = len(graph.ntypes) == 1
     # A graph that may be stored by row or by column only cannot list its edges by their numbers.
     in_all_formats = graph.formats(["coo", "csr", "csc"])
     for triplet in graph.canonical_etypes:
         several, data = len(graph.canonical_etypes) > 1, dict(graph.edges[triplet].data)
         prefix = f"edges[{tuple(triplet)}].data" if several else "edata"
-        found = {str(name): f"{prefix}['{name}']" for name in data}
-        weights = _weights_among(found, data, whole, unread)
+        names = {str(name): f"{prefix}['{name}']" for name in data}
+        weights = _weights_among(names, data, whole, unread)
         if weights is not None:
             tree.setdefault(WEIGHTS, {})[tuple(triplet)] = weights
         called = f"the edges {triplet}" if several else "the graph's edges"
         sources, destinations = in_all_formats.edges(etype=triplet)
         tree[EDGES][tuple(triplet)] = EdgeArrays(called, given(called, sources), given(called, destinations))
-    for one in graph.ntypes:
-        prefix = "ndata" if single else f"nodes['{one}'].data"
-        _collect(tree, one, dict(graph.nodes[one].data), lambda name, prefix=prefix: f"{prefix}['{name}']", whole, unread)  # type: ignore[misc]
+    for ntype in graph.ntypes:
+        prefix = "ndata" if single else f"nodes['{ntype}'].data"
+        _collect(tree, ntype, dict(graph.nodes[ntype].data), lambda name, prefix=prefix: f"{prefix}['{name}']", whole, unread)  # type: ignore[misc]
     return _flat_if_single(tree)
 
 
@@ -243,12 +243,12 @@ def _weights_among(names: Mapping[str, str], data: Mapping[str, Any], whole: str
     Raises:
         DataError: several are.
     """
-    found = [name for name in names if name in ALIASES[WEIGHTS]]
-    if len(found) > 1:
-        both = " and ".join(names[name] for name in found)
+    weight_names = [name for name in names if name in ALIASES[WEIGHTS]]
+    if len(weight_names) > 1:
+        both = " and ".join(names[name] for name in weight_names)
         raise DataError(f"{whole} has {both}, which mean the same.", hint="leave one out")
-    unread.of_edges.extend(names[name] for name in names if name not in found)
-    return given(names[found[0]], data[found[0]], "edge") if found else None
+    unread.of_edges.extend(names[name] for name in names if name not in weight_names)
+    return given(names[weight_names[0]], data[weight_names[0]], "edge") if weight_names else None
 
 
 def _from_pyg(data: Any, whole: str, unread: Unread) -> Tree:
@@ -287,12 +287,12 @@ def _from_hetero(data: Any, whole: str, unread: Unread) -> Tree:
             weights = given(f"{called}.{WEIGHTS}", store[WEIGHTS], "edge")
             tree.setdefault(WEIGHTS, {})[tuple(triplet)] = weights
         unread.of_edges.extend(f"{called}.{key}" for key in store if key not in (EDGES, _TRANSPOSED, WEIGHTS))
-    for one in data.node_types:
-        store = data[one]
+    for ntype in data.node_types:
+        store = data[ntype]
         values = {str(key): store[key] for key in store}
-        _collect(tree, one, values, lambda name, one=one: f"data['{one}'].{name}", whole, unread)  # type: ignore[misc]
+        _collect(tree, ntype, values, lambda name, ntype=ntype: f"data['{ntype}'].{name}", whole, unread)  # type: ignore[misc]
         if store.num_nodes is not None:
-            tree[COUNT][one] = int(store.num_nodes)
+            tree[COUNT][ntype] = int(store.num_nodes)
     if not tree[EDGES]:
         raise DataError(f"{whole} has no edges.", given=", ".join(data.node_types))
     return _flat_if_single(tree)
@@ -315,7 +315,7 @@ def _from_networkx(graph: Any, whole: str, unread: Unread) -> Tree:
     }
     names = {str(name): f"the edge attribute '{name}'" for _, _, data in graph.edges(data=True) for name in data}
     if names.pop("weight", None) is not None:  # NetworkX takes an edge without one for 1
-        weights = given("the edge attribute 'weight'", [one for *_, one in graph.edges(data="weight", default=1)], "edge")
+        weights = given("the edge attribute 'weight'", [weight for *_, weight in graph.edges(data="weight", default=1)], "edge")
         array = weights.whole()
         tree[WEIGHTS] = PlainArray(weights.name, np.concatenate([array, array[both]]) if len(array) == len(both) else array)
     unread.of_edges.extend(names.values())
@@ -328,20 +328,20 @@ def _from_networkx(graph: Any, whole: str, unread: Unread) -> Tree:
 
 def _attribute(graph: Any, used: str, name: str, called: str) -> np.ndarray | list[Any]:
     """An attribute of all nodes; a node without it is in no split and has no label, but must have features."""
-    found = [data.get(name) for _, data in graph.nodes(data=True)]
-    example = next((value for value in found if value is not None), None)
+    values = [data.get(name) for _, data in graph.nodes(data=True)]
+    example = next((value for value in values if value is not None), None)
     first = as_array(example)
     if (used in MASKS or used in NUMBERS) and (first is None or not first.shape):
-        return np.array([bool(value) for value in found])
+        return np.array([bool(value) for value in values])
     if first is None or first.dtype.kind not in "fiub":
         hint = "number texts first: np.unique(texts, return_inverse=True)[1]" if isinstance(example, str) else None
         raise DataError(f"{called} holds no numbers.", given=repr(example)[:60], hint=hint)
     if used in MASKS:  # a column for each split
-        found = [np.zeros(first.shape, bool) if value is None else value for value in found]
+        values = [np.zeros(first.shape, bool) if value is None else value for value in values]
     if used == LABELS:
         blank = np.full(first.shape, np.nan) if first.shape or first.dtype.kind == "f" else -1
-        found = [blank if value is None else value for value in found]
-    for node, value in zip(graph.nodes, found, strict=True):
+        values = [blank if value is None else value for value in values]
+    for node, value in zip(graph.nodes, values, strict=True):
         array = None if value is None else as_array(value)
         if array is None or array.shape != first.shape:
             what = "nothing" if array is None else f"shape {list(array.shape)}"
@@ -350,7 +350,7 @@ def _attribute(graph: Any, used: str, name: str, called: str) -> np.ndarray | li
                 given=f"node {node!r}: {what}",
                 allowed=f"shape {list(first.shape)}",
             )
-    return np.stack([np.asarray(as_array(value)) for value in found])
+    return np.stack([np.asarray(as_array(value)) for value in values])
 
 
 _CONVERTERS: tuple[tuple[Callable[[Any], bool], Callable[[Any, str, Unread], Tree]], ...] = (

@@ -79,13 +79,15 @@ def _check(graph: OwnGraph, config: OwnGraphConfig) -> None:
     """Shapes and kinds of all arrays, before anything long is read."""
     if config.split is not None:
         check_fractions(config.split)
-    total = sum(one.count for one in graph.nodes.values())
+    total = sum(nodes.count for nodes in graph.nodes.values())
     if not 1 <= total <= MAX_NODES:
         raise DataError(f"{graph.whole} has a number of nodes that cannot be.", given=total, allowed=f"1 to {MAX_NODES}")
-    for one in graph.nodes.values():
-        if one.features is not None and len(one.features.shape) not in (1, 2):
+    for nodes in graph.nodes.values():
+        if nodes.features is not None and len(nodes.features.shape) not in (1, 2):
             raise DataError(
-                f"{one.features.name} must be a table of features.", given=f"shape {list(one.features.shape)}", allowed="[N, F]"
+                f"{nodes.features.name} must be a table of features.",
+                given=f"shape {list(nodes.features.shape)}",
+                allowed="[N, F]",
             )
     labelled = graph.nodes[labelled_type(graph.nodes, graph.whole)]
     if config.split is None:
@@ -115,7 +117,7 @@ class _Targets:
         """uint8 [N]. Raises ``DataError``, also for a node that is in a split and has no label."""
         labelled = has_label(labels)
         if self.config.split is not None:
-            given = [one.name for one in (*self.nodes.masks.values(), *self.nodes.numbers.values())]
+            given = [array.name for array in (*self.nodes.masks.values(), *self.nodes.numbers.values())]
             if given:
                 logging.getLogger(__name__).warning(f"dataset.split draws the split; not read: {', '.join(given)}")
             return draw_split(labelled, self.config.split, self.config.split_seed)
@@ -238,8 +240,8 @@ class _Typed(InMemoryReader):
         )
         check, weights = WeightCheck(edges.weights_name, edges.place), None
         if edges.weights_name:
-            found = [check.to_float32(weights) for _, _, weights in pieces if weights is not None]
-            weights = np.concatenate([np.zeros(0, np.float32), *found])
+            piece_weights = [check.to_float32(weights) for _, _, weights in pieces if weights is not None]
+            weights = np.concatenate([np.zeros(0, np.float32), *piece_weights])
         ends = Relation(node_types.index(source), name, node_types.index(destination))
         return Edges(ends, sources, destinations, weights)
 

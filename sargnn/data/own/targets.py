@@ -80,7 +80,7 @@ def _multilabel(name: str, table: np.ndarray, first: int, guessed: bool) -> np.n
 def _refuse_row(wrong: Any, table: np.ndarray, first: int, what: str, allowed: str, hint: str | None = None) -> None:
     if wrong.any():
         row = int(wrong.argmax())
-        shown = ", ".join(str(one) for one in table[row][:5]) + (", ..." if table.shape[1] > 5 else "")
+        shown = ", ".join(str(label) for label in table[row][:5]) + (", ..." if table.shape[1] > 5 else "")
         raise DataError(f"{what}, at node {first + row} (counted from 0).", given=shown, allowed=allowed, hint=hint)
 
 
@@ -243,15 +243,15 @@ def draw_split(labelled: np.ndarray, fractions: Sequence[float], seed: int) -> n
 
 def labelled_type(nodes: Mapping[str, Nodes], whole: str) -> str:
     """The one node type that has labels. Raises ``DataError`` where there is none, or several."""
-    found = [name for name, one in nodes.items() if one.labels is not None]
-    if not found:
+    labelled = [name for name, type_nodes in nodes.items() if type_nodes.labels is not None]
+    if not labelled:
         raise DataError(f"{whole} has no labels.", hint="'y', a class for each node; -1 for a node without one")
-    if len(found) > 1:
-        raise DataError(f"{whole} has labels on several node types.", given=", ".join(found), allowed="one type")
-    for name, one in nodes.items():
-        if name != found[0] and (one.masks or one.numbers):
-            given = next(iter((one.masks or one.numbers).values()))
+    if len(labelled) > 1:
+        raise DataError(f"{whole} has labels on several node types.", given=", ".join(labelled), allowed="one type")
+    for name, type_nodes in nodes.items():
+        if name != labelled[0] and (type_nodes.masks or type_nodes.numbers):
+            given = next(iter((type_nodes.masks or type_nodes.numbers).values()))
             raise DataError(
-                f"{given.name} splits nodes of type '{name}', and '{found[0]}' has the labels.", hint="leave it out"
+                f"{given.name} splits nodes of type '{name}', and '{labelled[0]}' has the labels.", hint="leave it out"
             )
-    return found[0]
+    return labelled[0]

@@ -154,8 +154,8 @@ class Mode(ABC):
         passes = self.partial_bytes(reducer, widths, rows, wire, exchanged_needs_grad=exchanged_needs_grad)
         return Costs(
             source=(self.fetches(reducer) + exchanged_needs_grad) * row,
-            destination=sum(sum(one) for one in passes),
-            largest=max(max(one) for one in passes),
+            destination=sum(sum(pass_bytes) for pass_bytes in passes),
+            largest=max(max(pass_bytes) for pass_bytes in passes),
             row=row,
             ranked=reducer.ranks_winners,
         )

@@ -43,12 +43,12 @@ class OneShot(ManualMode):
         state = reducer.backward_init(fold, saved, grads)
         total = plan.num_rows + plan.halo_rows
         likes = kept or grads[:1]
-        d_rows = tuple(one.new_empty(total, one.shape[1]) for one in likes) if call.exchanged_needs_grad else None
+        d_rows = tuple(like.new_empty(total, like.shape[1]) for like in likes) if call.exchanged_needs_grad else None
         reducer.backward_step(fold, plan.merged, kept, saved, state, d_rows)
         if d_rows is None:
             return ((), *reducer.backward_finish(saved, state))
-        by_type = [plan.merged_rows.split(one) for one in d_rows]
-        d_exchanged = tuple(plan.merged_rows.own_part(one) for one in by_type)
-        halos = tuple(plan.merged_rows.halo_part(one) for one in by_type)
+        by_type = [plan.merged_rows.split(table) for table in d_rows]
+        d_exchanged = tuple(plan.merged_rows.own_part(pieces) for pieces in by_type)
+        halos = tuple(plan.merged_rows.halo_part(pieces) for pieces in by_type)
         call.exchange.all_gradients(plan.lists, halos, d_exchanged, exact=reducer.scores)
         return (d_exchanged, *reducer.backward_finish(saved, state))

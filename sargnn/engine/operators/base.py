@@ -87,7 +87,7 @@ class Operators(ABC):
         """``x`` [N, F] for one reader, and for another the rows of it that the output rows are, [M, F]."""
 
     @abstractmethod
-    def add(self, one: Tensor, other: Tensor) -> Tensor:
+    def add(self, first: Tensor, other: Tensor) -> Tensor:
         """The sum of two tables [N, F]."""
 
     @abstractmethod

@@ -41,8 +41,10 @@ class FusedOperators(Operators):
         return linear_blocks(self._work, blocks, weight, bias, onto)
 
     def linears(self, plan: LayerPlan, h: Tensor, *maps: RowMap) -> tuple[Tensor, ...]:
-        found = (Map(one.weight, one.bias, plan.num_out if one.of_outputs else plan.num_rows) for one in maps)
-        return linears(self._work, h, *found)
+        sized_maps = (
+            Map(row_map.weight, row_map.bias, plan.num_out if row_map.of_outputs else plan.num_rows) for row_map in maps
+        )
+        return linears(self._work, h, *sized_maps)
 
     def attention_maps(
         self, plan: LayerPlan, h: Tensor, weight: Tensor, attn_src: Tensor, attn_dst: Tensor | None
@@ -77,8 +79,8 @@ class FusedOperators(Operators):
     def fork_own(self, plan: LayerPlan, x: Tensor) -> tuple[Tensor, Tensor]:
         return fork_own(self._work.pool, plan, x)
 
-    def add(self, one: Tensor, other: Tensor) -> Tensor:
-        return add(self._work.pool, one, other)
+    def add(self, first: Tensor, other: Tensor) -> Tensor:
+        return add(self._work.pool, first, other)
 
     def scale(self, x: Tensor, factor: Tensor | float) -> Tensor:
         return scale(self._work, x, factor)

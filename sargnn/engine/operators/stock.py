@@ -42,7 +42,10 @@ class StockOperators(Operators):
         return mapped if onto is None else onto + mapped
 
     def linears(self, plan: LayerPlan, h: Tensor, *maps: RowMap) -> tuple[Tensor, ...]:
-        return tuple(linear_map(self._work, plan.self_rows(h) if one.of_outputs else h, one.weight, one.bias) for one in maps)
+        return tuple(
+            linear_map(self._work, plan.self_rows(h) if row_map.of_outputs else h, row_map.weight, row_map.bias)
+            for row_map in maps
+        )
 
     def attention_maps(
         self, plan: LayerPlan, h: Tensor, weight: Tensor, attn_src: Tensor, attn_dst: Tensor | None
@@ -76,8 +79,8 @@ class StockOperators(Operators):
     def fork_own(self, plan: LayerPlan, x: Tensor) -> tuple[Tensor, Tensor]:
         return x, plan.self_rows(x)
 
-    def add(self, one: Tensor, other: Tensor) -> Tensor:
-        return one + other
+    def add(self, first: Tensor, other: Tensor) -> Tensor:
+        return first + other
 
     def scale(self, x: Tensor, factor: Tensor | float) -> Tensor:
         return (x * factor).to(x.dtype)

@@ -246,7 +246,7 @@ class Edges(MessageFold):
 def edge_ranks(plan: LayerPlan) -> Tensor:
     """int32 by number of the edge: the rank of its source's original id among all that this worker sees."""
     shards = (plan.merged,) if plan.shards is None else plan.shards.values()
-    ranks = [one.block.src_id_rank.index_select(0, one.block.src) for one in shards if one is not None]
+    ranks = [shard.block.src_id_rank.index_select(0, shard.block.src) for shard in shards if shard is not None]
     return torch.cat(ranks) if ranks else torch.zeros(0, dtype=torch.int32)
 
 

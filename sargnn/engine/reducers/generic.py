@@ -126,21 +126,21 @@ class Generic(Reducer[Operation, list[Any], _Backward]):
 
     def init(self, fold: Fold[Operation], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> list[Any]:
         like = self._like(fold.plan, exchanged, dest_local, params)
-        return [one.init(fold.plan, like) for one in self.messages.folds]
+        return [message_fold.init(fold.plan, like) for message_fold in self.messages.folds]
 
     def step(
         self, fold: Fold[Operation], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors, state: list[Any]
     ) -> None:
         for run in self._runs(fold.plan, shard):
-            found = self.messages.compute(self._filled(run, rows, dest_local))
-            for one, mine, own in self._shared_out(found, state):
-                one.step(run, mine, own)
+            computed = self.messages.compute(self._filled(run, rows, dest_local))
+            for message_fold, mine, own in self._shared_out(computed, state):
+                message_fold.step(run, mine, own)
 
     def finish(self, fold: Fold[Operation], dest_local: Tensors, params: Tensors, state: list[Any]) -> tuple[Tensors, Tensors]:
         outs: list[Tensor] = []
         stats: list[Tensor] = []
-        for one, own in zip(self.messages.folds, state, strict=True):
-            out, kept = one.finish(fold.plan, own)
+        for message_fold, own in zip(self.messages.folds, state, strict=True):
+            out, kept = message_fold.finish(fold.plan, own)
             outs.append(out)
             stats += kept
         return tuple(outs), tuple(stats)
@@ -148,9 +148,9 @@ class Generic(Reducer[Operation, list[Any], _Backward]):
     def backward_init(self, fold: Fold[Operation], saved: Saved, grads: Tensors) -> _Backward:
         messages, stats = self.messages, list(saved.stats)
         states = []
-        for one, grad in zip(messages.folds, grads, strict=True):
-            mine, stats = stats[: one.keeps], stats[one.keeps :]
-            states.append(one.backward_init(fold.plan, tuple(mine), grad.contiguous()))
+        for message_fold, grad in zip(messages.folds, grads, strict=True):
+            mine, stats = stats[: message_fold.keeps], stats[message_fold.keeps :]
+            states.append(message_fold.backward_init(fold.plan, tuple(mine), grad.contiguous()))
         wanted = (*messages.destination_grads, *messages.edge_grads)
         zeros = [torch.zeros_like(t) if want else None for t, want in zip(saved.dest_local, wanted, strict=True)]
         count = len(messages.destination_grads)
@@ -160,8 +160,8 @@ class Generic(Reducer[Operation, list[Any], _Backward]):
         self, fold: Fold[Operation], shard: Shard, rows: Tensors | None, saved: Saved, state: _Backward, out: Tensors | None
     ) -> None:
         assert rows is not None
-        for one in out or ():
-            one.zero_()
+        for table in out or ():
+            table.zero_()
         for run in self._runs(fold.plan, shard):
             self._backward_run(self._filled(run, rows, saved.dest_local, leaves=True), state, out)
 
@@ -169,16 +169,16 @@ class Generic(Reducer[Operation, list[Any], _Backward]):
         """Add one run's gradients."""
         messages = self.messages
         with torch.enable_grad():
-            found = messages.compute(run)
+            computed = messages.compute(run)
         grads: list[Tensor] = []
-        for one, mine, own in self._shared_out(found, state.folds):
-            grads += one.backward(run, tuple(m.detach() for m in mine), own)
+        for message_fold, mine, own in self._shared_out(computed, state.folds):
+            grads += message_fold.backward(run, tuple(m.detach() for m in mine), own)
         wanted: list[Tensor] = []
         if out is not None:
             wanted += [leaf for leaf, want in zip(run.sources, messages.source_grads, strict=True) if want]
         wanted += [leaf for leaf in (*run.destinations, *run.edges) if leaf.requires_grad]
         wanted += messages.params
-        pairs = [(m, g.view_as(m)) for m, g in zip(found, grads, strict=True) if m.requires_grad]
+        pairs = [(m, g.view_as(m)) for m, g in zip(computed, grads, strict=True) if m.requires_grad]
         if not pairs or not wanted:
             return
         gradients = iter(torch.autograd.grad([m for m, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True))
@@ -206,19 +206,23 @@ class Generic(Reducer[Operation, list[Any], _Backward]):
         block = shard.block
         if not block.num_edges:  # a message function need not know what to do
             like = self._like(plan, rows, dest_local, params)
-            zero = sum((0 * one.sum() for one in params), like.new_zeros(()))  # gradients of zero, not none
-            return tuple(one.finish(plan, one.init(plan, like))[0] + zero for one in self.messages.folds)
+            zero = sum((0 * param.sum() for param in params), like.new_zeros(()))  # gradients of zero, not none
+            return tuple(
+                message_fold.finish(plan, message_fold.init(plan, like))[0] + zero for message_fold in self.messages.folds
+            )
         dst = block.dst_per_edge().to(torch.int32)
         whole = EdgeRun(block, 0, block.num_edges, 0, block.src, dst)
-        found = self.messages.compute(self._filled(whole, rows, dest_local))
-        return tuple(one.plain(plan, whole, mine) for one, mine, _ in self._shared_out(found, self.messages.folds))
+        computed = self.messages.compute(self._filled(whole, rows, dest_local))
+        return tuple(
+            message_fold.plain(plan, whole, mine) for message_fold, mine, _ in self._shared_out(computed, self.messages.folds)
+        )
 
     def _shared_out(self, messages: Tensors, states: Sequence[Any]) -> Iterator[tuple[MessageFold, Tensors, Any]]:
         """Each fold with its messages, as [E, W], and its state."""
         at = 0
-        for one, state in zip(self.messages.folds, states, strict=True):
-            yield one, tuple(_flat(m) for m in messages[at : at + one.takes]), state
-            at += one.takes
+        for message_fold, state in zip(self.messages.folds, states, strict=True):
+            yield message_fold, tuple(_flat(m) for m in messages[at : at + message_fold.takes]), state
+            at += message_fold.takes
 
     def _filled(self, run: EdgeRun, rows: Tensors, dest_local: Tensors, *, leaves: bool = False) -> EdgeRun:
         """The run with its fields' rows; as leaves of a graph of operations where gradients are wanted."""
@@ -252,9 +256,9 @@ class Generic(Reducer[Operation, list[Any], _Backward]):
 
     def _like(self, plan: LayerPlan, exchanged: Tensors, dest_local: Tensors, params: Tensors) -> Tensor:
         """A tensor of the dtype and on the device of the layer."""
-        for one in (*exchanged, *dest_local, *params):
-            if one.is_floating_point():
-                return one
+        for tensor in (*exchanged, *dest_local, *params):
+            if tensor.is_floating_point():
+                return tensor
         return torch.empty(0, device=plan.node_ids.device)
 
 

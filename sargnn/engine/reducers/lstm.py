@@ -81,24 +81,24 @@ class Lstm(Reducer[Operation, Tensor, _Backward]):
         return (fold.narrowed(state),), ()
 
     def backward_init(self, fold: Fold[Operation], saved: Saved, grads: Tensors) -> _Backward:
-        return _Backward(grads[0].contiguous(), [torch.zeros_like(one) for one in saved.params])
+        return _Backward(grads[0].contiguous(), [torch.zeros_like(param) for param in saved.params])
 
     def backward_step(
         self, fold: Fold[Operation], shard: Shard, rows: Tensors | None, saved: Saved, state: _Backward, out: Tensors | None
     ) -> None:
         assert rows is not None
         d_rows = None if out is None else zero_sums(fold.pool, len(out[0]), out[0].shape[1], out[0])
-        params = [one.detach().requires_grad_() for one in saved.params]
+        params = [param.detach().requires_grad_() for param in saved.params]
         for batch in self._batches(shard):
             leaf = _gather(rows[0], batch).detach().requires_grad_(d_rows is not None)
             with torch.enable_grad():
-                found = _last(leaf, tuple(params))
+                last = _last(leaf, tuple(params))
             wanted = params if d_rows is None else [leaf, *params]
-            gradients = list(torch.autograd.grad(found, wanted, state.grad[batch.rows].to(found.dtype)))
+            gradients = list(torch.autograd.grad(last, wanted, state.grad[batch.rows].to(last.dtype)))
             if d_rows is not None:
                 add_to_starts(gradients.pop(0).flatten(0, 1), batch.sources.flatten(), d_rows)
-            for total, one in zip(state.params, gradients, strict=True):
-                total += one
+            for total, gradient in zip(state.params, gradients, strict=True):
+                total += gradient
         if out is not None and d_rows is not None:
             out[0].copy_(d_rows)
 
@@ -111,9 +111,9 @@ class Lstm(Reducer[Operation, Tensor, _Backward]):
         dtype = rows[0].dtype
         out, batches = torch.zeros(plan.num_out, params[1].shape[1], dtype=wide(dtype)), list(self._batches(shard))
         if not batches:
-            return ((out + 0 * sum(one.sum() for one in params)).to(dtype),)  # gradients of zero, not none
-        found = torch.cat([_last(_gather(rows[0], batch), params) for batch in batches])
-        return (out.index_copy(0, torch.cat([batch.rows for batch in batches]), found).to(dtype),)
+            return ((out + 0 * sum(param.sum() for param in params)).to(dtype),)  # gradients of zero, not none
+        last = torch.cat([_last(_gather(rows[0], batch), params) for batch in batches])
+        return (out.index_copy(0, torch.cat([batch.rows for batch in batches]), last).to(dtype),)
 
     def _batches(self, shard: Shard) -> Iterator[_Batch]:
         block = shard.block

@@ -40,7 +40,7 @@ class PartialColumns:
     def row_bytes(self, wire: torch.dtype | None = None) -> tuple[int, int, int, int]:
         """Of a row of each, as it travels. wire: what fp32 rows are rounded to on their way."""
         asked, answered, gradients, returned = (
-            Layout.of_columns(one, wire).row_bytes for one in (self.asked, self.answered, self.gradients, self.returned)
+            Layout.of_columns(columns, wire).row_bytes for columns in (self.asked, self.answered, self.gradients, self.returned)
         )
         return asked, answered, gradients, returned
 

@@ -40,8 +40,8 @@ class DglGat(GatOperation):
         graphs = attention_graphs(block)
         with torch.no_grad():
             raw = import_dgl().ops.u_add_v(graphs.forward, el, graphs.rows(er))
-            found = leaky_relu(raw, attention.negative_slope, inplace=True)
-            fold_scores(block, graphs, attention, z, found, running, weight, scores)
+            edge_scores = leaky_relu(raw, attention.negative_slope, inplace=True)
+            fold_scores(block, graphs, attention, z, edge_scores, running, weight, scores)
 
     def backward(
         self,

@@ -41,8 +41,8 @@ class DglGatV2(GatV2Operation):
         with torch.no_grad():
             active = import_dgl().ops.u_add_v(graphs.forward, z, graphs.rows(x))
             leaky_relu(active, attention.negative_slope, inplace=True)
-            found = attention.by_head(active.mul_(att)).sum(2)
-            fold_scores(block, graphs, attention, z, found, running, weight, scores)
+            edge_scores = attention.by_head(active.mul_(att)).sum(2)
+            fold_scores(block, graphs, attention, z, edge_scores, running, weight, scores)
 
     def backward(
         self,

@@ -33,8 +33,8 @@ class DglMax(MaxOperation):
         if not block.num_src:
             return
         ranks, rows = block.src_id_rank.sort()
-        found = torch.searchsorted(ranks, winner).clamp_(max=block.num_src - 1)
-        target = torch.where(ranks[found] == winner, rows[found], block.num_src)
+        places = torch.searchsorted(ranks, winner).clamp_(max=block.num_src - 1)
+        target = torch.where(ranks[places] == winner, rows[places], block.num_src)
         total = grad.new_zeros(block.num_src + 1, grad.shape[1]).scatter_add_(0, target, grad)[:-1]
         if add:
             out.add_(total)

@@ -26,13 +26,13 @@ def _write_records(er: Any, max_score: Any, denominator: Any, grad: Any, out: An
     """
     heads = er.shape[1]
     width = grad.shape[1] // heads
-    zero, one = er.dtype.type(0), er.dtype.type(1)
+    zero, unit = er.dtype.type(0), er.dtype.type(1)
     for i in numba.prange(er.shape[0]):
         record = records[i]
         record[:heads] = er[i]
         record[heads : 2 * heads] = max_score[i]
         for h in range(heads):
-            record[2 * heads + h] = one / denominator[i, h] if denominator[i, h] != zero else zero
+            record[2 * heads + h] = unit / denominator[i, h] if denominator[i, h] != zero else zero
             g, row = grad[i, h * width : (h + 1) * width], out[i, h * width : (h + 1) * width]
             record[3 * heads + h] = dot(g, row, zero)
 
@@ -57,5 +57,5 @@ def destination_records(er: Tensor | None, running: RunningSoftmax, grad: Tensor
 
 def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
     """The compiled functions with arguments of the types that they are called with."""
-    rows, x = (array_of(torch.zeros(1, 16, dtype=one)) for one in (dtype, wide(dtype)))
+    rows, x = (array_of(torch.zeros(1, 16, dtype=precision)) for precision in (dtype, wide(dtype)))
     return [(_write_records, (x, x, x, rows, rows, x))]

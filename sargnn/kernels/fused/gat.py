@@ -105,7 +105,7 @@ class FusedGat(GatOperation):
 def attention_numbers(block: EdgeBlock, attention: Attention, like: Tensor) -> tuple[Any, ...]:
     """The slope and what dropout needs, as the compiled loops take them."""
     ids, of_draw = (block.src_ids.numpy(), block.dst_ids.numpy()), words_of(attention.draw)
-    slope, kept = (number(one, like.dtype) for one in (attention.negative_slope, attention.scale))
+    slope, kept = (number(factor, like.dtype) for factor in (attention.negative_slope, attention.scale))
     return slope, attention.heads, *ids, of_draw, kept
 
 

@@ -293,7 +293,7 @@ def write_attention_gradients(
 
 def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
     """The compiled functions with arguments of the types that they are called with."""
-    z, x = (array_of(torch.zeros(1, 16, dtype=one)) for one in (dtype, wide(dtype)))
+    z, x = (array_of(torch.zeros(1, 16, dtype=precision)) for precision in (dtype, wide(dtype)))
     ints, longs = np.zeros(2, np.int32), np.zeros(2, np.int64)
     numbers = (number(1, dtype), 1, longs, longs, words_of(None), number(1, dtype))
     return [

@@ -30,10 +30,10 @@ from sargnn.kernels.fused.gat_loops import BATCH, weigh_edges
 def _add_destination_gradient(
     d_score: Any, att: Any, z: Any, x: Any, slope: Any, d_x: Any, d_att: Any
 ) -> None:  # pragma: no cover - compiled
-    one, zero = att.dtype.type(1), att.dtype.type(0)
+    unit, zero = att.dtype.type(1), att.dtype.type(0)
     for f in range(len(z)):
         u = widen(z[f]) + widen(x[f])
-        factor = one if u > zero else slope
+        factor = unit if u > zero else slope
         d_x[f] += d_score * att[f] * factor
         d_att[f] += d_score * u * factor
 
@@ -42,9 +42,9 @@ def _add_destination_gradient(
 def _add_source_gradient(
     d_score: Any, weight: Any, att: Any, z: Any, x: Any, g: Any, slope: Any, d_z: Any
 ) -> None:  # pragma: no cover - compiled
-    one, zero = att.dtype.type(1), att.dtype.type(0)
+    unit, zero = att.dtype.type(1), att.dtype.type(0)
     for f in range(len(z)):
-        factor = one if widen(z[f]) + widen(x[f]) > zero else slope
+        factor = unit if widen(z[f]) + widen(x[f]) > zero else slope
         d_z[f] += weight * widen(g[f]) + d_score * att[f] * factor
 
 
@@ -217,7 +217,7 @@ def add_destination_gradients(
         d_x: [M, K D] and d_att: fp64 [T, K D], added to.
     """
     width = z.shape[1] // heads
-    everything, weighted, one = len(rows) == 0, len(edge_weight) > 0, att.dtype.type(1)
+    everything, weighted, unit = len(rows) == 0, len(edge_weight) > 0, att.dtype.type(1)
     for lane in numba.prange(len(bounds) - 1):
         weight, dots, d_scores = np.empty(heads, att.dtype), np.empty(heads, att.dtype), np.empty(heads, att.dtype)
         of_row = np.empty(z.shape[1], att.dtype)
@@ -240,7 +240,7 @@ def add_destination_gradients(
                     np.uint64(destination_ids[i]),
                     draw,
                     keep,
-                    edge_weight[e] if weighted else one,
+                    edge_weight[e] if weighted else unit,
                     scores,
                     e,
                     weight,
@@ -292,7 +292,7 @@ def write_source_gradients(
         scores, places: as ``gat_loops.write_attention_gradients``.
     """
     width = z.shape[1] // heads
-    everything, weighted, kept, one = len(rows) == 0, len(edge_weight) > 0, len(scores) > 0, att.dtype.type(1)
+    everything, weighted, kept, unit = len(rows) == 0, len(edge_weight) > 0, len(scores) > 0, att.dtype.type(1)
     for c in numba.prange(len(chunks) - 1):
         weight, dots, d_scores = np.empty(heads, att.dtype), np.empty(heads, att.dtype), np.empty(heads, att.dtype)
         target = np.empty(z.shape[1], att.dtype)
@@ -316,7 +316,7 @@ def write_source_gradients(
                     np.uint64(destination_ids[i]),
                     draw,
                     keep,
-                    edge_weight[e] if weighted else one,
+                    edge_weight[e] if weighted else unit,
                     scores,
                     places[e] if kept else 0,
                     weight,
@@ -341,7 +341,7 @@ def write_source_gradients(
 
 def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
     """The compiled functions with arguments of the types that they are called with."""
-    z, x = (array_of(torch.zeros(1, 16, dtype=one)) for one in (dtype, wide(dtype)))
+    z, x = (array_of(torch.zeros(1, 16, dtype=precision)) for precision in (dtype, wide(dtype)))
     ints, longs, table = np.zeros(2, np.int32), np.zeros(2, np.int64), np.zeros((1, 16))
     numbers = (number(1, dtype), 1, longs, longs, words_of(None), number(1, dtype))
     return [

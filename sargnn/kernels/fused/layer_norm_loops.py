@@ -43,9 +43,9 @@ def _squares_of_row(row: Any, gamma: Any, mean: Any) -> Any:  # pragma: no cover
 @numba.njit(nogil=True)
 def _statistics(row: Any, gamma: Any, eps: Any) -> Any:  # pragma: no cover - compiled
     """mu and 1 / sqrt(var + eps) of a row [F], in the dtype of gamma."""
-    one = gamma.dtype.type(1)
+    unit = gamma.dtype.type(1)
     mean = _mean_of_row(row, gamma)
-    return mean, one / math.sqrt(_squares_of_row(row, gamma, mean) / gamma.dtype.type(row.shape[0]) + eps)
+    return mean, unit / math.sqrt(_squares_of_row(row, gamma, mean) / gamma.dtype.type(row.shape[0]) + eps)
 
 
 @numba.njit(fastmath={"reassoc", "contract"}, nogil=True)
@@ -120,7 +120,7 @@ def _backward_chunks(
     products: Any,
 ) -> None:  # pragma: no cover - compiled
     rows, width = x.shape
-    zero, one = gamma.dtype.type(0), gamma.dtype.type(1)
+    zero, unit = gamma.dtype.type(0), gamma.dtype.type(1)
     for c in numba.prange(len(sums)):
         total, product, scratch = sums[c], products[c], np.empty(width, gamma.dtype)
         total[:] = 0
@@ -138,7 +138,7 @@ def _backward_chunks(
             else:
                 for f in range(width):
                     value = gamma[f] * ((widen(row[f]) - mean) * inv_std) + beta[f]
-                    held[f] *= one if value > zero else gamma.dtype.type(math.exp(value))
+                    held[f] *= unit if value > zero else gamma.dtype.type(math.exp(value))
             for f in range(width):
                 total[f] += held[f]
                 product[f] += held[f] * ((widen(row[f]) - mean) * inv_std)

@@ -29,7 +29,7 @@ def merge_softmax(rows: Tensor, values: Tensor, log_sum: Tensor, running: Runnin
     """
     if len(rows):
         held = running.out, running.max_score, running.denominator
-        _merge_softmax(rows.numpy(), array_of(values), array_of(log_sum), *(array_of(one) for one in held))
+        _merge_softmax(rows.numpy(), array_of(values), array_of(log_sum), *(array_of(tensor) for tensor in held))
 
 
 def merge_maxima(rows: Tensor, values: Tensor, places: Tensor, ranks: Tensor, best: Tensor, winner: Tensor) -> None:
@@ -41,7 +41,7 @@ def merge_maxima(rows: Tensor, values: Tensor, places: Tensor, ranks: Tensor, be
         ranks: int32. best: [M, F]. winner: int32 [M, F], ranks.
     """
     if len(rows):
-        _merge_maxima(*(array_of(one) for one in (rows, values, places, ranks, best, winner)))
+        _merge_maxima(*(array_of(tensor) for tensor in (rows, values, places, ranks, best, winner)))
 
 
 def take_winners(winner: Tensor, rows: Tensor, ranks: Tensor, out: Tensor) -> None:
@@ -51,7 +51,7 @@ def take_winners(winner: Tensor, rows: Tensor, ranks: Tensor, out: Tensor) -> No
         winner: int32 [M, F], ranks. rows: int32 [A]. ranks: int32, ascending. out: int32 [A, F].
     """
     if len(rows):
-        _take_winners(*(array_of(one) for one in (winner, rows, ranks, out)))
+        _take_winners(*(array_of(tensor) for tensor in (winner, rows, ranks, out)))
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)
@@ -113,7 +113,7 @@ def _take_winners(winner: Any, rows: Any, ranks: Any, out: Any) -> None:  # prag
 
 def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
     """The compiled functions with arguments of the types that they are called with."""
-    rows, x = (array_of(torch.zeros(1, 1, dtype=one)) for one in (dtype, wide(dtype)))
+    rows, x = (array_of(torch.zeros(1, 1, dtype=precision)) for precision in (dtype, wide(dtype)))
     ints, table = np.zeros(1, np.int32), np.zeros((1, 1), np.int32)
     return [
         (_merge_softmax, (ints, rows, x, x, x, x)),

@@ -150,7 +150,7 @@ def _backward_chunks(
     products: Any,
 ) -> None:  # pragma: no cover - compiled
     rows, width = x.shape
-    zero, one = slope.dtype.type(0), slope.dtype.type(1)
+    zero, unit = slope.dtype.type(0), slope.dtype.type(1)
     for c in numba.prange(len(sums)):
         total, product, scratch = sums[c], products[c], np.empty(width, slope.dtype)
         total[:] = 0
@@ -167,7 +167,7 @@ def _backward_chunks(
             else:
                 for f in range(width):
                     value = slope[f] * widen(row[f]) + shift[f]
-                    held[f] *= one if value > zero else slope.dtype.type(math.exp(value))
+                    held[f] *= unit if value > zero else slope.dtype.type(math.exp(value))
             for f in range(width):
                 total[f] += held[f]
                 product[f] += held[f] * ((widen(row[f]) - mean[f]) * inv_std[f])

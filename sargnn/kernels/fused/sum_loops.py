@@ -36,14 +36,14 @@ def add_sums(
     """
     width, kinds = src.shape[1], (src.dtype.type(0), lower.dtype.type(0))
     everything, scaled, behind = len(rows) == 0, len(scale) > 0, np.int64(lower.ctypes.data) - np.int64(out.ctypes.data)
-    one, zero = scale.dtype.type(1), scale.dtype.type(0)
+    unit, zero = scale.dtype.type(1), scale.dtype.type(0)
     for c in numba.prange(len(chunks) - 1):
         for a in range(chunks[c], chunks[c + 1]):
             start, end = np.int64(indptr[a]), np.int64(indptr[a + 1])
             if start == end:
                 continue
             i = np.int64(a) if everything else np.int64(rows[a])
-            factor = scale[i] if scaled else one
+            factor = scale[i] if scaled else unit
             if width * scale.itemsize >= VECTOR_BYTES:
                 add_row(
                     (
@@ -78,7 +78,7 @@ def write_sums(chunks: Any, indptr: Any, indices: Any, src: Any, weight: Any, ou
     """
     width, kinds = src.shape[1], (src.dtype.type(0), out.dtype.type(0))
     weighted = len(weight) > 0
-    one, zero = weight.dtype.type(1), weight.dtype.type(0)
+    unit, zero = weight.dtype.type(1), weight.dtype.type(0)
     for c in numba.prange(len(chunks) - 1):
         for a in range(chunks[c], chunks[c + 1]):
             start, end = np.int64(indptr[a]), np.int64(indptr[a + 1])
@@ -105,7 +105,7 @@ def write_sums(chunks: Any, indptr: Any, indices: Any, src: Any, weight: Any, ou
                         width,
                         weight.ctypes.data,
                     ),
-                    one,
+                    unit,
                     kinds,
                 )
             else:
@@ -121,14 +121,14 @@ def write_sums(chunks: Any, indptr: Any, indices: Any, src: Any, weight: Any, ou
                         width,
                         np.int64(0),
                     ),
-                    one,
+                    unit,
                     kinds,
                 )
 
 
 def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
     """The compiled functions with arguments of the types that they are called with."""
-    x, y = (array_of(torch.zeros(1, 16, dtype=one)) for one in (dtype, wide(dtype)))
+    x, y = (array_of(torch.zeros(1, 16, dtype=precision)) for precision in (dtype, wide(dtype)))
     ints, longs = np.zeros(2, np.int32), np.zeros(2, np.int64)
     return [
         *((add_sums, (longs, ints, ints, ints, x, y[0], *out)) for out in add_targets(x, y)),

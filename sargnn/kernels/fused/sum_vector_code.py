@@ -254,8 +254,8 @@ def write_edge_dots(v: VectorCode, integers: Any, scale: Any, of_sources: RowFor
             )
             products = v.constant(0.0)
             of_sources.prefetch(ahead, offsets)
-            for offset, mask, one in zip(offsets, masks, mine, strict=True):
-                products = v.multiply_add(of_sources.load(row, offset, mask), one, products)
+            for offset, mask, vector in zip(offsets, masks, mine, strict=True):
+                products = v.multiply_add(of_sources.load(row, offset, mask), vector, products)
             slot = v.at(out, edge, v.item)
             before = b.select(begins, ir.Constant(v.scalar, 0.0), v.load_scalar(slot))
             v.store_scalar(b.fadd(before, b.fmul(v.sum_lanes(products), scale)), slot)

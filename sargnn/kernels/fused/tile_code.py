@@ -62,7 +62,7 @@ def has_tiles() -> bool:
 
 
 def _call(v: VectorCode, name: str, *arguments: Any) -> None:
-    kind = ir.FunctionType(ir.VoidType(), [one.type for one in arguments])
+    kind = ir.FunctionType(ir.VoidType(), [argument.type for argument in arguments])
     v.b.call(v._function(f"llvm.x86.{name}", kind), arguments)
 
 
@@ -155,11 +155,11 @@ def _transposed(v: VectorCode, rows: list[Any]) -> list[Any]:
         for i in range(len(rows)):
             if i & distance:
                 continue
-            one, other = rows[i], rows[i + distance]
+            row, other = rows[i], rows[i + distance]
             low = [16 + lane - distance if lane & distance else lane for lane in range(16)]
             high = [16 + lane if lane & distance else lane + distance for lane in range(16)]
             rows[i], rows[i + distance] = (
-                v.b.shuffle_vector(one, other, ir.Constant(ir.VectorType(I32, 16), places)) for places in (low, high)
+                v.b.shuffle_vector(row, other, ir.Constant(ir.VectorType(I32, 16), places)) for places in (low, high)
             )
         distance *= 2
     return rows

@@ -81,7 +81,7 @@ def sum_of_products(x: Tensor, g: Tensor) -> Tensor:
     shape = -(-k // BLOCK) * BLOCK, -(-o // BLOCK) * BLOCK
     totals = torch.zeros(len(bounds) - 1, *shape).numpy()  # from the beginning of a line of the cache
     rests = _rest(x), _rest(g)
-    _add_sums(_table(x), _table(g), *(_table(one) for one in rests), k, o, SHAPES, bounds, totals, (_element(x),))
+    _add_sums(_table(x), _table(g), *(_table(rest) for rest in rests), k, o, SHAPES, bounds, totals, (_element(x),))
     total = totals[0]
     for other in totals[1:]:
         total += other

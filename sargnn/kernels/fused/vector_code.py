@@ -303,13 +303,13 @@ def row_intrinsic(emit: Callable[..., None]) -> Any:
 
     def typed(typingctx: Any, integers: Any, scalar: Any, kinds: Any) -> Any:
         signature = types.void(types.UniTuple(types.int64, len(integers)), scalar, kinds)  # type: ignore[attr-defined]
-        halves, split = [one in (types.uint16, types.int16) for one in kinds], [one == types.int16 for one in kinds]
+        halves, split = [kind in (types.uint16, types.int16) for kind in kinds], [kind == types.int16 for kind in kinds]
 
         def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             unpacked = cgutils.unpack_tuple(builder, arguments[0])
             v = VectorCode(builder, signature.args[1] == types.float32)
-            lower = [unpacked[-1] if one else None for one in split]
-            emit(v, unpacked, arguments[1], *(RowFormat(v, *one) for one in zip(halves, lower, strict=True)))
+            lower = [unpacked[-1] if is_split else None for is_split in split]
+            emit(v, unpacked, arguments[1], *(RowFormat(v, *pair) for pair in zip(halves, lower, strict=True)))
             return context.get_dummy_value()
 
         return signature, code

@@ -39,7 +39,7 @@ def add_weighted_sums(
     width, kinds = src.shape[1], (src.dtype.type(0), lower.dtype.type(0))
     everything, scaled, in_order = len(rows) == 0, len(scale) > 0, len(places) == 0
     behind = np.int64(lower.ctypes.data) - np.int64(out.ctypes.data)
-    one = weight.dtype.type(1)
+    unit = weight.dtype.type(1)
     for c in numba.prange(len(chunks) - 1):
         sums = np.empty(width, weight.dtype)
         for a in range(chunks[c], chunks[c + 1]):
@@ -47,7 +47,7 @@ def add_weighted_sums(
             if start == end:
                 continue
             i = np.int64(a) if everything else np.int64(rows[a])
-            factor = scale[i] if scaled else one
+            factor = scale[i] if scaled else unit
             address = out.ctypes.data + i * out.strides[0]
             if width * weight.itemsize < VECTOR_BYTES:
                 for f in range(width):
@@ -106,7 +106,7 @@ def write_weighted_sums(
     """
     width, kinds = src.shape[1], (src.dtype.type(0), out.dtype.type(0))
     scaled, in_order = len(scale) > 0, len(places) == 0
-    one, zero = weight.dtype.type(1), weight.dtype.type(0)
+    unit, zero = weight.dtype.type(1), weight.dtype.type(0)
     for c in numba.prange(len(chunks) - 1):
         sums = np.empty(width, weight.dtype)
         for a in range(chunks[c], chunks[c + 1]):
@@ -117,7 +117,7 @@ def write_weighted_sums(
             elif width * weight.itemsize < VECTOR_BYTES:
                 sums[:] = zero
                 for e in range(start, end):
-                    value = (weight[e] if in_order else weight[places[e]]) * (scale[indices[e]] if scaled else one)
+                    value = (weight[e] if in_order else weight[places[e]]) * (scale[indices[e]] if scaled else unit)
                     for f in range(width):
                         sums[f] += widen(src[indices[e], f]) * value
                 for f in range(width):
@@ -136,7 +136,7 @@ def write_weighted_sums(
                         weight.ctypes.data,
                         scale.ctypes.data,
                     ),
-                    one,
+                    unit,
                     kinds,
                 )
             elif in_order:
@@ -152,7 +152,7 @@ def write_weighted_sums(
                         width,
                         weight.ctypes.data,
                     ),
-                    one,
+                    unit,
                     kinds,
                 )
             elif scaled:
@@ -170,7 +170,7 @@ def write_weighted_sums(
                         places.ctypes.data,
                         scale.ctypes.data,
                     ),
-                    one,
+                    unit,
                     kinds,
                 )
             else:
@@ -187,7 +187,7 @@ def write_weighted_sums(
                         weight.ctypes.data,
                         places.ctypes.data,
                     ),
-                    one,
+                    unit,
                     kinds,
                 )
 
@@ -202,7 +202,7 @@ def write_weight_gradients(
         grad: [M, F]. out: [E]. The others as for ``sum_loops.add_sums``.
     """
     everything, scaled = len(rows) == 0, len(scale) > 0
-    one, kinds = out.dtype.type(1), (src.dtype.type(0), grad.dtype.type(0))
+    unit, kinds = out.dtype.type(1), (src.dtype.type(0), grad.dtype.type(0))
     for c in numba.prange(len(chunks) - 1):
         for a in range(chunks[c], chunks[c + 1]):
             start, end = np.int64(indptr[a]), np.int64(indptr[a + 1])
@@ -220,14 +220,14 @@ def write_weight_gradients(
                         np.int64(len(indices)),
                         src.shape[1],
                     ),
-                    scale[i] if scaled else one,
+                    scale[i] if scaled else unit,
                     kinds,
                 )
 
 
 def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
     """The compiled functions with arguments of the types that they are called with."""
-    x, y = (array_of(torch.zeros(1, 16, dtype=one)) for one in (dtype, wide(dtype)))
+    x, y = (array_of(torch.zeros(1, 16, dtype=precision)) for precision in (dtype, wide(dtype)))
     ints, longs, row = np.zeros(2, np.int32), np.zeros(2, np.int64), y[0]
     return [
         *((add_weighted_sums, (longs, ints, ints, ints, x, row, row, ints, *out)) for out in add_targets(x, y)),

@@ -33,8 +33,8 @@ class ReferenceGat(GatOperation):
         scores: Tensor | None = None,
     ) -> None:
         src, dst = ends_of(block)
-        found = leaky_relu(el[src] + er[dst], attention.negative_slope)
-        fold_scores(block, attention, z, found, running, weight, scores)
+        edge_scores = leaky_relu(el[src] + er[dst], attention.negative_slope)
+        fold_scores(block, attention, z, edge_scores, running, weight, scores)
 
     def backward(
         self,

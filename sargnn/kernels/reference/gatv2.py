@@ -34,8 +34,8 @@ class ReferenceGatV2(GatV2Operation):
     ) -> None:
         src, dst = ends_of(block)
         active = leaky_relu(z[src] + x[dst], attention.negative_slope)
-        found = attention.by_head(active * att).sum(2)
-        fold_scores(block, attention, z, found, running, weight, scores)
+        edge_scores = attention.by_head(active * att).sum(2)
+        fold_scores(block, attention, z, edge_scores, running, weight, scores)
 
     def backward(
         self,

@@ -53,7 +53,7 @@ class AppnpModel(Model):
     def partial_costs(self, engine: Engine, counts: Sequence[RowCounts | None]) -> list[Costs | None]:
         first = len(self.mlp.layers)
         steps = [step for step in self.steps if isinstance(step, PropagationStep)]
-        propagated = [step.partial_costs(engine, one) for step, one in zip(steps, counts[first:], strict=True)]
+        propagated = [step.partial_costs(engine, count) for step, count in zip(steps, counts[first:], strict=True)]
         return [*self.mlp.partial_costs(engine, counts[:first]), *propagated]
 
     def why_rows(self, engine: Engine) -> list[str | None]:

@@ -85,14 +85,14 @@ class CustomModel(Model):
 
     def decay_groups(self) -> dict[str, list[nn.Parameter]]:
         """The module's own modules, by name; a parameter that several have belongs to the first."""
-        found: dict[str, list[nn.Parameter]] = {}
+        groups: dict[str, list[nn.Parameter]] = {}
         seen: set[int] = set()
         for name, child in self.module.named_children():
             own = [p for p in child.parameters() if id(p) not in seen]
             seen |= {id(p) for p in own}
             if own:
-                found[name] = own
-        return found
+                groups[name] = own
+        return groups
 
     def remarks(self) -> list[str]:
         numbers = [f"{name}={value}" if isinstance(value, int) else name for name, value in self.from_data.items()]
@@ -110,8 +110,8 @@ class CustomModel(Model):
             raise ConfigError(Custom.no_embeddings)
         given = _by_type(plans[0], x.joined())
         if self.inputs.constant and x.labels is None:
-            given = {name: constant(one) for name, one in given.items()}
-        before = [(one, one._version, one.detach().clone() if self.note else None) for one in given.values()]
+            given = {name: constant(tensor) for name, tensor in given.items()}
+        before = [(tensor, tensor._version, tensor.detach().clone() if self.note else None) for tensor in given.values()]
         rows = given if plans[0].schema.typed else next(iter(given.values()))
         places = PlanPlaces(self.group or engine.group, plans)
         observe = None if self.observer is None else self.observer(places)
@@ -122,7 +122,7 @@ class CustomModel(Model):
         typed = plans[0].schema.typed
         with self.source.blame("The model's forward", self.module, self.note, typed=typed), calls:
             out = self.module(graph, rows)
-        if any(one._version != version or not (old is None or torch.equal(one, old)) for one, version, old in before):
+        if any(tensor._version != version or not (old is None or torch.equal(tensor, old)) for tensor, version, old in before):
             raise self.wrong(
                 "The model's forward writes to its input rows, which the next epoch reads again.",
                 hint="x = x + ... in place of x += ..., relu(x) in place of relu_(x)",
@@ -134,7 +134,7 @@ class CustomModel(Model):
         types, number = plan.schema.node_types, self.labelled
         if isinstance(out, Mapping) and plan.schema.typed:
             if types[number] not in out:
-                names = [str(one) for one in out]
+                names = [str(key) for key in out]
                 raise self.wrong(
                     f"The model's forward returns no rows of the labelled node type '{types[number]}'.",
                     given=f"rows of {', '.join(names) or 'no type'}",
@@ -161,9 +161,9 @@ class CustomModel(Model):
             )
         if out.dtype != engine.dtype:
             raise self.wrong("The model's output has another precision than the run.", given=out.dtype, allowed=wanted)
-        found = rows_of(out)
-        if found is not None and (found.kind, found.type) != ("nodes", number):
-            what = "edges" if found.kind == "edges" else f"nodes of type '{types[found.type]}'"
+        tag = rows_of(out)
+        if tag is not None and (tag.kind, tag.type) != ("nodes", number):
+            what = "edges" if tag.kind == "edges" else f"nodes of type '{types[tag.type]}'"
             raise self.wrong("The model's output has rows of something else.", given=f"rows of {what}", allowed=wanted)
         return out
 
@@ -179,7 +179,7 @@ class CustomModel(Model):
     def wrong(self, what: str, *, given: object = None, allowed: Any = None, hint: str | None = None) -> ConfigError:
         """An error about the module, with the place of its ``forward``."""
         place = self.source.forward_place(self.module)
-        notes = "; ".join(one for one in (hint, self.note) if one)
+        notes = "; ".join(note for note in (hint, self.note) if note)
         return ConfigError(what, given=place if given is None else f"{given}; {place}", allowed=allowed, hint=notes or None)
 
 
@@ -193,7 +193,7 @@ def _kind(value: Any) -> str:
     if value is None:
         return "None"
     if isinstance(value, Mapping):
-        return f"a mapping with {', '.join(str(one) for one in value)}"
+        return f"a mapping with {', '.join(str(key) for key in value)}"
     return f"a {type(value).__name__}"
 
 

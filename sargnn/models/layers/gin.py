@@ -83,9 +83,9 @@ class GinLayer(GraphLayer):
         return h
 
     def _linear(self, index: int) -> nn.Linear:
-        found = self.maps[index]
-        assert isinstance(found, nn.Linear)
-        return found
+        linear = self.maps[index]
+        assert isinstance(linear, nn.Linear)
+        return linear
 
     def _with_neighbours(self, engine: Engine, plan: LayerPlan, rows: Tensor) -> Tensor:
         """``(1 + eps) x_i + sum of x_j`` [M, F] of rows x [N, F]."""
@@ -101,8 +101,8 @@ class GinLayer(GraphLayer):
         sums = self.gathered(engine, plan, x, lambda rows: engine.aggregate(plan, self.reducer, (rows,))[0])
         factor, both = 1 + self.eps, zip(sums, x.self_rows(plan), strict=True)
         if factor.dtype == sums[0].dtype:
-            return [torch.addcmul(one, own, factor) for one, own in both]
-        return [engine.operators.add(engine.operators.scale(own, factor), one) for one, own in both]
+            return [torch.addcmul(total, own, factor) for total, own in both]
+        return [engine.operators.add(engine.operators.scale(own, factor), total) for total, own in both]
 
 
 def build(config: Gin, shape: GraphShape) -> Stack:

@@ -56,7 +56,7 @@ class SgcModel(Model):
 
     def partial_costs(self, engine: Engine, counts: Sequence[RowCounts | None]) -> list[Costs | None]:
         steps = [step for step in self.steps if isinstance(step, PropagationStep)]
-        return [step.partial_costs(engine, one) for step, one in zip(steps, counts, strict=True)]
+        return [step.partial_costs(engine, count) for step, count in zip(steps, counts, strict=True)]
 
     def why_rows(self, engine: Engine) -> list[str | None]:
         return [step.why_rows(engine) for step in self.steps if isinstance(step, PropagationStep)]

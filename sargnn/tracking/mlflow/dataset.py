@@ -64,8 +64,8 @@ def _arrays(info: PartitionInfo) -> list[dict[str, Any]]:
             f"features of {name}": f"float32 [{info.schema.count(number)}, {width}]"
             for number, (name, width) in enumerate(zip(types, info.feature_widths, strict=True))
         }
-        for one in info.schema.relations:
-            arrays[f"edges {types[one.source]} {one.name} {types[one.destination]}"] = directed
+        for relation in info.schema.relations:
+            arrays[f"edges {types[relation.source]} {relation.name} {types[relation.destination]}"] = directed
     else:
         arrays = {
             "features": f"float32 [{info.num_nodes}, {info.feature_widths[0]}]",

@@ -41,23 +41,23 @@ class EpochFigures:
 
     def add(self, row: Mapping[str, Any]) -> dict[str, float]:
         """The figures after an epoch, by name; ``row``: its line of ``metrics.jsonl``."""
-        found = {"loss": row.get("loss"), "lr": row.get("lr")}
+        figures = {"loss": row.get("loss"), "lr": row.get("lr")}
         if (steps := row.get("optimizer_steps")) is not None and steps != row["epoch"] + 1:
-            found["optimizer_steps"] = steps
+            figures["optimizer_steps"] = steps
         times = {
             "epoch_s": row.get("epoch_time_s"),
             "wait_s": row.get("comm_wait_time_s"),
             "sent_mb": _mb(row.get("comm_bytes")),
         }
-        found |= {name: _short(self._medians[name].add(value)) for name, value in times.items() if value is not None}
+        figures |= {name: _short(self._medians[name].add(value)) for name, value in times.items() if value is not None}
         if peaks := row.get("ranks", {}).get("peak_train_bytes"):
             self._peak_mb = max(self._peak_mb, max(peaks) / _MB)
-            found["peak_mb"] = _short(self._peak_mb)
+            figures["peak_mb"] = _short(self._peak_mb)
         if row.get("metric") is not None:
-            found[f"val_{column_of(row['metric'])}"] = row.get("val_metric")
+            figures[f"val_{column_of(row['metric'])}"] = row.get("val_metric")
         if self._ranks:
-            found |= dict(_of_ranks(row.get("ranks", {})))
-        return {name: float(value) for name, value in found.items() if value is not None}
+            figures |= dict(_of_ranks(row.get("ranks", {})))
+        return {name: float(value) for name, value in figures.items() if value is not None}
 
 
 class SteadyMedian:
@@ -79,13 +79,13 @@ class SteadyMedian:
 
 def settled_figures(summary: Summary) -> dict[str, float]:
     """What the figures that settle came to, by name."""
-    found = {
+    figures = {
         "epoch_s": summary.epoch_time_s,
         "wait_s": summary.comm_wait_time_s,
         "sent_mb": _mb(summary.comm_bytes_per_epoch),
         "peak_mb": _mb(max(summary.peak_train_bytes)) if summary.peak_train_bytes else None,
     }
-    return {name: _short(value) for name, value in found.items() if value is not None}
+    return {name: _short(value) for name, value in figures.items() if value is not None}
 
 
 def single_figures(summary: Summary, *, ranks: bool = False) -> dict[str, float]:
@@ -94,12 +94,12 @@ def single_figures(summary: Summary, *, ranks: bool = False) -> dict[str, float]
     Args:
         ranks: also the figures of each rank.
     """
-    found: dict[str, float | None] = {}
+    figures: dict[str, float | None] = {}
     if summary.metric is not None:
         name = column_of(summary.metric)
         keys = [key for key in SCORE_KEYS if key.startswith(("test_", "best_"))]
-        found |= {key.replace("metric", name): getattr(summary, key) for key in keys}
-    found |= {
+        figures |= {key.replace("metric", name): getattr(summary, key) for key in keys}
+    figures |= {
         "resident_mb": _short(max(summary.peak_rss_bytes) / _MB) if summary.peak_rss_bytes else None,
         "edge_cut": summary.edge_cut,
         "startup_s": None if summary.startup_time_s is None else _short(summary.startup_time_s),
@@ -107,8 +107,8 @@ def single_figures(summary: Summary, *, ranks: bool = False) -> dict[str, float]
         "test_acc_smoothed": summary.test_acc_smoothed,
     }
     if ranks:
-        found |= dict(_of_ranks({key: getattr(summary, key, None) or [] for key in ("peak_rss_bytes", "peak_smooth_bytes")}))
-    return {name: float(value) for name, value in found.items() if value is not None}
+        figures |= dict(_of_ranks({key: getattr(summary, key, None) or [] for key in ("peak_rss_bytes", "peak_smooth_bytes")}))
+    return {name: float(value) for name, value in figures.items() if value is not None}
 
 
 def _of_ranks(figures: Mapping[str, list[float]]) -> Iterator[tuple[str, float]]:

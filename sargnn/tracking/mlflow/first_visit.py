@@ -32,11 +32,11 @@ def app_options() -> list[str]:
 
     It can where this package is installed with its entry points, and MLflow serves by ASGI.
     """
-    found = find_spec("mlflow")
-    known = any(one.name == APP for one in entry_points(group="mlflow.app"))
-    if not known or found is None or found.origin is None:
+    spec = find_spec("mlflow")
+    known = any(entry_point.name == APP for entry_point in entry_points(group="mlflow.app"))
+    if not known or spec is None or spec.origin is None:
         return []
-    return ["--app-name", APP] if (Path(found.origin).parent / "server" / "fastapi_app.py").is_file() else []
+    return ["--app-name", APP] if (Path(spec.origin).parent / "server" / "fastapi_app.py").is_file() else []
 
 
 class FirstVisit:
@@ -63,7 +63,9 @@ class FirstVisit:
             if not message.get("more_body", False):
                 page = bytes(body).replace(b"<head>", b"<head>" + _SCRIPT.encode(), 1)
                 others = [
-                    one for one in start["headers"] if one[0].lower() not in (b"content-length", b"etag", b"last-modified")
+                    header
+                    for header in start["headers"]
+                    if header[0].lower() not in (b"content-length", b"etag", b"last-modified")
                 ]
                 await send({**start, "headers": [*others, (b"content-length", str(len(page)).encode())]})
                 await send({"type": "http.response.body", "body": page})

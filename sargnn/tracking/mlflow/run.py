@@ -63,7 +63,7 @@ class MlflowRun:
         if run.info.lifecycle_stage != "active":  # somebody removed it
             return False
         self.run_id = run.info.run_id
-        self._sent = {one.step for one in self._client.get_metric_history(self.run_id, "loss")}
+        self._sent = {metric.step for metric in self._client.get_metric_history(self.run_id, "loss")}
         self._last = dict(run.data.metrics)
         self._client.update_run(self.run_id, status="RUNNING", name=self._target.name)
         for key, value in self._tags().items():
@@ -109,10 +109,10 @@ class MlflowRun:
             if epoch in self._seen:
                 continue
             self._seen.add(epoch)
-            found = self._figures.add(row)
+            figures = self._figures.add(row)
             if epoch not in self._sent:
-                self._last |= found
-                batch += [(name, value, epoch) for name, value in found.items()]
+                self._last |= figures
+                batch += [(name, value, epoch) for name, value in figures.items()]
         self._log(batch)
 
     def finish(self, summary: Summary) -> None:

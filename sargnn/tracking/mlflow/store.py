@@ -46,7 +46,7 @@ def known_stores(run_dir: Path) -> dict[str, Any]:
     except SargnnError:
         return {}
     if not isinstance(stores, dict) or not all(
-        isinstance(one, dict) and {"run_id", "sent"} <= set(one) for one in stores.values()
+        isinstance(store, dict) and {"run_id", "sent"} <= set(store) for store in stores.values()
     ):
         return {}
     return stores
@@ -84,10 +84,10 @@ def open_store(uri: str, experiment: str) -> tuple[MlflowClient, str]:
     try:
         with _locked(uri):
             client = make_client(uri)
-            found = client.get_experiment_by_name(experiment)
-            if found is not None:
-                mark_experiment(client, found)
-                return client, str(found.experiment_id)
+            existing = client.get_experiment_by_name(experiment)
+            if existing is not None:
+                mark_experiment(client, existing)
+                return client, str(existing.experiment_id)
             location = None
             if database := database_of(uri):  # the default root would be relative to whoever reads it
                 location = (database.resolve().parent / "mlartifacts").as_uri()

@@ -56,7 +56,7 @@ def made_up_part(part: Part, num_classes: int, layers: int, labelled: int) -> Pa
     weights = np.full(len(edge_src), 0.5, np.float32) if part.weighted else None
     inward, outward = (np.bincount(ends, minlength=nodes) for ends in (edge_dst, edge_src))
     return Part(
-        schema=Schema(schema.node_types, tuple(int(one) for one in offsets), schema.relations),
+        schema=Schema(schema.node_types, tuple(int(offset) for offset in offsets), schema.relations),
         features=tuple(np.ones((size, table.shape[1]), np.float32) for size, table in zip(sizes, part.features, strict=True)),
         node_ids=np.arange(nodes),
         labels=np.zeros((nodes, *outputs), dtype),

@@ -77,7 +77,7 @@ def _phases_of(trainer: Trainer, trace: Trace) -> Iterator[None]:
         hooks.append(layer.register_forward_pre_hook(begin))
         hooks.append(layer.register_forward_hook(end))
 
-    for number, layer in enumerate((one for one in model.modules() if isinstance(one, GraphLayer)), 1):
+    for number, layer in enumerate((module for module in model.modules() if isinstance(module, GraphLayer)), 1):
         follow(number, layer)
     engine.aggregate = aggregating  # type: ignore[method-assign]
     try:
@@ -90,7 +90,7 @@ def _phases_of(trainer: Trainer, trace: Trace) -> Iterator[None]:
 
 def _reducers_of(model: Model, plans: Sequence[LayerPlan]) -> Iterator[tuple[int, LayerPlan, Reducer]]:
     """Of layers that aggregate: the number, from 0, the plan and the reducer."""
-    layers = (one for one in model.modules() if isinstance(one, GraphLayer))
+    layers = (module for module in model.modules() if isinstance(module, GraphLayer))
     for number, (layer, plan) in enumerate(zip(layers, plans, strict=False)):
         if layer.uses_edges:
             yield number, plan, layer.reducer_on(plan)
@@ -98,14 +98,14 @@ def _reducers_of(model: Model, plans: Sequence[LayerPlan]) -> Iterator[tuple[int
 
 def _batches_of(model: Model, plans: Sequence[LayerPlan]) -> tuple[NodeBatches, ...]:
     """Of layers whose reducer takes nodes with as many edges together, the largest such batches."""
-    found = []
+    batches = []
     for number, plan, reducer in _reducers_of(model, plans):
         if (most := reducer.edges_at_once) is not None:
             degrees, nodes = plan.in_degrees.unique(return_counts=True)
             largest = int((degrees * nodes).argmax())
             degree = int(degrees[largest])
-            found.append(NodeBatches(number, min(int(nodes[largest]), max(1, most // max(degree, 1))), degree, most))
-    return tuple(found)
+            batches.append(NodeBatches(number, min(int(nodes[largest]), max(1, most // max(degree, 1))), degree, most))
+    return tuple(batches)
 
 
 _warm: set[tuple[object, ...]] = set()
@@ -252,7 +252,10 @@ class Accounts:
             keep_layers,
             constants,
             mfg,
-            tuple(layer.uses_edges and layer.transforms_first(one) for layer, one in zip(self._layers, counts, strict=False)),
+            tuple(
+                layer.uses_edges and layer.transforms_first(row_counts)
+                for layer, row_counts in zip(self._layers, counts, strict=False)
+            ),
         )
         if key in self._made:
             return self._made[key]
@@ -276,7 +279,7 @@ class Accounts:
             brought = trainer.builder.first_constants([rows]) if constants else None
             view = trainer.builder.micro_batch(rows, brought, finds_others=not self._config.draws_flows)
         recorded = view.flow.plans
-        plans = tuple(dataclasses.replace(plan, counts=one) for plan, one in zip(recorded, counts, strict=True))
+        plans = tuple(dataclasses.replace(plan, counts=row_counts) for plan, row_counts in zip(recorded, counts, strict=True))
         trainer.model.prepare(trainer.engine, plans)
         view = dataclasses.replace(view, flow=dataclasses.replace(view.flow, plans=plans))
         trainer.steps = OneStep([view])
@@ -291,11 +294,11 @@ class Accounts:
         batches = _batches_of(trainer.model, plans)
         libraries = 0
         if not self._libraries_are_there:
-            libraries = max((one.library_bytes for *_, one in _reducers_of(trainer.model, plans)), default=0)
+            libraries = max((reducer.library_bytes for *_, reducer in _reducers_of(trainer.model, plans)), default=0)
         kernels = self._kernel_bytes(trainer, recorded, halo)
         events = trace.events
-        for one in batches:
-            events = [one.joined(event) for event in events]
+        for node_batches in batches:
+            events = [node_batches.joined(event) for event in events]
         self._made[key] = StepAccount(
             tuple(events), sizes, row_bytes, halo, micro_batches, batches, libraries=libraries, kernels=kernels
         )
@@ -325,7 +328,7 @@ class Accounts:
         mode, dtype, refetches = engine.mode, ROW_DTYPES[self._config.precision], False
         shares = shares_of(self._config.comm.aggregate or "least", trainer.model.partial_costs(engine, counts))
         layers = [layer for layer in trainer.model.modules() if isinstance(layer, GraphLayer)]
-        found = [LayerHalo()] * len(trainer.training.flow.plans)
+        halos = [LayerHalo()] * len(trainer.training.flow.plans)
         for number, plan in enumerate(trainer.training.flow.plans[: len(layers)]):
             layer, share = layers[number], shares[number]
             if not layer.uses_edges:
@@ -344,5 +347,5 @@ class Accounts:
                 request, answer = (max(sizes) for sizes in zip(*passes, strict=True))
                 results = ResultBytes(request, answer, share.widest, typed)
             refetches |= mode.fetches(reducer) > 1
-            found[number] = LayerHalo(halo, own, row_bytes, results)
-        return HaloBytes(tuple(found), self._message_rows, depth, 1 + refetches)
+            halos[number] = LayerHalo(halo, own, row_bytes, results)
+        return HaloBytes(tuple(halos), self._message_rows, depth, 1 + refetches)

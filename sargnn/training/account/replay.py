@@ -53,7 +53,7 @@ class Held:
     @property
     def pool(self) -> int:
         """What the pool holds, in use and idle."""
-        return sum(one.size for one in self._owned)
+        return sum(piece.size for piece in self._owned)
 
     def take(self, number: int, size: int, pooled: bool, phase: str = "", term: str = "", *, aggregates: bool = True) -> None:
         """A tensor comes. term: under what it is counted. aggregates: whether a layer does then, or goes backward."""
@@ -69,25 +69,25 @@ class Held:
         if not aggregates:
             beside = self.beside.get(BESIDE.format(phase), beside)
         self.peak_beside = max(self.peak_beside, now + beside)
-        live = sum(one for _, one in self._live.values())
+        live = sum(live_size for _, live_size in self._live.values())
         if live > self._most_live:
             self._most_live, self.phase, self.at_peak = live, phase, {}
-            for what, one in self._live.values():
-                self.at_peak[what] = self.at_peak.get(what, 0) + one
+            for what, live_size in self._live.values():
+                self.at_peak[what] = self.at_peak.get(what, 0) + live_size
 
     def _take_from_pool(self, number: int, size: int) -> None:
-        for one in self._owned:
-            if one.used_by is None and one.size == size:
-                one.used_by = number
+        for piece in self._owned:
+            if piece.used_by is None and piece.size == size:
+                piece.used_by = number
                 return
-        used = sum(one.size for one in self._owned if one.used_by is not None)
+        used = sum(piece.size for piece in self._owned if piece.used_by is not None)
         self.most_used = max(self.most_used, used + size)
         room, kept = self.most_used - used - size, []
-        for one in self._owned:
-            if one.used_by is None and one.size > room:
+        for piece in self._owned:
+            if piece.used_by is None and piece.size > room:
                 continue
-            room -= one.size if one.used_by is None else 0
-            kept.append(one)
+            room -= piece.size if piece.used_by is None else 0
+            kept.append(piece)
         self._owned = [*kept, _Owned(size, number)]
 
     def give(self, number: int) -> None:
@@ -95,17 +95,17 @@ class Held:
         self._live.pop(number, None)
         if number in self._others:
             self.other -= self._others.pop(number)
-        for one in self._owned:
-            if one.used_by == number:
-                one.used_by = None
+        for piece in self._owned:
+            if piece.used_by == number:
+                piece.used_by = None
 
     def end(self) -> None:
         """What a step has left in use lies idle: the next one is another view's."""
         self.other -= sum(self._others.values())
         self._others.clear()
         self._live.clear()
-        for one in self._owned:
-            one.used_by = None
+        for piece in self._owned:
+            piece.used_by = None
 
 
 def replay(events: Sequence[Event], made_up: Sizes, real: Sizes, held: Held | None = None) -> Held:
@@ -119,13 +119,13 @@ def replay(events: Sequence[Event], made_up: Sizes, real: Sizes, held: Held | No
     for key, count in made_up.counts.items():
         if count and key in real.counts:
             numbers[count] = max(numbers.get(count, 0), real.counts[key])
-    for one in events:
-        if not one.comes:
-            held.give(one.number)
+    for event in events:
+        if not event.comes:
+            held.give(event.number)
             continue
-        shapes = (one.shape,) if one.more is None else (one.shape, one.more)
-        size = sum(one.item_bytes * math.prod(numbers.get(length, length) for length in shape) for shape in shapes)
-        fixed = not any(length in numbers for length in one.shape)
-        term = FIXED if fixed else one.phase
-        held.take(one.number, size, one.pooled, one.phase, term, aggregates=one.aggregates)
+        shapes = (event.shape,) if event.more is None else (event.shape, event.more)
+        size = sum(event.item_bytes * math.prod(numbers.get(length, length) for length in shape) for shape in shapes)
+        fixed = not any(length in numbers for length in event.shape)
+        term = FIXED if fixed else event.phase
+        held.take(event.number, size, event.pooled, event.phase, term, aggregates=event.aggregates)
     return held

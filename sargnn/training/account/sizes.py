@@ -82,7 +82,7 @@ def sizes_of_reach(reach: Reach, part: Part, targets: int, weight_bytes: int) ->
         for kind, least in (("rows", layer), ("out", layer + 1)):
             by_type = np.bincount(types[reach.depth >= least], minlength=len(schema.node_types))
             counts[kind, layer, -1] = int(by_type.sum())
-            counts.update({(kind, layer, t): int(one) for t, one in enumerate(by_type)})
+            counts.update({(kind, layer, t): int(count) for t, count in enumerate(by_type)})
         counts["edges", layer, -1] = reach.edges[layer]
     halo = tuple(int(mark.halo.sum()) for mark in reach.marks)
     return Sizes(counts, reach.edges, halo, 8 + (weight_bytes if part.weighted else 0))

@@ -71,16 +71,16 @@ class HaloBytes:
     def by_phase(self, sizes: Sizes) -> dict[str, int]:
         """Bytes while a layer aggregates, with what it and those before it keep. The exchange keeps its buffers."""
         buffers, kept = self._buffers(sizes), 0
-        found = {INPUTS: buffers, OPTIMIZER: buffers}
+        phase_bytes = {INPUTS: buffers, OPTIMIZER: buffers}
         for number, (layer, halo) in enumerate(zip(self.layers, sizes.halo, strict=True)):
             own = sizes.counts["rows", number, -1]
             kept += halo * layer.halo.kept + own * layer.own.kept
             forward = halo * layer.halo.forward + own * layer.own.forward
             backward = halo * layer.halo.backward + own * layer.own.backward
             phases = [way.format(number + 1) for way in LAYER_PHASES]
-            found |= {phases[0]: kept + forward + buffers, phases[1]: kept + backward + buffers}
-            found[BESIDE.format(phases[0])] = kept + buffers
-        return found | {"": max(found.values())}
+            phase_bytes |= {phases[0]: kept + forward + buffers, phases[1]: kept + backward + buffers}
+            phase_bytes[BESIDE.format(phases[0])] = kept + buffers
+        return phase_bytes | {"": max(phase_bytes.values())}
 
     def _buffers(self, sizes: Sizes) -> int:
         """Of the exchange, which has the same ones for all layers: those of rows, of requests and of answers."""
@@ -204,8 +204,8 @@ class StepAccount:
         """What they hold at the peak, and bytes of halo rows beside it."""
         held = Held(other=self.libraries)
         made_up = self.made_up
-        for one in self.batches:
-            made_up = dataclasses.replace(made_up, counts=made_up.counts | one.made_up)
+        for node_batches in self.batches:
+            made_up = dataclasses.replace(made_up, counts=made_up.counts | node_batches.made_up)
         # The record has two epochs. Views that are made anew come a second time, with what the pool holds from the first.
         for _ in range(2 if self.holds_flow else 1):
             for sizes in views:
@@ -213,8 +213,10 @@ class StepAccount:
                 there = views if all_held else [sizes]
                 held.other += (brought := sum(self.brought(view) + self.graphs(view) for view in there))
                 counts = sizes.counts
-                for one in self.batches:
-                    counts = counts | one.real(sizes.edges[one.layer], sizes.counts["out", one.layer, -1])
+                for node_batches in self.batches:
+                    counts = counts | node_batches.real(
+                        sizes.edges[node_batches.layer], sizes.counts["out", node_batches.layer, -1]
+                    )
                 replay(self.events, made_up, dataclasses.replace(sizes, counts=counts), held)
                 held.end()
                 held.other -= brought

@@ -71,12 +71,12 @@ class Trace(TorchDispatchMode):
         super().__exit__(*error)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for one in _tensors((args, kwargs)):
-            self._know(one)
+        for tensor in _tensors((args, kwargs)):
+            self._know(tensor)
         self.note_freed()
         out = func(*args, **(kwargs or {}))
-        for one in _tensors(out):
-            self.note(one)
+        for tensor in _tensors(out):
+            self.note(tensor)
         if func is torch.ops.aten.mkldnn_rnn_layer.default:
             self._split_workspace(func, args, kwargs or {}, out[3])
         return out
@@ -97,10 +97,10 @@ class Trace(TorchDispatchMode):
 
     def note_freed(self) -> None:
         """Look what nobody holds any more."""
-        for where, one in list(self._live.items()):
-            if holders(one.alias) == self._alone:
+        for where, live in list(self._live.items()):
+            if holders(live.alias) == self._alone:
                 del self._live[where]
-                self.events.append(Event(one.number, False))
+                self.events.append(Event(live.number, False))
 
     def is_alone(self, tensor: Tensor) -> bool:
         """Whether nothing but the caller and this record holds the tensor's memory."""
@@ -153,4 +153,4 @@ def load_libraries() -> None:
 
 
 def _tensors(tree: Any) -> Iterator[Tensor]:
-    return (one for one in tree_leaves(tree) if isinstance(one, Tensor) and one.device.type == "cpu")
+    return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor) and leaf.device.type == "cpu")

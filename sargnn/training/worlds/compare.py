@@ -62,15 +62,15 @@ class _Walk:
     suspected: dict[int, Difference] = field(default_factory=dict)
 
 
-def compare_records(one: Records, several: Sequence[Records], precision: str) -> Outcome:
+def compare_records(single: Records, several: Sequence[Records], precision: str) -> Outcome:
     """The first difference between a world of one worker and one of several.
 
     Args:
         precision: of the training.
     """
-    walk, gradients = _Walk(), _gradients(one)
+    walk, gradients = _Walk(), _gradients(single)
     places = [0] * (1 + len(several))
-    everyone = [one, *several]
+    everyone = [single, *several]
     while all(place < len(records.entries) for place, records in zip(places, everyone, strict=True)):
         entries = [records.entries[place] for place, records in zip(places, everyone, strict=True)]
         if len({(entry.step, entry.during, entry.what, entry.place) for entry in entries}) > 1:
@@ -79,12 +79,12 @@ def compare_records(one: Records, several: Sequence[Records], precision: str) ->
             places = [_next_result(records, place) for place, records in zip(places, everyone, strict=True)]
             continue
         noted = [records.noted[place] for place, records in zip(places, everyone, strict=True)]
-        found = _compare(entries, noted, precision, gradients)
-        if found is not None:
-            (walk.suspected if found.suspected else walk.settled)[places[0]] = found
+        difference = _compare(entries, noted, precision, gradients)
+        if difference is not None:
+            (walk.suspected if difference.suspected else walk.settled)[places[0]] = difference
         walk.compared += 1
         places = [place + 1 for place in places]
-    return Outcome(walk.compared, _first(one, walk))
+    return Outcome(walk.compared, _first(single, walk))
 
 
 def _next_result(records: Records, place: int) -> int:
@@ -94,17 +94,17 @@ def _next_result(records: Records, place: int) -> int:
     return place
 
 
-def _first(one: Records, walk: _Walk) -> Difference | None:
+def _first(single: Records, walk: _Walk) -> Difference | None:
     if not walk.settled:
         return None
     number = min(walk.settled)
     first = walk.settled[number]
-    cause = _cause(one, number, walk) if first.entry.kind != "same" or first.entry.during == OUTPUT else None
+    cause = _cause(single, number, walk) if first.entry.kind != "same" or first.entry.during == OUTPUT else None
     if cause is not None:
         first = walk.suspected[cause]
-    results = [found.entry.during for found in walk.settled.values() if found.entry.during not in _OF_THE_MODULE]
+    results = [difference.entry.during for difference in walk.settled.values() if difference.entry.during not in _OF_THE_MODULE]
     call = (first.entry.what, first.entry.place)
-    earlier = any(entry.step < first.entry.step and (entry.what, entry.place) == call for entry in one.entries)
+    earlier = any(entry.step < first.entry.step and (entry.what, entry.place) == call for entry in single.entries)
     return Difference(
         first.entry,
         first.shapes,
@@ -115,37 +115,37 @@ def _first(one: Records, walk: _Walk) -> Difference | None:
     )
 
 
-def _cause(one: Records, number: int, walk: _Walk) -> int | None:
+def _cause(single: Records, number: int, walk: _Walk) -> int | None:
     """The first suspected tensor that this one was computed from; the last one before it where that is not known."""
     todo, seen = [number], {number}
     while todo:
-        for before in one.entries[todo.pop()].inputs:
+        for before in single.entries[todo.pop()].inputs:
             if before not in seen:
                 seen.add(before)
                 todo.append(before)
     if causes := sorted(seen & walk.suspected.keys()):
         return causes[0]
-    entry = one.entries[number]
+    entry = single.entries[number]
     if (entry.inputs or entry.of_rows) and entry.during != OUTPUT:
         return None
-    earlier = [place for place in walk.suspected if place < number and one.entries[place].step == entry.step]
+    earlier = [place for place in walk.suspected if place < number and single.entries[place].step == entry.step]
     return earlier[-1] if earlier else None
 
 
-def _gradients(one: Records) -> dict[int, dict[str, np.ndarray]]:
+def _gradients(single: Records) -> dict[int, dict[str, np.ndarray]]:
     """Step -> parameter -> what was noted of its gradient."""
-    found: dict[int, dict[str, np.ndarray]] = {}
-    for entry, noted in zip(one.entries, one.noted, strict=True):
+    gradients: dict[int, dict[str, np.ndarray]] = {}
+    for entry, noted in zip(single.entries, single.noted, strict=True):
         if entry.during == GRADIENT:
-            found.setdefault(entry.step, {})[entry.what] = noted.values
-    return found
+            gradients.setdefault(entry.step, {})[entry.what] = noted.values
+    return gradients
 
 
 def _compare(
     entries: Sequence[Entry], noted: Sequence[Noted], precision: str, gradients: dict[int, dict[str, np.ndarray]]
 ) -> Difference | None:
     """What differs of one tensor, on the one worker first; None: nothing beyond rounding."""
-    entry, (one, *several) = entries[0], noted
+    entry, (single, *several) = entries[0], noted
     shapes = tuple(other.shape for other in entries[1:])
 
     def differs(size: float | None, *, suspected: bool = False) -> Difference | None:
@@ -153,13 +153,13 @@ def _compare(
 
     if any(other.kind != entry.kind for other in entries[1:]):
         return differs(None, suspected=True)
-    floor = _FLOORS[precision] * math.sqrt(max(one.values.size, 1))
+    floor = _FLOORS[precision] * math.sqrt(max(single.values.size, 1))
     own_step = gradients.get(entry.step, {})
     if entry.during == GRADIENT:
         floor = _PART_OF_LARGEST * max(float(np.linalg.norm(values)) for values in own_step.values())
     if entry.kind in ("nodes", "edges"):
         joined = _joined(several)
-        own = _sorted(one)
+        own = _sorted(single)
         if not np.array_equal(own[0], joined[0]):
             return differs(None, suspected=entry.during in _OF_THE_MODULE)
         return differs(_distance(own[1], joined[1], floor))
@@ -172,7 +172,7 @@ def _compare(
     if entry.during == PARAMETER and entry.what in own_step:
         largest = max(float(np.abs(values).max(initial=0)) for values in own_step.values())
         kept = np.abs(own_step[entry.what]) > _FLOORS[precision] * largest
-    return differs(max(_distance(one.values[kept], other.values[kept], floor) for other in several))
+    return differs(max(_distance(single.values[kept], other.values[kept], floor) for other in several))
 
 
 def _sorted(noted: Noted) -> tuple[np.ndarray, np.ndarray]:
@@ -183,7 +183,9 @@ def _sorted(noted: Noted) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _joined(several: Sequence[Noted]) -> tuple[np.ndarray, np.ndarray]:
-    return _sorted(Noted(np.concatenate([one.values for one in several]), np.concatenate([_ids(one) for one in several])))
+    return _sorted(
+        Noted(np.concatenate([noted.values for noted in several]), np.concatenate([_ids(noted) for noted in several]))
+    )
 
 
 def _ids(noted: Noted) -> np.ndarray:
@@ -191,9 +193,9 @@ def _ids(noted: Noted) -> np.ndarray:
     return noted.ids
 
 
-def _distance(one: np.ndarray, other: np.ndarray, floor: float) -> float:
+def _distance(first: np.ndarray, other: np.ndarray, floor: float) -> float:
     """Of two arrays of one shape: the norm of the difference over that of the larger one, or over ``floor``."""
-    difference = float(np.linalg.norm(one - other))
+    difference = float(np.linalg.norm(first - other))
     if difference == 0:
         return 0.0
-    return difference / max(float(np.linalg.norm(one)), float(np.linalg.norm(other)), floor)
+    return difference / max(float(np.linalg.norm(first)), float(np.linalg.norm(other)), floor)

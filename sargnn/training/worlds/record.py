@@ -109,12 +109,12 @@ def note_values(tensor: Tensor) -> Noted:
 
 def _numbers(tensor: Tensor) -> Tensor:
     """A copy in fp64."""
-    found = tensor.detach()
-    if found.is_sparse or found.layout != torch.strided:
-        found = found.to_dense()
-    if found.is_complex():
-        found = torch.view_as_real(found.resolve_conj())
-    return torch.nan_to_num(found.to("cpu", torch.float64, copy=True), _NAN, _INF, _MINUS_INF)
+    numbers = tensor.detach()
+    if numbers.is_sparse or numbers.layout != torch.strided:
+        numbers = numbers.to_dense()
+    if numbers.is_complex():
+        numbers = torch.view_as_real(numbers.resolve_conj())
+    return torch.nan_to_num(numbers.to("cpu", torch.float64, copy=True), _NAN, _INF, _MINUS_INF)
 
 
 def _products(rows: Tensor) -> Tensor:
@@ -132,8 +132,8 @@ def _note_edges(products: Tensor, sources: Tensor, destinations: Tensor) -> Note
 
 
 def _sums(values: Tensor) -> np.ndarray:
-    found = [values.sum(), values.abs().sum(), values.square().sum(), values.cos().sum()]
-    return np.array([values.numel(), *map(float, found)])
+    sums = [values.sum(), values.abs().sum(), values.square().sum(), values.cos().sum()]
+    return np.array([values.numel(), *map(float, sums)])
 
 
 def save_records(path: Path, records: Records) -> None:

@@ -58,7 +58,7 @@ class Recorder:
             if follow:
                 self._take(parameters / f"{step}.pt")
             elif trainer.engine.group.rank == 0:
-                torch.save({name: one.detach() for name, one in self._replicated()}, parameters / f"{step}.pt")
+                torch.save({name: parameter.detach() for name, parameter in self._replicated()}, parameters / f"{step}.pt")
         self._step, self._during = steps, EVALUATION
         trainer.model.eval()
         with torch.no_grad():
@@ -70,13 +70,13 @@ class Recorder:
 
     def _observer(self, places: Places) -> Observe:
         def observe(what: str, place: str, out: Tensor, mark: Mark | None, inputs: Sequence[Tensor]) -> None:
-            before = tuple(number for one in inputs if (number := getattr(one, _NUMBER, None)) is not None)
+            before = tuple(number for tensor in inputs if (number := getattr(tensor, _NUMBER, None)) is not None)
             with torch.no_grad():
                 kind, noted = note_tensor(out, mark, places)
             node_type = mark.rows.type if mark is not None and mark.rows is not None else 0
             count = mark.number if mark is not None else 0
             setattr(out, _NUMBER, len(self.records.entries))
-            of_rows = any(mark_of(one) is not None for one in inputs)
+            of_rows = any(mark_of(tensor) is not None for tensor in inputs)
             entry = Entry(self._step, self._during, what, place, tuple(out.shape), kind, node_type, count, before, of_rows)
             self._add(entry, noted)
 
@@ -101,21 +101,21 @@ class Recorder:
 
     def _note_gradients(self) -> None:
         """After backward and the sum over workers. The last layer's come first, as backward has them."""
-        for name, one in reversed(list(self._named())):
-            if one.grad is not None:
-                self._note_parameter(GRADIENT, name, one, one.grad)
+        for name, parameter in reversed(list(self._named())):
+            if parameter.grad is not None:
+                self._note_parameter(GRADIENT, name, parameter, parameter.grad)
 
     def _note_state(self) -> None:
         """Parameters and buffers after a step."""
-        for name, one in self.trainer.model.named_buffers():
-            self._add(self._entry(BUFFER, name, one), note_tensor(one, None, None)[1])
-        for name, one in self._named():
-            self._note_parameter(PARAMETER, name, one, one)
+        for name, buffer in self.trainer.model.named_buffers():
+            self._add(self._entry(BUFFER, name, buffer), note_tensor(buffer, None, None)[1])
+        for name, parameter in self._named():
+            self._note_parameter(PARAMETER, name, parameter, parameter)
 
     def _note_parameter(self, during: str, name: str, parameter: Tensor, values: Tensor) -> None:
         """Of parameters with a row for each of the worker's own nodes: by original id."""
         trainer, entry = self.trainer, self._entry(during, name, values)
-        if any(parameter is one for one in trainer.sharded):
+        if any(parameter is table for table in trainer.sharded):
             bounds, number = trainer.graph.part.row_bounds, trainer.model.inputs.type_of(name)
             ids = trainer.ids[bounds[number] : bounds[number + 1]]
             self._add(replace(entry, kind="nodes", type=number, count=len(ids)), note_rows(values, ids))
@@ -130,13 +130,17 @@ class Recorder:
         return list(self.trainer.model.named_parameters())
 
     def _replicated(self) -> list[tuple[str, nn.Parameter]]:
-        return [(name, one) for name, one in self._named() if all(one is not other for other in self.trainer.sharded)]
+        return [
+            (name, parameter)
+            for name, parameter in self._named()
+            if all(parameter is not other for other in self.trainer.sharded)
+        ]
 
     def _take(self, path: Path) -> None:
         known = torch.load(path)
         with torch.no_grad():
-            for name, one in self._replicated():
-                one.copy_(known[name])
+            for name, parameter in self._replicated():
+                parameter.copy_(known[name])
 
     def _add(self, entry: Entry, noted: Noted) -> None:
         self.records.entries.append(entry)
