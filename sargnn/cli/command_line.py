@@ -73,7 +73,7 @@ def read_command_line(verb: Verb, arguments: Sequence[str]) -> CommandLine:
             continue  # what is shown is resolved anyhow
         elif word.startswith("--") and (flagged := own.get(word[2:])) is not None and flagged.flag:
             settings[flagged.name] = True
-        elif word.startswith(("-", "–", "—")):
+        elif word.startswith("-"):
             raise dashed_word(verb, arguments, place, folders)
         elif equals and key in own:
             settings[key] = convert(own[key], text)

@@ -153,9 +153,6 @@ def dashed_word(verb: Verb, words: Sequence[str], place: int, folders: ConfFolde
     """The answer to ``words[place]``, which begins with a dash and is no flag of the verb."""
     word = words[place]
     flag, equals, value = word.partition("=")
-    if flag.startswith(("–", "—")):  # as an editor makes them
-        plain = flag.lstrip("–—")
-        return ConfigError("This is a long dash.", given=word, hint=f"{'-' if len(plain) == 1 else '--'}{word.lstrip('–—')}")
     if verb.config and flag in _OF_HYDRA:
         return ConfigError(f"There is no flag '{flag}'.", hint=_OF_HYDRA[flag])
     name = flag.lstrip("-")

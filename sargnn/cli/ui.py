@@ -24,7 +24,6 @@ def main(line: CommandLine) -> int:
     settings = line.settings
     port = int(settings["port"] or 0)
     _check_port(port)
-    from sargnn.tracking.mlflow.first_visit import app_options
     from sargnn.tracking.mlflow.pages import find_runs_page
     from sargnn.tracking.mlflow.store import database_of, default_uri
 
@@ -35,7 +34,7 @@ def main(line: CommandLine) -> int:
     address = f"http://127.0.0.1:{port}"
     environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    command += ["--backend-store-uri", uri, *app_options()]
+    command += ["--backend-store-uri", uri]
     log = tempfile.TemporaryFile()  # a pipe that nobody reads would stop the server when it is full
     server = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True)
     as_interrupts()

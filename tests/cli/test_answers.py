@@ -109,7 +109,6 @@ ANSWERS: dict[str, tuple[str, str | None, str | None, str | None]] = {
     "train 'model=gat;world=2'": ("An override cannot be read.", "model=gat;world=2", None, "model=gat world=2"),
     "train 'run_dir=a (1)'": ("An override cannot be read.", "run_dir=a (1)", None, "\"run_dir='a (1)'\""),
     "train optim.lr=1e-3,": ("An override cannot be read.", "optim.lr=1e-3,", None, "optim.lr=1e-3"),
-    "train –m model=sage,gat": ("This is a long dash.", "–m", None, "-m"),
     "train --config-name=x": ("There is no flag '--config-name'.", None, None, "..."),
     "train --version": ("There is no flag '--version'.", None, None, "sargnn --version"),
     "train -v": ("There is no flag '-v'.", None, "--help, --config-dir, --cfg, -m, --dry-run", None),

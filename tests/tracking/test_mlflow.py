@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import shutil
@@ -19,7 +18,6 @@ from sargnn.config import RunConfig, parse, save
 from sargnn.tracking import files
 from sargnn.tracking.inputs import Inputs, write_inputs
 from sargnn.tracking.mlflow.figures import EpochFigures, SteadyMedian, settled_figures, single_figures
-from sargnn.tracking.mlflow.first_visit import STORED, FirstVisit
 from sargnn.tracking.mlflow.pages import find_runs_page
 from sargnn.tracking.mlflow.run import MlflowRun
 from sargnn.tracking.mlflow.store import make_client, open_store
@@ -246,37 +244,3 @@ def test_a_store_without_runs_has_no_page(tmp_path: Path, uri: str) -> None:
     assert find_runs_page(uri.replace("mlflow.db", "empty.db")) is None
     (tmp_path / "broken.db").write_text("no database")
     assert find_runs_page(f"sqlite:///{tmp_path / 'broken.db'}") is None
-
-
-def ask(app: Any, path: str, **headers: str) -> tuple[dict[str, str], bytes]:
-    """What an ASGI application answers: headers and body."""
-    answers: list[Any] = []
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request"}
-
-    async def keep(message: Any) -> None:
-        answers.append(message)
-
-    given = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    asyncio.run(app({"type": "http", "method": "GET", "path": path, "headers": given}, receive, keep))
-    start, *bodies = answers
-    return {name.decode(): value.decode() for name, value in start["headers"]}, b"".join(one["body"] for one in bodies)
-
-
-def test_the_front_page_says_once_how_pages_open_and_others_pass_unchanged() -> None:
-    seen: list[list[bytes]] = []
-
-    async def inner(scope: Any, receive: Any, send: Any) -> None:
-        seen.append([name for name, _ in scope["headers"]])
-        headers = [(b"content-type", b"text/html"), (b"content-length", b"26"), (b"etag", b"1")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": b"<html><head>", "more_body": True})
-        await send({"type": "http.response.body", "body": b"</head></html>"})
-
-    headers, body = ask(FirstVisit(inner), "/", accept_encoding="gzip", if_none_match="1", host="here")
-    assert int(headers["content-length"]) == len(body) and "etag" not in headers and seen[0] == [b"host"]
-    assert body.startswith(b"<html><head><script>") and body.endswith(b"</script></head></html>")
-    assert json.dumps(STORED).encode() in body and b"=== null" in body  # what a person has chosen stays
-    headers, body = ask(FirstVisit(inner), "/ajax-api/x", accept_encoding="gzip")
-    assert body == b"<html><head></head></html>" and headers["etag"] == "1" and seen[1] == [b"accept-encoding"]
