@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sargnn.cli.compose import compose_verb
-from sargnn.config import RunConfig, parse
+from sargnn.config.run import RunConfig, parse
 
 
 def config_of(overrides: Sequence[str]) -> RunConfig:

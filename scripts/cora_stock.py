@@ -19,7 +19,7 @@ from composed import config_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.data.dataset import SPLITS, Dataset, open_dataset
 from sargnn.data.prepare import prepare_dataset
 from sargnn.interop.dgl import import_dgl

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from sargnn.config import load
+from sargnn.config.run import load
 from sargnn.data.prepare import prepare_dataset
 
 LAYERS = Path(__file__).resolve().parent.parent / "examples" / "layers"

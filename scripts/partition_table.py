@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from sargnn.cli.compose import compose_verb
+from sargnn.config.verbs import parse_partition
 from sargnn.data.dataset import open_dataset
 from sargnn.data.prepare import prepare_dataset
 from sargnn.partition.memory import entries_of
 from sargnn.partition.room import Room
 from sargnn.partition.trial import Trial, try_out
-from sargnn.verb_config import parse_partition
 
 _BUFFER = 256 << 20
 

@@ -18,7 +18,7 @@ import torch
 from composed import config_of
 
 from sargnn.comm.group import Group
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.data.dataset import Dataset, open_dataset
 from sargnn.data.prepare import prepare_dataset
 from sargnn.partition.cut import Part, cut

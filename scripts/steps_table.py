@@ -100,7 +100,7 @@ def stock(run_dir: Path) -> None:
     import torch
 
     from sargnn.bench.stock.sampled import StockSampledSage
-    from sargnn.config import load
+    from sargnn.config.run import load
     from sargnn.data.dataset import SPLITS, open_dataset
     from sargnn.data.prepare import dataset_path
     from sargnn.interop.dgl import import_dgl

@@ -9,7 +9,7 @@ from hydra._internal.config_repository import ConfigRepository
 from hydra.plugins.config_source import ConfigResult
 
 from sargnn.cli.compose import compose_verb
-from sargnn.config import RunConfig, parse
+from sargnn.config.run import RunConfig, parse
 
 
 def config(*overrides: str) -> RunConfig:

@@ -38,7 +38,7 @@ _FIRST = (
     "parity/test_first_step",
     "launch/test_planned",
     "slurm/test_sweep",
-    "test_config",
+    "config/test_run",
     "cli/test_verbs",
     "parity/test_partials",
     "parity/test_servers",

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sargnn.config import Task
-from sargnn.config_partitioner import PartitionerConfig
+from sargnn.config.partitioner import PartitionerConfig
+from sargnn.config.run import Task
 from sargnn.data.dataset import SPLITS, Dataset, by_destination
 from sargnn.data.schema import Relation
 from sargnn.data.typed import Edges, typed_dataset

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from sargnn.cli.compose import compose_verb
-from sargnn.config import RunConfig, load, parse, save
+from sargnn.config.run import RunConfig, load, parse, save
 from sargnn.data.dataset import open_dataset
 from sargnn.data.prepare import prepare_dataset
 from sargnn.engine.reducers.mean import Mean
@@ -25,8 +25,8 @@ from sargnn.resolve import resolve
 MODEL = """
 from __future__ import annotations
 from dataclasses import dataclass, field
-from sargnn.decides import RUN
-from sargnn.fields import FRACTION
+from sargnn.config.decides import RUN
+from sargnn.config.fields import FRACTION
 from sargnn.models.settings import StackSettings
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from sargnn.data.dataset import Dataset, by_destination
 from sargnn.data.settings import InMemoryDataset
-from sargnn.fields import AT_LEAST_ONE
+from sargnn.config.fields import AT_LEAST_ONE
 
 @dataclass(frozen=True)
 class Ring(InMemoryDataset):
@@ -123,7 +123,7 @@ def test_settings_reach_another_process(folder: Path) -> None:
 
 def hash_of(**groups: Any) -> str:
     """Computed in a process of its own: a file that was loaded stays as it was loaded."""
-    code = "import json, sys; from sargnn.config import parse; print(parse(json.loads(sys.argv[1])).config_hash)"
+    code = "import json, sys; from sargnn.config.run import parse; print(parse(json.loads(sys.argv[1])).config_hash)"
     import json
 
     done = subprocess.run([sys.executable, "-c", code, json.dumps(run(**groups))], capture_output=True, text=True, check=True)

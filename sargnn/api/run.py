@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from sargnn.config import RunConfig
+    from sargnn.config.run import RunConfig
 
 
 class Run:
@@ -41,7 +41,7 @@ class Run:
     @property
     def config(self) -> RunConfig:
         """The settings that it was started with."""
-        from sargnn.config import load
+        from sargnn.config.run import load
         from sargnn.tracking.files import CONFIG
 
         return load(self.folder / CONFIG)
@@ -131,7 +131,7 @@ class Run:
     def _predict(self, folder: Path, which: str, embeddings: bool, settings: dict[str, Any], quiet: bool) -> None:
         from sargnn.api.overrides import as_words
         from sargnn.cli.resume import read_resumed
-        from sargnn.decides import as_mapping
+        from sargnn.config.decides import as_mapping
         from sargnn.tracking.files import read_json, write_json
 
         if which not in ("newest", "best"):

@@ -22,7 +22,7 @@ from sargnn.api.stores import store_of_graph
 from sargnn.bf16 import wide
 from sargnn.comm.distributed import DistributedGroup
 from sargnn.comm.group import Group, sum_flat
-from sargnn.config import RunConfig, parse
+from sargnn.config.run import RunConfig, parse
 from sargnn.data.labels import task_of
 from sargnn.data.schema import SPLITS
 from sargnn.engine.aggregate import Engine
@@ -103,11 +103,11 @@ def _config_of(words: list[str]) -> RunConfig:
 
 
 def _make_stores(graph: Any, words: list[str], world: int) -> tuple[list[str], Path]:
+    from sargnn.config.verbs import PartitionConfig
     from sargnn.data.prepare import prepare_dataset
     from sargnn.launch.compile import warm_up
     from sargnn.partition.prepare import prepare_partition
     from sargnn.tracking.progress import say
-    from sargnn.verb_config import PartitionConfig
 
     if graph is not None:
         words = store_of_graph(graph, words)

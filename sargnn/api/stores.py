@@ -23,11 +23,11 @@ def store_of_graph(graph: Any, words: Sequence[str]) -> list[str]:
         DataError: what is wrong with the graph.
     """
     from sargnn.cli.compose import compose_verb
+    from sargnn.config.fields import build
+    from sargnn.config.verbs import PrepareConfig
     from sargnn.data.own.function import object_reader
     from sargnn.data.prepare import make_store
     from sargnn.data.settings import PythonConfig
-    from sargnn.fields import build
-    from sargnn.verb_config import PrepareConfig
 
     if any(word.startswith("resume=") for word in words):
         raise ConfigError("A run that is gone on with has its graph.", given="graph= and resume=", hint="leave graph= out")

@@ -10,8 +10,8 @@ from sargnn.api.overrides import as_words
 from sargnn.api.process import ask
 from sargnn.api.run import Run
 from sargnn.api.stores import store_of_graph
-from sargnn.config import parse
-from sargnn.decides import as_mapping
+from sargnn.config.decides import as_mapping
+from sargnn.config.run import parse
 from sargnn.errors import ConfigError
 
 NOT_GIVEN = object()

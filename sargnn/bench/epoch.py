@@ -19,7 +19,7 @@ from typing import Any
 
 from sargnn.bench.report import machine, open_folder
 from sargnn.bench.roofline import Roofline, better, measure_roofline
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.profile import AGGREGATION, CATEGORIES, EVALUATION, LINEAR, NODEWISE, PACKING
 

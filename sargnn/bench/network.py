@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from sargnn.bench.report import machine
-from sargnn.config import RunConfig, save
+from sargnn.config.run import RunConfig, save
 from sargnn.launch.check import check_network
 from sargnn.launch.env import prepare_process
 from sargnn.launch.local import worker_settings

@@ -1,14 +1,14 @@
-"""The settings of benchmarks, checked as ``sargnn.config`` checks those of a run."""
+"""The settings of benchmarks, checked as ``sargnn.config.run`` checks those of a run."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sargnn.config import DATASETS, DatasetSettings
-from sargnn.config_groups import Precision
+from sargnn.config.fields import AT_LEAST_ONE, NOT_NEGATIVE, build
+from sargnn.config.groups import Precision
+from sargnn.config.run import DATASETS, DatasetSettings
 from sargnn.errors import ConfigError, nearest
-from sargnn.fields import AT_LEAST_ONE, NOT_NEGATIVE, build
 
 
 @dataclass(frozen=True)

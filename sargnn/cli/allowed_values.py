@@ -11,16 +11,16 @@ from sargnn.cli.conf_folders import ConfFolders
 from sargnn.errors import SargnnError
 
 _CLASSES = {
-    "train": "sargnn.config:RunConfig",
-    "slurm": "sargnn.config:RunConfig",
-    "plan": "sargnn.config:RunConfig",
-    "bench_epoch": "sargnn.config:RunConfig",
-    "bench_network": "sargnn.config:RunConfig",
-    "prepare": "sargnn.verb_config:PrepareConfig",
-    "check": "sargnn.verb_config:CheckConfig",
-    "partition_compare": "sargnn.config:RunConfig",
-    "partition": "sargnn.verb_config:PartitionConfig",
-    "export_ogb": "sargnn.verb_config:ExportConfig",
+    "train": "sargnn.config.run:RunConfig",
+    "slurm": "sargnn.config.run:RunConfig",
+    "plan": "sargnn.config.run:RunConfig",
+    "bench_epoch": "sargnn.config.run:RunConfig",
+    "bench_network": "sargnn.config.run:RunConfig",
+    "prepare": "sargnn.config.verbs:PrepareConfig",
+    "check": "sargnn.config.verbs:CheckConfig",
+    "partition_compare": "sargnn.config.run:RunConfig",
+    "partition": "sargnn.config.verbs:PartitionConfig",
+    "export_ogb": "sargnn.config.verbs:ExportConfig",
     "bench_kernels": "sargnn.bench.settings:BenchKernelsConfig",
 }
 """A primary file's settings. (Those of ``bench table`` and ``bench plan`` are a table's and a run's together.)"""

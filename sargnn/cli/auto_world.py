@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sargnn.cli.conf_folders import ConfFolders
-from sargnn.config_memory import AUTO
+from sargnn.config.memory import AUTO
 from sargnn.errors import ConfigError
 
 _MOST = 32
@@ -32,7 +32,7 @@ def with_world(overrides: Sequence[str], folders: ConfFolders) -> list[str]:
         ConfigError: nothing fits, or a setting cannot be.
     """
     from sargnn.cli.compose import compose_verb
-    from sargnn.config import parse
+    from sargnn.config.run import parse
 
     mapping = compose_verb("train", overrides, folders=folders)
     if not asks(mapping):
@@ -49,7 +49,7 @@ def with_world(overrides: Sequence[str], folders: ConfFolders) -> list[str]:
 
 def _fewest(mapping: dict[str, Any]) -> int:
     from sargnn.cli.planned_graph import planned_graph
-    from sargnn.config import parse
+    from sargnn.config.run import parse
     from sargnn.launch.planned import Machine, can_be_large, fits, in_modes, with_budget
     from sargnn.tracking.memory import human_bytes
 

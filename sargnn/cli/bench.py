@@ -11,7 +11,7 @@ from sargnn.cli.conf_folders import ConfFolders
 from sargnn.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sargnn.config import RunConfig
+    from sargnn.config.run import RunConfig
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ def epoch(line: CommandLine) -> int:
     from pathlib import Path
 
     from sargnn.cli.compose import compose_verb, sweep_points
-    from sargnn.config import parse
+    from sargnn.config.run import parse
 
     if sweep_points("bench_epoch", line.overrides, multirun=False, folders=line.folders) is not None:
         raise ConfigError("This verb has no sweeps, and the experiment is one.", hint="choose another experiment")
@@ -79,7 +79,7 @@ def network(line: CommandLine) -> int:
     from pathlib import Path
 
     from sargnn.cli.compose import compose_verb
-    from sargnn.config import parse
+    from sargnn.config.run import parse
 
     kept = ("bench_dir", "resume", "skip_finished")
     mapping = compose_verb("bench_network", line.overrides, keep=kept, folders=line.folders)
@@ -206,7 +206,7 @@ def _run_of(verb: str, name: str, case: Sequence[str], of_runs: Sequence[str], f
     from dataclasses import fields
 
     from sargnn.cli.compose import compose_verb, sweep_points
-    from sargnn.config import RunConfig, parse
+    from sargnn.config.run import RunConfig, parse
 
     given = {word.partition("=")[0] for word in of_runs}
     case = [word for word in case if word.partition("=")[0] not in given]

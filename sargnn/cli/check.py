@@ -31,15 +31,15 @@ def main(line: CommandLine) -> int:
         from sargnn.cli.check_model import check_model
 
         return check_model(mapping)
-    from sargnn.verb_config import parse_check
+    from sargnn.config.verbs import parse_check
 
     config = parse_check({key: mapping[key] for key in _of_graph(line.overrides)})
     config.dataset.check_files()
+    from sargnn.config.decides import as_mapping
     from sargnn.data.dataset import open_dataset
     from sargnn.data.examine.dataset import examine
     from sargnn.data.examine.remarks import make_remarks
     from sargnn.data.prepare import prepare_dataset
-    from sargnn.decides import as_mapping
     from sargnn.tracking.progress import Steps
     from sargnn.tracking.tables import info_table
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sargnn.config import RunConfig
+    from sargnn.config.run import RunConfig
     from sargnn.launch.compare_worlds import Graph
     from sargnn.training.worlds.compare import Difference, Outcome
 
@@ -24,7 +24,7 @@ def check_model(mapping: dict[str, Any]) -> int:
     Args:
         mapping: composed, with ``json``.
     """
-    from sargnn.config import parse
+    from sargnn.config.run import parse
 
     as_json = mapping.pop("json")
     config = parse(mapping)

@@ -12,7 +12,7 @@ from sargnn.errors import SargnnError
 
 if TYPE_CHECKING:
     from sargnn.cli.sweep import Point
-    from sargnn.config import RunConfig
+    from sargnn.config.run import RunConfig
 
 
 def show_run(config: RunConfig, overrides: Sequence[str], folders: ConfFolders, resume: Path | None = None) -> int:
@@ -60,7 +60,7 @@ def show_sweep(points: Sequence[Point], folders: ConfFolders) -> int:
     """
     from sargnn.cli.compose import compose_verb
     from sargnn.cli.sweep import free_folder, plan_sweep
-    from sargnn.config import parse
+    from sargnn.config.run import parse
 
     plan = plan_sweep(points, folders)
     done = plan.done if plan.skip != "false" else {}
@@ -140,7 +140,7 @@ def _store_rows(config: RunConfig) -> Iterator[tuple[str, str]]:
 def _differing(config: RunConfig, overrides: Sequence[str], folders: ConfFolders) -> Iterator[tuple[str, Any]]:
     """``key=value`` and the default, of groups whose option is another one and of settings that are not the option's own."""
     from sargnn.cli.compose import compose_verb
-    from sargnn.config import flatten, parse
+    from sargnn.config.run import flatten, parse
 
     groups = folders.groups("train")
     chosen = {name: option for name, option in folders.choice("train", overrides).options.items() if name not in OVERRIDING}

@@ -13,7 +13,7 @@ from sargnn.errors import ConfigError, SargnnError
 if TYPE_CHECKING:
     import numpy as np
 
-    from sargnn.config import Metric
+    from sargnn.config.run import Metric
 
 
 def main(line: CommandLine) -> int:
@@ -22,7 +22,7 @@ def main(line: CommandLine) -> int:
     run_dir = run_folder(settings["run"])
     import numpy as np
 
-    from sargnn.config import load
+    from sargnn.config.run import load
     from sargnn.data.dataset import SPLITS, open_dataset
     from sargnn.data.labels import choose_metric
     from sargnn.data.prepare import prepare_dataset

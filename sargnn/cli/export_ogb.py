@@ -13,7 +13,7 @@ _SYMMETRIC = ("products_like", "synthetic")
 def main(line: CommandLine) -> int:
     """Write raw files."""
     from sargnn.cli.compose import compose_verb
-    from sargnn.verb_config import parse_export
+    from sargnn.config.verbs import parse_export
 
     config = parse_export(compose_verb("export_ogb", line.overrides, folders=line.folders))
     from pathlib import Path

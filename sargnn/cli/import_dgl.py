@@ -15,8 +15,8 @@ from sargnn.errors import ConfigError, StoreError
 if TYPE_CHECKING:
     import numpy as np
 
+    from sargnn.config.verbs import PartitionConfig
     from sargnn.data.dgl_partition.reader import DglPartition
-    from sargnn.verb_config import PartitionConfig
 
 
 def main(line: CommandLine) -> int:
@@ -28,7 +28,7 @@ def main(line: CommandLine) -> int:
             given=" ".join(line.words) or "none",
             allowed="the NAME.json that dgl.distributed.partition_graph wrote",
         )
-    from sargnn.config_memory import BufferConfig
+    from sargnn.config.memory import BufferConfig
     from sargnn.data.dgl_partition.nodes import Names
     from sargnn.data.dgl_partition.reader import dgl_partition
     from sargnn.data.prepare import make_store
@@ -68,7 +68,7 @@ def main(line: CommandLine) -> int:
 def _partition(dataset: Path, file: Path, world: int, store_dir: Path) -> PartitionConfig:
     """What a run with these stores asks for, so that it finds them."""
     from sargnn.cli.compose import compose_verb
-    from sargnn.verb_config import parse_partition
+    from sargnn.config.verbs import parse_partition
 
     mapping = compose_verb("partition", ["dataset=stored", "dataset.root=.", "partitioner=given", "partitioner.file=."])
     mapping["dataset"]["root"], mapping["partitioner"]["file"] = str(dataset), str(file)

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sargnn.cli.conf_files import show_path
-from sargnn.config import RunConfig, parse
-from sargnn.decides import as_mapping
+from sargnn.config.decides import as_mapping
+from sargnn.config.run import RunConfig, parse
 from sargnn.errors import SargnnError
 
 _WIDTH = 80

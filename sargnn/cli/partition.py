@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sargnn.cli.command_line import CommandLine
 
 if TYPE_CHECKING:
-    from sargnn.config import RunConfig
+    from sargnn.config.run import RunConfig
 
 _NONE = ("compare=null", "compare=")
 
@@ -15,7 +15,7 @@ _NONE = ("compare=null", "compare=")
 def main(line: CommandLine) -> int:
     """Make the dataset store and the partition store; with ``compare`` the former, and a table."""
     from sargnn.cli.compose import compose_verb
-    from sargnn.verb_config import parse_partition
+    from sargnn.config.verbs import parse_partition
 
     if any(override.lstrip("+").startswith("compare=") and override not in _NONE for override in line.overrides):
         return _compare(line)
@@ -98,7 +98,7 @@ def _configurations(line: CommandLine) -> tuple[dict[str, RunConfig], str]:
     """
     from sargnn.cli.compose import compose_verb
     from sargnn.cli.conf_folders import find_folders
-    from sargnn.config import parse
+    from sargnn.config.run import parse
     from sargnn.errors import ConfigError
     from sargnn.partition import PARTITIONERS
 

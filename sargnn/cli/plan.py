@@ -12,7 +12,7 @@ from sargnn.cli.command_line import CommandLine
 
 if TYPE_CHECKING:
     from sargnn.cli.planned_graph import PlannedGraph
-    from sargnn.config import RunConfig
+    from sargnn.config.run import RunConfig
     from sargnn.planner.epoch_time import EpochTime
     from sargnn.planner.worlds import WorldPlan
 
@@ -106,7 +106,7 @@ def _asked(mapping: dict[str, Any]) -> _Asked:
 def _configurations(line: CommandLine) -> tuple[_Asked, RunConfig, dict[str, dict[int, RunConfig]], list[int]]:
     """What is asked, the run's configuration, by mode and number of workers those that are planned, and the numbers."""
     from sargnn.cli.compose import compose_verb
-    from sargnn.config import parse
+    from sargnn.config.run import parse
     from sargnn.errors import ConfigError
     from sargnn.launch.planned import stand_in
     from sargnn.planner.published import PAPER_BARS

@@ -11,7 +11,7 @@ from sargnn.errors import ConfigError
 from sargnn.steps import step
 
 if TYPE_CHECKING:
-    from sargnn.config import RunConfig
+    from sargnn.config.run import RunConfig
     from sargnn.planner.epoch_time import EpochTime
     from sargnn.planner.published import Published
     from sargnn.planner.worlds import WorldPlan

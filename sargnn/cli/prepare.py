@@ -8,7 +8,7 @@ from sargnn.cli.command_line import CommandLine
 def main(line: CommandLine) -> int:
     """Make the dataset store."""
     from sargnn.cli.compose import compose_verb
-    from sargnn.verb_config import parse_prepare
+    from sargnn.config.verbs import parse_prepare
 
     config = parse_prepare(compose_verb("prepare", line.overrides, folders=line.folders))
     from sargnn.data.dataset import open_dataset

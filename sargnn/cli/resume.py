@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from sargnn.cli.conf_folders import ConfFolders, find_folders
-from sargnn.config import RunConfig, load, parse
-from sargnn.config_compare import differing
+from sargnn.config.compare import differing
+from sargnn.config.plain_yaml import read_yaml
+from sargnn.config.run import RunConfig, load, parse
 from sargnn.errors import ConfigError
-from sargnn.plain_yaml import read_yaml
 from sargnn.tracking.files import CONFIG
 from sargnn.tracking.find_runs import find_run
 

@@ -15,7 +15,7 @@ from sargnn.cli.slurm_memory import JobMemory
 from sargnn.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sargnn.config import RunConfig
+    from sargnn.config.run import RunConfig
     from sargnn.launch.slurm import SlurmConfig
 
 

@@ -14,7 +14,7 @@ from sargnn.cli.conf_folders import ConfFolders, conf_dir
 from sargnn.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sargnn.config import RunConfig
+    from sargnn.config.run import RunConfig
     from sargnn.launch.slurm import Job, SlurmConfig
 
 SCRIPTS = Path("slurm")
@@ -24,7 +24,7 @@ SCRIPTS = Path("slurm")
 def compose_job(overrides: Sequence[str], folders: ConfFolders) -> tuple[SlurmConfig, RunConfig]:
     """What is asked for, and the run. Raises ``ConfigError``."""
     from sargnn.cli.compose import compose_verb
-    from sargnn.config import parse
+    from sargnn.config.run import parse
 
     mapping = compose_verb("slurm", overrides, keep=("slurm",), folders=folders)
     slurm = build_slurm(mapping.pop("slurm"))
@@ -51,7 +51,7 @@ def _with_servers(mapping: dict[str, Any], slurm: SlurmConfig) -> dict[str, Any]
 
 def build_slurm(mapping: dict[str, Any]) -> SlurmConfig:
     """The group ``slurm``. Raises ``ConfigError``."""
-    from sargnn.fields import build
+    from sargnn.config.fields import build
     from sargnn.launch.slurm import SlurmConfig
 
     return build(SlurmConfig, mapping, "slurm.")

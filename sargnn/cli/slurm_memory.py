@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sargnn.config import RunConfig
+    from sargnn.config.run import RunConfig
     from sargnn.launch.plan_memory import NotPlanned, PlannedMemory
     from sargnn.launch.slurm import SlurmConfig
 

@@ -17,7 +17,7 @@ from sargnn.cli.conf_files import show_path
 from sargnn.cli.slurm_job import SCRIPTS, compose_job, make_job, submit_job, template_of, write_job
 from sargnn.cli.slurm_memory import JobMemory
 from sargnn.cli.sweep import Plan, free_folder, naming_point, note_points, plan_sweep, skips_finished, tried_folders
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.launch.job_files import check_point, choose_point_dir, is_under_way, script_text, write
 from sargnn.launch.slurm import Job, Shape, SlurmConfig, shape

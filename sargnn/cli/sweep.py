@@ -203,7 +203,7 @@ def _check(point: Point, folders: ConfFolders) -> None:
     """A point's configuration, as local workers run it. Raises ``ConfigError``."""
     from sargnn.cli.auto_world import provisional
     from sargnn.cli.compose import compose_verb
-    from sargnn.config import parse
+    from sargnn.config.run import parse
 
     parse(provisional(compose_verb("train", point, folders=folders)))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sargnn.cli.command_line import CommandLine
 
 if TYPE_CHECKING:
-    from sargnn.config import RunConfig
+    from sargnn.config.run import RunConfig
 
 
 def main(line: CommandLine) -> int:
@@ -17,7 +17,7 @@ def main(line: CommandLine) -> int:
     from sargnn.cli.auto_world import provisional, with_world
     from sargnn.cli.compose import compose_verb, sweep_points
     from sargnn.cli.resume import read_resumed
-    from sargnn.config import parse
+    from sargnn.config.run import parse
     from sargnn.errors import ConfigError
 
     if line.multirun and any(override.startswith("resume=") for override in line.overrides):

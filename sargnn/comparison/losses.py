@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sargnn.comparison.runs import Run
-from sargnn.config import load
-from sargnn.config_compare import differing
-from sargnn.config_losses import describe
+from sargnn.config.compare import differing
+from sargnn.config.losses import describe
+from sargnn.config.run import load
 from sargnn.errors import ConfigError
 from sargnn.tracking.files import CONFIG
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sargnn.comparison.charts import Chart, Picture, Series
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.data.dataset import Dataset
 from sargnn.errors import ConfigError
 from sargnn.partition.trial import Trial

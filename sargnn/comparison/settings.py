@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from sargnn.config import RunConfig
-from sargnn.decides import as_mapping
+from sargnn.config.decides import as_mapping
+from sargnn.config.fields import brief
+from sargnn.config.plain_yaml import read_yaml
+from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
-from sargnn.fields import brief
-from sargnn.plain_yaml import read_yaml
 from sargnn.resolve import load_attribute
 from sargnn.tracking.summary import Summary
 

@@ -18,4 +18,4 @@ DATASETS = {
     "pubmed": "sargnn.data.settings:PlanetoidConfig",
     "reddit": "sargnn.data.settings:RedditConfig",
 }
-"""Name -> settings class, a ``sargnn.config.DatasetSettings``."""
+"""Name -> settings class, a ``sargnn.config.run.DatasetSettings``."""

@@ -13,7 +13,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from sargnn.config import Task
+from sargnn.config.run import Task
 from sargnn.data.check import check_content, check_features, check_form, check_split, index_dtype
 from sargnn.data.labels import LABEL_DTYPES, task_of
 from sargnn.data.manifest import blame_manifest

@@ -17,7 +17,7 @@ from typing import get_args
 
 import numpy as np
 
-from sargnn.config import Metric, Task
+from sargnn.config.run import Metric, Task
 from sargnn.data.schema import UNLABELLED
 from sargnn.errors import ConfigError
 

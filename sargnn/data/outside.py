@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from sargnn.config.decides import as_mapping
 from sargnn.data.dataset import Dataset, InMemoryReader
 from sargnn.data.settings import InMemoryDataset
-from sargnn.decides import as_mapping
 
 
 class SettingsReader(InMemoryReader):

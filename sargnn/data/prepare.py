@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sargnn.config import DatasetReader, DatasetSettings
+from sargnn.config.run import DatasetReader, DatasetSettings
 from sargnn.data.dataset import FORMAT_VERSION, open_dataset
 from sargnn.errors import ConfigError
 from sargnn.resolve import describe_source

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sargnn.config import DatasetReader, DatasetSettings
-from sargnn.decides import ALWAYS_HASHED, RUN
+from sargnn.config.decides import ALWAYS_HASHED, RUN
+from sargnn.config.fields import AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, PATH, POSITIVE, number
+from sargnn.config.run import DatasetReader, DatasetSettings
 from sargnn.errors import StoreError
-from sargnn.fields import AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, PATH, POSITIVE, number
 
 if TYPE_CHECKING:
     from sargnn.data.dataset import Dataset

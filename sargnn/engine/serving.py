@@ -8,7 +8,7 @@ import torch
 
 from sargnn.bf16 import ROW_DTYPES
 from sargnn.comm.group import Group
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.gat import Gat, GatV2, check_scores
 from sargnn.errors import ConfigError

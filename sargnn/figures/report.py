@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.figures.data import PanelData
 from sargnn.figures.drawings import draw_figure, write

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from sargnn.config.fields import AT_LEAST_ONE, POSITIVE, build
+from sargnn.config.plain_yaml import read_yaml
 from sargnn.errors import ConfigError
-from sargnn.fields import AT_LEAST_ONE, POSITIVE, build
-from sargnn.plain_yaml import read_yaml
 
 ONE = ""
 """The label of the only group, series or value of x."""

@@ -12,7 +12,7 @@ from statistics import mean
 from typing import Any
 
 from sargnn.comparison.figures import parts_of
-from sargnn.config import RunConfig, load
+from sargnn.config.run import RunConfig, load
 from sargnn.tracking.files import CONFIG, INPUTS, MetricsTail, read_json
 from sargnn.tracking.summary import Summary
 

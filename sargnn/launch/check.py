@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sargnn.config import RunConfig, Task
-from sargnn.config_groups import CommConfig
+from sargnn.config.groups import CommConfig
+from sargnn.config.run import RunConfig, Task
 from sargnn.errors import ConfigError, nearest
 from sargnn.tracking.progress import say
 

@@ -17,7 +17,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from sargnn.config import parse
+from sargnn.config.run import parse
 from sargnn.errors import SargnnError
 
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sargnn.config import RunConfig, save
-from sargnn.config_groups import BatchesConfig, CheckpointConfig, PreloadConfig, SmoothConfig
-from sargnn.config_memory import MemoryConfig
-from sargnn.config_partitioner import PartitionerConfig
+from sargnn.config.groups import BatchesConfig, CheckpointConfig, PreloadConfig, SmoothConfig
+from sargnn.config.memory import MemoryConfig
+from sargnn.config.partitioner import PartitionerConfig
+from sargnn.config.run import RunConfig, save
 from sargnn.errors import ConfigError, WorkerError
 from sargnn.launch.check import check_graph, check_network, check_strategies
 from sargnn.launch.compile import warm_up

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.tracking.provenance import usable_cores
 
 PRECISION = "SARGNN_PRECISION"

@@ -7,7 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.data.manifest import MANIFEST
 from sargnn.errors import ConfigError, nearest
 from sargnn.tracking.files import START

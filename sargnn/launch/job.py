@@ -21,8 +21,8 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from sargnn.config import flatten, load
-from sargnn.config_losses import loss_lines
+from sargnn.config.losses import loss_lines
+from sargnn.config.run import flatten, load
 from sargnn.data.manifest import MANIFEST
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.launch.check import check_graph, check_strategies

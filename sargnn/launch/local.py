@@ -12,8 +12,8 @@ import time
 from functools import partial
 from pathlib import Path
 
-from sargnn.config import RunConfig, load
-from sargnn.config_losses import loss_lines
+from sargnn.config.losses import loss_lines
+from sargnn.config.run import RunConfig, load
 from sargnn.cpu import without_bf16
 from sargnn.errors import SargnnError
 from sargnn.launch.check import check_graph, check_network, check_strategies

@@ -12,8 +12,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from sargnn.config import RunConfig
-from sargnn.config_groups import PRECISIONS
+from sargnn.config.groups import PRECISIONS
+from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError, StoreError
 from sargnn.tracking.summary import FINISHED, read_summary
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError, SargnnError
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sargnn.config import RunConfig
-from sargnn.config_memory import AUTO, MemoryConfig
+from sargnn.config.memory import AUTO, MemoryConfig
+from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.launch.stores import Stores
 from sargnn.tracking.memory import human_bytes

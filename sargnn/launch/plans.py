@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.data.dataset import Dataset
 from sargnn.launch.runtime import measured_runtime
 from sargnn.planner.worlds import Cut, WorldPlan, find_cut, plan_run

@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sargnn.config import RunConfig, save
-from sargnn.config_groups import BatchesConfig, PreloadConfig, SampleConfig
-from sargnn.config_memory import MemoryConfig
+from sargnn.config.groups import BatchesConfig, PreloadConfig, SampleConfig
+from sargnn.config.memory import MemoryConfig
+from sargnn.config.run import RunConfig, save
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.launch.check import check_graph, check_network, check_strategies
 from sargnn.launch.env import prepare_process

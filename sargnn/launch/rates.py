@@ -22,12 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from sargnn.config import ONE_GRAPH, RunConfig, save
-from sargnn.config_groups import PreloadConfig, SmoothConfig
-from sargnn.config_partitioner import PartitionerConfig
+from sargnn.config.decides import as_mapping
+from sargnn.config.groups import PreloadConfig, SmoothConfig
+from sargnn.config.partitioner import PartitionerConfig
+from sargnn.config.run import ONE_GRAPH, RunConfig, save
 from sargnn.data.dataset import SPLITS, Dataset, write_dataset
 from sargnn.data.settings import StoredConfig
-from sargnn.decides import as_mapping
 from sargnn.errors import SargnnError
 from sargnn.launch.env import numba_cache_dir
 from sargnn.launch.kept import environment_of_trials, keep, read_kept
@@ -52,7 +52,7 @@ _EDGES, _FEWEST_ROWS, _MOST_ROWS = 1_500_000, 20_000, 40_000
 _TRAIN = """
 import sys
 from pathlib import Path
-from sargnn.config import load
+from sargnn.config.run import load
 from sargnn.launch.local import train
 for file in sys.argv[1:]:
     train(load(Path(file)))

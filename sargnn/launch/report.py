@@ -6,7 +6,7 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.errors import SargnnError, WorkerError
 from sargnn.launch.start import Interrupted
 from sargnn.tracking.files import MetricsTail

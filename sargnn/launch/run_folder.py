@@ -9,7 +9,7 @@ from typing import Any
 
 from filelock import BaseFileLock, Timeout
 
-from sargnn.config import RunConfig, save
+from sargnn.config.run import RunConfig, save
 from sargnn.errors import ConfigError
 from sargnn.launch.init_from import keep_start
 from sargnn.launch.more_epochs import check_epochs_left, has_settings_of, no_checkpoint

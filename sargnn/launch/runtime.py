@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from sargnn.config import RunConfig, load
+from sargnn.config.run import RunConfig, load
 from sargnn.data.dataset import open_dataset
 from sargnn.data.prepare import prepare_dataset
 from sargnn.errors import SargnnError

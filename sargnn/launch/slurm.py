@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sargnn.config.fields import AT_LEAST_ONE, number
 from sargnn.errors import ConfigError, SargnnError
-from sargnn.fields import AT_LEAST_ONE, number
 
 SITE = "site"
 """Of ``slurm.mem``: what the site gives a job that asks for no memory."""

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from sargnn.config import load
+from sargnn.config.run import load
 from sargnn.errors import ConfigError
 from sargnn.launch.job_files import read_job
 from sargnn.tracking import files

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
+from sargnn.config.verbs import PartitionConfig
 from sargnn.launch.compile import warm_up
 from sargnn.tracking.progress import Steps, graph_lines, partition_lines, say
-from sargnn.verb_config import PartitionConfig
 
 if TYPE_CHECKING:
     from sargnn.launch.check import Built

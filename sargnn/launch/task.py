@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from sargnn.config import load
+from sargnn.config.run import load
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.launch.env import worker_environment
 from sargnn.tracking import files

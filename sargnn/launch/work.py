@@ -20,8 +20,8 @@ import torch
 from sargnn.comm.distributed import DistributedGroup
 from sargnn.comm.group import Group, Traffic
 from sargnn.comm.rates import measure_rates
-from sargnn.config import RunConfig
-from sargnn.config_losses import loss_lines
+from sargnn.config.losses import loss_lines
+from sargnn.config.run import RunConfig
 from sargnn.cpu import without_bf16
 from sargnn.errors import SargnnError
 from sargnn.launch.compile import warm_up

@@ -15,7 +15,7 @@ import time
 import traceback
 from pathlib import Path
 
-from sargnn.config import load
+from sargnn.config.run import load
 from sargnn.errors import CommError, SargnnError
 from sargnn.launch.heartbeat import Heartbeat
 from sargnn.tracking import files

@@ -15,4 +15,4 @@ MODELS = {
     "label_propagation": "sargnn.models.label_propagation:LabelPropagation",
     "custom": "sargnn.models.custom:Custom",
 }
-"""Name -> settings class, a ``sargnn.config.ModelSettings``."""
+"""Name -> settings class, a ``sargnn.config.run.ModelSettings``."""

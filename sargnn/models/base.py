@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.norm import DistributedBatchNorm
 from sargnn.engine.rebuild import self_rows

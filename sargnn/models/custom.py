@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sargnn.config import ModelSettings, RunConfig
+from sargnn.config.fields import AT_LEAST_ONE, brief
+from sargnn.config.run import ModelSettings, RunConfig
 from sargnn.errors import ConfigError, SargnnError
-from sargnn.fields import AT_LEAST_ONE, brief
 from sargnn.resolve import describe_source
 
 if TYPE_CHECKING:

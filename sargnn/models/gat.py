@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from sargnn.config import RunConfig
+from sargnn.config.fields import AT_LEAST_ONE, FRACTION, PROBABILITY
+from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
-from sargnn.fields import AT_LEAST_ONE, FRACTION, PROBABILITY
 from sargnn.models.settings import StackSettings
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sargnn.fields import FRACTION, POSITIVE, number
+from sargnn.config.fields import FRACTION, POSITIVE, number
 from sargnn.models.settings import StackSettings, SymmetricSums
 
 if TYPE_CHECKING:

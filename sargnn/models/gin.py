@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sargnn.fields import number
+from sargnn.config.fields import number
 from sargnn.models.settings import StackSettings, WeightedSums
 
 if TYPE_CHECKING:

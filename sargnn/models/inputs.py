@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sargnn.bf16 import wide
-from sargnn.config import Task
+from sargnn.config.run import Task
 from sargnn.data.schema import Schema
 from sargnn.engine.linear import linear_map
 from sargnn.engine.workspace import Workspace

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from sargnn.config import ModelSettings, RunConfig
-from sargnn.config_groups import Adjacency
+from sargnn.config.fields import FRACTION, NOT_NEGATIVE
+from sargnn.config.groups import Adjacency
+from sargnn.config.run import ModelSettings, RunConfig
 from sargnn.errors import ConfigError
-from sargnn.fields import FRACTION, NOT_NEGATIVE
 
 if TYPE_CHECKING:
     from sargnn.models.inputs import GraphShape

@@ -22,7 +22,7 @@ from torch.nn.parameter import is_lazy
 
 from sargnn.bf16 import ROW_DTYPES
 from sargnn.comm.group import Group, SingleGroup
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.data.edges_into import ALL_RELATIONS
 from sargnn.data.labels import LABEL_DTYPES
 from sargnn.data.schema import SPLITS, Relation, Schema

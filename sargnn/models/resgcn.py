@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from sargnn.config.fields import number
 from sargnn.errors import ConfigError
-from sargnn.fields import number
 from sargnn.models.settings import StackSettings, WeightedSums
 
 if TYPE_CHECKING:
-    from sargnn.config import RunConfig
+    from sargnn.config.run import RunConfig
     from sargnn.models.inputs import GraphShape
     from sargnn.models.stack import Stack
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from sargnn.decides import RUN, hashed_as
-from sargnn.fields import AT_LEAST_ONE
+from sargnn.config.decides import RUN, hashed_as
+from sargnn.config.fields import AT_LEAST_ONE
 from sargnn.models.settings import StackSettings
 
 if TYPE_CHECKING:

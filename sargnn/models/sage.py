@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sargnn.config import ONE_GRAPH
+from sargnn.config.fields import one_of
+from sargnn.config.run import ONE_GRAPH
 from sargnn.errors import ConfigError
-from sargnn.fields import one_of
 from sargnn.models.settings import StackSettings
 
 if TYPE_CHECKING:
-    from sargnn.config import RunConfig
+    from sargnn.config.run import RunConfig
     from sargnn.models.inputs import GraphShape
     from sargnn.models.stack import Stack
 

@@ -6,8 +6,8 @@ from abc import ABC
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from sargnn.config import ModelSettings
-from sargnn.fields import AT_LEAST_ONE, PROBABILITY, number
+from sargnn.config.fields import AT_LEAST_ONE, PROBABILITY, number
+from sargnn.config.run import ModelSettings
 
 
 @dataclass(frozen=True)

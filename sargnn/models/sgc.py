@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sargnn.config import ModelSettings
-from sargnn.fields import PROBABILITY, number
+from sargnn.config.fields import PROBABILITY, number
+from sargnn.config.run import ModelSettings
 from sargnn.models.settings import SymmetricSums
 
 if TYPE_CHECKING:

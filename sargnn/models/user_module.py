@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from sargnn.config import ModelSettings
+from sargnn.config.run import ModelSettings
 from sargnn.data.schema import Schema
 from sargnn.errors import ConfigError, SargnnError, nearest
 from sargnn.models.custom import Custom

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.lib import format as npy_format
 
-from sargnn.config_partitioner import PartitionerConfig
+from sargnn.config.partitioner import PartitionerConfig
 from sargnn.data.dataset import Dataset
 from sargnn.data.npy import read_header
 from sargnn.errors import ConfigError

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sargnn.config_partitioner import PartitionerConfig
+from sargnn.config.partitioner import PartitionerConfig
 from sargnn.data.claim import scratch_folder
 from sargnn.data.dataset import Dataset
 from sargnn.errors import ConfigError

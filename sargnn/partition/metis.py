@@ -9,7 +9,7 @@ import numpy as np
 import pymetis
 from scipy import sparse
 
-from sargnn.config_partitioner import PartitionerConfig
+from sargnn.config.partitioner import PartitionerConfig
 from sargnn.data.dataset import Dataset
 from sargnn.interop.metis import balanced_kway
 from sargnn.partition.room import Room

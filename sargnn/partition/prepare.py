@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
+from sargnn.config.verbs import PartitionConfig
 from sargnn.data.dataset import Dataset, open_dataset
 from sargnn.data.prepare import key_of
 from sargnn.data.store import StoreWriter
@@ -31,7 +32,6 @@ from sargnn.partition.store import FORMAT_VERSION, PartitionInfo, open_part, par
 from sargnn.partition.unfinished import Unfinished, claim_unfinished, has_assignment
 from sargnn.resolve import resolve
 from sargnn.steps import step
-from sargnn.verb_config import PartitionConfig
 
 
 def prepare_partition(config: RunConfig | PartitionConfig, dataset_path: Path) -> PartitionInfo:

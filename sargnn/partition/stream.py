@@ -21,7 +21,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from sargnn.config_partitioner import PartitionerConfig
+from sargnn.config.partitioner import PartitionerConfig
 from sargnn.data.dataset import Dataset
 from sargnn.partition.blocks import in_edge_blocks
 from sargnn.partition.room import Room

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sargnn.config_partitioner import PartitionerConfig
+from sargnn.config.partitioner import PartitionerConfig
 from sargnn.data.dataset import Dataset
 
 ROW_EDGES = 32

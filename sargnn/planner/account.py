@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sargnn.bf16 import ROW_DTYPES, wide
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.data.labels import LABEL_DTYPES
 from sargnn.engine.reducers.sum import Sum
 from sargnn.engine.segments import KeepLayers

@@ -11,8 +11,8 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from sargnn.config import ModeConfig, RunConfig
-from sargnn.config_losses import losses_depend_on
+from sargnn.config.losses import losses_depend_on
+from sargnn.config.run import ModeConfig, RunConfig
 from sargnn.errors import ConfigError
 from sargnn.planner.worlds import WorldPlan
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.data.dataset import Dataset
 from sargnn.engine.segments import KeepLayers, layer_runs
 from sargnn.errors import ConfigError

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.data.dataset import Dataset
 from sargnn.partition.cut import Cutter, Part, without_weights
 from sargnn.partition.ground import lay_ground

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from sargnn.config import Task
-from sargnn.config_partitioner import PartitionerConfig
+from sargnn.config.partitioner import PartitionerConfig
+from sargnn.config.run import Task
 from sargnn.data.dataset import SPLITS, Dataset
 from sargnn.data.labels import LABEL_DTYPES
 from sargnn.data.schema import Relation

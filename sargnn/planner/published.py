@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from sargnn.config import DatasetSettings
+from sargnn.config.run import DatasetSettings
 from sargnn.data.schema import Relation, Schema
 from sargnn.planner.parts import PartSizes
 

@@ -21,8 +21,8 @@ from sargnn.batches.simple import group_in_order
 from sargnn.batches.targets import TargetRows
 from sargnn.bf16 import ROW_DTYPES, wide
 from sargnn.comm.group import Group
-from sargnn.config import RunConfig
-from sargnn.config_groups import BatchesConfig
+from sargnn.config.groups import BatchesConfig
+from sargnn.config.run import RunConfig
 from sargnn.data.dataset import SPLITS, Dataset
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import ConfigError

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sargnn.comm.group import Group
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.data.dataset import Dataset
 from sargnn.data.labels import task_of
 from sargnn.engine.aggregate import Engine

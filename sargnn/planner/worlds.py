@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.data.dataset import Dataset
 from sargnn.engine.segments import KeepLayers
 from sargnn.models.inputs import GraphShape

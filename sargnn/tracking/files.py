@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
-from sargnn.config import Metric, Task
+from sargnn.config.run import Metric, Task
 from sargnn.errors import SargnnError
 from sargnn.tracking.scores import add_metric
 

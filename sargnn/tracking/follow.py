@@ -6,7 +6,7 @@ import threading
 import time
 from pathlib import Path
 
-from sargnn.config import load
+from sargnn.config.run import load
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.tracking import files
 from sargnn.tracking.inputs import read_inputs

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sargnn.config import Metric, Task
+from sargnn.config.fields import build
+from sargnn.config.run import Metric, Task
 from sargnn.errors import SargnnError
-from sargnn.fields import build
 from sargnn.tracking.files import SUMMARY, read_json, unreadable, write_json
 from sargnn.tracking.scores import add_metric
 
@@ -49,7 +49,7 @@ class Summary:
         preload: ``chosen``: none or shared; where it was chosen by what was measured, by which numbers.
         world, mode, model, kernel, dataset, num_params, edge_cut, halo_rows, cache_static, sharded_params: what ran.
         partitioner: ``name`` of who cut the graph, and by what it was to ``balance`` the parts.
-        losses_depend_on: settings that change the losses although nothing else was asked for (``config_losses``), each as
+        losses_depend_on: settings that change the losses although nothing else was asked for (``config.losses``), each as
             ``setting``, ``change`` (what it does) and ``kept_by`` (what keeps them); none: []. None: nobody knows.
         edge_weights: whether its graph has some, and the settings use them.
         cpu, cores: of rank 0's machine: the processor's model, and how many of its cores the process may use.

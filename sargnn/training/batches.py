@@ -22,7 +22,7 @@ import torch
 from sargnn.batches.group import group_targets
 from sargnn.batches.targets import TargetRows
 from sargnn.comm.group import Group
-from sargnn.config_groups import BatchesConfig
+from sargnn.config.groups import BatchesConfig
 from sargnn.errors import ConfigError
 from sargnn.training.views import View, ViewBuilder
 

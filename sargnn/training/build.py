@@ -12,9 +12,9 @@ import torch
 from sargnn.bf16 import ROW_DTYPES, wide
 from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
-from sargnn.config import RunConfig
-from sargnn.config_groups import BatchesConfig, PreloadConfig, SampleConfig
-from sargnn.config_memory import MemoryConfig
+from sargnn.config.groups import BatchesConfig, PreloadConfig, SampleConfig
+from sargnn.config.memory import MemoryConfig
+from sargnn.config.run import RunConfig
 from sargnn.data.labels import task_of
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.pool import Pool

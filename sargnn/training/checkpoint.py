@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from sargnn.comm.tables import gather_table
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.data.labels import is_better
 from sargnn.data.store import Store, StoreWriter
 from sargnn.errors import StoreError

@@ -17,7 +17,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sargnn.config_groups import SmoothConfig
+from sargnn.config.groups import SmoothConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.propagate import propagate
 from sargnn.shards.plan import LayerPlan

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.data.weights import Range
 from sargnn.errors import ConfigError
 

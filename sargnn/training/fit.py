@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sargnn.batches.simple import group_in_order
 from sargnn.batches.targets import TargetRows
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.data.dataset import SPLITS
 from sargnn.errors import ConfigError
 from sargnn.models.base import Model

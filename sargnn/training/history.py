@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from sargnn.comm.group import Group, Traffic
-from sargnn.config import Metric, Task
+from sargnn.config.run import Metric, Task
 from sargnn.data.labels import is_better
 
 Scores = dict[str, float | None]

@@ -16,7 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sargnn.config_groups import LabelsConfig
+from sargnn.config.groups import LabelsConfig
 from sargnn.data.dataset import SPLITS
 from sargnn.rng import Draw, Purpose, dropout_mask
 from sargnn.training.tasks import NodeTask

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sargnn.bf16 import wide
 from sargnn.comm.group import sum_flat
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.data.dataset import SPLITS
 from sargnn.data.labels import choose_metric
 from sargnn.engine.aggregate import Engine

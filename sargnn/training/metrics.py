@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from sargnn.comm.group import Group
-from sargnn.config import Metric
+from sargnn.config.run import Metric
 from sargnn.training.history import Scores
 from sargnn.training.loss import Targets
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from sargnn.comm.group import Group
-from sargnn.config_groups import OptimConfig
+from sargnn.config.groups import OptimConfig
 from sargnn.errors import ConfigError
 from sargnn.models.base import Model
 from sargnn.training.adam import Adam, AdamW

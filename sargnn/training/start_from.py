@@ -10,7 +10,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.data.manifest import MANIFEST
 from sargnn.data.schema import Schema
 from sargnn.data.store import Store

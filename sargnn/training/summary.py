@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from sargnn.comm.group import Group
-from sargnn.config import RunConfig
-from sargnn.config_losses import losses_depend_on
+from sargnn.config.losses import losses_depend_on
+from sargnn.config.run import RunConfig
 from sargnn.partition.choose import as_candidate
 from sargnn.partition.store import PartitionInfo
 from sargnn.tracking.memory import human_bytes, split_peak

@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sargnn.config import Task
+from sargnn.config.run import Task
 from sargnn.data.labels import task_of
 
 

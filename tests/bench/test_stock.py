@@ -11,7 +11,7 @@ import torch
 from sargnn.bench.stock import STOCK
 from sargnn.bench.table.entries import Case, reasons_without_stock
 from sargnn.comm.group import Group
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.data.dataset import Dataset
 from sargnn.errors import ConfigError
 from sargnn.interop.dgl import import_dgl

@@ -8,7 +8,7 @@ import pytest
 
 from sargnn.cli.compose import compose_verb
 from sargnn.cli.next_commands import next_commands, show_commands
-from sargnn.config import parse
+from sargnn.config.run import parse
 
 
 def commands(words: list[str], folder: Path) -> list[str]:

@@ -12,7 +12,7 @@ from sargnn.cli.compose import compose_verb
 from sargnn.cli.conf_folders import find_folders
 from sargnn.cli.repeat import command_of
 from sargnn.comparison.settings import flat, read_settings
-from sargnn.config import parse, save
+from sargnn.config.run import parse, save
 
 CONFIGURATIONS = {
     "defaults": ([], "sargnn train"),

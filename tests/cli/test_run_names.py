@@ -11,7 +11,7 @@ from sargnn.cli.command_line import read_command_line
 from sargnn.cli.compose import compose_verb
 from sargnn.cli.resume import read_resumed
 from sargnn.cli.verbs import VERBS
-from sargnn.config import parse, save
+from sargnn.config.run import parse, save
 from sargnn.errors import ConfigError
 from tests.cli.conftest import Sargnn
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sargnn.cli.compose import compose_verb
-from sargnn.config import RunConfig, parse, save
+from sargnn.config.run import RunConfig, parse, save
 from sargnn.tracking.files import CONFIG, append_metrics
 from sargnn.tracking.summary import Summary, write_summary
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sargnn.config_partitioner import PartitionerConfig
+from sargnn.config.partitioner import PartitionerConfig
 from sargnn.data.dataset import SPLITS, UNLABELLED, Dataset, open_dataset
 from sargnn.data.generated import lookalike
 from sargnn.data.generated.lookalike import SHAPES, Lookalike

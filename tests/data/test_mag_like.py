@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from sargnn.config_partitioner import PartitionerConfig
+from sargnn.config.partitioner import PartitionerConfig
 from sargnn.data.dataset import SPLITS, Dataset
 from sargnn.data.generated.mag_like import NODES, NUM_CLASSES, RELATIONS, SPLIT, MagLike
 from sargnn.data.settings import MagLikeConfig

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sargnn.config import Task
+from sargnn.config.run import Task
 from sargnn.data.dataset import Dataset
 from sargnn.data.ogb.csv_tables import ogb_dir
 from sargnn.data.ogb.export import export

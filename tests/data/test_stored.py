@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sargnn.cli.resume import read_resumed
-from sargnn.config import RunConfig, load, save
+from sargnn.config.run import RunConfig, load, save
 from sargnn.data.dataset import open_dataset, write_dataset
 from sargnn.data.prepare import prepare_dataset
 from sargnn.errors import ConfigError, SargnnError, StoreError

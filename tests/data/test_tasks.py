@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sargnn.config import Task
-from sargnn.config_partitioner import PartitionerConfig
+from sargnn.config.partitioner import PartitionerConfig
+from sargnn.config.run import Task
+from sargnn.config.verbs import PartitionConfig
 from sargnn.data.check import count_classes
 from sargnn.data.dataset import Dataset, open_dataset, write_dataset
 from sargnn.data.labels import has_label
@@ -20,7 +21,6 @@ from sargnn.data.typed import Edges, homogenize, typed_dataset
 from sargnn.errors import DataError, StoreError
 from sargnn.partition.prepare import prepare_partition
 from sargnn.partition.store import open_part
-from sargnn.verb_config import PartitionConfig
 from tests.graphs import nasty_graph, typed_graph, with_task
 from tests.parity.cases import model_config, run_config
 

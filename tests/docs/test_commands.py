@@ -12,7 +12,7 @@ import pytest
 from sargnn.cli.compose import compose_verb, sweep_points
 from sargnn.cli.main import main
 from sargnn.cli.verbs import Verb
-from sargnn.config import parse
+from sargnn.config.run import parse
 from sargnn.figures.spec import cells_of, read_spec
 from tests.cli.every_verb import EVERY_VERB
 

@@ -11,7 +11,7 @@ import pytest
 
 from sargnn.cli.compose import compose_verb
 from sargnn.comm.group import Group
-from sargnn.config import parse
+from sargnn.config.run import parse
 from sargnn.models.custom import Custom
 from tests.graphs import nasty_graph, typed_graph
 from tests.parity import cases

@@ -14,7 +14,7 @@ import torch
 from sargnn.bench.attention import whole_plan
 from sargnn.cli.compose import compose_verb, sweep_points
 from sargnn.comm.group import Group
-from sargnn.config import RunConfig, parse
+from sargnn.config.run import RunConfig, parse
 from sargnn.data.dataset import open_dataset
 from sargnn.data.prepare import prepare_dataset
 from sargnn.engine.aggregate import Engine

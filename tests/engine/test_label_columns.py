@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sargnn.comm.group import Group
-from sargnn.config_groups import LabelsConfig
+from sargnn.config.groups import LabelsConfig
 from sargnn.engine.operators.stock import StockOperators
 from sargnn.engine.pool import Pool
 from sargnn.engine.workspace import Workspace

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sargnn.comm.group import Group
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.profile import AGGREGATION, EVALUATION, LINEAR, OPTIMIZER, Profile
 from sargnn.training.loop import Trainer
 from tests.graphs import nasty_graph

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from sargnn.cli.compose import compose_verb
-from sargnn.config import parse
+from sargnn.config.run import parse
 from sargnn.figures.data import gather
 from sargnn.figures.drawings import DRAWINGS, draw_figure
 from sargnn.figures.report import caption_of, table_of, write_files

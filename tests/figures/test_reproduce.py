@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sargnn.cli import sweep
-from sargnn.config import load
+from sargnn.config.run import load
 from tests.in_process import points_here
 from tests.in_process import sargnn_here as run
 

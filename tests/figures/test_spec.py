@@ -9,7 +9,7 @@ import pytest
 
 from sargnn.cli.compose import compose_verb
 from sargnn.cli.conf_folders import built_in_folder
-from sargnn.config import parse
+from sargnn.config.run import parse
 from sargnn.errors import ConfigError
 from sargnn.figures.spec import cells_of, read_spec
 from tests.figures.specs import written

@@ -114,7 +114,7 @@ def test_a_budget_is_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_workers_within_their_budgets_fit_their_machine_together() -> None:
     """Two that have room for themselves may have none side by side."""
     from sargnn.cli.compose import compose_verb
-    from sargnn.config import parse
+    from sargnn.config.run import parse
     from sargnn.planner.account import TERMS, WorkerPlan
     from sargnn.planner.worlds import WorldPlan
 
@@ -132,7 +132,7 @@ def test_workers_within_their_budgets_fit_their_machine_together() -> None:
 def test_a_node_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has as many workers as tasks run there."""
     from sargnn.cli.compose import compose_verb
-    from sargnn.config import parse
+    from sargnn.config.run import parse
 
     _has(monkeypatch, 8_000_000_000)
     config = parse(compose_verb("train", ["world=8"]))
@@ -145,7 +145,7 @@ def test_a_run_of_before_has_its_budget(tmp_path: Path) -> None:
     import yaml
 
     from sargnn.cli.compose import compose_verb
-    from sargnn.config import load
+    from sargnn.config.run import load
 
     mapping = compose_verb("train", [])
     for written, size in (("6GB", 6 * 10**9), (None, None)):

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from sargnn.cli.compose import compose_verb
-from sargnn.config import RunConfig, parse
+from sargnn.config.run import RunConfig, parse
 from sargnn.errors import ConfigError
 from sargnn.launch import local
 from sargnn.launch.local import train

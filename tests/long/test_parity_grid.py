@@ -15,7 +15,7 @@ import pytest
 from sargnn.bf16 import ROW_DTYPES
 from sargnn.comm.group import Group
 from sargnn.comparison.losses import deviation
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.data.dataset import Dataset
 from sargnn.engine.modes import MODES
 from sargnn.errors import ConfigError, KernelError

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sargnn.comm.group import Group
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.models.custom import Custom
 from sargnn.models.inputs import GraphShape

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from sargnn.comm.group import Group
-from sargnn.config import RunConfig
-from sargnn.config_groups import BatchesConfig, SampleConfig
+from sargnn.config.groups import BatchesConfig, SampleConfig
+from sargnn.config.run import RunConfig
 from sargnn.data.dataset import Dataset, by_destination
 from sargnn.data.schema import Relation
 from sargnn.data.typed import Edges, typed_dataset

@@ -11,8 +11,8 @@ from sargnn.cli.completion import candidates
 from sargnn.cli.compose import compose_verb, sweep_points
 from sargnn.cli.resume import read_resumed
 from sargnn.comparison.settings import find_differing, flat, show_settings
-from sargnn.config import RunConfig, flatten, load, parse, save
-from sargnn.decides import as_mapping
+from sargnn.config.decides import as_mapping
+from sargnn.config.run import RunConfig, flatten, load, parse, save
 from sargnn.errors import ConfigError
 from sargnn.launch.check import check_strategies
 from sargnn.tracking.mlflow.target import target_of

@@ -9,7 +9,7 @@ import pytest
 
 from sargnn.cli.compose import compose_verb
 from sargnn.comm.group import Group
-from sargnn.config import KernelConfig, RunConfig, parse
+from sargnn.config.run import KernelConfig, RunConfig, parse
 from sargnn.data.schema import Schema
 from sargnn.errors import ConfigError, KernelError
 from sargnn.models.inputs import GraphShape

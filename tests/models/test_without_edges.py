@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sargnn.cli.compose import compose_verb
-from sargnn.config import RunConfig, parse
+from sargnn.config.run import RunConfig, parse
 from sargnn.data.edges_into import ALL_RELATIONS, nodes_without_edges
 from sargnn.data.prepare import prepare_dataset
 from sargnn.errors import ConfigError

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sargnn.cli.compose import compose_verb
-from sargnn.config import RunConfig, parse
+from sargnn.config.run import RunConfig, parse
 from sargnn.data.schema import Relation, Schema
 from sargnn.errors import ConfigError
 from sargnn.launch.check import check_strategies

@@ -15,8 +15,7 @@ import numpy as np
 import torch
 
 from sargnn.comm.group import Group
-from sargnn.config import ONE_GRAPH, KernelConfig, ModeConfig, ModelSettings, RunConfig
-from sargnn.config_groups import (
+from sargnn.config.groups import (
     BatchesConfig,
     CheckpointConfig,
     CommConfig,
@@ -28,7 +27,8 @@ from sargnn.config_groups import (
     SmoothConfig,
     TrackingConfig,
 )
-from sargnn.config_partitioner import PartitionerConfig
+from sargnn.config.partitioner import PartitionerConfig
+from sargnn.config.run import ONE_GRAPH, KernelConfig, ModeConfig, ModelSettings, RunConfig
 from sargnn.data.dataset import Dataset, group_by
 from sargnn.data.settings import SyntheticConfig
 from sargnn.data.store import StoreWriter

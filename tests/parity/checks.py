@@ -11,8 +11,8 @@ import torch
 
 from sargnn.comm.group import Group
 from sargnn.comparison.losses import deviation
-from sargnn.config import RunConfig
-from sargnn.config_groups import LabelsConfig
+from sargnn.config.groups import LabelsConfig
+from sargnn.config.run import RunConfig
 from sargnn.data.dataset import SPLITS, Dataset
 from tests.graphs import nasty_graph, small_typed_graph
 from tests.parity import cases, oracle

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sargnn.config import ModelSettings, RunConfig
+from sargnn.config.run import ModelSettings, RunConfig
 from sargnn.data.dataset import SPLITS, Dataset
 from sargnn.models.appnp import Appnp
 from sargnn.models.gat import Gat

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sargnn.comm.group import Group
-from sargnn.config_groups import BatchesConfig, LabelsConfig
+from sargnn.config.groups import BatchesConfig, LabelsConfig
 from tests.graphs import nasty_graph
 from tests.parity import cases
 from tests.parity.cases import MASKED, QUICK, REUSED, WHERE, thinned

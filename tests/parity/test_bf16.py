@@ -10,7 +10,7 @@ import torch
 
 from sargnn.comm.group import Group
 from sargnn.comparison.losses import deviation
-from sargnn.config_groups import LabelsConfig
+from sargnn.config.groups import LabelsConfig
 from sargnn.kernels.fused.tile_code import has_tiles
 from tests.parity import cases
 from tests.parity.covering import spread

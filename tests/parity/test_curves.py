@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sargnn.comm.group import Group
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.data.dataset import Dataset
 from tests.graphs import nasty_graph, typed_graph
 from tests.parity import cases

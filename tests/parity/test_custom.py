@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from sargnn.comm.group import Group
-from sargnn.config import ModelSettings, RunConfig
-from sargnn.config_groups import LabelsConfig
+from sargnn.config.groups import LabelsConfig
+from sargnn.config.run import ModelSettings, RunConfig
 from sargnn.models.custom import Custom
 from tests.graphs import nasty_graph
 from tests.parity import cases

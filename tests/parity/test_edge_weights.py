@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sargnn.comm.group import Group
-from sargnn.config_groups import LabelsConfig
+from sargnn.config.groups import LabelsConfig
 from sargnn.data.dataset import Dataset
 from sargnn.engine.modes import MODES
 from tests.graphs import nasty_graph, typed_graph, with_weights

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sargnn.comm.group import Group
-from sargnn.config_groups import LabelsConfig
+from sargnn.config.groups import LabelsConfig
 from sargnn.engine.modes import MODES
 from sargnn.engine.reducers import REDUCERS
 from sargnn.errors import KernelError

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sargnn.comm.group import Group
-from sargnn.config_groups import LabelsConfig
+from sargnn.config.groups import LabelsConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.mean import Mean
 from sargnn.engine.reducers.partial import WithPartials

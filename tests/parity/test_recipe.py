@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from sargnn.comm.group import Group
-from sargnn.config import RunConfig
-from sargnn.config_groups import LabelsConfig
+from sargnn.config.groups import LabelsConfig
+from sargnn.config.run import RunConfig
 from sargnn.data.dataset import SPLITS, Dataset
 from tests.graphs import NUM_CLASSES
 from tests.parity import cases

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from sargnn.comm.group import Group
-from sargnn.config import RunConfig
-from sargnn.config_groups import BatchesConfig, LabelsConfig, PreloadConfig, SampleConfig, SmoothConfig
+from sargnn.config.groups import BatchesConfig, LabelsConfig, PreloadConfig, SampleConfig, SmoothConfig
+from sargnn.config.run import RunConfig
 from sargnn.data.dataset import SPLITS, Dataset
 from sargnn.partition.preload import Bounds
 from tests.graphs import assign, with_weights

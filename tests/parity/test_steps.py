@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from sargnn.comm.group import Group
-from sargnn.config import RunConfig
-from sargnn.config_groups import BatchesConfig, LabelsConfig, SampleConfig
+from sargnn.config.groups import BatchesConfig, LabelsConfig, SampleConfig
+from sargnn.config.run import RunConfig
 from sargnn.data.dataset import SPLITS
 from sargnn.models.custom import Custom
 from tests.graphs import with_weights

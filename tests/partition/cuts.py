@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from sargnn.config_partitioner import PartitionerConfig
+from sargnn.config.partitioner import PartitionerConfig
 from sargnn.data.dataset import Dataset, by_destination
 from sargnn.partition.metis import symmetric
 from tests.graphs import nasty_graph

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.data.dataset import write_dataset
 from sargnn.errors import ConfigError
 from sargnn.launch.check import check_strategies

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sargnn.config_partitioner import PartitionerConfig
+from sargnn.config.partitioner import PartitionerConfig
 from sargnn.data.dataset import Dataset, group_by
 from sargnn.data.store import StoreWriter
 from sargnn.errors import StoreError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sargnn.cli.compose import compose_verb
-from sargnn.config import RunConfig, parse
+from sargnn.config.run import RunConfig, parse
 from sargnn.data.dataset import Dataset, open_dataset
 from sargnn.data.prepare import prepare_dataset
 from sargnn.planner.worlds import Cut, find_cut

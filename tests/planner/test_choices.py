@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sargnn.cli.compose import compose_verb
-from sargnn.config import RunConfig, parse
+from sargnn.config.run import RunConfig, parse
 from sargnn.launch import runtime
 from sargnn.planner.choices import find_ways
 from sargnn.planner.worlds import WorldPlan

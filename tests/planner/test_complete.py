@@ -24,8 +24,7 @@ import sargnn
 from sargnn.batches import GROUPINGS
 from sargnn.cli.compose import compose_verb
 from sargnn.comm.group import Group
-from sargnn.config import RunConfig, parse
-from sargnn.config_groups import (
+from sargnn.config.groups import (
     BatchesConfig,
     EngineConfig,
     LabelsConfig,
@@ -33,6 +32,7 @@ from sargnn.config_groups import (
     SampleConfig,
     SmoothConfig,
 )
+from sargnn.config.run import RunConfig, parse
 from sargnn.data.dataset import Dataset, open_dataset
 from sargnn.data.prepare import prepare_dataset
 from sargnn.engine import pool as engine_pool

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sargnn.cli.compose import compose_verb
-from sargnn.config import RunConfig, load, parse, save
+from sargnn.config.run import RunConfig, load, parse, save
 from sargnn.data.dataset import write_dataset
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.launch import rates

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sargnn.cli.compose import compose_verb
-from sargnn.config import parse
+from sargnn.config.run import parse
 from sargnn.data.dataset import open_dataset
 from sargnn.data.prepare import prepare_dataset
 from sargnn.launch import runtime

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sargnn.cli.compose import compose_verb
-from sargnn.config import parse
+from sargnn.config.run import parse
 from sargnn.launch import runtime
 from sargnn.planner.account import Runtime
 from sargnn.planner.published import PAPER_BARS, PUBLISHED, halo_of

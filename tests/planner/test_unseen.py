@@ -10,9 +10,9 @@ import torch
 
 from sargnn.cli.compose import compose_verb
 from sargnn.comm.group import Group
-from sargnn.config import RunConfig, parse
-from sargnn.config_groups import BatchesConfig
-from sargnn.config_memory import MemoryConfig
+from sargnn.config.groups import BatchesConfig
+from sargnn.config.memory import MemoryConfig
+from sargnn.config.run import RunConfig, parse
 from sargnn.data.dataset import Dataset
 from sargnn.data.schema import Schema
 from sargnn.errors import ConfigError

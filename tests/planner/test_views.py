@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from sargnn.comm.group import Group
-from sargnn.config import RunConfig
-from sargnn.config_groups import BatchesConfig, LabelsConfig, SampleConfig
-from sargnn.config_memory import MemoryConfig
+from sargnn.config.groups import BatchesConfig, LabelsConfig, SampleConfig
+from sargnn.config.memory import MemoryConfig
+from sargnn.config.run import RunConfig
 from sargnn.data.dataset import Dataset
 from sargnn.errors import ConfigError
 from sargnn.planner import fitted

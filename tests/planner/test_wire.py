@@ -10,7 +10,7 @@ import pytest
 from sargnn.cli.compose import compose_verb
 from sargnn.comm.group import Group
 from sargnn.comparison.partitions import compared
-from sargnn.config import RunConfig, parse
+from sargnn.config.run import RunConfig, parse
 from sargnn.data.dataset import open_dataset
 from sargnn.data.prepare import prepare_dataset
 from sargnn.partition.prepare import prepare_partition

@@ -14,7 +14,7 @@ import pytest
 from sargnn.cli.compose import sweep_points
 from sargnn.cli.conf_folders import built_in_folder
 from sargnn.cli.sweep import plan_sweep
-from sargnn.config import load
+from sargnn.config.run import load
 from sargnn.launch.job_files import is_under_way, note_job, read_job
 from sargnn.launch.plan_memory import NotPlanned, PlannedMemory
 from sargnn.launch.run_folder import hold_run_dir

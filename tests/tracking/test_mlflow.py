@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sargnn.cli.compose import compose_verb
-from sargnn.config import RunConfig, parse, save
+from sargnn.config.run import RunConfig, parse, save
 from sargnn.tracking import files
 from sargnn.tracking.inputs import Inputs, write_inputs
 from sargnn.tracking.mlflow.figures import EpochFigures, SteadyMedian, settled_figures, single_figures

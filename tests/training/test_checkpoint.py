@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from sargnn.comm.group import Group
-from sargnn.config import RunConfig
-from sargnn.config_groups import BatchesConfig, CheckpointConfig, LabelsConfig, SampleConfig
+from sargnn.config.groups import BatchesConfig, CheckpointConfig, LabelsConfig, SampleConfig
+from sargnn.config.run import RunConfig
 from sargnn.data.dataset import Dataset
 from sargnn.errors import StoreError
 from sargnn.training import checkpoint

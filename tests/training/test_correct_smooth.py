@@ -12,8 +12,8 @@ import scipy.sparse
 import torch
 
 from sargnn.comm.group import Group
-from sargnn.config import RunConfig
-from sargnn.config_groups import SmoothConfig
+from sargnn.config.groups import SmoothConfig
+from sargnn.config.run import RunConfig
 from sargnn.data.dataset import SPLITS, Dataset, by_destination
 from tests.data.ogb_files import read
 from tests.graphs import NUM_CLASSES, nasty_graph, typed_graph, with_weights

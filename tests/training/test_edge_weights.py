@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from sargnn.comm.group import Group
-from sargnn.config import ModelSettings, RunConfig
-from sargnn.config_groups import SmoothConfig
+from sargnn.config.groups import SmoothConfig
+from sargnn.config.run import ModelSettings, RunConfig
 from sargnn.data.dataset import Dataset, write_dataset
 from sargnn.data.surroundings import cut_surroundings
 from sargnn.data.weights import weight_range

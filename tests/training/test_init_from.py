@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from sargnn.comm.group import Group
-from sargnn.config import RunConfig, load, parse
+from sargnn.config.run import RunConfig, load, parse
 from sargnn.data.dataset import Dataset
 from sargnn.data.schema import Schema
 from sargnn.errors import ConfigError

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sargnn.comm.group import Group
-from sargnn.config import Metric
+from sargnn.config.run import Metric
 from sargnn.data.dataset import SPLITS
 from sargnn.interop.ogb import rocauc
 from sargnn.training import metrics

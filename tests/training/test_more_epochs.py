@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from sargnn.comm.group import Group
-from sargnn.config import RunConfig, load
-from sargnn.config_groups import OptimConfig
+from sargnn.config.groups import OptimConfig
+from sargnn.config.run import RunConfig, load
 from sargnn.data.dataset import Dataset
 from sargnn.launch.job import NOTHING_TO_DO, begin
 from sargnn.launch.more_epochs import has_settings_of

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from sargnn.comm.group import Group
-from sargnn.config import RunConfig
-from sargnn.config_groups import OptimConfig
+from sargnn.config.groups import OptimConfig
+from sargnn.config.run import RunConfig
 from sargnn.data.dataset import Dataset
 from sargnn.data.schema import Schema
 from sargnn.errors import ConfigError

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from sargnn.config_groups import PRECISIONS
+from sargnn.config.groups import PRECISIONS
 from sargnn.cpu import bf16_instructions, describe_bf16, without_bf16
 from sargnn.training.adam import Adam, AdamW
 from sargnn.training.loss import Targets, training_loss

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from sargnn.comm.group import Group
-from sargnn.config import RunConfig
-from sargnn.config_groups import LabelsConfig, SmoothConfig
+from sargnn.config.groups import LabelsConfig, SmoothConfig
+from sargnn.config.run import RunConfig
 from sargnn.data.dataset import Dataset
 from sargnn.training import checkpoint
 from sargnn.training.predict import write_predictions

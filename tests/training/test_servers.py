@@ -14,8 +14,8 @@ from sargnn.cli.compose import compose_verb
 from sargnn.cli.main import main
 from sargnn.comm.group import Group
 from sargnn.comm.rates import Rates
-from sargnn.config import RunConfig, parse
-from sargnn.config_groups import PreloadConfig
+from sargnn.config.groups import PreloadConfig
+from sargnn.config.run import RunConfig, parse
 from sargnn.data.dataset import Dataset
 from sargnn.training import preload
 from tests.parity import cases

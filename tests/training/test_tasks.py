@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from sargnn.comm.group import Group
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.data.dataset import Dataset
 from sargnn.data.manifest import digest_of
 from sargnn.training import checkpoint

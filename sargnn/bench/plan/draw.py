@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from sargnn.bench.settings import BenchPlanConfig
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 
 _TRIES = 200

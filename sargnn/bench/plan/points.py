@@ -8,7 +8,7 @@ from sargnn.bench.plan.draw import draw_runs
 from sargnn.bench.plan.rows import Point
 from sargnn.bench.settings import BenchPlanConfig
 from sargnn.bench.table.entries import row_name
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.launch.check import check_strategies
 
 

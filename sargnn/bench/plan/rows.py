@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from sargnn.bench.table.results import Figures
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.planner.epoch_time import EpochTime
 from sargnn.planner.worlds import WorldPlan
 

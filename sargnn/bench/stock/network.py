@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.data.dataset import SPLITS, Dataset
 from sargnn.errors import ConfigError
 from sargnn.training.edge_weights import uses_edge_weights

@@ -17,7 +17,7 @@ import torch
 
 from sargnn.bench.stock import SAMPLED, STOCK
 from sargnn.bench.stock.network import StockNetwork
-from sargnn.config import RunConfig, load
+from sargnn.config.run import RunConfig, load
 from sargnn.data.dataset import open_dataset
 from sargnn.errors import SargnnError
 from sargnn.interop.dgl import import_dgl

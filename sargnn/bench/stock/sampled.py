@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sargnn.bench.stock.homogeneous import StockSage
 from sargnn.bench.stock.network import PLAIN, normed
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.data.dataset import Dataset
 from sargnn.errors import ConfigError
 

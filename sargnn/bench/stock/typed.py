@@ -23,7 +23,7 @@ from sargnn.bench.stock.network import (
     normed,
     training_nodes,
 )
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.data.dataset import Dataset
 from sargnn.errors import ConfigError
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sargnn.bench.settings import BenchTableConfig
-from sargnn.config import ModeConfig, RunConfig
-from sargnn.config_groups import Precision, PreloadConfig
+from sargnn.config.groups import Precision, PreloadConfig
+from sargnn.config.run import ModeConfig, RunConfig
 from sargnn.resolve import resolve
 
 STOCK, HUGE = "stock DGL", "stock DGL, huge pages"

@@ -16,7 +16,7 @@ from statistics import mean
 from sargnn.bench.roofline import measure_roofline
 from sargnn.bench.table.entries import HUGE, IN_BF16
 from sargnn.bench.table.results import Figures, Kept
-from sargnn.config import save
+from sargnn.config.run import save
 from sargnn.errors import SargnnError
 from sargnn.launch.ending import end_process
 from sargnn.tracking import files

@@ -14,7 +14,7 @@ from sargnn.bench.epoch import markdown as parts_markdown
 from sargnn.bench.roofline import Roofline
 from sargnn.bench.table.entries import AFTER, BEFORE, HUGE, LIMITS, NOT_STATIC, PROFILED, STOCK, Case
 from sargnn.bench.table.results import Figures
-from sargnn.config_groups import PRECISIONS
+from sargnn.config.groups import PRECISIONS
 from sargnn.profile import EVALUATION, EXCHANGE_WAIT
 from sargnn.tracking.memory import human_bytes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from sargnn.config import load
+from sargnn.config.run import load
 from sargnn.errors import SargnnError
 from sargnn.launch.local import train
 

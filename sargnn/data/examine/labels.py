@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sargnn.config import Task
+from sargnn.config.run import Task
 from sargnn.data.dataset import Dataset
 from sargnn.data.labels import has_label, known_entries
 from sargnn.data.schema import SPLITS

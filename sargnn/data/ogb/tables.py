@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sargnn.config import Task
+from sargnn.config.run import Task
 from sargnn.data.features import FeatureCheck
 from sargnn.data.own.given import PlainArray
 from sargnn.data.own.targets import read_labels as labels_of_task

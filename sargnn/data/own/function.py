@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sargnn.config import DatasetSettings
+from sargnn.config.run import DatasetSettings
 from sargnn.data.dataset import Reader
 from sargnn.data.own.graph import OwnGraph
 from sargnn.data.own.objects import graph_of

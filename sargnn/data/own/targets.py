@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sargnn.config import Task
+from sargnn.config.run import Task
 from sargnn.data.labels import LABEL_DTYPES
 from sargnn.data.own.given import GivenArray
 from sargnn.data.own.graph import Nodes

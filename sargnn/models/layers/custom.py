@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sargnn.comm.group import Group
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import ConfigError
 from sargnn.messages.make import GraphMaker

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.errors import SargnnError
 from sargnn.partition.store import PartitionInfo, partition_info
 from sargnn.tracking.inputs import Inputs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from sargnn.config import load
+from sargnn.config.run import load
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.tracking.files import CONFIG, INPUTS
 from sargnn.tracking.inputs import read_inputs

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sargnn.config import RunConfig, flatten
+from sargnn.config.run import RunConfig, flatten
 from sargnn.tracking.inputs import Inputs
 from sargnn.tracking.mlflow.dataset import GraphRecord, graph_record
 from sargnn.tracking.mlflow.store import absolute

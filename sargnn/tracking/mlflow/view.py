@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
-from sargnn.config import Metric
+from sargnn.config.run import Metric
 from sargnn.tracking.scores import column_of
 
 VIEW_KEY = "sargnn"

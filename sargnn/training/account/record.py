@@ -11,9 +11,9 @@ import torch
 
 from sargnn.bf16 import ROW_DTYPES, wide
 from sargnn.comm.group import Group
-from sargnn.config import RunConfig
-from sargnn.config_groups import BatchesConfig, SampleConfig
-from sargnn.config_memory import MemoryConfig
+from sargnn.config.groups import BatchesConfig, SampleConfig
+from sargnn.config.memory import MemoryConfig
+from sargnn.config.run import RunConfig
 from sargnn.engine.modes.base import Held
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.sum import Sum

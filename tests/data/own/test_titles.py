@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sargnn.cli.compose import compose_verb
-from sargnn.config import parse
+from sargnn.config.run import parse
 from sargnn.partition.store import partition_info
 from sargnn.training.summary import describe_run
 from tests.in_process import sargnn_here

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from sargnn.config.fields import AT_LEAST_ONE
 from sargnn.data.dataset import Dataset, by_destination
 from sargnn.data.settings import InMemoryDataset
-from sargnn.fields import AT_LEAST_ONE
 
 
 @dataclass(frozen=True)

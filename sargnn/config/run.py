@@ -16,7 +16,16 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import yaml
 
-from sargnn.config_groups import (
+from sargnn.config.decides import FREE, LOSSES, RUN, as_mapping, find_deciding, flat, only_when
+from sargnn.config.fields import (
+    AT_LEAST_ONE,
+    PLAIN_NAME,
+    TARGET,
+    build,
+    chosen_from,
+    number,
+)
+from sargnn.config.groups import (
     BatchesConfig,
     CheckpointConfig,
     CommConfig,
@@ -29,19 +38,10 @@ from sargnn.config_groups import (
     SmoothConfig,
     TrackingConfig,
 )
-from sargnn.config_memory import BufferConfig, MemoryConfig
-from sargnn.config_partitioner import PartitionerConfig, Strategy
-from sargnn.decides import FREE, LOSSES, RUN, as_mapping, find_deciding, flat, only_when
+from sargnn.config.memory import BufferConfig, MemoryConfig
+from sargnn.config.partitioner import PartitionerConfig, Strategy
+from sargnn.config.plain_yaml import read_yaml
 from sargnn.errors import ConfigError
-from sargnn.fields import (
-    AT_LEAST_ONE,
-    PLAIN_NAME,
-    TARGET,
-    build,
-    chosen_from,
-    number,
-)
-from sargnn.plain_yaml import read_yaml
 
 DATASETS = chosen_from("dataset", "sargnn.data:DATASETS")
 
@@ -216,7 +216,7 @@ class ModelSettings(ABC):
 class RunConfig:
     """One run, resolved. ``config.yaml`` in the run folder holds exactly this.
 
-    Every setting says what it decides: ``LOSSES``, ``RUN`` or ``FREE`` (``sargnn.fields``). What a group says holds for all its
+    Every setting says what it decides: ``LOSSES``, ``RUN`` or ``FREE`` (``config.fields``). What a group says holds for all its
     settings that say nothing themselves.
 
     Attributes:

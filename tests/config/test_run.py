@@ -12,10 +12,10 @@ import yaml
 
 from sargnn.cli.compose import compose_verb
 from sargnn.cli.conf_folders import conf_dir
-from sargnn.config import DatasetSettings, ModelSettings, RunConfig, load, parse, save
-from sargnn.config_compare import differing, fixed_settings
+from sargnn.config.compare import differing, fixed_settings
+from sargnn.config.decides import DECIDES, FREE, LOSSES, RUN
+from sargnn.config.run import DatasetSettings, ModelSettings, RunConfig, load, parse, save
 from sargnn.data import DATASETS
-from sargnn.decides import DECIDES, FREE, LOSSES, RUN
 from sargnn.errors import ConfigError
 from sargnn.models import MODELS
 from sargnn.resolve import load_attribute

@@ -14,9 +14,9 @@ from sargnn.comparison.export import as_csv, run_record
 from sargnn.comparison.groups import make_groups
 from sargnn.comparison.runs import read_runs
 from sargnn.comparison.table import runs_lines
-from sargnn.config import RunConfig, parse
-from sargnn.config_groups import BatchesConfig
-from sargnn.config_losses import losses_depend_on
+from sargnn.config.groups import BatchesConfig
+from sargnn.config.losses import losses_depend_on
+from sargnn.config.run import RunConfig, parse
 from sargnn.data.schema import Schema
 from sargnn.launch import local
 from sargnn.models.inputs import GraphShape

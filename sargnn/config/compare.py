@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sargnn.config import RunConfig, flatten, loss_settings
-from sargnn.decides import find_free, flat
+from sargnn.config.decides import find_free, flat
+from sargnn.config.run import RunConfig, flatten, loss_settings
 
 
 def fixed_settings(config: RunConfig) -> dict[str, Any]:

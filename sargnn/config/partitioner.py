@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sargnn.decides import FREE, as_mapping
+from sargnn.config.decides import FREE, as_mapping
+from sargnn.config.fields import AT_LEAST_ONE, NOT_NEGATIVE, PATH, PLAIN_NAME, TARGET
 from sargnn.errors import ConfigError
-from sargnn.fields import AT_LEAST_ONE, NOT_NEGATIVE, PATH, PLAIN_NAME, TARGET
 from sargnn.resolve import describe_file, describe_source
 
 KAMINPAR_VERSION = 2

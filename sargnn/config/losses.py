@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from sargnn.config import RunConfig
+from sargnn.config.run import RunConfig
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sargnn.config import DATASETS, DatasetSettings
-from sargnn.config_groups import PreloadConfig
-from sargnn.config_memory import BufferConfig
-from sargnn.config_partitioner import PartitionerConfig
-from sargnn.fields import AT_LEAST_ONE, build
+from sargnn.config.fields import AT_LEAST_ONE, build
+from sargnn.config.groups import PreloadConfig
+from sargnn.config.memory import BufferConfig
+from sargnn.config.partitioner import PartitionerConfig
+from sargnn.config.run import DATASETS, DatasetSettings
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from sargnn.decides import FREE, LOSSES, RUN, only_when
+from sargnn.config.decides import FREE, LOSSES, RUN, only_when
+from sargnn.config.fields import AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, PROBABILITY, number, one_of
 from sargnn.errors import ConfigError
-from sargnn.fields import AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, PROBABILITY, number, one_of
 
 Adjacency = Literal["dad", "da", "ad"]
 """D^-1/2 A D^-1/2, D^-1 A or A D^-1."""

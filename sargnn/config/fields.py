@@ -1,7 +1,7 @@
 """Dataclasses from plain mappings, checked field by field; every mistake is a ``ConfigError`` with its key's dotted name.
 
 A field's metadata says what is allowed: bounds, targets, a table of settings classes. Metadata is joined with ``|``, also with
-that of ``sargnn.decides``: ``field(metadata=AT_LEAST_ONE | FREE)``.
+that of ``sargnn.config.decides``: ``field(metadata=AT_LEAST_ONE | FREE)``.
 """
 
 from __future__ import annotations
