@@ -37,5 +37,6 @@ def faults(path: Path) -> Iterator[str]:
 
 if __name__ == "__main__":
     lines = [fault for folder in sys.argv[1:] for path in sorted(Path(folder).rglob("*.py")) for fault in faults(path)]
-    print(*lines, sep="\n")
+    if lines:
+        print(*lines, sep="\n")
     sys.exit(bool(lines))
