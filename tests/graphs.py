@@ -167,12 +167,13 @@ def assign(dataset: Dataset, partitioner: str, world: int) -> np.ndarray:
         assignment[dataset.num_nodes * 9 // 10 :] = world - 1
         return assignment
     arrays = (dataset.indptr, dataset.indices, dataset.relation, dataset.edge_weight, dataset.split)
-    digest = hashlib.sha1(repr((dataset.schema, partitioner, world)).encode())
+    content = hashlib.sha1(repr((dataset.schema, partitioner, world)).encode())
     for array in arrays:
-        digest.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
-    if digest.digest() not in _ASSIGNED:  # else each rank would cut, and a partitioner need not answer twice alike
-        _ASSIGNED[digest.digest()] = _assign(dataset, partitioner, world)
-    return _ASSIGNED[digest.digest()].copy()
+        content.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
+    key = content.digest()
+    if key not in _ASSIGNED:  # else each rank would cut, and a partitioner need not answer twice alike
+        _ASSIGNED[key] = _assign(dataset, partitioner, world)
+    return _ASSIGNED[key].copy()
 
 
 _ASSIGNED: dict[bytes, np.ndarray] = {}

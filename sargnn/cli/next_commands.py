@@ -76,13 +76,9 @@ def _can_run(config: RunConfig, change: str) -> bool:
     from sargnn.launch.planned import stand_in
 
     key, _, value = change.partition("=")
-    settings = as_mapping(config)
-    if key in ("mode", "model"):
-        settings[key] = compose_verb("train", [change])[key]
-    else:
-        settings[key] = int(value)
     try:
-        changed = parse(settings)
+        setting = compose_verb("train", [change])[key] if key in ("mode", "model") else int(value)
+        changed = parse(as_mapping(config) | {key: setting})
         # Of all that the package computes a baseline has some kernel; whether it is DGL's takes a second to see.
         if not (change == _BASELINE and changed.kernel.choice == "auto" and changed.model.target is None):
             check_strategies(stand_in(changed))

@@ -48,3 +48,11 @@ def test_long_commands_have_their_purpose_before_them() -> None:
     assert show_commands([("sargnn train", "short")]) == ["  sargnn train  # short"]
     long = "sargnn train " + "x" * 70
     assert show_commands([("sargnn ui", "short"), (long, "long")]) == ["  # short", "  sargnn ui", "  # long", f"  {long}"]
+
+
+def test_a_broken_file_of_ones_own_costs_no_finished_run_its_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = parse(compose_verb("train", ["world=4"]))
+    (tmp_path / "conf" / "model").mkdir(parents=True)
+    (tmp_path / "conf" / "model" / "gat.yaml").write_text("name: gat\n")  # a name that is taken
+    monkeypatch.chdir(tmp_path)
+    assert next_commands(config, ["world=4"], tmp_path)[0][0].endswith("train world=4 seed=1")
