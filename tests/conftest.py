@@ -17,7 +17,7 @@ from sargnn.interop import dgl_finder
 from tests import leftovers
 from tests.compile import compile_once, set_up_environment
 
-pytest.register_assert_rewrite("tests.kernels", "tests.parity")  # a check that fails in a helper shows its values
+pytest.register_assert_rewrite("tests.backends", "tests.parity")  # a check that fails in a helper shows its values
 set_up_environment()
 dgl_finder.install()  # some tests import dgl as a user's file does
 os.environ.setdefault("DGLBACKEND", "pytorch")

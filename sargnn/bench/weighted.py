@@ -17,11 +17,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from sargnn.backends.block import EdgeBlock
+from sargnn.backends.cpu.sums import FusedSum
+from sargnn.backends.torch.dgl_sums import sum_autograd
 from sargnn.bench.report import Row, figure
 from sargnn.bench.settings import BenchKernelsConfig
-from sargnn.kernels.block import EdgeBlock
-from sargnn.kernels.dgl.sum import sum_autograd
-from sargnn.kernels.fused.sum import FusedSum
 
 COLUMNS = ("sum", "weighted", "dgl")
 

@@ -18,8 +18,8 @@ def main(line: CommandLine) -> int:
     import psutil
     import torch
 
+    from sargnn.backends import KERNELS
     from sargnn.cpu import describe_bf16
-    from sargnn.kernels import KERNELS
     from sargnn.resolve import resolve
     from sargnn.tracking.memory import human_bytes
     from sargnn.tracking.mlflow.store import database_of, default_uri

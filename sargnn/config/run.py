@@ -66,7 +66,7 @@ class ModeConfig(Strategy):
 
 @dataclass(frozen=True)
 class KernelConfig(Strategy):
-    """Which kernel runs: ``auto``, a key of ``sargnn.kernels.KERNELS``, or a class outside."""
+    """Which kernel runs: ``auto``, a key of ``sargnn.backends.KERNELS``, or a class outside."""
 
 
 class DatasetReader(Protocol):

@@ -30,7 +30,7 @@ def compiled_sources() -> list[Path]:
     """The files that machine code is made from: those that use Numba, and all of the fused kernel, which such may call."""
     package = Path(__file__).parent.parent
     uses_numba = re.compile(rb"^\s*(import|from) numba", flags=re.M)
-    fused = package / "kernels" / "fused"
+    fused = package / "backends" / "cpu"
     return [
         path for path in sorted(package.rglob("*.py")) if path.is_relative_to(fused) or uses_numba.search(path.read_bytes())
     ]

@@ -9,11 +9,11 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from sargnn.backends import KERNELS
 from sargnn.config.run import RunConfig, load
 from sargnn.data.dataset import open_dataset
 from sargnn.data.prepare import prepare_dataset
 from sargnn.errors import SargnnError
-from sargnn.kernels import KERNELS
 from sargnn.launch.env import numba_cache_dir
 from sargnn.launch.kept import environment_of_trials, keep, read_kept
 from sargnn.models import MODELS

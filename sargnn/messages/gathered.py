@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from sargnn.backends.operations import Operation
 from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
 from sargnn.engine.reducers.generic import EdgeRun, Messages
-from sargnn.kernels.base import AutogradOperation, Operation
-from sargnn.kernels.fused.edge_loops import add_to_starts
 from sargnn.messages.expressions import Node, Program, decode, encode
 from sargnn.messages.user_functions import Reads, captured_tensors
-from sargnn.shards.plan import LayerPlan, Shard
+from sargnn.shards.plan import Shard
 
 if TYPE_CHECKING:
     from sargnn.messages.graph import ShardedGraph
@@ -169,7 +168,7 @@ class Gathered(Reducer[Operation, list[Tensor], _Backward]):
             targets = [*(out or [None] * len(rows)), *state.local]
             for (leaf, index), target in zip(leaves, targets, strict=True):
                 if leaf.requires_grad and (grad := next(gradients)) is not None and target is not None:
-                    add_to_starts(grad, index.to(torch.int32), target)
+                    fold.backend.folds.add_to_starts(grad, index.to(torch.int32), target)
             for total, grad in zip(state.params, gradients, strict=True):
                 if grad is not None:
                     total += grad
@@ -177,11 +176,9 @@ class Gathered(Reducer[Operation, list[Tensor], _Backward]):
     def backward_finish(self, saved: Saved, state: _Backward) -> tuple[Tensors, Tensors]:
         return tuple(state.local), tuple(state.params)
 
-    def autograd_forward(
-        self, plan: LayerPlan, operation: AutogradOperation, shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors
-    ) -> Tensors:
+    def autograd_forward(self, fold: Fold[Any], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
         like = (*rows, *dest_local)[0]
-        outs = [like.new_zeros(plan.num_out, width) for width in self.widths]
+        outs = [like.new_zeros(fold.plan.num_out, width) for width in self.widths]
         for bucket in _buckets(shard):
             computed, _ = self._called(bucket, rows, dest_local, leaves=False)
             outs = [out.index_copy(0, bucket.rows, part) for out, part in zip(outs, computed, strict=True)]

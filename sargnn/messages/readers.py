@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from sargnn.backends.memory import Pool
 from sargnn.engine.fork import fork
-from sargnn.engine.pool import Pool
 
 _REST = "_sargnn_rest"
 

@@ -19,11 +19,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from sargnn.backends.base import Rows
+from sargnn.backends.memory import Pool
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.nodewise import Norm, norm_act_drop
 from sargnn.engine.norm import apply_norm, batch_statistics, normalise
 from sargnn.engine.operators.fused import FusedOperators
-from sargnn.engine.pool import Pool
 from sargnn.engine.rebuild import rebuild_of, rebuilt_by
 from sargnn.engine.workspace import Workspace
 from sargnn.messages.marks import Mark, is_plain, is_row_major, mark_of
@@ -93,7 +94,7 @@ class RowOperators:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._work = Workspace(engine.pool, engine.profile)
+        self._work = Workspace(engine.pool, engine.profile, backend=engine.backend)
         self.fuses = isinstance(engine.operators, FusedOperators)
 
     def is_table(self, x: Any, mark: Mark | None) -> bool:
@@ -129,7 +130,7 @@ class RowOperators:
         base, shift = _unshifted(x) if fused else (x, None)
         x, bounds = self.reads(base if not fused else base.contiguous()), (0, len(x))
         views = None if running is None else (running[0].view(1, -1), running[1].view(1, -1))
-        norm = self._statistics(x, shift, bounds, eps, views, momentum, fused=fused)
+        norm = self._statistics(x, shift, bounds, eps, views, momentum, self._work.rows if fused else None)
         with self._engine.profile.span(NODEWISE):
             out = normalise(x, weight, bias, norm, self._engine.group, self._engine.pool)
         if not (fused and out.requires_grad):
@@ -146,15 +147,14 @@ class RowOperators:
         eps: float,
         running: tuple[Tensor, Tensor] | None,
         momentum: float,
-        *,
-        fused: bool,
+        by: Rows | None,
     ) -> Norm:
         """Of x; the running mean is that of x + shift."""
         if shift is None or running is None:
-            return batch_statistics(x, self._engine.group, bounds, eps, running, momentum, fused=fused)
+            return batch_statistics(x, self._engine.group, bounds, eps, running, momentum, by=by)
         with torch.no_grad():
             moved = running[0] - shift
-            norm = batch_statistics(x, self._engine.group, bounds, eps, (moved, running[1]), momentum, fused=fused)
+            norm = batch_statistics(x, self._engine.group, bounds, eps, (moved, running[1]), momentum, by=by)
             torch.add(moved, shift, out=running[0])
         return norm
 

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sargnn.backends.block import EdgeBlock
 from sargnn.comm.lists import HaloLists, Piece
 from sargnn.errors import StoreError
-from sargnn.kernels.block import EdgeBlock
 from sargnn.partition.cut import Part
 from sargnn.shards.flow_loops import count_from, read_only, take_from
 from sargnn.shards.merged import MergedRows

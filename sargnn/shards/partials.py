@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sargnn.backends.block import EdgeBlock
 from sargnn.comm.group import Group
 from sargnn.comm.lists import PartialLists, Piece, cut_list
 from sargnn.comm.swap import swap
-from sargnn.kernels.block import EdgeBlock
 from sargnn.partition.cut import Part, offsets_of
 from sargnn.shards.cover import Share, choose_edges
 from sargnn.shards.load import BySource, Layout, id_ranks_of, load_plan

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sargnn.backends.block import EdgeBlock
 from sargnn.comm.lists import HaloLists, PartialLists, Piece
 from sargnn.data.schema import Schema
-from sargnn.kernels.block import EdgeBlock
 from sargnn.shards.merged import MergedRows
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from sargnn.backends.memory import Pool
 from sargnn.bf16 import ROW_DTYPES, wide
 from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
@@ -17,7 +18,6 @@ from sargnn.config.memory import MemoryConfig
 from sargnn.config.run import RunConfig
 from sargnn.data.labels import task_of
 from sargnn.engine.aggregate import Engine
-from sargnn.engine.pool import Pool
 from sargnn.engine.reducers.sum import Sum
 from sargnn.errors import ConfigError
 from sargnn.models.base import Model
@@ -72,7 +72,11 @@ def make_trainer(
     model = make_model(config, shape)
     copies = None
     if preloads:
-        copies = Copies(part, Exchange(group, config.comm.prefetch_depth), config.comm.message_rows or _COPIED_ROWS)
+        copies = Copies(
+            part,
+            Exchange(group, config.comm.prefetch_depth, engine.backend.moves),
+            config.comm.message_rows or _COPIED_ROWS,
+        )
     graph = WorkerGraph(
         part,
         engine.exchange,

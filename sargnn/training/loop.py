@@ -354,7 +354,7 @@ class Trainer:
         lr = learning_rate(self.config.optim, number, self.config.epochs, steps)
         for settings in self.optimizer.param_groups if self.optimizer else ():
             settings["lr"] = lr
-        with profile.span(REST), count_products(profile):
+        with profile.span(REST), count_products(profile, self.engine.backend.rows):
             self.model.zero_grad(set_to_none=True)
             loss = self.gradients(step)
             if not math.isfinite(loss):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sargnn.engine.pool import Pool
+from sargnn.backends.memory import Pool
 from sargnn.engine.rebuild import rebuild_of, rebuilt_by
 from sargnn.messages.readers import reader
 

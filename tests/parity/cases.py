@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from sargnn.backends import KERNELS
+from sargnn.backends.memory import Pool
 from sargnn.comm.group import Group
 from sargnn.config.groups import (
     BatchesConfig,
@@ -33,11 +35,9 @@ from sargnn.data.dataset import Dataset, group_by
 from sargnn.data.settings import SyntheticConfig
 from sargnn.data.store import StoreWriter
 from sargnn.engine.modes import MODES
-from sargnn.engine.pool import Pool
 from sargnn.engine.reducers import REDUCERS
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.partial import WithPartials
-from sargnn.kernels import KERNELS
 from sargnn.models import MODELS
 from sargnn.models.stack import GraphLayer
 from sargnn.partition import PARTITIONERS

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sargnn.backends import KERNELS
 from sargnn.data import DATASETS
 from sargnn.engine.modes import MODES
-from sargnn.kernels import KERNELS
 from sargnn.models import MODELS
 from sargnn.resolve import resolve
 from tests.graphs import assign

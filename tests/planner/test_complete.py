@@ -21,6 +21,8 @@ import pytest
 from torch.profiler import ProfilerActivity, profile
 
 import sargnn
+from sargnn.backends import memory as engine_pool
+from sargnn.backends.torch.dgl_kernel import DglKernel
 from sargnn.batches import GROUPINGS
 from sargnn.cli.compose import compose_verb
 from sargnn.comm.group import Group
@@ -35,10 +37,8 @@ from sargnn.config.groups import (
 from sargnn.config.run import RunConfig, parse
 from sargnn.data.dataset import Dataset, open_dataset
 from sargnn.data.prepare import prepare_dataset
-from sargnn.engine import pool as engine_pool
 from sargnn.engine.modes import MODES
 from sargnn.engine.reducers import REDUCERS, lstm
-from sargnn.kernels.dgl.kernel import DglKernel
 from sargnn.models import MODELS
 from sargnn.models.custom import Custom
 from sargnn.planner.account import Account, Runtime, WorkerPlan

@@ -8,6 +8,7 @@ from multiprocessing.connection import Connection
 import pytest
 import torch
 
+from sargnn.backends.torch import dgl_kernel
 from sargnn.cli.compose import compose_verb
 from sargnn.comm.group import Group
 from sargnn.config.groups import BatchesConfig
@@ -16,8 +17,6 @@ from sargnn.config.run import RunConfig, parse
 from sargnn.data.dataset import Dataset
 from sargnn.data.schema import Schema
 from sargnn.errors import ConfigError
-from sargnn.kernels.dgl import kernel as dgl_kernel
-from sargnn.kernels.dgl import unseen
 from sargnn.models.inputs import GraphShape
 from sargnn.planner.account import Account, Runtime
 from sargnn.planner.fitted import plan_views
@@ -140,11 +139,11 @@ def test_buffers_of_rows_and_partial_results(model: str, mode: str) -> None:
 
 def test_sums_are_cut_into_blocks_where_a_cache_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """DGL asks whether edges / rows * bytes of a row * 500 are more than the last cache."""
-    monkeypatch.setattr(unseen, "last_cache_bytes", lambda: 40_000_000)
-    fits, not_any_more = (unseen.libxsmm_bytes("sum", edges, 100, 4 * 256, torch.float32) for edges in (7_800, 7_900))
+    monkeypatch.setattr(dgl_kernel, "last_cache_bytes", lambda: 40_000_000)
+    fits, not_any_more = (dgl_kernel.libxsmm_bytes("sum", edges, 100, 4 * 256, torch.float32) for edges in (7_800, 7_900))
     assert (fits, not_any_more) == (0, 8 * 7_900)
     for operation, dtype in (("gat", torch.float32), ("sum", torch.float64)):
-        assert unseen.libxsmm_bytes(operation, 1_000_000, 100, 4 * 256, dtype) == 0
+        assert dgl_kernel.libxsmm_bytes(operation, 1_000_000, 100, 4 * 256, dtype) == 0
 
 
 def test_micro_batches_are_fitted_beside_what_libraries_take() -> None:

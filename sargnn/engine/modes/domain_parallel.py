@@ -45,7 +45,7 @@ class DomainParallel(Mode):
         elif plan.world > 1:
             arrived = _HaloExchange.apply(call, *exchanged)
             rows = tuple(torch.cat([own, halo]) for own, halo in zip(exchanged, arrived, strict=True))
-        outs = call.reducer.autograd_forward(plan, call.fold.operation, plan.merged, rows, dest_local, params)
+        outs = call.reducer.autograd_forward(call.fold, plan.merged, rows, dest_local, params)
         return _Tied.apply(len(outs), *outs, *arrived, *dest_local) if plan.world > 1 else outs
 
 

@@ -27,7 +27,6 @@ from sargnn.engine.aggregate import Engine
 from sargnn.engine.operators.base import RowMap
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.gat import Gat, GatV2
-from sargnn.engine.scale import scaled_rows
 from sargnn.models.gat import Gat as GatSettings
 from sargnn.models.inputs import Features, GraphShape
 from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
@@ -131,12 +130,12 @@ class GatLayer(_AttentiveLayer):
         z, el, er = engine.operators.attention_maps(plan, x.joined(), self.linear.weight, self.attn_src, self.attn_dst)
         if self.symmetric_norm:
             scale = _roots(plan.out_degrees, z).reciprocal_()
-            z, el = scaled_rows(engine.pool, z, scale), el * scale
+            z, el = engine.operators.scaled_rows(z, scale), el * scale
         (rows,) = engine.aggregate(
             plan, Gat(self.heads, self.negative_slope, *self._draws(engine), weighted=True), (z, el), (er,)
         )
         if self.symmetric_norm:
-            rows = scaled_rows(engine.pool, rows, _roots(plan.in_degrees, rows))
+            rows = engine.operators.scaled_rows(rows, _roots(plan.in_degrees, rows))
         return self._output(engine, plan, rows, again)
 
 

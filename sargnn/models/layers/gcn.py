@@ -18,7 +18,6 @@ from sargnn.bf16 import wide
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.sum import Sum
-from sargnn.engine.scale import scaled_rows
 from sargnn.models.gcn import Gcn
 from sargnn.models.inputs import Features, GraphShape
 from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
@@ -74,9 +73,9 @@ def symmetric_sum(
     if key not in plan.kept:  # autograd would hold scales of each call
         plan.kept[key] = (_scale(plan.out_degrees, plan.out_weights, rows), _scale(plan.in_degrees, plan.in_weights, rows))
     of_sources, of_destinations = plan.kept[key]
-    messages = scaled_rows(engine.pool, rows, of_sources, reuse=reuse)
+    messages = engine.operators.scaled_rows(rows, of_sources, reuse=reuse)
     (out,) = engine.aggregate(plan, reducer or Sum(weighted=True), (messages,))
-    return scaled_rows(engine.pool, out, of_destinations, reuse=True)
+    return engine.operators.scaled_rows(out, of_destinations, reuse=True)
 
 
 def _scale(degrees: Tensor, weights: Tensor | None, like: Tensor) -> Tensor:

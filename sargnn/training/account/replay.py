@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sargnn.engine.pool import SMALLEST
+from sargnn.backends.memory import SMALLEST
 from sargnn.training.account.sizes import Sizes
 from sargnn.training.account.trace import Event
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
+from sargnn.backends.base import Kernel
 from sargnn.engine.modes.base import Held as HeldByMode
-from sargnn.kernels.base import Kernel
 from sargnn.shards.partials import share_room
 from sargnn.training.account.replay import BESIDE, Held, replay
 from sargnn.training.account.sizes import Key, Sizes

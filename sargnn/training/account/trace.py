@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from sargnn.engine.holders import holders, is_held_once
-from sargnn.engine.pool import Pool
+from sargnn.backends.memory import Pool, holders, is_held_once
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sargnn.kernels.base import Kernel
-from sargnn.kernels.block import EdgeBlock
-from sargnn.kernels.operations import SumOperation
+from sargnn.backends.base import Kernel
+from sargnn.backends.block import EdgeBlock
+from sargnn.backends.operations import SumOperation
 
 
 def counts(block: EdgeBlock, like: Tensor) -> Tensor:
