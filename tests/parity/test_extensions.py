@@ -72,6 +72,17 @@ def test_a_kernel(folder: Path, name: str, mode: str, world: int) -> None:
     check(cases.model_config(name), mode=mode, kernel=f"{folder}/toy_kernel.py:Dense", world=world)
 
 
+SHARDED = [mode for mode in MODES if mode != "domain_parallel"]
+DENSE = ["sage", "max", "gat", "gatv2", "gcn", "rgcn"]
+
+
+@pytest.mark.parametrize(("name", "mode", "world"), spread(DENSE, SHARDED, WORLDS))
+def test_a_backend(folder: Path, name: str, mode: str, world: int) -> None:
+    """Nothing compiled runs: edge operations, rows, folds and moves are all somebody else's."""
+    model = cases.model_config("sage", aggregator="max") if name == "max" else cases.model_config(name)
+    check(model, mode=mode, kernel=f"{folder}/toy_kernel.py:Dense", world=world)
+
+
 @pytest.mark.parametrize(("name", "mode", "world"), cases.spread_models(list(MODES), [2, 4], strength=1))
 def test_a_partitioner(folder: Path, name: str, mode: str, world: int) -> None:
     target = f"{folder}/toy_partitioner.py:in_turn"

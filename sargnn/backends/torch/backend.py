@@ -15,6 +15,8 @@ from sargnn.backends.operations import RunningSoftmax
 from sargnn.bf16 import wide
 from sargnn.rng import Draw, dropout_mask, edge_mask
 
+_LAST = torch.iinfo(torch.int64).max
+
 
 class TorchRows(Rows):
     """See ``Rows``. Of bf16 tables it makes wide copies."""
@@ -108,12 +110,13 @@ class TorchFolds(Folds):
     def fold_max(self, values: Tensor, rows: Tensor, first: int, rank: Tensor, best: Tensor, winner: Tensor) -> None:
         to = rows.long()[:, None].expand_as(values)
         most = best.scatter_reduce(0, to, values, "amax")
+        # Of equal values the first place wins; what was the largest before has its edge's place.
+        before = torch.where((most == best) | best.isnan(), _place(winner, rank), _LAST)
         edges = torch.arange(first, first + len(values), device=values.device)
-        # Of equal values: by rank, then by number. What was the largest before stands for its edge.
-        after = torch.where(most == best, _place(winner, rank), torch.iinfo(torch.int64).max)
         wins = (values == most.gather(0, to)) | values.isnan()
-        place = torch.where(wins, _place(edges, rank)[:, None].expand_as(values), torch.iinfo(torch.int64).max)
-        winner.copy_(after.scatter_reduce(0, to, place, "amin") & 0x7FFFFFFF)
+        places = torch.where(wins, _place(edges, rank)[:, None], _LAST)
+        place = before.scatter_reduce(0, to, places, "amin")
+        winner.copy_(torch.where(place == _LAST, self.nobody, place & 0x7FFFFFFF))
         best.copy_(most)
 
     def fold_softmax(self, logits: Tensor, values: Tensor, rows: Tensor, largest: Tensor, total: Tensor, out: Tensor) -> None:
@@ -122,9 +125,9 @@ class TorchFolds(Folds):
         before = torch.where(total == 0, 0, torch.exp(largest - most))
         weight = torch.where(logits == -torch.inf, 0, torch.exp(logits - most[rows]))
         total.mul_(before).index_add_(0, rows, weight)
-        by_head = (len(values), logits.shape[1], -1) if values.shape[1] else (len(values), logits.shape[1], 0)
-        out.view(len(out), *values.view(by_head).shape[1:]).mul_(before[:, :, None])
-        out.index_add_(0, rows, (weight[:, :, None] * values.view(by_head)).flatten(1))
+        by_head = logits.shape[1], values.shape[1] // logits.shape[1]
+        out.view(len(out), *by_head).mul_(before[:, :, None])
+        out.index_add_(0, rows, (weight[:, :, None] * values.view(len(values), *by_head)).flatten(1))
         largest.copy_(most)
 
     def merge_softmax(self, rows: Tensor, values: Tensor, log_sum: Tensor, running: RunningSoftmax) -> None:
@@ -206,4 +209,4 @@ def _place(edges: Tensor, rank: Tensor) -> Tensor:
     """int64, by rank, then by number of the edge; of nobody after all others."""
     edges = edges.long()
     of_rank = rank[edges.clamp(min=0)].long() if len(rank) else torch.zeros_like(edges)
-    return torch.where(edges < 0, torch.iinfo(torch.int64).max, (of_rank << 32) | edges)
+    return torch.where(edges < 0, _LAST, (of_rank << 32) | edges)
