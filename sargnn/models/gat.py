@@ -104,7 +104,6 @@ class GatLayer(_AttentiveLayer):
         return (self.heads * self.width, self.heads)
 
     def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
-        """Rows [N, in_width] to rows [M, out_width]."""
         x, again = x.fork(engine) if self.residual is not None else (x, x)
         z, el, er = engine.operators.attention_maps(plan, x.joined(), self.linear.weight, self.attn_src, self.attn_dst)
         if self.symmetric_norm:
@@ -132,7 +131,6 @@ class GatV2Layer(_AttentiveLayer):
         return (self.heads * self.width,)
 
     def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
-        """Rows [N, in_width] to rows [M, out_width]."""
         x, again = x.fork(engine) if self.residual is not None else (x, x)
         of_sources = RowMap(self.src.weight, self.src.bias, of_outputs=False)
         of_destinations = RowMap(self.dst.weight, self.dst.bias, of_outputs=True)

@@ -38,7 +38,6 @@ class GcnLayer(GraphLayer):
             nn.init.zeros_(self.linear.bias)
 
     def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
-        """Rows [N, in_width] to rows [M, out_width]."""
         if self.transforms_first(plan.counts):
             z = engine.operators.linear([x.joined()], self.linear.weight, None)
             out = symmetric_sum(engine, plan, z, self.reducer, reuse=True)

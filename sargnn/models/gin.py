@@ -51,7 +51,6 @@ class GinLayer(GraphLayer):
         return self._linear(0).out_features
 
     def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
-        """Rows [N, in_width] to rows [M, out_width]."""
         operators, first = engine.operators, self._linear(0)
         if self.transforms_first(plan.counts):
             z = operators.linear([x.joined()], first.weight, None)

@@ -37,7 +37,6 @@ class MlpLayer(GraphLayer):
         raise AssertionError("this layer aggregates nothing")
 
     def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
-        """Rows [N, in_width] to rows [M, out_width]."""
         return engine.operators.linear(x.self_rows(plan), self.linear.weight, self.linear.bias)
 
 

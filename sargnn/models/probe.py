@@ -90,8 +90,7 @@ def try_without_edges(
             torch.manual_seed(config.seed)
             tried = type(model)(model.settings, small)
             tried.note, tried.group = note, _Alike(config.world)
-            tried.num_layers = model.num_layers
-            _Trial(tried, config, small, ROW_DTYPES[config.precision], lacking).forward_once()
+            _Trial(tried, config, small, ROW_DTYPES[config.precision], lacking).forward_with(model.num_layers)
 
     try:
         attempt((ALL_RELATIONS, *range(len(shape.schema.relations))), "")
@@ -186,7 +185,7 @@ class _Trial:
         """
         model = self.model
         try:
-            out = self._asked_with(None)
+            out = self.forward_with(None)
         except ConfigError as error:
             if model.asked.counted:
                 return self._most_used(error)
@@ -194,14 +193,14 @@ class _Trial:
             if number < 1:
                 raise
             try:
-                self._asked_with(number)
+                self.forward_with(number)
             except ConfigError as own:
                 raise (own if "to unpack" in str(error) else error) from None
             return number
         number = max(model.asked.numbers, default=-1) + 1
         if 1 < number == model.asked.drawn:
             with suppress(ConfigError):
-                if torch.equal(self._asked_with(number - 1), out):
+                if torch.equal(self.forward_with(number - 1), out):
                     return number - 1
         return number
 
@@ -214,7 +213,7 @@ class _Trial:
         most, furthest = 0, 0
         for number in range(1, MOST_BLOCKS + 1):
             try:
-                self._asked_with(number)
+                self.forward_with(number)
                 fits = len(self.model.asked.numbers) == number
             except ConfigError as own:
                 fits = False
@@ -227,16 +226,11 @@ class _Trial:
             raise error
         return most
 
-    def _asked_with(self, number: int | None) -> Tensor:
+    def forward_with(self, number: int | None) -> Tensor:
         """What the model gives in training with so many blocks; None: as many as it takes."""
         self.model.num_layers = number
         self.model.train()
         return self._forward(self._whole())
-
-    def forward_once(self) -> None:
-        """Forward as in training."""
-        self.model.train()
-        self._forward(self._whole())
 
     def give_shapes(self) -> None:
         """One forward pass, for parameters whose shapes come from their first input."""

@@ -102,7 +102,6 @@ class RgcnLayer(GraphLayer):
         return (self.coefficients @ self.weight.flatten(1)).view(self.relations, self.in_width, self.out_width)
 
     def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
-        """Rows [N, in_width] to rows [M, out_width]."""
         reducer, weights, h = self.reducer_on(plan), self.relation_weights(), x.joined()
         if isinstance(reducer, Rgcn):
             dest_local, params = engine.operators.self_loop(plan, h, self.loop)

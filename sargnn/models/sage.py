@@ -53,7 +53,6 @@ class SageLayer(GraphLayer):
         return self._reducer
 
     def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
-        """Rows [N, in_width] to rows [M, out_width]."""
         if self.transforms_first(plan.counts):
             own_map = RowMap(self.self.weight, self.self.bias, of_outputs=True)
             own, z = engine.operators.linears(plan, x.joined(), own_map, RowMap(self.neigh.weight, None, of_outputs=False))
