@@ -67,7 +67,8 @@ class LayerInput:
         """A model's input as its first layer reads it: labels apart from constant rows or joined to them, and dropped.
 
         Args:
-            constant: whether the first layer takes its rows for constant; not where they are dropped. p: of input dropout.
+            constant: whether the first layer takes its rows for constant; not where they are dropped.
+            p: probability of input dropout.
         """
         x = self if constant and engine.splits_columns else LayerInput(self.joined())
         if not p:

@@ -131,4 +131,4 @@ def test_moves(name: str, dtype: torch.dtype) -> None:
         message = by.take(table, rows, torch.empty(3, 7, dtype=torch.bfloat16 if dtype == torch.float32 else dtype))
         by.add(table, rows.flip(0), message)
         moved.append((table, message))
-    same(*moved, dtype)
+    same(moved[0], moved[1], dtype)

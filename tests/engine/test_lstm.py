@@ -11,7 +11,7 @@ from sargnn.bench.attention import whole_plan
 from sargnn.comm.group import Group
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers import lstm
-from sargnn.models.layers.sage import LstmLayer
+from sargnn.models.sage import LstmLayer
 from sargnn.models.stack import LayerInput, LayerSpec
 
 NODES, WIDTH = 40, 3

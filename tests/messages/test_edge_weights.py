@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from sargnn.comm.group import Group
+from sargnn.config.models import CustomSettings
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
-from sargnn.models.custom import Custom
 from sargnn.models.inputs import GraphShape
 from sargnn.training.build import make_model
 from tests.graphs import nasty_graph, with_weights
@@ -71,7 +71,7 @@ def file_in(folder: Path) -> Path:
 
 
 def config(file: Path, loops: bool, name: str = "Net", **changes: object) -> RunConfig:
-    run = cases.run_config(Custom("custom", target=f"{file}:{name}"), epochs=4, **changes)  # type: ignore[arg-type]
+    run = cases.run_config(CustomSettings("custom", target=f"{file}:{name}"), epochs=4, **changes)  # type: ignore[arg-type]
     return dataclasses.replace(run, dataset=dataclasses.replace(run.dataset, add_self_loops=loops))
 
 

@@ -15,15 +15,15 @@ import pytest
 
 from sargnn.comm.group import Group
 from sargnn.config.groups import BatchesConfig, SampleConfig
+from sargnn.config.models import CustomSettings
 from sargnn.config.run import RunConfig
 from sargnn.data.dataset import Dataset, by_destination
 from sargnn.data.schema import Relation
 from sargnn.data.typed import Edges, typed_dataset
 from sargnn.interop.dgl import import_dgl
 from sargnn.models.base import Model
-from sargnn.models.custom import Custom
+from sargnn.models.custom import CustomModel
 from sargnn.models.inputs import GraphShape
-from sargnn.models.layers.custom import CustomModel
 from sargnn.partition.cut import Part, parts_of
 from sargnn.training.build import make_trainer
 from tests.graphs import assign, with_weights
@@ -53,7 +53,7 @@ LAYERS = {"plain": tuple(flow_modules.LAYERS), "typed": tuple(flow_modules.TYPED
 
 
 @dataclass(frozen=True)
-class Known(Custom):
+class Known(CustomSettings):
     """A module of two layers that is not tried out beforehand, which ``models/test_probe.py`` does."""
 
     def build(self, shape: GraphShape) -> Model:

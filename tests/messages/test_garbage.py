@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sargnn.comm.group import Group
-from sargnn.models.custom import Custom
+from sargnn.config.models import CustomSettings
 from tests.graphs import nasty_graph
 from tests.parity import cases
 
@@ -19,7 +19,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "layers"
 @pytest.mark.parametrize("name", ["sage", "gat", "rgcn", *sorted(f"{path.stem}:Net" for path in EXAMPLES.glob("written.py"))])
 def test_steps_leave_no_tensors_in_cycles(name: str) -> None:
     own = ":" in name
-    model = Custom("custom", target=f"{EXAMPLES}/{name.replace(':', '.py:')}") if own else cases.model_config(name)
+    model = CustomSettings("custom", target=f"{EXAMPLES}/{name.replace(':', '.py:')}") if own else cases.model_config(name)
     graph = nasty_graph(60) if own else cases.graph_for(name)
     trainer = cases.trainer_of(Group.single(), cases.run_config(model, precision="fp32", epochs=3), graph)
     trainer.train_epoch(0)

@@ -12,7 +12,7 @@ import torch
 from sargnn.comm.group import Group, sum_flat
 from sargnn.engine.aggregate import Engine
 from sargnn.interop.dgl import import_dgl
-from sargnn.models.layers.rgcn import RgcnLayer
+from sargnn.models.rgcn import RgcnLayer
 from sargnn.models.stack import LayerInput, LayerSpec
 from sargnn.partition.cut import parts_of
 from sargnn.shards.load import load_plan

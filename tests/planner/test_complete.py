@@ -34,13 +34,13 @@ from sargnn.config.groups import (
     SampleConfig,
     SmoothConfig,
 )
+from sargnn.config.models import CustomSettings
 from sargnn.config.run import RunConfig, parse
 from sargnn.data.dataset import Dataset, open_dataset
 from sargnn.data.prepare import prepare_dataset
 from sargnn.engine.modes import MODES
 from sargnn.engine.reducers import REDUCERS, lstm
 from sargnn.models import MODELS
-from sargnn.models.custom import Custom
 from sargnn.planner.account import Account, Runtime, WorkerPlan
 from sargnn.planner.fitted import plan_views
 from sargnn.planner.views import Views, has_views
@@ -154,7 +154,7 @@ def graph_for(model: str) -> Dataset:
 def config_for(model: str, changes: Settings, *, world: int = 1, mode: str = "sar") -> RunConfig:
     """A run in fp32. changes: of the model, where it has such settings, and of the run."""
     if model == "custom":
-        settings: Any = Custom("custom", target=f"{_MODULE}:Net")
+        settings: Any = CustomSettings("custom", target=f"{_MODULE}:Net")
     else:
         of_model = cases.known(model, **{**_WIDE, "norm": "layer", **changes})
         settings = cases.model_config(model, **of_model)

@@ -12,12 +12,12 @@ import pytest
 
 from sargnn.comm.group import Group
 from sargnn.config.groups import SmoothConfig
+from sargnn.config.models import CustomSettings
 from sargnn.config.run import ModelSettings, RunConfig
 from sargnn.data.dataset import Dataset, write_dataset
 from sargnn.data.surroundings import cut_surroundings
 from sargnn.data.weights import weight_range
 from sargnn.errors import ConfigError
-from sargnn.models.custom import Custom
 from sargnn.partition.cut import parts_of
 from sargnn.training.build import make_trainer
 from sargnn.training.edge_weights import check_edge_weights
@@ -42,7 +42,7 @@ def config_of(name: str, **changes: Any) -> RunConfig:
     if name == "outside":
         return run_config(Outside("outside"))
     if name == "custom":
-        return run_config(Custom("custom", target="m:Model", content="0" * 16))
+        return run_config(CustomSettings("custom", target="m:Model", content="0" * 16))
     return run_config(model_config(name, **changes))
 
 

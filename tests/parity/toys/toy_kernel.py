@@ -111,9 +111,9 @@ class DenseAttention:
 class DenseGat(DenseAttention, GatOperation):
     """e = LeakyReLU(el_j + er_i)."""
 
-    def forward(
+    def forward(  # type: ignore[override]
         self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor, running: RunningSoftmax
-    ) -> None:  # type: ignore[override]
+    ) -> None:
         self.fold(block, attention, z, leaky_relu(el + er[:, None], attention.negative_slope), running)
 
     def backward(  # type: ignore[override]
