@@ -19,15 +19,13 @@ from sargnn.bench.report import machine, open_folder
 from sargnn.bench.settings import BenchPlanConfig
 from sargnn.bench.table.entries import Case, Entry, row_name
 from sargnn.bench.table.processes import measure
-from sargnn.bench.table.results import Figures, Kept
+from sargnn.bench.table.results import Kept
 from sargnn.config.run import RunConfig
 from sargnn.data.dataset import open_dataset
 from sargnn.data.prepare import prepare_dataset
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.launch.check import check_strategies
-from sargnn.memory.plan_run import WorldPlan
 from sargnn.memory.plan_stores import Plans, cut_key
-from sargnn.memory.plan_time import EpochTime
 from sargnn.memory.trials import outline_of, predict
 from sargnn.partition.prepare import prepare_partition
 from sargnn.tracking.progress import Steps, say
@@ -241,10 +239,13 @@ class _Planner:
             self._newest = key, Plans(open_dataset(store, verify=False), store.name)
         plans = self._newest[1]
         plan = plans.plan(config)
-        time = None
+        figures: dict[str, list[float]] = {
+            TRAINING: [worker.training for worker in plan.workers],
+            WHOLE: [worker.total for worker in plan.workers],
+        }
         if self._times:
-            time = predict(config, outline_of(plans.dataset), plans.cut(config).parts, plan.sent)
-        return dataclasses.replace(row, planned=planned_figures(plan, time), phase=plan.largest.phase)
+            figures[EPOCH] = [predict(config, outline_of(plans.dataset), plans.cut(config).parts, plan.sent).seconds]
+        return dataclasses.replace(row, planned=figures, phase=plan.largest.phase)
 
 
 def _compare(point: Point, place: Kept, planner: _Planner) -> Row:
@@ -256,7 +257,7 @@ def _compare(point: Point, place: Kept, planner: _Planner) -> Row:
         try:
             row = planner.plan(row, store)
         except SargnnError as error:
-            row = dataclasses.replace(row, fault=_first_line(error))
+            row = dataclasses.replace(row, fault=str(error).splitlines()[0].rstrip("."))
         except Exception as error:  # a defect of the planner's, which the row shows; the other rows go on
             row = dataclasses.replace(row, fault=f"the planner broke: {type(error).__name__}: {error}", broken=True)
     figures = place.read()
@@ -266,18 +267,11 @@ def _compare(point: Point, place: Kept, planner: _Planner) -> Row:
             figures = measure(place, store)
         except SargnnError as error:
             say(str(error))
-            return Row(point, fault=_last_line(error))
+            printed = [text for text in str(error).splitlines() if not text.startswith("  next:")]
+            return Row(point, fault=printed[-1].strip())
         place.write(figures)
-    return dataclasses.replace(row, measured=measured_figures(figures))
-
-
-def _first_line(error: SargnnError) -> str:
-    return str(error).splitlines()[0].rstrip(".")
-
-
-def _last_line(error: SargnnError) -> str:
-    """Of what a failed process printed, before the hint."""
-    return [text for text in str(error).splitlines() if not text.startswith("  next:")][-1].strip()
+    peaks = {TRAINING: figures["peak_train_bytes"], WHOLE: figures["peak_rss_bytes"]}
+    return dataclasses.replace(row, measured=peaks | {EPOCH: [median(figures["times_s"])]})
 
 
 def _write(folder: Path, settings: BenchPlanConfig, rows: Sequence[Row]) -> None:
@@ -294,24 +288,6 @@ def _write(folder: Path, settings: BenchPlanConfig, rows: Sequence[Row]) -> None
     }
     (folder / "plan.json").write_text(json.dumps(content, indent=1) + "\n")
     (folder / "plan.md").write_text("\n".join(markdown(rows)) + "\n")
-
-
-def planned_figures(plan: WorldPlan, time: EpochTime | None) -> dict[str, list[float]]:
-    """What a plan says of each quantity. time: None where it is not planned."""
-    figures: dict[str, list[float]] = {
-        TRAINING: [worker.training for worker in plan.workers],
-        WHOLE: [worker.total for worker in plan.workers],
-    }
-    return figures if time is None else figures | {EPOCH: [time.seconds]}
-
-
-def measured_figures(figures: Figures) -> dict[str, list[float]]:
-    """What a run says of each quantity."""
-    return {
-        TRAINING: figures["peak_train_bytes"],
-        WHOLE: figures["peak_rss_bytes"],
-        EPOCH: [median(figures["times_s"])],
-    }
 
 
 def errors_of(rows: Sequence[Row], quantity: str) -> Errors | None:

@@ -194,25 +194,16 @@ class Budget(Search):
     def planned(self, count: int, keep: KeepLayers) -> tuple[int, ...]:
         assert self._candidates is not None
         groups, constants, held = self.groups(count), self._candidates.holds_constants, self._candidates.all_held
-        return self._everyone(
+        return self.everyone(
             largest_micro_batch(self._accounts, groups.sizes, groups.counts, keep, constants=constants, all_held=held)
         )
 
     def planned_view(self, sizes: Sizes, counts: Sequence[RowCounts | None], keep: KeepLayers) -> tuple[int, ...]:
         """The same of the configuration's own view."""
-        return self._everyone(self._accounts.step(counts, micro_batches=False, keep_layers=keep).peak([sizes]))
+        return self.everyone(self._accounts.step(counts, micro_batches=False, keep_layers=keep).peak([sizes]))
 
-    def planned_evaluation(self, sizes: Sizes, counts: Sequence[RowCounts | None], states: int) -> tuple[int, ...]:
-        """The same of an evaluation in one piece, with ``states`` bytes of what training leaves."""
-        return self._everyone(self._accounts.evaluation(counts, in_groups=False).peak([sizes]) + states)
-
-    def planned_groups(self, groups: Groups, outputs: int) -> tuple[int, ...]:
-        """The same of an evaluation in groups of rows, with ``outputs`` bytes of all."""
-        assert self._candidates is not None
-        accounts = [self._accounts.evaluation(layer_counts, in_groups=True) for layer_counts in groups.counts]
-        return self._everyone(largest_of(accounts, groups.sizes, all_held=self._candidates.all_held) + outputs)
-
-    def _everyone(self, planned: int) -> tuple[int, ...]:
+    def everyone(self, planned: int) -> tuple[int, ...]:
+        """Per rank, what is planned of it, with what there is beside an account."""
         return self._gather(planned + self._since + BETWEEN_BYTES)
 
     def _gather(self, own: int) -> tuple[int, ...]:
@@ -274,7 +265,7 @@ def _choose(shape: GraphShape, trainer: Trainer, candidates: Candidates, split: 
         if not budget.fits(fit.planned_bytes, f"batches.count={count}"):
             raise budget.refusal(fit.planned_bytes, f"{count} micro-batches need more than the memory budget.")
     groups = budget.groups(fit.count) if batched else None
-    evaluation = _fit_evaluation(trainer, budget, split)
+    evaluation = _fit_evaluation(trainer, budget, accounts, candidates, split)
     return Choice(fit.count, fit.keep_layers, groups, evaluation, fit.planned_bytes, budget.tried)
 
 
@@ -301,12 +292,15 @@ def _fit_view(trainer: Trainer, budget: Budget) -> Fit:
     raise budget.refusal(least, "A training step needs more than the memory budget.")
 
 
-def _fit_evaluation(trainer: Trainer, budget: Budget, split: Tensor) -> Groups | None:
+def _fit_evaluation(
+    trainer: Trainer, budget: Budget, accounts: Accounts, candidates: Candidates, split: Tensor
+) -> Groups | None:
     """Groups of rows where one piece needs more than there is; else None."""
     plans, graph = trainer.evaluation.flow.plans, trainer.graph
     sizes = sizes_of_plans(plans, graph.num_rows, int((split > 0).sum()))
     states = 3 * sum(parameter.nbytes for parameter in trainer.parameters)  # gradients, and the optimizer's moments
-    least = budget.planned_evaluation(sizes, [plan.counts for plan in plans], states)
+    whole = accounts.evaluation([plan.counts for plan in plans], in_groups=False)
+    least = budget.everyone(whole.peak([sizes]) + states)
     if budget.fits(least, "evaluation in one piece"):
         return None
     if not trainer.model.takes_flows:
@@ -319,7 +313,8 @@ def _fit_evaluation(trainer: Trainer, budget: Budget, split: Tensor) -> Groups |
     outputs = states + 2 * len(rows) * trainer.output_bytes  # of groups, then of all together
     while count <= MOST_EVALUATION_GROUPS:
         groups = trainer.builder.groups_of(rows, group_in_order(targets, count), count, holds_constants=False)
-        planned = budget.planned_groups(groups, outputs)
+        in_groups = [accounts.evaluation(layer_counts, in_groups=True) for layer_counts in groups.counts]
+        planned = budget.everyone(largest_of(in_groups, groups.sizes, all_held=candidates.all_held) + outputs)
         least = planned if max(planned) < max(least) else least
         if budget.fits(planned, f"evaluation in {count} groups"):
             return groups

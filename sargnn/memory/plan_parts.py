@@ -105,7 +105,10 @@ def parts_of_assignment(dataset: Dataset, part: np.ndarray, world: int, halo_row
     schema, split = dataset.schema, np.asarray(dataset.split)
     degrees = np.diff(np.asarray(dataset.indptr))
     relation = None if dataset.relation is None else np.asarray(dataset.relation)
-    crossing, parts = _crossing(dataset, part, world), []
+    crossing, parts = np.zeros(world, np.int64), []
+    for first, indptr, indices in in_edge_blocks(dataset, "counting edges between parts"):
+        into = np.repeat(part[first : first + len(indptr) - 1], np.diff(indptr))
+        crossing += np.bincount(into[part[indices] != into], minlength=world)
     for rank in range(world):
         own = np.flatnonzero(part == rank)
         edges = [int(degrees[own].sum())]
@@ -126,15 +129,6 @@ def parts_of_assignment(dataset: Dataset, part: np.ndarray, world: int, halo_row
             )
         )
     return parts
-
-
-def _crossing(dataset: Dataset, part: np.ndarray, world: int) -> np.ndarray:
-    """Edges into each part from others, int64 [P]."""
-    counts = np.zeros(world, np.int64)
-    for first, indptr, indices in in_edge_blocks(dataset, "counting edges between parts"):
-        own = np.repeat(part[first : first + len(indptr) - 1], np.diff(indptr))
-        counts += np.bincount(own[part[indices] != own], minlength=world)
-    return counts
 
 
 def _by_type(schema: Schema, node_ids: np.ndarray) -> tuple[int, ...]:

@@ -245,8 +245,12 @@ def reach(
 def _reach(
     parts: OpenParts, ranks: range, views: Sequence[Wanted], weight_bytes: int, serving: Travelling | None
 ) -> list[list[Reached]]:
-    depths = [_begin(parts.num_nodes, wanted) for wanted in views]
     num_layers = len(views[0].uses_edges) if views else 0
+    depths = [np.full(parts.num_nodes, _NEVER, np.int16) for _ in views]
+    for view, depth in zip(views, depths, strict=True):
+        if view.hidden is not None:
+            depth[view.hidden] = num_layers - 1
+        depth[view.nodes] = num_layers
     edges = np.zeros((len(views), len(ranks), num_layers), np.int64)
     halo = np.zeros_like(edges)
     for layer in range(num_layers, 0, -1):
@@ -267,14 +271,6 @@ def _reach(
             own.append(_sizes(opened, depth, view, edges[number, place], halo[number, place], weight_bytes))
         by_rank.append(own)
     return [_joined([own[number] for own in by_rank], depths[number], edges[number], serving) for number in range(len(views))]
-
-
-def _begin(num_nodes: int, view: Wanted) -> np.ndarray:
-    depth, num_layers = np.full(num_nodes, _NEVER, np.int16), len(view.uses_edges)
-    if view.hidden is not None:
-        depth[view.hidden] = num_layers - 1
-    depth[view.nodes] = num_layers
-    return depth
 
 
 def _sizes(opened: Opened, depth: np.ndarray, view: Wanted, edges: np.ndarray, halo: np.ndarray, weight_bytes: int) -> Sizes:

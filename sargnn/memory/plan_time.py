@@ -16,7 +16,6 @@ Letters: T node types, R relations.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -106,13 +105,9 @@ class Calibration:
     large: Trial
     halo: Trial | None = None
 
-    def as_json(self) -> dict[str, Any]:
-        """For a file."""
-        return dataclasses.asdict(self)
-
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Calibration:
-        """The inverse. Raises ``KeyError``, ``TypeError`` or ``ValueError`` for content that is none."""
+        """Of its JSON. Raises ``KeyError``, ``TypeError`` or ``ValueError`` for content that is none."""
         halo = content["halo"]
         trials = _trial(content["small"]), _trial(content["large"]), None if halo is None else _trial(halo)
         return cls(int(content["threads"]), bool(content["by_shard"]), *trials)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 
@@ -189,9 +190,9 @@ def bare(config: RunConfig, shape: GraphShape) -> tuple[Engine, Model]:
     return make_engine(alone, Group.single()), make_model(alone, shape)
 
 
-Serving = Callable[[Share | None, bool], Messages]
+Serving = Callable[[Share | None, bool], Messages | None]
 """How many messages serve the cut edges where they are shared out so: all, or (true) those into labelled nodes, which are all
-that the last layer of a typed graph computes."""
+that the last layer of a typed graph computes. None: not known."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +204,7 @@ class LayerTraffic:
 
 
 def traffic_by_layer(config: RunConfig, shape: GraphShape, counts: RowCounts, serving: Serving) -> list[LayerTraffic] | None:
-    """What travels in an epoch of full batches, per layer [L]; None: the model's layers cannot be told apart.
+    """What travels in an epoch of full batches, per layer [L]; None: not known, or the model's layers cannot be told apart.
 
     The first layer's aggregates of constant rows, which travel once in a run, are left out; so are evaluations.
 
@@ -217,16 +218,15 @@ def traffic_by_layer(config: RunConfig, shape: GraphShape, counts: RowCounts, se
     layers = model.graph_layers
     costs = model.partial_costs(engine, [counts] * len(layers))
     shares = shares_of(config.comm.aggregate or "least", costs)
-    known: dict[tuple[Share | None, bool], Messages] = {}
-    traffic = []
+    serving, traffic = cache(serving), []
     for number, (layer, share) in enumerate(zip(layers, shares, strict=True), 1):
         if not layer.uses_edges:
             traffic.append(LayerTraffic(Messages(0, 0, (0,) * config.world), 0))
             continue
-        key = share, share is not None and shape.schema.typed and number == len(layers)
-        if key not in known:
-            known[key] = serving(*key)
-        traffic.append(LayerTraffic(known[key], layer_bytes(engine, layer, counts, shape.label_columns, known[key])))
+        messages = serving(share, share is not None and shape.schema.typed and number == len(layers))
+        if messages is None:
+            return None
+        traffic.append(LayerTraffic(messages, layer_bytes(engine, layer, counts, shape.label_columns, messages)))
     return traffic
 
 
@@ -245,21 +245,12 @@ def traffic_of(
     """
     shape, rows = shape_of(dataset, config), dataset.num_nodes
 
-    def serving(share: Share | None, labelled: bool) -> Messages:
-        if cut is None and share is not None:
-            raise _TooManyError
+    def serving(share: Share | None, labelled: bool) -> Messages | None:
         if cut is None:
-            return Messages(halo_rows)
+            return Messages(halo_rows) if share is None else None
         return (cut.into_type(dataset, part, shape.labelled) if labelled else cut).shared_by(share)
 
-    try:
-        return traffic_by_layer(config, shape, RowCounts(rows, rows, halo_rows), serving)
-    except _TooManyError:
-        return None
-
-
-class _TooManyError(Exception):
-    """There are more cut edges than are shared out here."""
+    return traffic_by_layer(config, shape, RowCounts(rows, rows, halo_rows), serving)
 
 
 def layer_bytes(

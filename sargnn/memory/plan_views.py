@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +35,7 @@ from sargnn.partition.preload import Bounds
 from sargnn.shards.cover import shares_of
 from sargnn.shards.in_edges import Sample
 from sargnn.shards.plan import RowCounts
-from sargnn.training.fit import LOOKED_AT, evaluation_sample, sample_numbered, trains_in_batches
+from sargnn.training.fit import LOOKED_AT, evaluation_sample, holds_constants, sample_numbered, trains_in_batches
 from sargnn.training.steps import shuffled_steps
 
 
@@ -63,13 +63,6 @@ def has_views(config: RunConfig) -> bool:
     return config.mfg or config.batches != BatchesConfig() or config.draws_flows or config.may_preload
 
 
-def holds_constants(config: RunConfig, model: Model, engine: Engine) -> bool:
-    """Whether micro-batches and drawn steps have the first layer's aggregates of constant rows in common."""
-    if not model.shares_constants(engine):
-        return False
-    return not config.samples or sample_numbered(config, model, 0).fanouts[0] == -1
-
-
 class Views:
     """Counts views of one configuration's workers.
 
@@ -78,6 +71,10 @@ class Views:
         store: the partition's folder; None: parts are cut from the dataset.
         engine: for what it says of itself.
         model: likewise.
+
+    Attributes:
+        training: for a number of micro-batches, by worker, the views of a step; of drawn ones those of an epoch's first steps.
+            Raises ``ConfigError``: there are more micro-batches than a worker has training nodes.
     """
 
     def __init__(
@@ -98,8 +95,7 @@ class Views:
         self.parts = OpenParts(config, dataset, part, store, bounds, weighted=shape.weighted)
         self._split = np.asarray(dataset.split)
         self._weight_bytes = wide(ROW_DTYPES[config.precision]).itemsize
-        self._training: dict[int, list[tuple[Reached, ...]]] = {}
-        self._cuts: dict[range, CutEdges | None] = {}
+        self.training, self._cut = cache(self._make_training), cache(self._find_cut)
 
     @property
     def label_columns(self) -> int:
@@ -149,16 +145,6 @@ class Views:
                 )
                 drawers.append(_drawer_bytes(opened) if self._config.draws_flows else 0)
         return [dataclasses.replace(part_sizes, sent=int(rows)) for part_sizes, rows in zip(sizes, sent, strict=True)], drawers
-
-    def training(self, count: int) -> list[tuple[Reached, ...]]:
-        """By worker, the views of a step in so many micro-batches; of drawn ones those of an epoch's first steps.
-
-        Raises:
-            ConfigError: there are more micro-batches than a worker has training nodes.
-        """
-        if count not in self._training:
-            self._training[count] = self._make_training(count)
-        return self._training[count]
 
     def _make_training(self, count: int) -> list[tuple[Reached, ...]]:
         config = self._config
@@ -288,13 +274,8 @@ class Views:
 
         return serving
 
-    def _cut(self, ranks: range) -> CutEdges | None:
-        """The edges between a server's workers; None: too many to be shared out here."""
-        if ranks not in self._cuts:
-            self._cuts[ranks] = self._find_cut(ranks)
-        return self._cuts[ranks]
-
     def _find_cut(self, ranks: range) -> CutEdges | None:
+        """The edges between a server's workers; None: too many to be shared out here."""
         sources, destinations, sizes, relations = [], [], [0], len(self._dataset.schema.relations)
         for place, rank in enumerate(ranks):
             part = self.parts[rank].part

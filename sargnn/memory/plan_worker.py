@@ -26,14 +26,14 @@ from sargnn.memory.budget import alike, largest_of
 from sargnn.memory.plan_parts import PartSizes
 from sargnn.memory.plan_reach import Reached
 from sargnn.memory.plan_traffic import bare
-from sargnn.memory.plan_views import WorkerViews, has_views, holds_constants
+from sargnn.memory.plan_views import WorkerViews, has_views
 from sargnn.models.inputs import GraphShape
 from sargnn.shards.cover import shares_of, spared_shares
 from sargnn.shards.graph import usual_message_rows
 from sargnn.shards.plan import RowCounts
 from sargnn.shards.sizes import Sizes
 from sargnn.training.build import share_of_sums
-from sargnn.training.fit import trains_in_batches
+from sargnn.training.fit import holds_constants, trains_in_batches
 
 _EDGE_BYTES, _ROW_BYTES, _HALO_BYTES, _SENT_BYTES = 8, 60, 24, 4
 """Of an edge in both orders; of a row ids twice, degrees, label, split, rank; of a halo row ids and rank; of one sent."""

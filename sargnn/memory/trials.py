@@ -18,10 +18,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -48,6 +48,7 @@ from sargnn.tracking import files
 from sargnn.tracking.provenance import cpu_model, usable_cores
 from sargnn.tracking.summary import Summary, read_summary
 
+T = TypeVar("T")
 _RUNTIMES, _RATES, _OUTLINES = "runtime.json", "rates.json", "outlines.json"
 _TYPED, _PLAIN = ("dataset=mag_like", "dataset.scale=0.001"), ("dataset=synthetic", "dataset.num_nodes=2000")
 """Graphs of the run that shows what a worker takes."""
@@ -62,18 +63,31 @@ _TRIAL = "sargnn.launch.trial"
 """The program that trains the graphs of some configuration files."""
 
 
-def read_kept(file: Path) -> dict[str, Any]:
+def kept(name: str, key: str, read: Callable[[Any], T], measure: Callable[[], Any]) -> T:
+    """What is kept under a key in a file; measured where nothing is, or nothing that can be read.
+
+    Args:
+        name: the file's, beside the compiled kernels.
+        read: makes it of JSON; raises ``KeyError``, ``TypeError`` or ``ValueError`` for content that is damaged.
+        measure: gives it as JSON.
+    """
+    file = numba_cache_dir() / name
+    try:
+        return read(_content(file)[key])
+    except (KeyError, TypeError, ValueError):
+        pass
+    value = measure()
+    files.write_json(file, _content(file) | {key: value})
+    return read(value)
+
+
+def _content(file: Path) -> dict[str, Any]:
     """All that a file holds; nothing where it is missing or damaged."""
     try:
         content = json.loads(file.read_text())
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
-
-
-def keep(file: Path, key: str, value: Any) -> None:
-    """Add one to what the file holds by now."""
-    files.write_json(file, read_kept(file) | {key: value})
 
 
 def _run(arguments: Sequence[str], folder: str, failed: str) -> None:
@@ -102,16 +116,15 @@ def measured_runtime(config: RunConfig, *, typed: bool) -> Runtime:
         key += f" {config.precision}"
     if config.budget_bytes is not None:  # its workers load what records steps
         key += " budget"
-    file = numba_cache_dir() / _RUNTIMES
-    known = read_kept(file)
-    if key not in known:
+
+    def measure() -> list[int]:
         step(f"measuring what a worker takes by itself ({key}; once on this machine)")
-        marks = (file.parent / f"compiled_{name}" for name in (config.precision, "all", "for_tests"))
+        marks = (numba_cache_dir() / f"compiled_{name}" for name in (config.precision, "all", "for_tests"))
         if not any(mark.exists() for mark in marks):  # a worker that compiles holds what that takes
             _measure_runtime(config, typed=typed, world=1)
-        known[key] = _measure_runtime(config, typed=typed, world=2 if several else 1)
-        keep(file, key, known[key])
-    return Runtime(*map(int, known[key]))
+        return _measure_runtime(config, typed=typed, world=2 if several else 1)
+
+    return kept(_RUNTIMES, key, lambda bytes_of: Runtime(*map(int, bytes_of)), measure)
 
 
 def _model_of(config: RunConfig, *, typed: bool) -> str:
@@ -193,17 +206,15 @@ def predict(
 
 def outline_of(dataset: Dataset) -> Outline:
     """The graph's outline, counted once for a content and kept beside the trials."""
-    file, key = numba_cache_dir() / _OUTLINES, f"{dataset.content_hash} {_VERSION}"
-    known = read_kept(file)
-    try:
-        return Outline.from_json(known[key])
-    except (KeyError, TypeError, ValueError):
-        pass
-    step("counting how near a node's neighbours are")
-    outline = Outline.of(dataset)
-    if dataset.content_hash:
-        keep(file, key, dataclasses.asdict(outline))
-    return outline
+
+    def count() -> Outline:
+        step("counting how near a node's neighbours are")
+        return Outline.of(dataset)
+
+    if not dataset.content_hash:
+        return count()
+    key = f"{dataset.content_hash} {_VERSION}"
+    return kept(_OUTLINES, key, Outline.from_json, lambda: dataclasses.asdict(count()))
 
 
 def measured_rates(config: RunConfig, outline: Outline, *, machines: int = 1) -> Calibration:
@@ -218,16 +229,12 @@ def measured_rates(config: RunConfig, outline: Outline, *, machines: int = 1) ->
     if here == 1 and world == 2:  # two trial workers on the cores that the run gives to one
         threads = max(1, threads // 2)
     key = _key(config, outline, world, threads)
-    file = numba_cache_dir() / _RATES
-    known = read_kept(file)
-    try:
-        return Calibration.from_json(known[key])
-    except (KeyError, TypeError, ValueError):
-        pass
-    step(f"timing small trainings ({config.model.title}, {config.mode.name}; once on this machine)")
-    calibration = _measure_rates(config, outline, world, threads)
-    keep(file, key, calibration.as_json())
-    return calibration
+
+    def measure() -> dict[str, Any]:
+        step(f"timing small trainings ({config.model.title}, {config.mode.name}; once on this machine)")
+        return dataclasses.asdict(_measure_rates(config, outline, world, threads))
+
+    return kept(_RATES, key, Calibration.from_json, measure)
 
 
 def _threads(config: RunConfig, machines: int) -> int:

@@ -14,6 +14,7 @@ from torch import Tensor
 from sargnn.batches.targets import TargetRows
 from sargnn.config.run import RunConfig
 from sargnn.data.dataset import SPLITS
+from sargnn.engine.aggregate import Engine
 from sargnn.engine.segments import KeepLayers
 from sargnn.models.base import Model
 from sargnn.models.inputs import GraphShape
@@ -57,6 +58,11 @@ def sample_numbered(config: RunConfig, model: Model, number: int) -> Sample:
     left = list(config.sample.fanouts or ())
     fanouts = tuple(left.pop(0) if aggregates else -1 for aggregates in model.uses_edges)
     return Sample(fanouts, config.seed, number)
+
+
+def holds_constants(config: RunConfig, model: Model, engine: Engine) -> bool:
+    """Whether micro-batches and drawn steps have the first layer's aggregates of constant rows in common."""
+    return model.shares_constants(engine) and (not config.samples or sample_numbered(config, model, 0).fanouts[0] == -1)
 
 
 def evaluation_sample(config: RunConfig, model: Model) -> Sample:
@@ -167,10 +173,9 @@ class Candidates:
         self._trainer, self.all_held = trainer, all_held
         self.rows = torch.nonzero(split == SPLITS["train"])[:, 0].numpy()
         self.targets = TargetRows(graph.part, graph.rank, self.rows, config.seed, config.prepare.bytes)
-        self.holds_constants, self.constants = trainer.builder.shares_constants, None
+        self.holds_constants, self.constants = holds_constants(config, trainer.model, trainer.engine), None
         self._steps: DrawnSteps | None = None
         if config.draws_flows:
-            self.holds_constants &= not config.samples or sample_numbered(config, trainer.model, 0).fanouts[0] == -1
             self._steps = self.drawn_steps(np.zeros(len(self.rows), np.int32), 1)
             self.constants = self._make_constants()
 
