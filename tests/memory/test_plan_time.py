@@ -178,10 +178,10 @@ def test_trials_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     assert made[1:] == [("sar", 2, 1), ("one_shot", 2, 2), ("sar", 2, 2), ("sar", 1, 4)]
     trials.measured_rates(_config("world=4", "threads=1"), dataclasses.replace(OUTLINE, far=0.9))
     assert len(made) == 6
-    (tmp_path / "trials.json").write_text("{")
+    (tmp_path / "rates.json").write_text("{")
     trials.measured_rates(_config("world=4", "threads=1"), OUTLINE)
     assert len(made) == 7
-    content = json.loads((tmp_path / "trials.json").read_text())
+    content = json.loads((tmp_path / "rates.json").read_text())
     assert [Calibration.from_json(one) for one in content.values()] == [first]
 
 
@@ -231,7 +231,7 @@ def test_a_trial_that_fails_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setattr(trials, "_TRIAL", "no_room")
     with pytest.raises(SargnnError, match="no room for a trial"):
         trials.measured_rates(_config("world=1"), OUTLINE)
-    assert not (tmp_path / "trials.json").exists()
+    assert not (tmp_path / "rates.json").exists()
 
 
 @pytest.mark.long
