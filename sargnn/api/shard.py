@@ -22,12 +22,13 @@ from sargnn.api.stores import store_of_graph
 from sargnn.bf16 import wide
 from sargnn.comm.distributed import DistributedGroup
 from sargnn.comm.group import Group, sum_flat
+from sargnn.compiled import numba_cache_dir
 from sargnn.config.run import RunConfig, parse
 from sargnn.data.labels import task_of
 from sargnn.data.schema import SPLITS
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import ConfigError, SargnnError
-from sargnn.launch.env import kernels_are_compiled, numba_cache_dir
+from sargnn.launch.env import kernels_are_compiled
 from sargnn.models.base import LayerInput, Model
 from sargnn.models.inputs import GraphShape
 from sargnn.partition.cut import without_weights

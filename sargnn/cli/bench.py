@@ -140,9 +140,7 @@ def plan(line: CommandLine) -> int:
     from sargnn.cli.signals import as_interrupts
 
     settings, of_runs = _settings_of("bench_plan", line, BenchPlanConfig, parse_bench_plan)
-    from sargnn.bench.plan.points import find_points
-    from sargnn.bench.plan.report import summary
-    from sargnn.bench.plan.run import run
+    from sargnn.bench.plan import find_points, run, summary
 
     def make(words: Sequence[str]) -> RunConfig:
         name, *more = words
@@ -164,7 +162,7 @@ def _settings_of(verb: str, line: CommandLine, cls: type[T], parse: Callable[[di
     from dataclasses import fields
 
     from sargnn.cli.compose import compose_verb
-    from sargnn.launch.env import numba_cache_dir
+    from sargnn.compiled import numba_cache_dir
 
     keys = [field.name for field in fields(cls)]  # type: ignore[arg-type]
     own, of_runs = _shared_out(line.overrides, keys)

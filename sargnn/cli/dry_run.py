@@ -45,11 +45,10 @@ def show_run(config: RunConfig, overrides: Sequence[str], folders: ConfFolders, 
 def check(config: RunConfig) -> None:
     """What a run checks of its configuration before anything long. Raises ``SargnnError``."""
     from sargnn.launch.check import check_network, check_strategies
-    from sargnn.launch.planned import stand_in
 
     check_network(config.comm)
     config.dataset.check_files()
-    check_strategies(stand_in(config))
+    check_strategies(config.stand_in)
 
 
 def show_sweep(points: Sequence[Point], folders: ConfFolders) -> int:

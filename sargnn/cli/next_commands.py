@@ -73,7 +73,6 @@ def _changed(overrides: Sequence[str], change: str) -> list[str]:
 def _can_run(config: RunConfig, change: str) -> bool:
     from sargnn.cli.compose import compose_verb
     from sargnn.launch.check import check_strategies
-    from sargnn.launch.planned import stand_in
 
     key, _, value = change.partition("=")
     try:
@@ -81,7 +80,7 @@ def _can_run(config: RunConfig, change: str) -> bool:
         changed = parse(as_mapping(config) | {key: setting})
         # Of all that the package computes a baseline has some kernel; whether it is DGL's takes a second to see.
         if not (change == _BASELINE and changed.kernel.choice == "auto" and changed.model.target is None):
-            check_strategies(stand_in(changed))
+            check_strategies(changed.stand_in)
     except SargnnError:
         return False
     return True

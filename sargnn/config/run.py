@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -38,7 +38,7 @@ from sargnn.config.groups import (
     SmoothConfig,
     TrackingConfig,
 )
-from sargnn.config.memory import BufferConfig, MemoryConfig
+from sargnn.config.memory import AUTO, BufferConfig, MemoryConfig
 from sargnn.config.partitioner import PartitionerConfig, Strategy
 from sargnn.config.plain_yaml import read_yaml
 from sargnn.errors import ConfigError
@@ -51,6 +51,10 @@ Task = Literal["classes", "multilabel", "regression"]
 """What is predicted of a node: one class, several labels, or numbers (``sargnn.data.labels``)."""
 Metric = Literal["accuracy", "rocauc", "f1", "mse", "mae"]
 """What evaluations measure; ``sargnn.data.labels.METRICS`` says which go with which task."""
+
+
+AUTO_MODES = ("no_remat", "sar")
+"""What ``mode=auto`` chooses from, the fastest first: what ``no_remat`` keeps it need not fetch again."""
 
 
 @dataclass(frozen=True)
@@ -297,6 +301,25 @@ class RunConfig:
     def norms_over_batches(self) -> bool:
         """Whether norms take their statistics of each micro-batch."""
         return self.model.norms_over_rows and self.batches.count not in (1, "auto")
+
+    @property
+    def chooses_mode(self) -> bool:
+        """Whether its mode is still to be chosen, by the memory that there is (``mode=auto``)."""
+        return self.mode.target is None and self.mode.name == AUTO
+
+    def with_mode(self, mode: str) -> RunConfig:
+        """In another of the package's modes; what ``mode.keep`` says stays where the mode has it."""
+        return replace(self, mode=ModeConfig(mode, keep=self.mode.keep if mode == "no_remat" else "rows"))
+
+    @property
+    def in_modes(self) -> list[RunConfig]:
+        """In what ``mode=auto`` chooses from, the fastest first; itself where its mode is chosen."""
+        return [self.with_mode(mode) for mode in AUTO_MODES] if self.chooses_mode else [self]
+
+    @property
+    def stand_in(self) -> RunConfig:
+        """With a mode in place of ``mode=auto``, for what is checked before memory is planned."""
+        return self.in_modes[-1]
 
     @property
     def samples(self) -> bool:

@@ -27,8 +27,8 @@ from sargnn.rng import MAX_ID
 from sargnn.shards.copies import Copies
 from sargnn.shards.cover import Share, shares_of
 from sargnn.shards.graph import WorkerGraph, find_labelled
-from sargnn.training.account.record import Accounts
 from sargnn.training.edge_weights import uses_edge_weights
+from sargnn.training.fit import Budget
 from sargnn.training.loop import Trainer
 from sargnn.training.optim import check_decay
 
@@ -44,13 +44,18 @@ def make_trainer(
     scratch: Path | None = None,
     make_pool: Callable[..., Pool] = Pool,
     flat: Callable[[], Part] | None = None,
+    budget: Budget | None = None,
 ) -> Trainer:
     """Everything one rank needs to train, from its part.
 
     Args:
+        part: of this rank.
+        num_classes: C.
+        group: of all ranks.
         scratch: a folder of this rank's alone, for what lies on disk meanwhile; None: nothing does.
         make_pool: as ``Engine`` takes it.
         flat: opens the rank's part without copies, where ``part`` has some.
+        budget: for a graph of such a shape, chooses what fits ``memory_budget``; needed where the run has one.
     """
     device, dtype = torch.device(config.device), ROW_DTYPES[config.precision]
     if not uses_edge_weights(config):
@@ -87,18 +92,13 @@ def make_trainer(
         by_relation=model.by_relation,
         labelled=shape.labelled,
         dtype=wide(dtype),
-        sums=None if preloads else _share_of_sums(config, engine),
+        sums=None if preloads or config.smooth.name == "none" or group.world == 1 else share_of_sums(config, engine),
         copies=copies,
         counts_rows=config.norms_over_rows,
         share=lambda counts: shares_of(config.comm.aggregate or "least", model.partial_costs(engine, counts)),
     )
     model = model.to(device, wide(dtype))
     rows = model.inputs.load(part, config.seed, device, dtype, copies)
-
-    def accounts() -> Accounts:
-        return Accounts(
-            make_trainer, config, part, num_classes, model, labelled=shape.labelled, message_rows=graph.message_rows
-        )
 
     def without_copies() -> Trainer:
         assert flat is not None
@@ -113,7 +113,8 @@ def make_trainer(
         )
         return make_trainer(full_batch, flat(), num_classes, group, make_pool=make_pool)
 
-    return Trainer(config, model, engine, graph, rows, num_classes, scratch, accounts, without_copies if preloads else None)
+    choose = None if budget is None else budget(shape)
+    return Trainer(config, model, engine, graph, rows, num_classes, scratch, choose, without_copies if preloads else None)
 
 
 def make_engine(
@@ -136,10 +137,8 @@ def make_engine(
     )
 
 
-def _share_of_sums(config: RunConfig, engine: Engine) -> Share | None:
+def share_of_sums(config: RunConfig, engine: Engine) -> Share | None:
     """How plain sums of rows without gradients share cut edges out."""
-    if config.smooth.name == "none" or engine.group.world == 1:
-        return None
     costs = engine.mode.costs(Sum(), (1,), engine.dtype, exchanged_needs_grad=False) if engine.why_rows(Sum()) is None else None
     return shares_of(config.comm.aggregate or "least", [costs])[0]
 

@@ -1,34 +1,33 @@
-"""A trainer's steps and micro-batches, and the groups of its evaluation: as configured, or as fits the memory budget."""
+"""A trainer's steps and micro-batches, and the groups of its evaluation: as configured, or as is chosen for a memory budget."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sargnn.batches.simple import group_in_order
 from sargnn.batches.targets import TargetRows
 from sargnn.config.run import RunConfig
 from sargnn.data.dataset import SPLITS
-from sargnn.errors import ConfigError
+from sargnn.engine.aggregate import Engine
+from sargnn.engine.segments import KeepLayers
 from sargnn.models.base import Model
+from sargnn.models.inputs import GraphShape
 from sargnn.shards.in_edges import Sample
-from sargnn.tracking.memory import human_bytes, resident_bytes, trim
-from sargnn.training.account.record import Accounts
-from sargnn.training.account.sizes import Groups, sizes_of_plans
+from sargnn.shards.sizes import Groups
+from sargnn.tracking.memory import trim
 from sargnn.training.batches import MicroBatches, find_groups, most_batches
-from sargnn.training.budget import Budget
 from sargnn.training.steps import DrawnSteps, OneStep
 from sargnn.training.views import Constants, View
 
 if TYPE_CHECKING:
     from sargnn.training.loop import Trainer
 
-MOST_EVALUATION_GROUPS = 256
 _LAST_SAMPLE = 2**32 - 1
 """The number of the sample that evaluations read, which no step comes to."""
 _SLACK = 1 / 8
@@ -49,6 +48,11 @@ def trains_in_batches(config: RunConfig) -> bool:
     return config.batches.count != 1 and not (config.batches.count == "auto" and config.norms_over_rows)
 
 
+def configured_batches(config: RunConfig) -> int | Literal["auto"]:
+    """Micro-batches of a step; ``auto``: as many as memory asks for, where no number changes a loss."""
+    return 1 if config.norms_over_rows and config.draws_flows and config.batches.count == "auto" else config.batches.count
+
+
 def sample_numbered(config: RunConfig, model: Model, number: int) -> Sample:
     """One of the run's samples, with the fan-outs of the model's layers."""
     left = list(config.sample.fanouts or ())
@@ -56,76 +60,85 @@ def sample_numbered(config: RunConfig, model: Model, number: int) -> Sample:
     return Sample(fanouts, config.seed, number)
 
 
+def holds_constants(config: RunConfig, model: Model, engine: Engine) -> bool:
+    """Whether micro-batches and drawn steps have the first layer's aggregates of constant rows in common."""
+    return model.shares_constants(engine) and (not config.samples or sample_numbered(config, model, 0).fanouts[0] == -1)
+
+
 def evaluation_sample(config: RunConfig, model: Model) -> Sample:
     """The one that all evaluations read: with ``sample.every=run`` that of training."""
     return sample_numbered(config, model, 0 if config.sample.every == "run" else _LAST_SAMPLE)
 
 
-def fit_batches(trainer: Trainer, split: Tensor, scratch: Path | None, accounts: Callable[[], Accounts] | None) -> None:
+@dataclass(frozen=True)
+class Choice:
+    """What of a run fits its memory budget (``sargnn.memory.budget``).
+
+    Attributes:
+        count: micro-batches of a step.
+        keep_layers: whose inputs survive until backward.
+        groups: the micro-batches; None: the configuration's own view is trained.
+        evaluation: groups of rows in which evaluations are computed; None: they are in one piece.
+        planned_bytes: per rank what training holds at most, above what was there when it started.
+        tried: lines for a person.
+    """
+
+    count: int
+    keep_layers: KeepLayers
+    groups: Groups | None
+    evaluation: Groups | None
+    planned_bytes: tuple[int, ...]
+    tried: list[str]
+
+
+Choose = Callable[["Trainer", "Candidates", Tensor], Choice]
+"""Chooses what fits the budget, from a trainer, its micro-batches that could be, and each own row's split. All ranks call it
+together; it raises ``ConfigError`` where nothing fits."""
+Budget = Callable[[GraphShape], Choose]
+"""Gives what chooses on graphs of such a shape."""
+
+
+def fit_batches(trainer: Trainer, split: Tensor, scratch: Path | None, choose: Choose | None) -> None:
     """Give a trainer its steps, micro-batches and evaluation groups; all ranks must call it together.
+
+    Args:
+        split: of each own row.
+        scratch: as of ``Trainer``.
+        choose: what fits the memory budget; not called without one.
 
     Raises:
         ConfigError: more micro-batches than a worker has training nodes; nothing fits the budget.
     """
-    config, engine, graph = trainer.config, trainer.engine, trainer.graph
-    group, rows = engine.group, torch.nonzero(split == SPLITS["train"])[:, 0].numpy()
+    config, engine, graph, group = trainer.config, trainer.engine, trainer.graph, trainer.engine.group
     apart = trainer.model.by_relation and graph.part.schema.typed  # plans of relations hold functions
     on_disk = config.batches.flows == "disk" and not apart
     folder = scratch / "flows" if scratch is not None and on_disk else None
-    targets = TargetRows(graph.part, graph.rank, rows, config.seed, config.prepare.bytes)
-    batched, planner = trains_in_batches(config), _Planner(trainer, rows, targets)
-    count, keep = config.batches.count, engine.keep_layers
-    if config.norms_over_rows and config.draws_flows and count == "auto":
-        count = 1
-    groups = None
+    candidates = Candidates(trainer, split, all_held=folder is None and not config.draws_flows)
+    count, groups = configured_batches(config), None
     if config.budget_bytes is not None:
-        assert accounts is not None
-        every = accounts()
-        every.load_libraries()
-        if batched:
-            planner.groups(1)  # what it takes to look at edges is there before anything is measured
-            graph.release()
-        trim()
-        resident = resident_bytes()
-        held = folder is None and not config.draws_flows
-        budget = Budget(
-            group,
-            every,
-            config.budget_bytes,
-            resident=resident,
-            since=max(0, resident - trainer.meter.baseline_bytes),
-            depth=trainer.model.num_kept,
-            make_groups=planner.groups,
-            all_held=held,
-            constants=planner.holds_constants,
-        )
-        if not batched:
-            _fit_view(trainer, budget)
-        elif count == 1:  # as many as configured, or the only exact number: then fewer layers are kept
-            choice = budget.search(1, keep)
-            groups, engine.keep_layers, trainer.planned_bytes = choice.groups, choice.keep_layers, choice.planned_bytes
-        elif isinstance(count, int):
-            trainer.planned_bytes = budget.planned(count, keep)
-            if not budget.fits(trainer.planned_bytes, f"batches.count={count}"):
-                raise budget.refusal(trainer.planned_bytes, f"{count} micro-batches need more than the memory budget.")
-            groups = budget.groups(count)
-        else:
-            choice = budget.search(most_batches(targets, group), keep)
-            count, groups, engine.keep_layers = choice.count, choice.groups, choice.keep_layers
-            trainer.planned_bytes = choice.planned_bytes
-        _fit_evaluation(trainer, budget, split, folder)
-        trainer.remarks += budget.tried
-    if batched:
+        assert choose is not None
+        choice = choose(trainer, candidates, split)
+        count, groups, engine.keep_layers = choice.count, choice.groups, choice.keep_layers
+        trainer.planned_bytes = choice.planned_bytes
+        trainer.remarks += choice.tried
+        if (evaluation := choice.evaluation) is not None:
+            evaluated, where = torch.nonzero(split > 0)[:, 0].numpy(), None if folder is None else folder / "evaluation"
+            number = len(evaluation.sizes)
+            trainer.evaluations = MicroBatches(
+                trainer.builder, evaluation.of, evaluated, number, len(split), group, where, recurring=False
+            )
+    if trains_in_batches(config):
         assert isinstance(count, int)
-        row_groups = find_groups(config.batches, count, targets, group) if groups is None else groups.of
+        row_groups = find_groups(config.batches, count, candidates.targets, group) if groups is None else groups.of
         if config.draws_flows:
             engine.pool.slack = _SLACK
-            steps = _drawn_steps(trainer, rows, row_groups, count, planner)
+            steps = candidates.drawn_steps(row_groups, count, constants=True)
             always = count == steps.count == 1 and config.sample.every == "run"
             trainer.steps = OneStep([steps.only_view()], lambda: _anew(steps)) if always else steps
         else:
             where = None if folder is None else folder / "training"
-            batches = MicroBatches(trainer.builder, row_groups, rows, count, len(graph.part.node_ids), group, where)
+            num_rows = len(graph.part.node_ids)
+            batches = MicroBatches(trainer.builder, row_groups, candidates.rows, count, num_rows, group, where)
             trainer.steps = OneStep(batches)
     if config.draws_flows:
         _ = graph.drawer  # made now: what making it takes is not held beside a step
@@ -140,46 +153,44 @@ def _anew(steps: DrawnSteps) -> list[View]:
     return [steps.only_view()]
 
 
-class _Planner:
-    """What there is to know of a trainer's micro-batches before they are made.
+class Candidates:
+    """The micro-batches that a trainer's step could have, before any are made.
 
     Args:
-        rows: int64 ascending, own training rows. targets: the same.
+        split: of each own row.
+        all_held: the attribute.
 
     Attributes:
-        constants: the first layer's aggregates, made where drawn steps share them.
-        holds_constants: whether micro-batches have such.
+        rows: int64 ascending, own training rows.
+        targets: the same, to be grouped.
+        all_held: whether all their flows stay in memory.
+        holds_constants: whether they have the first layer's aggregates of constant rows in common.
+        constants: these, made where drawn steps share them.
     """
 
-    def __init__(self, trainer: Trainer, rows: np.ndarray, targets: TargetRows) -> None:
-        self._trainer, self._rows, self._targets = trainer, rows, targets
-        config, self.constants = trainer.config, None
-        self.holds_constants = trainer.builder.shares_constants
+    def __init__(self, trainer: Trainer, split: Tensor, *, all_held: bool) -> None:
+        config, graph = trainer.config, trainer.graph
+        self._trainer, self.all_held = trainer, all_held
+        self.rows = torch.nonzero(split == SPLITS["train"])[:, 0].numpy()
+        self.targets = TargetRows(graph.part, graph.rank, self.rows, config.seed, config.prepare.bytes)
+        self.holds_constants, self.constants = holds_constants(config, trainer.model, trainer.engine), None
         self._steps: DrawnSteps | None = None
-        if not config.draws_flows:
-            return
-        whole = sample_numbered(config, trainer.model, 0).fanouts[0] == -1 if config.samples else True
-        self.holds_constants &= whole
-        self._steps = _drawn_steps(trainer, rows, np.zeros(len(rows), np.int32), 1)
-        if self.holds_constants:
-            self.constants = self.make_constants()
+        if config.draws_flows:
+            self._steps = self.drawn_steps(np.zeros(len(self.rows), np.int32), 1)
+            self.constants = self._make_constants()
 
-    def make_constants(self) -> Constants | None:
-        """Of all rows that a step may compute, in a few pieces; all ranks must call it."""
-        if not self.holds_constants:
-            return None
-        pieces = np.array_split(self._rows, min(self._trainer.config.batches.steps, _PIECES))
-        constants = self._trainer.builder.first_constants(pieces)
-        self._trainer.graph.release(mapped_only=True)
-        return constants
+    @property
+    def most(self) -> int:
+        """How many there can be. All ranks must ask."""
+        return most_batches(self.targets, self._trainer.engine.group)
 
     def groups(self, count: int) -> Groups:
         """So many groups, and what each reaches; of drawn steps in each of the first steps. All ranks must call it."""
         trainer = self._trainer
-        row_groups = find_groups(trainer.config.batches, count, self._targets, trainer.engine.group)
+        row_groups = find_groups(trainer.config.batches, count, self.targets, trainer.engine.group)
         if self._steps is None:
-            return trainer.builder.groups_of(self._rows, row_groups, count, holds_constants=self.holds_constants)
-        steps = _drawn_steps(trainer, self._rows, row_groups, count)
+            return trainer.builder.groups_of(self.rows, row_groups, count, holds_constants=self.holds_constants)
+        steps = self.drawn_steps(row_groups, count)
         sizes, counts = [], []
         for step in range(min(steps.count, LOOKED_AT)):
             for number in steps.numbers(step):
@@ -190,83 +201,32 @@ class _Planner:
                 counts.append(rows)
         return Groups(row_groups, tuple(sizes), tuple(counts))
 
+    def drawn_steps(self, groups: np.ndarray, count: int, *, constants: bool = False) -> DrawnSteps:
+        """Steps with so many micro-batches. ``constants``: they have those that are there."""
+        trainer, config = self._trainer, self._trainer.config
 
-def _drawn_steps(
-    trainer: Trainer, rows: np.ndarray, groups: np.ndarray, count: int, planner: _Planner | None = None
-) -> DrawnSteps:
-    config, model = trainer.config, trainer.model
+        def sample(step: int, epoch: int) -> Sample:
+            return sample_numbered(config, trainer.model, {"step": step, "epoch": epoch, "run": 0}[config.sample.every])
 
-    def sample(step: int, epoch: int) -> Sample:
-        return sample_numbered(config, model, {"step": step, "epoch": epoch, "run": 0}[config.sample.every])
-
-    return DrawnSteps(
-        trainer.builder,
-        trainer.engine.group,
-        rows,
-        trainer.ids.numpy()[rows],
-        groups,
-        count,
-        count=config.batches.steps,
-        seed=config.seed,
-        sample=sample if config.samples else None,
-        constants=None if planner is None else planner.constants,
-        again=None if planner is None else planner.make_constants,
-    )
-
-
-def _fit_view(trainer: Trainer, budget: Budget) -> None:
-    """Keep fewer layers' inputs where the configuration's own view needs more than there is."""
-    view, engine = trainer.training, trainer.engine
-    plans = view.flow.plans
-    sizes = sizes_of_plans(plans, trainer.graph.num_rows, len(view.targets.rows["train"]))
-    least: tuple[int, ...] = ()
-    for keep in budget.keeps(engine.keep_layers):
-        planned = budget.planned_view(sizes, [plan.counts for plan in plans], keep)
-        least = planned if not least or max(planned) < max(least) else least
-        if budget.fits(planned, f"engine.keep_layers={keep}"):
-            engine.keep_layers, trainer.planned_bytes = keep, planned
-            return
-    if trainer.config.norms_over_rows and trainer.config.batches.count == "auto":
-        budget.tell()
-        raise ConfigError(
-            "Nothing that changes no loss fits the memory budget: with batch norm micro-batches would change it.",
-            given=f"memory_budget={trainer.config.memory_budget.size}; {human_bytes(max(least))} beside what is there already",
-            hint=f"{_other_norm(trainer.config)}batches.count=K for that many; more workers",
+        return DrawnSteps(
+            trainer.builder,
+            trainer.engine.group,
+            self.rows,
+            trainer.ids.numpy()[self.rows],
+            groups,
+            count,
+            count=config.batches.steps,
+            seed=config.seed,
+            sample=sample if config.samples else None,
+            constants=self.constants if constants else None,
+            again=self._make_constants if constants else None,
         )
-    raise budget.refusal(least, "A training step needs more than the memory budget.")
 
-
-def _other_norm(config: RunConfig) -> str:
-    """A module of the user's has no such setting."""
-    return "" if config.model.reads_target else "model.norm=layer or none, with which any number is exact; "
-
-
-def _fit_evaluation(trainer: Trainer, budget: Budget, split: Tensor, folder: Path | None) -> None:
-    """Evaluate in groups of rows where one piece needs more than there is."""
-    plans = trainer.evaluation.flow.plans
-    sizes = sizes_of_plans(plans, trainer.graph.num_rows, int((split > 0).sum()))
-    states = 3 * sum(parameter.nbytes for parameter in trainer.parameters)  # gradients, and the optimizer's moments
-    whole = budget.planned_whole_evaluation(sizes, [plan.counts for plan in plans], states)
-    if budget.fits(whole, "evaluation in one piece"):
-        return
-    if not trainer.model.takes_flows:
-        what = "An evaluation needs more than the memory budget, and only a module that asks for graph.blocks has it in groups."
-        raise budget.refusal(whole, what)
-    if trainer.config.eval == "sampled":
-        raise budget.refusal(whole, "An evaluation on a sample needs more than the memory budget.")
-    rows = torch.nonzero(split > 0)[:, 0].numpy()
-    targets = TargetRows(trainer.graph.part, trainer.graph.rank, rows, 0, 0)
-    out = trainer.output_bytes
-    count, least = 2, whole
-    while count <= MOST_EVALUATION_GROUPS:
-        groups = trainer.builder.groups_of(rows, group_in_order(targets, count), count, holds_constants=False)
-        planned = budget.planned_evaluation(groups, states + 2 * len(rows) * out)  # outputs of groups, then of all together
-        least = planned if max(planned) < max(least) else least
-        if budget.fits(planned, f"evaluation in {count} groups"):
-            where = None if folder is None else folder / "evaluation"
-            trainer.evaluations = MicroBatches(
-                trainer.builder, groups.of, rows, count, len(split), trainer.engine.group, where, recurring=False
-            )
-            return
-        count *= 2
-    raise budget.refusal(least, "An evaluation needs more than the memory budget, in any number of groups of rows.")
+    def _make_constants(self) -> Constants | None:
+        """Of all rows that a step may compute, in a few pieces; all ranks must call it."""
+        if not self.holds_constants:
+            return None
+        pieces = np.array_split(self.rows, min(self._trainer.config.batches.steps, _PIECES))
+        constants = self._trainer.builder.first_constants(pieces)
+        self._trainer.graph.release(mapped_only=True)
+        return constants

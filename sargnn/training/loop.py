@@ -27,10 +27,9 @@ from sargnn.profile import EVALUATION, OPTIMIZER, REST
 from sargnn.shards.graph import WorkerGraph
 from sargnn.shards.plan import LayerPlan
 from sargnn.tracking.memory import PeakMeter, trim
-from sargnn.training.account.record import Accounts
 from sargnn.training.batches import MicroBatches
 from sargnn.training.evaluation import measured, predictions, smoothed
-from sargnn.training.fit import evaluation_sample, fit_batches, trains_in_batches
+from sargnn.training.fit import Choose, evaluation_sample, fit_batches, trains_in_batches
 from sargnn.training.flat import Flat
 from sargnn.training.flops import count_products
 from sargnn.training.history import (
@@ -63,7 +62,7 @@ class Trainer:
         num_classes: C.
         scratch: a folder of this rank's alone, for what lies on disk meanwhile; None: nothing does.
         flat: where ``graph`` has copies of other servers' nodes, makes a trainer of the same model on the part without.
-        accounts: gives what says beforehand what steps will hold; for ``memory_budget``.
+        choose: what fits ``memory_budget``; None: there is none.
 
     Attributes:
         task: what is predicted. metric: what evaluations measure.
@@ -89,7 +88,7 @@ class Trainer:
         rows: Tensor,
         num_classes: int,
         scratch: Path | None = None,
-        accounts: Callable[[], Accounts] | None = None,
+        choose: Choose | None = None,
         flat: Callable[[], Trainer] | None = None,
     ) -> None:
         self.config, self.model, self.engine, self.graph = config, model, engine, graph
@@ -132,7 +131,7 @@ class Trainer:
         self.planned_bytes: tuple[int, ...] | None = None
         self.remarks: list[str] = []
         if training is None or config.budget_bytes is not None:
-            fit_batches(self, split, scratch, accounts)
+            fit_batches(self, split, scratch, choose)
 
     def _build_views(self, split: Tensor) -> tuple[View | None, View]:
         """The training and the evaluation view; and the whole one where labels are fed back, before memory is measured.

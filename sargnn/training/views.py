@@ -24,7 +24,7 @@ from sargnn.shards.in_edges import Sample
 from sargnn.shards.mfg import MessageFlow
 from sargnn.shards.plan import LayerPlan, RowCounts
 from sargnn.shards.relations import Outward
-from sargnn.training.account.sizes import Groups, Sizes, sizes_of_drawn, sizes_of_reach
+from sargnn.shards.sizes import Groups, Sizes, sizes_of_drawn, sizes_of_reach
 from sargnn.training.loss import Targets
 from sargnn.training.tasks import NodeTask
 

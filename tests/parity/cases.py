@@ -38,6 +38,7 @@ from sargnn.engine.modes import MODES
 from sargnn.engine.reducers import REDUCERS
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.partial import WithPartials
+from sargnn.memory.budget import chooser
 from sargnn.models import MODELS
 from sargnn.models.stack import GraphLayer
 from sargnn.partition import PARTITIONERS
@@ -301,12 +302,12 @@ def trainer_of(group: Group, config: RunConfig, dataset: Dataset, make_pool: Cal
     assignment = assign(dataset, config.partitioner.choice, group.world)
     flat = next(islice(parts_of(dataset, assignment, group.world), group.rank, None))
     if config.preload.name != "shared":
-        return make_trainer(config, flat, dataset.num_classes, group, make_pool=make_pool)
+        return make_trainer(config, flat, dataset.num_classes, group, make_pool=make_pool, budget=chooser)
     group = group.again(servers=config.num_servers)
     hops = sum(reads_edges(config))
     bounds = Bounds(hops, config.preload.max_hop, config.preload.fanout, config.seed)
     part = preloaded_part(dataset, assignment, config.num_servers, group.world, group.rank, bounds)
-    return make_trainer(config, part, dataset.num_classes, group, make_pool=make_pool, flat=lambda: flat)
+    return make_trainer(config, part, dataset.num_classes, group, make_pool=make_pool, flat=lambda: flat, budget=chooser)
 
 
 def reads_edges(config: RunConfig) -> list[bool]:
