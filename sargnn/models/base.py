@@ -17,8 +17,8 @@ from sargnn.config.run import RunConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.norm import DistributedBatchNorm
 from sargnn.engine.rebuild import self_rows
-from sargnn.messages.places import Places
-from sargnn.messages.stock_calls import Observe
+from sargnn.modules.places import Places
+from sargnn.modules.stock_calls import Observe
 from sargnn.models.inputs import GraphShape, Inputs
 from sargnn.rng import Purpose
 from sargnn.shards.cover import Costs

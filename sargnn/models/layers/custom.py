@@ -15,12 +15,12 @@ from sargnn.comm.group import Group
 from sargnn.config.run import RunConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import ConfigError
-from sargnn.messages.make import GraphMaker
-from sargnn.messages.plan_places import PlanPlaces
-from sargnn.messages.replaced import describe_replaced
-from sargnn.messages.rows import Rows, constant, rows_of, tagged
-from sargnn.messages.session import Asked
-from sargnn.messages.stock_calls import StockCalls
+from sargnn.modules.make import GraphMaker
+from sargnn.modules.plan_places import PlanPlaces
+from sargnn.modules.replaced import describe_replaced
+from sargnn.modules.rows import Rows, constant, rows_of, tagged
+from sargnn.modules.session import Asked
+from sargnn.modules.stock_calls import StockCalls
 from sargnn.models.base import LayerInput, Model
 from sargnn.models.custom import Custom
 from sargnn.models.inputs import Features, GraphShape, Inputs, TypedRows

@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sargnn.messages.marks import Mark
-from sargnn.messages.places import Places, first_node_ids
+from sargnn.modules.marks import Mark
+from sargnn.modules.places import Places, first_node_ids
 
 Kind = Literal["nodes", "edges", "loose", "same"]
 MOST_VALUES = 1 << 16
