@@ -9,9 +9,8 @@ from typing import Any
 import torch
 
 from sargnn.errors import ConfigError
-from sargnn.modules.indexing import row_item
-from sargnn.modules.marks import Mark, mark_of
-from sargnn.modules.rows import is_library, is_shared, user_line
+from sargnn.modules.tag import is_library, is_shared, mark_of, user_line
+from sargnn.modules.tag_rules import Call, counts_up, row_index
 
 RANDOM = frozenset(
     "bernoulli rand_like randn_like randint_like normal poisson multinomial binomial normal_ uniform_ bernoulli_ exponential_ "
@@ -41,7 +40,9 @@ def check_writes(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], path:
     """Refuse to write to an input of the module or a field of the graph, which others read.
 
     Args:
-        name: of the function, as PyTorch calls it. path: the user's file.
+        name: of the function.
+        args, kwargs: of the call.
+        path: the user's file.
     """
     written: tuple[Any, ...] = ()
     if writes_to_first(name) or kwargs.get("inplace"):
@@ -58,9 +59,10 @@ def check_writes(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], path:
         )
 
 
-def check_random(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], path: str | None) -> None:
+def check_random(call: Call, path: str | None) -> None:
     """Refuse random numbers for rows that are not drawn by original id."""
-    if name in RANDOM_IN_TRAINING and not _draws(name, args, kwargs):
+    name = call.name
+    if name in RANDOM_IN_TRAINING and not _draws(call):
         return
     raise ConfigError(
         f"{name} draws numbers for the rows of this worker, which differ with the number of workers",
@@ -70,20 +72,19 @@ def check_random(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], path:
     )
 
 
-def _draws(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call of ``RANDOM_IN_TRAINING`` is random with these arguments."""
+def _draws(call: Call) -> bool:
+    """Whether a call of ``RANDOM_IN_TRAINING`` is random with its arguments."""
+    name, args = call.name, call.args
     if name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):  # (..., has_biases, layers, dropout, train, bidirectional, ...)
         at = next((k for k, arg in enumerate(args) if isinstance(arg, float)), None)
         return at is not None and bool(args[at]) and bool(args[at + 1]) and args[at - 1] > 1
     if name == "scaled_dot_product_attention":
-        return bool(kwargs.get("dropout_p", args[4] if len(args) > 4 else 0))
+        return bool(call.argument(4, "dropout_p", default=0))
     if name == "multi_head_attention_forward":
-        return bool(args[10] if len(args) > 10 else kwargs.get("dropout_p")) and kwargs.get("training", True)
+        return bool(args[10] if len(args) > 10 else call.kwargs.get("dropout_p")) and call.kwargs.get("training", True)
     if name.startswith("rrelu"):
-        return bool(kwargs.get("training", args[3] if len(args) > 3 else False))
-    p = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
-    training = kwargs.get("training", kwargs.get("train", args[2] if len(args) > 2 else True))
-    return bool(p) and bool(training)
+        return bool(call.argument(3, "training", default=False))
+    return bool(call.argument(1, "p", default=0.5)) and bool(call.argument(2, "training", "train", default=True))
 
 
 def check_recomputed() -> None:
@@ -107,35 +108,30 @@ def check_recomputed() -> None:
         frame = frame.f_back  # type: ignore[assignment]
 
 
-def check_picks(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], path: str | None) -> None:
+def check_picks(call: Call, path: str | None) -> None:
     """Refuse to pick or to move rows by their number, which means other rows on each of several workers."""
-    mark = mark_of(args[0]) if args else None
+    mark = mark_of(call.args[0]) if call.args else None
     if mark is None:
         return
-    if name == "__getitem__":
-        item = row_item(args[1], mark.dim, args[0].dim())[0]
-        numbered = isinstance(item, int) or _numbers_rows(item, mark)
-    elif name == "index_select":
-        dim, index = (*args[1:], *(kwargs[key] for key in ("dim", "index") if key in kwargs))[:2]
-        numbered = dim % args[0].dim() == mark.dim and _numbers_rows(index, mark)
+    if call.name in ("__getitem__", "index_select"):
+        item, _ = row_index(call, mark)
+        numbered = isinstance(item, int) or _numbers_rows(item)
     else:
-        given = kwargs.get("dims", args[-1] if len(args) > 1 else None) if name != "flipud" else 0
-        dims = range(args[0].dim()) if given is None else [given] if isinstance(given, int) else given
-        numbered = mark.dim in [dim % args[0].dim() for dim in dims]
+        given = 0 if call.name == "flipud" else call.kwargs.get("dims", call.args[-1] if len(call.args) > 1 else None)
+        ndim = call.args[0].dim()
+        dims = range(ndim) if given is None else [given] if isinstance(given, int) else given
+        numbered = mark.dim in [dim % ndim for dim in dims]
     if numbered:
         raise ConfigError(
             "Rows are picked by their number, which means other rows on each worker",
-            given=f"{user_line(path)}: {name} along the rows",
+            given=f"{user_line(path)}: {call.name} along the rows",
             allowed="the first rows, x[:n]; rows where a condition on rows holds; picks along other dimensions",
             hint="use a mask of rows, such as x[x[:, 0] > 0], or the graph's own functions",
         )
 
 
-def _numbers_rows(item: Any, mark: Mark) -> bool:
+def _numbers_rows(item: Any) -> bool:
     """Whether an index is made of row numbers that are not the first ones in their order."""
     if isinstance(item, (slice, type(None))) or mark_of(item) is not None:
         return False
-    index = torch.as_tensor(item)
-    if index.dtype == torch.bool:
-        return False
-    return not (index.dim() == 1 and torch.equal(index, torch.arange(len(index), device=index.device, dtype=index.dtype)))
+    return torch.as_tensor(item).dtype != torch.bool and not counts_up(item)

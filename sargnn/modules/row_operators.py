@@ -5,6 +5,8 @@ what it was made of, so that the next stage is made straight from the norm's inp
 then holds that input alone, and the results between die with their Python names. A linear map that reads the last result
 rebuilds it in backward (``engine.rebuild``). In a baseline mode only a norm's statistics are this project's.
 
+Nothing here knows which function the module called, or with which arguments (``row_calls.py``).
+
 Letters: N rows, F features, C channels.
 """
 
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,19 +22,16 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from sargnn.engine.aggregate import Engine
+from sargnn.engine.fork import fork
 from sargnn.engine.nodewise import Norm, norm_act_drop
 from sargnn.engine.norm import apply_norm, batch_statistics, normalise
 from sargnn.engine.operators.fused import FusedOperators
 from sargnn.engine.pool import Pool
 from sargnn.engine.rebuild import rebuild_of, rebuilt_by
 from sargnn.engine.workspace import Workspace
-from sargnn.modules.marks import Mark, is_plain, is_row_major, mark_of
-from sargnn.modules.readers import reader
-from sargnn.modules.rows import is_shared
+from sargnn.modules.tag import Mark, is_plain, made_of, mark_of, note, note_made, tag_of
 from sargnn.profile import NODEWISE
 from sargnn.rng import Draw
-
-_STAGE, _KEPT, _SHIFTED, _PRODUCT = "_sargnn_stage", "_sargnn_kept", "_sargnn_shifted", "_sargnn_product"
 
 
 @dataclass(frozen=True)
@@ -40,40 +39,44 @@ class Stage:
     """What a table was made of.
 
     Attributes:
-        x: [N, F], the input. x_version: of its memory when it was read.
+        x: [N, F], the input.
         weight, bias, norm: of the batch norm; None without one.
         activation: ``relu``, ``elu`` or, before one, None.
-        version: of the result's own memory.
     """
 
     x: Tensor
-    x_version: int
-    weight: Tensor | None
-    bias: Tensor | None
-    norm: Norm | None
-    activation: str | None
-    version: int
+    weight: Tensor | None = None
+    bias: Tensor | None = None
+    norm: Norm | None = None
+    activation: str | None = None
+
+
+@dataclass(frozen=True)
+class Shifted:
+    """A table that is the sum of x [N, ...] and a vector [1, F]."""
+
+    x: Tensor
+    vector: Tensor
+
+
+@dataclass(frozen=True)
+class Product:
+    """A table that is the product of x [N, K, D] and a vector."""
+
+    x: Tensor
+    vector: Tensor
 
 
 def stage_of(tensor: Tensor) -> Stage | None:
-    """None where it is not known, what it was made of or itself was written to since, or somebody waits for its gradient."""
-    stage: Stage | None = getattr(tensor, _STAGE, None)
-    if tensor._backward_hooks or tensor.retains_grad:  # the next stage would pass it by
-        return None
-    if stage is None or stage.version != tensor._version or stage.x_version != stage.x._version:
-        return None
-    return stage
-
-
-def is_kept(tensor: Tensor) -> bool:
-    """Whether autograd holds these rows anyway."""
-    return getattr(tensor, _KEPT, -1) == tensor._version
+    """None where it is not known, or somebody waits for the tensor's gradient: the next stage would pass it by."""
+    return None if tensor._backward_hooks or tensor.retains_grad else made_of(tensor, Stage)
 
 
 def again_of(x: Tensor) -> Callable[[], Tensor] | None:
     """What gives ``x`` [N, F] again in backward, where that costs no table; else None. The same answer on all workers, since
     they exchange rows that they have again."""
-    if not (is_row_major(x) and (is_shared(x) or is_kept(x))):
+    tag = tag_of(x)
+    if not (is_row_major(x) and (tag.shared or tag.held)):
         return rebuild_of(x)
     held, version = x.detach(), x._version
 
@@ -82,6 +85,35 @@ def again_of(x: Tensor) -> Callable[[], Tensor] | None:
         return held
 
     return again
+
+
+def is_row_major(x: Tensor, dim: int = 0) -> bool:
+    """Whether rows along a dimension lie as in a contiguous tensor, however many there are.
+
+    PyTorch calls any tensor of one row contiguous, or of none, so that its answer differs from worker to worker.
+    """
+    expected = 1
+    for place in range(x.dim() - 1, -1, -1):
+        if x.stride(place) != expected and (place == dim or x.shape[place] != 1):
+            return False
+        expected *= max(x.shape[place], 1)
+    return True
+
+
+def reader(pool: Pool, x: Tensor) -> Tensor:
+    """``x`` [N, F] for one more reader, without a table more in backward; ``x`` itself where no gradients are added up.
+
+    Autograd adds up the gradients of a tensor's readers; where one of them lies in memory from a pool it needs a further table
+    for the sum. ``fork`` adds in place, but wants to know of both readers beforehand. A user's module does not say how often it
+    reads its rows, so each reader gets one branch of a fork and the next one finds the other branch on the tensor. A branch is
+    rebuilt in the way that ``x`` is.
+    """
+    if not (pool.enabled and x.requires_grad and torch.is_grad_enabled()):
+        return x
+    rest = tag_of(x).rest
+    rows, other = fork(pool, x if rest is None else rest)
+    note(x, rest=other)
+    return rows
 
 
 class RowOperators:
@@ -126,37 +158,24 @@ class RowOperators:
         fused = self.fuses and _is_floats(x)
         weight = x.new_ones(x.shape[1]) if weight is None else weight
         bias = x.new_zeros(x.shape[1]) if bias is None else bias
-        base, shift = _unshifted(x) if fused else (x, None)
-        x, bounds = self.reads(base if not fused else base.contiguous()), (0, len(x))
+        shifted = made_of(x, Shifted) if fused else None
+        base = x if shifted is None else shifted.x.reshape(x.shape)
+        x, bounds = self.reads(base.contiguous() if fused else base), (0, len(x))
         views = None if running is None else (running[0].view(1, -1), running[1].view(1, -1))
-        norm = self._statistics(x, shift, bounds, eps, views, momentum, fused=fused)
+        if shifted is None or views is None:
+            norm = batch_statistics(x, self._engine.group, bounds, eps, views, momentum, fused=fused)
+        else:  # the running mean is that of x + shift
+            with torch.no_grad():
+                moved = views[0] - shifted.vector
+                norm = batch_statistics(x, self._engine.group, bounds, eps, (moved, views[1]), momentum, fused=fused)
+                torch.add(moved, shifted.vector, out=views[0])
         with self._engine.profile.span(NODEWISE):
             out = normalise(x, weight, bias, norm, self._engine.group, self._engine.pool)
         if not (fused and out.requires_grad):
             return out
         held, gamma, beta, pool = x.detach(), weight.detach(), bias.detach(), self._engine.pool
-        _note(out, x, weight, bias, norm, None)
+        note_made(out, Stage(x, weight, bias, norm), x)
         return rebuilt_by(out, lambda: apply_norm(held, gamma, beta, norm, pool))
-
-    def _statistics(
-        self,
-        x: Tensor,
-        shift: Tensor | None,
-        bounds: tuple[int, ...],
-        eps: float,
-        running: tuple[Tensor, Tensor] | None,
-        momentum: float,
-        *,
-        fused: bool,
-    ) -> Norm:
-        """Of x; the running mean is that of x + shift."""
-        if shift is None or running is None:
-            return batch_statistics(x, self._engine.group, bounds, eps, running, momentum, fused=fused)
-        with torch.no_grad():
-            moved = running[0] - shift
-            norm = batch_statistics(x, self._engine.group, bounds, eps, (moved, running[1]), momentum, fused=fused)
-            torch.add(moved, shift, out=running[0])
-        return norm
 
     def _is_vector(self, x: Tensor, vector: Any) -> bool:
         """Whether it is no rows, but one number for each of a row's."""
@@ -179,14 +198,14 @@ class RowOperators:
         out: Tensor = _PlusVector.apply(read, vector, self._engine.pool)
         flat = vector.detach().reshape(1, math.prod(x.shape[1:]))
         if out.requires_grad:
-            setattr(out, _SHIFTED, _Shifted(read, read._version, flat, out._version))
+            note_made(out, Shifted(read, flat), read)
         return out
 
     def same_rows(self, x: Tensor, out: Tensor) -> Tensor:
         """``out``, the rows of x in another shape; what is noted of x holds for it."""
-        shifted = getattr(x, _SHIFTED, None)
+        shifted = made_of(x, Shifted)
         if shifted is not None and out.dim() == 2 and len(out) == len(x):
-            setattr(out, _SHIFTED, shifted)
+            note_made(out, shifted, shifted.x)
         return out
 
     def times_vector(self, x: Tensor, vector: Any) -> Tensor | None:
@@ -198,13 +217,13 @@ class RowOperators:
         if x.dim() != 3 or not self._is_vector(x, vector):
             return None
         out: Tensor = _TimesVector.apply(x, vector, self._engine.pool)
-        setattr(out, _PRODUCT, _Product(x, vector, (x._version, vector._version, out._version)))
+        note_made(out, Product(x, vector), x, vector)
         return out
 
     def sum_of_last(self, product: Tensor) -> Tensor | None:
         """[N, K], of a product of [N, K, D] with a vector; None where it is not known to be one."""
-        made: _Product | None = getattr(product, _PRODUCT, None)
-        if made is None or made.versions != (made.x._version, made.vector._version, product._version):
+        made = made_of(product, Product)
+        if made is None:
             return None
         dots: Tensor = _HeadDot.apply(self.reads(made.x), made.vector, product.detach(), self._engine.pool)
         return dots
@@ -219,16 +238,13 @@ class RowOperators:
         if stage is not None and stage.activation is None and torch.is_grad_enabled():
             return self._from(stage, name, ids, None)
         if name == "elu" and x.requires_grad and torch.is_grad_enabled() and is_row_major(x):
-            read = self.reads(x)
-            return self._from(Stage(read, read._version, None, None, None, None, 0), name, ids, None)
+            return self._from(Stage(self.reads(x)), name, ids, None)
         return None
 
     def relu(self, x: Tensor) -> Tensor:
         """ReLU of rows whose result autograd keeps."""
         out: Tensor = _Relu.apply(self.reads(x), self._engine.pool)
-        if out.requires_grad:
-            setattr(out, _KEPT, out._version)
-        return out
+        return note(out, held=True) if out.requires_grad else out
 
     def relu_(self, x: Tensor) -> Tensor | None:
         """ReLU in place of a norm's result, which is rebuilt from the norm's input; None where ``x`` is no such result."""
@@ -243,7 +259,7 @@ class RowOperators:
             return apply_norm(held, scale, shift, norm, pool)
 
         out: Tensor = _ReluInPlace.apply(x, stage.x.detach(), before)
-        _note(out, stage.x, stage.weight, stage.bias, norm, "relu")
+        self._note_activated(out, stage, "relu")
         return rebuilt_by(out, lambda: before().relu_())
 
     def dropped(self, x: Tensor, ids: Tensor, draw: Draw) -> Tensor | None:
@@ -258,8 +274,12 @@ class RowOperators:
             self._work, stage.x, stage.weight, stage.bias, stage.norm, activation, ids, draw, self._engine.group
         )
         if draw is None:
-            _note(out, stage.x, stage.weight, stage.bias, stage.norm, activation)
+            self._note_activated(out, stage, activation)
         return out
+
+    def _note_activated(self, out: Tensor, stage: Stage, activation: str) -> None:
+        if out.requires_grad:
+            note_made(out, replace(stage, activation=activation), stage.x)
 
     def linear(self, x: Tensor, weight: Any, bias: Any = None) -> Tensor | None:
         """``x W^T + b``; None where the arguments are not those of a map of rows, so that PyTorch says what is wrong.
@@ -288,33 +308,6 @@ class RowOperators:
             added: Tensor = _AddOnto.apply(table, self.reads(other))
             return added
         return self._engine.operators.add(self.reads(table), self.reads(other))
-
-
-@dataclass(frozen=True)
-class _Shifted:
-    """What a table is the sum of. Attributes: x [N, ...] and vector [1, F]; versions of x's and the result's memory."""
-
-    x: Tensor
-    x_version: int
-    vector: Tensor
-    version: int
-
-
-@dataclass(frozen=True)
-class _Product:
-    """What a table is the product of. Attributes: x [N, K, D], vector; versions of their and of the result's memory."""
-
-    x: Tensor
-    vector: Tensor
-    versions: tuple[int, int, int]
-
-
-def _unshifted(x: Tensor) -> tuple[Tensor, Tensor | None]:
-    """The rows [N, F] that x is, but for a vector [1, F]."""
-    shifted: _Shifted | None = getattr(x, _SHIFTED, None)
-    if shifted is None or shifted.version != x._version or shifted.x_version != shifted.x._version:
-        return x, None
-    return shifted.x.reshape(x.shape), shifted.vector
 
 
 class _HeadDot(torch.autograd.Function):
@@ -416,13 +409,6 @@ class _ReluInPlace(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         _ = ctx.saved_tensors  # raises if it was written to since
         return grad.masked_fill(ctx.before() <= 0, 0), None, None
-
-
-def _note(
-    out: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, norm: Norm | None, activation: str | None
-) -> None:
-    if out.requires_grad:
-        setattr(out, _STAGE, Stage(x, x._version, weight, bias, norm, activation, out._version))
 
 
 def _is_floats(x: Any) -> bool:

@@ -1,57 +1,99 @@
-"""What all graphs of one forward pass share: the engine, the user's place in the code, random draws, and what the log says."""
+"""What one forward pass of a user's module needs, whatever kind of graph it gets.
+
+Whose rows there are (``Places``), how many over all workers (``Totals``), the engine, random draws, the user's place in the
+code, and what the log says. ``Maker`` makes sessions and lives as long as the model. Nothing here knows what a layer may ask a
+graph for: a front-end (``dgl_graph.py``) does.
+"""
 
 from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
+import torch
+import torch.overrides
+from torch import Tensor
+
+from sargnn.comm.group import Group
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.base import Tensors
-from sargnn.engine.reducers.generic import EdgeRun
 from sargnn.errors import ConfigError, nearest
-from sargnn.modules.rows import user_line
-from sargnn.modules.stock_calls import paused
-from sargnn.modules.user_functions import EdgeCalls
-from sargnn.rng import Draw
+from sargnn.modules.tag import Rows, user_line
 from sargnn.shards.plan import LayerPlan
 
+if TYPE_CHECKING:
+    from sargnn.modules.calls import StockCalls
 
-class Owner:
-    """Who owns what is kept of constant rows, one for each name."""
-
-
-@dataclass
-class Report:
-    """What each call of a graph became, said once."""
-
-    lines: list[str] = field(default_factory=list)
-
-    def add(self, line: str) -> None:
-        """Note a line that is not there yet."""
-        if line not in self.lines:
-            self.lines.append(line)
+_TOTALS = "totals"
+"""Of a plan's ``Totals`` among what is kept with it: they go where the plan goes, to a file and back."""
 
 
-@dataclass
-class Asked:
-    """What a forward pass asked of ``graph.blocks``.
+@contextmanager
+def paused() -> Iterator[None]:
+    """Calls inside are PyTorch's own: for code of this package that a user's forward calls."""
+    if not torch._C._len_torch_function_stack():
+        yield
+        return
+    with torch.overrides._pop_mode_temporarily():
+        yield
 
-    Attributes:
-        numbers: of which blocks. drawn: how many it went through, one after the other. counted: it asked how many there are.
+
+class Places:
+    """Whose rows a table's rows are, as the layer plans of one view have them.
+
+    Args:
+        group: the workers.
+        plans: one per layer.
     """
 
-    numbers: set[int] = field(default_factory=set)
-    drawn: int = 0
-    counted: bool = False
+    def __init__(self, group: Group, plans: Sequence[LayerPlan]) -> None:
+        self.group, self._plans = group, plans
+
+    def node_ids(self, rows: Rows) -> Tensor:
+        """int64 [N], the original ids of the rows that layer ``rows.level`` reads, or that the last one gives.
+
+        Those of a later level are the first of an earlier one's.
+        """
+        if rows.level < len(self._plans):
+            plan = self._plans[rows.level]
+            if rows.type < 0:  # of all types, in one table
+                return plan.joined.node_ids
+            return plan.node_ids[plan.row_bounds[rows.type] : plan.row_bounds[rows.type + 1]]
+        plan = self._plans[-1]
+        return plan.self_rows(plan.node_ids)[plan.out_bounds[rows.type] : plan.out_bounds[rows.type + 1]]
+
+    def first_node_ids(self, rows: Rows, count: int) -> Tensor:
+        """The original ids of the first ``count`` rows, int64 [count].
+
+        Rows that were made of those of an earlier level may be more than those of the level that they are noted for.
+        """
+        for level in range(rows.level, -1, -1):
+            ids = self.node_ids(replace(rows, level=level))
+            if count <= len(ids):
+                return ids[:count]
+        raise AssertionError(f"{count} rows of {rows}, which has fewer")
+
+    def edge_ids(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """int64 [E] each, the original ids of the edges' sources and destinations."""
+        plan = self._plans[rows.level]
+        if rows.type < 0:  # of all relations
+            return plan.joined.edge_ends()
+        return (plan if plan.relations is None else plan.relations[rows.type]).edge_ends()
 
 
 @dataclass(frozen=True)
 class Totals:
-    """Of a plan over all workers. Attributes: rows_by_type, outputs_by_type, edges: how many there are."""
+    """What a plan has, counted over all workers.
+
+    Attributes:
+        rows_by_type: input rows of each node type.
+        outputs_by_type: output rows of each node type.
+        edges: of all relations.
+    """
 
     rows_by_type: tuple[int, ...]
     outputs_by_type: tuple[int, ...]
@@ -71,13 +113,78 @@ class Totals:
         return self.rows_by_type != self.outputs_by_type
 
 
+@dataclass
+class Asked:
+    """What a forward pass asked of ``graph.blocks``.
+
+    Attributes:
+        numbers: of which blocks.
+        drawn: how many it went through, one after the other.
+        counted: it asked how many there are.
+    """
+
+    numbers: set[int] = field(default_factory=set)
+    drawn: int = 0
+    counted: bool = False
+
+
+class Owner:
+    """Who owns what is kept of constant rows, one for each name."""
+
+
+@dataclass
+class Report:
+    """What each call of a graph became, said once."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def add(self, line: str) -> None:
+        """Note a line that is not there yet."""
+        if line not in self.lines:
+            self.lines.append(line)
+
+
+class Maker:
+    """Makes the sessions of one model.
+
+    Args:
+        path: the user's file, for errors.
+
+    Attributes:
+        report: what calls became, for the log.
+        owners: of what is kept of constant rows, by its name.
+    """
+
+    def __init__(self, path: str | None = None) -> None:
+        self.path, self.report = path, Report()
+        self.owners: dict[Hashable, Owner] = {}
+
+    def prepare(self, engine: Engine, plans: Sequence[LayerPlan]) -> None:
+        """Count what plans hold over all workers; all of them must call it together, before a plan is first used."""
+        for plan in plans:
+            for layer_plan in (plan, *(plan.relations or ())):
+                if _TOTALS not in layer_plan.kept:
+                    layer_plan.kept[_TOTALS] = _count(engine, layer_plan)
+
+    def session(self, engine: Engine, calls: StockCalls, *, training: bool = True, num_blocks: int | None = None) -> Session:
+        """For one forward pass, whose calls are watched; the arguments are those of ``Session``."""
+        return Session(self, engine, calls, training=training, num_blocks=num_blocks)
+
+
+def _count(engine: Engine, plan: LayerPlan) -> Totals:
+    by_type = [b - a for bounds in (plan.row_bounds, plan.out_bounds) for a, b in zip(bounds, bounds[1:], strict=False)]
+    totals = engine.group.sum_(torch.tensor([plan.num_edges, *by_type], dtype=torch.int64)).tolist()
+    types = len(plan.row_bounds) - 1
+    return Totals(tuple(totals[1 : types + 1]), tuple(totals[types + 1 :]), totals[0])
+
+
 class Session:
     """One forward pass.
 
     Args:
-        engine: the worker's. totals: of a plan. path: the user's file, if there is one. report: gets lines for the log.
-        edge_draw: the next draw for edges, of a probability. owner: who owns what is kept of constant rows, by its name.
-        seen: gets the name and the results of a graph's function.
+        maker: has the user's file, the log's lines and what is kept from pass to pass.
+        engine: the worker's.
+        calls: sees what the module calls of PyTorch, and numbers draws.
         training: whether this is a step of training, which decides what is kept.
         num_blocks: how many layers there are; None while that is being found out.
 
@@ -85,56 +192,42 @@ class Session:
         asked: what was asked of blocks so far.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        totals: Callable[[LayerPlan], Totals],
-        path: str | None,
-        report: Report,
-        edge_draw: Callable[[float], Draw],
-        owner: Callable[[Hashable, bool], Owner | None],
-        seen: Callable[[str, Any], None],
-        *,
-        training: bool,
-        num_blocks: int | None,
-    ) -> None:
-        self.engine, self.totals, self.path, self.report = engine, totals, path, report
-        self._edge_draw, self._owner, self._training, self.seen = edge_draw, owner, training, seen
+    def __init__(self, maker: Maker, engine: Engine, calls: StockCalls, *, training: bool, num_blocks: int | None) -> None:
+        self.engine, self.calls, self.path = engine, calls, maker.path
         self.num_blocks, self.asked = num_blocks, Asked()
+        self._maker, self._training = maker, training
+
+    def totals(self, plan: LayerPlan) -> Totals:
+        """What a plan has, counted over all workers."""
+        totals: Totals = plan.kept[_TOTALS]
+        return totals
 
     def kept(self, name: Hashable, plan: LayerPlan, compute: Callable[[], Tensors]) -> Tensors:
         """What ``compute()`` gives of constant rows. Training decides what is kept; an evaluation may read it.
 
         What a module has written to in place is computed anew.
         """
-        owner = self._owner(name, self._training)
-        if owner is None:
+        owners = self._maker.owners
+        if self._training:
+            owners.setdefault(name, Owner())
+        if name not in owners:
             return compute()
-        tensors = self.engine.constant(owner, plan, compute)
+        tensors = self.engine.constant(owners[name], plan, compute)
         versions = [tensor._version for tensor in tensors]
-        return tensors if plan.kept.setdefault(owner, versions) == versions else compute()
+        return tensors if plan.kept.setdefault(owners[name], versions) == versions else compute()
 
-    def calls_of_edges(self, draws: dict[int, Draw], run: EdgeRun | None) -> EdgeCalls:
-        """What a user's function of edges is called in.
-
-        Args:
-            draws: of this function so far, by the number of the call. run: the edges; None for made-up ones.
-        """
-
-        def draw(number: int, p: float) -> Draw:
-            if number not in draws:
-                draws[number] = self._edge_draw(p)
-            return draws[number]
-
-        return EdgeCalls(draw, run, self.wrong)
-
-    def paused(self) -> AbstractContextManager[None]:
-        """The user's calls are not watched meanwhile."""
-        return paused()
+    def note(self, line: str) -> None:
+        """A line for the log, with the user's place."""
+        self._maker.report.add(f"{self.place()}: {line}")
 
     def place(self) -> str:
         """The user's file and line."""
         return user_line(self.path)
+
+    def place_of(self, func: Any) -> str:
+        """Where a function of the user's is defined."""
+        code = getattr(func, "__code__", None)
+        return self.place() if code is None else f"{code.co_filename} line {code.co_firstlineno}"
 
     def place_of_error(self, error: BaseException) -> str:
         """The last line of the user's file in an error's trace."""
@@ -148,7 +241,11 @@ class Session:
         Who asks in the user's file has perhaps meant another name. A layer from elsewhere has not: then its own line is told.
 
         Args:
-            what: which graph. known: names that it has. otherwise: some of them, where none is like it.
+            what: which graph.
+            name: what it was asked for.
+            known: names that it has.
+            otherwise: some of them, where none is like it.
+            hint: what to do.
         """
         frame = sys._getframe(2)
         asker = frame.f_code.co_filename

@@ -7,17 +7,18 @@ from torch import Tensor
 
 from sargnn.comm.group import Group
 from sargnn.engine.aggregate import Engine
-from sargnn.modules.rows import Rows, tagged
-from sargnn.modules.stock_calls import StockCalls
+from sargnn.modules.calls import StockCalls
+from sargnn.modules.session import Places
+from sargnn.modules.tag import Rows, tagged
 
 NODES, EDGES = Rows("nodes"), Rows("edges")
 
 
-class FakePlaces:
+class FakePlaces(Places):
     """``ids[k]`` of node type k on level 0; each later level has half of them, the first ones."""
 
     def __init__(self, *ids: Tensor, edges: tuple[Tensor, Tensor] | None = None, group: Group | None = None) -> None:
-        self.group = group or Group.single()
+        super().__init__(group or Group.single(), [])
         self._ids, self._edges = ids, edges
 
     def node_ids(self, rows: Rows) -> Tensor:

@@ -13,10 +13,10 @@ import torch
 from sargnn.comm.group import Group
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.modes import MODES
-from sargnn.modules.make import GraphMaker
-from sargnn.modules.plan_places import PlanPlaces
-from sargnn.modules.rows import Rows, tagged
-from sargnn.modules.stock_calls import StockCalls
+from sargnn.modules.calls import StockCalls
+from sargnn.modules.dgl_typed import GraphMaker
+from sargnn.modules.session import Places
+from sargnn.modules.tag import Rows, tagged
 from sargnn.partition.cut import parts_of
 from sargnn.shards.load import load_plan
 from tests.graphs import assign, nasty_graph, with_weights
@@ -59,7 +59,7 @@ def on_a_part(group: Group, name: str, mode: str, kernel: str, distinct: int = G
     layer, own = made(name), plan.node_ids
     maker = GraphMaker()
     maker.prepare(engine, [plan])
-    calls = StockCalls(engine, PlanPlaces(group, [plan]), path=None)
+    calls = StockCalls(engine, Places(group, [plan]), path=None)
     graph = maker.graph(maker.session(engine, calls), [plan])
     x = tagged(rows()[own % distinct].requires_grad_(), Rows("nodes"))
     with calls:

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from sargnn.errors import ConfigError
-from sargnn.modules.counts import Count
-from sargnn.modules.rows import Rows, rows_of
+from sargnn.modules.tag import Count, Rows, rows_of
 from tests.modules.fake import calls_on
 
 EDGES = Rows("edges", 1, 2)

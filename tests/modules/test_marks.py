@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sargnn.modules.marks import Mark, mark_of
-from sargnn.modules.rows import Rows, rows_of
+from sargnn.modules.tag import Mark, Rows, mark_of, rows_of
 from tests.modules.fake import calls_on, rows
 
 W = torch.randn(4, 4, dtype=torch.float64)

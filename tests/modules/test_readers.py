@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sargnn.engine.pool import Pool
 from sargnn.engine.rebuild import rebuild_of, rebuilt_by
-from sargnn.modules.readers import reader
+from sargnn.modules.row_operators import reader
 
 N, F = 600, 500  # large enough for the pool
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sargnn.comm.group import Group
 from sargnn.errors import ConfigError
-from sargnn.modules.rows import Rows, is_shared, tagged
+from sargnn.modules.tag import Rows, is_shared, tagged
 from tests.modules.fake import calls_on, rows
 from tests.pool import pool
 

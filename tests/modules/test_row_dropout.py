@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sargnn.errors import ConfigError
-from sargnn.modules.rows import Rows, tagged
+from sargnn.modules.tag import Rows, tagged
 from sargnn.rng import Draw, Purpose, dropout_mask, dropout_rows, edge_mask
 from tests.modules.fake import EDGES, calls_on, rows
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sargnn.comm.group import Group
-from sargnn.modules.rows import Rows, tagged
+from sargnn.modules.tag import Rows, tagged
 from tests.modules.fake import calls_on, rows
 from tests.pool import pool
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from sargnn.modules.stock_calls import StockCalls
+from sargnn.modules.calls import StockCalls
 from sargnn.rng import Draw, Purpose, dropout_mask
 from tests.modules.fake import calls_on, rows
 

@@ -10,13 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sargnn.comm.group import Group
-from sargnn.modules.edges import EdgeTensor
+from sargnn.modules.calls import StockCalls, describe_replaced
+from sargnn.modules.edge_fields import EdgeTensor
 from sargnn.modules.expressions import Call, Field, decode, encode
-from sargnn.modules.marks import Mark
-from sargnn.modules.replaced import describe_replaced
 from sargnn.modules.row_operators import again_of
-from sargnn.modules.rows import Rows, is_shared, rows_of, tagged
-from sargnn.modules.stock_calls import StockCalls, paused
+from sargnn.modules.session import paused
+from sargnn.modules.tag import Mark, Rows, is_shared, rows_of, tagged
 from tests.modules.fake import NODES, FakePlaces, calls_on, rows
 from tests.pool import pool
 

@@ -10,16 +10,16 @@ from torch import Tensor
 
 from sargnn.comm.group import Group
 from sargnn.engine.aggregate import Engine
-from sargnn.modules.rows import Rows, tagged
-from sargnn.modules.stock_calls import StockCalls
-from sargnn.modules.temporaries import _most
+from sargnn.modules.calls import StockCalls
+from sargnn.modules.row_calls import most_references
+from sargnn.modules.tag import Rows, tagged
 from tests.modules.fake import FakePlaces
 
 N, F = 4096, 96  # a table that the pool serves
 
 
 def test_names_are_told() -> None:
-    assert _most() > 0
+    assert most_references() > 0
 
 
 @pytest.mark.parametrize("held", ["name", "list", "attribute", "view", "nothing"])

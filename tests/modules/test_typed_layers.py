@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from sargnn.comm.group import Group
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.modes import MODES
-from sargnn.modules.make import GraphMaker
-from sargnn.modules.plan_places import PlanPlaces
-from sargnn.modules.rows import Rows, tagged
-from sargnn.modules.stock_calls import StockCalls
+from sargnn.modules.calls import StockCalls
+from sargnn.modules.dgl_typed import GraphMaker
+from sargnn.modules.session import Places
+from sargnn.modules.tag import Rows, tagged
 from sargnn.partition.cut import parts_of
 from sargnn.shards.graph import WorkerGraph
 from tests.graphs import assign, typed_graph, with_weights
@@ -173,7 +173,7 @@ def on_a_part(group: Group, name: str, mode: str) -> dict[str, Any]:
     plans = worker.whole(1).plans
     maker, layer = GraphMaker(), made(name)
     maker.prepare(engine, plans)
-    calls = StockCalls(engine, PlanPlaces(group, plans), path=None)
+    calls = StockCalls(engine, Places(group, plans), path=None)
     graph = maker.graph(maker.session(engine, calls), plans)
     x = features()[plans[0].node_ids].requires_grad_()
     bounds = plans[0].row_bounds

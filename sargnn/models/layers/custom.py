@@ -15,16 +15,14 @@ from sargnn.comm.group import Group
 from sargnn.config.run import RunConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import ConfigError
-from sargnn.modules.make import GraphMaker
-from sargnn.modules.plan_places import PlanPlaces
-from sargnn.modules.replaced import describe_replaced
-from sargnn.modules.rows import Rows, constant, rows_of, tagged
-from sargnn.modules.session import Asked
-from sargnn.modules.stock_calls import StockCalls
 from sargnn.models.base import LayerInput, Model
 from sargnn.models.custom import Custom
 from sargnn.models.inputs import Features, GraphShape, Inputs, TypedRows
 from sargnn.models.user_module import UserModule, find_module
+from sargnn.modules.calls import StockCalls, describe_replaced
+from sargnn.modules.dgl_typed import GraphMaker
+from sargnn.modules.session import Asked, Places
+from sargnn.modules.tag import Rows, constant, rows_of, tagged
 from sargnn.shards.plan import LayerPlan
 
 _EMBEDDING = 256
@@ -113,7 +111,7 @@ class CustomModel(Model):
             given = {name: constant(tensor) for name, tensor in given.items()}
         before = [(tensor, tensor._version, tensor.detach().clone() if self.note else None) for tensor in given.values()]
         rows = given if plans[0].schema.typed else next(iter(given.values()))
-        places = PlanPlaces(self.group or engine.group, plans)
+        places = Places(self.group or engine.group, plans)
         observe = None if self.observer is None else self.observer(places)
         calls = StockCalls(engine, places, path=self.source.file, observe=observe)
         session = self._graphs.session(engine, calls, training=self.training, num_blocks=self.num_layers)

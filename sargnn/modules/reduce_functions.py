@@ -1,8 +1,9 @@
-"""Reduce functions that need all messages of a node at one time, such as a sequence model over neighbours.
+"""Reduce functions: DGL's built-in ones, and the user's, folded shard by shard or called with all messages of a node.
 
-For modes that hold all rows. As DGL does it: nodes with as many edges are taken together, their messages are [nodes, edges,
-...], a node's in the order of the sources' original ids, so that they come alike on any number of workers. Nodes without edges
-get zeros. Nothing of the calls is kept: backward calls the function again, under autograd (``one_shot``).
+The second is for what needs them at one time, such as a sequence model over neighbours, and for modes that hold all rows. As
+DGL does it: nodes with as many edges are taken together, their messages are [nodes, edges, ...], a node's in the order of the
+sources' original ids, so that they come alike on any number of workers. Nodes without edges get zeros. Nothing of the calls is
+kept: backward calls the function again, under autograd (``one_shot``). Nothing here knows how messages came about.
 
 Letters: M output rows, E edges, B nodes that are taken together, D edges of each.
 """
@@ -10,7 +11,7 @@ Letters: M output rows, E edges, B nodes that are taken together, D edges of eac
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,24 +20,137 @@ from torch import Tensor
 
 from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
 from sargnn.engine.reducers.generic import EdgeRun, Messages
+from sargnn.errors import SargnnError, nearest
 from sargnn.kernels.base import AutogradOperation, Operation
 from sargnn.kernels.fused.edge_loops import add_to_starts
+from sargnn.modules.edge_fields import CannotFold, Mailbox
 from sargnn.modules.expressions import Node, Program, decode, encode
-from sargnn.modules.user_functions import Reads, captured_tensors
+from sargnn.modules.message_functions import EdgeCalls, Reads, captured_tensors, describe, is_builtin_reduce
+from sargnn.modules.session import paused
+from sargnn.rng import Draw
 from sargnn.shards.plan import LayerPlan, Shard
 
 if TYPE_CHECKING:
-    from sargnn.modules.graph import ShardedGraph
+    from sargnn.modules.dgl_graph import ShardedGraph
 
+_FOLDS = ("sum", "mean", "max", "min")
 _PROBE_NODES = _PROBE_EDGES = 2
-Call = Callable[[Tensors, Tensors, Tensor], Tensors]
-"""Messages [B, D, ...], node fields [B, ...] and the nodes' original ids to rows [B, W]."""
 
 
-def gather_and_reduce(graph: ShardedGraph, messages: dict[str, Node], func: Callable[..., Any]) -> dict[str, Tensor]:
+class NodeBatch:
+    """Nodes as DGL shows them to a function of nodes.
+
+    Attributes:
+        data: fields of the nodes, [M, ...] each.
+        mailbox: their messages by name.
+    """
+
+    def __init__(self, data: Mapping[str, Any], mailbox: Mapping[str, Any], count: int, ids: Tensor) -> None:
+        self.data, self.mailbox = data, mailbox
+        self._count, self._ids = count, ids
+
+    def batch_size(self) -> int:
+        """M."""
+        return self._count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def nodes(self) -> Tensor:
+        """int64 [M], original ids."""
+        return self._ids
+
+
+def reduced(graph: ShardedGraph, messages: dict[str, Node], func: Any, called: str) -> dict[str, Tensor]:
+    """What a reduce function gives, by field: rows [M, ...], zeros for nodes without edges.
+
+    Args:
+        graph: whose messages.
+        messages: the messages' expressions by name.
+        func: the reduce function.
+        called: what the log calls the message function.
+
+    Raises:
+        ConfigError: there is no such message, it gives no mapping, or cannot be folded in a mode that holds not all rows.
+    """
+
+    def message(name: str) -> Node:
+        if name not in messages:
+            raise graph.session.wrong(
+                f"A reduce function reads the message '{name}', which the message function does not give.",
+                allowed=nearest(name, messages) or list(messages),
+            )
+        return messages[name]
+
+    if is_builtin_reduce(func):
+        if func.name not in _FOLDS:
+            raise graph.session.wrong(f"There is no reduce function '{func.name}'.", allowed=_FOLDS)
+        return {func.out_field: graph.folded(func.name, message(func.msg_field), f"update_all({called}, {func.name})")}
+    if not callable(func):
+        raise graph.session.wrong(
+            "A reduce function is neither one of dgl.function nor a function.",
+            given=describe(func),
+            allowed="such as fn.sum('m', 'h'), or a function of nodes that gives a mapping",
+        )
+    mailbox = Reads(lambda name: Mailbox(graph, message(name)), messages)
+    session, mode = graph.session, graph.session.engine.mode
+    try:
+        fields = func(NodeBatch(graph.dstdata, mailbox, int(graph.number_of_dst_nodes()), graph.destination_ids()))
+        _check(graph, func, fields)
+    except SargnnError:
+        raise
+    except Exception as error:
+        if isinstance(error, CannotFold):
+            what, place = error.what, error.place
+        else:  # the function met messages that are not there
+            what, place = f"all messages of a node ({type(error).__name__}: {error})", session.place_of_error(error)
+        if mode.layout != "merged":
+            raise session.wrong(
+                f"A reduce function cannot be folded shard by shard: it needs {what}.",
+                given=f"{describe(func)}, mode={mode.name}",
+                place=place,
+                allowed="sum, mean, max, min, logsumexp and softmax over dim=1, and what takes each message by itself",
+                hint="mode=one_shot and mode=domain_parallel hold all rows and run it as it is",
+            ) from error
+        session.note(f"{describe(func)}: called with all messages of each node, because it needs {what}")
+        return _gather_and_reduce(graph, messages, func)
+    connected = (graph.plan.in_degrees > 0).view(-1)
+    if bool(connected.all()):
+        return dict(fields)
+    return {
+        name: torch.where(connected.view(-1, *[1] * (rows.dim() - 1)), rows, rows.new_zeros(()))
+        for name, rows in fields.items()
+    }
+
+
+def _check(graph: ShardedGraph, func: Callable[..., Any], fields: Any) -> None:
+    """Raise ``ConfigError`` unless a reduce function gave a mapping of tensors with a row per node."""
+    place, count = graph.session.place_of(func), int(graph.number_of_dst_nodes())
+    if not isinstance(fields, Mapping) or not fields:
+        raise graph.session.wrong(
+            "A reduce function gives no rows.",
+            given=f"a {type(fields).__name__}",
+            place=place,
+            allowed="a mapping from names to tensors [nodes, ...]",
+        )
+    for name, value in fields.items():
+        if isinstance(value, Mailbox):
+            raise graph.session.wrong(
+                f"The field '{name}' of a reduce function is not folded over the neighbours.",
+                place=place,
+                hint="such as nodes.mailbox['m'].sum(1)",
+            )
+        if not isinstance(value, Tensor) or not value.dim() or len(value) != count:
+            shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise graph.session.wrong(
+                f"The field '{name}' of a reduce function has not one row per node.",
+                given=f"{shape} for {count} nodes",
+                place=place,
+            )
+
+
+def _gather_and_reduce(graph: ShardedGraph, messages: dict[str, Node], func: Callable[..., Any]) -> dict[str, Tensor]:
     """Rows [M, ...] by field. The graph's mode holds all rows."""
-    from sargnn.modules.reduce import NodeBatch
-
     reads: dict[str, Tensor] = {}
 
     def example(name: str) -> Tensor:
@@ -50,14 +164,10 @@ def gather_and_reduce(graph: ShardedGraph, messages: dict[str, Node], func: Call
         name: torch.ones(_PROBE_NODES, _PROBE_EDGES, *node.shape, dtype=node.dtype, device=graph.device)
         for name, node in messages.items()
     }
-    nobody = torch.zeros(_PROBE_NODES, dtype=torch.int64)
-    draws = graph.new_draws()
-    with graph.paused():
-        probed, params = captured_tensors(
-            lambda: func(NodeBatch(Reads(example, graph.dstdata), mailbox, _PROBE_NODES, nobody)),
-            reads.values(),
-            graph.calls_of_edges(draws, None),
-        )
+    batch = NodeBatch(Reads(example, graph.dstdata), mailbox, _PROBE_NODES, torch.zeros(_PROBE_NODES, dtype=torch.int64))
+    session, draws = graph.session, dict[int, Draw]()
+    with paused():
+        probed, params = captured_tensors(lambda: func(batch), reads.values(), EdgeCalls(session, draws, None))
     names, shapes = list(probed), [tuple(tensor.shape[1:]) for tensor in probed.values()]
     program = Program(list(messages.values()), graph.dtype)
     nodes = tuple(graph.dstdata[name] for name in reads)
@@ -71,17 +181,12 @@ def gather_and_reduce(graph: ShardedGraph, messages: dict[str, Node], func: Call
             for name, field, (dtype, shape) in zip(read_names, fields, kinds, strict=True)
         }
         batch = NodeBatch(data, dict(zip(message_names, rows, strict=True)), len(ids), ids)
-        with graph.calls_of_edges(draws, None):
+        with EdgeCalls(session, draws, None):
             given = func(batch)
         return tuple(given[name].flatten(1) if given[name].dim() > 1 else given[name][:, None] for name in names)
 
-    reducer = Gathered(
-        program.messages(()),
-        call,
-        tuple(tensor.requires_grad for tensor in nodes),
-        tuple(torch.Size(shape).numel() for shape in shapes),
-        tuple(params),
-    )
+    widths, node_grads = [torch.Size(shape).numel() for shape in shapes], [tensor.requires_grad for tensor in nodes]
+    reducer = Gathered(program.messages(()), call, node_grads, widths, params)
     local = (*destinations, *(encode(tensor, graph.dtype) for tensor in nodes), *edges)
     outs = graph.aggregate(reducer, sources, local, reducer.params)
     return {name: out.view(len(out), *shape) for name, out, shape in zip(names, outs, shapes, strict=True)}
@@ -92,7 +197,10 @@ class _Bucket:
     """Nodes with as many edges.
 
     Attributes:
-        rows: int64 [B], output rows. run: their edges, node by node. edges: int64 [B D], numbers of the edges. degree: D.
+        rows: int64 [B], output rows.
+        run: their edges, node by node.
+        edges: int64 [B D], numbers of the edges.
+        degree: D.
     """
 
     rows: Tensor
@@ -114,8 +222,11 @@ class Gathered(Reducer[Operation, list[Tensor], _Backward]):
     ``exchanged``: source fields, flat; ``dest_local``: destination fields of the messages, fields of the nodes, edge fields.
 
     Args:
-        messages: the message function. call: the reduce function. node_grads: which node fields are differentiable.
-        widths: of the outputs. params: what ``call`` reads beside its arguments.
+        messages: the message function.
+        call: the reduce function: messages [B, D, ...], node fields [B, ...] and the nodes' original ids to rows [B, W].
+        node_grads: which node fields are differentiable.
+        widths: of the outputs.
+        params: what ``call`` reads beside its arguments.
     """
 
     name = "gathered"
@@ -123,7 +234,12 @@ class Gathered(Reducer[Operation, list[Tensor], _Backward]):
     needs_src_in_backward = True
 
     def __init__(
-        self, messages: Messages, call: Call, node_grads: tuple[bool, ...], widths: tuple[int, ...], params: Tensors
+        self,
+        messages: Messages,
+        call: Callable[[Tensors, Tensors, Tensor], Tensors],
+        node_grads: list[bool],
+        widths: list[int],
+        params: Tensors,
     ) -> None:
         self.messages, self.call, self.node_grads, self.widths = messages, call, node_grads, widths
         self.params = (*messages.params, *(p for p in params if all(p is not q for q in messages.params)))
@@ -158,14 +274,11 @@ class Gathered(Reducer[Operation, list[Tensor], _Backward]):
             with torch.enable_grad():
                 computed, leaves = self._called(bucket, rows, saved.dest_local, leaves=True)
             pairs = [(part, grad[bucket.rows]) for part, grad in zip(computed, state.grads, strict=True) if part.requires_grad]
-            wanted = [leaf for leaf, _ in leaves if leaf.requires_grad]
-            if not pairs or not (wanted or self.params):
+            wanted = [*(leaf for leaf, _ in leaves if leaf.requires_grad), *self.params]
+            if not pairs or not wanted:
                 continue
-            gradients = iter(
-                torch.autograd.grad(
-                    [part for part, _ in pairs], [*wanted, *self.params], [g for _, g in pairs], allow_unused=True
-                )
-            )
+            parts, grads = zip(*pairs, strict=True)
+            gradients = iter(torch.autograd.grad(parts, wanted, grads, allow_unused=True))
             targets = [*(out or [None] * len(rows)), *state.local]
             for (leaf, index), target in zip(leaves, targets, strict=True):
                 if leaf.requires_grad and (grad := next(gradients)) is not None and target is not None:
@@ -195,7 +308,7 @@ class Gathered(Reducer[Operation, list[Tensor], _Backward]):
         count, nodes = len(messages.destination_grads), len(self.node_grads)
         taken: list[tuple[Tensor, Tensor]] = []
 
-        def take(tensors: Tensors, index: Tensor, grads: tuple[bool, ...]) -> Tensors:
+        def take(tensors: Tensors, index: Tensor, grads: Sequence[bool]) -> Tensors:
             picked = [tensor.index_select(0, index) for tensor in tensors]
             if leaves:
                 picked = [leaf.detach().requires_grad_(grad) for leaf, grad in zip(picked, grads, strict=True)]

@@ -7,32 +7,28 @@
 | dropout of rows | drawn by original id (``row_dropout.py``) |
 | batch norm in training | statistics over the rows of all workers (``row_operators.py``) |
 | linear maps, ReLU, ELU, sums of tables | the engine's fused operators, outside of a baseline mode |
-| any, all, counts over rows | the same answer on all workers (``combined.py``) |
+| any, all, counts over rows | the same answer on all workers (``row_calls.py``) |
 | writes to inputs, other random numbers for rows, picks of rows by number | refused (``refusals.py``) |
 | any other | PyTorch's own |
 
-and notes on each result what its rows are (``marks.py``). Code of this package that is called from a module's forward runs
-outside of it (``paused``).
+and notes on each result what its rows are (``tag_rules.py``). Code of this package that is called from a module's forward runs
+outside of it (``session.paused``). Nothing here knows a graph, or what a function's result is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-import torch.overrides
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from sargnn.engine.aggregate import Engine
-from sargnn.modules import mark_rules
-from sargnn.modules.edges import EdgeTensor, noted_call, values_of
-from sargnn.modules.marks import Mark, Marked, mark_of, marked_in, set_mark
-from sargnn.modules.places import Places
+from sargnn.modules.edge_fields import EdgeTensor, noted_call, values_of
 from sargnn.modules.refusals import (
     PICKS,
     RANDOM,
@@ -43,25 +39,16 @@ from sargnn.modules.refusals import (
     check_writes,
     writes_to_first,
 )
-from sargnn.modules.row_calls import ALWAYS, HANDLERS, Handler, RowCalls
+from sargnn.modules.row_calls import ALWAYS, HANDLERS, Handler, RowCalls, is_temporary
 from sargnn.modules.row_dropout import RowDropout
 from sargnn.modules.row_operators import RowOperators
-from sargnn.modules.rows import is_own_call, is_shared, share, user_line
-from sargnn.modules.temporaries import is_temporary
+from sargnn.modules.session import Places
+from sargnn.modules.tag import Mark, is_own_call, is_shared, mark_of, set_mark, user_line
+from sargnn.modules.tag_rules import Call, Rule, marked_in, rule_of
 from sargnn.rng import Draw
 
 Observe = Callable[[str, str, Tensor, Mark | None, Sequence[Tensor]], None]
 """(function, the user's line, the result, where its rows are (None: it is the same on all workers), the arguments)."""
-
-
-@contextmanager
-def paused() -> Iterator[None]:
-    """Calls inside are PyTorch's own: for code of this package that a user's forward calls."""
-    if not torch._C._len_torch_function_stack():
-        yield
-        return
-    with torch.overrides._pop_mode_temporarily():
-        yield
 
 
 class StockCalls(TorchFunctionMode):
@@ -161,34 +148,33 @@ class StockCalls(TorchFunctionMode):
         marked = marked_in(args, kwargs)
         if not marked and not known.always and self.observe is None:
             return func(*args, **kwargs)
+        call = Call(known.name, func, args, kwargs, marked, temporary)
         if marked:
             if known.is_random:
-                check_random(known.name, args, kwargs, self.path)
+                check_random(call, self.path)
             if known.picks and self.group.world > 1:
-                check_picks(known.name, args, kwargs, self.path)
+                check_picks(call, self.path)
         out = NotImplemented
         if known.handler is not None and (marked or known.always):
-            self._rows.is_temporary = temporary
-            out = known.handler(self._rows, known.name, func, args, kwargs)
+            out = known.handler(self._rows, call)
         if out is NotImplemented:
             out = func(*args, **kwargs)
         if marked:
-            self._carry(known, out, args, kwargs, marked)
+            _carry(known.rule, call, out)
         if self.observe is not None and not is_own_call():
             self.seen(known.name, out, (*args, *kwargs.values()))
         return out
 
-    def _carry(self, known: _Function, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any], marked: Marked) -> None:
-        """Note on results what their rows are, and whether others read their memory."""
-        shared = [tensor for tensor, _ in marked if is_shared(tensor)]
-        for index, output in enumerate(out if isinstance(out, (tuple, list)) else (out,)):
-            if not isinstance(output, Tensor) or any(output is tensor for tensor, _ in marked):
-                continue
-            mark = known.rule(known.name, output, index, args, kwargs, marked)
-            if mark is not None:
-                set_mark(output, mark)
-            if shared and any(_have_one_memory(output, tensor) for tensor in shared):
-                share(output)
+
+def _carry(rule: Rule, call: Call, out: Any) -> None:
+    """Note on results what their rows are, and whether others read their memory."""
+    shared = [tensor for tensor, _ in call.marked if is_shared(tensor)]
+    for index, output in enumerate(out if isinstance(out, (tuple, list)) else (out,)):
+        if not isinstance(output, Tensor) or any(output is tensor for tensor, _ in call.marked):
+            continue
+        mark, is_view = rule(call, output, index), any(_have_one_memory(output, tensor) for tensor in shared)
+        if mark is not None or is_view:
+            set_mark(output, mark or mark_of(output), shared=is_view)
 
 
 def _have_one_memory(tensor: Tensor, other: Tensor) -> bool:
@@ -209,9 +195,11 @@ class _Function:
 
     Attributes:
         name: as PyTorch calls it; a property's own.
-        passes: nothing, ever. always: something also where no argument has a mark.
+        passes: nothing, ever.
+        always: something also where no argument has a mark.
         writes, is_random, picks: as ``refusals`` has them.
-        handler: what is done instead, if it applies. rule: which mark a result gets.
+        handler: what is done instead, if it applies.
+        rule: which mark a result gets.
     """
 
     name: str
@@ -221,7 +209,7 @@ class _Function:
     is_random: bool
     picks: bool
     handler: Handler | None
-    rule: mark_rules.Rule
+    rule: Rule
 
     @classmethod
     def of(cls, func: Any) -> _Function:
@@ -232,8 +220,24 @@ class _Function:
             name = func.__self__.__name__
             passes = name not in _TENSOR_PROPERTIES
         is_random = name in RANDOM or name in RANDOM_IN_TRAINING
-        rule = mark_rules.RULES.get(name, mark_rules.default)
-        return cls(name, passes, name in ALWAYS, writes_to_first(name), is_random, name in PICKS, HANDLERS.get(name), rule)
+        handler, rule = HANDLERS.get(name), rule_of(name)
+        return cls(name, passes, name in ALWAYS, writes_to_first(name), is_random, name in PICKS, handler, rule)
 
 
 _KNOWN: dict[Any, _Function] = {}
+
+
+def describe_replaced(module: nn.Module) -> list[str]:
+    """What of a user's module is computed otherwise than by itself, for the log: its dropouts and its batch norms, by name."""
+
+    def named(kinds: Any) -> list[tuple[str, Any]]:
+        return [(name or type(part).__name__, part) for name, part in module.named_modules() if isinstance(part, kinds)]
+
+    dropouts = [f"{name} (p = {part.p:g})" for name, part in named(nn.Dropout) if type(part) is nn.Dropout]
+    norms = [name for name, _ in named((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d))]
+    lines = []
+    if dropouts:
+        lines.append(f"nn.Dropout {', '.join(dropouts)}: masks are drawn by original id")
+    if norms:
+        lines.append(f"nn.BatchNorm {', '.join(norms)}: statistics are over the rows of all workers")
+    return lines
