@@ -1,1 +1,1 @@
-"""The sharded graph as layers see it: a DGL graph's interface over the engine, for modules that were not written for it."""
+"""A user's module: any that was written for DGL, on a graph that is spread over workers."""

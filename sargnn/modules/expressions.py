@@ -1,7 +1,7 @@
 """What is computed for an edge, as an expression over fields of its source, its destination and itself.
 
 An expression is built while a layer runs, without computing anything, and compiled into a function of a run of edges
-(``engine.reducers.generic``) once somebody wants rows of it.
+(``engine.reducers.generic``) once somebody wants rows of it. Nothing here knows a graph, or who builds an expression.
 
 Letters: N input rows, M output rows, E edges.
 """
@@ -47,7 +47,8 @@ class Node:
     """A part of an expression.
 
     Attributes:
-        shape: of a row, without the edges' dimension. dtype: of the values.
+        shape: of a row, without the edges' dimension.
+        dtype: of the values.
     """
 
     shape: tuple[int, ...]
@@ -85,7 +86,8 @@ class Written(Node):
 
     Attributes:
         func: gets the run and its fields by place and name.
-        fields: (where, name, expression) that it reads. params: tensors beside them whose gradients are wanted.
+        fields: (where, name, expression) that it reads.
+        params: tensors beside them whose gradients are wanted.
     """
 
     func: Callable[[EdgeRun, dict[tuple[str, str], Tensor]], Any]
@@ -137,8 +139,6 @@ class Program:
         outputs: the expressions; without ``Softmax``.
         dtype: of what travels.
 
-    Attributes:
-        sources [N, F_t], destinations [M, F_t], edges [E, F_t]: the fields that are read, flat, in the order of their slots.
     """
 
     def __init__(self, outputs: Sequence[Node], dtype: torch.dtype) -> None:
@@ -152,17 +152,9 @@ class Program:
         self._outputs = [self._step(node) for node in outputs]
         self._keep.clear()
 
-    @property
-    def sources(self) -> Tensors:
-        return tuple(encode(t, self._dtype) for t in self._fields["u"])
-
-    @property
-    def destinations(self) -> Tensors:
-        return tuple(encode(t, self._dtype) for t in self._fields["v"])
-
-    @property
-    def edges(self) -> Tensors:
-        return tuple(encode(t, self._dtype) for t in self._fields["e"])
+    def fields(self, where: Where) -> Tensors:
+        """The fields that are read of the sources [N, F_t], destinations [M, F_t] or edges [E, F_t], flat, as ``encode``."""
+        return tuple(encode(tensor, self._dtype) for tensor in self._fields[where])
 
     def messages(self, folds: tuple[MessageFold, ...]) -> Messages:
         """For the generic reducer; the program gives its fields away."""
@@ -218,8 +210,8 @@ class Program:
         whole = tensor.is_floating_point()
 
         def read(run: EdgeRun, memo: dict[int, Value]) -> Tensor:
-            fields = run.sources if where == "u" else run.destinations if where == "v" else run.edges
-            return fields[slot].view(len(run), *shape) if whole else decode(fields[slot], dtype, shape)
+            rows = (run.sources if where == "u" else run.destinations if where == "v" else run.edges)[slot]
+            return rows.view(len(run), *shape) if whole else decode(rows, dtype, shape)
 
         return read
 

@@ -228,7 +228,7 @@ def _fused(edges: Edges, call: _Fused, node: Node) -> Tensor:
 def _generic(edges: Edges, nodes: list[Node], into: MessageFold, shape: tuple[int, ...]) -> Tensor:
     without_softmax = _WithoutSoftmax(edges)
     program = Program([without_softmax.changed(node) for node in nodes], edges.dtype)
-    sources, local = program.sources, (*program.destinations, *program.edges)
+    sources, local = program.fields("u"), (*program.fields("v"), *program.fields("e"))
     if not sources:  # nothing travels
         sources = (torch.zeros(edges.plan.num_rows, 0, dtype=edges.dtype, device=edges.device),)
     messages = program.messages((into,))

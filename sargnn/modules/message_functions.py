@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from sargnn.engine.reducers.generic import EdgeRun
+from sargnn.modules.calls import RANDOM, check_recomputed
 from sargnn.modules.edge_fields import EdgeTensor
 from sargnn.modules.expressions import Call, Field, Item, Node, Where, Written, draw_mask, map_values
-from sargnn.modules.refusals import RANDOM, check_recomputed
 from sargnn.modules.session import Session, paused
 from sargnn.rng import Draw
 

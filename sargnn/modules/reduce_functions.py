@@ -171,7 +171,7 @@ def _gather_and_reduce(graph: ShardedGraph, messages: dict[str, Node], func: Cal
     names, shapes = list(probed), [tuple(tensor.shape[1:]) for tensor in probed.values()]
     program = Program(list(messages.values()), graph.dtype)
     nodes = tuple(graph.dstdata[name] for name in reads)
-    sources, destinations, edges = program.sources, program.destinations, program.edges
+    sources, destinations, edges = program.fields("u"), program.fields("v"), program.fields("e")
     kinds = tuple((tensor.dtype, tuple(tensor.shape[1:])) for tensor in nodes)
     read_names, message_names = list(reads), list(messages)
 

@@ -21,10 +21,9 @@ from torch.overrides import TorchFunctionMode
 
 from sargnn.comm.group import Group
 from sargnn.engine.rebuild import rebuild_of, rebuilt_by
-from sargnn.modules.refusals import check_random
 from sargnn.modules.row_dropout import RowDropout
 from sargnn.modules.row_operators import RowOperators, is_row_major
-from sargnn.modules.tag import Count, is_plain, mark_of, tagged
+from sargnn.modules.tag import Count, Rows, is_plain, mark_of, tagged
 from sargnn.modules.tag_rules import Call, reduced_dims
 
 
@@ -188,26 +187,24 @@ def _squeeze(rows: RowCalls, call: Call) -> Any:
 
 
 _FILLED = "ones zeros full new_ones new_zeros new_full".split()
-_DRAWN = "rand randn randint".split()
+DRAWN = "rand randn randint".split()
 
 
-def _made(rows: RowCalls, call: Call) -> Any:
-    """A tensor made with as many rows as the graph has, such as ``torch.ones(graph.num_edges(), 1)``, has these rows.
-
-    Raises:
-        ConfigError: its numbers are random.
-    """
+def rows_asked_for(call: Call) -> Rows | None:
+    """What rows a made tensor will have, told by its first size; None where that is no graph's number of rows."""
     sizes = [size for size in (*call.args, call.kwargs.get("size")) if not isinstance(size, Tensor)]
     if call.name == "randint":  # with limits before the size, which are no sizes
         sizes = [size for size in sizes if isinstance(size, (tuple, list))]
     first = sizes[0] if sizes else None
     if isinstance(first, (tuple, list)):
         first = first[0] if first else None
-    if not isinstance(first, Count) or first.rows is None:
-        return NotImplemented
-    if call.name in _DRAWN:
-        check_random(call, None)
-    return tagged(call.plain(), first.rows)
+    return first.rows if isinstance(first, Count) else None
+
+
+def _made(rows: RowCalls, call: Call) -> Any:
+    """``torch.ones(graph.num_edges(), 1)`` has edges' rows."""
+    asked_for = rows_asked_for(call)
+    return NotImplemented if asked_for is None else tagged(call.plain(), asked_for)
 
 
 _COMBINED = "any all sum count_nonzero max min amax amin equal allclose".split()
@@ -267,7 +264,7 @@ HANDLERS: dict[str, Handler] = {
     "squeeze": _squeeze,
     "contiguous": _contiguous,
     **dict.fromkeys(_COMBINED, _combined),
-    **dict.fromkeys((*_FILLED, *_DRAWN), _made),
+    **dict.fromkeys((*_FILLED, *DRAWN), _made),
     "mul": _times,
     "__mul__": _times,
     "sum": _sum,
@@ -275,7 +272,7 @@ HANDLERS: dict[str, Handler] = {
     "view": _reshaped,
     "reshape": _reshaped,
 }
-ALWAYS = frozenset(("dropout", "dropout_", *_FILLED, *_DRAWN))
+ALWAYS = frozenset(("dropout", "dropout_", *_FILLED, *DRAWN))
 """Functions that are handled also where no argument has rows."""
 
 
