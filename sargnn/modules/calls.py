@@ -42,8 +42,6 @@ from sargnn.rng import Draw
 
 Observe = Callable[[str, str, Tensor, Mark | None, Sequence[Tensor]], None]
 """(function, the user's line, the result, where its rows are (None: it is the same on all workers), the arguments)."""
-
-
 RANDOM = frozenset(
     "bernoulli rand_like randn_like randint_like normal poisson multinomial binomial normal_ uniform_ bernoulli_ exponential_ "
     "random_ cauchy_ log_normal_ geometric_ gumbel_softmax native_dropout".split()
@@ -94,25 +92,6 @@ class StockCalls(TorchFunctionMode):
             if isinstance(output, Tensor):
                 self.observe(name, user_line(self.path), output, mark_of(output), inputs)
 
-    def begin(self) -> None:
-        """A forward pass begins: number its calls anew, and seed PyTorch's generator from the run's seed and the epoch.
-
-        PyTorch has one generator for a process: another rank of this process finds it where it was.
-        """
-        self._rows.dropout.begin()
-        self._trains = torch.is_grad_enabled()
-        self._outside = self._outside or self._states()
-        self._passes.append(self.group.putting_away(self._leave))
-        self._passes[-1].__enter__()
-        torch.manual_seed(int(np.random.SeedSequence((self.engine.seed, self.engine.epoch)).generate_state(1)[0]))
-
-    def end(self) -> None:
-        """The generator goes on where it was."""
-        self._passes.pop().__exit__(None, None, None)
-        if self._outside:
-            self._set(self._outside)
-        self._outside = []
-
     def _states(self) -> list[Tensor]:
         """Of PyTorch's generators."""
         on_device = self.engine.device.type == "cuda"
@@ -129,13 +108,26 @@ class StockCalls(TorchFunctionMode):
         return lambda: self._set(states)
 
     def __enter__(self) -> StockCalls:
-        self.begin()
+        """A forward pass begins: number its calls anew, and seed PyTorch's generator from the run's seed and the epoch.
+
+        PyTorch has one generator for a process: another rank of this process finds it where it was.
+        """
+        self._rows.dropout.begin()
+        self._trains = torch.is_grad_enabled()
+        self._outside = self._outside or self._states()
+        self._passes.append(self.group.putting_away(self._leave))
+        self._passes[-1].__enter__()
+        torch.manual_seed(int(np.random.SeedSequence((self.engine.seed, self.engine.epoch)).generate_state(1)[0]))
         super().__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
+        """The generator goes on where it was."""
         super().__exit__(*error)
-        self.end()
+        self._passes.pop().__exit__(None, None, None)
+        if self._outside:
+            self._set(self._outside)
+        self._outside = []
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

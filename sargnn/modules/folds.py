@@ -80,7 +80,7 @@ class Edges:
         totals: Totals | None = None,
     ) -> None:
         self.session, self.plan = session, plan
-        self._sources, self._destinations, self._rows = sources, destinations, rows
+        self.sources, self.destinations, self.rows = sources, destinations, rows
         self._totals = totals or session.totals(plan)
 
     @property
@@ -94,15 +94,15 @@ class Edges:
 
     def number_of_src_nodes(self, ntype: str | None = None) -> Count:
         """N."""
-        return Count(self.plan.num_rows, self._totals.rows, "nodes", self._sources)
+        return Count(self.plan.num_rows, self._totals.rows, "nodes", self.sources)
 
     def number_of_dst_nodes(self, ntype: str | None = None) -> Count:
         """M."""
-        return Count(self.plan.num_out, self._totals.outputs, "nodes", self._destinations)
+        return Count(self.plan.num_out, self._totals.outputs, "nodes", self.destinations)
 
     def num_edges(self, etype: Any = None) -> Count:
         """E; equal to 0 only where no worker has an edge."""
-        return Count(self.plan.num_edges, self._totals.edges, "edges", self._rows)
+        return Count(self.plan.num_edges, self._totals.edges, "edges", self.rows)
 
     def destination_ids(self) -> Tensor:
         """int64 [M], original ids of the output rows."""
@@ -112,7 +112,7 @@ class Edges:
 
     def weights(self) -> Tensor:
         """The graph's weights, [E], constant."""
-        return tagged(self.plan.edge_weights(), self._rows, shared=True)
+        return tagged(self.plan.edge_weights(), self.rows, shared=True)
 
     def field(self, where: Where, tensor: Tensor) -> Field:
         """A tensor's rows as an expression."""
@@ -130,7 +130,7 @@ class Edges:
             node: a message.
             called: what the log calls it.
         """
-        return tagged(_fold(self, kind, node, called), self._destinations)
+        return tagged(_fold(self, kind, node, called), self.destinations)
 
     def edge_values(self, node: Node) -> Tensor:
         """An expression's values for all edges of this worker, [E, ...]; all workers must call it."""
@@ -143,21 +143,13 @@ class Edges:
             columns = size(node) * torch.int64.itemsize // self.dtype.itemsize
             bits = Call((columns,), self.dtype, encode, (node, self.dtype), {})
             values = decode(_generic(self, [bits], folds.Edges(columns), (columns,)), node.dtype, node.shape)
-        self.session.calls.seen("the values of an edge field", tagged(values, self._rows))
+        self.session.calls.seen("the values of an edge field", tagged(values, self.rows))
         return values
 
     def aggregate(self, reducer: Reducer, exchanged: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
         """``Engine.aggregate`` on these edges."""
         with paused():
             return self.session.engine.aggregate(self.plan, reducer, exchanged, dest_local, params)
-
-    def kept(self, name: str, compute: Callable[[], Tensors]) -> Tensors:
-        """What ``compute()`` gives of the source type's constant rows: kept from epoch to epoch where that is allowed.
-
-        Args:
-            name: of the reducer.
-        """
-        return self.session.kept((name, self._sources.type), self.plan, compute)
 
 
 def _fold(edges: Edges, kind: str, node: Node, called: str) -> Tensor:
@@ -207,7 +199,8 @@ def _fused(edges: Edges, call: _Fused, node: Node) -> Tensor:
     reducer = call.reducer
     copied = node.tensor if isinstance(node, Field) else None
     if copied is not None and tag_of(copied).constant:
-        (out,) = edges.kept(reducer.name, lambda: edges.aggregate(reducer, call.exchanged, (), ()))
+        name = reducer.name, edges.sources.type
+        (out,) = edges.session.kept(name, edges.plan, lambda: edges.aggregate(reducer, call.exchanged, (), ()))
         return out.view(len(out), *call.shape)
     (out,) = edges.aggregate(reducer, call.exchanged, call.dest_local, call.params)
     out = out.view(len(out), *call.shape)

@@ -141,7 +141,21 @@ class Reads(Mapping[str, Any]):
         return len(self._names)
 
 
-class _EdgeBatch:
+class Batch:
+    """Edges or nodes as DGL shows them to a function."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def batch_size(self) -> int:
+        """How many."""
+        return self._count
+
+    def __len__(self) -> int:
+        return self._count
+
+
+class _EdgeBatch(Batch):
     """Two made-up edges, or a run of real ones, as DGL shows edges to a message function.
 
     Attributes:
@@ -149,15 +163,8 @@ class _EdgeBatch:
     """
 
     def __init__(self, fields: Mapping[Where, Mapping[str, Tensor]], count: int, ids: Callable[[], tuple[Tensor, Tensor]]):
-        self.src, self.dst, self.data = fields["u"], fields["v"], fields["e"]
-        self._count, self._ids = count, ids
-
-    def batch_size(self) -> int:
-        """E."""
-        return self._count
-
-    def __len__(self) -> int:
-        return self._count
+        super().__init__(count)
+        self.src, self.dst, self.data, self._ids = fields["u"], fields["v"], fields["e"], ids
 
     def edges(self) -> tuple[Tensor, Tensor, None]:
         """Original ids of the edges' sources and destinations; edges have none that is the same on any number of workers."""

@@ -25,7 +25,7 @@ from sargnn.kernels.base import AutogradOperation, Operation
 from sargnn.kernels.fused.edge_loops import add_to_starts
 from sargnn.modules.edge_fields import CannotFold, Mailbox
 from sargnn.modules.expressions import Node, Program, decode, encode
-from sargnn.modules.message_functions import EdgeCalls, Reads, captured_tensors, describe, is_builtin_reduce
+from sargnn.modules.message_functions import Batch, EdgeCalls, Reads, captured_tensors, describe, is_builtin_reduce
 from sargnn.modules.session import paused
 from sargnn.rng import Draw
 from sargnn.shards.plan import LayerPlan, Shard
@@ -37,7 +37,7 @@ _FOLDS = ("sum", "mean", "max", "min")
 _PROBE_NODES = _PROBE_EDGES = 2
 
 
-class NodeBatch:
+class NodeBatch(Batch):
     """Nodes as DGL shows them to a function of nodes.
 
     Attributes:
@@ -46,15 +46,8 @@ class NodeBatch:
     """
 
     def __init__(self, data: Mapping[str, Any], mailbox: Mapping[str, Any], count: int, ids: Tensor) -> None:
-        self.data, self.mailbox = data, mailbox
-        self._count, self._ids = count, ids
-
-    def batch_size(self) -> int:
-        """M."""
-        return self._count
-
-    def __len__(self) -> int:
-        return self._count
+        super().__init__(count)
+        self.data, self.mailbox, self._ids = data, mailbox, ids
 
     def nodes(self) -> Tensor:
         """int64 [M], original ids."""

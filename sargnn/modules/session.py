@@ -128,10 +128,6 @@ class Asked:
     counted: bool = False
 
 
-class Owner:
-    """Who owns what is kept of constant rows, one for each name."""
-
-
 @dataclass
 class Report:
     """What each call of a graph became, said once."""
@@ -152,12 +148,12 @@ class Maker:
 
     Attributes:
         report: what calls became, for the log.
-        owners: of what is kept of constant rows, by its name.
+        owners: who owns what is kept of constant rows, by its name.
     """
 
     def __init__(self, path: str | None = None) -> None:
         self.path, self.report = path, Report()
-        self.owners: dict[Hashable, Owner] = {}
+        self.owners: dict[Hashable, object] = {}
 
     def prepare(self, engine: Engine, plans: Sequence[LayerPlan]) -> None:
         """Count what plans hold over all workers; all of them must call it together, before a plan is first used."""
@@ -209,7 +205,7 @@ class Session:
         """
         owners = self._maker.owners
         if self._training:
-            owners.setdefault(name, Owner())
+            owners.setdefault(name, object())
         if name not in owners:
             return compute()
         tensors = self.engine.constant(owners[name], plan, compute)
