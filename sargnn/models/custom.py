@@ -23,15 +23,13 @@ from sargnn.config.run import ModelSettings, RunConfig
 from sargnn.data.schema import Schema
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import ConfigError, SargnnError, nearest
-from sargnn.messages.make import GraphMaker
-from sargnn.messages.plan_places import PlanPlaces
-from sargnn.messages.replaced import describe_replaced
-from sargnn.messages.rows import Rows, constant, rows_of, tagged
-from sargnn.messages.session import Asked
-from sargnn.messages.stock_calls import StockCalls
 from sargnn.models.base import LayerInput, Model
 from sargnn.models.inputs import Features, GraphShape, Inputs, TypedRows
 from sargnn.models.probe import try_module, try_without_edges
+from sargnn.modules.calls import StockCalls, describe_replaced
+from sargnn.modules.dgl_typed import GraphMaker
+from sargnn.modules.session import Asked, Places
+from sargnn.modules.tag import Rows, constant, rows_of, tagged
 from sargnn.resolve import resolve
 from sargnn.shards.plan import LayerPlan
 
@@ -319,7 +317,7 @@ class CustomModel(Model):
             given = {name: constant(tensor) for name, tensor in given.items()}
         before = [(tensor, tensor._version, tensor.detach().clone() if self.note else None) for tensor in given.values()]
         rows = given if schema.typed else next(iter(given.values()))
-        places = PlanPlaces(self.group or engine.group, plans)
+        places = Places(self.group or engine.group, plans)
         observe = None if self.observer is None else self.observer(places)
         calls = StockCalls(engine, places, path=self.source.file, observe=observe)
         session = self._graphs.session(engine, calls, training=self.training, num_blocks=self.num_layers)

@@ -30,9 +30,9 @@ from sargnn.data.schema import SPLITS, Relation, Schema
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.serving import check_serves, engine_alone
 from sargnn.errors import ConfigError
-from sargnn.messages.graph import MOST_BLOCKS
 from sargnn.models.base import LayerInput
 from sargnn.models.inputs import GraphShape
+from sargnn.modules.dgl_graph import MOST_BLOCKS
 from sargnn.partition.cut import Part
 from sargnn.shards.graph import WorkerGraph
 from sargnn.shards.mfg import MessageFlow
