@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sargnn.cli.command_line import CommandLine
-from sargnn.cli.conf_folders import ConfFolders
+from sargnn.cli.conf import ConfFolders
 from sargnn.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ _OF_ALL_ROWS = ("epochs", "eval_every", "threads")
 def table(line: CommandLine) -> int:
     """``sargnn bench table``; prints it."""
     from sargnn.bench.settings import BenchTableConfig, parse_bench_table
-    from sargnn.cli.signals import as_interrupts
+    from sargnn.cli.sweep import as_interrupts
 
     settings, of_runs = _settings_of("bench_table", line, BenchTableConfig, parse_bench_table)
     cases = {name: settings.cases.get(name, [f"model={name}"]) for name in settings.models}
@@ -137,7 +137,7 @@ def table(line: CommandLine) -> int:
 def plan(line: CommandLine) -> int:
     """``sargnn bench plan``; prints its table. Exit code 1 where a run failed, or the planner did."""
     from sargnn.bench.settings import BenchPlanConfig, parse_bench_plan
-    from sargnn.cli.signals import as_interrupts
+    from sargnn.cli.sweep import as_interrupts
 
     settings, of_runs = _settings_of("bench_plan", line, BenchPlanConfig, parse_bench_plan)
     from sargnn.bench.plan.points import find_points

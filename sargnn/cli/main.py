@@ -58,7 +58,7 @@ def _run(arguments: Sequence[str]) -> int:
         print(f"sargnn {__version__}")
         return 0
     if arguments[:2] == ["completion", "--candidates"]:
-        from sargnn.cli.completion import candidates
+        from sargnn.cli.help import candidates
 
         print("\n".join(candidates(arguments[2:])))
         return 0
@@ -140,8 +140,8 @@ def _no_verb(name: str, words: Sequence[str]) -> ConfigError:
         return ConfigError(f"There is no verb '{name}'.", hint=hint)
     if name in _ALSO_CALLED:
         return ConfigError(f"There is no verb '{name}'.", hint=f"sargnn {_ALSO_CALLED[name]}")
-    from sargnn.cli.conf_folders import find_folders
-    from sargnn.cli.unknown import read_known
+    from sargnn.cli.answers import read_known
+    from sargnn.cli.conf import find_folders
 
     options = read_known("train", (), find_folders()).options_called(name)
     if options:

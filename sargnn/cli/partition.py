@@ -97,7 +97,7 @@ def _configurations(line: CommandLine) -> tuple[dict[str, RunConfig], str]:
     Settings of partitioners are given to those that have them.
     """
     from sargnn.cli.compose import compose_verb
-    from sargnn.cli.conf_folders import find_folders
+    from sargnn.cli.conf import find_folders
     from sargnn.config.run import parse
     from sargnn.errors import ConfigError
     from sargnn.partition import PARTITIONERS

@@ -11,7 +11,7 @@ from sargnn.cli.command_line import CommandLine
 from sargnn.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
-    from sargnn.cli.conf_folders import ConfFolders
+    from sargnn.cli.conf import ConfFolders
     from sargnn.cli.sweep import Outcome, Point
     from sargnn.figures.spec import Cell, FigureSpec
 
@@ -86,7 +86,7 @@ def _spec(name: str, folders: ConfFolders) -> FigureSpec:
 
 def _submit(name: str, line: CommandLine, points: Sequence[Point]) -> int:
     """The same runs as SLURM jobs; the same command without ``launch`` draws what is finished."""
-    from sargnn.cli.slurm_sweep import write_sweep
+    from sargnn.cli.slurm import write_sweep
 
     words = ["reproduce", *line.folders.arguments, name, *line.overrides, "launch=slurm"]
     return write_sweep(points, line, words)

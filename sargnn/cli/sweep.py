@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sargnn.cli.conf_folders import ConfFolders
-from sargnn.cli.signals import as_interrupts
+from sargnn.cli.conf import ConfFolders
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.launch.ending import end_process
 from sargnn.tracking.summary import Summary, read_summary
@@ -254,7 +253,7 @@ def skips_finished(plan: Plan) -> bool:
 
     finished = f"{len(plan.done)} of {len(plan.points)} points are finished already"
     if plan.skip == "ask" and sys.stdin.isatty():
-        from sargnn.cli.clean import ask
+        from sargnn.cli.stores import ask
 
         answer = ask(f"{finished}. Skip them? [Y/n] ")
         return answer.strip().lower() not in ("n", "no")
@@ -281,3 +280,17 @@ def _end(parent: Any, outcomes: Sequence[Outcome], *, failed: bool) -> None:
         parent.finish(tags, failed=failed)
     except Exception as error:  # tracking never decides how a sweep ends
         say(f"warning: MLflow did not take the sweep's end: {str(error).splitlines()[0]}")
+
+
+def as_interrupts() -> None:
+    """From now on SIGTERM and SIGHUP raise ``KeyboardInterrupt``, so that what was started is ended too.
+
+    A signal that this process was started to ignore, as SIGHUP under nohup, stays ignored.
+    """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt

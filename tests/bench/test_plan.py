@@ -17,7 +17,7 @@ from sargnn.bench.plan.rows import EPOCH, TRAINING, WHOLE, Point, Row, errors_of
 from sargnn.bench.settings import BenchPlanConfig, parse_bench_plan
 from sargnn.cli import bench
 from sargnn.cli.compose import compose_verb
-from sargnn.cli.conf_folders import find_folders
+from sargnn.cli.conf import find_folders
 from sargnn.config.run import RunConfig, load, parse
 from sargnn.data.dataset import open_dataset
 from sargnn.errors import ConfigError

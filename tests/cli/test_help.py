@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from sargnn.cli.command_line import read_command_line
-from sargnn.cli.completion import SCRIPTS, candidates
-from sargnn.cli.conf_folders import OVERRIDING, built_in_folder
+from sargnn.cli.conf import OVERRIDING, built_in_folder
+from sargnn.cli.help import SCRIPTS, candidates
 from sargnn.cli.verbs import VERBS, Verb
 from sargnn.errors import ConfigError
 from sargnn.resolve import resolve

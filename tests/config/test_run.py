@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from sargnn.cli.compose import compose_verb
-from sargnn.cli.conf_folders import conf_dir
+from sargnn.cli.conf import conf_dir
 from sargnn.config.compare import differing, fixed_settings
 from sargnn.config.decides import DECIDES, FREE, LOSSES, RUN
 from sargnn.config.run import DatasetSettings, ModelSettings, RunConfig, load, parse, save
