@@ -36,9 +36,10 @@ def main(line: CommandLine) -> int:
     mapping = compose_verb("check", line.overrides, folders=line.folders)
     if (mapping.get("model") or {}).get("name") is not None:
         return check_model(mapping)
-    from sargnn.config.verbs import parse_check
+    from sargnn.config.fields import build
+    from sargnn.config.verbs import CheckConfig
 
-    config = parse_check({key: mapping[key] for key in _of_graph(line.overrides)})
+    config = build(CheckConfig, {key: mapping[key] for key in _of_graph(line.overrides)}, "")
     config.dataset.check_files()
     from sargnn.config.decides import as_mapping
     from sargnn.data.dataset import open_dataset

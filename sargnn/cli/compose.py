@@ -164,7 +164,7 @@ def _check_override(
         raise unknown_setting(verb, override.get_key_element().lstrip("+"), words, folders)
     if key in groups:
         value = override.value()
-        if adds:
+        if override.is_force_add() or (override.is_add() and value != groups[key]):
             raise ConfigError(f"'{key}' is chosen twice.", hint=f"write {key}=OPTION once, without a +")
         if isinstance(value, list | dict) or value in ("", None):
             names = [str(name) for name in value] if isinstance(value, list) else []
@@ -213,6 +213,11 @@ def _check_files(verb: str, groups: Mapping[str, str], words: Sequence[str], fol
             given = f"{missing} in {show_path(file.path)}"
             raise ConfigError("A defaults list names a file that does not exist.", given=given, allowed=allowed)
         for named in file.defaults:
+            if not named.override and named.group.startswith("/") and (group := named.group[1:]) in groups:
+                given = f"{group}={named.option} in {show_path(file.path)}"
+                raise ConfigError(
+                    f"'{group}' is chosen twice.", given=given, hint=f"write: - override /{group}: {named.option}"
+                )
             if named.override and (group := named.group.lstrip("/")) not in groups and not group.startswith("hydra"):
                 raise unknown_setting(verb, group, words, folders)
         for setting in file.settings if not package else ():

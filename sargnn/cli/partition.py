@@ -15,11 +15,12 @@ _NONE = ("compare=null", "compare=")
 def main(line: CommandLine) -> int:
     """Make the dataset store and the partition store; with ``compare`` the former, and a table."""
     from sargnn.cli.compose import compose_verb
-    from sargnn.config.verbs import parse_partition
+    from sargnn.config.fields import build
+    from sargnn.config.verbs import PartitionConfig
 
     if any(override.lstrip("+").startswith("compare=") and override not in _NONE for override in line.overrides):
         return _compare(line)
-    config = parse_partition(compose_verb("partition", line.overrides, folders=line.folders))
+    config = build(PartitionConfig, compose_verb("partition", line.overrides, folders=line.folders), "")
     import dataclasses
 
     from sargnn.data.prepare import prepare_dataset

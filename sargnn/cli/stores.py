@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 def prepare(line: CommandLine) -> int:
     """Make the dataset store."""
     from sargnn.cli.compose import compose_verb
-    from sargnn.config.verbs import parse_prepare
+    from sargnn.config.fields import build
+    from sargnn.config.verbs import PrepareConfig
 
-    config = parse_prepare(compose_verb("prepare", line.overrides, folders=line.folders))
+    config = build(PrepareConfig, compose_verb("prepare", line.overrides, folders=line.folders), "")
     from sargnn.data.dataset import open_dataset
     from sargnn.data.prepare import prepare_dataset
     from sargnn.tracking.progress import Steps, graph_lines, say
@@ -53,9 +54,10 @@ _SYMMETRIC = ("products_like", "synthetic")
 def export_ogb(line: CommandLine) -> int:
     """Write raw files."""
     from sargnn.cli.compose import compose_verb
-    from sargnn.config.verbs import parse_export
+    from sargnn.config.fields import build
+    from sargnn.config.verbs import ExportConfig
 
-    config = parse_export(compose_verb("export_ogb", line.overrides, folders=line.folders))
+    config = build(ExportConfig, compose_verb("export_ogb", line.overrides, folders=line.folders), "")
     from pathlib import Path
 
     from sargnn.data.dataset import open_dataset
@@ -128,11 +130,12 @@ def import_dgl(line: CommandLine) -> int:
 def _partition(dataset: Path, file: Path, world: int, store_dir: Path) -> PartitionConfig:
     """What a run with these stores asks for, so that it finds them."""
     from sargnn.cli.compose import compose_verb
-    from sargnn.config.verbs import parse_partition
+    from sargnn.config.fields import build
+    from sargnn.config.verbs import PartitionConfig
 
     mapping = compose_verb("partition", ["dataset=stored", "dataset.root=.", "partitioner=given", "partitioner.file=."])
     mapping["dataset"]["root"], mapping["partitioner"]["file"] = str(dataset), str(file)
-    return parse_partition(mapping | {"world": world, "store_dir": str(store_dir)})
+    return build(PartitionConfig, mapping | {"world": world, "store_dir": str(store_dir)}, "")
 
 
 def _write(file: Path, assignment: np.ndarray) -> None:

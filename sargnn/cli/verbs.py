@@ -21,7 +21,8 @@ class Setting:
         default: its type is the value's type; None: any text, or nothing.
         comment: what the help says.
         allowed: the only values; none: all.
-        low, high: bounds of a whole number, themselves allowed.
+        low: the smallest whole number allowed.
+        high: the largest one.
         names: what the value is a path of, for completion.
         flag: ``--NAME`` says true.
     """
@@ -49,10 +50,12 @@ class Verb:
         examples: (command without ``sargnn``, remark).
         config: its primary file in ``conf/``, without suffix, where it composes a configuration.
         changes_a_run: its overrides change the configuration of a run that is there.
-        sweeps: takes ``-m``. previews: takes ``--dry-run``.
+        sweeps: takes ``-m``.
+        previews: takes ``--dry-run``.
         settings: those that it reads itself.
-        takes: what its other words are. choices: those words, where they are few; or choices_in: names of files in that folder
-            of configuration.
+        takes: what its other words are.
+        choices: those words, where they are few.
+        choices_in: the folder of configuration whose files are those words.
         instead: flag -> entry of another function, which gets the words beside the flag as they are.
         verbs: those below it; it has no entry of its own then.
         config_with: setting -> the primary file where it is given.
@@ -489,26 +492,7 @@ _COMPLETION = Verb(
     choices=("bash", "zsh", "fish"),
 )
 
-VERBS: dict[str, Verb] = {
-    verb.name: verb
-    for verb in (
-        _TRAIN,
-        _PLAN,
-        _SLURM,
-        _PREPARE,
-        _CHECK,
-        _PARTITION,
-        _IMPORT_DGL,
-        _EXPORT_OGB,
-        _PREDICT,
-        _EVALUATE,
-        _COMPARE,
-        _UI,
-        _TRACK,
-        _REPRODUCE,
-        _BENCH,
-        _INFO,
-        _CLEAN,
-        _COMPLETION,
-    )
-}
+_OF_RUNS = (_TRAIN, _PLAN, _SLURM, _PREPARE, _CHECK, _PARTITION, _IMPORT_DGL, _EXPORT_OGB, _PREDICT, _EVALUATE)
+_OTHERS = (_COMPARE, _UI, _TRACK, _REPRODUCE, _BENCH, _INFO, _CLEAN, _COMPLETION)
+VERBS: dict[str, Verb] = {verb.name: verb for verb in (*_OF_RUNS, *_OTHERS)}
+"""By name, in the order of ``sargnn --help``."""
