@@ -35,7 +35,6 @@ def main(line: CommandLine) -> int:
     from sargnn.comparison.groups import make_groups
     from sargnn.comparison.losses import losses_equal
     from sargnn.comparison.runs import find_folders, no_run_left, read_runs
-    from sargnn.tracking.find_runs import find_run
     from sargnn.tracking.progress import say
 
     asked = line.settings

@@ -9,10 +9,10 @@ import errno
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from sargnn import __version__
-from sargnn.cli.command_line import CommandLine, asks_for_help, read_command_line, take_folders
+from sargnn.cli.command_line import asks_for_help, read_command_line, take_folders
 from sargnn.cli.verbs import VERBS, Verb
 from sargnn.errors import ConfigError, SargnnError, nearest
 
@@ -77,7 +77,10 @@ def _run(arguments: Sequence[str]) -> int:
         print(show_configuration(str(verb.config), line.overrides, line.folders))
         return 0
     try:
-        return _entry(verb, line)(line)
+        from sargnn.resolve import resolve
+
+        entry = verb.instead[line.instead] if line.instead else verb.entry
+        return int(resolve("verb", {verb.name: entry}, verb.name)(line))
     except ConfigError as error:
         place = line.folders.place_of(verb.config, line.overrides, str(error)) if verb.config else None
         if place is None:
@@ -147,14 +150,6 @@ def _no_verb(name: str, words: Sequence[str]) -> ConfigError:
     if options:
         return ConfigError(f"There is no verb '{name}'.", hint=f"sargnn train {options[0]}")
     return ConfigError(f"There is no verb '{name}'.", allowed=nearest(name, VERBS), hint="sargnn --help lists them")
-
-
-def _entry(verb: Verb, line: CommandLine) -> Callable[[CommandLine], int]:
-    from sargnn.resolve import resolve
-
-    place = verb.instead[line.instead] if line.instead else verb.entry
-    entry: Callable[[CommandLine], int] = resolve("verb", {verb.name: place}, verb.name)
-    return entry
 
 
 if __name__ == "__main__":

@@ -13,21 +13,31 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from sargnn.cli.command_line import CommandLine
 from sargnn.cli.conf import ConfFolders, conf_dir, show_path
 from sargnn.cli.slurm_memory import JobMemory
 from sargnn.cli.sweep import Plan, free_folder, naming_point, note_points, plan_sweep, skips_finished, tried_folders
-from sargnn.config.run import RunConfig
+from sargnn.config.fields import build
+from sargnn.config.run import RunConfig, parse
 from sargnn.errors import ConfigError
-from sargnn.launch.job_files import check_point, choose_point_dir, is_under_way, script_text, write
-from sargnn.launch.slurm import Job, Shape, SlurmConfig, shape
+from sargnn.launch.job_files import (
+    check_point,
+    choose_point_dir,
+    choose_run_dir,
+    is_under_way,
+    note_job,
+    read_job,
+    script_text,
+    write,
+)
+from sargnn.launch.slurm import Job, Shape, SlurmConfig, num_nodes, shape, submit
 from sargnn.launch.slurm_submit import submit_text, write_submit
 
-if TYPE_CHECKING:
-    from sargnn.config.run import RunConfig
-    from sargnn.launch.slurm import Job, SlurmConfig
+_OURS = re.compile(r"\+{0,2}slurm[.=]")
+"""Words that ask something of the cluster."""
+SCRIPTS = Path("slurm")
+"""Where scripts go; in the working folder."""
 
 
 def main(line: CommandLine) -> int:
@@ -45,12 +55,7 @@ def main(line: CommandLine) -> int:
         return write_sweep(points, line, words)
     else:
         slurm, config = compose_job(line.overrides, line.folders)
-        from sargnn.launch.job_files import choose_run_dir
-
         run_dir = choose_run_dir(config)
-    from sargnn.launch.job_files import script_text
-    from sargnn.launch.slurm import shape
-
     job = make_job(config, [run_dir], words)
     layout = shape(slurm, job)
     config = dataclasses.replace(config, threads=config.threads or layout.cpus)
@@ -66,13 +71,13 @@ def _resumed(overrides: Sequence[str], folders: ConfFolders) -> tuple[SlurmConfi
     from sargnn.cli.resume import read_resumed
     from sargnn.launch.more_epochs import check_epochs_left
 
-    ours = [override for override in overrides if re.match(r"\+{0,2}slurm[.=]", override)]
+    ours = [override for override in overrides if _OURS.match(override)]
     going_on = read_resumed([override for override in overrides if override not in ours], folders)
     assert going_on is not None
     config, run_dir = going_on
     check_run(config)
     check_epochs_left(config, run_dir)
-    slurm = build_slurm(compose_verb("slurm", ours, keep=("slurm",), folders=folders)["slurm"])
+    slurm = build(SlurmConfig, compose_verb("slurm", ours, keep=("slurm",), folders=folders)["slurm"], "slurm.")
     return slurm, on_interface(slurm, config), run_dir.resolve()
 
 
@@ -94,44 +99,24 @@ def status(line: CommandLine) -> int:
     return 0
 
 
-SCRIPTS = Path("slurm")
-"""Where scripts go; in the working folder."""
-
-
 def compose_job(overrides: Sequence[str], folders: ConfFolders) -> tuple[SlurmConfig, RunConfig]:
     """What is asked for, and the run. Raises ``ConfigError``."""
     from sargnn.cli.compose import compose_verb
-    from sargnn.config.run import parse
 
     mapping = compose_verb("slurm", overrides, keep=("slurm",), folders=folders)
-    slurm = build_slurm(mapping.pop("slurm"))
-    config = parse(_with_servers(mapping, slurm))
+    slurm = build(SlurmConfig, mapping.pop("slurm"), "slurm.")
+    world = mapping.get("world")
+    if mapping.get("servers") is None and isinstance(world, int) and world > 0:
+        nodes = num_nodes(slurm, world)
+        if nodes > 1 and world % nodes == 0 and slurm.ntasks_per_node in (None, world // nodes):
+            mapping["servers"] = nodes  # one for each node, where each has as many workers
+    config = parse(mapping)
     check_run(config)
     if config.init_from is not None:  # else torch need not be loaded
         from sargnn.launch.init_from import find_start
 
         config = find_start(config)
     return slurm, on_interface(slurm, config)
-
-
-def _with_servers(mapping: dict[str, Any], slurm: SlurmConfig) -> dict[str, Any]:
-    """With a server for each node, where nothing else is said and each has as many workers."""
-    from sargnn.launch.slurm import num_nodes
-
-    world = mapping.get("world")
-    if mapping.get("servers") is None and isinstance(world, int) and world > 0:
-        nodes = num_nodes(slurm, world)
-        if nodes > 1 and world % nodes == 0 and slurm.ntasks_per_node in (None, world // nodes):
-            return mapping | {"servers": nodes}
-    return mapping
-
-
-def build_slurm(mapping: dict[str, Any]) -> SlurmConfig:
-    """The group ``slurm``. Raises ``ConfigError``."""
-    from sargnn.config.fields import build
-    from sargnn.launch.slurm import SlurmConfig
-
-    return build(SlurmConfig, mapping, "slurm.")
 
 
 def check_run(config: RunConfig) -> None:
@@ -154,8 +139,6 @@ def on_interface(slurm: SlurmConfig, config: RunConfig) -> RunConfig:
 
 def make_job(config: RunConfig, run_dirs: Sequence[Path], words: Sequence[str], labels: Mapping[int, str] | None = None) -> Job:
     """The job of a run; with ``labels`` of all points of an array, called as their sweep."""
-    from sargnn.launch.slurm import Job
-
     return Job(
         name=f"sweep-{run_dirs[0].parent.name}" if labels else config.name,
         world=config.world,
@@ -177,8 +160,6 @@ def template_of(slurm: SlurmConfig) -> Path:
 
 def write_job(slurm: SlurmConfig, job: Job, configs: Sequence[RunConfig]) -> int:
     """Write a run's script, or an array's; submit it where that is asked for; say what next. The exit code."""
-    from sargnn.launch.job_files import write
-
     script = write(slurm, job, configs, template_of(slurm), SCRIPTS)
     path = show_path(script)
     if slurm.submit:
@@ -191,16 +172,10 @@ def write_job(slurm: SlurmConfig, job: Job, configs: Sequence[RunConfig]) -> int
 
 def submit_job(script: Path, job: Job) -> str:
     """Hand a script to sbatch and note the job in its run folders; its number. Raises ``SargnnError``."""
-    from sargnn.launch.job_files import note_job, read_job
-    from sargnn.launch.slurm import submit
-
     number = submit(script, job.folder)
     for run_dir in job.run_dirs:
         note_job(run_dir, jobs=[*read_job(run_dir)["jobs"], number])
     return number
-
-
-_OURS = re.compile(r"\+{0,2}slurm[.=]")
 
 
 @dataclass(frozen=True)
@@ -208,8 +183,10 @@ class _Point:
     """A point that is to be submitted.
 
     Attributes:
-        label: the words in which it differs from others. layout: its nodes and tasks.
-        run_dir: its folder. words: the command line that asked for the sweep.
+        label: the words in which it differs from others.
+        run_dir: its folder.
+        layout: its nodes and tasks.
+        words: the command line that asked for the sweep.
     """
 
     label: str
@@ -231,7 +208,8 @@ def write_sweep(points: Sequence[tuple[str, ...]], line: CommandLine, words: Seq
     """Write what the points need, once all of them are checked; finished ones and those under way are left out. The exit code.
 
     Args:
-        points: the overrides of each. words: the command line.
+        points: the overrides of each.
+        words: the command line.
 
     Raises:
         ConfigError: a point that cannot run, named, or settings that do not go together; nothing is written.

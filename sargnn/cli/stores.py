@@ -15,21 +15,20 @@ from typing import TYPE_CHECKING
 
 from sargnn.cli.command_line import CommandLine
 from sargnn.cli.verbs import STORE_DIR
+from sargnn.config.fields import build
+from sargnn.config.verbs import ExportConfig, PartitionConfig, PrepareConfig
 from sargnn.data.claim import LOCK, claim, is_claimed, remove_claimed
 from sargnn.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from sargnn.config.verbs import PartitionConfig
     from sargnn.data.dgl_partition.reader import DglPartition
 
 
 def prepare(line: CommandLine) -> int:
     """Make the dataset store."""
     from sargnn.cli.compose import compose_verb
-    from sargnn.config.fields import build
-    from sargnn.config.verbs import PrepareConfig
 
     config = build(PrepareConfig, compose_verb("prepare", line.overrides, folders=line.folders), "")
     from sargnn.data.dataset import open_dataset
@@ -54,8 +53,6 @@ _SYMMETRIC = ("products_like", "synthetic")
 def export_ogb(line: CommandLine) -> int:
     """Write raw files."""
     from sargnn.cli.compose import compose_verb
-    from sargnn.config.fields import build
-    from sargnn.config.verbs import ExportConfig
 
     config = build(ExportConfig, compose_verb("export_ogb", line.overrides, folders=line.folders), "")
     from pathlib import Path
@@ -130,8 +127,6 @@ def import_dgl(line: CommandLine) -> int:
 def _partition(dataset: Path, file: Path, world: int, store_dir: Path) -> PartitionConfig:
     """What a run with these stores asks for, so that it finds them."""
     from sargnn.cli.compose import compose_verb
-    from sargnn.config.fields import build
-    from sargnn.config.verbs import PartitionConfig
 
     mapping = compose_verb("partition", ["dataset=stored", "dataset.root=.", "partitioner=given", "partitioner.file=."])
     mapping["dataset"]["root"], mapping["partitioner"]["file"] = str(dataset), str(file)

@@ -8,16 +8,12 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sargnn.cli.command_line import CommandLine
 from sargnn.cli.conf import show_path
 from sargnn.config.decides import as_mapping
 from sargnn.config.run import RunConfig, parse
-from sargnn.errors import SargnnError
-
-if TYPE_CHECKING:
-    from sargnn.config.run import RunConfig
+from sargnn.errors import ConfigError, SargnnError
 
 
 def main(line: CommandLine) -> int:
@@ -25,8 +21,6 @@ def main(line: CommandLine) -> int:
     from sargnn.cli.auto_world import provisional, with_world
     from sargnn.cli.compose import compose_verb, sweep_points
     from sargnn.cli.resume import read_resumed
-    from sargnn.config.run import parse
-    from sargnn.errors import ConfigError
 
     if line.multirun and any(override.startswith("resume=") for override in line.overrides):
         raise ConfigError("A sweep cannot be resumed as one.", hint="started again it runs what is not finished")
