@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -180,6 +177,8 @@ def ui(line: CommandLine) -> int:
     settings = line.settings
     port = int(settings["port"] or 0)
     _check_port(port)
+    import tempfile
+
     from sargnn.tracking.mlflow.pages import find_runs_page
     from sargnn.tracking.mlflow.store import database_of, default_uri
 
@@ -218,6 +217,8 @@ def _last_line(log: IO[bytes]) -> str | None:
 
 
 def _check_port(port: int) -> None:
+    import socket
+
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -230,6 +231,8 @@ def _check_port(port: int) -> None:
 
 def _wait(server: subprocess.Popen[bytes], address: str, log: IO[bytes]) -> None:
     """Until the server answers."""
+    import urllib.request
+
     for _ in range(10 * _START_S):
         if server.poll() is not None:
             raise SargnnError("MLflow's server ended at once.", given=_last_line(log))

@@ -16,21 +16,14 @@ from sargnn.errors import MOST_SHOWN, ConfigError, nearest
 _ONE_WORD = "A setting and its value are one word, with = between them."
 _NO_DASHES = "A setting is written without dashes."
 _OF_HYDRA = {
-    "--config-path": "--config-dir FOLDER adds a folder's options",
-    "-cp": "--config-dir FOLDER adds a folder's options",
-    "-cd": "--config-dir FOLDER adds a folder's options",
-    "--config-name": "experiment=NAME; conf/experiment/NAME.yaml can be one of your own",
-    "-cn": "experiment=NAME; conf/experiment/NAME.yaml can be one of your own",
-    "--package": "--cfg job shows the whole configuration",
-    "-p": "--cfg job shows the whole configuration",
-    "--info": "--cfg job shows the configuration, --dry-run what would be done",
-    "-i": "--cfg job shows the configuration, --dry-run what would be done",
+    **dict.fromkeys(("--config-path", "-cp", "-cd"), "--config-dir FOLDER adds a folder's options"),
+    **dict.fromkeys(("--config-name", "-cn"), "experiment=NAME; conf/experiment/NAME.yaml can be one of your own"),
+    **dict.fromkeys(("--package", "-p"), "--cfg job shows the whole configuration"),
+    **dict.fromkeys(("--info", "-i"), "--cfg job shows the configuration, --dry-run what would be done"),
     "--hydra-help": "--help lists all groups and settings",
-    "--shell-completion": "sargnn completion bash",
-    "-sc": "sargnn completion bash",
+    **dict.fromkeys(("--shell-completion", "-sc"), "sargnn completion bash"),
     "--experimental-rerun": "resume=RUN goes on with a run",
-    "--version": "sargnn --version",
-    "-V": "sargnn --version",
+    **dict.fromkeys(("--version", "-V"), "sargnn --version"),
 }
 """Flags that Hydra's programs or others have -> what there is here."""
 
