@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from sargnn.config.run import RunConfig
 
 T = TypeVar("T")
+_KEPT = ("bench_dir", "resume", "skip_finished")
+"""What is composed beside a run's settings."""
 
 
 def kernels(line: CommandLine) -> int:
@@ -51,18 +53,14 @@ def epoch(line: CommandLine) -> int:
 
     if sweep_points("bench_epoch", line.overrides, multirun=False, folders=line.folders) is not None:
         raise ConfigError("This verb has no sweeps, and the experiment is one.", hint="choose another experiment")
-    kept = ("bench_dir", "resume", "skip_finished")
-    mapping = compose_verb("bench_epoch", line.overrides, keep=kept, folders=line.folders)
-    bench_dir, resume, skip = (mapping.pop(name) for name in kept)
+    mapping = compose_verb("bench_epoch", line.overrides, keep=_KEPT, folders=line.folders)
+    bench_dir, resume, skip = (mapping.pop(name) for name in _KEPT)
     if not isinstance(bench_dir, str) or not bench_dir:
         raise ConfigError("'bench_dir' must be a folder.", given=repr(bench_dir))
     config = parse(mapping)
     if resume is not None or skip != "ask" or not config.profile:
         raise ConfigError("A benchmark is a run of its own, profiled.", hint="leave resume, skip_finished, profile as they are")
-    if config.comm.max_restarts:
-        raise ConfigError("What a second start trains cannot be set beside the first.", given="comm.max_restarts", allowed="0")
-    if config.epochs < 2:
-        raise ConfigError("The first epoch is left out.", given=f"epochs={config.epochs}", allowed="at least 2")
+    _check_measured(config)
     from sargnn.bench.epoch import run
     from sargnn.tracking.progress import say
     from sargnn.tracking.tables import epoch_table
@@ -81,11 +79,8 @@ def network(line: CommandLine) -> int:
     from sargnn.cli.compose import compose_verb
     from sargnn.config.run import parse
 
-    kept = ("bench_dir", "resume", "skip_finished")
-    mapping = compose_verb("bench_network", line.overrides, keep=kept, folders=line.folders)
-    bench_dir = mapping.pop("bench_dir")
-    for name in kept[1:]:
-        del mapping[name]
+    mapping = compose_verb("bench_network", line.overrides, keep=_KEPT, folders=line.folders)
+    bench_dir, *_ = (mapping.pop(name) for name in _KEPT)
     if not isinstance(bench_dir, str) or not bench_dir:
         raise ConfigError("'bench_dir' must be a folder.", given=repr(bench_dir))
     config = parse(mapping)
@@ -102,6 +97,14 @@ def network(line: CommandLine) -> int:
     info_table([*rows, ("a sum over all workers", f"{1000 * (measured['sum_s'] or 0):.2f} ms")])
     say(f"figures: {bench_dir}/{FILE}")
     return 0
+
+
+def _check_measured(config: RunConfig) -> None:
+    """A run whose epochs are measured. Raises ``ConfigError``."""
+    if config.comm.max_restarts:
+        raise ConfigError("What a second start trains cannot be set beside the first.", given="comm.max_restarts", allowed="0")
+    if config.epochs < 2:
+        raise ConfigError("The first epoch is left out.", given=f"epochs={config.epochs}", allowed="at least 2")
 
 
 _CHOSEN_BY = {
@@ -218,7 +221,7 @@ def _run_of(verb: str, name: str, case: Sequence[str], of_runs: Sequence[str], f
     try:
         if sweep_points(verb, overrides, multirun=False, folders=folders) is not None:
             raise ConfigError("This verb has no sweeps.", hint="call it once for each value")
-        mapping: dict[str, Any] = compose_verb(verb, overrides, keep=("bench_dir", "resume", "skip_finished"), folders=folders)
+        mapping: dict[str, Any] = compose_verb(verb, overrides, keep=_KEPT, folders=folders)
         resume, skip = mapping["resume"], mapping["skip_finished"]
         config = parse({field.name: mapping[field.name] for field in fields(RunConfig) if field.name in mapping})
     except ConfigError as error:
@@ -226,8 +229,5 @@ def _run_of(verb: str, name: str, case: Sequence[str], of_runs: Sequence[str], f
     if resume is not None or skip != "ask" or config.profile or config.run_dir is not None or config.run_name is not None:
         hint = "leave resume, skip_finished, profile, run_dir and run_name as they are"
         raise ConfigError("A table's runs are its own.", hint=hint)
-    if config.comm.max_restarts:
-        raise ConfigError("What a second start trains cannot be set beside the first.", given="comm.max_restarts", allowed="0")
-    if config.epochs < 2:
-        raise ConfigError("The first epoch is left out.", given=f"epochs={config.epochs}", allowed="at least 2")
+    _check_measured(config)
     return config

@@ -58,7 +58,10 @@ def help_text(verb: Verb, words: Sequence[str] = (), folders: ConfFolders | None
     if verb.verbs:
         lines += ["", f"{verb.name}:", *(_line(below.name, below.summary) for below in verb.verbs)]
     if verb.settings:
-        lines += ["", "settings (key=value):", *(_line(*_own(setting)) for setting in verb.settings)]
+        lines += ["", "settings (key=value):"]
+        for own in verb.settings:
+            default = str(own.default).lower() if isinstance(own.default, bool) else own.default or ""
+            lines.append(_line(f"{own.name}={default}", own.comment))
     if verb.config and folders is not None:
         known = read_known(verb.config, words, folders)
         groups, keys, words = _asked(known, words)
@@ -86,18 +89,6 @@ def help_text(verb: Verb, words: Sequence[str] = (), folders: ConfFolders | None
     if verb.config:
         lines += _wrap("Options of your own: conf/GROUP/NAME.yaml here, or in the folder that --config-dir FOLDER names.")
     return "\n".join(lines)
-
-
-def check_option(config: str, group: str, name: str, folders: ConfFolders) -> None:
-    """Raises ``ConfigError`` for an option that a group does not have."""
-    names = list(folders.options(group))
-    if name not in names:
-        raise unknown_option(config, group, name, folders)
-
-
-def _own(setting: Setting) -> tuple[str, str]:
-    default = setting.default
-    return f"{setting.name}={str(default).lower() if isinstance(default, bool) else default or ''}", setting.comment
 
 
 def _groups(folders: ConfFolders, config: str, verb: Verb) -> list[str]:
@@ -159,7 +150,8 @@ def _chosen(folders: ConfFolders, choice: Choice, config: str) -> list[str]:
             if name == "null":
                 continue
             options = folders.options(group)
-            check_option(config, group, name, folders)
+            if name not in options:
+                raise unknown_option(config, group, name, folders)
             if options[name].fault:
                 raise ConfigError(options[name].fault)
             lines += ["", *_wrap(f"{group}={name}: {_about(options[name])}")]

@@ -87,7 +87,9 @@ def _compare(line: CommandLine) -> int:
     console = Console()
     console.print(table)
     say("peak: memory of cutting. halo rows travel in one exchange; least: rows and sums with comm.aggregate=least.")
-    say(f"epoch: what all workers send in one, full batch, with {_model_words(first)}. nodes, work: largest part / mean.")
+    words = [f"model={first.model.name}", f"mode={first.mode.name}", f"precision={first.precision}"]
+    words += [f"comm.aggregate={first.comm.aggregate}"] if first.comm.aggregate else []
+    say(f"epoch: what all workers send in one, full batch, with {' '.join(words)}. nodes, work: largest part / mean.")
     print(write_picture(comparisons, Path(out)))
     return 0
 
@@ -130,8 +132,3 @@ def _configurations(line: CommandLine) -> tuple[dict[str, RunConfig], str]:
     for override in unused:
         raise ConfigError("None of the partitioners that are compared has this setting.", given=override, allowed=list(configs))
     return configs, out
-
-
-def _model_words(config: RunConfig) -> str:
-    words = [f"model={config.model.name}", f"mode={config.mode.name}", f"precision={config.precision}"]
-    return " ".join([*words, *([f"comm.aggregate={config.comm.aggregate}"] if config.comm.aggregate else [])])
