@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import os
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -104,7 +105,8 @@ def _composed(verb: str, overrides: Sequence[str], folders: ConfFolders) -> Dict
     groups = folders.groups(verb)
     for override in parsed:
         _check_override(override, verb, groups, words, folders)
-    _check_files(verb, groups, words, folders)
+    plain = [f"{o.key_or_group}={o.value()}" if o.key_or_group in groups else str(o.input_line) for o in parsed]
+    _check_files(verb, groups, plain, folders)
     is_choice = [override.key_or_group in groups or _is_group(override.key_or_group, folders) for override in parsed]
     chosen = tuple(itertools.compress(words, is_choice))
     config = copy.deepcopy(_from_hydra(verb, chosen, folders, folders.state()))
@@ -142,7 +144,7 @@ def _refused(error: Exception) -> ConfigError:
 
 def _is_group(key: str, folders: ConfFolders) -> bool:
     """Whether a folder of configuration has this name, such as that of another verb's group."""
-    return "." not in key and any((folder / key).is_dir() for folder in folders.both)
+    return "." not in key and any(os.path.isdir(folder / key) for folder in folders.both)
 
 
 def _check_override(
@@ -181,8 +183,12 @@ def _check_override(
 
 
 def _check_files(verb: str, groups: Mapping[str, str], words: Sequence[str], folders: ConfFolders) -> None:
-    """The options that ``words`` choose are there, and the user's files can be composed. Raises ``ConfigError``."""
-    if (taken := folders.taken_name()) is not None:
+    """The options that ``words`` choose are there, and the user's files can be composed. Raises ``ConfigError``.
+
+    Args:
+        words: the whole command line, with options without quotes.
+    """
+    if (taken := folders.taken_name(groups)) is not None:
         hint = "give it another name; its defaults list can build on the one of sargnn; or choose --config-dir"
         raise ConfigError("A file has the name of one that sargnn has itself.", given=show_path(taken), hint=hint)
     choice = folders.choice(verb, words)
@@ -190,20 +196,19 @@ def _check_files(verb: str, groups: Mapping[str, str], words: Sequence[str], fol
     for group in choice.named:
         option = choice.options[group]
         if not files[group] and option != "null":
-            word = f"{group}={option}"
             namers = [
                 show_path(file.path)
                 for name in OVERRIDING
                 for file, _ in files.get(name, ())
                 if any(named.group.lstrip("/") == group and named.option == option for named in file.defaults)
             ]
-            late = folders.own is not None and (folders.own / group / f"{option}.yml").is_file()
+            late = folders.own is not None and os.path.isfile(folders.own / group / f"{option}.yml")
             raise unknown_option(
                 verb,
                 group,
                 option,
                 folders,
-                given=f"{word} in {', '.join(namers)}" if namers else None,
+                given=f"{group}={option} in {', '.join(namers)}" if namers else None,
                 hint=f"name the file {option}.yaml" if late else None,
             )
     for file, package in (entry for entries in files.values() for entry in entries):

@@ -323,10 +323,12 @@ class ConfFolders:
                     return path
         return None
 
-    def taken_name(self) -> Path | None:
-        """The first of the user's files that has the name of one of the package's."""
-        own = sorted(self.own.rglob("*.yaml")) if self.own is not None else ()
-        return next((path for path in own if (self.built_in / path.relative_to(str(self.own))).is_file()), None)
+    def taken_name(self, groups: Iterable[str]) -> Path | None:
+        """The first of the user's files, primary ones and those of ``groups``, that has the name of one of the package's."""
+        if self.own is None:
+            return None
+        own = sorted([*self.own.glob("*.yaml"), *(path for group in groups for path in (self.own / group).rglob("*.yaml"))])
+        return next((path for path in own if (self.built_in / path.relative_to(self.own)).is_file()), None)
 
     def missing_bases(self, file: ConfFile) -> list[str]:
         """What a file's defaults list names and is not there, each as a path in a folder of configuration."""
