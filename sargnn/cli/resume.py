@@ -142,7 +142,7 @@ def command_of(settings: Mapping[str, Any], folders: ConfFolders | None = None) 
         The command; None where no option of a group is what the run had, such as one of another folder's ``conf/``.
     """
     folders = folders or find_folders()
-    composed = {key: _value(setting.value) for key, setting in folders.settings(_VERB).items()}
+    composed = {key: yaml.safe_load(setting.value) for key, setting in folders.settings(_VERB).items()}
     words = []
     for group, default in folders.groups(_VERB).items():
         if group in OVERRIDING:
@@ -180,9 +180,5 @@ def _find_option(folders: ConfFolders, group: str, default: str, settings: Mappi
 
 
 def _settings_of(folders: ConfFolders, group: str, option: str) -> dict[str, Any]:
-    values = {key: _value(setting.value) for key, setting in folders.settings_of(group, option).items()}
+    values = {key: yaml.safe_load(setting.value) for key, setting in folders.settings_of(group, option).items()}
     return {key: value for key, value in values.items() if value != {}}
-
-
-def _value(written: str) -> Any:
-    return yaml.safe_load(written)

@@ -74,16 +74,25 @@ def plan_sweep(points: Sequence[Point], folders: ConfFolders, check: Callable[[i
     Raises:
         ConfigError: a point that cannot run, named, or a setting that a sweep cannot have.
     """
+    from sargnn.cli.auto_world import provisional
+    from sargnn.cli.compose import compose_verb
+    from sargnn.config.run import parse
+
     if any(word.startswith("run_dir=") for point in points for word in point):
         raise ConfigError("A sweep chooses its run folders itself.", hint="leave run_dir out")
-    skip = _choice("skip_finished", points)
+    skip = next((word.partition("=")[2] for word in reversed(points[0]) if word.startswith("skip_finished=")), "ask")
+    if skip not in ("ask", "true", "false"):
+        raise ConfigError("'skip_finished' has a value that is not known.", given=skip, allowed="ask, true, false")
     points = [tuple(word for word in point if not word.startswith("skip_finished=")) for point in points]
     key = json.dumps([*points, *folders.arguments])
     folder = Path("sweeps") / hashlib.sha256(key.encode()).hexdigest()[:10]
     labels = labels_of(points)
     for number, label in enumerate(labels):
         with naming_point(label):
-            _check(points[number], folders) if check is None else check(number)
+            if check is not None:
+                check(number)
+            else:
+                parse(provisional(compose_verb("train", points[number], folders=folders)))
     done = {number: run_dir for number in range(len(points)) if (run_dir := _finished(folder, number)) is not None}
     return Plan(points, labels, folder, done, skip)
 
@@ -198,15 +207,6 @@ def naming_point(label: str) -> Iterator[None]:
         raise ConfigError(f"A point of the sweep cannot run, so none was started: {label}\n  {error}") from error
 
 
-def _check(point: Point, folders: ConfFolders) -> None:
-    """A point's configuration, as local workers run it. Raises ``ConfigError``."""
-    from sargnn.cli.auto_world import provisional
-    from sargnn.cli.compose import compose_verb
-    from sargnn.config.run import parse
-
-    parse(provisional(compose_verb("train", point, folders=folders)))
-
-
 def labels_of(points: Sequence[Point]) -> list[str]:
     """Of each point the overrides in which it differs from others."""
     common = set(points[0]).intersection(*points) if len(points) > 1 else set()
@@ -237,14 +237,6 @@ def _summary(run_dir: Path) -> Summary | None:
         return read_summary(run_dir)
     except SargnnError:
         return None  # damaged: the point runs again
-
-
-def _choice(key: str, points: Sequence[Point]) -> str:
-    given = [word.partition("=")[2] for word in points[0] if word.startswith(f"{key}=")]
-    choice = given[-1] if given else "ask"
-    if choice not in ("ask", "true", "false"):
-        raise ConfigError(f"'{key}' has a value that is not known.", given=choice, allowed="ask, true, false")
-    return choice
 
 
 def skips_finished(plan: Plan) -> bool:
