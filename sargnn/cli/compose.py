@@ -25,6 +25,8 @@ from sargnn.cli.conf import EXAMPLES, OVERRIDING, ConfFolders, find_folders, ref
 from sargnn.cli.overrides import is_argument, list_values, parse_overrides, quoted, read_overrides
 from sargnn.errors import ConfigError, nearest
 
+_PLAIN = (ValueError, TypeError, AssertionError, RecursionError, KeyError, AttributeError)
+"""Hydra and OmegaConf check some defaults lists and values with plain errors of Python."""
 NOT_OF_A_RUN = ("experiment", "debug", "skip_finished", "resume", "slurm", "bench_dir")
 
 
@@ -131,8 +133,7 @@ def _from_hydra(verb: str, chosen: tuple[str, ...], folders: ConfFolders, _state
             return compose(verb, overrides=[*own, *chosen], return_hydra_config=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise _refused(error) from error
-    except (ValueError, TypeError, AssertionError, RecursionError, KeyError, AttributeError) as error:
-        # Hydra checks defaults lists with plain Python errors of its own, too.
+    except _PLAIN as error:
         raise ConfigError("The configuration cannot be composed.", given=str(_refused(error))) from error
 
 
@@ -245,3 +246,5 @@ def _change(config: DictConfig, override: Override, verb: str, words: Sequence[s
         raise unknown_setting(verb, key, words, folders) from error
     except OmegaConfBaseException as error:
         raise _refused(error) from error
+    except _PLAIN as error:
+        raise ConfigError("The configuration cannot be composed.", given=str(_refused(error))) from error
