@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sargnn.cli.conf_folders import ConfFolders
+from sargnn.cli.conf import ConfFolders
 from sargnn.config.memory import AUTO
 from sargnn.errors import ConfigError
 

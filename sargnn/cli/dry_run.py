@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sargnn.cli.conf_files import show_path
-from sargnn.cli.conf_folders import OVERRIDING, ConfFolders
+from sargnn.cli.conf import OVERRIDING, ConfFolders, show_path
 from sargnn.errors import SargnnError
 
 if TYPE_CHECKING:

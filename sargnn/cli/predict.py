@@ -1,13 +1,19 @@
-"""``sargnn predict``: what a trained run says about every node."""
+"""``sargnn predict`` and ``sargnn evaluate``: what a trained run says about every node, and how good that is."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sargnn.cli.command_line import CommandLine
-from sargnn.errors import ConfigError
+from sargnn.errors import ConfigError, SargnnError
 from sargnn.tracking.find_runs import find_run, run_names
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from sargnn.config.run import Metric
 
 
 def main(line: CommandLine) -> int:
@@ -39,3 +45,104 @@ def run_folder(given: object) -> Path:
         hint = "its name or its folder: run=NAME" if names else "sargnn train makes one in runs/"
         raise ConfigError("A run must be named.", allowed=names, hint=hint)
     return find_run(str(given))
+
+
+def evaluate(line: CommandLine) -> int:
+    """Score predictions."""
+    settings = line.settings
+    run_dir = run_folder(settings["run"])
+    import numpy as np
+
+    from sargnn.config.run import load
+    from sargnn.data.dataset import SPLITS, open_dataset
+    from sargnn.data.labels import choose_metric
+    from sargnn.data.prepare import prepare_dataset
+    from sargnn.launch.predict import FOLDER
+    from sargnn.tracking import files
+    from sargnn.tracking.progress import Steps
+    from sargnn.tracking.tables import score_table
+    from sargnn.training.predict import LOGITS, MANIFEST, PREDICTIONS, SMOOTHED
+
+    folder = Path(os.path.expanduser(str(settings["predictions"] or run_dir / FOLDER)))
+    if not (folder / MANIFEST).exists():
+        raise ConfigError("There are no predictions.", given=str(folder), hint=f"sargnn predict run={run_dir}")
+    try:
+        manifest = files.read_json(folder / MANIFEST)
+        made_of, node_type_name, written = (manifest[key] for key in ("dataset_hash", "node_type", "files"))
+    except (SargnnError, KeyError) as error:
+        raise _damaged(folder / MANIFEST, run_dir) from error
+    config = load(folder / files.CONFIG)  # the run's, with what predict was told to change
+    trained = load(run_dir / files.CONFIG)
+    if any(getattr(config, group) != getattr(trained, group) for group in ("dataset", "model", "optim", "labels", "seed")):
+        hint = f"sargnn predict run={run_dir} out=FOLDER"
+        raise ConfigError("The predictions are of another run.", given=str(folder), hint=hint)
+    with Steps():
+        dataset = open_dataset(prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes), verify=False)
+    if dataset.content_hash != made_of:
+        raise ConfigError("The predictions are of another dataset.", given=made_of, allowed=dataset.content_hash)
+    if node_type_name not in dataset.schema.node_types or not isinstance(written, list):
+        raise _damaged(folder / MANIFEST, run_dir)
+    node_type = dataset.schema.node_types.index(node_type_name)
+    nodes = slice(*dataset.schema.offsets[node_type : node_type + 2])
+    labels, split = np.asarray(dataset.labels[nodes]), np.asarray(dataset.split[nodes])
+
+    def read(name: str, shape: tuple[int, ...]) -> np.ndarray:
+        try:
+            array: np.ndarray = np.load(folder / name, mmap_mode="r")
+        except (OSError, ValueError, EOFError) as error:
+            raise _damaged(folder / name, run_dir) from error
+        if array.shape != shape:
+            raise _damaged(folder / name, run_dir)
+        return array
+
+    metric = choose_metric(dataset.task, config.metric)
+    outputs = (len(labels), dataset.num_classes)
+    scored = {"predictions": read(PREDICTIONS, labels.shape)}
+    if metric in ("rocauc", "f1"):
+        scored = {"predictions": read(LOGITS, outputs)}
+    if SMOOTHED in written:
+        logits = read(LOGITS, outputs)
+        pieces = [logits[first : first + 65536].argmax(1) for first in range(0, len(logits), 65536)]
+        scored = {"model": np.concatenate(pieces), "smoothed": scored["predictions"]}
+    scores = {
+        what: {
+            name: _score(metric, dataset.name, labels[rows], np.asarray(predicted[rows])) if len(rows) else None
+            for name, rows in ((name, np.flatnonzero(split == value)) for name, value in SPLITS.items())
+        }
+        for what, predicted in scored.items()
+    }
+    counts = {name: int((split == value).sum()) for name, value in SPLITS.items()}
+    right = {"accuracy": scores} if metric == "accuracy" else {}
+    content = {**right, "task": dataset.task, "metric": metric, "scores": scores, "nodes": counts}
+    files.write_json(folder / "evaluation.json", content)
+    score_table(metric, "OGB's evaluator" if metric in ("accuracy", "rocauc") else "sargnn", scores, counts)
+    return 0
+
+
+def _score(metric: Metric, dataset: str, labels: np.ndarray, predicted: np.ndarray) -> float | None:
+    """Of the nodes of a split: by OGB's evaluator where it has the metric.
+
+    Args:
+        predicted: classes int64 [N], of several labels the logits [N, C], or values [N, C].
+    """
+    from sargnn.interop.ogb import accuracy, rocauc
+
+    if metric == "accuracy":
+        return accuracy(dataset, labels, predicted)
+    if metric == "rocauc":
+        return rocauc(labels, predicted)
+    import torch
+
+    from sargnn.comm.group import Group
+    from sargnn.data.dataset import SPLITS
+    from sargnn.training.loss import Targets
+    from sargnn.training.metrics import measure
+    from sargnn.training.tasks import task_for
+
+    group, split = Group.single(), torch.full((len(labels),), SPLITS["test"], dtype=torch.uint8)
+    targets = Targets.gather(torch.from_numpy(labels), split, group, task_for(labels))
+    return measure(metric, torch.from_numpy(predicted), targets, group)["test"]
+
+
+def _damaged(file: Path, run_dir: Path) -> ConfigError:
+    return ConfigError("The predictions are damaged.", given=str(file), hint=f"make them again: sargnn predict run={run_dir}")

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import yaml
 
-from sargnn.config.decides import FREE, LOSSES, RUN, as_mapping, find_deciding, flat, only_when
+from sargnn.config.decides import FREE, LOSSES, RUN, as_mapping, find_deciding, find_free, flat, only_when
 from sargnn.config.fields import (
     AT_LEAST_ONE,
     PLAIN_NAME,
@@ -24,6 +24,7 @@ from sargnn.config.fields import (
     build,
     chosen_from,
     number,
+    read_yaml,
 )
 from sargnn.config.groups import (
     BatchesConfig,
@@ -40,7 +41,6 @@ from sargnn.config.groups import (
 )
 from sargnn.config.memory import AUTO, BufferConfig, MemoryConfig
 from sargnn.config.partitioner import PartitionerConfig, Strategy
-from sargnn.config.plain_yaml import read_yaml
 from sargnn.errors import ConfigError
 
 DATASETS = chosen_from("dataset", "sargnn.data:DATASETS")
@@ -464,3 +464,20 @@ def save(config: RunConfig, path: Path) -> None:
 def flatten(config: RunConfig) -> dict[str, Any]:
     """Dotted key -> value, as MLflow's compare view wants it."""
     return flat(as_mapping(config))
+
+
+def fixed_settings(config: RunConfig) -> dict[str, Any]:
+    """Dotted key -> value of all settings that stay between two submissions of one run: all that are not ``FREE``.
+
+    A finer list than resuming allows, for runs are compared.
+    """
+    free = find_free(config)
+    return {key: value for key, value in flatten(config).items() if key not in free}
+
+
+def differing(config: RunConfig, other: RunConfig) -> list[str]:
+    """The settings that decide the losses and differ, as ``key: that of other instead of that of config``."""
+    first, second = flat(loss_settings(config)), flat(loss_settings(other))
+    keys = [key for key in sorted({*first, *second}) if first.get(key) != second.get(key)]
+    first, second = flatten(config) | first, flatten(other) | second
+    return [f"{key}: {second.get(key)} instead of {first.get(key)}" for key in keys]

@@ -15,7 +15,7 @@ from sargnn.bench.plan import EPOCH, TRAINING, WHOLE, Point, Row, draw_runs, dra
 from sargnn.bench.settings import BenchPlanConfig, parse_bench_plan
 from sargnn.cli import bench
 from sargnn.cli.compose import compose_verb
-from sargnn.cli.conf_folders import find_folders
+from sargnn.cli.conf import find_folders
 from sargnn.config.run import RunConfig, load, parse
 from sargnn.data.dataset import open_dataset
 from sargnn.errors import ConfigError

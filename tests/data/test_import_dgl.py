@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from sargnn.cli.completion import candidates
+from sargnn.cli.help import candidates
 from sargnn.data.dataset import Dataset, open_dataset, write_dataset
 from sargnn.data.dgl_partition.nodes import Names
 from sargnn.data.dgl_partition.reader import dgl_partition

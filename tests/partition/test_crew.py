@@ -16,7 +16,7 @@ import psutil
 import pytest
 from scipy import sparse
 
-from sargnn.cli.info import stores
+from sargnn.cli.stores import stores
 from sargnn.config.run import RunConfig
 from sargnn.data.claim import claim, is_claimed
 from sargnn.data.dataset import Dataset, by_destination, open_dataset, write_dataset

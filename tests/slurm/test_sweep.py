@@ -12,7 +12,7 @@ from unittest.mock import patch
 import pytest
 
 from sargnn.cli.compose import sweep_points
-from sargnn.cli.conf_folders import built_in_folder
+from sargnn.cli.conf import built_in_folder
 from sargnn.cli.sweep import plan_sweep
 from sargnn.config.run import load
 from sargnn.launch.job_files import is_under_way, note_job, read_job

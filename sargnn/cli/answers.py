@@ -1,16 +1,19 @@
-"""What is said to a setting or an option that does not exist: where it does, what it is called here, what is most like it."""
+"""What can be set, and answers to settings and options that do not exist: where they are, what is like them, what to write."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shlex
+import types
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher, get_close_matches
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from sargnn.cli.conf_folders import EXAMPLES, MAPPINGS, OVERRIDING, WITH_ARGUMENTS, ConfFolders
+from sargnn.cli.conf import EXAMPLES, MAPPINGS, OVERRIDING, WITH_ARGUMENTS, ConfFolders
 from sargnn.cli.verbs import VERBS, Verb
-from sargnn.errors import MOST_SHOWN, ConfigError, nearest
+from sargnn.errors import MOST_SHOWN, ConfigError, SargnnError, nearest
 
 _ALIKE, _PART_OF, _MISSPELT = 0.6, 0.8, 0.9
 """How like a key a word is, from 0 to 1: at all; it is a part of the key's name; it is the key but for a letter."""
@@ -28,43 +31,24 @@ _EVERY_VERB = [command for verb in VERBS.values() for command in (verb, *verb.ve
 _ALSO_CALLED = {
     **dict.fromkeys(("fanout", "num_neighbors", "num_neighbours", "neighbors", "neighbours"), "sample.fanouts"),
     "learning_rate": "optim.lr",
-    "wd": "optim.weight_decay",
-    "l2": "optim.weight_decay",
-    "optimizer": "optim",
-    "optimiser": "optim",
-    "scheduler": "optim.schedule",
-    "lr_scheduler": "optim.schedule",
+    **dict.fromkeys(("wd", "l2"), "optim.weight_decay"),
+    **dict.fromkeys(("optimizer", "optimiser"), "optim"),
+    **dict.fromkeys(("scheduler", "lr_scheduler"), "optim.schedule"),
     "grad_clip": "optim.clip",
-    "hidden_size": "model.hidden",
-    "hidden_dim": "model.hidden",
-    "hidden_channels": "model.hidden",
-    "hid": "model.hidden",
-    "layers": "model.num_layers",
-    "n_layers": "model.num_layers",
-    "depth": "model.num_layers",
+    **dict.fromkeys(("hidden_size", "hidden_dim", "hidden_channels", "hid"), "model.hidden"),
+    **dict.fromkeys(("layers", "n_layers", "depth"), "model.num_layers"),
     "num_heads": "model.heads",
     "aggr": "model.aggregator",
     "arch": "model",
-    "data": "dataset",
-    "graph": "dataset",
-    "workers": "world",
-    "num_workers": "world",
-    "world_size": "world",
-    "nproc": "world",
-    "num_parts": "world",
-    "parts": "world",
+    **dict.fromkeys(("data", "graph"), "dataset"),
+    **dict.fromkeys(("workers", "num_workers", "world_size", "nproc", "num_parts", "parts"), "world"),
     "dtype": "precision",
-    "n_epochs": "epochs",
-    "max_epochs": "epochs",
+    **dict.fromkeys(("n_epochs", "max_epochs"), "epochs"),
     "patience": "early_stopping",
     "random_seed": "seed",
     "num_threads": "threads",
     "name": "run_name",
-    "output_dir": "run_dir",
-    "out_dir": "run_dir",
-    "save_dir": "run_dir",
-    "log_dir": "run_dir",
-    "checkpoint_dir": "run_dir",
+    **dict.fromkeys(("output_dir", "out_dir", "save_dir", "log_dir", "checkpoint_dir"), "run_dir"),
 }
 """What others call it -> what it is called here."""
 
@@ -305,3 +289,79 @@ def unknown_option(
         listed = "" if near else f"sargnn {verb_of(config).name} {group} --help lists them; "
         hint = f"{listed}conf/{group}/{name}.yaml would be one of your own"
     return ConfigError(what, given=given, allowed=near, hint=hint)
+
+
+_CLASSES = {
+    **dict.fromkeys(
+        ("train", "slurm", "plan", "bench_epoch", "bench_network", "partition_compare"), "sargnn.config.run:RunConfig"
+    ),
+    "prepare": "sargnn.config.verbs:PrepareConfig",
+    "check": "sargnn.config.verbs:CheckConfig",
+    "partition": "sargnn.config.verbs:PartitionConfig",
+    "export_ogb": "sargnn.config.verbs:ExportConfig",
+    "bench_kernels": "sargnn.bench.settings:BenchKernelsConfig",
+}
+"""A primary file's settings. (Those of ``bench table`` and ``bench plan`` are a table's and a run's together.)"""
+
+
+def settings_class(config: str, group: str | None, words: Iterable[str], folders: ConfFolders) -> Any:
+    """The dataclass of a verb's settings, or of the option of a group that ``words`` choose.
+
+    Returns:
+        None: there is none, or it is a user's own, which is not loaded for that.
+    """
+    from sargnn.resolve import load_attribute
+
+    if config not in _CLASSES:
+        return None
+    top = load_attribute(_CLASSES[config])
+    if group is None:
+        return top
+    if group == "slurm":
+        return load_attribute("sargnn.launch.slurm:SlurmConfig")
+    field = top.__dataclass_fields__.get(group)
+    if field is None:
+        return None
+    if "table" not in field.metadata:
+        hint = _plain(get_type_hints(top)[group])
+        return hint if dataclasses.is_dataclass(hint) else None
+    try:
+        option = folders.choice(config, words).options.get(group, "")
+        settings = folders.settings_of(group, option)
+    except SargnnError:
+        return None
+    name = settings[f"{group}.name"].value if f"{group}.name" in settings else ""
+    table: dict[str, str] = load_attribute(field.metadata["table"])
+    known = load_attribute(table[name]) if name in table else None
+    own = f"{group}.target" in settings and not getattr(known, "reads_target", None)
+    return None if own else known
+
+
+def allowed_values(config: str, key: str, words: Iterable[str], folders: ConfFolders) -> list[str]:
+    """The values that a setting may have, where they are few; else none.
+
+    Args:
+        words: the other words of the command line.
+    """
+    group, _, name = key.rpartition(".")
+    settings_type = settings_class(config, group or None, words, folders)
+    field = settings_type.__dataclass_fields__.get(name) if settings_type is not None else None
+    if field is None:
+        return []
+    hint = get_type_hints(settings_type)[name]
+    optional = ["null"] if type(None) in get_args(hint) else []
+    if names := field.metadata.get("one_of"):
+        return [*names, *optional]
+    plain = _plain(hint)
+    if plain is bool:
+        return ["true", "false", *optional]
+    if get_origin(plain) is not Literal:
+        return []
+    return [str(literal).lower() if isinstance(literal, bool) else str(literal) for literal in get_args(plain)] + optional
+
+
+def _plain(hint: Any) -> Any:
+    """The type without ``None``."""
+    if get_origin(hint) in (Union, types.UnionType):
+        return next(option for option in get_args(hint) if option is not type(None))
+    return hint
