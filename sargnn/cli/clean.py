@@ -8,8 +8,8 @@ from pathlib import Path
 
 from sargnn.cli.command_line import CommandLine
 from sargnn.cli.info import KINDS, stores
-from sargnn.data.claim import LOCK, claim, is_claimed, remove_claimed
 from sargnn.errors import ConfigError
+from sargnn.graph.claim import LOCK, claim, is_claimed, remove_claimed
 
 
 def main(line: CommandLine) -> int:

@@ -16,13 +16,13 @@ import numpy as np
 from sargnn.config.run import Task
 from sargnn.data.check import check_content, check_features, check_form, check_split, index_dtype
 from sargnn.data.labels import LABEL_DTYPES, task_of
-from sargnn.data.manifest import blame_manifest
 from sargnn.data.schema import SPLITS as SPLITS
 from sargnn.data.schema import UNLABELLED as UNLABELLED
 from sargnn.data.schema import Schema
-from sargnn.data.store import Store, StoreWriter
 from sargnn.data.weights import Range, check_weights, from_json, to_json
 from sargnn.errors import DataError, StoreError
+from sargnn.graph.manifest import blame_manifest
+from sargnn.graph.store import Store, StoreWriter
 
 FORMAT_VERSION = 2
 EDGE_WEIGHT = "edge_weight"

@@ -16,7 +16,7 @@ import numpy as np
 
 from sargnn.data.check import index_dtype
 from sargnn.data.dataset import EDGE_WEIGHT, group_by
-from sargnn.data.store import StoreWriter
+from sargnn.graph.store import StoreWriter
 from sargnn.steps import step
 
 _CHUNK_KEYS, _MOST_FILES = 1 << 20, 256

@@ -23,9 +23,9 @@ from sargnn.data.dataset import FORMAT_VERSION, Reader, describe, features_name
 from sargnn.data.edge_buckets import EdgeBuckets
 from sargnn.data.features import FeatureCheck
 from sargnn.data.schema import Schema
-from sargnn.data.store import StoreWriter
 from sargnn.data.weights import EdgePiece, Range, WeightCheck, edge_place
 from sargnn.errors import StoreError
+from sargnn.graph.store import StoreWriter
 from sargnn.steps import step
 
 _LARGEST_PIECE_BYTES = 1 << 26

@@ -14,9 +14,9 @@ from sargnn.config.run import RunConfig
 from sargnn.config.verbs import PartitionConfig
 from sargnn.data.dataset import Dataset, open_dataset
 from sargnn.data.prepare import key_of
-from sargnn.data.store import StoreWriter
 from sargnn.data.weights import to_json, weight_range
 from sargnn.errors import ConfigError
+from sargnn.graph.store import StoreWriter
 from sargnn.partition import PARTITIONERS
 from sargnn.partition.choose import CANDIDATES, as_candidate, choose
 from sargnn.partition.crew import Crew

@@ -12,10 +12,10 @@ import numpy as np
 from sargnn.data.check import in_range
 from sargnn.data.dataset import Dataset, label_form
 from sargnn.data.labels import LABEL_DTYPES
-from sargnn.data.manifest import blame_manifest, damage_error
 from sargnn.data.schema import Schema
-from sargnn.data.store import Store, StoreWriter
 from sargnn.data.weights import Range, all_finite, from_json
+from sargnn.graph.manifest import blame_manifest, damage_error
+from sargnn.graph.store import Store, StoreWriter
 from sargnn.partition.cut import COPY_ARRAYS, PART_ARRAYS, WEIGHT_ARRAYS, Cutter, Part, offsets_of
 from sargnn.partition.ground import lay_ground
 from sargnn.partition.sort_edges import Report

@@ -31,12 +31,12 @@ from sargnn.config.partitioner import PartitionerConfig
 from sargnn.config.run import ONE_GRAPH, KernelConfig, ModeConfig, ModelSettings, RunConfig
 from sargnn.data.dataset import Dataset, group_by
 from sargnn.data.settings import SyntheticConfig
-from sargnn.data.store import StoreWriter
 from sargnn.engine.modes import MODES
 from sargnn.engine.pool import Pool
 from sargnn.engine.reducers import REDUCERS
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.partial import WithPartials
+from sargnn.graph.store import StoreWriter
 from sargnn.kernels import KERNELS
 from sargnn.models import MODELS
 from sargnn.models.stack import GraphLayer

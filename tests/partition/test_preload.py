@@ -12,8 +12,8 @@ import pytest
 
 from sargnn.config.partitioner import PartitionerConfig
 from sargnn.data.dataset import Dataset, group_by
-from sargnn.data.store import StoreWriter
 from sargnn.errors import StoreError
+from sargnn.graph.store import StoreWriter
 from sargnn.partition.cut import Part
 from sargnn.partition.metis import assign as metis
 from sargnn.partition.preload import Bounds, find_hops, write_preloaded

@@ -21,11 +21,11 @@ from sargnn.data.dgl_partition.weights import DglWeights, find_weights
 from sargnn.data.features import FeatureCheck
 from sargnn.data.ogb.tables import identity_of
 from sargnn.data.schema import Relation
-from sargnn.data.store import StoreWriter
 from sargnn.data.streamed import StreamedReader
 from sargnn.data.typed import Edges, typed_dataset
 from sargnn.data.weights import EdgePiece
 from sargnn.errors import DataError
+from sargnn.graph.store import StoreWriter
 from sargnn.interop.dgl_files import load_part, load_tensors
 from sargnn.steps import step
 

@@ -21,9 +21,9 @@ import pandas as pd
 from numpy.lib import format as npy_format
 
 from sargnn.data.dataset import SPLITS, UNLABELLED, Dataset
-from sargnn.data.file_names import file_name
 from sargnn.data.weights import EdgePiece
 from sargnn.errors import ConfigError
+from sargnn.graph.manifest import file_name
 from sargnn.steps import step
 
 _CHUNK = 1 << 20
