@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sargnn.cli.command_line import CommandLine
+from sargnn.graph.edge_columns import WEIGHT
 
 
 def main(line: CommandLine) -> int:
@@ -19,7 +20,7 @@ def main(line: CommandLine) -> int:
         path = prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes)
     dataset = open_dataset(path, verify=False)
     size = dataset.num_edges, dataset.schema, dataset.feature_widths, dataset.num_classes, dataset.task
-    lines = graph_lines(*size, weighted=dataset.edge_weight is not None)
+    lines = graph_lines(*size, weighted=WEIGHT in dataset.columns)
     say(f"{config.dataset.title_of(dataset.name)}: {lines[0]}")
     for text in lines[1:]:
         say(text)

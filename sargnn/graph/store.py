@@ -283,6 +283,10 @@ class Store:
         """What the manifest says an array's dtype is. Raises ``StoreError`` where there is no such array."""
         return self._entry(name).dtype
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The same of its shape."""
+        return self._entry(name).shape
+
     def array(self, name: str, dtype: DTypeLike | None = None, shape: Sequence[int | None] | None = None) -> np.ndarray:
         """One array, memory-mapped; what is written to it stays in memory (copy on write).
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from sargnn.engine.reducers.base import Reducer, Tensors
 from sargnn.engine.reducers.generic import EdgeRun
 from sargnn.errors import ConfigError
+from sargnn.graph.edge_columns import WEIGHT as WEIGHT_COLUMN
 from sargnn.messages.counts import Count
 from sargnn.messages.edges import EdgeTensor
 from sargnn.messages.expressions import Field, Node, Where
@@ -324,7 +325,7 @@ class ShardedGraph:
 
     def _edge_weights(self) -> EdgeTensor:
         """The graph's weights, [E], constant. An expression, so that their number is told for all workers."""
-        weights = tagged(self.plan.edge_weights(), self.edata.rows, shared=True)
+        weights = tagged(self.plan.edge_column(WEIGHT_COLUMN), self.edata.rows, shared=True)
         return EdgeTensor(self, Field((), weights.dtype, "e", weights))
 
     def edge_values(self, node: Node) -> Tensor:

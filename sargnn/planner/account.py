@@ -23,6 +23,7 @@ from sargnn.data.labels import LABEL_DTYPES
 from sargnn.engine.reducers.sum import Sum
 from sargnn.engine.segments import KeepLayers
 from sargnn.errors import ConfigError
+from sargnn.graph.edge_columns import WEIGHT, EdgeColumns
 from sargnn.models.inputs import GraphShape
 from sargnn.partition.cut import Part
 from sargnn.planner.parts import PartSizes
@@ -377,7 +378,7 @@ def _empty_part(shape: GraphShape) -> Part:
         halo_offsets=offsets,
         send_rows=np.zeros(0, np.int32),
         send_offsets=offsets,
-        edge_weight=weights,
+        columns=EdgeColumns.of({WEIGHT: weights}),
         in_weights=None if weights is None else np.zeros(0),
         out_weights=None if weights is None else np.zeros(0),
     )

@@ -26,6 +26,7 @@ from sargnn.config.run import RunConfig
 from sargnn.data.dataset import SPLITS, Dataset
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import ConfigError
+from sargnn.graph.edge_columns import WEIGHT
 from sargnn.models.base import Model
 from sargnn.models.inputs import GraphShape
 from sargnn.partition.preload import Bounds
@@ -93,7 +94,7 @@ class Views:
         self._preloads = config.may_preload
         preload = config.preload
         bounds = Bounds(sum(model.uses_edges), preload.max_hop, preload.fanout, config.seed) if self._preloads else None
-        self.parts = OpenParts(config, dataset, part, store, bounds, weighted=shape.weighted)
+        self.parts = OpenParts(config, dataset, part, store, bounds, columns=[WEIGHT] if shape.weighted else [])
         self._split = np.asarray(dataset.split)
         self._weight_bytes = wide(ROW_DTYPES[config.precision]).itemsize
         self._training: dict[int, list[tuple[Reached, ...]]] = {}

@@ -19,7 +19,7 @@ def write_and_read(reader: Reader, buffer_bytes: int = 10**9) -> Dataset:
         assert [path.name for path in Path(folder).iterdir()] == ["store"]
         found = open_dataset(Path(folder) / "store", verify=True)
         arrays: Any = {name: np.array(getattr(found, name)) for name in ("labels", "split", "indptr", "indices")}
-        optional = {name: getattr(found, name) for name in ("relation", "edge_weight")}
+        optional = {name: getattr(found, name) for name in ("relation",)} | {"edge_weight": found.columns.weight}
         arrays |= {name: None if array is None else np.array(array) for name, array in optional.items()}
         return dataclasses.replace(found, features=tuple(np.array(f) for f in found.features), **arrays)
 

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sargnn.bf16 import wide
+from sargnn.graph.edge_columns import EdgeColumns
 from sargnn.kernels.attention import Attention, RunningSoftmax
 from sargnn.kernels.base import Kernel
 from sargnn.kernels.block import EdgeBlock
@@ -133,7 +134,7 @@ def run(
     running.out.fill_(torch.nan)
     attend: Any = kernel.operation(operation)
     for block, own in zip(case.blocks, case.weights or (), strict=False):
-        block.weight = number(own)
+        block.columns = EdgeColumns.of({"weight": number(own)})
         block.__dict__.pop("t_weight", None)
     given: list[dict[str, Any]] = [{} if case.weights is None else {"weight": block.weight} for block in case.blocks]
     for block, arguments in zip(case.blocks, given, strict=True):

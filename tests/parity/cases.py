@@ -322,7 +322,7 @@ def preloaded_part(dataset: Dataset, assignment: np.ndarray, servers: int, world
         path = Path(folder) / "preloaded"
         with StoreWriter(path, "partition", FORMAT_VERSION) as writer:
             write_preloaded(writer, dataset, offsets, nodes, servers, bounds)
-            weighted = {} if dataset.edge_weight is None else {"edge_weights": [0, 1]}
+            weighted = {} if dataset.columns.weight is None else {"edge_weights": [0, 1]}
             writer.meta = {
                 "schema": dataset.schema.to_json(), "num_classes": dataset.num_classes, "preload": {}, **weighted
             }  # fmt: skip

@@ -17,6 +17,7 @@ import numpy as np
 from sargnn.data.dataset import SPLITS
 from sargnn.data.labels import LABEL_DTYPES
 from sargnn.data.schema import Schema
+from sargnn.graph.edge_columns import WEIGHT, EdgeColumns
 from sargnn.partition.cut import Part
 
 _TARGETS, _BEYOND, _WITH_LESS = 1117, 331, 5
@@ -70,7 +71,7 @@ def made_up_part(part: Part, num_classes: int, layers: int, labelled: int) -> Pa
         halo_offsets=np.zeros(2, np.int64),
         send_rows=np.zeros(0, np.int32),
         send_offsets=np.zeros(2, np.int64),
-        edge_weight=weights,
+        columns=EdgeColumns.of({WEIGHT: weights}),
         in_weights=None if weights is None else 0.5 * inward,
         out_weights=None if weights is None else 0.5 * outward,
     )
