@@ -304,7 +304,7 @@ class ToyParts(DglPartition):
     def toyed(self) -> Reader:
         reader: Any = self.reader
         reader.forms = FORMS
-        return reader  # type: ignore[no-any-return]
+        return reader
 
 
 def toyed(reader: Any) -> Reader:
@@ -312,7 +312,7 @@ def toyed(reader: Any) -> Reader:
     if not hasattr(reader, "graph"):
         reader._edges = ToyEdges(reader._edges)
         reader.forms = reader._edges.forms
-        return reader  # type: ignore[no-any-return]
+        return reader
     types = list(reader.graph.nodes)
     counts = np.concatenate([[0], np.cumsum([nodes.count for nodes in reader.graph.nodes.values()])])
     edges = {}
@@ -320,7 +320,7 @@ def toyed(reader: Any) -> Reader:
         first, second = (int(counts[types.index(triplet[k])]) for k in (0, 2))
         edges[triplet] = ToyEdges(edge_list, relation, (first, second))
     reader.graph = dataclasses.replace(reader.graph, edges=edges)
-    return reader  # type: ignore[no-any-return]
+    return reader
 
 
 OWN: Any = {

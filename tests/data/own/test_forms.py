@@ -237,7 +237,8 @@ def test_typed(form: str, weighted: bool, tmp_path: Path) -> None:
     edges = []
     for a, r, b in relations:
         sources, destinations = arrays["edge_index"][a, r, b]
-        edges.append(Edges(Relation(types.index(a), r, types.index(b)), sources, destinations, weights.get((a, r, b))))
+        columns = EdgeColumns.of({"weight": weights.get((a, r, b))})
+        edges.append(Edges(Relation(types.index(a), r, types.index(b)), sources, destinations, columns))
     labelled = types.index("paper")
     own = slice(*schema.offsets[labelled : labelled + 2])
     sorted_graph = typed_dataset(
