@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sargnn.graph.edge_columns import NO_COLUMNS, WEIGHT, EdgeColumns
+
 
 class EdgeBlock:
     """The edges from S source rows to M destination rows.
@@ -31,7 +33,8 @@ class EdgeBlock:
         src_rows: int32 [B], ascending; None if every source row is listed (B = S).
         t_indptr: int32 [B + 1] and t_dst: int32 [E]: the destination rows (not list positions) of each listed source row.
         t_edge: int32 [E]: the position of each edge of ``t_dst`` in the order of ``src``; made the first time it is asked for.
-        weight: [E], the graph's edge weights in the order of ``src``, of the rows' dtype; None: it has none.
+        columns: what the edges carry, in the order of ``src``, as ``EdgeColumns.on`` gives it.
+        weight: [E], the graph's edge weights among it, of the rows' dtype; None: it has none.
         t_weight: [E], the same in the order of ``t_dst``; made the first time it is asked for.
         src_id_rank: int32 [S], the rank of each source row's original id among all that this worker sees: breaks ties.
         src_ids: int64 [S] and dst_ids: int64 [M], original ids: what is drawn for an edge depends on them.
@@ -47,7 +50,7 @@ class EdgeBlock:
         src_id_rank: Tensor | None = None,
         src_ids: Tensor | None = None,
         dst_ids: Tensor | None = None,
-        weight: Tensor | None = None,
+        columns: EdgeColumns = NO_COLUMNS,
         *,
         lists_sources: bool = False,
     ) -> None:
@@ -57,7 +60,7 @@ class EdgeBlock:
             src: int32 [E] in [0, S). dst: int32 [E] in [0, M), ascending.
             src_id_rank: int32 [S]; the rows' own order if not given.
             src_ids: int64 [S] and dst_ids: int64 [M]; the rows' own numbers if not given.
-            weight: [E], in the order of ``src``.
+            columns: in the order of ``src``.
             lists_sources: list only source rows that have an edge.
         """
         self.src_id_rank = torch.arange(num_src, dtype=torch.int32, device=src.device) if src_id_rank is None else src_id_rank
@@ -65,7 +68,7 @@ class EdgeBlock:
         self.dst_ids = torch.arange(num_dst, device=src.device) if dst_ids is None else dst_ids
         self.num_src, self.num_dst = num_src, num_dst
         self.src = src
-        self.weight = weight
+        self.columns = columns
         rows, self.indptr = _listed(dst, num_dst)
         self.dst_rows = None if len(rows) == num_dst else rows
         self.src_rows: Tensor | None = None
@@ -91,7 +94,7 @@ class EdgeBlock:
         block.src = block.src_id_rank = own[:-1]
         block.indptr = block.t_indptr = own
         block.dst_rows = block.t_dst = rows
-        block.src_rows = block.weight = None
+        block.src_rows, block.columns = None, NO_COLUMNS
         block.src_ids = block.dst_ids = torch.empty(0, dtype=torch.int64, device=rows.device)
         block.cache = {}
         return block
@@ -99,6 +102,12 @@ class EdgeBlock:
     @cached_property
     def t_edge(self) -> Tensor:
         return _by_source(self.src, self.num_src, None)[1]
+
+    @property
+    def weight(self) -> Tensor | None:
+        weight = self.columns[WEIGHT] if WEIGHT in self.columns else None
+        assert weight is None or isinstance(weight, Tensor)
+        return weight
 
     @cached_property
     def t_weight(self) -> Tensor:
@@ -142,7 +151,7 @@ def keep_edges(block: EdgeBlock, kept: Tensor) -> EdgeBlock:
     for derived in ("t_edge", "t_weight"):
         some.__dict__.pop(derived, None)
     some.src = block.src[kept]
-    some.weight = None if block.weight is None else block.weight[kept]
+    some.columns = block.columns.take(kept)
     counts = _counts_between(block.indptr, kept)
     listed = counts > 0
     rows = block.dst_rows if block.dst_rows is not None else torch.arange(block.num_dst, dtype=torch.int32, device=kept.device)

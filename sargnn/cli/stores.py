@@ -17,8 +17,9 @@ from sargnn.cli.command_line import CommandLine
 from sargnn.cli.verbs import STORE_DIR
 from sargnn.config.fields import build
 from sargnn.config.verbs import ExportConfig, PartitionConfig, PrepareConfig
-from sargnn.data.claim import LOCK, claim, is_claimed, remove_claimed
 from sargnn.errors import ConfigError, StoreError
+from sargnn.graph.claim import LOCK, claim, is_claimed, remove_claimed
+from sargnn.graph.edge_columns import WEIGHT
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,7 +40,7 @@ def prepare(line: CommandLine) -> int:
         path = prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes)
     dataset = open_dataset(path, verify=False)
     size = dataset.num_edges, dataset.schema, dataset.feature_widths, dataset.num_classes, dataset.task
-    lines = graph_lines(*size, weighted=dataset.edge_weight is not None)
+    lines = graph_lines(*size, weighted=WEIGHT in dataset.columns)
     say(f"{config.dataset.title_of(dataset.name)}: {lines[0]}")
     for text in lines[1:]:
         say(text)

@@ -23,8 +23,8 @@ from pathlib import Path
 
 from sargnn.config.losses import loss_lines
 from sargnn.config.run import flatten, load
-from sargnn.data.manifest import MANIFEST
 from sargnn.errors import ConfigError, SargnnError
+from sargnn.graph.manifest import MANIFEST
 from sargnn.launch.check import check_graph, check_strategies
 from sargnn.launch.compile import warm_up
 from sargnn.launch.env import prepare_process

@@ -31,6 +31,7 @@ from sargnn.engine.modes.base import Held
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.sum import Sum
 from sargnn.engine.segments import KeepLayers
+from sargnn.graph.edge_columns import WEIGHT, EdgeColumns
 from sargnn.memory.account_step import (
     INPUTS,
     LAYER_PHASES,
@@ -106,7 +107,7 @@ def made_up_part(shape: GraphShape, layers: int) -> Part:
         halo_offsets=np.zeros(2, np.int64),
         send_rows=np.zeros(0, np.int32),
         send_offsets=np.zeros(2, np.int64),
-        edge_weight=weights,
+        columns=EdgeColumns.of({WEIGHT: weights}),
         in_weights=None if weights is None else 0.5 * inward,
         out_weights=None if weights is None else 0.5 * outward,
     )

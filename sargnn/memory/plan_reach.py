@@ -21,7 +21,7 @@ import numpy as np
 from sargnn.config.run import RunConfig
 from sargnn.data.dataset import Dataset
 from sargnn.memory.plan_traffic import Messages
-from sargnn.partition.cut import Cutter, Part, without_weights
+from sargnn.partition.cut import Cutter, Part, with_columns
 from sargnn.partition.ground import lay_ground
 from sargnn.partition.preload import Bounds, cut_server
 from sargnn.partition.store import open_part
@@ -121,7 +121,7 @@ class OpenParts:
         part: int32 [V], each node's owner.
         store: the partition's folder; None: it is cut from the dataset.
         bounds: what servers preload; None: nothing, and all workers exchange rows with each other.
-        weighted: whether the model uses edge weights.
+        columns: what edges carry and the model reads.
 
     Attributes:
         servers: ranks that exchange rows with each other.
@@ -135,10 +135,10 @@ class OpenParts:
         store: Path | None,
         bounds: Bounds | None,
         *,
-        weighted: bool,
+        columns: Sequence[str],
     ) -> None:
         self._config, self._dataset, self._part, self._store, self._bounds = config, dataset, part, store, bounds
-        self._weighted = weighted
+        self._columns = columns
         self.num_nodes, self.world = dataset.num_nodes, config.world
         size = self.world // config.num_servers if bounds is not None else self.world
         self.servers = [range(first, first + size) for first in range(0, self.world, size)]
@@ -171,7 +171,7 @@ class OpenParts:
         return self._opened(part, place, hops[part.node_ids] == 0)
 
     def _opened(self, part: Part, place: int, inner: np.ndarray) -> Opened:
-        return Opened(part if self._weighted else without_weights(part), place, self._config.add_self_loops, inner)
+        return Opened(with_columns(part, self._columns), place, self._config.add_self_loops, inner)
 
     @cached_property
     def _cutter(self) -> Cutter:

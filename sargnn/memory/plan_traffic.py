@@ -17,6 +17,7 @@ from sargnn.config.run import RunConfig
 from sargnn.data.dataset import Dataset
 from sargnn.data.labels import task_of
 from sargnn.engine.aggregate import Engine
+from sargnn.graph.edge_columns import WEIGHT
 from sargnn.models.base import Model
 from sargnn.models.inputs import GraphShape
 from sargnn.models.stack import GraphLayer, Stack
@@ -180,7 +181,7 @@ def shape_of(dataset: Dataset, config: RunConfig) -> GraphShape:
         label_columns(config, dataset.num_classes),
         task_of(dataset.labels.dtype),
         int(types.argmax()),
-        dataset.edge_weight is not None and uses_edge_weights(config),
+        WEIGHT in dataset.columns and uses_edge_weights(config),
     )
 
 

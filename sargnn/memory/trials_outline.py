@@ -23,6 +23,7 @@ from sargnn.data.dataset import SPLITS, Dataset
 from sargnn.data.labels import LABEL_DTYPES
 from sargnn.data.schema import Relation
 from sargnn.data.typed import Edges, typed_dataset
+from sargnn.graph.edge_columns import WEIGHT, EdgeColumns
 from sargnn.partition import metis, stream
 from sargnn.partition.metis import kway
 from sargnn.partition.quality import quality_of
@@ -97,7 +98,7 @@ class Outline:
             far=round(20 * far) / 20,
             skew=round(2 * _skew(np.diff(np.asarray(dataset.indptr)))) / 2,
             far_skew=float(round(far_skew)),
-            weighted=dataset.edge_weight is not None,
+            weighted=WEIGHT in dataset.columns,
         )
 
     @classmethod
@@ -125,7 +126,9 @@ class Outline:
         for number, (source, destination, per_node) in enumerate(self.relations):
             ends = self._ends(rng, counts[source], counts[destination], max(1, round(per_node * rows)), cut)
             weights = rng.random(len(ends[0]), dtype=np.float32) + 0.5 if self.weighted else None
-            relations.append(Edges(Relation(source, f"relation {number}", destination), *ends, weights))
+            relations.append(
+                Edges(Relation(source, f"relation {number}", destination), *ends, EdgeColumns.of({WEIGHT: weights}))
+            )
         features = [rng.standard_normal((n, width), dtype=np.float32) for n, width in zip(counts, self.widths, strict=True)]
         n = counts[self.labelled]
         split = np.full(n, SPLITS["test"], np.uint8)

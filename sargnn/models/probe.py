@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from sargnn.data.schema import SPLITS, Relation, Schema
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.serving import check_serves, engine_alone
 from sargnn.errors import ConfigError
+from sargnn.graph.edge_columns import WEIGHT, EdgeColumns
 from sargnn.models.base import LayerInput
 from sargnn.models.inputs import GraphShape
 from sargnn.modules.dgl_graph import MOST_BLOCKS
@@ -342,11 +343,11 @@ def _part(shape: GraphShape, seed: int, lacking: Collection[int] = ()) -> Part:
     )
 
 
-def _weights(sources: np.ndarray, destinations: np.ndarray, nodes: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+def _weights(sources: np.ndarray, destinations: np.ndarray, nodes: int, rng: np.random.Generator) -> dict[str, Any]:
     """Edge weights for the made-up graph, and their sums."""
     weights = rng.uniform(0.5, 1.5, len(sources)).astype(np.float32)
     inward, outward = (np.bincount(ends, weights=weights, minlength=nodes) for ends in (destinations, sources))
-    return {"edge_weight": weights, "in_weights": inward, "out_weights": outward}
+    return {"columns": EdgeColumns.of({WEIGHT: weights}), "in_weights": inward, "out_weights": outward}
 
 
 def _ring(relation: Relation, without: Collection[int]) -> tuple[np.ndarray, np.ndarray]:

@@ -35,6 +35,7 @@ from sargnn.engine.reducers.max import Max
 from sargnn.engine.reducers.mean import Mean
 from sargnn.engine.reducers.sum import Sum
 from sargnn.engine.reducers.weighted import WeightedMean, WeightedSum
+from sargnn.graph.edge_columns import WEIGHT
 from sargnn.modules.expressions import (
     Call,
     Dropped,
@@ -112,7 +113,7 @@ class Edges:
 
     def weights(self) -> Tensor:
         """The graph's weights, [E], constant."""
-        return tagged(self.plan.edge_weights(), self.rows, shared=True)
+        return tagged(self.plan.edge_column(WEIGHT), self.rows, shared=True)
 
     def field(self, where: Where, tensor: Tensor) -> Field:
         """A tensor's rows as an expression."""

@@ -22,12 +22,12 @@ from sargnn.engine.reducers.sum import Sum
 from sargnn.errors import ConfigError
 from sargnn.models.base import Model
 from sargnn.models.inputs import GraphShape
-from sargnn.partition.cut import Part, without_weights
+from sargnn.partition.cut import Part, with_columns
 from sargnn.rng import MAX_ID
 from sargnn.shards.copies import Copies
 from sargnn.shards.cover import Share, shares_of
 from sargnn.shards.graph import WorkerGraph, find_labelled
-from sargnn.training.edge_weights import uses_edge_weights
+from sargnn.training.edge_weights import used_columns
 from sargnn.training.fit import Budget
 from sargnn.training.loop import Trainer
 from sargnn.training.optim import check_decay
@@ -58,8 +58,7 @@ def make_trainer(
         budget: for a graph of such a shape, chooses what fits ``memory_budget``; needed where the run has one.
     """
     device, dtype = torch.device(config.device), ROW_DTYPES[config.precision]
-    if not uses_edge_weights(config):
-        part = without_weights(part)
+    part = with_columns(part, used_columns(config))
     preloads = part.copy_rows is not None
     engine = make_engine(config, group, make_pool, within_servers=preloads)
     widths = tuple(rows.shape[1] for rows in part.features)

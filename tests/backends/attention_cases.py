@@ -13,6 +13,7 @@ from sargnn.backends.base import Kernel
 from sargnn.backends.block import EdgeBlock
 from sargnn.backends.operations import Attention, RunningSoftmax
 from sargnn.bf16 import wide
+from sargnn.graph.edge_columns import EdgeColumns
 from sargnn.rng import Draw, Purpose, edge_mask
 
 SLOPE = 0.2
@@ -133,7 +134,7 @@ def run(
     running.out.fill_(torch.nan)
     attend: Any = kernel.operation(operation)
     for block, own in zip(case.blocks, case.weights or (), strict=False):
-        block.weight = number(own)
+        block.columns = EdgeColumns.of({"weight": number(own)})
         block.__dict__.pop("t_weight", None)
     given: list[dict[str, Any]] = [{} if case.weights is None else {"weight": block.weight} for block in case.blocks]
     for block, arguments in zip(case.blocks, given, strict=True):

@@ -21,6 +21,7 @@ from sargnn.comm.group import Group
 from sargnn.engine.nodewise import norm_act_drop
 from sargnn.engine.norm import DistributedBatchNorm
 from sargnn.engine.workspace import Workspace
+from sargnn.graph.edge_columns import EdgeColumns
 from sargnn.profile import Profile
 from sargnn.rng import Draw, Purpose
 from tests.backends.attention_cases import expected, make, run
@@ -63,11 +64,10 @@ def test_sums(kernel: str, shape: tuple[int, int, int], width: int, weighted: bo
     scale = torch.rand(shape[1], generator=torch.Generator().manual_seed(3)) + 0.5
     given: dict[str, Any] = {}
     if weighted:
-        block.weight = torch.randn(block.num_edges, generator=torch.Generator().manual_seed(4))
+        weight = torch.randn(block.num_edges, generator=torch.Generator().manual_seed(4))
+        block.columns = EdgeColumns.of({"weight": weight})
         given = {"weight": block.weight}
-        dense = torch.zeros_like(dense).index_put_(
-            (block.dst_per_edge(), block.src.long()), block.weight.double(), accumulate=True
-        )
+        dense = torch.zeros_like(dense).index_put_((block.dst_per_edge(), block.src.long()), weight.double(), accumulate=True)
     matrix = scale.double()[:, None] * dense
     wanted, terms = matrix @ src.double(), matrix.abs() @ src.double().abs()
 
@@ -102,7 +102,9 @@ def test_sums_in_two_halves_are_the_sums_in_one(width: int, weighted: bool) -> N
     whole, upper, lower = start.float(), start.clone(), torch.zeros(200, width, dtype=torch.int16)
     for k in range(4):
         block, _ = block_of(300, 200, 900, seed=k)
-        block.weight = torch.randn(900, generator=torch.Generator().manual_seed(k)) if weighted else None
+        block.columns = EdgeColumns.of(
+            {"weight": torch.randn(900, generator=torch.Generator().manual_seed(k)) if weighted else None}
+        )
         given = {"weight": block.weight} if weighted else {}
         operation.forward(block, rows(300, width, 10 + k), whole, scale, **given)
         operation.forward(block, rows(300, width, 10 + k), upper, scale, lower=lower, **given)

@@ -7,6 +7,7 @@ import torch
 
 from sargnn.backends.block import EdgeBlock, keep_edges
 from sargnn.backends.cpu.folds import CpuFolds
+from sargnn.graph.edge_columns import EdgeColumns
 from sargnn.rng import Draw, Purpose, edge_mask
 
 ARRAYS = ("dst_rows", "indptr", "src", "t_indptr", "t_dst", "t_edge", "weight", "t_weight")
@@ -18,7 +19,13 @@ def block(num_dst: int = 40, edges: int = 200) -> EdgeBlock:
     dst = torch.randint(num_dst, (edges,), generator=generator, dtype=torch.int32).sort().values
     ids = torch.randperm(1000, generator=generator)
     return EdgeBlock(
-        src, dst, 30, num_dst, src_ids=ids[:30], dst_ids=ids[30 : 30 + num_dst], weight=torch.rand(edges, generator=generator)
+        src,
+        dst,
+        30,
+        num_dst,
+        src_ids=ids[:30],
+        dst_ids=ids[30 : 30 + num_dst],
+        columns=EdgeColumns.of({"weight": torch.rand(edges, generator=generator)}),
     )
 
 
@@ -30,7 +37,7 @@ def test_the_same_as_a_block_of_these_edges(share: float, num_dst: int) -> None:
     kept = torch.rand(whole.num_edges, generator=torch.Generator().manual_seed(1)) < share
     assert whole.weight is not None
     destinations = whole.dst_per_edge().to(torch.int32)
-    want = EdgeBlock(whole.src[kept], destinations[kept], 30, num_dst, weight=whole.weight[kept])
+    want = EdgeBlock(whole.src[kept], destinations[kept], 30, num_dst, columns=EdgeColumns.of({"weight": whole.weight[kept]}))
     found = keep_edges(whole, kept)
     for name in ARRAYS:
         one, other = getattr(found, name), getattr(want, name)

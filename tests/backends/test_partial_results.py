@@ -14,6 +14,7 @@ from sargnn.backends.choose import make_kernel
 from sargnn.backends.cpu.folds import NO_RANK, CpuFolds
 from sargnn.backends.operations import Attention, RunningSoftmax
 from sargnn.bf16 import wide
+from sargnn.graph.edge_columns import EdgeColumns
 
 HEADS, WIDTH, DESTINATIONS, SOURCES = 3, 5, 12, 40
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]
@@ -102,7 +103,8 @@ def blocks(edges: int = 60) -> tuple[EdgeBlock, EdgeBlock]:
     dst = torch.randint(DESTINATIONS, (edges,), generator=generator, dtype=torch.int32).sort().values
     weight = torch.rand(edges, generator=generator)
     listed, whole = (
-        EdgeBlock(src, dst, SOURCES, DESTINATIONS, weight=weight, lists_sources=one) for one in (True, False)
+        EdgeBlock(src, dst, SOURCES, DESTINATIONS, columns=EdgeColumns.of({"weight": weight}), lists_sources=one)
+        for one in (True, False)
     )  # fmt: skip
     assert listed.src_rows is not None and whole.src_rows is None
     return listed, whole
@@ -115,7 +117,12 @@ def test_listed_sources_of_edges_that_are_kept(share: float) -> None:
     destinations = listed.dst_per_edge().to(torch.int32)
     assert listed.weight is not None
     want = EdgeBlock(
-        listed.src[kept], destinations[kept], SOURCES, DESTINATIONS, weight=listed.weight[kept], lists_sources=True
+        listed.src[kept],
+        destinations[kept],
+        SOURCES,
+        DESTINATIONS,
+        columns=EdgeColumns.of({"weight": listed.weight[kept]}),
+        lists_sources=True,
     )
     found = keep_edges(listed, kept)
     for name in ("src_rows", "src", "t_indptr", "t_dst", "t_edge", "t_weight"):

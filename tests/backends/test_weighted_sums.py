@@ -8,6 +8,7 @@ import torch
 from sargnn.backends import KERNELS
 from sargnn.backends.choose import make_kernel, make_operation
 from sargnn.backends.operations import WeightedSumOperation
+from sargnn.graph.edge_columns import EdgeColumns
 from sargnn.profile import AGGREGATION, REST, Profile
 from tests.backends.blocks import SHAPES, block_of, integers
 
@@ -28,7 +29,7 @@ def test_weighted_sum(name: str, shape: tuple[int, int, int], width: int, dtype:
     num_src, num_dst, num_edges = shape
     block, _ = block_of(*shape)
     weight = integers(num_edges, 1, dtype, 5)[:, 0]
-    block.weight = weight if own else None
+    block.columns = EdgeColumns.of({"weight": weight if own else None})
     ends = block.dst_per_edge(), block.src.long()
     matrix = torch.zeros(num_dst, num_src, dtype=dtype).index_put_(ends, weight, accumulate=True)
     src, start, grad = (integers(n, width, dtype, seed) for seed, n in enumerate((num_src, num_dst, num_dst), 1))

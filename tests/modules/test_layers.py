@@ -42,7 +42,7 @@ def made(name: str) -> torch.nn.Module:
 def on_the_whole_graph(name: str) -> dict[str, Any]:
     destination = np.repeat(np.arange(GRAPH.num_nodes), np.diff(GRAPH.indptr))
     graph = dgl.graph((np.asarray(GRAPH.indices).astype(np.int64), destination), num_nodes=GRAPH.num_nodes)
-    graph.edata["w"] = torch.from_numpy(np.asarray(GRAPH.edge_weight)).double()
+    graph.edata["w"] = torch.from_numpy(np.asarray(GRAPH.columns.weight)).double()
     layer, x = made(name), rows().requires_grad_()
     out = CASES[name].call(layer, graph, x)
     out.backward(rows(out.shape[1], seed=1))

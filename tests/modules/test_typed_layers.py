@@ -137,9 +137,9 @@ def on_the_whole_graph(name: str) -> dict[str, Any]:
     edges = {etype: pair for etype, pair in zip(ETYPES, _edges(), strict=True)}
     counts = {ntype: GRAPH.schema.count(t) for t, ntype in enumerate(TYPES)}
     graph = dgl.heterograph(edges, num_nodes_dict=counts)
-    assert GRAPH.edge_weight is not None
+    assert GRAPH.columns.weight is not None
     for number, etype in enumerate(ETYPES):
-        graph.edges[etype].data["w"] = torch.from_numpy(GRAPH.edge_weight[np.asarray(GRAPH.relation) == number]).double()
+        graph.edges[etype].data["w"] = torch.from_numpy(GRAPH.columns.weight[np.asarray(GRAPH.relation) == number]).double()
     layer, x = made(name), features().requires_grad_()
     found = layer(graph, {ntype: x[OFFSETS[t] : OFFSETS[t] + counts[ntype]] for t, ntype in enumerate(TYPES)})
     ids = {ntype: torch.arange(counts[ntype]) + OFFSETS[t] for t, ntype in enumerate(TYPES)}

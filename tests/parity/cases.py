@@ -33,11 +33,11 @@ from sargnn.config.partitioner import PartitionerConfig
 from sargnn.config.run import ONE_GRAPH, KernelConfig, ModeConfig, ModelSettings, RunConfig
 from sargnn.data.dataset import Dataset, group_by
 from sargnn.data.settings import SyntheticConfig
-from sargnn.data.store import StoreWriter
 from sargnn.engine.modes import MODES
 from sargnn.engine.reducers import REDUCERS
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.partial import WithPartials
+from sargnn.graph.store import StoreWriter
 from sargnn.memory.budget import chooser
 from sargnn.models import MODELS
 from sargnn.models.stack import GraphLayer
@@ -323,7 +323,7 @@ def preloaded_part(dataset: Dataset, assignment: np.ndarray, servers: int, world
         path = Path(folder) / "preloaded"
         with StoreWriter(path, "partition", FORMAT_VERSION) as writer:
             write_preloaded(writer, dataset, offsets, nodes, servers, bounds)
-            weighted = {} if dataset.edge_weight is None else {"edge_weights": [0, 1]}
+            weighted = {} if dataset.columns.weight is None else {"edge_weights": [0, 1]}
             writer.meta = {
                 "schema": dataset.schema.to_json(), "num_classes": dataset.num_classes, "preload": {}, **weighted
             }  # fmt: skip

@@ -114,8 +114,8 @@ def adjacency(dataset: Dataset, add_self_loops: bool, *, weighted: bool = False)
     matrix = torch.zeros(n, n, dtype=torch.float64)
     rows = torch.from_numpy(np.repeat(np.arange(n), np.diff(dataset.indptr)))
     columns, each = torch.from_numpy(np.asarray(dataset.indices)).long(), torch.ones(dataset.num_edges).double()
-    if weighted and dataset.edge_weight is not None:
-        each = torch.from_numpy(np.asarray(dataset.edge_weight)).double()
+    if weighted and dataset.columns.weight is not None:
+        each = torch.from_numpy(np.asarray(dataset.columns.weight)).double()
     matrix.index_put_((rows, columns), each, accumulate=True)
     if add_self_loops:
         matrix.fill_diagonal_(1.0)
@@ -177,7 +177,7 @@ def only_chosen(config: RunConfig, dataset: Dataset, rows: Tensor, layer: int, f
     return dataclasses.replace(
         dataset, indptr=np.concatenate([[0], np.cumsum(counts)]), indices=np.asarray(dataset.indices)[order],
         relation=None if dataset.relation is None else np.asarray(dataset.relation)[order],
-        edge_weight=None if dataset.edge_weight is None else np.asarray(dataset.edge_weight)[order],
+        columns=dataset.columns.take(order),
     )  # fmt: skip
 
 
@@ -448,7 +448,11 @@ def _relational(dataset: Dataset, h: Tensor, params: Params) -> Tensor:
         weights = torch.einsum("rb,bio->rio", params["coefficients"], weights)
     rows = torch.from_numpy(np.repeat(np.arange(n), np.diff(dataset.indptr)))
     columns = torch.from_numpy(np.asarray(dataset.indices)).long()
-    each = torch.ones(dataset.num_edges) if dataset.edge_weight is None else torch.from_numpy(np.asarray(dataset.edge_weight))
+    each = (
+        torch.ones(dataset.num_edges)
+        if dataset.columns.weight is None
+        else torch.from_numpy(np.asarray(dataset.columns.weight))
+    )
     each = each.double()
     relation = torch.zeros_like(rows) if dataset.relation is None else torch.from_numpy(np.asarray(dataset.relation)).long()
     out = h @ params["loop"]

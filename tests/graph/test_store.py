@@ -6,14 +6,16 @@ import dataclasses
 import multiprocessing
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from sargnn.data.dataset import open_dataset, write_dataset
-from sargnn.data.store import Store, StoreWriter
 from sargnn.data.weights import weight_range
 from sargnn.errors import DataError, StoreError
+from sargnn.graph.edge_columns import EdgeColumns
+from sargnn.graph.store import Store, StoreWriter
 from tests.graphs import nasty_graph, with_weights
 
 ARRAYS = ("features/00", "labels", "split", "indptr", "indices", "edge_weight")
@@ -29,29 +31,37 @@ def store(tmp_path: Path) -> Path:
 def test_round_trip(store: Path) -> None:
     wanted, found = with_weights(nasty_graph()), open_dataset(store, verify=True)
     for name in ARRAYS:
-        one, other = (d.features[0] if name == "features/00" else getattr(d, name) for d in (wanted, found))
+        own: list[Any] = [
+            {"features/00": d.features[0], "edge_weight": d.columns.weight}.get(name, getattr(d, name, None))
+            for d in (wanted, found)
+        ]
+        one, other = own
         assert np.array_equal(one, other)
         assert isinstance(other, np.memmap)
     assert (found.name, found.num_classes) == (wanted.name, wanted.num_classes)
-    assert found.stored_weights == weight_range(wanted) == (0.0, float(np.max(wanted.edge_weight)))  # type: ignore[arg-type]
+    assert found.stored_weights == weight_range(wanted) == (0.0, float(np.max(wanted.columns.weight)))  # type: ignore[arg-type]
 
 
 def test_without_weights_a_store_is_what_it_was(tmp_path: Path) -> None:
     write_dataset(tmp_path / "store", nasty_graph(), made_by={})
     found = open_dataset(tmp_path / "store", verify=True)
-    assert found.edge_weight is None and found.content_hash == "1b6051f491f4efd0"
+    assert found.columns.weight is None and found.content_hash == "1b6051f491f4efd0"
     assert "edge_weights" not in Store(tmp_path / "store", "dataset", 2).meta
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -1e31])
 def test_weights_that_none_can_use(tmp_path: Path, wrong: float) -> None:
     graph = with_weights(nasty_graph())
-    assert graph.edge_weight is not None
-    graph.edge_weight[[70, 900]] = wrong
+    assert graph.columns.weight is not None
+    graph.columns.weight[[70, 900]] = wrong
     with pytest.raises(DataError, match=r"(?s)'nasty' holds an edge weight that is.*edge 70 \(counted from 0\)"):
         write_dataset(tmp_path / "store", graph, made_by={})
     with pytest.raises(DataError, match="edge_weight of a wrong form"):
-        write_dataset(tmp_path / "store", dataclasses.replace(graph, edge_weight=np.ones(7, np.float32)), made_by={})
+        write_dataset(
+            tmp_path / "store",
+            dataclasses.replace(graph, columns=EdgeColumns.of({"weight": np.ones(7, np.float32)})),
+            made_by={},
+        )
 
 
 def test_the_hash_is_the_contents(tmp_path: Path) -> None:

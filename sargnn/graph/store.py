@@ -3,7 +3,7 @@
 A store is written under a temporary name beside its final one, checked and flushed, then renamed: a half-written
 store never has a final name, and of two processes that make the same store one wins and the other uses the winner's.
 
-What the manifest says: ``data.manifest``.
+What the manifest says: ``graph.manifest``.
 """
 
 from __future__ import annotations
@@ -24,11 +24,18 @@ import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import DTypeLike
 
-from sargnn.data.claim import LOCK, Claim, claim
-from sargnn.data.file_names import file_name
-from sargnn.data.manifest import MANIFEST, FileEntry, damage_error, digest_of, read_manifest, size_inside
-from sargnn.data.npy import read_header
 from sargnn.errors import StoreError
+from sargnn.graph.claim import LOCK, Claim, claim
+from sargnn.graph.manifest import (
+    MANIFEST,
+    FileEntry,
+    damage_error,
+    digest_of,
+    file_name,
+    read_header,
+    read_manifest,
+    size_inside,
+)
 
 _CHUNK_BYTES = 1 << 22
 
@@ -275,6 +282,10 @@ class Store:
     def dtype(self, name: str) -> np.dtype:
         """What the manifest says an array's dtype is. Raises ``StoreError`` where there is no such array."""
         return self._entry(name).dtype
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The same of its shape."""
+        return self._entry(name).shape
 
     def array(self, name: str, dtype: DTypeLike | None = None, shape: Sequence[int | None] | None = None) -> np.ndarray:
         """One array, memory-mapped; what is written to it stays in memory (copy on write).

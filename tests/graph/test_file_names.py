@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 
 from sargnn.data.dataset import open_dataset, write_dataset
-from sargnn.data.file_names import LONGEST, file_name
-from sargnn.data.manifest import MANIFEST, digest_of
 from sargnn.data.ogb.csv_tables import ogb_dir
 from sargnn.data.ogb.export import export
 from sargnn.data.settings import OgbDirConfig
-from sargnn.data.store import Store, StoreWriter
 from sargnn.errors import StoreError
+from sargnn.graph.manifest import LONGEST, MANIFEST, digest_of, file_name
+from sargnn.graph.store import Store, StoreWriter
 from sargnn.tracking.tables import info_table
 from tests.graphs import ODD_NAMES, typed_graph, with_odd_names
 

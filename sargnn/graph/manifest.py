@@ -2,7 +2,7 @@
 
     kind, version: what the store holds, and in which form      meta: free, JSON
     files: name -> shape, dtype, bytes, sha256                  sha256: of all the rest
-           and file, where that is not NAME.npy: names that no file can have (``data.file_names``)
+           and file, where that is not NAME.npy: names that no file can have (``file_name``)
 
 Whatever a manifest says, no file outside the store's folder is opened.
 """
@@ -13,19 +13,24 @@ import hashlib
 import json
 import re
 import stat
+import tokenize
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
+from numpy.lib import format as npy_format
 
 from sargnn.errors import StoreError
 
 MANIFEST = "manifest.json"
 _LARGEST_BYTES = 1 << 26
 _NAME = re.compile(r"[^/\0]+(/[^/\0]+)*")
+LONGEST = 200
+"""Bytes of a file's name, without its suffix and what a temporary name adds: 255 are a file system's limit."""
+_HASH_DIGITS = 16
 
 
 @dataclass(frozen=True)
@@ -143,3 +148,50 @@ def blame_manifest(store: Path, what: str) -> Iterator[None]:
         yield
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, SyntaxError, RecursionError) as error:
         raise damage_error(store, store / MANIFEST, f"what it says {what} cannot be used") from error
+
+
+def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype]:
+    """Shape and dtype of the array in a ``.npy`` file, which may be anything: in C order, without Python objects.
+
+    Raises:
+        ValueError: no header, or that of another array.
+    """
+    try:
+        version = npy_format.read_magic(file)
+        read = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
+        shape, fortran, dtype = read(file)
+    except (tokenize.TokenError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError) as error:
+        raise ValueError("its header is damaged") from error
+    if dtype.hasobject or (fortran and len(shape) > 1):
+        raise ValueError(f"an array of {dtype} {list(shape)}, Fortran order: {fortran}, is in a form that is not read")
+    if any(length < 0 for length in shape):
+        raise ValueError(f"its shape is {list(shape)}")
+    return shape, dtype
+
+
+def file_name(text: str, longest: int = LONGEST) -> str:
+    """A name of one file, other for every other text: what a user calls a node type, a relation or a part of a module may hold
+    slashes, be empty, or be longer than a file's name can be. Texts that can be names stay as they are.
+
+    Slashes, control characters and ``%`` become ``%`` and two hex digits a byte; so do the dots of ``.`` and ``..``; a text
+    without any character becomes ``%``. What is too long is cut, and ends with ``%~`` and the beginning of its SHA-256.
+
+    Args:
+        longest: bytes in UTF-8 that the name may have.
+    """
+    escaped = "".join(_escaped(character) if _is_special(character) else character for character in text)
+    if set(text) == {"."} and len(text) <= 2:
+        escaped = _escaped(".") * len(text)
+    encoded = escaped.encode()
+    if len(encoded) <= longest:
+        return escaped or "%"
+    end = f"%~{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:_HASH_DIGITS]}"
+    return encoded[: longest - len(end)].decode(errors="ignore") + end
+
+
+def _is_special(character: str) -> bool:
+    return character in "%/\x7f" or character < " " or "\ud800" <= character <= "\udfff"
+
+
+def _escaped(character: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogatepass"))
