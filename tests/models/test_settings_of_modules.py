@@ -53,7 +53,7 @@ def test_scores_are_kept_of_attention_only(tmp_path: Path) -> None:
 
 def test_a_kernel_that_does_not_serve_it(tmp_path: Path) -> None:
     config = configured(tmp_path, "model.args.attention=true")
-    target = f"{Path(cases.__file__).parent / 'toys' / 'toy_kernel.py'}:Dense"
+    target = f"{Path(cases.__file__).parent / 'toys' / 'toy_kernel.py'}:DenseSums"
     with pytest.raises(KernelError, match="gat"):
         make_model(dataclasses.replace(config, kernel=KernelConfig("toy", target=target)), SHAPE)
 

@@ -193,3 +193,9 @@ class Dense(Kernel):
 
     def unavailable_reasons(self, device: torch.device, dtype: torch.dtype) -> list[str]:
         return []
+
+
+class DenseSums(Dense):
+    """It has one operation only."""
+
+    operations = {"sum": DenseSum}
