@@ -26,6 +26,8 @@ from sargnn.cli.conf_folders import EXAMPLES, OVERRIDING, ConfFolders, find_fold
 from sargnn.cli.overrides import as_typed, list_values, parse_overrides, quoted, read_overrides, readable, unreadable
 from sargnn.cli.unknown import unknown_option, unknown_setting
 from sargnn.errors import ConfigError, nearest
+from sargnn.resolve import is_target
+from sargnn.tasks import TASKS
 
 NOT_OF_A_RUN = ("experiment", "debug", "skip_finished", "resume", "slurm", "bench_dir")
 
@@ -61,9 +63,17 @@ def compose_verb(
             )
     for name in set(NOT_OF_A_RUN).difference(keep):
         mapping.pop(name, None)
-    if (task := mapping.pop("task", None)) is not None:  # a short way to say what the dataset is read as
+    task = mapping.pop("task", None)
+    if says_how_labels_are_read(task):
         mapping["dataset"]["task"] = task
+    elif task is not None:
+        mapping["task"] = task
     return {str(key): value for key, value in mapping.items()}
+
+
+def says_how_labels_are_read(task: Any) -> bool:
+    """Whether a value of ``task`` is short for ``dataset.task``; else it names the task itself."""
+    return task is not None and task not in TASKS and not is_target(str(task))
 
 
 def show_configuration(verb: str, overrides: Sequence[str], folders: ConfFolders | None = None) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 
 from sargnn.bf16 import ROW_DTYPES, wide
 from sargnn.config.run import RunConfig
-from sargnn.data.labels import LABEL_DTYPES
+from sargnn.data.labels import zero_labels
 from sargnn.engine.reducers.sum import Sum
 from sargnn.engine.segments import KeepLayers
 from sargnn.errors import ConfigError
@@ -360,13 +360,12 @@ def graph_bytes(part: PartSizes, loops: int) -> int:
 def _empty_part(shape: GraphShape) -> Part:
     """A part without rows, of which only the form counts."""
     none, offsets = np.zeros(0, np.int64), np.zeros(2, np.int64)
-    labels = np.zeros(0, np.int64) if shape.task == "classes" else np.zeros((0, shape.num_classes), LABEL_DTYPES[shape.task])
     weights = np.zeros(0, np.float32) if shape.weighted else None
     return Part(
         schema=shape.schema,
         features=tuple(np.zeros((0, width), np.float32) for width in shape.feature_widths),
         node_ids=none,
-        labels=labels,
+        labels=zero_labels(shape.task, 0, shape.num_classes),
         split=np.zeros(0, np.uint8),
         in_degrees=none,
         out_degrees=none,

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sargnn.data.dataset import SPLITS, Dataset
+from sargnn.data.dataset import Dataset
 from sargnn.data.schema import Schema
 from sargnn.partition.blocks import in_edge_blocks
 from sargnn.partition.store import PartitionInfo, array_of
 from sargnn.planner.cut_edges import Messages
+from sargnn.tasks.kinds import in_split
 from sargnn.training.account.sizes import Key, Sizes
 
 
@@ -81,7 +82,7 @@ def parts_of_store(info: PartitionInfo) -> list[PartSizes]:
                 tuple(int(count) for count in by_relation),
                 len(array_of(info.path, rank, "halo_ids")),
                 len(array_of(info.path, rank, "send_rows")),
-                int((split == SPLITS["train"]).sum()),
+                int(in_split(split, "train").sum()),
                 int((split > 0).sum()),
                 int(by_relation.sum() - by_peer[rank].sum()),
             )
@@ -109,7 +110,7 @@ def parts_of_assignment(dataset: Dataset, part: np.ndarray, world: int, halo: Me
                 tuple(edges),
                 rows,
                 rows,
-                int((split[own] == SPLITS["train"]).sum()),
+                int(in_split(split[own], "train").sum()),
                 int((split[own] > 0).sum()),
                 int(crossing[rank]),
             )

@@ -25,10 +25,10 @@ from torch import Tensor
 
 from sargnn.comm.tables import gather_table
 from sargnn.config.run import RunConfig
-from sargnn.data.labels import is_better
 from sargnn.data.store import Store, StoreWriter
 from sargnn.errors import StoreError
-from sargnn.training.history import Scores, Underway
+from sargnn.tasks.kinds import Scores, is_better
+from sargnn.training.history import Underway
 from sargnn.training.loop import Trainer
 
 FORMAT_VERSION = 1

@@ -9,6 +9,7 @@ Letters: N own rows, F features, C outputs.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,12 +17,12 @@ import torch
 from torch import Tensor
 
 from sargnn.bf16 import wide
+from sargnn.engine.propagate import propagate
 from sargnn.profile import EVALUATION
-from sargnn.training.correct_smooth import correct_and_smooth
+from sargnn.tasks.base import Targets
+from sargnn.tasks.correct_smooth import correct_and_smooth
+from sargnn.tasks.kinds import Scores
 from sargnn.training.fit import evaluation_sample
-from sargnn.training.history import Scores
-from sargnn.training.loss import joined_targets
-from sargnn.training.metrics import measure
 
 if TYPE_CHECKING:
     from sargnn.training.loop import Trainer
@@ -46,7 +47,7 @@ def measured(trainer: Trainer) -> Scores:
         del view, out
     joined = logits[0] if len(logits) == 1 else torch.cat(logits)
     del logits
-    return measure(trainer.metric, joined, joined_targets(targets), trainer.engine.group)
+    return trainer.task.metrics(joined, Targets.join(targets))
 
 
 def predictions(trainer: Trainer, *, hidden: bool = False) -> Tensor:
@@ -73,4 +74,5 @@ def smoothed(trainer: Trainer, logits: Tensor) -> Tensor:
     targets = trainer.build_whole().targets
     flat = trainer.flat.get(trainer) if trainer.flat.exists else trainer
     with trainer.engine.profile.span(EVALUATION):
-        return correct_and_smooth(trainer.config.smooth, flat.engine, flat.graph.neighbourhood(), logits, targets)
+        spread = partial(propagate, flat.engine, flat.graph.neighbourhood())
+        return correct_and_smooth(trainer.config.smooth, spread, flat.engine.group, logits, targets)

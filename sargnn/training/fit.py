@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from sargnn.batches.simple import group_in_order
 from sargnn.batches.targets import TargetRows
 from sargnn.config.run import RunConfig
-from sargnn.data.dataset import SPLITS
 from sargnn.errors import ConfigError
 from sargnn.models.base import Model
 from sargnn.shards.in_edges import Sample
@@ -61,14 +58,14 @@ def evaluation_sample(config: RunConfig, model: Model) -> Sample:
     return sample_numbered(config, model, 0 if config.sample.every == "run" else _LAST_SAMPLE)
 
 
-def fit_batches(trainer: Trainer, split: Tensor, scratch: Path | None, accounts: Callable[[], Accounts] | None) -> None:
+def fit_batches(trainer: Trainer, scratch: Path | None, accounts: Callable[[], Accounts] | None) -> None:
     """Give a trainer its steps, micro-batches and evaluation groups; all ranks must call it together.
 
     Raises:
         ConfigError: more micro-batches than a worker has training nodes; nothing fits the budget.
     """
     config, engine, graph = trainer.config, trainer.engine, trainer.graph
-    group, rows = engine.group, torch.nonzero(split == SPLITS["train"])[:, 0].numpy()
+    group, rows = engine.group, trainer.task.rows("train")
     apart = trainer.model.by_relation and graph.part.schema.typed  # plans of relations hold functions
     on_disk = config.batches.flows == "disk" and not apart
     folder = scratch / "flows" if scratch is not None and on_disk else None
@@ -113,7 +110,7 @@ def fit_batches(trainer: Trainer, split: Tensor, scratch: Path | None, accounts:
             choice = budget.search(most_batches(targets, group), keep)
             count, groups, engine.keep_layers = choice.count, choice.groups, choice.keep_layers
             trainer.planned_bytes = choice.planned_bytes
-        _fit_evaluation(trainer, budget, split, folder)
+        _fit_evaluation(trainer, budget, folder)
         trainer.remarks += budget.tried
     if batched:
         assert isinstance(count, int)
@@ -202,6 +199,7 @@ def _drawn_steps(
     return DrawnSteps(
         trainer.builder,
         trainer.engine.group,
+        trainer.task,
         rows,
         trainer.ids.numpy()[rows],
         groups,
@@ -241,10 +239,11 @@ def _other_norm(config: RunConfig) -> str:
     return "" if config.model.reads_target else "model.norm=layer or none, with which any number is exact; "
 
 
-def _fit_evaluation(trainer: Trainer, budget: Budget, split: Tensor, folder: Path | None) -> None:
+def _fit_evaluation(trainer: Trainer, budget: Budget, folder: Path | None) -> None:
     """Evaluate in groups of rows where one piece needs more than there is."""
     plans = trainer.evaluation.flow.plans
-    sizes = sizes_of_plans(plans, trainer.graph.num_rows, int((split > 0).sum()))
+    rows = trainer.task.rows()
+    sizes = sizes_of_plans(plans, trainer.graph.num_rows, len(rows))
     states = 3 * sum(parameter.nbytes for parameter in trainer.parameters)  # gradients, and the optimizer's moments
     whole = budget.planned_whole_evaluation(sizes, [plan.counts for plan in plans], states)
     if budget.fits(whole, "evaluation in one piece"):
@@ -254,7 +253,6 @@ def _fit_evaluation(trainer: Trainer, budget: Budget, split: Tensor, folder: Pat
         raise budget.refusal(whole, what)
     if trainer.config.eval == "sampled":
         raise budget.refusal(whole, "An evaluation on a sample needs more than the memory budget.")
-    rows = torch.nonzero(split > 0)[:, 0].numpy()
     targets = TargetRows(trainer.graph.part, trainer.graph.rank, rows, 0, 0)
     out = trainer.output_bytes
     count, least = 2, whole
@@ -265,7 +263,7 @@ def _fit_evaluation(trainer: Trainer, budget: Budget, split: Tensor, folder: Pat
         if budget.fits(planned, f"evaluation in {count} groups"):
             where = None if folder is None else folder / "evaluation"
             trainer.evaluations = MicroBatches(
-                trainer.builder, groups.of, rows, count, len(split), trainer.engine.group, where, recurring=False
+                trainer.builder, groups.of, rows, count, trainer.graph.num_rows, trainer.engine.group, where, recurring=False
             )
             return
         count *= 2

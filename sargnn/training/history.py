@@ -11,10 +11,7 @@ import torch
 
 from sargnn.comm.group import Group, Traffic
 from sargnn.config.run import Metric, Task
-from sargnn.data.labels import is_better
-
-Scores = dict[str, float | None]
-"""A metric's values by split; None for an empty one."""
+from sargnn.tasks.kinds import Scores, epoch_columns, is_better
 
 
 class StoppedError(Exception):
@@ -138,10 +135,6 @@ class EvaluationResult:
     peak_evaluate_bytes: list[int]
 
 
-SPLIT_KEYS = {"train": "train", "val": "valid", "test": "test"}
-"""A split as keys of files name it, and as ``SPLITS`` does."""
-
-
 def metrics_row(result: EpochResult, evaluation: EvaluationResult | None) -> dict[str, Any]:
     """The line of ``metrics.jsonl``; what was evaluated under the metric's name beside it, and accuracies under their own."""
     row: dict[str, Any] = {
@@ -159,10 +152,7 @@ def metrics_row(result: EpochResult, evaluation: EvaluationResult | None) -> dic
     }
     if evaluation is not None:
         row["ranks"]["peak_evaluate_bytes"] = evaluation.peak_evaluate_bytes
-        right = evaluation.scores if evaluation.metric == "accuracy" else {}
-        row |= {f"{key}_acc": right.get(split) for key, split in SPLIT_KEYS.items()}
-        row |= {"task": evaluation.task, "metric": evaluation.metric}
-        row |= {f"{key}_metric": evaluation.scores[split] for key, split in SPLIT_KEYS.items()}
+        row |= epoch_columns(evaluation.task, evaluation.metric, evaluation.scores)
     return row
 
 

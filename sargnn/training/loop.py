@@ -18,14 +18,13 @@ from torch import Tensor
 from sargnn.bf16 import wide
 from sargnn.comm.group import sum_flat
 from sargnn.config.run import RunConfig
-from sargnn.data.dataset import SPLITS
-from sargnn.data.labels import choose_metric
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import TrainingError
 from sargnn.models.base import LayerInput, Model
 from sargnn.profile import EVALUATION, OPTIMIZER, REST
 from sargnn.shards.graph import WorkerGraph
 from sargnn.shards.plan import LayerPlan
+from sargnn.tasks.base import Counted, load_task
 from sargnn.tracking.memory import PeakMeter, trim
 from sargnn.training.account.record import Accounts
 from sargnn.training.batches import MicroBatches
@@ -43,12 +42,8 @@ from sargnn.training.history import (
     Underway,
     metrics_row,
 )
-from sargnn.training.labels import LabelInputs
-from sargnn.training.loss import training_loss
-from sargnn.training.metrics import measure
 from sargnn.training.optim import clip_gradients, learning_rate, make_optimizer
 from sargnn.training.steps import OneStep, Steps
-from sargnn.training.tasks import task_for
 from sargnn.training.views import View, ViewBuilder
 
 
@@ -66,7 +61,7 @@ class Trainer:
         accounts: gives what says beforehand what steps will hold; for ``memory_budget``.
 
     Attributes:
-        task: what is predicted. metric: what evaluations measure.
+        task: what is predicted.
         steps: the steps of an epoch, and the views whose gradients make each: one of all rows, or with ``mfg`` of those that
             reach a training node; those of micro-batches; or what is drawn.
         evaluation: the view that evaluations read: all rows, with ``mfg`` those that reach a node of a split, or a sample.
@@ -96,22 +91,11 @@ class Trainer:
         self.rows, self.flat = rows, Flat(flat, bounded=config.bounds_preload)
         part, device = graph.part, engine.device
         self.ids = torch.from_numpy(np.array(part.node_ids)).to(device)
-        labels = torch.from_numpy(np.array(part.labels)).to(device)
-        split = torch.from_numpy(np.array(part.split)).to(device)
-        self.task = task_for(part.labels)
-        self.metric = choose_metric(self.task.name, config.metric)
-        self.labels: LabelInputs | None = None
-        inner = torch.from_numpy(part.inner).to(device)
-        if config.labels.name != "none" or model.reads_labels:
-            self.labels = LabelInputs(config.labels, self.task, labels, split, self.ids, num_classes, config.seed, engine.dtype)
-        self._inner = inner
-        split = split * inner  # a copy's loss and score are its owner's
-        self.builder = ViewBuilder(
-            model, engine, graph, rows, labels, split, self.task, label_columns=0 if self.labels is None else num_classes
-        )
+        self.task = load_task(config.task)(config, part, num_classes, engine.group, reads_labels=model.reads_labels)
+        self.builder = ViewBuilder(model, engine, graph, rows, self.task)
         self.whole: View | None = None
         self.view: View | None = None
-        training, self.evaluation = self._build_views(split)
+        training, self.evaluation = self._build_views()
         self.evaluations: Sequence[View] | MicroBatches = [self.evaluation]
         self.output_bytes = num_classes * wide(engine.dtype).itemsize
         self.parameters = [p for p in model.parameters() if p.requires_grad]
@@ -119,7 +103,7 @@ class Trainer:
         own = {id(p) for p in self.sharded}
         self.replicated = [p for p in self.parameters if id(p) not in own]
         self.optimizer = make_optimizer(config.optim, self.parameters, model.decay_groups())
-        self.history = History(self.task.name, self.metric)
+        self.history = History(self.task.name, self.task.metric)
         self.first_epoch = self.evaluated = 0
         self.underway = Underway()
         self.requests = Requests()
@@ -132,26 +116,25 @@ class Trainer:
         self.planned_bytes: tuple[int, ...] | None = None
         self.remarks: list[str] = []
         if training is None or config.budget_bytes is not None:
-            fit_batches(self, split, scratch, accounts)
+            fit_batches(self, scratch, accounts)
 
-    def _build_views(self, split: Tensor) -> tuple[View | None, View]:
+    def _build_views(self) -> tuple[View | None, View]:
         """The training and the evaluation view; and the whole one where labels are fed back, before memory is measured.
 
         No training view with micro-batches or drawn ones, which are not there yet when training starts.
         """
         later = trains_in_batches(self.config)
         if self.config.eval == "sampled":
-            rows = torch.nonzero(split > 0)[:, 0].numpy()
-            evaluation = self.builder.drawn_evaluation(rows, evaluation_sample(self.config, self.model))
-            if self._feeds_back:
+            evaluation = self.builder.drawn_evaluation(self.task.rows(), evaluation_sample(self.config, self.model))
+            if self.task.feeds_back:
                 self.build_whole()
             return None, evaluation
         if not self.config.mfg:
             whole = self.build_whole()
             return None if later else whole, whole
-        training = None if later else self.builder.reaching(split == SPLITS["train"], recurring=True)
-        evaluation = self.builder.reaching(split > 0, recurring=False)
-        if self._feeds_back:
+        training = None if later else self.builder.reaching(self.task.rows("train"), recurring=True)
+        evaluation = self.builder.reaching(self.task.rows(), recurring=False)
+        if self.task.feeds_back:
             self.build_whole()
         return training, evaluation
 
@@ -163,16 +146,11 @@ class Trainer:
             view = self.steps.views(0)[0]
         return view
 
-    @property
-    def _feeds_back(self) -> bool:
-        """Whether labels are predicted for all rows, every epoch."""
-        return self.labels is not None and self.config.labels.reuse > 0
-
     def build_whole(self) -> View:
         """The view of all rows, built the first time."""
         if self.whole is None:
             trained = not self.config.mfg and not trains_in_batches(self.config)
-            self.whole = self.builder.whole(recurring=trained or self._feeds_back)
+            self.whole = self.builder.whole(recurring=trained or self.task.feeds_back)
         return self.whole
 
     @property
@@ -192,20 +170,17 @@ class Trainer:
 
     def label_columns(self, epoch: int | None) -> Tensor | None:
         """Labels as inputs, [N, C], with predictions where they are fed back; None if they are no inputs."""
-        if self.labels is None:
-            return None
-        carried = self.labels.carried(epoch)
-        columns = self.labels.columns(carried)
         training = self.model.training
-        for _ in range(self.labels.config.reuse):
+
+        def predict(columns: Tensor) -> tuple[Tensor, Tensor | None]:
             whole = self.build_whole()
             self.model.eval()
             with torch.no_grad():
                 logits = self.forward(whole, columns)
-                logits = logits.to(wide(logits.dtype))
-            columns = self.labels.filled(columns, carried, logits, whole.flow.output_rows)
-            if self.graph.copies is not None:
-                self.graph.copies.fetch(columns)
+            return logits.to(wide(logits.dtype)), whole.flow.output_rows
+
+        copies = self.graph.copies
+        columns = self.task.columns(epoch, predict, lambda rows: None if copies is None else copies.fetch(rows))
         self.model.train(training)
         return columns
 
@@ -402,33 +377,20 @@ class Trainer:
 
     def _shares(self, step: int) -> Iterator[Tensor]:
         """Forward, view by view; this rank's share of the loss."""
-        columns, hidden = self.label_columns(self.engine.epoch), None
-        if self.labels is not None and self.labels.masked:
-            hidden = self.labels.training & ~self.labels.carried(self.engine.epoch) & self._inner
-            if (rows := self.steps.rows(step)) is not None:
-                targets = torch.zeros_like(hidden)
-                targets[torch.from_numpy(rows)] = True
-                hidden &= targets
-            known = torch.tensor(self.labels.count(hidden), dtype=torch.int64)
-            self._labels_counted = int(self.engine.group.sum_(known))
+        columns = self.label_columns(self.engine.epoch)
+        counted = self.task.counted(self.engine.epoch, self.steps.rows(step))
         self.view = None
         views = self.steps.views(step)
         for number in range(len(views)):
             self.view = None  # which would keep the one before while this one is read
             if number:
                 trim()  # what the one before has left between small allocations
-            yield self._share(views[number], columns, hidden)
+            yield self._share(views[number], columns, counted)
 
-    def _share(self, view: View, columns: Tensor | None, hidden: Tensor | None) -> Tensor:
-        """One view's. ``hidden``: bool [N], the own rows that count; None: all training rows."""
-        predicted = None
-        if hidden is not None:
-            rows = view.targets.rows["train"]
-            predicted = rows[view.flow.own_outputs(hidden)[rows]], self._labels_counted
-        else:
-            self._labels_counted = view.targets.global_counts["train"]
-        logits = self.forward(view, columns)
-        return training_loss(logits, view.targets, predicted=predicted, label_smoothing=self.config.optim.label_smoothing)
+    def _share(self, view: View, columns: Tensor | None, counted: Counted) -> Tensor:
+        """One view's."""
+        self._labels_counted = counted.total(view.targets)
+        return self.task.loss(self.forward(view, columns), view.targets, counted)
 
     def loss_by_wire(self) -> tuple[float, float]:
         """The loss of the next epoch's first step with rows sent as they are, and as ``comm.wire`` rounds them.
@@ -469,7 +431,7 @@ class Trainer:
         pool.reset()
         self.history.add_evaluation(scores, time_s, peak, counts=counts)
         peaks = self.engine.group.gather(torch.tensor(peak, dtype=torch.int64))
-        return EvaluationResult(self.task.name, self.metric, scores, [int(rank_peak) for rank_peak in peaks])
+        return EvaluationResult(self.task.name, self.task.metric, scores, [int(rank_peak) for rank_peak in peaks])
 
     def predictions(self, *, hidden: bool = False) -> Tensor:
         """See ``training.evaluation``."""
@@ -498,6 +460,6 @@ class Trainer:
         started = time.perf_counter()
         self.meter.begin()
         scores = self.smoothed(logits)
-        self.history.smoothed = measure("accuracy", scores, targets, self.engine.group)
+        self.history.smoothed = self.task.metrics(scores, targets)
         self.history.peak_smooth_bytes = self.meter.end()
         self.history.smooth_time_s = time.perf_counter() - started

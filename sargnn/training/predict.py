@@ -12,10 +12,10 @@ import numpy as np
 from torch import Tensor
 
 from sargnn.comm.tables import gather_table
+from sargnn.tasks.kinds import EMBEDDINGS, LOGITS, SMOOTHED
 from sargnn.training.loop import Trainer
 
 MANIFEST = "predictions.json"
-PREDICTIONS, LOGITS, SMOOTHED, EMBEDDINGS = (f"{name}.npy" for name in ("predictions", "logits", "smoothed", "embeddings"))
 
 
 def write_predictions(trainer: Trainer, folder: Path, *, embeddings: bool) -> dict[str, Any]:
@@ -53,7 +53,8 @@ def write_predictions(trainer: Trainer, folder: Path, *, embeddings: bool) -> di
     if trainer.config.smooth.name != "none":
         logits = trainer.smoothed(logits)
         write(SMOOTHED, logits)
-    write(PREDICTIONS, trainer.task.predictions(logits))
+    for name, table in trainer.task.tables(logits).items():
+        write(f"{name}.npy", table)
     del logits
     if embeddings:
         write(EMBEDDINGS, trainer.predictions(hidden=True))

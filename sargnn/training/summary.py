@@ -13,10 +13,11 @@ from sargnn.config.losses import losses_depend_on
 from sargnn.config.run import RunConfig
 from sargnn.partition.choose import as_candidate
 from sargnn.partition.store import PartitionInfo
+from sargnn.tasks.kinds import summary_columns
 from sargnn.tracking.memory import human_bytes, split_peak
 from sargnn.tracking.provenance import cpu_model, usable_cores, versions
 from sargnn.training.batches import MicroBatches, count_rows
-from sargnn.training.history import SPLIT_KEYS, History, steady
+from sargnn.training.history import History, steady
 from sargnn.training.loop import Trainer
 from sargnn.training.steps import DrawnSteps, OneStep
 
@@ -150,17 +151,6 @@ def _drawn_line(trainer: Trainer) -> str:
     return f"{steps}{micro}, {edges}"
 
 
-def _evaluated(history: History) -> dict[str, Any]:
-    """The metric of the last and of the best evaluation; the same again as accuracies where it is the accuracy."""
-    values = {f"{key}_{{}}": history.scores.get(split) for key, split in SPLIT_KEYS.items()}
-    values |= {"best_val_{}": history.best_val, "test_{}_at_best_val": history.test_at_best_val}
-    figures: dict[str, Any] = {"task": history.task, "metric": history.metric}
-    for name, value in values.items():
-        figures[name.format("metric")] = value
-        figures[name.format("acc")] = value if history.metric == "accuracy" else None
-    return figures
-
-
 def memory_parts(trainer: Trainer, base_bytes: int) -> dict[str, list[int]]:
     """Every rank's largest resident set by its parts (``tracking.memory.split_peak``); every rank must call it.
 
@@ -217,7 +207,7 @@ def measure_results(trainer: Trainer, group: Group) -> dict[str, Any]:
     loss_settings = losses_depend_on(trainer.config, norms_over_rows=trainer.model.norms_over_rows)
     return {
         "losses": history.losses,
-        **_evaluated(history),
+        **summary_columns(history.task, history.metric, history.scores, history.best_val, history.test_at_best_val),
         "val_acc_smoothed": history.smoothed.get("valid"),
         "test_acc_smoothed": history.smoothed.get("test"),
         "smooth_time_s": history.smooth_time_s,

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from sargnn.bf16 import wide
-from sargnn.data.dataset import SPLITS
 from sargnn.engine.aggregate import Engine
 from sargnn.models.base import LayerInput, Model
 from sargnn.shards.graph import WorkerGraph
@@ -24,9 +23,8 @@ from sargnn.shards.in_edges import Sample
 from sargnn.shards.mfg import MessageFlow
 from sargnn.shards.plan import LayerPlan, RowCounts
 from sargnn.shards.relations import Outward
+from sargnn.tasks.base import Targets, Task
 from sargnn.training.account.sizes import Groups, Sizes, sizes_of_drawn, sizes_of_reach
-from sargnn.training.loss import Targets
-from sargnn.training.tasks import NodeTask
 
 
 @dataclass(frozen=True)
@@ -66,28 +64,15 @@ class ViewBuilder:
     """Builds a worker's views.
 
     Args:
-        rows: [N, D], what the model's inputs loaded. labels: [N] or [N, C], of ``task``. split: uint8 [N].
-        label_columns: columns of labels that stand beside the first layer's rows.
+        rows: [N, D], what the model's inputs loaded.
+        task: gives the targets of views.
 
     Attributes:
         whole_flow: of all rows; None until it was asked for.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        engine: Engine,
-        graph: WorkerGraph,
-        rows: Tensor,
-        labels: Tensor,
-        split: Tensor,
-        task: NodeTask,
-        *,
-        label_columns: int,
-    ) -> None:
-        self._model, self._engine, self._graph, self._task = model, engine, graph, task
-        self._rows, self._labels, self._split = rows, labels, split
-        self._label_columns = label_columns
+    def __init__(self, model: Model, engine: Engine, graph: WorkerGraph, rows: Tensor, task: Task) -> None:
+        self._model, self._engine, self._graph, self._rows, self._task = model, engine, graph, rows, task
         self.whole_flow: MessageFlow | None = None
 
     def whole(self, *, recurring: bool) -> View:
@@ -95,16 +80,15 @@ class ViewBuilder:
         self.whole_flow = self._graph.whole(len(self._model.uses_edges), self._model.uses_edges)
         return self._view(self.whole_flow, recurring)
 
-    def reaching(self, wanted: Tensor, *, recurring: bool) -> View:
-        """Only rows that reach a wanted one (bool [N]); all workers must call it."""
-        flow = self._graph.flow(wanted.numpy(), self._model.uses_edges)
+    def reaching(self, wanted: np.ndarray, *, recurring: bool) -> View:
+        """Only rows that reach a wanted one (int64); all workers must call it."""
+        flow = self._graph.flow(self._marked(wanted), self._model.uses_edges)
         inputs = flow.own_inputs(self._rows) if recurring and self._model.inputs.constant else None
         return self._view(flow, recurring, inputs)
 
     def _view(self, flow: MessageFlow, recurring: bool, inputs: Tensor | None = None) -> View:
         self._prepare(flow, recurring=recurring)
-        labels, split = flow.own_outputs(self._labels), flow.own_outputs(self._split)
-        return View(flow, Targets.gather(labels, split, self._engine.group, self._task), recurring, inputs)
+        return View(flow, self._task.targets(flow.output_rows), recurring, inputs)
 
     def _prepare(self, flow: MessageFlow, *, recurring: bool) -> None:
         self._engine.keeps_constants = recurring
@@ -127,7 +111,7 @@ class ViewBuilder:
             x, plans = self._first_input(flow.own_inputs(self._model.inputs(self._rows))), flow.plans
             constant = self._engine.find_constant(lambda: self._model(self._engine, plans, x))
             flow = dataclasses.replace(flow, plans=(plans[0].with_constant(constant), *plans[1:]))
-        targets = self._shares(flow, self._totals())
+        targets = self._task.targets(flow.output_rows, self._task.targets(None).global_counts)
         self._graph.release(mapped_only=True)
         return View(flow, targets, recurring=False)
 
@@ -138,12 +122,6 @@ class ViewBuilder:
         first, *others = flow.plans
         first = first.with_constant(constants.of(flow.rows_of(0, len(self._rows))))
         return dataclasses.replace(flow, plans=(first, *others))
-
-    def _shares(self, flow: MessageFlow, counts: dict[str, int]) -> Targets:
-        """Of a flow's outputs, whose losses are shares of a whole step's. ``counts``: known labels of that, by split."""
-        labels, split = flow.own_outputs(self._labels), flow.own_outputs(self._split)
-        rows_of = {name: torch.nonzero(split == value)[:, 0] for name, value in SPLITS.items()}
-        return Targets(labels, rows_of, counts, self._task)
 
     def drawn(
         self,
@@ -171,7 +149,7 @@ class ViewBuilder:
         flow = self._graph.counting(flow)
         flow = self._with_constants(flow, constants)
         self._prepare(flow, recurring=recurring)
-        return View(flow, self._shares(flow, dict.fromkeys(SPLITS, 0) | {"train": total}), recurring)
+        return View(flow, self._task.targets(flow.output_rows, {"train": total}), recurring)
 
     def drawn_evaluation(self, rows: np.ndarray, sample: Sample) -> View:
         """What an evaluation reads where that is a sample. All workers must call it.
@@ -180,8 +158,7 @@ class ViewBuilder:
             rows: int64 ascending, own rows whose outputs are wanted.
         """
         view = self.drawn(rows, 0, sample)
-        labels, split = view.flow.own_outputs(self._labels), view.flow.own_outputs(self._split)
-        return dataclasses.replace(view, targets=Targets.gather(labels, split, self._engine.group, self._task))
+        return dataclasses.replace(view, targets=self._task.targets(view.flow.output_rows))
 
     def outward_of(self, rows: np.ndarray, sample: Sample | None) -> list[tuple[Outward, ...] | None] | None:
         """Per layer how many edges of a whole step's flow start from each own row; None where the model does not ask.
@@ -201,14 +178,10 @@ class ViewBuilder:
         sizes = sizes_of_drawn(layers, self._graph.part, len(rows), wide(self._engine.dtype).itemsize)
         return sizes, drawer.counts(layers)
 
-    def count_labels(self, rows: np.ndarray) -> int:
-        """Known labels of own rows (int64)."""
-        return self._task.count(self._labels[torch.from_numpy(rows)])
-
     def uses_edges(self, holds_constants: bool) -> list[bool]:
         """Per layer, whether it aggregates; not the first one where its aggregates are there and there are no labels beside."""
         first, *others = self._model.uses_edges
-        return [first and (self._label_columns > 0 or not holds_constants), *others]
+        return [first and (self._task.input_columns > 0 or not holds_constants), *others]
 
     def groups_of(self, rows: np.ndarray, groups: np.ndarray, count: int, *, holds_constants: bool) -> Groups:
         """What groups of rows reach, before their flows are made; all workers must call it.
@@ -230,10 +203,6 @@ class ViewBuilder:
     def shares_constants(self) -> bool:
         """Whether micro-batches have the first layer's aggregates of constant rows in common."""
         return self._model.shares_constants(self._engine)
-
-    def _totals(self) -> dict[str, int]:
-        """Known labels of each split over all workers."""
-        return Targets.gather(self._labels, self._split, self._engine.group, self._task).global_counts
 
     def _marked(self, rows: np.ndarray) -> np.ndarray:
         marked = np.zeros(len(self._rows), bool)
@@ -288,4 +257,4 @@ class ViewBuilder:
 
     def _first_input(self, rows: Tensor) -> LayerInput:
         """The first layer's input, with labels of no row."""
-        return LayerInput(rows, rows.new_zeros(len(rows), self._label_columns) if self._label_columns else None)
+        return LayerInput(rows, rows.new_zeros(len(rows), self._task.input_columns) if self._task.input_columns else None)

@@ -13,7 +13,7 @@ from sargnn.config.run import RunConfig
 from sargnn.data.dataset import Dataset
 from sargnn.errors import ConfigError
 from sargnn.partition.cut import parts_of
-from sargnn.training.loss import training_loss
+from sargnn.tasks.base import Counted
 from tests.graphs import assign, typed_graph
 from tests.parity import cases
 from tests.parity.cases import QUICK
@@ -131,7 +131,7 @@ def _loss_and_share(group: Group, config: RunConfig, dataset: Dataset) -> dict[s
     trainer.model.train()
     view = trainer.training
     with torch.no_grad():
-        share = float(training_loss(trainer.logits(view, 0), view.targets))
+        share = float(trainer.task.loss(trainer.logits(view, 0), view.targets, Counted()))
     return {"share": share, "loss": float(group.sum_(torch.tensor(share, dtype=torch.float64)))}
 
 

@@ -19,12 +19,13 @@ from sargnn.data.schema import Schema
 from sargnn.errors import ConfigError
 from sargnn.models.custom import Custom
 from sargnn.models.inputs import GraphShape
+from sargnn.tasks.base import Counted
 from sargnn.training import checkpoint
-from sargnn.training.loss import Targets, training_loss
 from sargnn.training.optim import learning_rate
 from tests.graphs import nasty_graph, typed_graph
 from tests.parity import cases
 from tests.pool import pool
+from tests.tasks.made import node_task
 
 
 def optim(**changes: Any) -> OptimConfig:
@@ -48,9 +49,9 @@ def test_label_smoothing_is_pytorchs() -> None:
     torch.manual_seed(0)
     logits, labels = torch.randn(20, 5), torch.randint(5, (20,))
     split = torch.tensor([1, 2] * 10, dtype=torch.uint8)
-    targets = Targets.gather(labels, split, Group.single())
+    task = node_task(labels, split, label_smoothing=0.3)
     want = torch.nn.functional.cross_entropy(logits[::2], labels[::2], label_smoothing=0.3)
-    assert torch.allclose(training_loss(logits, targets, label_smoothing=0.3), want)
+    assert torch.allclose(task.loss(logits, task.targets(None), Counted()), want)
 
 
 def _norms(group: Group, config: RunConfig, dataset: Dataset) -> tuple[float, float, list[float]]:

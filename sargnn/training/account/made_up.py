@@ -14,10 +14,10 @@ from itertools import count
 
 import numpy as np
 
-from sargnn.data.dataset import SPLITS
-from sargnn.data.labels import LABEL_DTYPES
+from sargnn.data.labels import task_of, zero_labels
 from sargnn.data.schema import Schema
 from sargnn.partition.cut import Part
+from sargnn.tasks.kinds import in_split, make_split
 
 _TARGETS, _BEYOND, _WITH_LESS = 1117, 331, 5
 
@@ -48,19 +48,15 @@ def made_up_part(part: Part, num_classes: int, layers: int, labelled: int) -> Pa
         destinations.append(dst[kept] + offsets[d])
         counts.append(int(kept.sum()))
     edge_src, edge_dst = (np.concatenate(ends).astype(np.int32) for ends in (sources, destinations))
-    split = np.zeros(nodes, np.uint8)
     first = int(offsets[labelled])
-    split[first : first + _TARGETS] = SPLITS["train"]
-    dtype, outputs = part.labels.dtype, part.labels.shape[1:]
-    assert dtype in LABEL_DTYPES.values()
     weights = np.full(len(edge_src), 0.5, np.float32) if part.weighted else None
     inward, outward = (np.bincount(ends, minlength=nodes) for ends in (edge_dst, edge_src))
     return Part(
         schema=Schema(schema.node_types, tuple(int(offset) for offset in offsets), schema.relations),
         features=tuple(np.ones((size, table.shape[1]), np.float32) for size, table in zip(sizes, part.features, strict=True)),
         node_ids=np.arange(nodes),
-        labels=np.zeros((nodes, *outputs), dtype),
-        split=split,
+        labels=zero_labels(task_of(part.labels.dtype), nodes, num_classes),
+        split=make_split(nodes, slice(first, first + _TARGETS)),
         in_degrees=inward,
         out_degrees=outward,
         edge_src=edge_src,
@@ -78,4 +74,4 @@ def made_up_part(part: Part, num_classes: int, layers: int, labelled: int) -> Pa
 
 def target_rows(part: Part) -> np.ndarray:
     """int64, its training nodes."""
-    return np.flatnonzero(part.split == SPLITS["train"])
+    return np.flatnonzero(in_split(part.split, "train"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +16,7 @@ from sargnn.config.groups import BatchesConfig, SampleConfig
 from sargnn.config.memory import MemoryConfig
 from sargnn.config.run import RunConfig
 from sargnn.engine.modes.base import Held
+from sargnn.engine.propagate import propagate
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.sum import Sum
 from sargnn.engine.segments import KeepLayers
@@ -23,6 +25,7 @@ from sargnn.models.stack import GraphLayer
 from sargnn.partition.cut import Part
 from sargnn.shards.cover import shares_of
 from sargnn.shards.plan import LayerPlan, RowCounts
+from sargnn.tasks.correct_smooth import correct_and_smooth
 from sargnn.training.account.made_up import made_up_part, target_rows
 from sargnn.training.account.sizes import sizes_of_plans
 from sargnn.training.account.step import (
@@ -37,7 +40,6 @@ from sargnn.training.account.step import (
     StepAccount,
 )
 from sargnn.training.account.trace import Trace, TracedPool
-from sargnn.training.correct_smooth import correct_and_smooth
 from sargnn.training.steps import OneStep
 
 if TYPE_CHECKING:
@@ -207,13 +209,13 @@ class Accounts:
         """Of Correct & Smooth on all rows, with the scores that it starts from."""
 
         def prepare(trainer: Trainer, trace: Trace) -> Callable[[], None]:
-            targets, plan = trainer.build_whole().targets, trainer.graph.neighbourhood()
+            targets, spread = trainer.build_whole().targets, partial(propagate, trainer.engine, trainer.graph.neighbourhood())
             rows = len(targets.labels)
 
             def record() -> None:
                 trace.phase = SMOOTHING
                 scores = torch.zeros(rows, self._num_classes, dtype=wide(trainer.engine.dtype))
-                correct_and_smooth(self._config.smooth, trainer.engine, plan, scores, targets)
+                correct_and_smooth(self._config.smooth, spread, trainer.engine.group, scores, targets)
 
             return record
 

@@ -13,71 +13,76 @@ Letters: N own rows, M output rows, C outputs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from sargnn.config.groups import LabelsConfig
-from sargnn.data.dataset import SPLITS
 from sargnn.rng import Draw, Purpose, dropout_mask
-from sargnn.training.tasks import NodeTask
+from sargnn.tasks.base import Predict
+from sargnn.tasks.labels import Labels
 
 
 class LabelInputs:
     """This worker's label columns.
 
     Args:
-        task: what the labels are. labels: [N] or [N, C]. split: uint8 [N]. ids: int64 [N], original ids of the own rows.
-        num_classes: C. seed: of the draws.
+        kind: what the labels are.
+        labels: [N] or [N, C].
+        training: bool [N], the own rows that are trained on.
+        ids: int64 [N], original ids of the own rows.
+        num_outputs: C.
+        seed: of the draws.
+        dtype: of the columns.
     """
 
     def __init__(
         self,
         config: LabelsConfig,
-        task: NodeTask,
+        kind: Labels,
         labels: Tensor,
-        split: Tensor,
+        training: Tensor,
         ids: Tensor,
-        num_classes: int,
+        num_outputs: int,
         seed: int,
         dtype: torch.dtype,
     ) -> None:
-        self.config, self.task, self.num_classes, self.seed, self.dtype = config, task, num_classes, seed, dtype
-        self.training = split == SPLITS["train"]
-        self._labels, self._ids = labels, ids
+        self.training, self._config, self._kind, self._seed = training, config, kind, seed
+        self._labels, self._ids, self._num_outputs, self._dtype = labels, ids, num_outputs, dtype
 
     @property
     def masked(self) -> bool:
         """Whether training nodes are kept from carrying their label while they are predicted."""
-        return self.config.name == "masked"
+        return self._config.name == "masked"
 
     def carried(self, epoch: int | None) -> Tensor:
         """bool [N], the training rows that carry their label: a draw by original id and epoch; all if there is no epoch."""
         if epoch is None or not self.masked:
             return self.training
         rows = torch.nonzero(self.training)[:, 0]
-        draw = Draw(self.seed, epoch, Purpose.LABELS, 0, 1.0 - self.config.rate)
+        draw = Draw(self._seed, epoch, Purpose.LABELS, 0, 1.0 - self._config.rate)
         carried = torch.zeros_like(self.training)
         carried[rows] = dropout_mask(self._ids[rows], 1, draw)[:, 0]
         return carried
 
-    def count(self, rows: Tensor) -> int:
-        """Known labels of own rows, bool [N]."""
-        return self.task.count(self._labels[rows])
-
-    def columns(self, carried: Tensor) -> Tensor:
-        """[N, C]: the labels of those that carry theirs, zeros for the others."""
-        columns = torch.zeros(len(carried), self.num_classes, dtype=self.dtype, device=carried.device)
-        rows = torch.nonzero(carried)[:, 0]
-        columns[rows] = self.task.columns(self._labels[rows], self.num_classes, self.dtype)
-        return columns
-
-    def filled(self, columns: Tensor, carried: Tensor, logits: Tensor, rows: Tensor | None) -> Tensor:
-        """``columns``, with predictions for those that carry no label.
+    def read(self, step: int | None, predict: Predict, share: Callable[[Tensor], object]) -> Tensor:
+        """[N, C]: the labels of those that carry theirs; for the others zeros, or with reuse what is predicted.
 
         Args:
-            logits: [M, C] of the own rows ``rows`` (int64 [M]; None: of all).
+            step: whose draw it is; None: all training nodes carry theirs.
+            predict: runs the model with some columns.
+            share: gives predictions to copies of their rows on other workers.
         """
-        soft = self.task.soft(logits)
-        blank = ~(carried if rows is None else carried[rows])
-        columns[torch.nonzero(blank)[:, 0] if rows is None else rows[blank]] = soft[blank].to(columns.dtype)
+        carried = self.carried(step)
+        columns = torch.zeros(len(carried), self._num_outputs, dtype=self._dtype, device=carried.device)
+        rows = torch.nonzero(carried)[:, 0]
+        columns[rows] = self._kind.columns(self._labels[rows], self._num_outputs, self._dtype)
+        for _ in range(self._config.reuse):
+            logits, predicted = predict(columns)
+            soft = self._kind.soft(logits)
+            blank = ~(carried if predicted is None else carried[predicted])
+            columns[torch.nonzero(blank)[:, 0] if predicted is None else predicted[blank]] = soft[blank].to(columns.dtype)
+            del logits, soft
+            share(columns)
         return columns

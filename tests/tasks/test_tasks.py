@@ -15,9 +15,9 @@ from sargnn.comm.group import Group
 from sargnn.config.run import RunConfig
 from sargnn.data.dataset import Dataset
 from sargnn.data.manifest import digest_of
+from sargnn.tasks.labels import LABELS
 from sargnn.training import checkpoint
 from sargnn.training.history import History
-from sargnn.training.tasks import TASKS
 from tests.graphs import nasty_graph, with_task
 from tests.parity import cases
 from tests.pool import pool
@@ -30,22 +30,22 @@ def test_several_labels_are_smoothed_towards_a_half() -> None:
     known = labels >= 0
     wanted = torch.tensor([[0.1], [0.9]], dtype=torch.float64)[labels[known].long(), 0]
     want = F.binary_cross_entropy_with_logits(logits[known], wanted, reduction="sum")
-    assert torch.allclose(TASKS["multilabel"].loss_sum(logits, labels, 0.2), want, rtol=1e-12)
-    assert TASKS["multilabel"].count(labels) == len(wanted)
+    assert torch.allclose(LABELS["multilabel"].loss_sum(logits, labels, 0.2), want, rtol=1e-12)
+    assert LABELS["multilabel"].count(labels) == len(wanted)
 
 
 @pytest.mark.parametrize("task", ["multilabel", "regression"])
 def test_no_rows_give_a_zero_that_is_differentiable(task: str) -> None:
     logits = torch.randn(0, 3, requires_grad=True)
     labels = torch.zeros(0, 3, dtype=torch.int8 if task == "multilabel" else torch.float32)
-    loss = TASKS[task].loss_sum(logits, labels, 0.0)  # type: ignore[index]
+    loss = LABELS[task].loss_sum(logits, labels, 0.0)  # type: ignore[index]
     loss.backward()
     assert loss.item() == 0 and logits.grad is not None
 
 
 def test_unknown_numbers_have_no_gradient() -> None:
     logits, labels = torch.ones(2, 2, requires_grad=True), torch.tensor([[3.0, torch.nan], [torch.nan, 1.5]])
-    TASKS["regression"].loss_sum(logits, labels, 0.0).backward()
+    LABELS["regression"].loss_sum(logits, labels, 0.0).backward()
     assert torch.equal(logits.grad, torch.tensor([[-4.0, 0.0], [0.0, -1.0]]))  # type: ignore[arg-type]
 
 

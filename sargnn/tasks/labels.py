@@ -1,6 +1,5 @@
-"""What is predicted, as training sees it: the loss, labels as inputs, and predictions of each task.
+"""The kinds of labels: their loss, labels as inputs, and predictions of each.
 
-A worker's share of the loss is its sum over known labels of training nodes / their number over all workers; the shares add up.
 z is a logit, y a label, K the known labels of the rows that count, over all workers:
 
     classes      1/|K| sum over rows i of -log softmax(z_i)[y_i]           label smoothing e: y (1 - e) + e/C for one-hot y
@@ -15,21 +14,16 @@ Letters: n rows, C outputs.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from sargnn.config.run import Task
-from sargnn.data.labels import task_of
 
 
-class NodeTask(ABC):
-    """One task. Labels come with the dtype and shape that ``data.labels`` lists, of any n rows."""
-
-    name: ClassVar[Task]
+class Labels(ABC):
+    """A kind of labels. They come with the dtype and shape that ``data.labels`` lists, of any n rows."""
 
     @abstractmethod
     def count(self, labels: Tensor) -> int:
@@ -56,10 +50,8 @@ class NodeTask(ABC):
         """What ``sargnn predict`` writes: int64 [n] classes, uint8 [n, C] labels, or [n, C] values."""
 
 
-class Classes(NodeTask):
+class Classes(Labels):
     """One class of C."""
-
-    name: ClassVar[Task] = "classes"
 
     def count(self, labels: Tensor) -> int:
         return len(labels)
@@ -78,10 +70,8 @@ class Classes(NodeTask):
         return logits.argmax(1)
 
 
-class Multilabel(NodeTask):
+class Multilabel(Labels):
     """C labels at once, each true or not; a label is predicted where its logit is above 0."""
-
-    name: ClassVar[Task] = "multilabel"
 
     def count(self, labels: Tensor) -> int:
         return int((labels >= 0).sum())
@@ -101,10 +91,8 @@ class Multilabel(NodeTask):
         return (logits > 0).to(torch.uint8)
 
 
-class Regression(NodeTask):
+class Regression(Labels):
     """C numbers; the logits are the values."""
-
-    name: ClassVar[Task] = "regression"
 
     def count(self, labels: Tensor) -> int:
         return int(labels.isfinite().sum())
@@ -124,9 +112,4 @@ class Regression(NodeTask):
         return logits
 
 
-TASKS: dict[Task, NodeTask] = {task.name: task for task in (Classes(), Multilabel(), Regression())}
-
-
-def task_for(labels: np.ndarray) -> NodeTask:
-    """The task that labels of this dtype are for."""
-    return TASKS[task_of(labels.dtype)]
+LABELS: dict[Task, Labels] = {"classes": Classes(), "multilabel": Multilabel(), "regression": Regression()}
