@@ -45,7 +45,7 @@ class OptimConfig:
 
 @dataclass(frozen=True)
 class LabelsConfig:
-    """Labels of training nodes as further input (``tasks/label_inputs.py``).
+    """Labels of training nodes as further input (``tasks/labels.py``).
 
     Attributes:
         rate: of training nodes that carry their label in an epoch; the loss is taken on the others.

@@ -26,8 +26,7 @@ from sargnn.errors import ConfigError
 from sargnn.partition.cut import Part
 from sargnn.tasks.base import Counted, Predict, Targets, Task
 from sargnn.tasks.kinds import KINDS, Scores, choose_metric, in_split
-from sargnn.tasks.label_inputs import LabelInputs
-from sargnn.tasks.labels import LABELS
+from sargnn.tasks.labels import LABELS, LabelInputs
 from sargnn.tasks.metrics import measure
 
 _NUMBERS_AT_ONCE = 1 << 19

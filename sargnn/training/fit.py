@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from sargnn.batches.simple import group_in_order
 from sargnn.batches.targets import TargetRows
+from sargnn.bf16 import wide
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.models.base import Model
@@ -19,11 +21,11 @@ from sargnn.training.account.record import Accounts
 from sargnn.training.account.sizes import Groups, sizes_of_plans
 from sargnn.training.batches import MicroBatches, find_groups, most_batches
 from sargnn.training.budget import Budget
-from sargnn.training.steps import DrawnSteps, OneStep
+from sargnn.training.steps import DrawnSteps, OneStep, Steps
 from sargnn.training.views import Constants, View
 
 if TYPE_CHECKING:
-    from sargnn.training.loop import Trainer
+    from sargnn.training.trainer import Trainer
 
 MOST_EVALUATION_GROUPS = 256
 _LAST_SAMPLE = 2**32 - 1
@@ -58,13 +60,36 @@ def evaluation_sample(config: RunConfig, model: Model) -> Sample:
     return sample_numbered(config, model, 0 if config.sample.every == "run" else _LAST_SAMPLE)
 
 
-def fit_batches(trainer: Trainer, scratch: Path | None, accounts: Callable[[], Accounts] | None) -> None:
-    """Give a trainer its steps, micro-batches and evaluation groups; all ranks must call it together.
+@dataclass
+class Fitted:
+    """What a trainer's run is made of.
+
+    Attributes:
+        steps: the steps of an epoch.
+        evaluations: the views whose outputs an evaluation measures together.
+        planned_bytes: per rank what training is to hold at most, where that was asked for.
+        remarks: what was tried for the memory budget.
+    """
+
+    steps: Steps
+    evaluations: Sequence[View] | MicroBatches
+    planned_bytes: tuple[int, ...] | None = None
+    remarks: list[str] = field(default_factory=list)
+
+
+def fit_steps(trainer: Trainer, training: View | None, scratch: Path | None, accounts: Callable[[], Accounts] | None) -> Fitted:
+    """Make the steps, micro-batches and evaluation groups of a trainer that has all else; all ranks must call it together.
+
+    Args:
+        training: the configuration's own view of a step; None: steps have views that are made here.
 
     Raises:
         ConfigError: more micro-batches than a worker has training nodes; nothing fits the budget.
     """
     config, engine, graph = trainer.config, trainer.engine, trainer.graph
+    fitted = Fitted(OneStep([] if training is None else [training]), [trainer.evaluation])
+    if training is not None and config.budget_bytes is None:
+        return fitted
     group, rows = engine.group, trainer.task.rows("train")
     apart = trainer.model.by_relation and graph.part.schema.typed  # plans of relations hold functions
     on_disk = config.batches.flows == "disk" and not apart
@@ -97,21 +122,22 @@ def fit_batches(trainer: Trainer, scratch: Path | None, accounts: Callable[[], A
             constants=planner.holds_constants,
         )
         if not batched:
-            _fit_view(trainer, budget)
+            assert training is not None
+            fitted.planned_bytes = _fit_view(trainer, training, budget)
         elif count == 1:  # as many as configured, or the only exact number: then fewer layers are kept
             choice = budget.search(1, keep)
-            groups, engine.keep_layers, trainer.planned_bytes = choice.groups, choice.keep_layers, choice.planned_bytes
+            groups, engine.keep_layers, fitted.planned_bytes = choice.groups, choice.keep_layers, choice.planned_bytes
         elif isinstance(count, int):
-            trainer.planned_bytes = budget.planned(count, keep)
-            if not budget.fits(trainer.planned_bytes, f"batches.count={count}"):
-                raise budget.refusal(trainer.planned_bytes, f"{count} micro-batches need more than the memory budget.")
+            fitted.planned_bytes = budget.planned(count, keep)
+            if not budget.fits(fitted.planned_bytes, f"batches.count={count}"):
+                raise budget.refusal(fitted.planned_bytes, f"{count} micro-batches need more than the memory budget.")
             groups = budget.groups(count)
         else:
             choice = budget.search(most_batches(targets, group), keep)
             count, groups, engine.keep_layers = choice.count, choice.groups, choice.keep_layers
-            trainer.planned_bytes = choice.planned_bytes
-        _fit_evaluation(trainer, budget, folder)
-        trainer.remarks += budget.tried
+            fitted.planned_bytes = choice.planned_bytes
+        fitted.evaluations = _fit_evaluation(trainer, budget, folder)
+        fitted.remarks += budget.tried
     if batched:
         assert isinstance(count, int)
         row_groups = find_groups(config.batches, count, targets, group) if groups is None else groups.of
@@ -119,16 +145,17 @@ def fit_batches(trainer: Trainer, scratch: Path | None, accounts: Callable[[], A
             engine.pool.slack = _SLACK
             steps = _drawn_steps(trainer, rows, row_groups, count, planner)
             always = count == steps.count == 1 and config.sample.every == "run"
-            trainer.steps = OneStep([steps.only_view()], lambda: _anew(steps)) if always else steps
+            fitted.steps = OneStep([steps.only_view()], lambda: _anew(steps)) if always else steps
         else:
             where = None if folder is None else folder / "training"
             batches = MicroBatches(trainer.builder, row_groups, rows, count, len(graph.part.node_ids), group, where)
-            trainer.steps = OneStep(batches)
+            fitted.steps = OneStep(batches)
     if config.draws_flows:
         _ = graph.drawer  # made now: what making it takes is not held beside a step
     graph.release(mapped_only=config.draws_flows)
     engine.pool.reset()
     trim()
+    return fitted
 
 
 def _anew(steps: DrawnSteps) -> list[View]:
@@ -212,9 +239,9 @@ def _drawn_steps(
     )
 
 
-def _fit_view(trainer: Trainer, budget: Budget) -> None:
-    """Keep fewer layers' inputs where the configuration's own view needs more than there is."""
-    view, engine = trainer.training, trainer.engine
+def _fit_view(trainer: Trainer, view: View, budget: Budget) -> tuple[int, ...]:
+    """Keep fewer layers' inputs where the configuration's own view needs more than there is; what is planned then."""
+    engine = trainer.engine
     plans = view.flow.plans
     sizes = sizes_of_plans(plans, trainer.graph.num_rows, len(view.targets.rows["train"]))
     least: tuple[int, ...] = ()
@@ -222,8 +249,8 @@ def _fit_view(trainer: Trainer, budget: Budget) -> None:
         planned = budget.planned_view(sizes, [plan.counts for plan in plans], keep)
         least = planned if not least or max(planned) < max(least) else least
         if budget.fits(planned, f"engine.keep_layers={keep}"):
-            engine.keep_layers, trainer.planned_bytes = keep, planned
-            return
+            engine.keep_layers = keep
+            return planned
     if trainer.config.norms_over_rows and trainer.config.batches.count == "auto":
         budget.tell()
         raise ConfigError(
@@ -239,22 +266,22 @@ def _other_norm(config: RunConfig) -> str:
     return "" if config.model.reads_target else "model.norm=layer or none, with which any number is exact; "
 
 
-def _fit_evaluation(trainer: Trainer, budget: Budget, folder: Path | None) -> None:
+def _fit_evaluation(trainer: Trainer, budget: Budget, folder: Path | None) -> Sequence[View] | MicroBatches:
     """Evaluate in groups of rows where one piece needs more than there is."""
     plans = trainer.evaluation.flow.plans
     rows = trainer.task.rows()
     sizes = sizes_of_plans(plans, trainer.graph.num_rows, len(rows))
-    states = 3 * sum(parameter.nbytes for parameter in trainer.parameters)  # gradients, and the optimizer's moments
+    states = 3 * sum(p.nbytes for p in trainer.optimization.parameters)  # gradients, and the optimizer's moments
     whole = budget.planned_whole_evaluation(sizes, [plan.counts for plan in plans], states)
     if budget.fits(whole, "evaluation in one piece"):
-        return
+        return [trainer.evaluation]
     if not trainer.model.takes_flows:
         what = "An evaluation needs more than the memory budget, and only a module that asks for graph.blocks has it in groups."
         raise budget.refusal(whole, what)
     if trainer.config.eval == "sampled":
         raise budget.refusal(whole, "An evaluation on a sample needs more than the memory budget.")
     targets = TargetRows(trainer.graph.part, trainer.graph.rank, rows, 0, 0)
-    out = trainer.output_bytes
+    out = trainer.task.outputs * wide(trainer.engine.dtype).itemsize
     count, least = 2, whole
     while count <= MOST_EVALUATION_GROUPS:
         groups = trainer.builder.groups_of(rows, group_in_order(targets, count), count, holds_constants=False)
@@ -262,9 +289,8 @@ def _fit_evaluation(trainer: Trainer, budget: Budget, folder: Path | None) -> No
         least = planned if max(planned) < max(least) else least
         if budget.fits(planned, f"evaluation in {count} groups"):
             where = None if folder is None else folder / "evaluation"
-            trainer.evaluations = MicroBatches(
+            return MicroBatches(
                 trainer.builder, groups.of, rows, count, trainer.graph.num_rows, trainer.engine.group, where, recurring=False
             )
-            return
         count *= 2
     raise budget.refusal(least, "An evaluation needs more than the memory budget, in any number of groups of rows.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -11,6 +11,7 @@ import torch
 
 from sargnn.comm.group import Group, Traffic
 from sargnn.config.run import Metric, Task
+from sargnn.profile import Profile
 from sargnn.tasks.kinds import Scores, epoch_columns, is_better
 
 
@@ -156,6 +157,29 @@ def metrics_row(result: EpochResult, evaluation: EvaluationResult | None) -> dic
     return row
 
 
+class EpochProfile:
+    """What was profiled when epochs ended. An epoch in part is no epoch.
+
+    Attributes:
+        first: after the first epoch; empty if it is the only one.
+        recorded: after the last whole one.
+    """
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self.first: list[dict[str, float]] | None = None
+        self.recorded = self._now()
+
+    def _now(self) -> list[dict[str, float]]:
+        return [dict(by_category) for by_category in self.profile.recorded]
+
+    def end_epoch(self, *, last: bool) -> None:
+        """Note what was recorded. last: no epoch comes after this one."""
+        self.recorded = self._now()
+        if self.first is None:
+            self.first = [] if last else self.recorded
+
+
 @dataclass
 class History:
     """Figures of a run so far, the same on every rank but for the memory peaks.
@@ -205,7 +229,7 @@ class History:
 
     def add_epoch(self, result: EpochResult, peak_train_bytes: int) -> None:
         """Append an epoch; ``peak_train_bytes``: this rank's."""
-        self.peak_train_bytes = max(self.peak_train_bytes, peak_train_bytes)
+        self.note_training_peak(peak_train_bytes)
         self.losses.append(result.loss)
         self.epoch_times_s.append(result.epoch_time_s)
         self.compute_times_s.append(result.compute_time_s)
@@ -214,19 +238,18 @@ class History:
         self.between_bytes.append(result.between_bytes)
         self.between_waits_s.append(result.between_wait_s)
 
-    def average_profile(
-        self, first: Sequence[Mapping[str, float]], recorded: Sequence[Mapping[str, float]], *, since: int
-    ) -> None:
-        """What was profiled, per epoch, the first one left out.
+    def note_training_peak(self, peak_bytes: int) -> None:
+        """Of this rank, of an epoch or a part of it."""
+        self.peak_train_bytes = max(self.peak_train_bytes, peak_bytes)
 
-        Args:
-            first: what was recorded after it; empty if it is the only one. recorded: after the last whole one.
-            since: the first epoch's number.
-        """
+    def add_profile(self, profile: EpochProfile, *, since: int) -> None:
+        """What was profiled, per epoch, the first one left out. since: the first epoch's number."""
+        if not profile.profile.recording:
+            return
         epochs = max(len(self.epoch_times_s) - since - 1, 1)
         self.profile_s, self.cpu_s, self.work, self.waited_s = (
             {name: (total - early.get(name, 0.0)) / epochs for name, total in totals.items()}
-            for totals, early in zip(recorded, first or [{}] * len(recorded), strict=True)
+            for totals, early in zip(profile.recorded, profile.first or [{}] * len(profile.recorded), strict=True)
         )
 
     def add_evaluation(self, scores: Scores, time_s: float, peak_bytes: int, *, counts: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""Views: what a step or an evaluation computes, as a message flow and the targets of its rows.
+"""Views: what a step or an evaluation computes, as a message flow and the targets of its rows; and the model on them.
 
 Building a view communicates, so all workers build the same views in the same order.
 
@@ -8,7 +8,7 @@ Letters: N own rows, D width of the first layer's input, C outputs, L layers, K 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,19 +66,27 @@ class ViewBuilder:
     Args:
         rows: [N, D], what the model's inputs loaded.
         task: gives the targets of views.
+        whole_recurs: the view of all rows comes again every epoch.
 
     Attributes:
         whole_flow: of all rows; None until it was asked for.
+        whole_view: the same.
     """
 
-    def __init__(self, model: Model, engine: Engine, graph: WorkerGraph, rows: Tensor, task: Task) -> None:
+    def __init__(
+        self, model: Model, engine: Engine, graph: WorkerGraph, rows: Tensor, task: Task, *, whole_recurs: bool
+    ) -> None:
         self._model, self._engine, self._graph, self._rows, self._task = model, engine, graph, rows, task
+        self._whole_recurs = whole_recurs
         self.whole_flow: MessageFlow | None = None
+        self.whole_view: View | None = None
 
-    def whole(self, *, recurring: bool) -> View:
-        """Every row of every layer, the last layer's of the labelled type; all workers must call it."""
-        self.whole_flow = self._graph.whole(len(self._model.uses_edges), self._model.uses_edges)
-        return self._view(self.whole_flow, recurring)
+    def whole(self) -> View:
+        """Every row of every layer, the last layer's of the labelled type; made the first time that all workers call it."""
+        if self.whole_view is None:
+            self.whole_flow = self._graph.whole(len(self._model.uses_edges), self._model.uses_edges)
+            self.whole_view = self._view(self.whole_flow, self._whole_recurs)
+        return self.whole_view
 
     def reaching(self, wanted: np.ndarray, *, recurring: bool) -> View:
         """Only rows that reach a wanted one (int64); all workers must call it."""
@@ -258,3 +266,56 @@ class ViewBuilder:
     def _first_input(self, rows: Tensor) -> LayerInput:
         """The first layer's input, with labels of no row."""
         return LayerInput(rows, rows.new_zeros(len(rows), self._task.input_columns) if self._task.input_columns else None)
+
+
+class Forward:
+    """Runs the model. All workers call its methods together.
+
+    Args:
+        graph: the worker's part of the graph.
+        rows: [N, D] in the run's precision, as ``model.inputs`` loaded them.
+        task: gives the columns beside them.
+        builder: has the view of all rows, which predictions that are fed back are made on.
+
+    Attributes:
+        on_output: gets every view with the model's output; None: nobody asks.
+    """
+
+    def __init__(
+        self, model: Model, engine: Engine, graph: WorkerGraph, rows: Tensor, task: Task, builder: ViewBuilder
+    ) -> None:
+        self.model, self.engine, self._graph, self._rows = model, engine, graph, rows
+        self._task, self._builder = task, builder
+        self.on_output: Callable[[View, Tensor], None] | None = None
+
+    def __call__(self, view: View, columns: Tensor | None, *, hidden: bool = False) -> Tensor:
+        """The last layer's output [M, C]; with ``hidden`` its input [M, F]. columns: what stands beside the features."""
+        flow = view.flow
+        self.engine.keeps_constants = view.recurring
+        rows = view.inputs if view.inputs is not None else flow.own_inputs(self.model.inputs(self._rows))
+        x = LayerInput(rows, None if columns is None else flow.own_inputs(columns))
+        with self.engine.rounds_products():
+            out: Tensor = self.model(self.engine, flow.plans, x, hidden=hidden)
+        if self.on_output is not None:
+            self.on_output(view, out)
+        return out
+
+    def logits(self, view: View, step: int | None = None, *, hidden: bool = False) -> Tensor:
+        """The same with its columns, fp32 where rows are bf16. step: whose columns; None: those of an evaluation."""
+        out = self(view, self.columns(step), hidden=hidden)
+        return out.to(wide(out.dtype))
+
+    def columns(self, step: int | None) -> Tensor | None:
+        """What stands beside the features, [N, columns], of a training step or an evaluation (None)."""
+        training, copies = self.model.training, self._graph.copies
+
+        def predict(columns: Tensor) -> tuple[Tensor, Tensor | None]:
+            whole = self._builder.whole()
+            self.model.eval()
+            with torch.no_grad():
+                logits = self(whole, columns)
+            return logits.to(wide(logits.dtype)), whole.flow.output_rows
+
+        columns = self._task.columns(step, predict, lambda rows: None if copies is None else copies.fetch(rows))
+        self.model.train(training)
+        return columns

@@ -85,14 +85,14 @@ def first_loss(group: Group, config: RunConfig, dataset: Dataset) -> tuple[float
     view, total = trainer.training, torch.zeros(2, dtype=torch.float64)
     with torch.no_grad():
         rows = view.targets.rows["train"]
-        shares = trainer.logits(view, 0).softmax(1)[rows, view.targets.labels[rows]]
+        shares = trainer.forward.logits(view, 0).softmax(1)[rows, view.targets.labels[rows]]
         total[0], total[1] = -((1 - shares) ** 2 * shares.log()).sum(), len(rows)
     total = group.sum_(total)
-    loss = trainer.gradients()
+    loss = trainer.loop.gradients().value
     return (
         loss,
         float(total[0] / total[1]),
-        b"".join(p.grad.numpy().tobytes() for p in trainer.parameters if p.grad is not None),
+        b"".join(p.grad.numpy().tobytes() for p in trainer.optimization.parameters if p.grad is not None),
     )
 
 

@@ -18,6 +18,7 @@ from sargnn.data.manifest import digest_of
 from sargnn.tasks.labels import LABELS
 from sargnn.training import checkpoint
 from sargnn.training.history import History
+from sargnn.training.loop import Rows
 from tests.graphs import nasty_graph, with_task
 from tests.parity import cases
 from tests.pool import pool
@@ -60,9 +61,9 @@ def test_smaller_errors_are_better() -> None:
 def _run(group: Group, config: RunConfig, dataset: Dataset, run_dir: str) -> tuple[list[float | None], History]:
     trainer = cases.trainer_of(group, config, dataset)
     values: list[float | None] = []
-    save = (lambda epoch: checkpoint.save(trainer, config, "some", Path(run_dir), epoch)) if run_dir else None
-    trainer.run(lambda row: values.append(row.get("val_metric")), save)
-    return values, trainer.history
+    save = [checkpoint.Checkpoints(trainer, config, "some", Path(run_dir))] if run_dir else []
+    trainer.run(0, Rows(lambda row: values.append(row.get("val_metric"))), *save)
+    return values, trainer.loop.history
 
 
 def numbers_config(**changes: object) -> RunConfig:
@@ -97,7 +98,7 @@ def test_another_metric_starts_anew(tmp_path: Path) -> None:
     path = checkpoint.path_of(tmp_path, 3)
     for metric, best in (("mse", history.best_val), ("mae", None)):
         trainer = cases.trainer_of(Group.single(), dataclasses.replace(config, metric=metric), NUMBERS)  # type: ignore[arg-type]
-        assert checkpoint.load(trainer, path) == 3 and trainer.history.best_val == best
+        assert checkpoint.load(trainer, path) == 3 and trainer.loop.history.best_val == best
 
 
 def test_a_checkpoint_of_before_there_were_tasks(tmp_path: Path) -> None:
@@ -114,5 +115,5 @@ def test_a_checkpoint_of_before_there_were_tasks(tmp_path: Path) -> None:
         (path / "manifest.json").write_text(json.dumps(manifest | {"sha256": digest_of(manifest)}))
     trainer = cases.trainer_of(Group.single(), config, nasty_graph())
     checkpoint.load(trainer, checkpoint.path_of(tmp_path, 3))
-    assert trainer.history.scores == history.scores and trainer.history.best_val == history.best_val is not None
+    assert trainer.loop.history.scores == history.scores and trainer.loop.history.best_val == history.best_val is not None
     assert checkpoint.best(tmp_path) is not None

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from sargnn.config.groups import PRECISIONS
 from sargnn.cpu import bf16_instructions, describe_bf16, without_bf16
 from sargnn.tasks.base import Counted, Targets
-from sargnn.training.adam import Adam, AdamW
+from sargnn.training.optim import Adam, AdamW
 from tests.in_process import sargnn_here
 from tests.tasks.made import node_task
 

@@ -43,7 +43,7 @@ from sargnn.training.account.trace import Trace, TracedPool
 from sargnn.training.steps import OneStep
 
 if TYPE_CHECKING:
-    from sargnn.training.loop import Trainer
+    from sargnn.training.trainer import Trainer
 
 
 SMOOTHING = "smoothing"
@@ -178,10 +178,10 @@ class Accounts:
                 trainer.engine.epoch, trace.phase = epoch, INPUTS
                 trainer.model.train()
                 trainer.model.zero_grad(set_to_none=True)
-                trainer.gradients()
-                if trainer.optimizer is not None:
+                trainer.loop.gradients()
+                if trainer.optimization.optimizer is not None:
                     trace.phase = OPTIMIZER
-                    trainer.optimizer.step()
+                    trainer.optimization.optimizer.step()
 
         return record
 
@@ -199,7 +199,7 @@ class Accounts:
 
             def record() -> None:
                 with torch.no_grad():
-                    trainer.logits(view)
+                    trainer.forward.logits(view)
 
             return record
 
@@ -209,7 +209,7 @@ class Accounts:
         """Of Correct & Smooth on all rows, with the scores that it starts from."""
 
         def prepare(trainer: Trainer, trace: Trace) -> Callable[[], None]:
-            targets, spread = trainer.build_whole().targets, partial(propagate, trainer.engine, trainer.graph.neighbourhood())
+            targets, spread = trainer.builder.whole().targets, partial(propagate, trainer.engine, trainer.graph.neighbourhood())
             rows = len(targets.labels)
 
             def record() -> None:
@@ -284,7 +284,7 @@ class Accounts:
         plans = tuple(dataclasses.replace(plan, counts=row_counts) for plan, row_counts in zip(recorded, counts, strict=True))
         trainer.model.prepare(trainer.engine, plans)
         view = dataclasses.replace(view, flow=dataclasses.replace(view.flow, plans=plans))
-        trainer.steps = OneStep([view])
+        trainer.loop.steps = OneStep([view])
         sizes = sizes_of_plans(plans, len(trainer.rows), len(rows))
         record = prepare(trainer, trace)
         with trace, _phases_of(trainer, trace):
