@@ -19,14 +19,11 @@ from composed import config_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from sargnn.config.models import AppnpSettings, GcniiSettings, GinSettings, SgcSettings
 from sargnn.config.run import RunConfig
 from sargnn.data.dataset import SPLITS, Dataset, open_dataset
 from sargnn.data.prepare import prepare_dataset
 from sargnn.interop.dgl import import_dgl
-from sargnn.models.appnp import Appnp
-from sargnn.models.gcnii import Gcnii
-from sargnn.models.gin import Gin
-from sargnn.models.sgc import Sgc
 
 CASES = ("sgc", "appnp", "gcnii", "gin")
 
@@ -38,10 +35,10 @@ class Network(nn.Module):
         super().__init__()
         conv, self.model = import_dgl().nn.pytorch, config.model
         model: Any = config.model
-        if isinstance(model, Sgc):
+        if isinstance(model, SgcSettings):
             self.first: nn.Module = conv.SGConv(width, classes, k=model.steps, cached=not model.input_dropout)
             return
-        if isinstance(model, Gin):
+        if isinstance(model, GinSettings):
             ends = [width, *[model.hidden] * (model.num_layers - 1), classes]
             self.convolutions = nn.ModuleList(
                 conv.GINConv(nn.Sequential(nn.Linear(a, model.hidden), nn.ReLU(), nn.Linear(model.hidden, b)), "sum", model.eps)
@@ -49,7 +46,7 @@ class Network(nn.Module):
             )
             return
         self.first, self.last = nn.Linear(width, model.hidden), nn.Linear(model.hidden, classes)
-        if isinstance(model, Appnp):
+        if isinstance(model, AppnpSettings):
             self.propagate = conv.APPNPConv(k=model.steps, alpha=model.alpha, edge_drop=model.edge_dropout)
         else:
             choices = {"alpha": model.alpha, "lambda_": model.theta, "bias": False}
@@ -65,17 +62,17 @@ class Network(nn.Module):
             return F.dropout(h, p, self.training)
 
         x = drop(x, model.input_dropout)
-        if isinstance(model, Sgc):
+        if isinstance(model, SgcSettings):
             return self.first(graph, x)
-        if isinstance(model, Gin):
+        if isinstance(model, GinSettings):
             for one in self.convolutions[:-1]:
                 x = drop(torch.relu(one(graph, x)), model.dropout)
             return self.convolutions[-1](graph, x)
         h = initial = torch.relu(self.first(x))
-        for one in self.convolutions if isinstance(model, Gcnii) else ():
+        for one in self.convolutions if isinstance(model, GcniiSettings) else ():
             h = torch.relu(one(graph, drop(h, model.dropout), initial))
         h = self.last(drop(h, model.dropout))
-        return self.propagate(graph, h) if isinstance(model, Appnp) else h
+        return self.propagate(graph, h) if isinstance(model, AppnpSettings) else h
 
     def groups(self, config: RunConfig) -> list[dict[str, Any]]:
         """Parameters with their weight decay."""
@@ -98,7 +95,8 @@ def graph_of(dataset: Dataset, *, self_loops: bool) -> Any:
 def trained(config: RunConfig, dataset: Dataset) -> tuple[float, float, float]:
     """Test accuracy at the best validation accuracy, at the lowest validation loss, and after the last epoch."""
     torch.manual_seed(config.seed)
-    graph, x = graph_of(dataset, self_loops=not isinstance(config.model, Gin)), torch.from_numpy(np.array(dataset.features[0]))
+    graph = graph_of(dataset, self_loops=not isinstance(config.model, GinSettings))
+    x = torch.from_numpy(np.array(dataset.features[0]))
     labels, split = (torch.from_numpy(np.array(one)) for one in (dataset.labels, dataset.split))
     train, valid, test = (split == SPLITS[name] for name in ("train", "valid", "test"))
     network = Network(config, x.shape[1], dataset.num_classes)

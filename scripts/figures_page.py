@@ -11,7 +11,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from sargnn.cli.conf_folders import built_in_folder
+from sargnn.cli.conf import built_in_folder
 from sargnn.figures.spec import place_of, read_spec
 
 _HEAD = """# The papers' figures

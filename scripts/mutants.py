@@ -28,7 +28,7 @@ from unittest.mock import patch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this tree's package, not an installed one
 
-from sargnn.launch.env import compiled_sources, numba_cache_dir  # noqa: E402
+from sargnn.compiled import compiled_sources, numba_cache_dir  # noqa: E402
 
 LIMIT_S, LIMIT_OF_ALL_S = 300, 2 * 3600
 EVERYTHING = ["tests", "--ignore=tests/test_mutants.py"]

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from sargnn.cli.compose import compose_verb
-from sargnn.config.verbs import parse_partition
+from sargnn.config.fields import build
+from sargnn.config.verbs import PartitionConfig
 from sargnn.data.dataset import open_dataset
 from sargnn.data.prepare import prepare_dataset
 from sargnn.partition.memory import entries_of
@@ -32,7 +33,7 @@ def main() -> int:
         print(__doc__)
         return 2
     stores, world, rounds = Path(sys.argv[1]).resolve(), int(sys.argv[2]), int(sys.argv[3])
-    config = parse_partition(compose_verb("partition", [*sys.argv[5:], f"store_dir={stores}"]))
+    config = build(PartitionConfig, compose_verb("partition", [*sys.argv[5:], f"store_dir={stores}"]), "")
     path = prepare_dataset(config.dataset, str(stores), config.prepare.bytes)
     dataset = open_dataset(path, verify=False)
     entries, names = entries_of(dataset), sys.argv[4].split(",")

@@ -10,7 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sargnn.launch.env import PRECISION, numba_cache_dir
+from sargnn.compiled import numba_cache_dir
+from sargnn.launch.env import PRECISION
 
 
 def set_up_environment() -> None:

@@ -14,6 +14,7 @@ from sargnn.config.run import Task
 from sargnn.data.dataset import SPLITS, Dataset, by_destination
 from sargnn.data.schema import Relation
 from sargnn.data.typed import Edges, typed_dataset
+from sargnn.graph.edge_columns import EdgeColumns
 from sargnn.partition import PARTITIONERS
 from sargnn.resolve import resolve
 
@@ -166,7 +167,7 @@ def assign(dataset: Dataset, partitioner: str, world: int) -> np.ndarray:
         assignment = np.random.default_rng(1).integers(max(world - 1, 1), size=dataset.num_nodes).astype(np.int32)
         assignment[dataset.num_nodes * 9 // 10 :] = world - 1
         return assignment
-    arrays = (dataset.indptr, dataset.indices, dataset.relation, dataset.edge_weight, dataset.split)
+    arrays = (dataset.indptr, dataset.indices, dataset.relation, dataset.columns.weight, dataset.split)
     content = hashlib.sha1(repr((dataset.schema, partitioner, world)).encode())
     for array in arrays:
         content.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
@@ -194,4 +195,4 @@ def with_weights(dataset: Dataset, seed: int = 0, *, lowest: float = 0.25) -> Da
     rng = np.random.default_rng(seed)
     weights = rng.uniform(lowest, 2.0, dataset.num_edges).astype(np.float32)
     weights[rng.random(dataset.num_edges) < 0.1] = 0
-    return dataclasses.replace(dataset, edge_weight=weights)
+    return dataclasses.replace(dataset, columns=EdgeColumns.of({"weight": weights}))

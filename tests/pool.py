@@ -24,9 +24,9 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 
+from sargnn.backends import memory as engine_pool
 from sargnn.comm.distributed import DistributedGroup
 from sargnn.comm.group import Group
-from sargnn.engine import pool as engine_pool
 from sargnn.launch.compile import warm_up
 from sargnn.partition.cut import parts_of
 from tests.graphs import assign, nasty_graph, typed_graph

@@ -27,7 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from sargnn.config.decides import RUN
 from sargnn.config.fields import FRACTION
-from sargnn.models.settings import StackSettings
+from sargnn.config.models import StackSettings
 
 @dataclass(frozen=True)
 class Toy(StackSettings):
@@ -196,7 +196,7 @@ def test_a_partitioner_of_a_file(folder: Path) -> None:
         (".:Toy", ["FILE.py:NAME"]),
         ("toy.py:Toi", ["Toi", "allowed: Toy"]),
         ("sargnn.nowhere:Toy", ["sargnn.nowhere", "not installed"]),
-        ("sargnn.models.sage:Sege", ["Sege", "Sage"]),
+        ("sargnn.config.models:SegeSettings", ["SegeSettings", "SageSettings"]),
         ("raises.py:Toy", ["ZeroDivisionError", "raises.py line 2"]),
         ("calls.py:Toy", ["JSONDecodeError", "calls.py line 2"]),
         ("exits.py:Toy", ["SystemExit", "exits.py line 2"]),
@@ -209,7 +209,7 @@ def test_a_partitioner_of_a_file(folder: Path) -> None:
         ("loop.py:Toy", ["loop.py", "does not exist"]),
         ("toy.py:dataclass", ["does not name a class of settings", "ModelSettings"]),
         ("ring.py:Ring", ["does not name a class of settings", "ModelSettings"]),
-        ("sargnn.models.settings:StackSettings", ["not complete", "build, operations"]),
+        ("sargnn.config.models:StackSettings", ["not complete", "build, operations"]),
     ],
 )
 def test_a_target_that_cannot_be_used(target: str, words: list[str], folder: Path) -> None:

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from sargnn.cli.words import words_of
+from sargnn.cli.command_line import words_of
 from sargnn.errors import ConfigError
 
 _ALLOWED = "a class that extends torch.nn.Module, or a function that returns one, in a file of its own"

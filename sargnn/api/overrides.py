@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sargnn.api.modules import words_of_module
-from sargnn.cli.words import words_of
+from sargnn.cli.command_line import words_of
 from sargnn.errors import ConfigError
 
 

@@ -22,14 +22,16 @@ from sargnn.api.stores import store_of_graph
 from sargnn.bf16 import wide
 from sargnn.comm.distributed import DistributedGroup
 from sargnn.comm.group import Group, sum_flat
+from sargnn.compiled import numba_cache_dir
 from sargnn.config.run import RunConfig, parse
 from sargnn.data.labels import task_of
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import ConfigError, SargnnError
-from sargnn.launch.env import kernels_are_compiled, numba_cache_dir
+from sargnn.graph.edge_columns import WEIGHT
+from sargnn.launch.env import kernels_are_compiled
 from sargnn.models.base import LayerInput, Model
 from sargnn.models.inputs import GraphShape
-from sargnn.partition.cut import without_weights
+from sargnn.partition.cut import with_columns
 from sargnn.partition.store import open_part, partition_info
 from sargnn.rng import Purpose
 from sargnn.shards.graph import WorkerGraph, find_labelled
@@ -176,7 +178,9 @@ class GraphShard:
         )
         info = partition_info(partition, group.rank)
         part = open_part(info.path, group.rank)
-        self.part: Part = part if config.dataset.edge_weights else without_weights(part)
+        self.part: Part = with_columns(
+            part, [name for name in part.columns.columns if name != WEIGHT or config.dataset.edge_weights]
+        )
         self._weights = info.weights
         self.num_classes, self.schema = info.num_classes, info.schema
         self.ids = torch.from_numpy(np.array(self.part.node_ids))

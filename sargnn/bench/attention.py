@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import leaky_relu
 
+from sargnn.backends.block import EdgeBlock
+from sargnn.backends.torch.dgl_graphs import whole_attention_graph
 from sargnn.bench.report import Row, figure
 from sargnn.bench.settings import BenchKernelsConfig
 from sargnn.comm.group import Group
@@ -25,8 +27,6 @@ from sargnn.data.schema import Schema
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.gat import Gat
 from sargnn.interop.dgl import import_dgl
-from sargnn.kernels.block import EdgeBlock
-from sargnn.kernels.dgl.graphs import whole_attention_graph
 from sargnn.shards.merged import MergedRows
 from sargnn.shards.plan import LayerPlan, Shard
 from sargnn.tracking.memory import peak_bytes, reset_peak, resident_bytes

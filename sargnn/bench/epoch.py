@@ -100,10 +100,9 @@ def run(config: RunConfig, bench_dir: Path) -> EpochReport:
     from sargnn.launch.check import check_strategies
     from sargnn.launch.env import prepare_process
     from sargnn.launch.local import train
-    from sargnn.launch.planned import stand_in
 
     config = prepare_process(config)
-    config = stand_in(config)
+    config = config.stand_in
     check_strategies(config)
     if config.mode.name not in (counted := counted_modes()):
         raise ConfigError("What this mode's operators do is not counted.", given=f"mode={config.mode.name}", allowed=counted)

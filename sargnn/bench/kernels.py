@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from sargnn.backends.block import EdgeBlock
 from sargnn.bench import attention, norms, sums, weighted
 from sargnn.bench.report import Row, machine, write_plot
 from sargnn.bench.settings import BenchKernelsConfig
 from sargnn.data.dataset import open_dataset
 from sargnn.data.prepare import prepare_dataset
 from sargnn.errors import ConfigError
-from sargnn.kernels.block import EdgeBlock
 from sargnn.partition.order import order_nodes
 from sargnn.tracking.memory import return_freed_memory
 

@@ -15,12 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sargnn.backends.memory import Pool
 from sargnn.bench.report import Row, figure
 from sargnn.bench.settings import BenchKernelsConfig
 from sargnn.comm.group import Group
 from sargnn.engine.layer_norm import LayerNorm
 from sargnn.engine.norm import DistributedBatchNorm
-from sargnn.engine.pool import Pool
 from sargnn.engine.row_norm import RowNorm
 from sargnn.engine.workspace import Workspace
 from sargnn.rng import Draw, Purpose

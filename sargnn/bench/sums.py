@@ -20,13 +20,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from sargnn.backends.block import EdgeBlock
+from sargnn.backends.cpu.sums import FusedSum
+from sargnn.backends.torch.dgl_graphs import whole_graph
+from sargnn.backends.torch.dgl_sums import DglSum
 from sargnn.bench.report import Row, figure
 from sargnn.bench.settings import BenchKernelsConfig
 from sargnn.interop.dgl import import_dgl
-from sargnn.kernels.block import EdgeBlock
-from sargnn.kernels.dgl.graphs import whole_graph
-from sargnn.kernels.dgl.sum import DglSum
-from sargnn.kernels.fused.sum import FusedSum
 
 COLUMNS = ("dgl", "dgl_fold", "fused", "fused_fresh")
 

@@ -17,11 +17,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from sargnn.backends.block import EdgeBlock
+from sargnn.backends.cpu.sums import FusedSum
+from sargnn.backends.torch.dgl_sums import sum_autograd
 from sargnn.bench.report import Row, figure
 from sargnn.bench.settings import BenchKernelsConfig
-from sargnn.kernels.block import EdgeBlock
-from sargnn.kernels.dgl.sum import sum_autograd
-from sargnn.kernels.fused.sum import FusedSum
+from sargnn.graph.edge_columns import NO_COLUMNS, WEIGHT, EdgeColumns
 
 COLUMNS = ("sum", "weighted", "dgl")
 
@@ -32,7 +33,7 @@ def measure(block: EdgeBlock, width: int, config: BenchKernelsConfig) -> Row:
     ``ratio``: the median over the repeats of the seconds with weights over those without. ``speedup``: DGL's median over ours.
     """
     generator = torch.Generator().manual_seed(config.seed)
-    block.weight = torch.rand(block.num_edges, generator=generator)
+    block.columns = EdgeColumns.of({WEIGHT: torch.rand(block.num_edges, generator=generator)})
     block.__dict__.pop("t_weight", None)
     rows, grad = (torch.randn(n, width, generator=generator) for n in (block.num_src, block.num_dst))
     out, d_rows, fused = torch.zeros(block.num_dst, width), torch.empty(block.num_src, width), FusedSum()
@@ -61,5 +62,5 @@ def measure(block: EdgeBlock, width: int, config: BenchKernelsConfig) -> Row:
     pairs = sorted(with_weights / other for with_weights, other in zip(times["weighted"], times["sum"], strict=True))
     row["ratio"] = pairs[len(pairs) // 2]
     row["speedup"] = row["dgl"]["median_s"] / row["weighted"]["median_s"]
-    block.weight = None
+    block.columns = NO_COLUMNS
     return row

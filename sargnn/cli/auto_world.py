@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sargnn.cli.conf_folders import ConfFolders
+from sargnn.cli.conf import ConfFolders
 from sargnn.config.memory import AUTO
 from sargnn.errors import ConfigError
 
@@ -50,7 +50,7 @@ def with_world(overrides: Sequence[str], folders: ConfFolders) -> list[str]:
 def _fewest(mapping: dict[str, Any]) -> int:
     from sargnn.cli.planned_graph import planned_graph
     from sargnn.config.run import parse
-    from sargnn.launch.planned import Machine, can_be_large, fits, in_modes, with_budget
+    from sargnn.memory.settle import Machine, can_be_large, fits, with_budget
     from sargnn.tracking.memory import human_bytes
 
     first = parse(provisional(mapping))
@@ -61,7 +61,7 @@ def _fewest(mapping: dict[str, Any]) -> int:
     while world <= _MOST:
         machine = Machine.here(world)
         config = with_budget(parse({**mapping, "world": world}), machine)
-        for candidate in in_modes(config):
+        for candidate in config.in_modes:
             plan = graph.plan(candidate)
             least = plan if least is None or plan.largest.total < least.largest.total else least
             if fits(plan, candidate, machine):

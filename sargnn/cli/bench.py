@@ -7,13 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sargnn.cli.command_line import CommandLine
-from sargnn.cli.conf_folders import ConfFolders
+from sargnn.cli.conf import ConfFolders
 from sargnn.errors import ConfigError
 
 if TYPE_CHECKING:
     from sargnn.config.run import RunConfig
 
 T = TypeVar("T")
+_KEPT = ("bench_dir", "resume", "skip_finished")
+"""What is composed beside a run's settings."""
 
 
 def kernels(line: CommandLine) -> int:
@@ -51,18 +53,14 @@ def epoch(line: CommandLine) -> int:
 
     if sweep_points("bench_epoch", line.overrides, multirun=False, folders=line.folders) is not None:
         raise ConfigError("This verb has no sweeps, and the experiment is one.", hint="choose another experiment")
-    kept = ("bench_dir", "resume", "skip_finished")
-    mapping = compose_verb("bench_epoch", line.overrides, keep=kept, folders=line.folders)
-    bench_dir, resume, skip = (mapping.pop(name) for name in kept)
+    mapping = compose_verb("bench_epoch", line.overrides, keep=_KEPT, folders=line.folders)
+    bench_dir, resume, skip = (mapping.pop(name) for name in _KEPT)
     if not isinstance(bench_dir, str) or not bench_dir:
         raise ConfigError("'bench_dir' must be a folder.", given=repr(bench_dir))
     config = parse(mapping)
     if resume is not None or skip != "ask" or not config.profile:
         raise ConfigError("A benchmark is a run of its own, profiled.", hint="leave resume, skip_finished, profile as they are")
-    if config.comm.max_restarts:
-        raise ConfigError("What a second start trains cannot be set beside the first.", given="comm.max_restarts", allowed="0")
-    if config.epochs < 2:
-        raise ConfigError("The first epoch is left out.", given=f"epochs={config.epochs}", allowed="at least 2")
+    _check_measured(config)
     from sargnn.bench.epoch import run
     from sargnn.tracking.progress import say
     from sargnn.tracking.tables import epoch_table
@@ -81,11 +79,8 @@ def network(line: CommandLine) -> int:
     from sargnn.cli.compose import compose_verb
     from sargnn.config.run import parse
 
-    kept = ("bench_dir", "resume", "skip_finished")
-    mapping = compose_verb("bench_network", line.overrides, keep=kept, folders=line.folders)
-    bench_dir = mapping.pop("bench_dir")
-    for name in kept[1:]:
-        del mapping[name]
+    mapping = compose_verb("bench_network", line.overrides, keep=_KEPT, folders=line.folders)
+    bench_dir, *_ = (mapping.pop(name) for name in _KEPT)
     if not isinstance(bench_dir, str) or not bench_dir:
         raise ConfigError("'bench_dir' must be a folder.", given=repr(bench_dir))
     config = parse(mapping)
@@ -104,6 +99,14 @@ def network(line: CommandLine) -> int:
     return 0
 
 
+def _check_measured(config: RunConfig) -> None:
+    """A run whose epochs are measured. Raises ``ConfigError``."""
+    if config.comm.max_restarts:
+        raise ConfigError("What a second start trains cannot be set beside the first.", given="comm.max_restarts", allowed="0")
+    if config.epochs < 2:
+        raise ConfigError("The first epoch is left out.", given=f"epochs={config.epochs}", allowed="at least 2")
+
+
 _CHOSEN_BY = {
     "model": "models=[A,B]",
     "mode": "modes=[A,B]",
@@ -118,7 +121,7 @@ _OF_ALL_ROWS = ("epochs", "eval_every", "threads")
 def table(line: CommandLine) -> int:
     """``sargnn bench table``; prints it."""
     from sargnn.bench.settings import BenchTableConfig, parse_bench_table
-    from sargnn.cli.signals import as_interrupts
+    from sargnn.cli.sweep import as_interrupts
 
     settings, of_runs = _settings_of("bench_table", line, BenchTableConfig, parse_bench_table)
     cases = {name: settings.cases.get(name, [f"model={name}"]) for name in settings.models}
@@ -137,12 +140,10 @@ def table(line: CommandLine) -> int:
 def plan(line: CommandLine) -> int:
     """``sargnn bench plan``; prints its table. Exit code 1 where a run failed, or the planner did."""
     from sargnn.bench.settings import BenchPlanConfig, parse_bench_plan
-    from sargnn.cli.signals import as_interrupts
+    from sargnn.cli.sweep import as_interrupts
 
     settings, of_runs = _settings_of("bench_plan", line, BenchPlanConfig, parse_bench_plan)
-    from sargnn.bench.plan.points import find_points
-    from sargnn.bench.plan.report import summary
-    from sargnn.bench.plan.run import run
+    from sargnn.bench.plan import find_points, run, summary
 
     def make(words: Sequence[str]) -> RunConfig:
         name, *more = words
@@ -164,7 +165,7 @@ def _settings_of(verb: str, line: CommandLine, cls: type[T], parse: Callable[[di
     from dataclasses import fields
 
     from sargnn.cli.compose import compose_verb
-    from sargnn.launch.env import numba_cache_dir
+    from sargnn.compiled import numba_cache_dir
 
     keys = [field.name for field in fields(cls)]  # type: ignore[arg-type]
     own, of_runs = _shared_out(line.overrides, keys)
@@ -218,7 +219,7 @@ def _run_of(verb: str, name: str, case: Sequence[str], of_runs: Sequence[str], f
     try:
         if sweep_points(verb, overrides, multirun=False, folders=folders) is not None:
             raise ConfigError("This verb has no sweeps.", hint="call it once for each value")
-        mapping: dict[str, Any] = compose_verb(verb, overrides, keep=("bench_dir", "resume", "skip_finished"), folders=folders)
+        mapping: dict[str, Any] = compose_verb(verb, overrides, keep=_KEPT, folders=folders)
         resume, skip = mapping["resume"], mapping["skip_finished"]
         config = parse({field.name: mapping[field.name] for field in fields(RunConfig) if field.name in mapping})
     except ConfigError as error:
@@ -226,8 +227,5 @@ def _run_of(verb: str, name: str, case: Sequence[str], of_runs: Sequence[str], f
     if resume is not None or skip != "ask" or config.profile or config.run_dir is not None or config.run_name is not None:
         hint = "leave resume, skip_finished, profile, run_dir and run_name as they are"
         raise ConfigError("A table's runs are its own.", hint=hint)
-    if config.comm.max_restarts:
-        raise ConfigError("What a second start trains cannot be set beside the first.", given="comm.max_restarts", allowed="0")
-    if config.epochs < 2:
-        raise ConfigError("The first epoch is left out.", given=f"epochs={config.epochs}", allowed="at least 2")
+    _check_measured(config)
     return config

@@ -1,14 +1,19 @@
-"""A verb's command line, taken apart as its record says: flags, settings, overrides and other words."""
+"""A verb's command line, taken apart as its record says: flags, settings, overrides and other words.
+
+And the other way round: settings as Python has them, as the words that mean them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from sargnn.cli.conf_folders import ConfFolders, built_in_folder, find_folders
-from sargnn.cli.settings import convert
+from sargnn.cli.answers import unknown_own_setting, unknown_setting
+from sargnn.cli.conf import ConfFolders, built_in_folder, find_folders
 from sargnn.cli.typed import bare_word, chosen_by_name, dashed_word
-from sargnn.cli.unknown import unknown_own_setting, unknown_setting
 from sargnn.cli.verbs import Setting, Value, Verb
 from sargnn.errors import ConfigError
 
@@ -141,3 +146,66 @@ def _check_changes(verb: Verb, own: dict[str, Setting], overrides: Sequence[str]
         key = override.lstrip("+~").partition("=")[0]
         if key.partition(".")[0] not in firsts:
             raise unknown_setting(verb.config, key, overrides, folders, own)
+
+
+def convert(setting: Setting, text: str) -> Value:
+    """A value of its default's type. Raises ``ConfigError`` for one of another type, out of range, or not known."""
+    if isinstance(setting.default, bool):
+        if text.lower() not in ("true", "false"):
+            raise ConfigError(f"'{setting.name}' has the wrong type.", given=repr(text), allowed="true or false")
+        return text.lower() == "true"
+    if isinstance(setting.default, int):
+        return _number(setting, text)
+    if setting.allowed and text not in setting.allowed:
+        raise ConfigError(f"'{setting.name}' has a value that is not known.", given=text, allowed=setting.allowed)
+    return text
+
+
+def _number(setting: Setting, text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError as error:
+        raise ConfigError(f"'{setting.name}' has the wrong type.", given=repr(text), allowed="a whole number") from error
+    low, high = setting.low, setting.high
+    if (low is not None and value < low) or (high is not None and value > high):
+        allowed = f"{low} to {high}" if low is not None and high is not None else f"at least {low}"
+        raise ConfigError(f"'{setting.name}' is out of range.", given=value, allowed=allowed)
+    return value
+
+
+_WORDS_OF_YAML = ("null", "true", "false", "nan", "inf", "yes", "no", "on", "off")
+
+
+def words_of(key: str, value: Any) -> Iterator[str]:
+    """``key=value``; of a mapping a word for each value in it. Raises ``ConfigError`` for what no setting can have."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from words_of(f"{key}.{name}", inner)
+    else:
+        yield f"{key}={_text(key, value)}"
+
+
+def _text(key: str, value: Any) -> str:
+    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # a number of NumPy or torch
+        value = value.item()
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return f"[{','.join(_text(key, entry) for entry in value)}]"
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{name}:{_text(key, entry)}' for name, entry in value.items())}}}"
+    if isinstance(value, str | os.PathLike):
+        return _quoted(os.fspath(value))
+    raise ConfigError(f"'{key}' has a value that no setting can have.", given=f"a {type(value).__name__}")
+
+
+def _quoted(text: str) -> str:
+    """A text that stays one: in quotes unless it is a plain word that means nothing else."""
+    if re.fullmatch(r"[A-Za-z_][\w./-]*", text, flags=re.ASCII) and text.lower() not in _WORDS_OF_YAML:
+        return text
+    escaped = text.replace("${", "\\${")  # or it would be looked up
+    return "'" + re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), escaped) + "'"

@@ -1,14 +1,21 @@
-"""``sargnn compare``: runs side by side, as a table and pictures, one page, JSON or CSV."""
+"""Runs side by side: ``sargnn compare`` as a table and pictures, a page, JSON or CSV; in MLflow ``sargnn track`` and ``ui``."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from sargnn.cli.command_line import CommandLine
-from sargnn.errors import ConfigError
+from sargnn.cli.sweep import as_interrupts
+from sargnn.errors import ConfigError, SargnnError
+from sargnn.tracking.find_runs import find_run, find_runs, run_names
 
 if TYPE_CHECKING:
     from sargnn.comparison.charts import Picture
@@ -25,7 +32,6 @@ def main(line: CommandLine) -> int:
     from sargnn.comparison.groups import make_groups
     from sargnn.comparison.losses import losses_equal
     from sargnn.comparison.runs import find_folders, no_run_left, read_runs
-    from sargnn.tracking.find_runs import find_run
     from sargnn.tracking.progress import say
 
     asked = line.settings
@@ -72,7 +78,7 @@ def _write(
 
     try:
         if is_page:
-            from sargnn.cli.repeat import command_of
+            from sargnn.cli.resume import command_of
             from sargnn.comparison.page import write_page
 
             write_page(out, runs, groups, pictures, {run.name: command_of(run.settings) for run in runs}, left_out)
@@ -125,3 +131,125 @@ def _print_tables(runs: Sequence[Run], groups: Sequence[Group], *, seeds: bool) 
     if seeds:
         lines += ["", *groups_lines(groups, width)]
     print("\n".join(lines))
+
+
+def track(line: CommandLine) -> int:
+    """Send runs."""
+    uri_given = line.settings["tracking.uri"]
+    if not line.words:
+        raise ConfigError("A run must be named.", allowed=run_names(), hint="sargnn track NAME")
+    folders = list(dict.fromkeys(run for word in line.words for run in find_runs(word)))
+    from sargnn.tracking.mlflow.late import send_again
+
+    failed = False
+    for folder in folders:
+        try:
+            uri, run_id = send_again(folder, None if uri_given is None else str(uri_given))
+        except SargnnError as error:
+            if len(folders) == 1:
+                raise
+            failed = True
+            print(f"sargnn: {folder}: {error}", file=sys.stderr)
+        else:
+            print(f"{folder} is run {run_id} in {uri}")
+    return int(failed)
+
+
+def follow(line: CommandLine) -> int:
+    """Send one run's figures while it trains."""
+    folders = line.words
+    if len(folders) != 1:  # a path as it is, which may hold a '='
+        raise ConfigError("--follow takes one run folder, whose run names its store.", given=" ".join(folders) or "nothing")
+    from sargnn.tracking.follow import follow as send_while_it_trains
+
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: ended.set())
+    summary = send_while_it_trains(find_run(folders[0]).resolve(), ended)
+    return int(summary is None or summary.status != "finished")
+
+
+_START_S = 90
+
+
+def ui(line: CommandLine) -> int:
+    """Serve until Ctrl-C."""
+    settings = line.settings
+    port = int(settings["port"] or 0)
+    _check_port(port)
+    import tempfile
+
+    from sargnn.tracking.mlflow.pages import find_runs_page
+    from sargnn.tracking.mlflow.store import database_of, default_uri
+
+    uri = str(settings["tracking.uri"] or default_uri())
+    database = database_of(uri)
+    if database is not None and not database.exists():
+        raise ConfigError("There is no MLflow store yet.", given=uri, hint="sargnn train makes one in the working folder")
+    address = f"http://127.0.0.1:{port}"
+    environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    command += ["--backend-store-uri", uri]
+    log = tempfile.TemporaryFile()  # a pipe that nobody reads would stop the server when it is full
+    server = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True)
+    as_interrupts()
+    try:
+        print("starting MLflow ...", flush=True)
+        _wait(server, address, log)
+        page = find_runs_page(uri)
+        if page is None:
+            print("no run is in this store yet: sargnn train makes one", flush=True)
+        print(f"{address}{page or ''}  (Ctrl-C ends it)", flush=True)
+        server.wait()
+        raise SargnnError("MLflow's server ended.", given=_last_line(log))
+    except KeyboardInterrupt:
+        print()
+    finally:
+        _end(server)
+        log.close()
+    return 0
+
+
+def _last_line(log: IO[bytes]) -> str | None:
+    log.seek(0)
+    lines = log.read().decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else None
+
+
+def _check_port(port: int) -> None:
+    import socket
+
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise ConfigError(
+                f"The port cannot be used: {error.strerror}.", given=port, hint=f"try another: sargnn ui port={port + 1}"
+            ) from error
+
+
+def _wait(server: subprocess.Popen[bytes], address: str, log: IO[bytes]) -> None:
+    """Until the server answers."""
+    import urllib.request
+
+    for _ in range(10 * _START_S):
+        if server.poll() is not None:
+            raise SargnnError("MLflow's server ended at once.", given=_last_line(log))
+        try:
+            with urllib.request.urlopen(f"{address}/health", timeout=1):
+                return
+        except OSError:
+            time.sleep(0.1)
+    raise SargnnError(f"MLflow's server did not answer within {_START_S} s.", given=address)
+
+
+def _end(server: subprocess.Popen[bytes]) -> None:
+    """The server and the processes that it started."""
+    for number, patience_s in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):
+        try:
+            os.killpg(server.pid, number)
+            server.wait(patience_s)
+        except (ProcessLookupError, subprocess.TimeoutExpired):
+            continue
+        return

@@ -1,34 +1,34 @@
-"""Hydra composes one verb's configuration; its complaints become this project's messages.
+"""Hydra composes one verb's configuration, once for the options that are chosen; settings are then changed in it.
 
+What can be wrong with a command line or with a file of the user's is found before Hydra composes, and answered as everywhere.
 Hydra's compose API is used, not its main function: flags, help and sweeps are ours, so that one failed point of a sweep does
-not stop the others and every mistake is answered alike.
+not stop the others.
 """
 
 from __future__ import annotations
 
+import copy
 import itertools
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-from sargnn.cli.allowed_values import settings_class
-from sargnn.cli.conf_files import broken_yaml, show_path
-from sargnn.cli.conf_folders import EXAMPLES, OVERRIDING, ConfFolders, find_folders
-from sargnn.cli.overrides import as_typed, list_values, parse_overrides, quoted, read_overrides, readable, unreadable
-from sargnn.cli.unknown import unknown_option, unknown_setting
+from sargnn.cli.answers import settings_class, unknown_option, unknown_setting
+from sargnn.cli.conf import EXAMPLES, OVERRIDING, ConfFolders, find_folders, refuse_hydra, show_path
+from sargnn.cli.overrides import is_argument, list_values, parse_overrides, quoted, read_overrides
 from sargnn.errors import ConfigError, nearest
 from sargnn.resolve import is_target
 from sargnn.tasks import TASKS
 
+_PLAIN = (ValueError, TypeError, AssertionError, RecursionError, KeyError, AttributeError)
+"""Hydra and OmegaConf check some defaults lists and values with plain errors of Python."""
 NOT_OF_A_RUN = ("experiment", "debug", "skip_finished", "resume", "slurm", "bench_dir")
 
 
@@ -45,15 +45,14 @@ def compose_verb(
         ConfigError: an override that cannot be understood or applied, or a setting that must be given.
     """
     folders = folders or find_folders()
-    config = _composed(verb, overrides, folders).settings
-    missing = sorted(OmegaConf.missing_keys(config))
-    if missing:
-        value = EXAMPLES.get(missing[0].rpartition(".")[2], "VALUE")
-        raise ConfigError(f"The setting '{missing[0]}' must be given.", hint=f"add {missing[0]}={value}")
+    config = _without_hydra(_composed(verb, overrides, folders))
     try:
+        if missing := sorted(OmegaConf.missing_keys(config)):
+            value = EXAMPLES.get(missing[0].rpartition(".")[2], "VALUE")
+            raise ConfigError(f"The setting '{missing[0]}' must be given.", hint=f"add {missing[0]}={value}")
         mapping = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
-        raise _explained(error, verb, overrides, folders) from error
+        raise _refused(error) from error
     assert isinstance(mapping, dict)
     for group in OVERRIDING:
         if mapping.get(group):
@@ -78,7 +77,7 @@ def says_how_labels_are_read(task: Any) -> bool:
 
 def show_configuration(verb: str, overrides: Sequence[str], folders: ConfFolders | None = None) -> str:
     """The composed configuration as YAML."""
-    return OmegaConf.to_yaml(_composed(verb, overrides, folders or find_folders()).settings).rstrip()
+    return OmegaConf.to_yaml(_without_hydra(_composed(verb, overrides, folders or find_folders()))).rstrip()
 
 
 def sweep_points(
@@ -95,125 +94,167 @@ def sweep_points(
     folders = folders or find_folders()
     parsed = parse_overrides(overrides) if multirun else read_overrides(overrides)
     swept = [override for override in parsed if override.is_sweep_override()]
-    single = [as_typed(str(override.input_line)) for override in parsed if not override.is_sweep_override()]
-    hydra = _composed(verb, single, folders).hydra
+    single = [str(override.input_line) for override in parsed if not override.is_sweep_override()]
+    hydra = _composed(verb, single, folders)["hydra"]
     if not multirun and "MULTIRUN" not in str(OmegaConf.select(hydra, "mode")):
         return None
     params: dict[str, Any] = dict(OmegaConf.select(hydra, "sweeper.params") or {})
-    given = {as_typed(override.get_key_element()) for override in parsed}
+    given = {override.get_key_element() for override in parsed}
+    theirs = parse_overrides([f"{key}={values}" for key, values in params.items() if key not in given])
     lists = [
-        [f"{key}={value}" for value in _values(key, values, folders)] for key, values in params.items() if key not in given
+        [f"{override.get_key_element()}={value}" for value in list_values(override, folders)] for override in [*theirs, *swept]
     ]
-    for override in swept:
-        key = as_typed(override.get_key_element())
-        lists.append([f"{key}={value}" for value in list_values(override, folders)])
     points = [(*single, *point) for point in itertools.product(*lists)]
     if not points:
         raise ConfigError("A sweep has no point.", given=" ".join(overrides), hint="name values: key=a,b,c or key=range(1,5)")
     return points
 
 
-def _values(key: str, values: Any, folders: ConfFolders) -> list[str]:
-    (parsed,) = parse_overrides([f"{key}={values}"])
-    return list_values(parsed, folders) if parsed.is_sweep_override() else [str(values)]
+def _composed(verb: str, overrides: Sequence[str], folders: ConfFolders) -> DictConfig:
+    """The whole configuration, with Hydra's own; the caller may change it."""
+    parsed = parse_overrides(overrides)
+    words = [str(override.input_line) for override in parsed]
+    groups = folders.groups(verb)
+    for override in parsed:
+        _check_override(override, verb, groups, words, folders)
+    plain = [f"{o.key_or_group}={o.value()}" if o.key_or_group in groups else str(o.input_line) for o in parsed]
+    _check_files(verb, groups, plain, folders)
+    is_choice = [override.key_or_group in groups or _is_group(override.key_or_group, folders) for override in parsed]
+    chosen = tuple(itertools.compress(words, is_choice))
+    config = copy.deepcopy(_from_hydra(verb, chosen, folders, folders.state()))
+    for override, chooses in zip(parsed, is_choice, strict=True):
+        if not chooses:
+            _change(config, override, verb, words, folders)
+    return config
 
 
-@dataclass(frozen=True)
-class _Composed:
-    """What Hydra gives, to be read and not changed. Attributes: settings: without Hydra's own. hydra: these."""
-
-    settings: DictConfig
-    hydra: DictConfig
-
-
-def _composed(verb: str, overrides: Sequence[str], folders: ConfFolders) -> _Composed:
-    """A command asks for the same up to three times, and Hydra takes a tenth of a second; so the last ones are kept."""
-    return _from_hydra(verb, tuple(readable(overrides)), folders, folders.state())
+def _without_hydra(config: DictConfig) -> DictConfig:
+    with open_dict(config):
+        del config["hydra"]
+    return config
 
 
 @lru_cache(maxsize=64)
-def _from_hydra(verb: str, overrides: tuple[str, ...], folders: ConfFolders, _: object) -> _Composed:
-    groups = folders.groups(verb)
-    _check_keys(verb, parse_overrides(overrides), groups, folders)
-    folders.refuse_taken_names(groups)
-    searched = []
-    if folders.own is not None:
-        if (fault := folders.chosen_fault(verb, overrides)) is not None:
-            raise fault
-        place = f"file://{folders.own.absolute()}"
-        searched = [f"hydra.searchpath=[{quoted(place)}]"]
+def _from_hydra(verb: str, chosen: tuple[str, ...], folders: ConfFolders, _state: object) -> DictConfig:
+    """Hydra takes a tenth of a second, and the points of a sweep, or one command, choose the same options several times."""
+    own = [] if folders.own is None else [f"hydra.searchpath=[{quoted(f'file://{folders.own.absolute()}')}]"]
     try:
         with initialize_config_dir(config_dir=str(folders.built_in), version_base="1.3"):
-            config = compose(verb, overrides=[*searched, *overrides], return_hydra_config=True)
+            return compose(verb, overrides=[*own, *chosen], return_hydra_config=True)
     except (HydraException, OmegaConfBaseException) as error:
-        raise _explained(error, verb, overrides, folders) from error
-    except yaml.YAMLError as error:
-        raise broken_yaml(error) from error
-    except (ValueError, TypeError, AssertionError, RecursionError, KeyError, AttributeError) as error:
-        # Hydra checks some words with plain Python errors of its own.
-        text = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ConfigError("The configuration cannot be composed.", given=text) from error
-    with open_dict(config):
-        hydra = config.pop("hydra")
-    return _Composed(config, hydra)
+        raise _refused(error) from error
+    except _PLAIN as error:
+        raise ConfigError("The configuration cannot be composed.", given=str(_refused(error))) from error
 
 
-def _check_keys(verb: str, parsed: Sequence[Override], groups: dict[str, str], folders: ConfFolders) -> None:
-    """What Hydra would take and should not: several options of a group at once, and with a ``+`` a setting of another option.
+def _refused(error: Exception) -> ConfigError:
+    """What Hydra or OmegaConf says, in its first line."""
+    text = str(error) or str(error.__cause__ or "")
+    return ConfigError(text.splitlines()[0] if text else type(error).__name__)
+
+
+def _is_group(key: str, folders: ConfFolders) -> bool:
+    """Whether a folder of configuration has this name, such as that of another verb's group."""
+    return "." not in key and any(os.path.isdir(folder / key) for folder in folders.both)
+
+
+def _check_override(
+    override: Override, verb: str, groups: Mapping[str, str], words: Sequence[str], folders: ConfFolders
+) -> None:
+    """One value, for a group one option, and no setting of an option that is not chosen.
+
+    Args:
+        words: the whole command line.
 
     Raises:
-        ConfigError: it is there.
+        ConfigError: it is not so.
     """
-    words = [str(override.input_line) for override in parsed]
-    for override in parsed:
-        key = override.key_or_group
-        if key in groups and (isinstance(override.value(), list | dict) or override.value() == ""):
-            values = override.value()
-            names = [str(name) for name in values] if isinstance(values, list) else []
+    key, adds = override.key_or_group, override.is_add() or override.is_force_add()
+    if override.is_sweep_override():
+        hint = "write a list as [a,b,c], and quote a text"
+        raise ConfigError("An override has several values.", given=override.input_line, hint=hint)
+    if override.package is not None:
+        raise unknown_setting(verb, override.get_key_element().lstrip("+"), words, folders)
+    if key in groups:
+        value = override.value()
+        if override.is_force_add() or (override.is_add() and value != groups[key]):
+            raise ConfigError(f"'{key}' is chosen twice.", hint=f"write {key}=OPTION once, without a +")
+        if isinstance(value, list | dict) or value in ("", None):
+            names = [str(name) for name in value] if isinstance(value, list) else []
             hint = f"-m {key}={','.join(names)} runs them all" if len(names) > 1 else f"write {key}={(names or ['OPTION'])[0]}"
             raise ConfigError(f"'{key}' takes one option.", given=override.input_line, hint=hint)
-        if not (override.is_add() or override.is_force_add()) or key in groups or key.startswith(("hydra", "slurm")):
-            continue
+    elif _is_group(key, folders) and not adds:
+        raise unknown_setting(verb, key, words, folders)
+    elif (adds or is_argument(key)) and not key.startswith(("hydra", "slurm")):
         group, _, rest = key.partition(".")
         known = settings_class(verb, group if rest else None, words, folders)
-        if known is not None and (rest or group).partition(".")[0] not in known.__dataclass_fields__ and "@" not in key:
-            if not rest and group in folders.settings(verb):
-                continue
-            raise unknown_setting(verb, key, words, folders)
+        if known is not None and (rest or group).partition(".")[0] not in known.__dataclass_fields__:
+            if rest or group not in folders.settings(verb):
+                raise unknown_setting(verb, key, words, folders)
 
 
-def _explained(error: Exception, verb: str, overrides: Sequence[str], folders: ConfFolders) -> ConfigError:
-    """Hydra's complaint in this project's words."""
-    text = str(error)
-    if getattr(error, "override", None) is not None:
-        return unreadable(error)
-    if "Could not append to config" in text and (known := re.search(r"already at '([\w.]+)'", text)):
-        return ConfigError(f"'{known.group(1)}' is a setting already.", hint=f"write {known.group(1)}=... without the +")
-    if again := re.search(r"Multiple values for ([\w/]+)", text):
-        return ConfigError(f"'{again.group(1)}' is chosen twice.", hint=f"write {again.group(1)}=OPTION once, without a +")
-    namer = re.search(r"In '([\w./-]+)': Could not (?:find|load) '([\w./-]+)'", text)
-    if namer and "/" in namer.group(1) and (file := folders.find(namer.group(1))) is not None:
-        group, _, name = namer.group(2).rpartition("/")
-        allowed = nearest(name, folders.options(group)) or None
-        given = f"{namer.group(2)} in {show_path(file)}"
-        return ConfigError("A defaults list names a file that does not exist.", given=given, allowed=allowed)
-    option = re.search(r"Could not find '([\w.-]+)/([\w./-]+)'", text)
-    if option:
-        group, name = option.groups()
-        hint = None
-        if folders.own is not None and (folders.own / group / f"{name}.yml").is_file():
-            hint = f"name the file {name}.yaml"
-        namers = folders.files_that_choose(verb, overrides, group, name)
-        place = f"{group}={name} in {', '.join(map(show_path, namers))}" if namers else None
-        return unknown_option(verb, group, name, folders, given=place, hint=hint)
-    key = re.search(r"(?:Could not override|Key|Could not delete from config\. The value of) '([\w./@-]+)'", text)
-    if key is not None:
-        name = key.group(1)
-        if name.startswith("slurm.additional_parameters"):
-            example = "+slurm.additional_parameters.mail-type=END"
-            return ConfigError("Other options of sbatch are added one by one.", given=name, allowed=f"such as {example}")
-        return unknown_setting(verb, name, overrides, folders)
-    if "Ambiguous value" in text:
-        given = text.partition("'")[2].partition("'")[0]
-        return ConfigError("An override has several values.", given=given, hint="write a list as [a,b,c], and quote a text")
-    return ConfigError(text.splitlines()[0] if text else type(error).__name__)
+def _check_files(verb: str, groups: Mapping[str, str], words: Sequence[str], folders: ConfFolders) -> None:
+    """The options that ``words`` choose are there, and the user's files can be composed. Raises ``ConfigError``.
+
+    Args:
+        words: the whole command line, with options without quotes.
+    """
+    if (taken := folders.taken_name(groups)) is not None:
+        hint = "give it another name; its defaults list can build on the one of sargnn; or choose --config-dir"
+        raise ConfigError("A file has the name of one that sargnn has itself.", given=show_path(taken), hint=hint)
+    choice = folders.choice(verb, words)
+    files = {group: list(folders.files(group, choice.options[group])) for group in choice.named}
+    for group in choice.named:
+        option = choice.options[group]
+        if not files[group] and option != "null":
+            namers = [
+                show_path(file.path)
+                for name in OVERRIDING
+                for file, _ in files.get(name, ())
+                if any(named.group.lstrip("/") == group and named.option == option for named in file.defaults)
+            ]
+            late = folders.own is not None and os.path.isfile(folders.own / group / f"{option}.yml")
+            raise unknown_option(
+                verb,
+                group,
+                option,
+                folders,
+                given=f"{group}={option} in {', '.join(namers)}" if namers else None,
+                hint=f"name the file {option}.yaml" if late else None,
+            )
+    for file, package in (entry for entries in files.values() for entry in entries):
+        for missing in folders.missing_bases(file):
+            group, _, name = missing.rpartition("/")
+            allowed = nearest(name, folders.options(group)) or None
+            given = f"{missing} in {show_path(file.path)}"
+            raise ConfigError("A defaults list names a file that does not exist.", given=given, allowed=allowed)
+        for named in file.defaults:
+            if not named.override and named.group.startswith("/") and (group := named.group[1:]) in groups:
+                given = f"{group}={named.option} in {show_path(file.path)}"
+                raise ConfigError(
+                    f"'{group}' is chosen twice.", given=given, hint=f"write: - override /{group}: {named.option}"
+                )
+            if named.override and (group := named.group.lstrip("/")) not in groups and not group.startswith("hydra"):
+                raise unknown_setting(verb, group, words, folders)
+        for setting in file.settings if not package else ():
+            refuse_hydra(setting.key, setting.value, f"{setting.key} in {setting.place}")
+
+
+def _change(config: DictConfig, override: Override, verb: str, words: Sequence[str], folders: ConfFolders) -> None:
+    """Give a setting its value. Raises ``ConfigError`` for one that is not there, and with a ``+`` for one that is."""
+    key, value = override.key_or_group, override.value()
+    adds = override.is_add() or override.is_force_add() or is_argument(key)
+    try:
+        if override.is_add() and not isinstance(value, list | dict):
+            if OmegaConf.select(config, key, throw_on_missing=False) is not None:
+                raise ConfigError(f"'{key}' is a setting already.", hint=f"write {key}=... without the +")
+        OmegaConf.update(config, key, value, merge=True, force_add=adds)
+    except (ConfigAttributeError, ConfigKeyError) as error:
+        if key.startswith("slurm.additional_parameters"):
+            example = "such as +slurm.additional_parameters.mail-type=END"
+            raise ConfigError("Other options of sbatch are added one by one.", given=key, allowed=example) from error
+        raise unknown_setting(verb, key, words, folders) from error
+    except OmegaConfBaseException as error:
+        raise _refused(error) from error
+    except _PLAIN as error:
+        raise ConfigError("The configuration cannot be composed.", given=str(_refused(error))) from error

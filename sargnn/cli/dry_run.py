@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sargnn.cli.conf_files import show_path
-from sargnn.cli.conf_folders import OVERRIDING, ConfFolders
+from sargnn.cli.conf import OVERRIDING, ConfFolders, show_path
 from sargnn.errors import SargnnError
 
 if TYPE_CHECKING:
@@ -45,11 +44,10 @@ def show_run(config: RunConfig, overrides: Sequence[str], folders: ConfFolders, 
 def check(config: RunConfig) -> None:
     """What a run checks of its configuration before anything long. Raises ``SargnnError``."""
     from sargnn.launch.check import check_network, check_strategies
-    from sargnn.launch.planned import stand_in
 
     check_network(config.comm)
     config.dataset.check_files()
-    check_strategies(stand_in(config))
+    check_strategies(config.stand_in)
 
 
 def show_sweep(points: Sequence[Point], folders: ConfFolders) -> int:

@@ -9,10 +9,10 @@ import errno
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from sargnn import __version__
-from sargnn.cli.command_line import CommandLine, asks_for_help, read_command_line, take_folders
+from sargnn.cli.command_line import asks_for_help, read_command_line, take_folders
 from sargnn.cli.verbs import VERBS, Verb
 from sargnn.errors import ConfigError, SargnnError, nearest
 
@@ -58,7 +58,7 @@ def _run(arguments: Sequence[str]) -> int:
         print(f"sargnn {__version__}")
         return 0
     if arguments[:2] == ["completion", "--candidates"]:
-        from sargnn.cli.completion import candidates
+        from sargnn.cli.help import candidates
 
         print("\n".join(candidates(arguments[2:])))
         return 0
@@ -77,7 +77,10 @@ def _run(arguments: Sequence[str]) -> int:
         print(show_configuration(str(verb.config), line.overrides, line.folders))
         return 0
     try:
-        return _entry(verb, line)(line)
+        from sargnn.resolve import resolve
+
+        entry = verb.instead[line.instead] if line.instead else verb.entry
+        return int(resolve("verb", {verb.name: entry}, verb.name)(line))
     except ConfigError as error:
         place = line.folders.place_of(verb.config, line.overrides, str(error)) if verb.config else None
         if place is None:
@@ -101,34 +104,21 @@ def find_verb(arguments: Sequence[str]) -> tuple[Verb, list[str]]:
 
 
 _ALSO_CALLED = {
-    "run": "train",
-    "fit": "train",
-    "start": "train",
+    **dict.fromkeys(("run", "fit", "start"), "train"),
     "sweep": "train -m",
     "resume": "train resume=RUN",
-    "test": "evaluate RUN",
-    "eval": "evaluate RUN",
-    "infer": "predict RUN",
-    "inference": "predict RUN",
-    "list": "compare",
-    "ls": "compare",
-    "show": "compare",
-    "plot": "compare",
-    "results": "compare",
-    "runs": "compare",
-    "submit": "slurm",
-    "sbatch": "slurm",
+    **dict.fromkeys(("test", "eval"), "evaluate RUN"),
+    **dict.fromkeys(("infer", "inference"), "predict RUN"),
+    **dict.fromkeys(("list", "ls", "show", "plot", "results", "runs"), "compare"),
+    **dict.fromkeys(("submit", "sbatch"), "slurm"),
     "download": "prepare",
     "datasets": "train dataset --help",
     "models": "train model --help",
-    "mlflow": "ui",
-    "dashboard": "ui",
+    **dict.fromkeys(("mlflow", "dashboard"), "ui"),
     "version": "--version",
     "benchmark": "bench",
-    "remove": "clean",
-    "delete": "clean",
-    "stats": "check",
-    "inspect": "check",
+    **dict.fromkeys(("remove", "delete"), "clean"),
+    **dict.fromkeys(("stats", "inspect"), "check"),
 }
 """What others call a verb -> the command here."""
 
@@ -140,21 +130,13 @@ def _no_verb(name: str, words: Sequence[str]) -> ConfigError:
         return ConfigError(f"There is no verb '{name}'.", hint=hint)
     if name in _ALSO_CALLED:
         return ConfigError(f"There is no verb '{name}'.", hint=f"sargnn {_ALSO_CALLED[name]}")
-    from sargnn.cli.conf_folders import find_folders
-    from sargnn.cli.unknown import read_known
+    from sargnn.cli.answers import read_known
+    from sargnn.cli.conf import find_folders
 
     options = read_known("train", (), find_folders()).options_called(name)
     if options:
         return ConfigError(f"There is no verb '{name}'.", hint=f"sargnn train {options[0]}")
     return ConfigError(f"There is no verb '{name}'.", allowed=nearest(name, VERBS), hint="sargnn --help lists them")
-
-
-def _entry(verb: Verb, line: CommandLine) -> Callable[[CommandLine], int]:
-    from sargnn.resolve import resolve
-
-    place = verb.instead[line.instead] if line.instead else verb.entry
-    entry: Callable[[CommandLine], int] = resolve("verb", {verb.name: place}, verb.name)
-    return entry
 
 
 if __name__ == "__main__":

@@ -15,48 +15,32 @@ from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, Quote,
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from sargnn.cli.conf_folders import MAPPINGS, ConfFolders
-from sargnn.cli.hydra_settings import refuse_hydra
+from sargnn.cli.conf import MAPPINGS, ConfFolders, refuse_hydra
 from sargnn.errors import ConfigError, nearest
 
-_FREE_KEYS = tuple(f"{key}{end}" for key in MAPPINGS for end in (".", "="))
-_LISTS = ("compare",)
 _SHORT = {"memory_budget": "memory_budget.size"}
 """Settings that may be named by their group."""
 _MOST_VALUES = 10_000
 
 
-def readable(overrides: Sequence[str]) -> list[str]:
-    """The same as Hydra reads them: ``++`` before what a file of options cannot name, such as ``model.args.KEY``, a path that
-    begins with ``~`` as it is meant, ``memory_budget=6GB`` as its size, and ``compare=a,b`` as a list, where commas alone are a
-    sweep to Hydra."""
-    return [
-        _with_home(f"++{override}" if override.startswith(_FREE_KEYS) else _as_list(_in_full(override)))
-        for override in overrides
-    ]
-
-
-def as_typed(word: str) -> str:
-    """An override, or its key, without the ``++`` that ``readable`` puts before it."""
-    return word[2:] if word.startswith("++") and word[2:].startswith(_FREE_KEYS) else word
-
-
-def _in_full(override: str) -> str:
+def readable(override: str) -> str:
+    """The same as Hydra reads it: a path that begins with ``~`` as it is meant, ``memory_budget=6GB`` as its size, and
+    ``compare=a,b`` as a list, where commas alone are a sweep to Hydra."""
     key, equals, value = override.partition("=")
-    return f"{_SHORT[key]}={value}" if equals and key in _SHORT and not value.startswith("{") else override
-
-
-def _as_list(override: str) -> str:
-    key, _, value = override.partition("=")
-    one_or_more = key in _LISTS and value not in ("", "null") and not value.startswith("[")
-    return f"{key}=[{value}]" if one_or_more else override
-
-
-def _with_home(override: str) -> str:
-    key, equals, value = override.partition("=")
-    if not equals or not value.startswith("~") or "," in value or (path := os.path.expanduser(value)) == value:
+    if not equals:
         return override
-    return f"{key}={quoted(path)}"
+    if key in _SHORT and not value.startswith("{"):
+        key = _SHORT[key]
+    elif key == "compare" and value not in ("", "null") and not value.startswith("["):
+        value = f"[{value}]"
+    if value.startswith("~") and "," not in value and (path := os.path.expanduser(value)) != value:
+        value = quoted(path)
+    return f"{key}={value}"
+
+
+def is_argument(key: str) -> bool:
+    """Whether a key is one that no file of options can name, such as ``model.args.KEY``."""
+    return key.startswith(tuple(f"{mapping}." for mapping in MAPPINGS)) or key in MAPPINGS
 
 
 def quoted(text: str) -> str:
@@ -66,7 +50,7 @@ def quoted(text: str) -> str:
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     """Raises ``ConfigError`` for one that cannot be read, and for settings of Hydra that do nothing here."""
-    overrides = readable(overrides)
+    overrides = [readable(override) for override in overrides]
     for override in overrides:
         key, equals, value = override.partition("=")
         if override.startswith("~"):
@@ -75,9 +59,9 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
         if not equals:
             raise ConfigError("An override cannot be read.", given=override, hint="write key=value or group=option")
     try:
-        return list(OverridesParser.create().parse_overrides(list(overrides)))
+        return list(OverridesParser.create().parse_overrides(overrides))
     except (HydraException, OmegaConfBaseException) as error:
-        raise unreadable(error) from error
+        raise _unreadable(error) from error
 
 
 def read_overrides(overrides: Sequence[str]) -> list[Override]:
@@ -95,7 +79,7 @@ def read_overrides(overrides: Sequence[str]) -> list[Override]:
     return parsed
 
 
-def unreadable(error: Exception) -> ConfigError:
+def _unreadable(error: Exception) -> ConfigError:
     """The answer to what Hydra's grammar does not take, with how to write it where that can be known."""
     override = getattr(error, "override", None)
     if override is None:
@@ -126,7 +110,7 @@ def _can_be_read(override: str) -> bool:
 
 
 def list_values(override: Override, folders: ConfFolders) -> list[str]:
-    """The values of an override that has several: a list, ``choice``, ``range`` or ``glob`` over the options of a group.
+    """The values of an override, one or several: a list, ``choice``, ``range`` or ``glob`` over the options of a group.
 
     ``glob`` leaves out options with a setting that must be given, unless it names them.
     ``shuffle`` gives the same order each time: a sweep that is started again is the same.
@@ -135,6 +119,8 @@ def list_values(override: Override, folders: ConfFolders) -> list[str]:
         ConfigError: they cannot be listed, or are too many.
     """
     sweep: Any = override._value
+    if not override.is_sweep_override():
+        return [str(override.input_line).partition("=")[2]]
     if override.is_interval_sweep():
         raise _interval(override)
     if isinstance(sweep, Glob):

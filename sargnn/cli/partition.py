@@ -15,11 +15,12 @@ _NONE = ("compare=null", "compare=")
 def main(line: CommandLine) -> int:
     """Make the dataset store and the partition store; with ``compare`` the former, and a table."""
     from sargnn.cli.compose import compose_verb
-    from sargnn.config.verbs import parse_partition
+    from sargnn.config.fields import build
+    from sargnn.config.verbs import PartitionConfig
 
     if any(override.lstrip("+").startswith("compare=") and override not in _NONE for override in line.overrides):
         return _compare(line)
-    config = parse_partition(compose_verb("partition", line.overrides, folders=line.folders))
+    config = build(PartitionConfig, compose_verb("partition", line.overrides, folders=line.folders), "")
     import dataclasses
 
     from sargnn.data.prepare import prepare_dataset
@@ -86,7 +87,9 @@ def _compare(line: CommandLine) -> int:
     console = Console()
     console.print(table)
     say("peak: memory of cutting. halo rows travel in one exchange; least: rows and sums with comm.aggregate=least.")
-    say(f"epoch: what all workers send in one, full batch, with {_model_words(first)}. nodes, work: largest part / mean.")
+    words = [f"model={first.model.name}", f"mode={first.mode.name}", f"precision={first.precision}"]
+    words += [f"comm.aggregate={first.comm.aggregate}"] if first.comm.aggregate else []
+    say(f"epoch: what all workers send in one, full batch, with {' '.join(words)}. nodes, work: largest part / mean.")
     print(write_picture(comparisons, Path(out)))
     return 0
 
@@ -97,7 +100,7 @@ def _configurations(line: CommandLine) -> tuple[dict[str, RunConfig], str]:
     Settings of partitioners are given to those that have them.
     """
     from sargnn.cli.compose import compose_verb
-    from sargnn.cli.conf_folders import find_folders
+    from sargnn.cli.conf import find_folders
     from sargnn.config.run import parse
     from sargnn.errors import ConfigError
     from sargnn.partition import PARTITIONERS
@@ -129,8 +132,3 @@ def _configurations(line: CommandLine) -> tuple[dict[str, RunConfig], str]:
     for override in unused:
         raise ConfigError("None of the partitioners that are compared has this setting.", given=override, allowed=list(configs))
     return configs, out
-
-
-def _model_words(config: RunConfig) -> str:
-    words = [f"model={config.model.name}", f"mode={config.mode.name}", f"precision={config.precision}"]
-    return " ".join([*words, *([f"comm.aggregate={config.comm.aggregate}"] if config.comm.aggregate else [])])

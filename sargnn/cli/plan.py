@@ -13,8 +13,8 @@ from sargnn.cli.command_line import CommandLine
 if TYPE_CHECKING:
     from sargnn.cli.planned_graph import PlannedGraph
     from sargnn.config.run import RunConfig
-    from sargnn.planner.epoch_time import EpochTime
-    from sargnn.planner.worlds import WorldPlan
+    from sargnn.memory.plan_run import WorldPlan
+    from sargnn.memory.plan_time import EpochTime
 
 _BAR = 40
 _WORLDS = (1, 2, 4, 8)
@@ -108,12 +108,11 @@ def _configurations(line: CommandLine) -> tuple[_Asked, RunConfig, dict[str, dic
     from sargnn.cli.compose import compose_verb
     from sargnn.config.run import parse
     from sargnn.errors import ConfigError
-    from sargnn.launch.planned import stand_in
-    from sargnn.planner.published import PAPER_BARS
+    from sargnn.memory.plan_parts import PAPER_BARS
 
     mapping = compose_verb("plan", line.overrides, folders=line.folders)
     asked = _asked(mapping)
-    run = stand_in(parse(dict(mapping)))
+    run = parse(dict(mapping)).stand_in
     given = {override.lstrip("+").partition("=")[0] for override in line.overrides}
     bars = PAPER_BARS.get(run.model.name, {}) if run.dataset.name == "ogbn-papers100M" else {}
     usual = {world for of_mode in bars.values() for world in of_mode} or set(_WORLDS)
@@ -153,8 +152,8 @@ def _of_run(overrides: Sequence[str]) -> list[str]:
 
 def _show_ways(config: RunConfig, graph: PlannedGraph, worlds: Sequence[int], own: Sequence[str], *, times: bool) -> int:
     """Commands to paste, the fastest first; exit code 1 where nothing fits."""
+    from sargnn.memory.settle import find_ways
     from sargnn.partition.memory import available_bytes
-    from sargnn.planner.choices import find_ways
     from sargnn.tracking.memory import human_bytes
     from sargnn.tracking.progress import Steps, say
 
@@ -190,8 +189,8 @@ def _show_table(
     modes: Sequence[str],
     paper: dict[tuple[str, int], str],
 ) -> None:
+    from sargnn.memory.plan_run import smallest_world
     from sargnn.partition.memory import available_bytes
-    from sargnn.planner.worlds import smallest_world
     from sargnn.tracking.memory import human_bytes
     from sargnn.tracking.progress import say
 

@@ -12,9 +12,9 @@ from sargnn.steps import step
 
 if TYPE_CHECKING:
     from sargnn.config.run import RunConfig
-    from sargnn.planner.epoch_time import EpochTime
-    from sargnn.planner.published import Published
-    from sargnn.planner.worlds import WorldPlan
+    from sargnn.memory.plan_parts import Published
+    from sargnn.memory.plan_run import WorldPlan
+    from sargnn.memory.plan_time import EpochTime
 
 
 @dataclasses.dataclass
@@ -53,7 +53,7 @@ class _Here(PlannedGraph):
     def __init__(self, config: RunConfig) -> None:
         from sargnn.data.dataset import open_dataset
         from sargnn.data.prepare import prepare_dataset
-        from sargnn.launch.plans import Plans
+        from sargnn.memory.plan_stores import Plans
 
         path = prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes)
         dataset = open_dataset(path, verify=False)
@@ -66,7 +66,7 @@ class _Here(PlannedGraph):
         return self._plans.plan(config)
 
     def epoch_time(self, config: RunConfig, plan: WorldPlan) -> EpochTime | None:
-        from sargnn.launch.rates import outline_of, predict
+        from sargnn.memory.trials import outline_of, predict
 
         return predict(config, outline_of(self._plans.dataset), self._plans.cut(config).parts, plan.sent)
 
@@ -79,7 +79,7 @@ class _Here(PlannedGraph):
 
 class _Elsewhere(PlannedGraph):
     def __init__(self, config: RunConfig, halo: float | None) -> None:
-        from sargnn.planner.published import PAPER_BARS, PUBLISHED
+        from sargnn.memory.plan_parts import PAPER_BARS, PUBLISHED
 
         name = config.dataset.name
         self._graph: Published = PUBLISHED[name].as_configured(config.dataset)
@@ -94,9 +94,9 @@ class _Elsewhere(PlannedGraph):
         super().__init__(f"{name} by its published size", self._graph.num_nodes, self._graph.num_edges, paper)
 
     def plan(self, config: RunConfig) -> WorldPlan:
-        from sargnn.launch.runtime import measured_runtime
-        from sargnn.planner.published import halo_of
-        from sargnn.planner.worlds import plan_published
+        from sargnn.memory.plan_parts import halo_of
+        from sargnn.memory.plan_run import plan_published
+        from sargnn.memory.trials import measured_runtime
 
         halo = self._given if self._given is not None else halo_of(self._graph, config.world)
         if halo is None:  # then no more than an edge each brings
@@ -124,7 +124,7 @@ def planned_graph(config: RunConfig, halo: float | None, *, times: bool) -> Plan
     Raises:
         ConfigError: ``halo`` of a graph that has no published sizes; ``times`` of one that is not here.
     """
-    from sargnn.planner.published import PUBLISHED
+    from sargnn.memory.plan_parts import PUBLISHED
 
     here = config.dataset.is_here(Path(config.store_dir) / "datasets")
     if halo is None and (here or config.dataset.name not in PUBLISHED):

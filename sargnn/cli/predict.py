@@ -1,4 +1,4 @@
-"""``sargnn predict``: what a trained run says about every node."""
+"""``sargnn predict`` and ``sargnn evaluate``: what a trained run says about every node, and how good that is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from sargnn.cli.command_line import CommandLine
-from sargnn.errors import ConfigError
+from sargnn.errors import ConfigError, SargnnError
 from sargnn.tracking.find_runs import find_run, run_names
 
 
@@ -39,3 +39,60 @@ def run_folder(given: object) -> Path:
         hint = "its name or its folder: run=NAME" if names else "sargnn train makes one in runs/"
         raise ConfigError("A run must be named.", allowed=names, hint=hint)
     return find_run(str(given))
+
+
+def evaluate(line: CommandLine) -> int:
+    """Score predictions."""
+    settings = line.settings
+    run_dir = run_folder(settings["run"])
+    import numpy as np
+
+    from sargnn.config.run import load
+    from sargnn.data.dataset import open_dataset
+    from sargnn.data.prepare import prepare_dataset
+    from sargnn.launch.predict import FOLDER
+    from sargnn.tasks.judge import judge_predictions
+    from sargnn.tracking import files
+    from sargnn.tracking.progress import Steps
+    from sargnn.tracking.tables import score_table
+    from sargnn.training.predict import MANIFEST
+
+    folder = Path(os.path.expanduser(str(settings["predictions"] or run_dir / FOLDER)))
+    if not (folder / MANIFEST).exists():
+        raise ConfigError("There are no predictions.", given=str(folder), hint=f"sargnn predict run={run_dir}")
+    try:
+        manifest = files.read_json(folder / MANIFEST)
+        made_of, node_type_name, written = (manifest[key] for key in ("dataset_hash", "node_type", "files"))
+    except (SargnnError, KeyError) as error:
+        raise _damaged(folder / MANIFEST, run_dir) from error
+    config = load(folder / files.CONFIG)  # the run's, with what predict was told to change
+    trained = load(run_dir / files.CONFIG)
+    if any(getattr(config, group) != getattr(trained, group) for group in ("dataset", "model", "optim", "labels", "seed")):
+        hint = f"sargnn predict run={run_dir} out=FOLDER"
+        raise ConfigError("The predictions are of another run.", given=str(folder), hint=hint)
+    with Steps():
+        dataset = open_dataset(prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes), verify=False)
+    if dataset.content_hash != made_of:
+        raise ConfigError("The predictions are of another dataset.", given=made_of, allowed=dataset.content_hash)
+    if node_type_name not in dataset.schema.node_types or not isinstance(written, list):
+        raise _damaged(folder / MANIFEST, run_dir)
+    node_type = dataset.schema.node_types.index(node_type_name)
+    nodes = slice(*dataset.schema.offsets[node_type : node_type + 2])
+
+    def read(name: str, shape: tuple[int, ...]) -> np.ndarray:
+        try:
+            array: np.ndarray = np.load(folder / name, mmap_mode="r")
+        except (OSError, ValueError, EOFError) as error:
+            raise _damaged(folder / name, run_dir) from error
+        if array.shape != shape:
+            raise _damaged(folder / name, run_dir)
+        return array
+
+    content, judge = judge_predictions(dataset, nodes, config.metric, read, written)
+    files.write_json(folder / "evaluation.json", content)
+    score_table(content["metric"], judge, content["scores"], content["nodes"])
+    return 0
+
+
+def _damaged(file: Path, run_dir: Path) -> ConfigError:
+    return ConfigError("The predictions are damaged.", given=str(file), hint=f"make them again: sargnn predict run={run_dir}")

@@ -11,12 +11,11 @@ from sargnn.cli.command_line import CommandLine
 from sargnn.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
-    from sargnn.cli.conf_folders import ConfFolders
+    from sargnn.cli.conf import ConfFolders
     from sargnn.cli.sweep import Outcome, Point
     from sargnn.figures.spec import Cell, FigureSpec
 
 GROUP = "figure"
-_SLURM = "slurm"
 
 
 def main(line: CommandLine) -> int:
@@ -33,8 +32,11 @@ def main(line: CommandLine) -> int:
 
     cells = cells_of(spec, [f"tracking.experiment={name}", *line.overrides])
     points = list(dict.fromkeys(cell.point for cell in cells))
-    if line.settings["launch"] == _SLURM:
-        return _submit(name, line, points)
+    if line.settings["launch"] == "slurm":
+        from sargnn.cli.slurm import write_sweep
+
+        # The same command without ``launch`` draws what is finished.
+        return write_sweep(points, line, ["reproduce", *line.folders.arguments, name, *line.overrides, "launch=slurm"])
     if line.dry_run:
         from sargnn.cli.dry_run import show_sweep
 
@@ -54,10 +56,12 @@ def _show_list(folders: ConfFolders) -> int:
     from rich.console import Console
     from rich.table import Table
 
+    from sargnn.figures.spec import place_of
+
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for title in ("figure", "minutes", "shows", "needs"):
         table.add_column(title, justify="right" if title == "minutes" else "left", no_wrap=title == "figure")
-    for name in _names(folders):
+    for name in sorted(folders.options(GROUP), key=place_of):
         spec = _spec(name, folders)
         table.add_row(name, f"{spec.minutes:g}", spec.shows, spec.needs)
     Console(width=max(80, Console().width)).print(table)
@@ -65,31 +69,16 @@ def _show_list(folders: ConfFolders) -> int:
     return 0
 
 
-def _names(folders: ConfFolders) -> list[str]:
-    """In the order of papers and of numbers in them."""
-    from sargnn.figures.spec import place_of
-
-    return sorted(folders.options(GROUP), key=place_of)
-
-
 def _spec(name: str, folders: ConfFolders) -> FigureSpec:
-    from sargnn.figures.spec import read_spec
+    from sargnn.figures.spec import place_of, read_spec
 
     path = folders.find(f"{GROUP}/{name}")
     if path is None:
-        names = _names(folders)
+        names = sorted(folders.options(GROUP), key=place_of)  # in the order of papers and of numbers in them
         raise ConfigError(
             "There is no such figure.", given=name, allowed=nearest(name, names), hint="sargnn reproduce lists all"
         )
     return read_spec(path)
-
-
-def _submit(name: str, line: CommandLine, points: Sequence[Point]) -> int:
-    """The same runs as SLURM jobs; the same command without ``launch`` draws what is finished."""
-    from sargnn.cli.slurm_sweep import write_sweep
-
-    words = ["reproduce", *line.folders.arguments, name, *line.overrides, "launch=slurm"]
-    return write_sweep(points, line, words)
 
 
 def _draw(name: str, spec: FigureSpec, cells: Sequence[Cell], by_point: dict[Point, Outcome], folder: Path) -> int:

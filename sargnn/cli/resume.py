@@ -1,16 +1,20 @@
-"""``sargnn train resume=RUN``: the run's own configuration, with what was given on the command line changed."""
+"""A run's own configuration again: with changes (``resume=RUN``), and as the command that repeats it."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sargnn.cli.conf_folders import ConfFolders, find_folders
-from sargnn.config.compare import differing
-from sargnn.config.plain_yaml import read_yaml
-from sargnn.config.run import RunConfig, load, parse
+import yaml
+
+from sargnn.cli.command_line import words_of
+from sargnn.cli.conf import MAPPINGS, OVERRIDING, ConfFolders, find_folders
+from sargnn.comparison.settings import defaults_of
+from sargnn.config.fields import read_yaml
+from sargnn.config.run import RunConfig, differing, load, parse
 from sargnn.errors import ConfigError
 from sargnn.tracking.files import CONFIG
 from sargnn.tracking.find_runs import find_run
@@ -88,9 +92,9 @@ def _apply(mapping: dict[str, Any], changes: Sequence[str], folders: ConfFolders
     """
     if not changes:
         return
+    from sargnn.cli.answers import read_known, unknown_setting
     from sargnn.cli.compose import NOT_OF_A_RUN, compose_verb, says_how_labels_are_read
-    from sargnn.cli.overrides import as_typed, read_overrides
-    from sargnn.cli.unknown import read_known, unknown_setting
+    from sargnn.cli.overrides import is_argument, read_overrides
 
     of_labels = {text for text in changes if text.startswith("task=") and says_how_labels_are_read(text.partition("=")[2])}
     changes = [f"dataset.{text}" if text in of_labels else text for text in changes]  # as where a run is composed
@@ -98,23 +102,19 @@ def _apply(mapping: dict[str, Any], changes: Sequence[str], folders: ConfFolders
     groups_of_run = folders.groups("train")
     chosen = {override.get_key_element() for override in parsed} & groups_of_run.keys()
     keys: list[str] | None = None
-    composed = [
-        word
-        for override in parsed
-        if (word := as_typed(str(override.input_line))).partition("=")[0].partition(".")[0] in chosen
-    ]
+    composed = [word for override in parsed if (word := str(override.input_line)).partition("=")[0].partition(".")[0] in chosen]
     if composed:
         fresh = compose_verb("train", composed, folders=folders)
         mapping |= {group: fresh[group] for group in chosen}
     for override in parsed:
-        key = as_typed(override.get_key_element())
+        key = override.key_or_group
         *groups, leaf = key.split(".")
         if key in chosen or (groups and groups[0] in chosen):
             continue
         place: Any = mapping
         for group in groups:
             place = place.get(group) if isinstance(place, dict) else None
-        known = isinstance(place, dict) and (leaf in place or override.is_force_add() or override.is_add())
+        known = isinstance(place, dict) and (leaf in place or override.is_force_add() or override.is_add() or is_argument(key))
         if not known:
             keys = keys or read_known("train", (), folders).keys
             if key in NOT_OF_A_RUN or key not in keys:
@@ -125,3 +125,61 @@ def _apply(mapping: dict[str, Any], changes: Sequence[str], folders: ConfFolders
         for group in groups:
             place = place.setdefault(group, {})
         place[leaf] = override.value()
+
+
+_FILLED_IN = ("run_dir", "init_digest")
+"""Settings that a new run chooses itself."""
+_VERB = "train"
+_ARGUMENTS = tuple(f"{key}." for key in MAPPINGS)
+
+
+def command_of(settings: Mapping[str, Any], folders: ConfFolders | None = None) -> str | None:
+    """``sargnn train ...``, which composes to the same settings but for the run folder.
+
+    Args:
+        settings: dotted key -> value, those of a run's ``config.yaml``. folders: None: those of the working folder.
+
+    Returns:
+        The command; None where no option of a group is what the run had, such as one of another folder's ``conf/``.
+    """
+    folders = folders or find_folders()
+    composed = {key: yaml.safe_load(setting.value) for key, setting in folders.settings(_VERB).items()}
+    words = []
+    for group, default in folders.groups(_VERB).items():
+        if group in OVERRIDING:
+            continue
+        option = _find_option(folders, group, default, settings)
+        if option is None:
+            return None
+        if option != default:
+            words.append(f"{group}={option}")
+        composed |= _settings_of(folders, group, option)
+    unnamed = defaults_of(settings)
+    for key, value in settings.items():
+        if key in _FILLED_IN or (key in composed and composed[key] == value):
+            continue
+        is_argument = key.startswith(_ARGUMENTS)
+        if not (key in composed or is_argument) and (value in (None, {}) or (key in unnamed and unnamed[key] == value)):
+            continue  # what an option's file does not name is at its default
+        prefix = "" if key in composed or is_argument else "++"
+        words += [f"{prefix}{word}" for word in (words_of(key, value) if value != {} else [f"{key}={{}}"])]
+    return shlex.join(["sargnn", _VERB, *words])
+
+
+def _find_option(folders: ConfFolders, group: str, default: str, settings: Mapping[str, Any]) -> str | None:
+    """The option with the group's name that needs the fewest other settings; the default one, or one of that name, first."""
+    name = settings.get(f"{group}.name")
+    candidates = []
+    for option in folders.options(group):
+        own = _settings_of(folders, group, option)
+        if own.get(f"{group}.name") == name:
+            wrong = sum(settings.get(key) != value for key, value in own.items())
+            unknown = sum(key not in settings for key in own)
+            candidates.append((unknown, wrong, option != default, option != name, option))
+    best = min(candidates, default=None)
+    return None if best is None or best[0] else best[-1]
+
+
+def _settings_of(folders: ConfFolders, group: str, option: str) -> dict[str, Any]:
+    values = {key: yaml.safe_load(setting.value) for key, setting in folders.settings_of(group, option).items()}
+    return {key: value for key, value in values.items() if value != {}}

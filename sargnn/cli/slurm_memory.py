@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sargnn.config.run import RunConfig
-    from sargnn.launch.plan_memory import NotPlanned, PlannedMemory
     from sargnn.launch.slurm import SlurmConfig
+    from sargnn.memory.plan_stores import NotPlanned, PlannedMemory
 
 
 class JobMemory:
@@ -26,9 +26,8 @@ class JobMemory:
             per_node: workers of a node at most.
             label: whose memory it is, where there are several jobs.
         """
-        from sargnn.launch.node_memory import JOB_BYTES, SPARE, node_bytes, slurm_bytes, slurm_text
-        from sargnn.launch.plan_memory import PlannedMemory
         from sargnn.launch.slurm import SITE
+        from sargnn.memory.plan_stores import JOB_BYTES, SPARE, PlannedMemory, node_bytes, slurm_bytes, slurm_text
         from sargnn.tracking.memory import human_bytes
         from sargnn.tracking.progress import Steps
 
@@ -59,7 +58,7 @@ class JobMemory:
 
     def _plan(self, config: RunConfig) -> PlannedMemory | NotPlanned:
         """Planned once, whatever the settings are that change no worker's memory."""
-        from sargnn.launch.plan_memory import plan_memory
+        from sargnn.memory.plan_stores import plan_memory
 
         alike = repr(dataclasses.replace(config, seed=0, epochs=1, eval_every=1, run_name=None, run_dir=None))
         if alike not in self._plans:

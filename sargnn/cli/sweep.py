@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sargnn.cli.conf_folders import ConfFolders
-from sargnn.cli.signals import as_interrupts
+from sargnn.cli.conf import ConfFolders
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.launch.ending import end_process
 from sargnn.tracking.summary import Summary, read_summary
@@ -75,16 +74,25 @@ def plan_sweep(points: Sequence[Point], folders: ConfFolders, check: Callable[[i
     Raises:
         ConfigError: a point that cannot run, named, or a setting that a sweep cannot have.
     """
+    from sargnn.cli.auto_world import provisional
+    from sargnn.cli.compose import compose_verb
+    from sargnn.config.run import parse
+
     if any(word.startswith("run_dir=") for point in points for word in point):
         raise ConfigError("A sweep chooses its run folders itself.", hint="leave run_dir out")
-    skip = _choice("skip_finished", points)
+    skip = next((word.partition("=")[2] for word in reversed(points[0]) if word.startswith("skip_finished=")), "ask")
+    if skip not in ("ask", "true", "false"):
+        raise ConfigError("'skip_finished' has a value that is not known.", given=skip, allowed="ask, true, false")
     points = [tuple(word for word in point if not word.startswith("skip_finished=")) for point in points]
     key = json.dumps([*points, *folders.arguments])
     folder = Path("sweeps") / hashlib.sha256(key.encode()).hexdigest()[:10]
     labels = labels_of(points)
     for number, label in enumerate(labels):
         with naming_point(label):
-            _check(points[number], folders) if check is None else check(number)
+            if check is not None:
+                check(number)
+            else:
+                parse(provisional(compose_verb("train", points[number], folders=folders)))
     done = {number: run_dir for number in range(len(points)) if (run_dir := _finished(folder, number)) is not None}
     return Plan(points, labels, folder, done, skip)
 
@@ -199,15 +207,6 @@ def naming_point(label: str) -> Iterator[None]:
         raise ConfigError(f"A point of the sweep cannot run, so none was started: {label}\n  {error}") from error
 
 
-def _check(point: Point, folders: ConfFolders) -> None:
-    """A point's configuration, as local workers run it. Raises ``ConfigError``."""
-    from sargnn.cli.auto_world import provisional
-    from sargnn.cli.compose import compose_verb
-    from sargnn.config.run import parse
-
-    parse(provisional(compose_verb("train", point, folders=folders)))
-
-
 def labels_of(points: Sequence[Point]) -> list[str]:
     """Of each point the overrides in which it differs from others."""
     common = set(points[0]).intersection(*points) if len(points) > 1 else set()
@@ -240,21 +239,13 @@ def _summary(run_dir: Path) -> Summary | None:
         return None  # damaged: the point runs again
 
 
-def _choice(key: str, points: Sequence[Point]) -> str:
-    given = [word.partition("=")[2] for word in points[0] if word.startswith(f"{key}=")]
-    choice = given[-1] if given else "ask"
-    if choice not in ("ask", "true", "false"):
-        raise ConfigError(f"'{key}' has a value that is not known.", given=choice, allowed="ask, true, false")
-    return choice
-
-
 def skips_finished(plan: Plan) -> bool:
     """Whether finished points are left out; asks where someone can answer, and leaves them out where nobody can."""
     from sargnn.tracking.progress import say
 
     finished = f"{len(plan.done)} of {len(plan.points)} points are finished already"
     if plan.skip == "ask" and sys.stdin.isatty():
-        from sargnn.cli.clean import ask
+        from sargnn.cli.stores import ask
 
         answer = ask(f"{finished}. Skip them? [Y/n] ")
         return answer.strip().lower() not in ("n", "no")
@@ -281,3 +272,17 @@ def _end(parent: Any, outcomes: Sequence[Outcome], *, failed: bool) -> None:
         parent.finish(tags, failed=failed)
     except Exception as error:  # tracking never decides how a sweep ends
         say(f"warning: MLflow did not take the sweep's end: {str(error).splitlines()[0]}")
+
+
+def as_interrupts() -> None:
+    """From now on SIGTERM and SIGHUP raise ``KeyboardInterrupt``, so that what was started is ended too.
+
+    A signal that this process was started to ignore, as SIGHUP under nohup, stays ignored.
+    """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt

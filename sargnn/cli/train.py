@@ -1,15 +1,19 @@
-"""``sargnn train``."""
+"""``sargnn train``, and what is worth trying after a run: commands that this machine can run, with one thing changed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sargnn.cli.command_line import CommandLine
-
-if TYPE_CHECKING:
-    from sargnn.config.run import RunConfig
+from sargnn.cli.conf import show_path
+from sargnn.config.decides import as_mapping
+from sargnn.config.run import RunConfig, parse
+from sargnn.errors import ConfigError, SargnnError
 
 
 def main(line: CommandLine) -> int:
@@ -17,8 +21,6 @@ def main(line: CommandLine) -> int:
     from sargnn.cli.auto_world import provisional, with_world
     from sargnn.cli.compose import compose_verb, sweep_points
     from sargnn.cli.resume import read_resumed
-    from sargnn.config.run import parse
-    from sargnn.errors import ConfigError
 
     if line.multirun and any(override.startswith("resume=") for override in line.overrides):
         raise ConfigError("A sweep cannot be resumed as one.", hint="started again it runs what is not finished")
@@ -64,8 +66,79 @@ def _train(config: RunConfig, overrides: Sequence[str], resume: Path | None = No
     say(f"figures, logs and configuration: {run_dir}")
     if resume:
         return
-    from sargnn.cli.next_commands import next_commands, show_commands
 
     say("worth trying next:")
     for text in show_commands(next_commands(config, overrides, run_dir)):
         say(text)
+
+
+_WIDTH = 80
+_MOST = 2
+_BASELINE = "mode=domain_parallel"
+
+
+def next_commands(config: RunConfig, overrides: Sequence[str], run_dir: Path) -> list[tuple[str, str]]:
+    """At most four commands, each with what it is for: the same run changed, predictions, runs side by side.
+
+    Args:
+        overrides: of the run that just ended, with its ``--config-dir``. run_dir: its folder.
+    """
+    from sargnn.training import checkpoint
+
+    program = ("" if shutil.which("sargnn") else f"{show_path(Path(sys.executable).parent)}/") + "sargnn"
+    commands: list[tuple[str, str]] = []
+    for change, purpose in _changes(config):
+        if len(commands) < _MOST and _can_run(config, change):
+            words = _changed(overrides, change)
+            commands.append((" ".join([f"{program} train", *map(shlex.quote, words)]), purpose))
+    if checkpoint.existing(run_dir):
+        commands.append((f"{program} predict run={shlex.quote(show_path(run_dir))}", "its predictions for all nodes"))
+    if not config.tracking.enabled:
+        return [*commands, (f"{program} compare", "runs side by side")]
+    uri = f" tracking.uri={shlex.quote(config.tracking.uri)}" if config.tracking.uri else ""
+    return [*commands, (f"{program} ui{uri}", "runs side by side, in the browser")]
+
+
+def show_commands(commands: Sequence[tuple[str, str]]) -> list[str]:
+    """Lines to print: each purpose behind its command where all have room, else before it."""
+    behind = [f"  {command}  # {purpose}" for command, purpose in commands]
+    if all(len(text) <= _WIDTH for text in behind):
+        return behind
+    return [text for command, purpose in commands for text in (f"  # {purpose}", f"  {command}")]
+
+
+def _changes(config: RunConfig) -> Iterator[tuple[str, str]]:
+    """Settings to change, the most telling first."""
+    if 2 * config.world <= len(os.sched_getaffinity(0)) and config.partitioner.file is None:
+        yield f"world={2 * config.world}", "less memory each, the same losses"
+    if config.world > 1 and config.mode.name != "domain_parallel":
+        yield _BASELINE, "the same losses, in the usual way: more memory"
+    if config.world > 1 and config.mode.name != "sar":
+        yield "mode=sar", "the same losses in less memory"
+    if config.model.name == "sage":
+        yield "model=gat", "attention instead of means"
+    yield f"seed={config.seed + 1}", "how much is chance?"
+
+
+def _changed(overrides: Sequence[str], change: str) -> list[str]:
+    """The run's words with one thing changed: without what was said of that, and of the options of a group that changes."""
+    key = change.partition("=")[0]
+    dropped = (key, "run_dir", "run_name", "init_from")
+    kept = [override for override in overrides if override.lstrip("+").partition("=")[0] not in dropped]
+    return [*(override for override in kept if not override.startswith(f"{key}.")), change]
+
+
+def _can_run(config: RunConfig, change: str) -> bool:
+    from sargnn.cli.compose import compose_verb
+    from sargnn.launch.check import check_strategies
+
+    key, _, value = change.partition("=")
+    try:
+        setting = compose_verb("train", [change])[key] if key in ("mode", "model") else int(value)
+        changed = parse(as_mapping(config) | {key: setting})
+        # Of all that the package computes a baseline has some kernel; whether it is DGL's takes a second to see.
+        if not (change == _BASELINE and changed.kernel.choice == "auto" and changed.model.target is None):
+            check_strategies(changed.stand_in)
+    except SargnnError:
+        return False
+    return True

@@ -8,29 +8,22 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from sargnn.cli.conf_folders import ConfFolders
-from sargnn.cli.unknown import Known, read_known
+from sargnn.cli.answers import Known, read_known
+from sargnn.cli.conf import ConfFolders
 from sargnn.cli.verbs import VERBS, Verb
 from sargnn.errors import MOST_SHOWN, ConfigError, nearest
 
 _ONE_WORD = "A setting and its value are one word, with = between them."
 _NO_DASHES = "A setting is written without dashes."
 _OF_HYDRA = {
-    "--config-path": "--config-dir FOLDER adds a folder's options",
-    "-cp": "--config-dir FOLDER adds a folder's options",
-    "-cd": "--config-dir FOLDER adds a folder's options",
-    "--config-name": "experiment=NAME; conf/experiment/NAME.yaml can be one of your own",
-    "-cn": "experiment=NAME; conf/experiment/NAME.yaml can be one of your own",
-    "--package": "--cfg job shows the whole configuration",
-    "-p": "--cfg job shows the whole configuration",
-    "--info": "--cfg job shows the configuration, --dry-run what would be done",
-    "-i": "--cfg job shows the configuration, --dry-run what would be done",
+    **dict.fromkeys(("--config-path", "-cp", "-cd"), "--config-dir FOLDER adds a folder's options"),
+    **dict.fromkeys(("--config-name", "-cn"), "experiment=NAME; conf/experiment/NAME.yaml can be one of your own"),
+    **dict.fromkeys(("--package", "-p"), "--cfg job shows the whole configuration"),
+    **dict.fromkeys(("--info", "-i"), "--cfg job shows the configuration, --dry-run what would be done"),
     "--hydra-help": "--help lists all groups and settings",
-    "--shell-completion": "sargnn completion bash",
-    "-sc": "sargnn completion bash",
+    **dict.fromkeys(("--shell-completion", "-sc"), "sargnn completion bash"),
     "--experimental-rerun": "resume=RUN goes on with a run",
-    "--version": "sargnn --version",
-    "-V": "sargnn --version",
+    **dict.fromkeys(("--version", "-V"), "sargnn --version"),
 }
 """Flags that Hydra's programs or others have -> what there is here."""
 
@@ -47,7 +40,7 @@ def bare_word(verb: Verb, words: Sequence[str], place: int, folders: ConfFolders
     if before.endswith(","):
         more = "-m " if verb.sweeps else ""
         return ConfigError("A list is one word.", given=f"{before} {word}", hint=f"{more}{before}{word}")
-    if word not in known.keys and (command := _of_a_place(verb, word)) is not None:
+    if word not in known.keys and (command := _of_a_place(known, verb, word)) is not None:
         return ConfigError("A word alone says nothing here.", given=word, hint=command)
     keys = known.called(word)
     if len(keys) == 1 and after and "=" not in after and not after.startswith("-") and not known.called(after):
@@ -122,7 +115,7 @@ def _other_sign(known: Known, word: str) -> str | None:
     return None
 
 
-def _of_a_place(verb: Verb, word: str) -> str | None:
+def _of_a_place(known: Known, verb: Verb, word: str) -> str | None:
     """The command for a run, or for a path that is a graph or a configuration."""
     path = Path(os.path.expanduser(word))
     try:
@@ -137,16 +130,10 @@ def _of_a_place(verb: Verb, word: str) -> str | None:
         return "experiment=NAME for a file conf/experiment/NAME.yaml here, or in --config-dir FOLDER"
     if path.suffix == ".py":
         return f"sargnn {verb.name} dataset=python dataset.target={shlex.quote(word)}:FUNCTION"
-    if not exists or "dataset" not in _groups_of(verb):
+    if not exists or "dataset" not in known.options:
         return None
     option = "stored" if (path / "manifest.json").is_file() else "ogb_dir" if (path / "raw").is_dir() else "arrays"
     return f"sargnn {verb.name} dataset={option} dataset.root={shlex.quote(word)}"
-
-
-def _groups_of(verb: Verb) -> set[str]:
-    from sargnn.cli.conf_folders import built_in_folder
-
-    return set(built_in_folder().groups(verb.config)) if verb.config else set()
 
 
 def dashed_word(verb: Verb, words: Sequence[str], place: int, folders: ConfFolders) -> ConfigError:
@@ -167,7 +154,8 @@ def dashed_word(verb: Verb, words: Sequence[str], place: int, folders: ConfFolde
         known = read_known(verb.config, [override for override in words if "=" in override], folders)
         keys = known.called(name) or known.called(name.replace("-", "_"))
         if keys:
-            shown = known.words(keys[0], value or _of_flag(known, keys[0]))
+            default = "OPTION" if keys[0] in known.options else _default(known, keys[0])
+            shown = known.words(keys[0], value or ("true" if default in ("true", "false") else default))
             return ConfigError(_NO_DASHES, given=given, hint=shown)
         if options := known.options_called(name):
             return ConfigError(_NO_DASHES, given=word, hint=" or ".join(options))
@@ -187,10 +175,3 @@ def chosen_by_name(verb: Verb, key: str, value: str, folders: ConfFolders) -> Co
     if value not in folders.options(group):
         return None
     return ConfigError(f"'{key}' does not choose an option.", given=f"{key}={value}", hint=f"{group}={value}")
-
-
-def _of_flag(known: Known, key: str) -> str:
-    if key in known.options:
-        return "OPTION"
-    default = _default(known, key)
-    return "true" if default in ("true", "false") else default

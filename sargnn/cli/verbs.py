@@ -21,7 +21,8 @@ class Setting:
         default: its type is the value's type; None: any text, or nothing.
         comment: what the help says.
         allowed: the only values; none: all.
-        low, high: bounds of a whole number, themselves allowed.
+        low: the smallest whole number allowed.
+        high: the largest one.
         names: what the value is a path of, for completion.
         flag: ``--NAME`` says true.
     """
@@ -49,10 +50,12 @@ class Verb:
         examples: (command without ``sargnn``, remark).
         config: its primary file in ``conf/``, without suffix, where it composes a configuration.
         changes_a_run: its overrides change the configuration of a run that is there.
-        sweeps: takes ``-m``. previews: takes ``--dry-run``.
+        sweeps: takes ``-m``.
+        previews: takes ``--dry-run``.
         settings: those that it reads itself.
-        takes: what its other words are. choices: those words, where they are few; or choices_in: names of files in that folder
-            of configuration.
+        takes: what its other words are.
+        choices: those words, where they are few.
+        choices_in: the folder of configuration whose files are those words.
         instead: flag -> entry of another function, which gets the words beside the flag as they are.
         verbs: those below it; it has no entry of its own then.
         config_with: setting -> the primary file where it is given.
@@ -152,7 +155,7 @@ _PREPARE = Verb(
     usage="[key=value ...] [dataset=option]",
     text="Make a dataset's store: raw files, or a generator's draws, become memory-mapped arrays with checksums. Training does "
     "this by itself; here it can be done once, before many runs.",
-    entry="sargnn.cli.prepare:main",
+    entry="sargnn.cli.stores:prepare",
     examples=(("prepare dataset=products_like dataset.scale=1.0", ""), ("prepare dataset=ogb_dir dataset.root=FOLDER", "")),
     config="prepare",
 )
@@ -216,7 +219,7 @@ _EXPORT_OGB = Verb(
     text="Write a dataset as raw files in one of OGB's layouts, gzip CSV or deflated arrays, which OGB's own readers and this "
     "one read: to try the way of the real files at any size. Leave inverse relations out of typed graphs: "
     "dataset.add_inverse_edges=false.",
-    entry="sargnn.cli.export_ogb:main",
+    entry="sargnn.cli.stores:export_ogb",
     examples=(
         ("export-ogb dataset=products_like out=data/ogbn_products", ""),
         ("export-ogb dataset=papers_like out=data/ogbn_papers100M", ""),
@@ -231,7 +234,7 @@ _IMPORT_DGL = Verb(
     text="Read what dgl.distributed.partition_graph wrote, homogeneous or typed, into a dataset store and a partition store "
     "that keeps DGL's assignment, and print the command that trains on them. Original ids are taken from node data orig_id, "
     "orig_nids.dgl or mapping=FILE; where there are none, the ids that DGL gave are kept.",
-    entry="sargnn.cli.import_dgl:main",
+    entry="sargnn.cli.stores:import_dgl",
     examples=(
         ("import-dgl parts/cora.json", ""),
         ("import-dgl parts/cora.json mapping=orig_nids.pt", "what return_mapping=True gave"),
@@ -282,7 +285,7 @@ _EVALUATE = Verb(
     usage="RUN [predictions=FOLDER]",
     text="Score the predictions of a run by its metric, split by split, and write evaluation.json beside them. Accuracy and "
     "rocauc come from OGB's evaluator.",
-    entry="sargnn.cli.evaluate:main",
+    entry="sargnn.cli.predict:evaluate",
     examples=(
         ("evaluate sage-sar-w4-s0", "its name in runs/, or its folder"),
         ("evaluate run=runs/sage-sar-w4-s0 predictions=smoothed", ""),
@@ -324,7 +327,7 @@ _UI = Verb(
     text="MLflow's pages on 127.0.0.1, for this machine only, on the store of the working folder. Prints the address of the "
     "runs of the experiment that has the newest one: a table with loss, accuracy, epoch, peak, mode and world, and charts "
     "that begin with these. Ctrl-C ends it.",
-    entry="sargnn.cli.ui:main",
+    entry="sargnn.cli.compare:ui",
     examples=(("ui", ""), ("ui port=8080 tracking.uri=sqlite:///other.db", "")),
     settings=(Setting("port", 5000, "of the pages", low=1, high=65535), TRACKING_URI),
 )
@@ -335,7 +338,7 @@ _TRACK = Verb(
     text="Send the figures of runs that are over to MLflow: those that could not be sent while they ran, or to another store. "
     "A run is sent to a store once; what was begun there is completed. --follow sends one run's figures while workers that "
     "sargnn train has not started, such as those of a SLURM job, train it, and ends with it.",
-    entry="sargnn.cli.track:main",
+    entry="sargnn.cli.compare:track",
     examples=(
         ("track sage-sar-w4-s0", ""),
         ("track runs/* tracking.uri=sqlite:///other.db", ""),
@@ -343,7 +346,7 @@ _TRACK = Verb(
     ),
     settings=(Setting("tracking.uri", None, "MLflow's store; without it the one that each run names"),),
     takes="run folders",
-    instead={"--follow": "sargnn.cli.track:follow"},
+    instead={"--follow": "sargnn.cli.compare:follow"},
 )
 _REPRODUCE = Verb(
     "reproduce",
@@ -456,7 +459,7 @@ _INFO = Verb(
     usage="[store_dir=FOLDER] [tracking.uri=URI]",
     text="Versions, cores, memory and devices, the kernels that can run here and why others cannot, the MLflow store, and the "
     "dataset and partition stores with their sizes.",
-    entry="sargnn.cli.info:main",
+    entry="sargnn.cli.stores:info",
     examples=(("info", ""),),
     settings=(STORE_DIR, TRACKING_URI),
 )
@@ -466,7 +469,7 @@ _CLEAN = Verb(
     usage="[what=all|datasets|partitions] [store_dir=FOLDER] [yes=true]",
     text="Remove stores. Says what would go and asks first; yes=true does not ask. Runs and MLflow's store stay. What was "
     "removed is made again when a run needs it.",
-    entry="sargnn.cli.clean:main",
+    entry="sargnn.cli.stores:clean",
     examples=(("clean what=partitions", ""),),
     settings=(
         Setting("what", "all", "all, datasets or partitions", allowed=("all", "datasets", "partitions")),
@@ -479,7 +482,7 @@ _COMPLETION = Verb(
     "completion for bash, zsh or fish",
     usage="bash|zsh|fish",
     text="Print a script that teaches the shell to complete verbs, groups, options and settings.",
-    entry="sargnn.cli.completion:main",
+    entry="sargnn.cli.help:completion",
     examples=(
         ("completion bash > ~/.sargnn.bash", "then: source ~/.sargnn.bash"),
         ("completion zsh > ~/.sargnn.zsh", "then: source ~/.sargnn.zsh"),
@@ -489,26 +492,7 @@ _COMPLETION = Verb(
     choices=("bash", "zsh", "fish"),
 )
 
-VERBS: dict[str, Verb] = {
-    verb.name: verb
-    for verb in (
-        _TRAIN,
-        _PLAN,
-        _SLURM,
-        _PREPARE,
-        _CHECK,
-        _PARTITION,
-        _IMPORT_DGL,
-        _EXPORT_OGB,
-        _PREDICT,
-        _EVALUATE,
-        _COMPARE,
-        _UI,
-        _TRACK,
-        _REPRODUCE,
-        _BENCH,
-        _INFO,
-        _CLEAN,
-        _COMPLETION,
-    )
-}
+_OF_RUNS = (_TRAIN, _PLAN, _SLURM, _PREPARE, _CHECK, _PARTITION, _IMPORT_DGL, _EXPORT_OGB, _PREDICT, _EVALUATE)
+_OTHERS = (_COMPARE, _UI, _TRACK, _REPRODUCE, _BENCH, _INFO, _CLEAN, _COMPLETION)
+VERBS: dict[str, Verb] = {verb.name: verb for verb in (*_OF_RUNS, *_OTHERS)}
+"""By name, in the order of ``sargnn --help``."""

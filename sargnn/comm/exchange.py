@@ -28,11 +28,11 @@ from types import TracebackType
 import torch
 from torch import Tensor
 
+from sargnn.backends.base import Moves
 from sargnn.comm.group import Group, Work
 from sargnn.comm.layout import Columns, Layout, copy_sections
 from sargnn.comm.lists import HaloLists, PartialLists, Piece, Round
 from sargnn.comm.partial_rounds import Ask, PartialRounds, Serve
-from sargnn.comm.rows import add_rows, take_rows
 from sargnn.profile import PACKING
 
 ROWS_TAG, GRADIENTS_TAG = 1, 2
@@ -44,13 +44,13 @@ class Exchange:
     Args:
         group: the ranks.
         prefetch_depth: d, how many rounds are posted ahead of the one being consumed; 0 overlaps nothing.
-
-    Attributes:
+        moves: what takes rows into messages, and adds messages to rows.
         wire: what fp32 rows and gradients are rounded to on their way; None: nothing is.
     """
 
-    def __init__(self, group: Group, prefetch_depth: int, wire: torch.dtype | None = None) -> None:
+    def __init__(self, group: Group, prefetch_depth: int, moves: Moves, wire: torch.dtype | None = None) -> None:
         self.group = group
+        self.moves = moves
         self.prefetch_depth = prefetch_depth
         self.wire = wire
         self._buffers: dict[tuple[str, int, torch.dtype], Tensor] = {}
@@ -101,7 +101,7 @@ class Exchange:
                 with self.group.profile.span(PACKING):
                     self.group.profile.work(PACKING, 2 * message.numel() * message.element_size())
                     for tensor, section in zip(tensors, layout.sections(message, len(now.send)), strict=True):
-                        take_rows(tensor, now.send, section)
+                        self.moves.take(tensor, now.send, section)
                 outgoing[slot] = (group.send(message, now.to, ROWS_TAG), now.to)
 
         posted = 0
@@ -305,7 +305,7 @@ class GradientRounds:
             with self._exchange.group.profile.span(PACKING):
                 self._exchange.group.profile.work(PACKING, 3 * message.numel() * message.element_size())
                 for target, section in zip(self._targets, self._layout.sections(message, len(now.send)), strict=True):
-                    add_rows(target, now.send, section)
+                    self._exchange.moves.add(target, now.send, section)
         self._post_until(r + 2 + self._depth)
 
 

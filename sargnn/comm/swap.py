@@ -16,14 +16,15 @@ def swap(group: Group, arrays: Sequence[np.ndarray], doing: str) -> list[np.ndar
     """Send every peer an array, and get one from each; all ranks must call it together.
 
     Args:
-        arrays: per peer, of one dtype and one dimension; the own rank's stays here. doing: for the error when a peer is lost.
+        arrays: per peer, of one dtype, and of one shape but for the length; the own rank's stays here.
+        doing: for the error when a peer is lost.
 
     Returns:
         Per peer what it sent.
     """
     rank, world = group.rank, group.world
     sizes = [lengths.tolist() for lengths in group.gather(torch.tensor([len(array) for array in arrays]))]
-    received = [np.empty(sizes[q][rank], arrays[q].dtype) for q in range(world)]
+    received = [np.empty((sizes[q][rank], *arrays[q].shape[1:]), arrays[q].dtype) for q in range(world)]
     received[rank] = arrays[rank]
     works = []
     for k in range(1, world):

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sargnn.comparison.runs import Run
-from sargnn.config.compare import differing
 from sargnn.config.losses import describe
-from sargnn.config.run import load
+from sargnn.config.run import differing, load
 from sargnn.errors import ConfigError
 from sargnn.tracking.files import CONFIG
 

@@ -10,9 +10,8 @@ from sargnn.comparison.charts import Chart, Picture, Series
 from sargnn.config.run import RunConfig
 from sargnn.data.dataset import Dataset
 from sargnn.errors import ConfigError
+from sargnn.memory.plan_traffic import CutEdges, traffic_of
 from sargnn.partition.trial import Trial
-from sargnn.planner.cut_edges import CutEdges
-from sargnn.planner.wire import traffic_of
 from sargnn.tracking.memory import human_bytes
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from sargnn.comparison.draw import styled
 from sargnn.errors import ConfigError
-from sargnn.planner.account import TERMS
-from sargnn.planner.worlds import WorldPlan
+from sargnn.memory.plan_run import WorldPlan
+from sargnn.memory.plan_worker import TERMS
 
 _COLOURS = {
     "runtime": "#BBBBBB",

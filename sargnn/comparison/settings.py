@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from sargnn.config.decides import as_mapping
-from sargnn.config.fields import brief
-from sargnn.config.plain_yaml import read_yaml
+from sargnn.config.fields import brief, read_yaml
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.resolve import load_attribute

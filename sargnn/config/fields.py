@@ -13,7 +13,10 @@ import re
 import reprlib
 import types
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import yaml
 
 from sargnn.errors import ConfigError, nearest
 from sargnn.resolve import absolute_target, is_target, load_attribute, resolve
@@ -239,3 +242,31 @@ def _choose(base: Any, value: Any, key: str, metadata: Metadata) -> Any:
             f"The class that '{key}.target' names is not complete.", given=target, hint=f"define {', '.join(missing)} in it"
         )
     return target_class
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """YAML without aliases: a few lines of them can stand for a document that fits no memory."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases (*name) are not read")
+        return super().compose_node(parent, index)
+
+
+def read_yaml(path: Path, what: str) -> Any:
+    """The file's document, of plain values.
+
+    Args:
+        what: the file's role ("A run's configuration"), for the message.
+
+    Raises:
+        ConfigError: the file cannot be read, is no YAML, is nested too deeply or has aliases.
+    """
+    try:
+        return yaml.load(path.read_text(), Loader=_PlainLoader)  # a SafeLoader
+    except RecursionError as error:
+        reason = "it is nested too deeply"
+        raise ConfigError(f"{what} cannot be read.", given=str(path), hint=reason) from error
+    except (yaml.YAMLError, OSError, ValueError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise ConfigError(f"{what} cannot be read.", given=str(path), hint=reason) from error

@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
 import yaml
 
-from sargnn.config.decides import FREE, LOSSES, RUN, as_mapping, find_deciding, flat, only_when
+from sargnn.config.decides import FREE, LOSSES, RUN, as_mapping, find_deciding, find_free, flat, only_when
 from sargnn.config.fields import (
     AT_LEAST_ONE,
     PLAIN_NAME,
@@ -25,6 +25,7 @@ from sargnn.config.fields import (
     chosen_from,
     number,
     one_of,
+    read_yaml,
 )
 from sargnn.config.groups import (
     BatchesConfig,
@@ -39,9 +40,8 @@ from sargnn.config.groups import (
     SmoothConfig,
     TrackingConfig,
 )
-from sargnn.config.memory import BufferConfig, MemoryConfig
+from sargnn.config.memory import AUTO, BufferConfig, MemoryConfig
 from sargnn.config.partitioner import PartitionerConfig, Strategy
-from sargnn.config.plain_yaml import read_yaml
 from sargnn.errors import ConfigError
 
 DATASETS = chosen_from("dataset", "sargnn.data:DATASETS")
@@ -52,6 +52,10 @@ Task = Literal["classes", "multilabel", "regression"]
 """What a node's labels are: one class, several labels, or numbers (``sargnn.data.labels``)."""
 Metric = Literal["accuracy", "rocauc", "f1", "mse", "mae"]
 """What evaluations measure; ``sargnn.tasks.kinds`` says which go with which labels."""
+
+
+AUTO_MODES = ("no_remat", "sar")
+"""What ``mode=auto`` chooses from, the fastest first: what ``no_remat`` keeps it need not fetch again."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ class ModeConfig(Strategy):
 
 @dataclass(frozen=True)
 class KernelConfig(Strategy):
-    """Which kernel runs: ``auto``, a key of ``sargnn.kernels.KERNELS``, or a class outside."""
+    """Which kernel runs: ``auto``, a key of ``sargnn.backends.KERNELS``, or a class outside."""
 
 
 class DatasetReader(Protocol):
@@ -302,6 +306,25 @@ class RunConfig:
         return self.model.norms_over_rows and self.batches.count not in (1, "auto")
 
     @property
+    def chooses_mode(self) -> bool:
+        """Whether its mode is still to be chosen, by the memory that there is (``mode=auto``)."""
+        return self.mode.target is None and self.mode.name == AUTO
+
+    def with_mode(self, mode: str) -> RunConfig:
+        """In another of the package's modes; what ``mode.keep`` says stays where the mode has it."""
+        return replace(self, mode=ModeConfig(mode, keep=self.mode.keep if mode == "no_remat" else "rows"))
+
+    @property
+    def in_modes(self) -> list[RunConfig]:
+        """In what ``mode=auto`` chooses from, the fastest first; itself where its mode is chosen."""
+        return [self.with_mode(mode) for mode in AUTO_MODES] if self.chooses_mode else [self]
+
+    @property
+    def stand_in(self) -> RunConfig:
+        """With a mode in place of ``mode=auto``, for what is checked before memory is planned."""
+        return self.in_modes[-1]
+
+    @property
     def samples(self) -> bool:
         """Whether layers aggregate over samples of edges."""
         return self.sample.fanouts is not None
@@ -444,3 +467,20 @@ def save(config: RunConfig, path: Path) -> None:
 def flatten(config: RunConfig) -> dict[str, Any]:
     """Dotted key -> value, as MLflow's compare view wants it."""
     return flat(as_mapping(config))
+
+
+def fixed_settings(config: RunConfig) -> dict[str, Any]:
+    """Dotted key -> value of all settings that stay between two submissions of one run: all that are not ``FREE``.
+
+    A finer list than resuming allows, for runs are compared.
+    """
+    free = find_free(config)
+    return {key: value for key, value in flatten(config).items() if key not in free}
+
+
+def differing(config: RunConfig, other: RunConfig) -> list[str]:
+    """The settings that decide the losses and differ, as ``key: that of other instead of that of config``."""
+    first, second = flat(loss_settings(config)), flat(loss_settings(other))
+    keys = [key for key in sorted({*first, *second}) if first.get(key) != second.get(key)]
+    first, second = flatten(config) | first, flatten(other) | second
+    return [f"{key}: {second.get(key)} instead of {first.get(key)}" for key in keys]

@@ -1,11 +1,14 @@
-"""The settings of verbs that make stores and train nothing: prepare, check, partition, export-ogb."""
+"""The settings of verbs that make stores and train nothing: prepare, check, partition, export-ogb.
+
+Their defaults stand in ``conf/``, where each is composed.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from sargnn.config.fields import AT_LEAST_ONE, build
+from sargnn.config.fields import AT_LEAST_ONE
 from sargnn.config.groups import PreloadConfig
 from sargnn.config.memory import BufferConfig
 from sargnn.config.partitioner import PartitionerConfig
@@ -18,19 +21,24 @@ class PrepareConfig:
 
     dataset: DatasetSettings = field(metadata=DATASETS)
     store_dir: str
-    prepare: BufferConfig = BufferConfig()
+    prepare: BufferConfig
 
 
 @dataclass(frozen=True)
 class CheckConfig(PrepareConfig):
     """``sargnn check``. ``json``: print for scripts."""
 
-    json: bool = False
+    json: bool
 
 
 @dataclass(frozen=True)
 class PartitionConfig:
-    """``sargnn partition``. ``compare``: partitioners that are set side by side; ``out``: the folder of their picture."""
+    """``sargnn partition``, and what a run asks for, which has no more than the first five and ``servers``.
+
+    Attributes:
+        compare: partitioners that are set side by side.
+        out: the folder of their picture.
+    """
 
     dataset: DatasetSettings = field(metadata=DATASETS)
     partitioner: PartitionerConfig
@@ -40,6 +48,9 @@ class PartitionConfig:
     servers: int | None = field(default=None, metadata=AT_LEAST_ONE)
     compare: list[str] | None = None
     out: str = "compare"
+
+    def __post_init__(self) -> None:
+        PreloadConfig().check(self.world, self.num_servers)
 
     @property
     def num_servers(self) -> int:
@@ -55,26 +66,4 @@ class ExportConfig:
     out: str
     layout: Literal["auto", "csv", "binary", "typed"]
     store_dir: str
-    prepare: BufferConfig = BufferConfig()
-
-
-def parse_export(mapping: dict[str, Any]) -> ExportConfig:
-    """Check a resolved mapping, as ``parse`` does."""
-    return build(ExportConfig, mapping, "")
-
-
-def parse_prepare(mapping: dict[str, Any]) -> PrepareConfig:
-    """Check a resolved mapping, as ``parse`` does."""
-    return build(PrepareConfig, mapping, "")
-
-
-def parse_check(mapping: dict[str, Any]) -> CheckConfig:
-    """Check a resolved mapping, as ``parse`` does."""
-    return build(CheckConfig, mapping, "")
-
-
-def parse_partition(mapping: dict[str, Any]) -> PartitionConfig:
-    """Check a resolved mapping, as ``parse`` does."""
-    config = build(PartitionConfig, mapping, "")
-    PreloadConfig().check(config.world, config.num_servers)
-    return config
+    prepare: BufferConfig

@@ -13,6 +13,7 @@ from sargnn.data.features import FeatureCheck
 from sargnn.data.labels import LABEL_DTYPES, has_label, task_of
 from sargnn.data.schema import SPLITS, UNLABELLED, Schema
 from sargnn.errors import DataError
+from sargnn.graph.edge_columns import FIXED_FORMS, file_of
 
 if TYPE_CHECKING:
     from sargnn.data.dataset import Dataset
@@ -124,8 +125,14 @@ def check_form(dataset: Dataset) -> None:
     ]
     if dataset.relation is not None:
         wanted.append(("relation", dataset.relation, np.uint8, (e,)))
-    if dataset.edge_weight is not None:
-        wanted.append(("edge_weight", dataset.edge_weight, np.float32, (e,)))
+    for name, column in dataset.columns.columns.items():
+        form = FIXED_FORMS.get(name, column.form)
+        if column.form != form or len(column) != e:
+            raise DataError(
+                f"The dataset '{dataset.name}' has {file_of(name)} of a wrong form.",
+                given=f"{column.form.base.name} {[len(column), *column.form.shape]}",
+                allowed=f"{form.base.name} {[e, *form.shape]}",
+            )
     for node_type, rows in enumerate(dataset.features):
         width = rows.shape[1] if rows.ndim == 2 else 1
         wanted.append((f"features[{node_type}]", rows, np.float32, (dataset.schema.count(node_type), width)))

@@ -6,6 +6,7 @@ Letters: N nodes, E directed edges, F features, C classes, T node types, R relat
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,17 +17,24 @@ import numpy as np
 from sargnn.config.run import Task
 from sargnn.data.check import check_content, check_features, check_form, check_split, index_dtype
 from sargnn.data.labels import LABEL_DTYPES, task_of
-from sargnn.data.manifest import blame_manifest
 from sargnn.data.schema import SPLITS as SPLITS
 from sargnn.data.schema import UNLABELLED as UNLABELLED
 from sargnn.data.schema import Schema
-from sargnn.data.store import Store, StoreWriter
 from sargnn.data.weights import Range, check_weights, from_json, to_json
 from sargnn.errors import DataError, StoreError
+from sargnn.graph.edge_columns import (
+    NO_COLUMNS,
+    WEIGHT,
+    EdgeColumns,
+    file_of,
+    names_from_json,
+    names_to_json,
+    open_columns,
+)
+from sargnn.graph.manifest import blame_manifest
+from sargnn.graph.store import Store, StoreWriter
 
 FORMAT_VERSION = 2
-EDGE_WEIGHT = "edge_weight"
-"""The array of edge weights in a store, which only graphs with weights have."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +52,7 @@ class Dataset:
         indptr: int64 [N + 1]; the in-edges of node i are ``indices[indptr[i]:indptr[i + 1]]``.
         indices: int32 [E] (int64 from 2**31 nodes on), the source of each edge, ascending within a destination.
         relation: uint8 [E], the relation of each edge; None if there is one only.
-        edge_weight: float32 [E], finite, in the order of ``indices``; None: the graph has none.
+        columns: what edges carry, in the order of ``indices``; weights are float32 [E], finite.
         content_hash: 16 hex digits; empty for a dataset that is in no store.
         stored_weights: the smallest and the largest weight, of a dataset in a store that has weights (``data.weights``).
     """
@@ -58,7 +66,7 @@ class Dataset:
     indptr: np.ndarray
     indices: np.ndarray
     relation: np.ndarray | None = None
-    edge_weight: np.ndarray | None = None
+    columns: EdgeColumns = NO_COLUMNS
     content_hash: str = ""
     stored_weights: tuple[float, float] | None = None
 
@@ -72,11 +80,11 @@ class Dataset:
         split: np.ndarray,
         indptr: np.ndarray,
         indices: np.ndarray,
-        edge_weight: np.ndarray | None = None,
+        columns: EdgeColumns = NO_COLUMNS,
     ) -> Dataset:
         """A graph with one node type, features [N, F], and one relation."""
         schema = Schema.homogeneous(len(indptr) - 1)
-        return cls(name, num_classes, schema, (features,), labels, split, indptr, indices, edge_weight=edge_weight)
+        return cls(name, num_classes, schema, (features,), labels, split, indptr, indices, columns=columns)
 
     @property
     def num_nodes(self) -> int:
@@ -176,12 +184,12 @@ def write_dataset(path: Path, dataset: Dataset, made_by: dict[str, Any]) -> None
     with StoreWriter(path, "dataset", FORMAT_VERSION) as writer:
         for name in ("labels", "split", "indptr", "indices"):
             writer.put(name, getattr(dataset, name))
-        for name in ("relation", EDGE_WEIGHT):
-            if (array := getattr(dataset, name)) is not None:
-                writer.put(name, array)
+        if dataset.relation is not None:
+            writer.put("relation", dataset.relation)
+        dataset.columns.save(writer)
         for node_type, rows in enumerate(dataset.features):
             writer.put(features_name(node_type), rows)
-        describe(writer, dataset.name, dataset.num_classes, dataset.schema, made_by, weights)
+        describe(writer, dataset.name, dataset.num_classes, dataset.schema, made_by, dataset.columns.forms, weights)
 
 
 def label_form(dtype: np.dtype, num_classes: int) -> tuple[np.dtype, tuple[int, ...]]:
@@ -197,9 +205,20 @@ def features_name(node_type: int) -> str:
 
 
 def describe(
-    writer: StoreWriter, name: str, num_classes: int, schema: Schema, made_by: dict[str, Any], weights: Range | None = None
+    writer: StoreWriter,
+    name: str,
+    num_classes: int,
+    schema: Schema,
+    made_by: dict[str, Any],
+    columns: Iterable[str] = (),
+    weights: Range | None = None,
 ) -> None:
-    """Put what is no per-node array into a dataset's store. ``weights``: their range, where there are any."""
+    """Put what is no per-node array into a dataset's store.
+
+    Args:
+        columns: names of what edges carry.
+        weights: the range of weights, where there are any.
+    """
     # As arrays too, so that the content hash covers them.
     writer.put("type_offsets", np.array(schema.offsets, np.int64))
     writer.put("relation_ends", np.array([(r.source, r.destination) for r in schema.relations], np.int64))
@@ -209,6 +228,7 @@ def describe(
         "schema": schema.to_json(),
         "made_by": made_by,
         "features_checked": True,
+        **names_to_json(columns),
     }
     if weights is not None:
         writer.meta["edge_weights"] = to_json(weights)
@@ -232,8 +252,9 @@ def open_dataset(path: Path, *, verify: bool) -> Dataset:
         name, num_classes = store.meta["name"], store.meta["num_classes"]
         if type(name) is not str or type(num_classes) is not int:
             raise TypeError
-        weighted = EDGE_WEIGHT in store.files or "edge_weights" in store.meta
+        weighted = file_of(WEIGHT) in store.files or "edge_weights" in store.meta
         weights = from_json(store.meta["edge_weights"]) if weighted else None
+        columns = names_from_json(store.meta, weighted=weighted)
     n = schema.num_nodes
     form = label_form(store.dtype("labels"), num_classes)
     indices = store.array("indices", index_dtype(n), (None,))
@@ -249,7 +270,7 @@ def open_dataset(path: Path, *, verify: bool) -> Dataset:
         indptr=store.array("indptr", np.int64, (n + 1,)),
         indices=indices,
         relation=store.array("relation", np.uint8, (len(indices),)) if len(schema.relations) > 1 else None,
-        edge_weight=store.array(EDGE_WEIGHT, np.float32, (len(indices),)) if weights is not None else None,
+        columns=open_columns(store, columns, len(indices)),
         content_hash=store.content_hash,
         stored_weights=weights,
     )

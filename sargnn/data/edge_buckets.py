@@ -1,26 +1,28 @@
 """Edges sorted on disk: files for ranges of destinations, each small enough to be sorted in memory.
 
-An edge is a key, ``destination * N + source``, or a record of the key and the edge's weight.
+An edge is a key, ``destination * N + source``, or a record of the key and what the edge carries.
 
 Letters: N nodes, E directed edges.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
+from typing import Any
 
 import numpy as np
 
 from sargnn.data.check import index_dtype
-from sargnn.data.dataset import EDGE_WEIGHT, group_by
-from sargnn.data.store import StoreWriter
+from sargnn.data.dataset import group_by
+from sargnn.graph.edge_columns import NO_COLUMNS, EdgeColumns, file_of
+from sargnn.graph.store import StoreWriter
 from sargnn.steps import step
 
 _CHUNK_KEYS, _MOST_FILES = 1 << 20, 256
-_KEY, _WEIGHTED = np.dtype(np.int64), np.dtype([("key", np.int64), ("weight", np.float32)])
+_KEY: np.dtype = np.dtype(np.int64)
 
 
 class EdgeBuckets:
@@ -28,17 +30,26 @@ class EdgeBuckets:
     they came. A context manager.
 
     Args:
-        folder: where the files go; 8 bytes an edge, 12 with weights.
+        folder: where the files go; 8 bytes an edge, and what it carries.
         num_nodes: N, below 2**31.5, so that ``destination * N + source`` fits 63 bits.
         num_edges: about how many will come.
-        bucket_edges: how many are sorted at once, in 8 bytes each, whatever the degrees are; with weights a fifth of them.
-        weighted: every edge comes with a weight.
+        bucket_edges: how many are sorted at once, in 8 bytes each, whatever the degrees are; fewer of edges that carry
+            something.
+        forms: what every edge carries: name -> dtype, with a shape where it is several numbers.
     """
 
-    def __init__(self, folder: Path, num_nodes: int, num_edges: int, bucket_edges: int, *, weighted: bool = False) -> None:
-        self._dtype = _WEIGHTED if weighted else _KEY
-        if weighted:  # sorting holds records, keys, an order and sorted records
-            bucket_edges = max(1, bucket_edges // 5)
+    def __init__(
+        self,
+        folder: Path,
+        num_nodes: int,
+        num_edges: int,
+        bucket_edges: int,
+        forms: Mapping[str, np.dtype] = MappingProxyType({}),
+    ) -> None:
+        self._names, self._dtype = tuple(forms), _KEY
+        if forms:  # sorting holds records, keys, an order and sorted records
+            self._dtype = np.dtype([("key", _KEY), *((file_of(name), form.base, form.shape) for name, form in forms.items())])
+            bucket_edges = max(1, bucket_edges * 8 // (2 * self._dtype.itemsize + 16))
         self.num_nodes, self.bucket_edges = num_nodes, bucket_edges
         self.count = max(1, min(num_nodes, -(-num_edges // bucket_edges), _MOST_FILES))
         self.rows = -(-num_nodes // self.count)
@@ -46,14 +57,17 @@ class EdgeBuckets:
         self._open = ExitStack()
         self._files = [self._open.enter_context(path.open("wb")) for path in self._paths]
 
-    def add(self, destination: np.ndarray, source: np.ndarray, weights: np.ndarray | None = None) -> None:
-        """Add edges: integers [E] each, in [0, N), and float32 weights [E] if all edges have some."""
+    def add(self, destination: np.ndarray, source: np.ndarray, columns: EdgeColumns = NO_COLUMNS) -> None:
+        """Add edges: integers [E] each, in [0, N), and what they carry."""
         keys = destination.astype(np.int64) * self.num_nodes + source.astype(np.int64, copy=False)
         indptr, order = group_by(destination // self.rows, self.count)
-        records = keys
-        if weights is not None:
-            records = np.rec.fromarrays([keys, weights], dtype=_WEIGHTED).view(np.ndarray)
-        assert records.dtype == self._dtype
+        records: Any = keys
+        assert set(columns.columns) == set(self._names)
+        if columns:
+            records = np.empty(len(keys), self._dtype)
+            records["key"] = keys
+            for name in self._names:
+                records[file_of(name)] = columns[name]
         records = records[order]
         for number, file in enumerate(self._files):
             records[indptr[number] : indptr[number + 1]].tofile(file)
@@ -104,16 +118,18 @@ class EdgeBuckets:
             yield from self._sorted(part, start, min(start + rows, last))
 
     def write(self, writer: StoreWriter, keep: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None) -> None:
-        """``indptr``, ``indices`` and, of edges with weights, ``edge_weight`` of a dataset's store.
+        """``indptr``, ``indices`` and columns of a dataset's store.
 
         Args:
-            keep: which edges, from destinations and sources: bool; all if not given. Only of edges without weights.
+            keep: which edges, from destinations and sources: bool; all if not given. Only of edges without columns.
         """
         self.flush()
         degrees = np.zeros(self.num_nodes, np.int64)
         with ExitStack() as stack:
             indices = stack.enter_context(writer.append("indices", index_dtype(self.num_nodes)))
-            weights = None if self._dtype == _KEY else stack.enter_context(writer.append(EDGE_WEIGHT, np.float32))
+            forms: Any = self._dtype
+            fields = {file_of(name): forms[file_of(name)] for name in self._names}
+            columns = {name: stack.enter_context(writer.append(name, form.base, form.shape)) for name, form in fields.items()}
             for records in self.runs():
                 for start in range(0, len(records), _CHUNK_KEYS):
                     some = records[start : start + _CHUNK_KEYS]
@@ -122,14 +138,14 @@ class EdgeBuckets:
                     source = chunk - destination * self.num_nodes
                     low = int(destination[0])
                     if keep is not None:
-                        assert weights is None
+                        assert not columns
                         kept = keep(destination, source)
                         destination, source = destination[kept], source[kept]
                     counts = np.bincount(destination - low)
                     degrees[low : low + len(counts)] += counts
                     indices.write(source.astype(indices.dtype))
-                    if weights is not None:
-                        weights.write(np.ascontiguousarray(some["weight"]))
+                    for name, column in columns.items():
+                        column.write(np.ascontiguousarray(some[name]))
                     del chunk, some
                 del records  # before the next run is read
         indptr = np.zeros(self.num_nodes + 1, np.int64)
@@ -146,5 +162,5 @@ class EdgeBuckets:
 
 
 def _keys(records: np.ndarray) -> np.ndarray:
-    """Of edges with or without weights, int64."""
+    """Of edges that carry something or do not, int64."""
     return records if records.dtype == _KEY else np.ascontiguousarray(records["key"])

@@ -14,8 +14,8 @@ from typing import IO
 
 import numpy as np
 
-from sargnn.data.npy import read_header
 from sargnn.errors import DataError
+from sargnn.graph.manifest import read_header
 
 ARCHIVE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
 """What ``zipfile`` raises for a damaged archive: ``RuntimeError`` where a flipped bit says that it is encrypted."""

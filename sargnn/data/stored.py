@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from sargnn.data.dataset import FORMAT_VERSION, open_dataset
-from sargnn.data.manifest import MANIFEST
 from sargnn.data.settings import StoredConfig
-from sargnn.data.store import Store
 from sargnn.errors import ConfigError, StoreError
+from sargnn.graph.manifest import MANIFEST
+from sargnn.graph.store import Store
 
 
 def content_of(path: Path) -> str | None:

@@ -2,7 +2,7 @@
 
 Of the buffer a quarter goes to edges being sorted and a sixteenth to each piece that is read. Beside it 25 bytes a node:
 in-degrees and their sums (16), labels (8 where they are classes), split (1). On disk, while it is made: 8 bytes an edge more
-than the store itself, 12 where edges have weights.
+than the store itself, and what edges carry once more.
 
 Letters: N nodes, E directed edges, F features.
 """
@@ -12,8 +12,9 @@ from __future__ import annotations
 import shutil
 import tempfile
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
@@ -23,9 +24,10 @@ from sargnn.data.dataset import FORMAT_VERSION, Reader, describe, features_name
 from sargnn.data.edge_buckets import EdgeBuckets
 from sargnn.data.features import FeatureCheck
 from sargnn.data.schema import Schema
-from sargnn.data.store import StoreWriter
-from sargnn.data.weights import EdgePiece, Range, WeightCheck, edge_place
+from sargnn.data.weights import Range, WeightCheck, edge_place
 from sargnn.errors import StoreError
+from sargnn.graph.edge_columns import WEIGHT, EdgePiece
+from sargnn.graph.store import StoreWriter
 from sargnn.steps import step
 
 _LARGEST_PIECE_BYTES = 1 << 26
@@ -36,9 +38,9 @@ class StreamedReader(Reader):
 
     Attributes:
         name: the dataset's. num_nodes: N. num_rows: edges as they come.
-        add_inverse_edges: keep every edge also the other way round, with the same weight.
+        add_inverse_edges: keep every edge also the other way round, carrying the same.
         normalize_features: divide each row by its L1 norm.
-        weighted: edges come with weights.
+        forms: what edges carry in a store: name -> dtype, with a shape where it is several numbers.
         row_unit: what a row of features or labels is called in errors, and the number of the first.
     """
 
@@ -49,11 +51,11 @@ class StreamedReader(Reader):
     num_rows: int
     add_inverse_edges: bool
     normalize_features: bool
-    weighted: bool = False
+    forms: Mapping[str, np.dtype] = MappingProxyType({})
 
     @abstractmethod
     def edges(self, rows: int) -> Iterator[EdgePiece]:
-        """Sources and destinations, checked, and weights, not yet checked: [at most ``rows``] each."""
+        """Sources and destinations, checked, and columns with weights not yet checked: [at most ``rows``] each."""
 
     def weights_source(self) -> str:
         """Where weights come from, for errors."""
@@ -102,8 +104,14 @@ class StreamedReader(Reader):
     def store_bytes(self) -> int:
         """Of the store."""
         index = 4 if self.num_nodes < 2**31 else 8
-        an_edge = index + (4 if self.weighted else 0)
-        return self.num_edges * an_edge + self.num_nodes * (8 + self.label_bytes + 1 + 4 * self.num_features)
+        return self.num_edges * (index + self._column_bytes) + self.num_nodes * (
+            8 + self.label_bytes + 1 + 4 * self.num_features
+        )
+
+    @property
+    def _column_bytes(self) -> int:
+        """Of what an edge carries."""
+        return sum(form.itemsize for form in self.forms.values())
 
     def write(self, path: Path, buffer_bytes: int) -> None:
         """Make the store.
@@ -124,10 +132,10 @@ class StreamedReader(Reader):
             del labels, split
             weights = self._write_edges(writer, max(1, piece // 64), max(1, buffer_bytes // 32))
             self._write_features(writer, max(1, piece // (16 * max(1, self.num_features))))
-            describe(writer, self.name, num_classes, Schema.homogeneous(self.num_nodes), self.identity(), weights)
+            describe(writer, self.name, num_classes, Schema.homogeneous(self.num_nodes), self.identity(), self.forms, weights)
 
     def _check_disk(self, folder: Path) -> None:
-        needed = self.store_bytes + (12 if self.weighted else 8) * self.num_edges
+        needed = self.store_bytes + (8 + self._column_bytes) * self.num_edges
         free = shutil.disk_usage(folder).free
         sizes = f"{needed / 1e9:.1f} GB while it is made, {self.store_bytes / 1e9:.1f} GB afterwards"
         step(f"reading {self.name}: {sizes}")
@@ -144,18 +152,18 @@ class StreamedReader(Reader):
         check = WeightCheck(self.weights_source(), self.edge_place)
         with (
             tempfile.TemporaryDirectory(dir=writer.folder) as scratch,
-            EdgeBuckets(Path(scratch), self.num_nodes, self.num_edges, bucket_edges, weighted=self.weighted) as buckets,
+            EdgeBuckets(Path(scratch), self.num_nodes, self.num_edges, bucket_edges, self.forms) as buckets,
         ):
             done = 0
             for source, destination, given in self.edges(rows):
                 step("reading edges", done, self.num_rows)
                 done += len(source)
-                weights = None if given is None else check.to_float32(given)
-                buckets.add(destination, source, weights)
+                columns = check.checked(given)
+                buckets.add(destination, source, columns)
                 if self.add_inverse_edges:
-                    buckets.add(source, destination, weights)
+                    buckets.add(source, destination, columns)
             buckets.write(writer)
-        return check.range if self.weighted else None
+        return check.range if WEIGHT in self.forms else None
 
     def _write_features(self, writer: StoreWriter, rows: int) -> None:
         done, check = 0, FeatureCheck(self.features_source(), unit=self.row_unit[0], first=self.row_unit[1])

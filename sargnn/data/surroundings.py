@@ -39,7 +39,7 @@ def cut_surroundings(dataset: Dataset, count: int, seed: int = 0) -> Dataset:
         indptr=np.concatenate([[0], np.cumsum(np.bincount(destinations, minlength=len(ids)))]).astype(np.int64),
         indices=sources.astype(index_dtype(len(ids))),
         relation=None if dataset.relation is None else np.array(dataset.relation[positions]),
-        edge_weight=None if dataset.edge_weight is None else np.array(dataset.edge_weight[positions]),
+        columns=dataset.columns.take(positions),
         content_hash="",
         stored_weights=None,
     )

@@ -15,6 +15,7 @@ from sargnn.data.dataset import Dataset, group_by
 from sargnn.data.labels import blank_labels
 from sargnn.data.schema import MAX_RELATIONS, Relation, Schema
 from sargnn.errors import DataError
+from sargnn.graph.edge_columns import NO_COLUMNS, EdgeColumns, join
 
 
 @dataclass(frozen=True)
@@ -24,18 +25,18 @@ class Edges:
     Attributes:
         relation: the types (indices) of the ends, and the name.
         sources, destinations: integers [E of the relation], numbers within their types.
-        weights: float32 [E of the relation]; None: it has none.
+        columns: what its edges carry.
     """
 
     relation: Relation
     sources: np.ndarray
     destinations: np.ndarray
-    weights: np.ndarray | None = None
+    columns: EdgeColumns = NO_COLUMNS
 
     def inverse(self) -> Edges:
-        """The same edges turned round with the same weights, as a relation of its own: ``rev_NAME``."""
+        """The same edges turned round that carry the same, as a relation of its own: ``rev_NAME``."""
         source, name, destination = self.relation
-        return Edges(Relation(destination, f"rev_{name}", source), self.destinations, self.sources, self.weights)
+        return Edges(Relation(destination, f"rev_{name}", source), self.destinations, self.sources, self.columns)
 
 
 def typed_dataset(
@@ -52,7 +53,7 @@ def typed_dataset(
 
     Args:
         features: per type float32 [nodes of the type, F], F = 0 without features.
-        relations: where some have weights, the edges of the others get 1.
+        relations: where some have a column, the edges of the others carry what added ones do: a weight of 1, else 0.
         labelled: the type that has labels. labels: of any task (``data.labels``), split: uint8, of its nodes.
 
     Raises:
@@ -70,13 +71,7 @@ def typed_dataset(
     indptr, second = group_by(destination[order], n)
     order = order[second]
     index_type = np.int32 if n < 2**31 else np.int64
-    weights = None
-    if any(edges.weights is not None for edges in relations):
-        each = [
-            np.ones(len(edge_list.sources), np.float32) if edge_list.weights is None else edge_list.weights
-            for edge_list in relations
-        ]
-        weights = np.concatenate(each)[order]
+    columns = join([edges.columns for edges in relations], [len(edges.sources) for edges in relations])
     labels = labels.astype(np.int64) if labels.ndim == 1 else labels
     all_labels, all_split = blank_labels(n, labels), np.zeros(n, np.uint8)
     own = slice(offsets[labelled], offsets[labelled + 1])
@@ -91,7 +86,7 @@ def typed_dataset(
         indptr=indptr,
         indices=source[order].astype(index_type),
         relation=relation[order] if len(relations) > 1 else None,
-        edge_weight=weights,
+        columns=columns.take(order),
     )
 
 
@@ -103,8 +98,8 @@ def homogenize(dataset: Dataset) -> Dataset:
     """The same nodes and edges without types.
 
     A type without features gets, node by node, the mean features of its neighbours (along edges in both directions) in the
-    types that have them; types further away follow hop by hop. A node without such neighbours gets zeros. Edge weights stay
-    as they are, and this mean does not see them.
+    types that have them; types further away follow hop by hop. A node without such neighbours gets zeros. What edges
+    carry stays as it is, and this mean does not see it.
 
     Raises:
         DataError: types with features of different widths, or none with features.
@@ -152,5 +147,5 @@ def homogenize(dataset: Dataset) -> Dataset:
         dataset.split,
         dataset.indptr,
         dataset.indices,
-        dataset.edge_weight,
+        dataset.columns,
     )

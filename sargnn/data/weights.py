@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sargnn.errors import DataError
+from sargnn.graph.edge_columns import WEIGHT, EdgeColumns
 
 if TYPE_CHECKING:
     from sargnn.data.dataset import Dataset
@@ -21,8 +22,6 @@ _CHUNK = 1 << 22
 
 Range = tuple[float, float]
 """The smallest and the largest weight."""
-EdgePiece = tuple[np.ndarray, np.ndarray, np.ndarray | None]
-"""Sources and destinations, integers, and weights, numbers or bool, [E] each; None: the edges have no weights."""
 
 
 class WeightCheck:
@@ -62,6 +61,11 @@ class WeightCheck:
         self._edge += len(weights)
         return taken
 
+    def checked(self, columns: EdgeColumns) -> EdgeColumns:
+        """The next edges' columns, as a store has them: their weights in fp32. Raises as ``to_float32``."""
+        weights = columns.weight
+        return columns if weights is None else columns.put(WEIGHT, self.to_float32(weights))
+
     @property
     def range(self) -> Range:
         """Of all weights so far; 0 to 0 where there was none."""
@@ -75,19 +79,21 @@ def edge_place(position: int) -> str:
 
 def check_weights(dataset: Dataset) -> Range | None:
     """Every weight of a dataset can be used; one pass. The range, None without weights. Raises ``DataError``."""
-    if dataset.edge_weight is None:
+    weights = dataset.columns.weight
+    if weights is None:
         return None
     check = WeightCheck(f"The dataset '{dataset.name}'")
-    for piece in _pieces(dataset.edge_weight):
+    for piece in _pieces(weights):
         check.to_float32(piece)
     return check.range
 
 
 def weight_range(dataset: Dataset) -> Range | None:
     """The range of a dataset's weights: as its store says, else found by reading them. None without weights."""
-    if dataset.edge_weight is None or dataset.stored_weights is not None:
-        return dataset.stored_weights if dataset.edge_weight is not None else None
-    lows, highs = zip(*((piece.min(), piece.max()) for piece in _pieces(dataset.edge_weight)), strict=True)
+    weights = dataset.columns.weight
+    if weights is None or dataset.stored_weights is not None:
+        return dataset.stored_weights if weights is not None else None
+    lows, highs = zip(*((piece.min(), piece.max()) for piece in _pieces(weights)), strict=True)
     return float(min(lows)), float(max(highs))
 
 

@@ -1,4 +1,4 @@
-"""Activations by name, and their numbers in compiled code."""
+"""Activations by name."""
 
 from __future__ import annotations
 
@@ -8,4 +8,3 @@ import torch.nn.functional
 from torch import Tensor
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": torch.nn.functional.relu, "elu": torch.nn.functional.elu}
-ACTIVATION_CODES = {"relu": 0, "elu": 1}

@@ -8,6 +8,9 @@ from typing import Any, Literal, TypeVar, cast
 
 import torch
 
+from sargnn.backends.base import Backend, Kernel
+from sargnn.backends.choose import choose_kernel, make_backend, make_operation
+from sargnn.backends.memory import Pool
 from sargnn.bf16 import leave_products, products_in_bf16
 from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
@@ -16,14 +19,11 @@ from sargnn.engine.modes.base import Call, Mode
 from sargnn.engine.operators.base import Operators
 from sargnn.engine.operators.fused import FusedOperators
 from sargnn.engine.operators.stock import StockOperators
-from sargnn.engine.pool import Pool
 from sargnn.engine.reducers.base import Fold, Reducer, Tensors
 from sargnn.engine.reducers.partial import WithPartials
 from sargnn.engine.segments import KeepLayers
 from sargnn.engine.workspace import Workspace
 from sargnn.errors import ConfigError
-from sargnn.kernels.base import Kernel
-from sargnn.kernels.dispatch import choose_kernel, make_operation
 from sargnn.profile import AGGREGATION, Profile
 from sargnn.resolve import resolve
 from sargnn.rng import Draw, Purpose
@@ -56,7 +56,8 @@ class Engine:
         within_servers: rows travel between the workers of a server only.
 
     Attributes:
-        operators: linear and node-wise operators: fused on a CPU, stock in a baseline mode and elsewhere.
+        backend: what computes all but edge operations.
+        operators: linear and node-wise operators: stock in a baseline mode, else fused.
         splits_columns: whether labels stay apart from constant rows, so that the rows' aggregate may be kept; a baseline joins
             them, and keeps none.
         pool: memory for large tensors. profile: where time is recorded.
@@ -90,13 +91,15 @@ class Engine:
                 raise ConfigError("What autograd differentiates keeps what autograd keeps.", given="mode.keep=all")
             self.mode.keeps_scores = True
         self._kernel_name = kernel
-        self.exchange = Exchange(group.within if within_servers else group, prefetch_depth, wire)
+        self.backend: Backend = make_backend(kernel, device)
+        self.exchange = Exchange(group.within if within_servers else group, prefetch_depth, self.backend.moves, wire)
         self.seed, self.device, self.dtype, self.half_products = seed, device, dtype, half_products
         self.splits_columns = not self.mode.is_baseline
         self.caches_constants = cache_static and self.splits_columns
-        fused = device.type == "cpu" and not self.mode.is_baseline
-        work = Workspace(make_pool(enabled=fused), group.profile, half_products)
-        self.operators: Operators = FusedOperators(group, work) if fused else StockOperators(group, work)
+        baseline = self.mode.is_baseline
+        pool = make_pool(enabled=self.backend.pools and not baseline)
+        work = Workspace(pool, group.profile, half_products, self.backend)
+        self.operators: Operators = StockOperators(group, work) if baseline else FusedOperators(group, work)
         self.pool = work.pool
         self.epoch = 0
         self.keeps_constants = True
@@ -178,6 +181,7 @@ class Engine:
         fold = Fold(
             plan,
             self.operation(reducer.operation),
+            self.backend,
             self.pool,
             self.profile,
             exchanged[0].dtype,

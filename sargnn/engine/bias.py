@@ -8,14 +8,16 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from sargnn.bf16 import array_of, wide
+from sargnn.backends.base import Rows
+from sargnn.bf16 import wide
 
 
 class _AddBias(torch.autograd.Function):
     """Saves nothing. The bias is rounded as weights are; of fp32 numbers beside bf16 rows PyTorch would make copies in fp32."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, bias: Tensor, in_place: bool) -> Tensor:
+    def forward(ctx: Any, x: Tensor, bias: Tensor, in_place: bool, rows: Rows) -> Tensor:
+        ctx.rows = rows
         if in_place:
             ctx.mark_dirty(x)
             return x.add_(bias.to(x.dtype))
@@ -23,22 +25,13 @@ class _AddBias(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
-        return grad, bias_gradient(grad), None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        return grad, ctx.rows.column_sums(grad), None, None
 
 
-def add_bias(x: Tensor, bias: Tensor, *, in_place: bool = False) -> Tensor:
+def add_bias(rows: Rows, x: Tensor, bias: Tensor, *, in_place: bool = False) -> Tensor:
     """``x + b``; x: [N, F], with ``in_place`` of no further use to the caller. bias: [F]."""
     if wide(x.dtype) == x.dtype:
         return x.add_(bias) if in_place else x + bias
-    out: Tensor = _AddBias.apply(x, bias, in_place)
+    out: Tensor = _AddBias.apply(x, bias, in_place, rows)
     return out
-
-
-def bias_gradient(grad: Tensor) -> Tensor:
-    """The sum of g's rows [F], in what sums of such rows are held in."""
-    if wide(grad.dtype) == grad.dtype:
-        return grad.sum(0)
-    from sargnn.kernels.fused.nodewise_loops import column_sums
-
-    return torch.from_numpy(column_sums(array_of(grad.contiguous()))).to(wide(grad.dtype))

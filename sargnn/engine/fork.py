@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from sargnn.engine.pool import Pool
+from sargnn.backends.memory import Pool
 from sargnn.engine.rebuild import rebuild_of, rebuilt_as, rebuilt_by, self_rows
 from sargnn.shards.plan import LayerPlan
 

@@ -26,10 +26,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from sargnn.bf16 import array_of
+from sargnn.backends.base import Activation
 from sargnn.comm.group import Group
-from sargnn.engine.activations import ACTIVATION_CODES
-from sargnn.engine.nodewise import words_of
 from sargnn.engine.rebuild import rebuilt_by
 from sargnn.engine.row_norm import RowNorm, type_runs
 from sargnn.engine.workspace import Workspace
@@ -39,67 +37,44 @@ from sargnn.rng import Draw
 
 @dataclass(frozen=True)
 class _Pass:
-    """What one compiled pass is to do with its rows.
+    """What one pass is to do with its rows.
 
     Attributes:
-        activation: ``relu`` or ``elu``. ids: int64 [N], original ids. draw: None drops nothing. bounds: T + 1.
+        after: what follows the norm.
+        bounds: T + 1, the rows of each type.
     """
 
     work: Workspace
     eps: float
-    activation: str
-    ids: Tensor
-    draw: Draw | None
+    after: Activation
     bounds: tuple[int, ...]
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """y [N, F], without autograd."""
-        from sargnn.kernels.fused.layer_norm_loops import layer_norm_act_drop
-
         with self.work.profile.span(NODEWISE):
             self.work.profile.work(NODEWISE, 2 * x.numel() * x.element_size())
             out = self.work.pool.empty_like(x)
-            for rows, gamma, beta, settings in self._runs(x, weight, bias):
-                layer_norm_act_drop(
-                    array_of(x[rows]),
-                    gamma,
-                    beta,
-                    *settings,
-                    self.ids[rows].numpy(),
-                    *words_of(self.draw, x),
-                    array_of(out[rows]),
-                )
+            gammas, betas = self._by_type(weight), self._by_type(bias)
+            for t, rows in type_runs(self.bounds):
+                self.work.rows.layer_norm_act_drop(x[rows], gammas[t], betas[t], self.eps, self.after.of(rows), out[rows])
         return out
 
     def backward(self, grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The gradients of x, weight and bias from that of y."""
-        from sargnn.kernels.fused.layer_norm_loops import layer_norm_act_drop_backward
-
         d_weight, d_bias = torch.zeros_like(weight), torch.zeros_like(bias)
-        by_type = [d.view(len(self.bounds) - 1, -1) for d in (d_bias, d_weight)]
+        gammas, betas, d_gammas, d_betas = (self._by_type(table) for table in (weight, bias, d_weight, d_bias))
         with self.work.profile.span(NODEWISE):
             self.work.profile.work(NODEWISE, 3 * x.numel() * x.element_size())
             d_x, grad = self.work.pool.empty_like(x), grad.contiguous()
-            for (t, _), (rows, gamma, beta, settings) in zip(type_runs(self.bounds), self._runs(x, weight, bias), strict=True):
-                gradients = layer_norm_act_drop_backward(
-                    array_of(grad[rows]),
-                    array_of(x[rows]),
-                    gamma,
-                    beta,
-                    *settings,
-                    self.ids[rows].numpy(),
-                    words_of(self.draw, x),
-                    array_of(d_x[rows]),
+            for t, rows in type_runs(self.bounds):
+                d_betas[t], d_gammas[t] = self.work.rows.layer_norm_act_drop_backward(
+                    grad[rows], x[rows], gammas[t], betas[t], self.eps, self.after.of(rows), d_x[rows]
                 )
-                for total, gradient in zip(by_type, gradients, strict=True):
-                    total[t] = torch.from_numpy(gradient)
         return d_x, d_weight, d_bias
 
-    def _runs(self, x: Tensor, weight: Tensor, bias: Tensor) -> list[tuple[slice, Any, Any, tuple[Any, int]]]:
-        """Per type with rows: these, gamma and beta [F], eps and the activation's code, as the loops take them."""
-        gammas, betas = (parameter.view(len(self.bounds) - 1, -1).numpy() for parameter in (weight, bias))
-        settings = gammas.dtype.type(self.eps), ACTIVATION_CODES[self.activation]
-        return [(rows, gammas[t], betas[t], settings) for t, rows in type_runs(self.bounds)]
+    def _by_type(self, parameter: Tensor) -> Tensor:
+        """[T, F]."""
+        return parameter.view(len(self.bounds) - 1, -1)
 
 
 class _Fused(torch.autograd.Function):
@@ -142,7 +117,7 @@ class LayerNorm(RowNorm):
         bounds: tuple[int, ...] | None = None,
         counted: Tensor | None = None,
     ) -> Tensor:
-        made = _Pass(work, self.eps, activation, ids, draw, bounds or (0, len(x)))
+        made = _Pass(work, self.eps, Activation(activation, ids, draw), bounds or (0, len(x)))
         out: Tensor = _Fused.apply(x, self.weight, self.bias, made)
         if not out.requires_grad:
             return out

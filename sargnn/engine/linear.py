@@ -15,8 +15,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from sargnn.engine.bias import bias_gradient
-from sargnn.engine.products import add_product, product, transposed_product
 from sargnn.engine.rebuild import keep, kept
 from sargnn.engine.rounding import empty_sums
 from sargnn.engine.workspace import Workspace
@@ -24,17 +22,17 @@ from sargnn.engine.workspace import Workspace
 
 def _map(work: Workspace, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x W^T + b."""
-    return product(x, weight.T, work.pool.empty(len(x), len(weight), x), bias)
+    return work.rows.product(x, weight.T, work.pool.empty(len(x), len(weight), x), bias)
 
 
 def _scores(work: Workspace, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The same in what sums of such rows are held in."""
-    return product(x, weight.T, empty_sums(work.pool, len(x), len(weight), x), bias)
+    return work.rows.product(x, weight.T, empty_sums(work.pool, len(x), len(weight), x), bias)
 
 
 def _product(work: Workspace, grad: Tensor, weight: Tensor) -> Tensor:
     """g W."""
-    return product(grad, weight, work.pool.empty(len(grad), weight.shape[1], grad))
+    return work.rows.product(grad, weight, work.pool.empty(len(grad), weight.shape[1], grad))
 
 
 class _Linear(torch.autograd.Function):
@@ -47,7 +45,7 @@ class _Linear(torch.autograd.Function):
         with work.linear():
             if onto is not None:
                 ctx.mark_dirty(onto)
-                add_product(onto, x, weight.T)
+                work.rows.add_product(onto, x, weight.T)
                 return onto
             return _map(work, x, weight, bias)
 
@@ -56,10 +54,10 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = kept(ctx)
         with ctx.work.linear():
-            d_weight = transposed_product(grad, x)
+            d_weight = ctx.work.rows.transposed_product(grad, x)
             del x
             d_x = _product(ctx.work, grad, weight) if ctx.needs_input_grad[0] else None
-            d_bias = bias_gradient(grad) if ctx.has_bias else None
+            d_bias = ctx.work.rows.column_sums(grad) if ctx.has_bias else None
         return d_x, d_weight, d_bias, grad if ctx.has_onto else None, None
 
 
@@ -112,7 +110,7 @@ class _Linears(torch.autograd.Function):
         grads = tuple(grad.to(x.dtype) for grad in grads)  # of scores, too
         with work.linear():
             for n, grad, biased in zip(ctx.counts, grads, ctx.biased, strict=True):
-                d_maps += [transposed_product(grad, x[:n]), bias_gradient(grad) if biased else None]
+                d_maps += [work.rows.transposed_product(grad, x[:n]), work.rows.column_sums(grad) if biased else None]
             del x
             d_x = None
             if ctx.needs_input_grad[1]:
@@ -124,7 +122,7 @@ class _Linears(torch.autograd.Function):
                         d_x = _product(work, grad, weight) if n == rows else work.pool.zeros(rows, weight.shape[1], grad)
                         if n == rows:
                             continue
-                    add_product(d_x[:n], grad, weight)
+                    work.rows.add_product(d_x[:n], grad, weight)
         return None, d_x, None, *d_maps
 
 

@@ -18,19 +18,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from sargnn.bf16 import array_of, number, wide
+from sargnn.backends.base import Activation
+from sargnn.bf16 import wide
 from sargnn.comm.group import Group
-from sargnn.engine.activations import ACTIVATION_CODES
 from sargnn.engine.rebuild import rebuilt_by
 from sargnn.engine.row_norm import type_runs
 from sargnn.engine.workspace import Workspace
 from sargnn.profile import NODEWISE
-from sargnn.rng import Draw, Purpose
+from sargnn.rng import Draw
 
 
 @dataclass(frozen=True)
@@ -65,93 +64,49 @@ class _Fused(torch.autograd.Function):
         norm: Norm,
         slope: Tensor,
         shift: Tensor,
-        activation: str,
-        ids: Tensor,
-        draw: Draw | None,
+        after: Activation,
         group: Group,
         work: Workspace,
     ) -> Tensor:
         ctx.save_for_backward(x, norm.mean, norm.inv_std, slope, shift)
-        ctx.norm, ctx.activation, ctx.ids, ctx.draw = norm, activation, ids, draw
-        ctx.group, ctx.work = group, work
+        ctx.norm, ctx.after, ctx.group, ctx.work = norm, after, group, work
         ctx.shape = None if weight is None else weight.shape
-        return _pass(work, x, norm, slope, shift, activation, ids, draw)
+        return _pass(work, x, norm, slope, shift, after)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        from sargnn.kernels.fused.nodewise_loops import EVERY, norm_act_drop_backward, norm_backward
-
         x, mean, inv_std, slope, shift = ctx.saved_tensors
         norm: Norm = ctx.norm
         work: Workspace = ctx.work
-        sums = torch.zeros(2, *mean.shape, dtype=torch.float64)
+        sums = torch.zeros(2, *mean.shape, dtype=torch.float64, device=mean.device)
         with work.profile.span(NODEWISE):
             work.profile.work(NODEWISE, 3 * x.numel() * x.element_size())
             d_x, grad = work.pool.empty_like(x), grad.contiguous()
             for t, rows in norm.runs:
-                type_sums = norm_act_drop_backward(
-                    array_of(grad[rows]),
-                    array_of(x[rows]),
-                    slope[t].numpy(),
-                    shift[t].numpy(),
-                    mean[t].numpy(),
-                    inv_std[t].numpy(),
-                    ACTIVATION_CODES[ctx.activation],
-                    ctx.ids[rows].numpy(),
-                    words_of(ctx.draw, x),
-                    array_of(d_x[rows]),
+                sums[0, t], sums[1, t] = work.rows.norm_act_drop_backward(
+                    grad[rows], x[rows], slope[t], shift[t], mean[t], inv_std[t], ctx.after.of(rows), d_x[rows]
                 )
-                for total, type_sum in zip(sums, type_sums, strict=True):
-                    total[t] = torch.from_numpy(type_sum)
         if ctx.shape is None:
-            return (d_x, *[None] * 10)
+            return (d_x, *[None] * 8)
         d_bias, d_weight = (total.to(mean.dtype).view(ctx.shape) for total in sums)
         means = (ctx.group.sum_(sums.clone()) / norm.counts.clamp(min=1)[:, None]).to(mean.dtype)
         with work.profile.span(NODEWISE):
             work.profile.work(NODEWISE, 3 * x.numel() * x.element_size())
             for t, rows in norm.runs:
-                norm_backward(
-                    array_of(d_x[rows]),
-                    array_of(x[rows]),
-                    mean[t].numpy(),
-                    inv_std[t].numpy(),
-                    slope[t].numpy(),
-                    means[0, t].numpy(),
-                    means[1, t].numpy(),
-                    EVERY if norm.counted is None else norm.counted[rows].numpy(),
-                )
-        return (d_x, d_weight, d_bias, *[None] * 8)
+                counted = None if norm.counted is None else norm.counted[rows]
+                work.rows.norm_backward(d_x[rows], x[rows], mean[t], inv_std[t], slope[t], means[0, t], means[1, t], counted)
+        return (d_x, d_weight, d_bias, *[None] * 6)
 
 
-def _pass(
-    work: Workspace, x: Tensor, norm: Norm, slope: Tensor, shift: Tensor, activation: str, ids: Tensor, draw: Draw | None
-) -> Tensor:
+def _pass(work: Workspace, x: Tensor, norm: Norm, slope: Tensor, shift: Tensor, after: Activation) -> Tensor:
     """y."""
-    from sargnn.kernels.fused.nodewise_loops import norm_act_drop
-
     with work.profile.span(NODEWISE):
         work.profile.work(NODEWISE, 2 * x.numel() * x.element_size())
         out = work.pool.empty_like(x)
         for t, rows in norm.runs:
-            norm_act_drop(
-                array_of(x[rows]),
-                slope[t].numpy(),
-                shift[t].numpy(),
-                ACTIVATION_CODES[activation],
-                ids[rows].numpy(),
-                *words_of(draw, x),
-                array_of(out[rows]),
-            )
+            work.rows.norm_act_drop(x[rows], slope[t], shift[t], after.of(rows), out[rows])
     return out
-
-
-def words_of(draw: Draw | None, like: Tensor) -> tuple[Any, ...]:
-    """A draw as the compiled loops take it: seed, epoch, tag, threshold, what kept elements are multiplied with."""
-    if draw is None:
-        draw = Draw(0, 0, Purpose.DROPOUT, 0, 0.0)
-    words = (np.uint64(word) for word in (draw.seed, draw.epoch, draw.tag, draw.threshold))
-    return (*words, number(draw.scale, like.dtype))
 
 
 def norm_act_drop(
@@ -165,7 +120,7 @@ def norm_act_drop(
     draw: Draw | None,
     group: Group,
 ) -> Tensor:
-    """Normalise, activate and drop the rows of ``x`` in one pass, on a CPU.
+    """Normalise, activate and drop the rows of ``x`` in one pass.
 
     Args:
         x: [N, F], contiguous, fp32, fp64 or bf16.
@@ -179,17 +134,18 @@ def norm_act_drop(
             weight = bias = None
             slope = x.new_ones(1, x.shape[1], dtype=wide(x.dtype))
             shift = torch.zeros_like(slope)
-            norm = Norm(shift, slope, torch.zeros(1, dtype=torch.float64), (0, len(x)))
+            norm = Norm(shift, slope, torch.zeros(1, dtype=torch.float64, device=x.device), (0, len(x)))
         else:
             slope = weight.view_as(norm.mean) * norm.inv_std
             shift = bias.view_as(norm.mean) - norm.mean * slope
-    out = _Fused.apply(x, weight, bias, norm, slope, shift, activation, ids, draw, group, work)
+    after = Activation(activation, ids, draw)
+    out = _Fused.apply(x, weight, bias, norm, slope, shift, after, group, work)
     if not out.requires_grad:
         return out
     kept, version = x.detach(), x._version
 
     def rebuild() -> Tensor:
         assert kept._version == version, "what rows are rebuilt from was written to"
-        return _pass(work, kept, norm, slope, shift, activation, ids, draw)
+        return _pass(work, kept, norm, slope, shift, after)
 
     return rebuilt_by(out, rebuild)

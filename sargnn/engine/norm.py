@@ -43,10 +43,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sargnn.bf16 import array_of, wide
+from sargnn.backends.base import Rows
+from sargnn.backends.memory import Pool
+from sargnn.bf16 import wide
 from sargnn.comm.group import Group
 from sargnn.engine.nodewise import Norm, norm_act_drop
-from sargnn.engine.pool import Pool
 from sargnn.engine.row_norm import RowNorm
 from sargnn.engine.workspace import Workspace
 from sargnn.profile import NODEWISE
@@ -69,7 +70,7 @@ def inverse_deviation(mean: Tensor, variance: Tensor, eps: float, dtype: torch.d
 
 
 def global_moments(
-    x: Tensor, group: Group, bounds: tuple[int, ...], counted: Tensor | None = None, *, fused: bool = False
+    x: Tensor, group: Group, bounds: tuple[int, ...], counted: Tensor | None = None, *, by: Rows | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Mean and biased variance over the rows of all workers, fp64 [T, F] each, and the numbers of rows, fp64 [T].
 
@@ -77,7 +78,7 @@ def global_moments(
         x: [N, F]; a type may have no rows on some ranks, or on all: then mean and variance are 0.
         bounds: T + 1, the rows of each type.
         counted: uint8 [N], 1 for rows that count; None: all do.
-        fused: take the worker's own moments in one compiled pass (CPU).
+        by: what takes the worker's own moments; PyTorch's own operators if not given.
     """
     types, width = len(bounds) - 1, x.shape[1]
     own = torch.zeros(types, 2 * width + 1, dtype=torch.float64, device=x.device)
@@ -86,13 +87,10 @@ def global_moments(
         if not len(rows):
             continue
         mask = None if counted is None else counted[bounds[t] : bounds[t + 1]]
-        if fused:
-            from sargnn.kernels.fused.nodewise_loops import moments
-
+        if by is not None:
             with group.profile.span(NODEWISE):
                 group.profile.work(NODEWISE, rows.numel() * rows.element_size())
-                own[t, 0], own_mean, own_squares = moments(array_of(rows), None if mask is None else mask.numpy())
-            own[t, 1 : width + 1], own[t, width + 1 :] = torch.from_numpy(own_mean), torch.from_numpy(own_squares)
+                own[t] = by.moments(rows, mask)
         else:
             rows = rows if mask is None else rows[mask.bool()]
             own[t] = _combined([_moments(chunk) for chunk in _in_fp32(rows)])[0]
@@ -138,7 +136,7 @@ def batch_statistics(
     momentum: float,
     *,
     counted: Tensor | None = None,
-    fused: bool = False,
+    by: Rows | None = None,
 ) -> Norm:
     """What ``x`` [N, F] is normalised with in training; every rank must call it, also one without rows. Without autograd.
 
@@ -146,10 +144,10 @@ def batch_statistics(
         bounds: T + 1, the rows of each type.
         running: mean and variance [T, F] that are moved by ``momentum`` towards these, in place.
         counted: uint8 [N], 1 for rows that statistics are taken of; None: of all.
-        fused: take the worker's own moments in one compiled pass (CPU, contiguous rows).
+        by: what takes the worker's own moments, of contiguous rows; PyTorch's own operators if not given.
     """
     with torch.no_grad():
-        mean, variance, counts = global_moments(x.detach(), group, bounds, counted, fused=fused)
+        mean, variance, counts = global_moments(x.detach(), group, bounds, counted, by=by)
         if running is not None:
             unbiased = variance * (counts / (counts - 1).clamp(min=1))[:, None]
             # A type without rows in this layer says nothing about its statistics.
@@ -249,7 +247,7 @@ class DistributedBatchNorm(RowNorm):
         bounds: tuple[int, ...] | None = None,
         counted: Tensor | None = None,
         *,
-        fused: bool = False,
+        by: Rows | None = None,
     ) -> Norm:
         """What ``x`` [N, F] is normalised with. In training every rank must call it, also one without rows.
 
@@ -266,7 +264,7 @@ class DistributedBatchNorm(RowNorm):
         running = running_mean, running_var
 
         def find() -> Norm:
-            return batch_statistics(x, group, bounds, self.eps, running, self.momentum, counted=counted, fused=fused)
+            return batch_statistics(x, group, bounds, self.eps, running, self.momentum, counted=counted, by=by)
 
         return find() if self.tape is None else self.tape.once(find)
 
@@ -290,5 +288,5 @@ class DistributedBatchNorm(RowNorm):
         counted: Tensor | None = None,
     ) -> Tensor:
         """See ``RowNorm`` and ``engine.nodewise``."""
-        norm = self.statistics(x, group, bounds, counted, fused=True)
+        norm = self.statistics(x, group, bounds, counted, by=work.rows)
         return norm_act_drop(work, x, self.weight, self.bias, norm, activation, ids, draw, group)

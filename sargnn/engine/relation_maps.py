@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from sargnn.bf16 import wide
-from sargnn.engine.products import add_product, add_transposed_product, product
 from sargnn.engine.workspace import Workspace
 from sargnn.shards.plan import LayerPlan
 
@@ -38,7 +37,7 @@ class _AddMapped(torch.autograd.Function):
             for r, table in enumerate(sums):
                 out, scale = own[plan.out_of(r)], plan.relation_scale(r, held)
                 for rows in _chunks(len(table)):
-                    add_product(out[rows], (table[rows] * scale[rows, None]).to(own.dtype), weights[r])
+                    work.rows.add_product(out[rows], (table[rows] * scale[rows, None]).to(own.dtype), weights[r])
         return own
 
     @staticmethod
@@ -55,9 +54,9 @@ class _AddMapped(torch.autograd.Function):
                 d_out, scale = grad[plan.out_of(r)], plan.relation_scale(r, held)
                 for rows in _chunks(len(table)):
                     scaled = (d_out[rows] * scale[rows, None]).to(grad.dtype)
-                    add_transposed_product(d_weights[r], table[rows], scaled)
+                    ctx.work.rows.add_transposed_product(d_weights[r], table[rows], scaled)
                     if wanted:
-                        product(scaled, weights[r].T, table[rows])
+                        ctx.work.rows.product(scaled, weights[r].T, table[rows])
                 d_sums.append(table if wanted else None)
         return None, None, grad, d_weights, *d_sums
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from sargnn.backends.memory import Pool
 from sargnn.bf16 import wide
-from sargnn.engine.pool import Pool
 
 
 def empty_sums(pool: Pool, rows: int, width: int, like: Tensor) -> Tensor:

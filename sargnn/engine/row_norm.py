@@ -84,7 +84,7 @@ class RowNorm(nn.Module, ABC):
         bounds: tuple[int, ...] | None = None,
         counted: Tensor | None = None,
     ) -> Tensor:
-        """Normalise, activate and drop ``x`` [N, F] in one compiled pass (CPU); in training all workers must call it.
+        """Normalise, activate and drop ``x`` [N, F] in one pass; in training all workers must call it.
 
         Args:
             activation: ``relu`` or ``elu``. ids: int64 [N], original ids. draw: None drops nothing.

@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from sargnn.bf16 import wide
-from sargnn.engine.pool import Pool
 from sargnn.engine.rebuild import keep, kept
 from sargnn.engine.workspace import Workspace
 from sargnn.profile import NODEWISE
@@ -66,31 +65,27 @@ class _ScaledRows(torch.autograd.Function):
     """Of bf16 rows: rounded once, without the fp32 tables that PyTorch's operators would make."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, scale: Tensor, pool: Pool, reuse: bool) -> Tensor:
-        from sargnn.kernels.fused.mixed_rows import scale_rows
-
-        ctx.scale, ctx.pool = scale, pool
+    def forward(ctx: Any, rows: Tensor, scale: Tensor, work: Workspace, reuse: bool) -> Tensor:
+        ctx.scale, ctx.work = scale, work
         if reuse:
             ctx.mark_dirty(rows)
-        return scale_rows(rows if reuse else pool.empty_like(rows).copy_(rows), scale)
+        return work.rows.scale(rows if reuse else work.pool.empty_like(rows).copy_(rows), scale)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        from sargnn.kernels.fused.mixed_rows import scale_rows
-
-        return scale_rows(ctx.pool.empty_like(grad).copy_(grad), ctx.scale), None, None, None
+        return ctx.work.rows.scale(ctx.work.pool.empty_like(grad).copy_(grad), ctx.scale), None, None, None
 
 
-def scaled_rows(pool: Pool, rows: Tensor, scale: Tensor, *, reuse: bool = False) -> Tensor:
+def scaled_rows(work: Workspace, rows: Tensor, scale: Tensor, *, reuse: bool = False) -> Tensor:
     """``scale_i x_i`` [N, F], in the rows' dtype.
 
     Args:
         rows: [N, F]. scale: [N, 1], without gradients, in what sums of such rows are held in.
         reuse: ``rows`` are of no further use to the caller, and become the result.
     """
-    if rows.dtype != scale.dtype and rows.device.type == "cpu" and rows.is_contiguous():
-        scaled: Tensor = _ScaledRows.apply(rows, scale.view(-1), pool, reuse)
+    if rows.dtype != scale.dtype and rows.is_contiguous():
+        scaled: Tensor = _ScaledRows.apply(rows, scale.view(-1), work, reuse)
         return scaled
     return rows.mul_(scale) if reuse else (rows * scale).to(rows.dtype)
 

@@ -1,4 +1,4 @@
-"""What an engine's operators share: memory for large tensors, and the record of where time goes."""
+"""What an engine's operators share: what computes, memory for large tensors, and the record of where time goes."""
 
 from __future__ import annotations
 
@@ -6,24 +6,35 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
+import torch
+
+from sargnn.backends.base import Backend, Rows
+from sargnn.backends.choose import make_backend
+from sargnn.backends.memory import Pool
 from sargnn.bf16 import products_in_bf16
-from sargnn.engine.pool import Pool
 from sargnn.profile import LINEAR, Profile
 
 
 @dataclass(frozen=True)
 class Workspace:
-    """One engine's memory and record.
+    """One engine's means of computing.
 
     Attributes:
         pool: memory for large tensors.
         profile: where time is recorded.
         half_products: whether products of fp32 tables are taken of their entries rounded to bf16.
+        backend: what computes; on a CPU if not given.
     """
 
     pool: Pool = field(default_factory=Pool)
     profile: Profile = field(default_factory=lambda: Profile(recording=False))
     half_products: bool = False
+    backend: Backend = field(default_factory=lambda: make_backend("auto", torch.device("cpu")))
+
+    @property
+    def rows(self) -> Rows:
+        """The backend's operators on rows."""
+        return self.backend.rows
 
     def linear(self) -> AbstractContextManager[None]:
         """Where products of tables are taken: their time is recorded as that of linear maps."""

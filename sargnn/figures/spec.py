@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from sargnn.config.fields import AT_LEAST_ONE, POSITIVE, build
-from sargnn.config.plain_yaml import read_yaml
+from sargnn.config.fields import AT_LEAST_ONE, POSITIVE, build, read_yaml
 from sargnn.errors import ConfigError
 
 ONE = ""

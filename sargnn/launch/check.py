@@ -126,6 +126,7 @@ def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) 
 
     from sargnn.data.dataset import open_dataset
     from sargnn.data.weights import weight_range
+    from sargnn.graph.edge_columns import WEIGHT
     from sargnn.models.inputs import GraphShape
     from sargnn.tasks.base import load_task
     from sargnn.training.build import label_columns, make_model
@@ -136,7 +137,7 @@ def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) 
     schema = dataset.schema
     load_task(config.task).check(config, dataset)
     check_edge_weights(config, weight_range(dataset))
-    weighted = dataset.edge_weight is not None and uses_edge_weights(config)
+    weighted = WEIGHT in dataset.columns and uses_edge_weights(config)
     columns = label_columns(config, dataset.num_classes)
     labelled = int(schema.types_of(np.argmax(np.asarray(dataset.split) > 0, keepdims=True))[0]) if schema.typed else 0
     shape = GraphShape(schema, dataset.feature_widths, dataset.num_classes, columns, dataset.task, labelled, weighted)

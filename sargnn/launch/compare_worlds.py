@@ -24,7 +24,6 @@ from sargnn.launch.check import check_graph, check_network, check_strategies
 from sargnn.launch.compile import warm_up
 from sargnn.launch.env import kernels_are_compiled, prepare_process
 from sargnn.launch.local import worker_settings
-from sargnn.launch.planned import stand_in
 from sargnn.launch.processes import start_fork_server
 from sargnn.launch.start import run_workers
 from sargnn.tracking import files
@@ -75,7 +74,7 @@ def compare_worlds(config: RunConfig) -> tuple[Graph, Outcome]:
     if not kernels_are_compiled():
         say("compiling the kernels, once for this version: a minute or two, beside what follows")
     start_fork_server()
-    config = stand_in(config)
+    config = config.stand_in
     check_strategies(config)
     with _folder(config) as folder:
         with Steps():

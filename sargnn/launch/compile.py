@@ -18,20 +18,19 @@ def warm_up() -> None:
     import numba
 
     from sargnn import rng
-    from sargnn.bf16 import ROW_DTYPES, wide
-    from sargnn.comm import rows
-    from sargnn.kernels import block_loops
-    from sargnn.kernels.fused import (
+    from sargnn.backends import block
+    from sargnn.backends.cpu import (
         destination_records,
         edge_dropout,
-        edge_loops,
+        folds,
         layer_norm_loops,
-        merge_loops,
         mixed_rows,
+        moves,
         nodewise_loops,
         tile_products,
     )
-    from sargnn.kernels.fused.kernel import FusedKernel
+    from sargnn.backends.cpu.kernel import FusedKernel
+    from sargnn.bf16 import ROW_DTYPES, wide
     from sargnn.shards import draw_loops, flow_loops
 
     chosen = os.environ.get(PRECISION)
@@ -39,16 +38,15 @@ def warm_up() -> None:
     dtypes = dict.fromkeys(held for row_dtype in rows_of for held in (row_dtype, wide(row_dtype)))
     compiled: list[Any] = [
         rng,
-        rows,
+        moves,
         flow_loops,
         draw_loops,
-        block_loops,
+        block,
         nodewise_loops,
         layer_norm_loops,
         edge_dropout,
-        edge_loops,
+        folds,
         destination_records,
-        merge_loops,
         mixed_rows,
         tile_products,
     ]

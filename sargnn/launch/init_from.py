@@ -8,8 +8,8 @@ import shutil
 from pathlib import Path
 
 from sargnn.config.run import RunConfig
-from sargnn.data.manifest import MANIFEST
 from sargnn.errors import ConfigError, nearest
+from sargnn.graph.manifest import MANIFEST
 from sargnn.tracking.files import START
 from sargnn.tracking.find_runs import RUNS, SWEEPS, find_run, run_names
 from sargnn.tracking.progress import say

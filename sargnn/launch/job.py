@@ -23,17 +23,17 @@ from pathlib import Path
 
 from sargnn.config.losses import loss_lines
 from sargnn.config.run import flatten, load
-from sargnn.data.manifest import MANIFEST
 from sargnn.errors import ConfigError, SargnnError
+from sargnn.graph.manifest import MANIFEST
 from sargnn.launch.check import check_graph, check_strategies
 from sargnn.launch.compile import warm_up
 from sargnn.launch.env import prepare_process
 from sargnn.launch.job_files import note_job, read_job
 from sargnn.launch.more_epochs import is_over
-from sargnn.launch.planned import Machine, settle, stand_in
 from sargnn.launch.report import describe_identity, report_failure
 from sargnn.launch.run_folder import begin_run
 from sargnn.launch.stores import prepare_stores
+from sargnn.memory.settle import Machine, settle
 from sargnn.partition.store import part_folder
 from sargnn.resolve import file_of_target
 from sargnn.tracking import files, summary
@@ -60,15 +60,15 @@ def begin(run_dir: Path, environment: Mapping[str, str]) -> int:
         say(f"all epochs of '{run_dir}' are trained; nothing to do")
         return NOTHING_TO_DO
     config.dataset.check_files()
-    check_strategies(stand_in(config))
+    check_strategies(config.stand_in)
     from sargnn.training.checkpoint import existing
 
     begins = not existing(run_dir)
     with _alone(Path(config.store_dir)):
-        stores = prepare_stores(config, partial(check_graph, stand_in(config), begins=begins))
+        stores = prepare_stores(config, partial(check_graph, config.stand_in, begins=begins))
         if config.threads == 1:  # else it is done
             warm_up()
-    config, planned = settle(config, stores, Machine.of_job(config, environment))
+    config, planned = settle(config, stores.dataset, Machine.of_job(config, environment))
     inputs = begin_run(config, run_dir, stores, started_at=started_at, going_on=None, planned=planned)
     files.write_secret(run_dir / files.TOKEN, secrets.token_hex(32))
     _note_start(run_dir, inputs, environment)

@@ -9,8 +9,7 @@ from typing import Any
 
 from filelock import Timeout
 
-from sargnn.config.compare import fixed_settings
-from sargnn.config.run import RunConfig, load, save
+from sargnn.config.run import RunConfig, fixed_settings, load, save
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.launch.run_folder import LOCK, hold_run_dir
 from sargnn.launch.slurm import Job, SlurmConfig, check_syntax, render, run_dir_line

@@ -20,12 +20,12 @@ from sargnn.launch.check import check_graph, check_network, check_strategies
 from sargnn.launch.env import kernels_are_compiled, prepare_process
 from sargnn.launch.init_from import find_start
 from sargnn.launch.more_epochs import check_epochs_left
-from sargnn.launch.planned import Machine, settle, stand_in
 from sargnn.launch.processes import WorkerSettings, start_fork_server
 from sargnn.launch.report import describe_identity, report_end, report_failure
 from sargnn.launch.run_folder import begin_run, check_checkpoint, choose_checkpoint, hold_run_dir, make_run_dir
 from sargnn.launch.start import Interrupted, run_and_restart
 from sargnn.launch.stores import Stores, prepare_stores
+from sargnn.memory.settle import Machine, settle
 from sargnn.tracking.files import CONFIG
 from sargnn.tracking.follow import Follower
 from sargnn.tracking.inputs import Inputs, write_inputs
@@ -57,15 +57,15 @@ def train(config: RunConfig, *, resume: Path | None = None) -> tuple[Summary, Pa
     if slow := without_bf16(config.precision):
         say(slow)
     start_fork_server()
-    check_strategies(stand_in(config))
+    check_strategies(config.stand_in)
     if resume is not None:
         check_epochs_left(config, resume)
         check_checkpoint(resume)
     else:
         config = find_start(config)
 
-    stores = prepare_stores(config, partial(check_graph, stand_in(config), begins=resume is None))
-    config, planned = settle(config, stores, Machine.here(config.world))
+    stores = prepare_stores(config, partial(check_graph, config.stand_in, begins=resume is None))
+    config, planned = settle(config, stores.dataset, Machine.here(config.world))
 
     run_dir = resume.resolve() if resume else make_run_dir(config.run_dir, config.name)
     config = dataclasses.replace(config, run_dir=str(run_dir))

@@ -18,7 +18,6 @@ from sargnn.errors import ConfigError, SargnnError
 from sargnn.launch.check import check_graph, check_network, check_strategies
 from sargnn.launch.env import prepare_process
 from sargnn.launch.local import worker_settings
-from sargnn.launch.planned import stand_in
 from sargnn.launch.processes import start_fork_server
 from sargnn.launch.run_folder import LOCK, check_made_for, hold_run_dir
 from sargnn.launch.start import run_workers
@@ -57,7 +56,7 @@ def predict(
     check_network(config.comm)
     config.dataset.check_files()
     start_fork_server()
-    config = stand_in(config)
+    config = config.stand_in
     check_strategies(config)
     from sargnn.training import checkpoint
     from sargnn.training.predict import MANIFEST

@@ -11,10 +11,10 @@ import os
 import sargnn.engine.reducers.max
 import sargnn.engine.reducers.mean
 import sargnn.launch.work
-import sargnn.models.layers.gat
-import sargnn.models.layers.gcn
-import sargnn.models.layers.rgcn
-import sargnn.models.layers.sage  # noqa: F401
+import sargnn.models.gat
+import sargnn.models.gcn
+import sargnn.models.rgcn
+import sargnn.models.sage  # noqa: F401
 from sargnn.launch.compile import warm_up
 
 if os.environ.get("NUMBA_THREADING_LAYER") == "workqueue":

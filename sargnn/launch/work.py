@@ -34,8 +34,8 @@ from sargnn.tracking.inputs import Inputs, read_inputs
 from sargnn.tracking.memory import private_bytes, resident_bytes
 from sargnn.tracking.summary import FINISHED, INTERRUPTED, Summary, write_summary
 from sargnn.training import checkpoint
-from sargnn.training.account.trace import load_libraries
 from sargnn.training.build import make_trainer
+from sargnn.training.fit import Budget
 from sargnn.training.loop import Listener, Rows
 from sargnn.training.predict import MANIFEST, write_predictions
 from sargnn.training.preload import Choice, choose
@@ -76,8 +76,13 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Ca
     group = _join(config, rank, world, on_joining)
     for line in _server_lines(group):
         print(line, flush=True)
+    budget: Budget | None = None
     if config.budget_bytes is not None:
+        from sargnn.memory.account_trace import load_libraries
+        from sargnn.memory.budget import chooser
+
         load_libraries()
+        budget = chooser
     before_loading, base = private_bytes(), resident_bytes()
     flat, preloaded = Path(inputs.partition), None if inputs.preloaded is None else Path(inputs.preloaded)
 
@@ -89,6 +94,7 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Ca
             group,
             files.scratch_path(run_dir, rank),
             flat=lambda: open_part(flat, rank),
+            budget=budget,
         )
 
     choice: Choice | None = None

@@ -1,18 +1,18 @@
-"""Models: for each its settings; graph layers and the stack that joins them."""
+"""Models, a file each: layers and what builds them. Their settings are in ``sargnn.config.models``."""
 
 MODELS = {
-    "sage": "sargnn.models.sage:Sage",
-    "gat": "sargnn.models.gat:Gat",
-    "gcn": "sargnn.models.gcn:Gcn",
-    "gin": "sargnn.models.gin:Gin",
-    "sgc": "sargnn.models.sgc:Sgc",
-    "appnp": "sargnn.models.appnp:Appnp",
-    "gcnii": "sargnn.models.gcnii:Gcnii",
-    "resgcn": "sargnn.models.resgcn:ResGcn",
-    "rgcn": "sargnn.models.rgcn:Rgcn",
-    "mlp": "sargnn.models.mlp:Mlp",
-    "linear": "sargnn.models.mlp:Mlp",
-    "label_propagation": "sargnn.models.label_propagation:LabelPropagation",
-    "custom": "sargnn.models.custom:Custom",
+    "sage": "sargnn.config.models:SageSettings",
+    "gat": "sargnn.config.models:GatSettings",
+    "gcn": "sargnn.config.models:GcnSettings",
+    "gin": "sargnn.config.models:GinSettings",
+    "sgc": "sargnn.config.models:SgcSettings",
+    "appnp": "sargnn.config.models:AppnpSettings",
+    "gcnii": "sargnn.config.models:GcniiSettings",
+    "resgcn": "sargnn.config.models:ResGcnSettings",
+    "rgcn": "sargnn.config.models:RgcnSettings",
+    "mlp": "sargnn.config.models:MlpSettings",
+    "linear": "sargnn.config.models:MlpSettings",
+    "label_propagation": "sargnn.config.models:LabelPropagationSettings",
+    "custom": "sargnn.config.models:CustomSettings",
 }
-"""Name -> settings class, a ``sargnn.config.run.ModelSettings``."""
+"""Name -> settings class, a ``sargnn.config.run.ModelSettings``, whose ``build`` makes the model."""

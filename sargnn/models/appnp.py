@@ -1,46 +1,56 @@
-"""APPNP: its settings, the kernel operations that it needs, and its builder."""
+"""APPNP, personalized propagation of neural predictions (Gasteiger et al., 2019).
+
+    H = MLP(X)        Z_0 = H        Z_(t+1) = (1 - alpha) S Z_t + alpha H        logits = Z_K
+
+S as in ``models.propagation``, with self-loops. Propagation is linear and saves nothing for backward, so beside what the
+perceptron keeps a step's memory is a few tables [N, C], however many steps there are. Edges that are dropped are drawn again in
+backward. Initialised as PyTorch's linear layers.
+
+Letters: N input rows, M output rows, C outputs, K steps, L layers of the perceptron.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from sargnn.config.fields import FRACTION, PROBABILITY, number
-from sargnn.models.settings import StackSettings, SymmetricSums
+from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from sargnn.models.base import Model
-    from sargnn.models.inputs import GraphShape
+from sargnn.config.models import AppnpSettings
+from sargnn.engine.aggregate import Engine
+from sargnn.models.base import LayerInput
+from sargnn.models.inputs import Features, GraphShape
+from sargnn.models.mlp import MlpLayer
+from sargnn.models.propagation import PropagationStep
+from sargnn.models.stack import GraphLayer, LayeredModel, build_stack
+from sargnn.shards.plan import LayerPlan
 
 
-@dataclass(frozen=True)
-class Appnp(SymmetricSums, StackSettings):
-    """APPNP (Gasteiger et al., 2019): a perceptron, which the settings of a stack describe, and propagation of its outputs.
+class AppnpModel(LayeredModel):
+    """A perceptron, and K steps that propagate its outputs: L + K layers, of which the last K read edges."""
 
-    Its embeddings are the rows that the perceptron's last layer reads, propagated.
-
-    Attributes:
-        steps: K, of propagation. alpha: the teleport probability, how much of a row's own prediction each step takes.
-        edge_dropout: of the adjacency's entries, another draw in each step.
-    """
-
-    steps: int = field(metadata=number(low=1, high=256))
-    alpha: float = field(metadata=FRACTION)
-    edge_dropout: float = field(metadata=PROBABILITY)
+    def __init__(self, config: AppnpSettings, shape: GraphShape) -> None:
+        super().__init__()
+        self.mlp = build_stack(config, Features(shape, config.name), shape, MlpLayer)
+        self.inputs, self.alpha = self.mlp.inputs, config.alpha
+        steps = [PropagationStep(k, shape.num_classes, edge_dropout=config.edge_dropout) for k in range(config.steps)]
+        self.steps = nn.ModuleList(steps)
 
     @property
-    def draws_by_id(self) -> bool:
-        return super().draws_by_id or bool(self.edge_dropout)
+    def graph_layers(self) -> list[GraphLayer]:
+        return [*self.mlp.graph_layers, *(step for step in self.steps if isinstance(step, PropagationStep))]
 
     @property
-    def aggregations(self) -> int:
-        return self.steps
+    def num_kept(self) -> int:
+        return self.mlp.num_kept
 
-    @property
-    def has_embeddings(self) -> bool:
-        return True
+    def decay_groups(self) -> dict[str, list[nn.Parameter]]:
+        """Those of the perceptron."""
+        return self.mlp.decay_groups()
 
-    def build(self, shape: GraphShape) -> Model:
-        from sargnn.models.layers.appnp import build
-
-        return build(self, shape)
+    def forward(self, engine: Engine, plans: Sequence[LayerPlan], x: LayerInput, *, hidden: bool = False) -> Tensor:
+        first = len(self.mlp.layers)
+        z = h = self.mlp(engine, plans[:first], x, hidden=hidden)
+        for step, plan in zip(self.steps, plans[first:], strict=True):
+            h = plan.self_rows(h)
+            z = step(engine, plan, LayerInput(z)).mul_(1 - self.alpha).add_(h, alpha=self.alpha)
+        return z

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +18,14 @@ from sargnn.config.run import RunConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.norm import DistributedBatchNorm
 from sargnn.engine.rebuild import self_rows
-from sargnn.messages.places import Places
-from sargnn.messages.stock_calls import Observe
 from sargnn.models.inputs import GraphShape, Inputs
 from sargnn.rng import Purpose
 from sargnn.shards.cover import Costs
 from sargnn.shards.plan import LayerPlan, RowCounts
+
+if TYPE_CHECKING:
+    from sargnn.modules.calls import Observe
+    from sargnn.modules.session import Places
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,8 @@ class LayerInput:
         """A model's input as its first layer reads it: labels apart from constant rows or joined to them, and dropped.
 
         Args:
-            constant: whether the first layer takes its rows for constant; not where they are dropped. p: of input dropout.
+            constant: whether the first layer takes its rows for constant; not where they are dropped.
+            p: probability of input dropout.
         """
         x = self if constant and engine.splits_columns else LayerInput(self.joined())
         if not p:

@@ -1,128 +1,395 @@
-"""A module of the user's: its settings, and what is known of it before it is loaded."""
+"""A module of the user's as a model: found, checked, built, given the graph and the rows; what it gives back is checked, too.
+
+Whatever the user's code does wrong is one error with its file and line.
+
+Letters: N input rows, M output rows of the labelled type, C outputs, L layers, T node types.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+import inspect
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
 
-from sargnn.config.fields import AT_LEAST_ONE, brief
+import torch
+from torch import Tensor, nn
+
+from sargnn.comm.group import Group
+from sargnn.config.models import CustomSettings
 from sargnn.config.run import ModelSettings, RunConfig
-from sargnn.errors import ConfigError, SargnnError
-from sargnn.resolve import describe_source
+from sargnn.data.schema import Schema
+from sargnn.engine.aggregate import Engine
+from sargnn.errors import ConfigError, SargnnError, nearest
+from sargnn.models.base import LayerInput, Model
+from sargnn.models.inputs import Features, GraphShape, Inputs, TypedRows
+from sargnn.models.probe import try_module, try_without_edges
+from sargnn.modules.calls import StockCalls, describe_replaced
+from sargnn.modules.dgl_typed import GraphMaker
+from sargnn.modules.session import Asked, Places
+from sargnn.modules.tag import Rows, constant, rows_of, tagged
+from sargnn.resolve import resolve
+from sargnn.shards.plan import LayerPlan
 
-if TYPE_CHECKING:
-    from sargnn.models.base import Model
-    from sargnn.models.inputs import GraphShape
+IN_WIDTHS = ("in_width", "in_size", "in_feats", "in_channels", "in_dim", "num_features")
+"""What a constructor calls the width of its input rows."""
+NUM_OUTPUTS = ("num_outputs", "out_size", "out_feats", "out_channels", "out_dim", "num_classes", "n_classes")
+"""What it calls the number of outputs."""
+_OF_TYPES = ("ntypes", "etypes")
+_FULL = "SARGNN_FULL_ERROR=1 shows the whole traceback"
+_ADVICE = {
+    "0-in-degree nodes": "allow_zero_in_degree=True in the layer",
+    "must be a DGLGraph": "the graph is a sharded one; call the layers one after the other",
+}
+"""What to do about errors of DGL's."""
+_OUT_OF_MEMORY = ("tried to allocate", "Unable to allocate")
+_EMBEDDING = 256
+_LOOP = "for layer, block in zip(self.layers, graph.blocks): h = layer(block, h)"
 
 
 @dataclass(frozen=True)
-class Custom(ModelSettings):
-    """A ``torch.nn.Module`` with ``forward(graph, x)``, built with ``args`` and, by their names, what the data decide.
+class UserModule:
+    """A class of modules, or a function that returns one.
 
     Attributes:
-        target: ``FILE.py:CLASS`` or ``package.module:Class``; a function that returns a module does as well.
-        args: its arguments, by name: numbers, texts, true and false, null, and lists and mappings of these.
-        content: 16 hex digits of the target's file, which decides the losses; its path does not. null: as the file is now.
-        embedding: of typed graphs: width of the learnable rows of node types without features, and of the map of features of
-            another width; null: that of the features, or 256 where none has features or their widths differ.
+        make: it.
+        name: what it is called.
+        file: where it stands.
+        line: where it begins, 0 where nobody knows.
+        takes: the names of its arguments, in their order; none where they are not known.
     """
 
-    args: dict[str, Any] = field(default_factory=dict)
-    content: str | None = None
-    embedding: int | None = field(default=None, metadata=AT_LEAST_ONE)
+    make: Callable[..., Any]
+    name: str
+    file: str
+    line: int
+    takes: tuple[str, ...] = ()
 
-    reads_target: ClassVar[str] = "a torch.nn.Module"
-    no_embeddings: ClassVar[str] = "A module of your own does not say which of its rows the last layer reads."
+    @property
+    def place(self) -> str:
+        """File, line and name, for messages."""
+        return f"{self.file} line {self.line}, {self.name}" if self.line else f"{self.file}, {self.name}"
 
-    def __post_init__(self) -> None:
-        for name, value in self.args.items():
-            _check_plain(value, f"model.args.{name}")
-        if self.content is None and self.target is not None:
-            object.__setattr__(self, "content", self.content_now())
+    def from_data(self, in_width: int, num_outputs: int, args: dict[str, Any], schema: Schema) -> dict[str, Any]:
+        """The arguments that the data decide: what the constructor takes by such a name and ``args`` does not give."""
+        types = schema.node_types
+        relations = [(types[relation.source], relation.name, types[relation.destination]) for relation in schema.relations]
+        values = dict.fromkeys(IN_WIDTHS, in_width) | dict.fromkeys(NUM_OUTPUTS, num_outputs)
+        known = values | dict(zip(_OF_TYPES, (list(types), relations), strict=True))
+        return {name: known[name] for name in self.takes if name in known and name not in args}
 
-    def content_now(self) -> str | None:
-        """What ``content`` is of the file as it is now, or as it was when this process loaded it; None: it cannot be found.
+    def build(self, args: dict[str, Any]) -> nn.Module:
+        """The module, made with these arguments.
 
         Raises:
-            ConfigError: the file cannot be read.
+            ConfigError: it fails, or gives no module with a ``forward(graph, x)``.
+        """
+        with self.blame("The model's constructor"):
+            module = self.make(**args)
+        if not isinstance(module, nn.Module):
+            kind = type(module).__name__
+            raise ConfigError(f"'{self.name}' returns no torch.nn.Module.", given=f"a {kind}, from {self.place}")
+        name, wanted = type(module).__name__, "def forward(self, graph, x)"
+        if getattr(module.forward, "__func__", module.forward) in (nn.Module.forward, None) or not callable(module.forward):
+            raise ConfigError(f"'{name}' has no forward.", given=self.place, allowed=wanted)
+        try:
+            inspect.signature(module.forward).bind(None, None)
+        except TypeError as error:
+            raise ConfigError(
+                f"The model's forward must take a graph and rows: {error}.",
+                given=f"{self.forward_place(module)}, forward{inspect.signature(module.forward)}",
+                allowed=wanted,
+            ) from error
+        except ValueError:  # a function of C without a signature
+            pass
+        return module
+
+    def forward_place(self, module: nn.Module) -> str:
+        """File and line of a module's ``forward``, or where the target stands."""
+        code = getattr(inspect.unwrap(getattr(module.forward, "__func__", module.forward)), "__code__", None)
+        return self.place if code is None else f"{code.co_filename} line {code.co_firstlineno}"
+
+    @contextmanager
+    def blame(
+        self, what: str, module: nn.Module | None = None, note: str | None = None, *, typed: bool = False
+    ) -> Iterator[None]:
+        """Turn any exception out of the user's code into one ``ConfigError`` with the innermost line of the user's file.
+
+        What this package raises goes through, and so does what tells that memory ran out.
+
+        Args:
+            what: that fails, at the beginning of a sentence.
+            module: whose forward it is.
+            note: where it was found.
+            typed: whether the graph is, so that its nodes can get no self-loops.
         """
         try:
-            return describe_source(str(self.target)).rpartition(" ")[2]
-        except SargnnError:
+            yield
+        except (SargnnError, MemoryError):
             raise
-        except Exception:  # to find a module its package is imported, whatever that does; loading it says what is wrong
-            return None
+        except (Exception, SystemExit) as error:
+            if any(text in str(error) for text in _OUT_OF_MEMORY):
+                raise
+            lines = str(error).strip().splitlines() or [""]
+            text = f"{type(error).__name__}: {lines[0]}{' ...' if lines[1:] else ''}"
+            own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == self.file]
+            place = self.place if module is None else self.forward_place(module)
+            if own:
+                place = f"{own[-1].filename} line {own[-1].lineno}"
+            hint = "; ".join(advice for advice in (_advice(str(error), typed=typed), _FULL, note) if advice)
+            raise ConfigError(f"{what} failed: {text}", given=place, hint=hint) from error
 
-    @property
-    def title(self) -> str:
-        return f"{self.name}-{self.target.rpartition(':')[2]}" if self.target else self.name
 
-    @property
-    def operations(self) -> tuple[str, ...]:
-        return ("sum",)
+def _advice(text: str, *, typed: bool) -> str | None:
+    advice = next((advice for part, advice in _ADVICE.items() if part in text), None)
+    if "0-in-degree" in text and not typed:
+        return f"dataset.add_self_loops=true gives each node a self-loop; or {advice}"
+    return advice
 
-    @property
-    def no_weights(self) -> None:
-        return None
 
-    @property
-    def draws_by_id(self) -> bool:
-        return True
+def find_module(settings: CustomSettings) -> UserModule:
+    """What ``model.target`` names, once its arguments are known to be its own.
 
-    @property
-    def norms_over_rows(self) -> bool:
-        return True
+    Raises:
+        ConfigError: it cannot be loaded, is no class of modules, or does not take ``model.args``.
+    """
+    target = str(settings.target)
+    resolved = resolve("model", {}, settings.name, target)
+    place, _, name = target.rpartition(":")
+    if isinstance(resolved, type) and issubclass(resolved, ModelSettings):
+        hint = "a class of settings is an option of its own: a file in conf/model with target: (docs/EXTENDING.md)"
+        raise ConfigError("'model.target' names a class of settings, not a torch.nn.Module.", given=target, hint=hint)
+    wrong = None
+    if isinstance(resolved, nn.Module):
+        wrong = f"a module that is made already, of class {type(resolved).__name__}"
+    elif isinstance(resolved, type) and not issubclass(resolved, nn.Module):
+        wrong = "a class that does not extend torch.nn.Module"
+    elif not callable(resolved):
+        wrong = f"a {type(resolved).__name__}"
+    if wrong is not None:
+        allowed = "a class that extends torch.nn.Module, or a function that returns one"
+        raise ConfigError("'model.target' names no class of modules.", given=f"{target}, {wrong}", allowed=allowed)
+    file, line = _where(resolved)
+    return _with_arguments(UserModule(resolved, name, file or place, line), settings.args)
 
-    @property
-    def no_preload(self) -> str | None:
-        return "What a module of your own asks about all rows counts each of them once, and servers that preload have copies."
 
-    def check(self, run: RunConfig) -> None:
-        if self.target is None:
-            raise ConfigError("The setting 'model.target' must be given.", hint="add model.target=FILE.py:CLASS")
-        if run.precision == "bf16":
+def _with_arguments(module: UserModule, args: dict[str, Any]) -> UserModule:
+    """The same with the names that it takes. Raises ``ConfigError`` where it does not take ``args``, or needs more."""
+    try:
+        signature = inspect.signature(module.make)
+    except ValueError:  # a function of C without a signature
+        return module
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = [parameter for parameter in signature.parameters.values() if parameter.kind not in variable]
+    takes = tuple(parameter.name for parameter in parameters)
+    open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
+    given = f"{module.place}{signature}"
+    for name in args:
+        if name not in takes and not open_ended:
             raise ConfigError(
-                "A module of your own computes in fp32 or fp64: PyTorch multiplies no bf16 rows by its fp32 parameters.",
-                given="model=custom, precision=bf16",
-                hint="precision=mixed multiplies in bf16, comm.wire=bf16 halves what is sent",
+                f"'{module.name}' takes no argument '{name}'.",
+                given=f"model.args.{name}; {module.place}",
+                allowed=[f"model.args.{argument}" for argument in nearest(name, takes)] or "it takes none",
             )
-
-        if run.engine.keep_layers != "all":
+    for names, what in ((IN_WIDTHS, "the width of its input rows"), (NUM_OUTPUTS, "the number of its outputs")):
+        left = [name for name in takes if name in names and name not in args]
+        if len(left) > 1:
             raise ConfigError(
-                "A module of your own does not say where its layers end: all that its backward needs is kept.",
-                given=f"model=custom, engine.keep_layers={run.engine.keep_layers}",
-                allowed="engine.keep_layers=all",
-                hint="batches.count=K needs less memory, too",
+                f"'{module.name}' has {len(left)} arguments that may mean {what}: {_listed(left)}.",
+                given=given,
+                hint=f"give all but the one that does, such as {_as_settings(left[:-1])}",
             )
+    decided = (*IN_WIDTHS, *NUM_OUTPUTS, *_OF_TYPES)
+    needed = [
+        parameter.name
+        for parameter in parameters
+        if parameter.default is parameter.empty and parameter.name not in (*args, *decided)
+    ]
+    if needed:
+        others = [f"{', '.join(names)}" for names in (IN_WIDTHS, NUM_OUTPUTS) if not {*names} & {*takes}]
+        hint = f"add {_as_settings(needed)}"
+        if others:
+            hint += f"; the data decide only arguments that are called {' or '.join(others)}"
+        raise ConfigError(
+            f"'{module.name}' needs the argument{'s' * (len(needed) > 1)} {_listed(needed)}.", given=given, hint=hint
+        )
+    return replace(module, takes=takes)
 
-    def check_target(self) -> None:
-        from sargnn.models.user_module import find_module
 
-        find_module(self)
-        if self.content != self.content_now():
-            raise ConfigError(
-                "The file of 'model.target' has changed since the run was made.",
-                given=self.target,
-                hint="undo the change, or train anew, without model.content",
+def _listed(names: Sequence[str]) -> str:
+    """Names in a sentence."""
+    quoted = [f"'{name}'" for name in names]
+    return " and ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)
+
+
+def _as_settings(names: Sequence[str]) -> str:
+    return " ".join(f"model.args.{name}=VALUE" for name in names)
+
+
+def _where(resolved: Any) -> tuple[str | None, int]:
+    """The file of a class or function, and the line where it begins; of a class whose text is not found, of ``__init__``."""
+    try:
+        return inspect.getsourcefile(inspect.unwrap(resolved)), inspect.getsourcelines(inspect.unwrap(resolved))[1]
+    except (OSError, TypeError):
+        code = getattr(inspect.unwrap(getattr(resolved, "__init__", resolved)), "__code__", None)
+        return (None, 0) if code is None else (code.co_filename, code.co_firstlineno)
+
+
+class CustomModel(Model):
+    """Any module with ``forward(graph, x)``.
+
+    Args:
+        settings: the model's.
+        shape: of the graph.
+
+    Attributes:
+        source: what makes the module, for messages.
+        from_data: the arguments of its constructor that the data decided.
+        num_layers: L, how many blocks its forward asks for, 1 if it asks for none; None until ``try_out`` has found it out.
+        asked: what the last forward pass asked of its blocks.
+        note: what errors say of where they were found; None in a run.
+        group: the workers that calls in forward must suit; None: the engine's.
+    """
+
+    by_relation = True
+
+    def __init__(self, settings: CustomSettings, shape: GraphShape) -> None:
+        super().__init__()
+        settings.check_target()
+        self.settings, self.source = settings, find_module(settings)
+        self.inputs: Inputs
+        if shape.schema.typed:
+            self.inputs = TypedRows(shape, settings.embedding, _EMBEDDING)
+        else:
+            self.inputs = Features(shape, settings.name)
+        in_width = self.inputs.width + shape.label_columns
+        self.from_data = self.source.from_data(in_width, shape.num_classes, settings.args, shape.schema)
+        self.module = self.source.build({**self.from_data, **settings.args})
+        self.num_outputs, self.labelled = shape.num_classes, shape.labelled
+        self.num_layers: int | None = None
+        self.asked = Asked()
+        self.note: str | None = None
+        self.group: Group | None = None
+        self._graphs = GraphMaker(self.source.file)
+
+    @property
+    def uses_edges(self) -> list[bool]:
+        return [True] * (self.num_layers or 1)
+
+    def kernels(self, engine: Engine) -> set[str]:
+        return engine.kernels
+
+    def try_out(self, config: RunConfig, shape: GraphShape) -> None:
+        try_module(self, config, shape)
+
+    def try_without_edges(self, config: RunConfig, shape: GraphShape, find_lacking: Callable[[], Mapping[int, int]]) -> None:
+        try_without_edges(self, config, shape, find_lacking)
+
+    def decay_groups(self) -> dict[str, list[nn.Parameter]]:
+        """The module's own modules, by name; a parameter that several have belongs to the first."""
+        groups: dict[str, list[nn.Parameter]] = {}
+        seen: set[int] = set()
+        for name, child in self.module.named_children():
+            own = [p for p in child.parameters() if id(p) not in seen]
+            seen |= {id(p) for p in own}
+            if own:
+                groups[name] = own
+        return groups
+
+    def remarks(self) -> list[str]:
+        numbers = [f"{name}={value}" if isinstance(value, int) else name for name, value in self.from_data.items()]
+        filled_in = [f"from the data: {', '.join(numbers)}"] if numbers else []
+        return [*filled_in, *describe_replaced(self.module)]
+
+    def calls(self) -> list[str]:
+        return self._graphs.report.lines
+
+    def prepare(self, engine: Engine, plans: Sequence[LayerPlan]) -> None:
+        self._graphs.prepare(engine, plans)
+
+    def forward(self, engine: Engine, plans: Sequence[LayerPlan], x: LayerInput, *, hidden: bool = False) -> Tensor:
+        if hidden:
+            raise ConfigError(CustomSettings.no_embeddings)
+        schema, given = plans[0].schema, _by_type(plans[0], x.joined())
+        if self.inputs.constant and x.labels is None:
+            given = {name: constant(tensor) for name, tensor in given.items()}
+        before = [(tensor, tensor._version, tensor.detach().clone() if self.note else None) for tensor in given.values()]
+        rows = given if schema.typed else next(iter(given.values()))
+        places = Places(self.group or engine.group, plans)
+        observe = None if self.observer is None else self.observer(places)
+        calls = StockCalls(engine, places, path=self.source.file, observe=observe)
+        session = self._graphs.session(engine, calls, training=self.training, num_blocks=self.num_layers)
+        self.asked = session.asked
+        graph = self._graphs.graph(session, plans)
+        with self.source.blame("The model's forward", self.module, self.note, typed=schema.typed), calls:
+            out = self.module(graph, rows)
+        if any(tensor._version != version or not (old is None or torch.equal(tensor, old)) for tensor, version, old in before):
+            raise self.wrong(
+                "The model's forward writes to its input rows, which the next epoch reads again.",
+                hint="x = x + ... in place of x += ..., relu(x) in place of relu_(x)",
             )
+        return self._checked(out, engine, plans[-1])
 
-    def build(self, shape: GraphShape) -> Model:
-        from sargnn.models.layers.custom import build
+    def _checked(self, out: Any, engine: Engine, plan: LayerPlan) -> Tensor:
+        """The labelled type's rows [M, C] of what forward gave. Raises ``ConfigError`` for anything else."""
+        types, number = plan.schema.node_types, self.labelled
+        if isinstance(out, Mapping) and plan.schema.typed:
+            if types[number] not in out:
+                names = [str(key) for key in out]
+                raise self.wrong(
+                    f"The model's forward returns no rows of the labelled node type '{types[number]}'.",
+                    given=f"rows of {', '.join(names) or 'no type'}",
+                    allowed=f"rows of '{types[number]}', or of more types",
+                )
+            out = out[types[number]]
+        wanted = f"a tensor [nodes, {self.num_outputs}] of {engine.dtype}"
+        if plan.schema.typed:
+            wanted += f", or a mapping with one for '{types[number]}'"
+        if not isinstance(out, Tensor):
+            given = "None" if out is None else f"a {type(out).__name__}"
+            if isinstance(out, Mapping):
+                given = f"a mapping with {', '.join(str(key) for key in out)}"
+            raise self.wrong("The model's forward returns no tensor.", given=given, allowed=wanted)
+        rows, shown = plan.out_bounds[number + 1] - plan.out_bounds[number], list(out.shape)
+        if out.dim() != 2 or out.shape[1] != self.num_outputs:
+            hint = "the rows' heads are joined by h.mean(1) or h.flatten(1)" if out.dim() == 3 else None
+            raise self.wrong(
+                "The model's output has another width than there are outputs.",
+                given=f"shape {shown}",
+                allowed=wanted,
+                hint=hint,
+            )
+        if out.shape[0] != rows:
+            raise self.wrong(
+                "The model's output has not one row for each node.", given=f"shape {shown} for {rows} nodes", allowed=wanted
+            )
+        if out.dtype != engine.dtype:
+            raise self.wrong("The model's output has another precision than the run.", given=out.dtype, allowed=wanted)
+        tag = rows_of(out)
+        if tag is not None and (tag.kind, tag.type) != ("nodes", number):
+            what = "edges" if tag.kind == "edges" else f"nodes of type '{types[tag.type]}'"
+            raise self.wrong("The model's output has rows of something else.", given=f"rows of {what}", allowed=wanted)
+        return out
 
-        return build(self, shape)
+    def refuse_without_blocks(self) -> ConfigError:
+        """The error for message flows where nobody knows where one layer ends and the next begins."""
+        return self.wrong(
+            "With message flows each layer works on a graph of its own, and the model does not ask for them.",
+            given="mfg=true, micro-batches, several steps or samples",
+            hint=_LOOP,
+            allowed="mfg=false batches.count=1 batches.steps=1 sample.fanouts=null",
+        )
+
+    def wrong(self, what: str, *, given: object = None, allowed: Any = None, hint: str | None = None) -> ConfigError:
+        """An error about the module, with the place of its ``forward``."""
+        place = self.source.forward_place(self.module)
+        notes = "; ".join(note for note in (hint, self.note) if note)
+        return ConfigError(what, given=place if given is None else f"{given}; {place}", allowed=allowed, hint=notes or None)
 
 
-def _check_plain(value: Any, key: str) -> None:
-    """Refuse what cannot be written to a file and compared. Raises ``ConfigError``."""
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            if not isinstance(name, str):
-                hint = f"{{'{name}': ...}}" if isinstance(name, int | float) else None
-                raise ConfigError(f"'{key}' has a name that is no text.", given=brief(name), allowed="{name: value}", hint=hint)
-            _check_plain(inner, f"{key}.{name}")
-    elif isinstance(value, list):
-        for number, inner in enumerate(value):
-            _check_plain(inner, f"{key}[{number}]")
-    elif not isinstance(value, str | int | float | None):
-        allowed = "a number, a text, true, false, null, a list or a mapping"
-        raise ConfigError(f"'{key}' has a value that no setting can have.", given=brief(value), allowed=allowed)
+def _by_type(plan: LayerPlan, rows: Tensor) -> dict[str, Tensor]:
+    """Rows [N, F] by node type, views that nobody may write to."""
+    ends = zip(plan.schema.node_types, plan.row_bounds, plan.row_bounds[1:], strict=False)
+    return {name: tagged(rows[a:b], Rows("nodes", t), shared=True) for t, (name, a, b) in enumerate(ends)}

@@ -1,70 +1,150 @@
-"""GAT and GATv2: their settings, the kernel operations that they need, and their builder."""
+"""GAT (Velickovic et al., 2018) and GATv2 (Brody et al., 2022).
+
+    GAT     z = W h       e_ji = LeakyReLU(<a_src, z_j> + <a_dst, z_i>)
+    GATv2   z = W_src h + b_src, x = W_dst h + b_dst       e_ji = <a, LeakyReLU(z_j + x_i)>
+
+    h'_i = || over heads of softmax-weighted sums of z_j, + b       (the last layer: their mean over heads)
+
+With ``linear_residual`` R h_i is added per head, with a map R of the layer's own; with ``symmetric_norm`` z_j is divided by
+sqrt(d_out(j)) before it is scored, and the sum multiplied by sqrt(d_in(i)); without ``attn_dst`` there is no a_dst. These and
+dropped edges are options of DGL's example for ogbn-arxiv (Wang et al., 2021, "Bag of tricks for node classification").
+
+Initialised as DGL's ``GATConv`` and ``GATv2Conv``: Glorot normal with ReLU's gain, biases 0. Attention weights are dropped
+after the softmax.
+
+Letters: N input rows, M output rows, K heads, D head width.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+import torch
+from torch import Tensor, nn
 
-from sargnn.config.fields import AT_LEAST_ONE, FRACTION, PROBABILITY
-from sargnn.config.run import RunConfig
-from sargnn.errors import ConfigError
-from sargnn.models.settings import StackSettings
+from sargnn.bf16 import wide
+from sargnn.config.models import GatSettings
+from sargnn.engine.aggregate import Engine
+from sargnn.engine.operators.base import RowMap
+from sargnn.engine.reducers.base import Reducer
+from sargnn.engine.reducers.gat import Gat, GatV2
+from sargnn.models.inputs import Features, GraphShape
+from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
+from sargnn.rng import Purpose
+from sargnn.shards.plan import LayerPlan, RowCounts
 
-if TYPE_CHECKING:
-    from sargnn.models.inputs import GraphShape
-    from sargnn.models.stack import Stack
 
+class _AttentiveLayer(GraphLayer):
+    """What both scorings share: a layer's heads are joined, [M, K D]; of the last layer the mean over heads is taken, [M, D].
 
-@dataclass(frozen=True)
-class Gat(StackSettings):
-    """GAT (Velickovic et al., 2018), or GATv2 (Brody et al., 2022). ``hidden`` is the width of a head.
-
-    Attributes:
-        heads: of all layers but the last, concatenated. out_heads: of the last, averaged.
-        attn_dropout: of attention weights.
-        negative_slope: of the scores' LeakyReLU.
-        v2: score as GATv2 does.
-        linear_residual: every layer, the last too, adds a linear map of its own input, per head.
-        attn_dst: scores have a part of the destination.
-        symmetric_norm: rows are divided by the root of their out-degree, outputs multiplied by that of their in-degree: with
-            equal attention to all neighbours this is GCN's normalisation.
-        edge_dropout: of edges, which then take no part in the softmax, another draw in each layer.
+    Args:
+        spec: its place in the stack.
+        config: the model's settings.
     """
 
-    heads: int = field(metadata=AT_LEAST_ONE)
-    out_heads: int = field(metadata=AT_LEAST_ONE)
-    attn_dropout: float = field(metadata=PROBABILITY)
-    negative_slope: float = field(metadata=FRACTION)
-    v2: bool
-    linear_residual: bool = False
-    attn_dst: bool = True
-    symmetric_norm: bool = False
-    edge_dropout: float = field(default=0.0, metadata=PROBABILITY)
+    scoring: type[Gat] | type[GatV2]
 
-    adds_self_loops: ClassVar[bool] = True
+    def __init__(self, spec: LayerSpec, config: GatSettings) -> None:
+        super().__init__(spec)
+        self.config, self.index, self.last = config, spec.index, spec.last
+        self.heads, self.width = (config.out_heads, spec.out_width) if spec.last else (config.heads, config.hidden)
+        self.bias = nn.Parameter(torch.zeros(self.out_width)) if spec.bias else None
+        self.residual: nn.Linear | None = None
 
     @property
-    def no_weights(self) -> None:
-        return None
+    def reducer(self) -> Reducer:
+        return self.scoring(self.heads, self.config.negative_slope, weighted=True)
 
     @property
-    def operations(self) -> tuple[str, ...]:
-        return ("gatv2" if self.v2 else "gat",)
+    def exchanged_needs_grad(self) -> bool:
+        """Always: what travels is a learned map of the input, also of a constant one."""
+        return True
 
-    @property
-    def draws_by_id(self) -> bool:
-        return super().draws_by_id or bool(self.attn_dropout or self.edge_dropout)
+    def _dropping(self, engine: Engine) -> Reducer:
+        """The reducer with this epoch's draws of attention weights and edges."""
+        p, p_edges = (self.config.attn_dropout, self.config.edge_dropout) if self.training else (0.0, 0.0)
+        draw = engine.draw(Purpose.ATTENTION_DROPOUT, self.index, p)
+        edges = engine.draw(Purpose.EDGE_DROPOUT, self.index, p_edges)
+        return self.scoring(self.heads, self.config.negative_slope, draw, edges, weighted=True)
 
-    def check(self, run: RunConfig) -> None:
-        for name in ("attn_dst", "symmetric_norm"):
-            if self.v2 and getattr(self, name) != getattr(Gat, name):
-                raise ConfigError(
-                    f"'model.{name}' is defined for GAT's scores, not for GATv2's.",
-                    given=f"model.v2=true model.{name}={str(getattr(self, name)).lower()}",
-                    allowed="model.v2=false",
-                )
+    def _output(self, engine: Engine, plan: LayerPlan, rows: Tensor, x: LayerInput) -> Tensor:
+        """Residual added, heads joined, bias added."""
+        if self.residual is not None:
+            rows = engine.operators.add(rows, engine.operators.linear(x.self_rows(plan), self.residual.weight, None))
+        out = rows.view(len(rows), self.heads, self.width).mean(1) if self.last else rows
+        return engine.operators.with_bias(out, self.bias)
 
-    def build(self, shape: GraphShape) -> Stack:
-        from sargnn.models.layers.gat import build
+    def _linear(self, bias: bool) -> nn.Linear:
+        layer = nn.Linear(self.in_width, self.heads * self.width, bias=bias)
+        nn.init.xavier_normal_(layer.weight, gain=nn.init.calculate_gain("relu"))
+        if bias:
+            nn.init.zeros_(layer.bias)
+        return layer
 
-        return build(self, shape)
+    def _attention_vector(self) -> nn.Parameter:
+        """[K, D], with the fans of DGL's [1, K, D]."""
+        vector = torch.empty(1, self.heads, self.width)
+        nn.init.xavier_normal_(vector, gain=nn.init.calculate_gain("relu"))
+        return nn.Parameter(vector[0])
+
+
+class GatLayer(_AttentiveLayer):
+    """One GAT layer."""
+
+    scoring = Gat
+
+    def __init__(self, spec: LayerSpec, config: GatSettings) -> None:
+        super().__init__(spec, config)
+        self.symmetric_norm = self.reads_out_degrees = config.symmetric_norm
+        self.linear = self._linear(bias=False)
+        self.attn_src = self._attention_vector()
+        self.attn_dst = self._attention_vector() if config.attn_dst else None
+        self.residual = self._linear(bias=False) if config.linear_residual else None
+
+    def exchanged_widths(self, counts: RowCounts | None) -> tuple[int, ...]:
+        return (self.heads * self.width, self.heads)
+
+    def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
+        x, again = x.fork(engine) if self.residual is not None else (x, x)
+        z, el, er = engine.operators.attention_maps(plan, x.joined(), self.linear.weight, self.attn_src, self.attn_dst)
+        if self.symmetric_norm:
+            scale = _roots(plan.out_degrees, z).reciprocal_()
+            z, el = engine.operators.scaled_rows(z, scale), el * scale
+        (rows,) = engine.aggregate(plan, self._dropping(engine), (z, el), (er,))
+        if self.symmetric_norm:
+            rows = engine.operators.scaled_rows(rows, _roots(plan.in_degrees, rows))
+        return self._output(engine, plan, rows, again)
+
+
+class GatV2Layer(_AttentiveLayer):
+    """One GATv2 layer."""
+
+    scoring = GatV2
+    reads_out_degrees = False
+
+    def __init__(self, spec: LayerSpec, config: GatSettings) -> None:
+        super().__init__(spec, config)
+        self.src, self.dst = self._linear(bias=True), self._linear(bias=True)
+        self.attn = self._attention_vector()
+        self.residual = self._linear(bias=False) if config.linear_residual else None
+
+    def exchanged_widths(self, counts: RowCounts | None) -> tuple[int, ...]:
+        return (self.heads * self.width,)
+
+    def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
+        x, again = x.fork(engine) if self.residual is not None else (x, x)
+        of_sources = RowMap(self.src.weight, self.src.bias, of_outputs=False)
+        of_destinations = RowMap(self.dst.weight, self.dst.bias, of_outputs=True)
+        z, own = engine.operators.linears(plan, x.joined(), of_sources, of_destinations)
+        (rows,) = engine.aggregate(plan, self._dropping(engine), (z,), (own,), (self.attn.flatten(),))
+        return self._output(engine, plan, rows, again)
+
+
+def _roots(degrees: Tensor, like: Tensor) -> Tensor:
+    """[rows, 1], sqrt(max(degree, 1))."""
+    return degrees.clamp(min=1).to(wide(like.dtype)).sqrt_()[:, None]
+
+
+def build(config: GatSettings, shape: GraphShape) -> Stack:
+    """The model that ``config`` describes."""
+    kind: type[_AttentiveLayer] = GatV2Layer if config.v2 else GatLayer
+    width = config.heads * config.hidden
+    return build_stack(config, Features(shape, config.name), shape, lambda spec: kind(spec, config), hidden_width=width)

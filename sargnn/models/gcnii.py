@@ -1,35 +1,69 @@
-"""GCNII: its settings, the kernel operations that it needs, and its builder."""
+"""GCNII, a deep GCN with initial residuals and identity maps (Chen et al., 2020).
+
+    H_0 = relu(W_in X + b_in)
+    H_l = relu(((1 - alpha) S H_(l-1) + alpha H_0) ((1 - beta_l) I + beta_l W_l))        beta_l = log(theta / l + 1), l = 1 .. L
+    logits = W_out H_L + b_out
+
+S as in ``models.propagation``, with self-loops; dropout before every map and convolution, as a stack has it. A convolution
+keeps two tables [N, hidden] for backward, the input of its map and that of its activation; its own input, which is propagated
+linearly, is not kept. Initialised as the authors' code: W_l uniform within 1 / sqrt(hidden), the others as PyTorch's linear
+layer.
+
+Letters: N input rows, M output rows, L convolutions.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+import math
 
-from sargnn.config.fields import FRACTION, POSITIVE, number
-from sargnn.models.settings import StackSettings, SymmetricSums
+import torch
+from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from sargnn.models.inputs import GraphShape
-    from sargnn.models.stack import Stack
+from sargnn.config.models import GcniiSettings
+from sargnn.engine.aggregate import Engine
+from sargnn.engine.reducers.sum import Sum
+from sargnn.models.inputs import Features, GraphShape
+from sargnn.models.mlp import MlpLayer
+from sargnn.models.propagation import symmetric_sum
+from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
+from sargnn.shards.plan import LayerPlan, RowCounts
 
 
-@dataclass(frozen=True)
-class Gcnii(SymmetricSums, StackSettings):
-    """GCNII (Chen et al., 2020): ``num_layers`` convolutions of ``hidden`` features between two linear maps.
+class GcniiLayer(GraphLayer):
+    """One convolution; ``spec.index`` is l.
 
-    Attributes:
-        alpha: how much of the first rows each convolution takes. theta: lambda, beta_l = log(theta / l + 1).
+    Args:
+        spec: its place in the stack, behind the first linear map; as wide as its input.
+        config: the model's settings.
     """
 
-    num_layers: int = field(metadata=number(low=1, high=255))
-    alpha: float = field(metadata=FRACTION)
-    theta: float = field(metadata=POSITIVE)
+    reads_initial = True
+    decay_group = "convolutions"
+    reducer = Sum(weighted=True)
 
-    @property
-    def has_embeddings(self) -> bool:
-        return True
+    def __init__(self, spec: LayerSpec, config: GcniiSettings) -> None:
+        super().__init__(spec)
+        self.alpha, self.beta = config.alpha, math.log(config.theta / spec.index + 1)
+        bound = 1 / math.sqrt(self.out_width)
+        self.weight = nn.Parameter(torch.empty(self.out_width, self.in_width).uniform_(-bound, bound))
 
-    def build(self, shape: GraphShape) -> Stack:
-        from sargnn.models.layers.gcnii import build
+    def transforms_first(self, counts: RowCounts | None) -> bool:
+        """Never: the map needs the first rows, too."""
+        return False
 
-        return build(self, shape)
+    def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
+        """Rows [N, hidden] to rows [M, hidden]."""
+        assert x.initial is not None
+        gathered = symmetric_sum(engine, plan, x.rows)
+        mixed = gathered.mul_(1 - self.alpha).add_(plan.self_rows(x.initial), alpha=self.alpha)
+        identity = torch.eye(self.out_width, device=self.weight.device, dtype=self.weight.dtype)
+        return engine.operators.linear([mixed], torch.lerp(identity, self.weight, self.beta), None)
+
+
+def build(config: GcniiSettings, shape: GraphShape) -> Stack:
+    """The model that ``config`` describes."""
+
+    def layer(spec: LayerSpec) -> GraphLayer:
+        return MlpLayer(spec) if spec.index == 0 or spec.last else GcniiLayer(spec, config)
+
+    return build_stack(config, Features(shape, config.name), shape, layer, depth=config.num_layers + 2)

@@ -1,33 +1,93 @@
-"""GIN: its settings, the kernel operations that it needs, and its builder."""
+"""GIN (Xu et al., 2019).
+
+    h'_i = MLP((1 + eps) h_i + sum of h_j over edges j -> i)
+
+MLP: linear maps with norm and activation between them. Its first map W_1 may come before the sum, which is linear:
+W_1 ((1 + eps) h_i + sum of h_j) = (1 + eps) W_1 h_i + sum of W_1 h_j; it does where that is no wider.
+
+Of a graph with edge weights w_e it is the sum of w_e h_j. Initialised as PyTorch's linear layers.
+
+Letters: N input rows, M output rows.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+import torch
+from torch import Tensor, nn
 
-from sargnn.config.fields import number
-from sargnn.models.settings import StackSettings, WeightedSums
+from sargnn.config.models import GinSettings
+from sargnn.engine.aggregate import Engine
+from sargnn.engine.reducers.sum import Sum
+from sargnn.engine.row_norm import RowNorm
+from sargnn.models.inputs import Features, GraphShape
+from sargnn.models.stack import NORMS, GraphLayer, LayerInput, LayerSpec, Stack, build_stack
+from sargnn.shards.plan import LayerPlan
 
-if TYPE_CHECKING:
-    from sargnn.models.inputs import GraphShape
-    from sargnn.models.stack import Stack
 
+class GinLayer(GraphLayer):
+    """One GIN layer.
 
-@dataclass(frozen=True)
-class Gin(WeightedSums, StackSettings):
-    """GIN (Xu et al., 2019).
-
-    Attributes:
-        eps: a node's own row counts 1 + eps times; where it is learned, each layer starts with it.
-        learn_eps: learn one eps per layer.
-        mlp_layers: linear maps of a layer's perceptron, ``hidden`` wide inside, with the stack's norm and activation between.
+    Args:
+        spec: its place in the stack.
+        config: the model's settings: ``hidden``, ``norm`` and ``activation`` inside the perceptron.
     """
 
-    eps: float
-    learn_eps: bool
-    mlp_layers: int = field(metadata=number(low=1, high=256))
+    reads_blocks = True
+    reads_out_degrees = False
+    reducer = Sum(weighted=True)
 
-    def build(self, shape: GraphShape) -> Stack:
-        from sargnn.models.layers.gin import build
+    def __init__(self, spec: LayerSpec, config: GinSettings) -> None:
+        super().__init__(spec)
+        self.activation = config.activation
+        self.eps = nn.Parameter(torch.tensor([config.eps])) if config.learn_eps else config.eps
+        inside = [config.hidden] * (config.mlp_layers - 1)
+        biases = [config.norm != "batch"] * len(inside) + [spec.bias]
+        ends = zip([self.in_width, *inside], [*inside, self.out_width], biases, strict=True)
+        self.maps = nn.ModuleList(nn.Linear(a, b, bias=bias) for a, b, bias in ends)
+        self.norms = nn.ModuleList(NORMS[config.norm](width) for width in inside if config.norm in NORMS)
 
-        return build(self, shape)
+    @property
+    def mapped_width(self) -> int:
+        return self._linear(0).out_features
+
+    def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
+        operators, first = engine.operators, self._linear(0)
+        if self.transforms_first(plan.counts):
+            z = operators.linear([x.joined()], first.weight, None)
+            h = operators.add_bias(self._with_neighbours(engine, plan, z), first.bias)
+        else:
+            h = operators.linear(self._blocks_with_neighbours(engine, plan, x), first.weight, first.bias)
+        ids = plan.self_rows(plan.node_ids)
+        for index in range(1, len(self.maps)):
+            norm, linear = self.norms[index - 1] if self.norms else None, self._linear(index)
+            assert norm is None or isinstance(norm, RowNorm)
+            h = operators.norm_act_drop(h, norm, self.activation, ids, None, plan.out_bounds, plan.counted)
+            h = operators.linear([h], linear.weight, linear.bias)
+        return h
+
+    def _linear(self, index: int) -> nn.Linear:
+        linear = self.maps[index]
+        assert isinstance(linear, nn.Linear)
+        return linear
+
+    def _with_neighbours(self, engine: Engine, plan: LayerPlan, rows: Tensor) -> Tensor:
+        """``(1 + eps) x_i + sum of x_j`` [M, F] of rows x [N, F]."""
+        rows, own = engine.operators.fork_own(plan, rows)
+        own = engine.operators.scale(own, 1 + self.eps)
+        (total,) = engine.aggregate(plan, self.reducer, (rows,), (own,))
+        return total
+
+    def _blocks_with_neighbours(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> list[Tensor]:
+        """The same of each block of columns; of constant rows computed once, with a learned eps their sums alone."""
+        if not (self.constant_input and isinstance(self.eps, Tensor)):
+            return self.gathered(engine, plan, x, lambda rows: self._with_neighbours(engine, plan, rows))
+        sums = self.gathered(engine, plan, x, lambda rows: engine.aggregate(plan, self.reducer, (rows,))[0])
+        factor, both = 1 + self.eps, zip(sums, x.self_rows(plan), strict=True)
+        if factor.dtype == sums[0].dtype:
+            return [torch.addcmul(total, own, factor) for total, own in both]
+        return [engine.operators.add(engine.operators.scale(own, factor), total) for total, own in both]
+
+
+def build(config: GinSettings, shape: GraphShape) -> Stack:
+    """The model that ``config`` describes."""
+    return build_stack(config, Features(shape, config.name), shape, lambda spec: GinLayer(spec, config))

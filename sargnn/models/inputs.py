@@ -29,8 +29,11 @@ class GraphShape:
     """What a model must know of a graph to be built.
 
     Attributes:
-        schema: node types and relations. feature_widths: F of each node type. num_classes: C, outputs.
-        label_columns: columns of labels beside the features: 0 or C. task: what is predicted.
+        schema: node types and relations.
+        feature_widths: F of each node type.
+        num_classes: C, outputs.
+        label_columns: columns of labels beside the features: 0 or C.
+        task: what is predicted.
         labelled: the node type that has labels.
         weighted: whether its edges have weights that the model is to use.
     """

@@ -1,72 +1,85 @@
-"""Label propagation: its settings, the kernel operations that it needs, and its builder."""
+"""Label propagation (Zhu and Ghahramani, 2002), the baseline that reads no features: nothing is trained.
+
+    Y_0 = training labels, one-hot, zero elsewhere        Y_(t+1) = clamp(alpha S Y_t + (1 - alpha) Y_0, 0, 1)
+
+S as in ``engine.propagate``. Its logits are log Y, each row scaled to sum to one, so that the loss is a likelihood; it is
+taken on the training nodes, which know their own labels.
+
+Letters: N own rows, C classes.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+import torch
+from torch import Tensor
 
-from sargnn.config.fields import FRACTION, NOT_NEGATIVE
-from sargnn.config.groups import Adjacency
-from sargnn.config.run import ModelSettings, RunConfig
+from sargnn.config.models import LabelPropagationSettings
+from sargnn.engine.aggregate import Engine
+from sargnn.engine.propagate import propagate
+from sargnn.engine.reducers.sum import Sum
 from sargnn.errors import ConfigError
+from sargnn.models.inputs import GraphShape, Inputs
+from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack
+from sargnn.partition.cut import Part
+from sargnn.shards.copies import Copies
+from sargnn.shards.plan import LayerPlan
+from sargnn.tasks.kinds import KINDS
 
-if TYPE_CHECKING:
-    from sargnn.models.inputs import GraphShape
-    from sargnn.models.stack import Stack
+_LEAST = 1e-12
 
 
-@dataclass(frozen=True)
-class LabelPropagation(ModelSettings):
-    """Label propagation: nothing is trained (``engine/propagate.py`` has the equation).
+class NoRows(Inputs):
+    """No features: a table without columns."""
 
-    Attributes:
-        adjacency: how edges are weighted. alpha: how much comes from the neighbours in each of ``steps`` steps.
-    """
+    def __init__(self) -> None:
+        super().__init__()
+        self.width, self.constant = 0, True
 
-    adjacency: Adjacency
-    alpha: float = field(metadata=FRACTION)
-    steps: int = field(metadata=NOT_NEGATIVE)
+    def load(self, part: Part, seed: int, device: torch.device, dtype: torch.dtype, copies: Copies | None = None) -> Tensor:
+        return torch.zeros(len(part.node_ids), 0, device=device, dtype=dtype)
 
-    trains: ClassVar[bool] = False
 
-    @property
-    def no_weights(self) -> None:
-        return None
+class LabelPropagationLayer(GraphLayer):
+    """All steps of it."""
 
-    @property
-    def divides_by_weights(self) -> bool:
-        return True
+    reducer = Sum(weighted=True)
 
-    @property
-    def operations(self) -> tuple[str, ...]:
-        return ("sum",)
+    def __init__(self, config: LabelPropagationSettings, num_classes: int) -> None:
+        super().__init__(LayerSpec(index=0, last=True, in_width=num_classes, out_width=num_classes, bias=False))
+        self.config = config
 
-    @property
-    def no_preload(self) -> str | None:
-        return "Label propagation reads rows as many hops away as it takes steps, in one layer."
+    def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
+        """Labels [N, C] to logits [N, C]."""
+        config = self.config
+        scores = propagate(
+            engine,
+            plan,
+            x.joined(),
+            alpha=config.alpha,
+            steps=config.steps,
+            adjacency=config.adjacency,
+            after=lambda y: y.clamp_(0, 1),
+        )
+        return (scores + _LEAST).div_(scores.sum(1, keepdim=True) + _LEAST * scores.shape[1]).log_()
 
-    def check(self, run: RunConfig) -> None:
-        if run.mfg:
-            raise ConfigError("Label propagation reads all nodes in every step.", given="mfg=true", allowed="mfg=false")
-        for key in ("count", "steps"):
-            if (given := getattr(run.batches, key)) != 1:
-                raise ConfigError(
-                    "Label propagation reads all nodes in every step.",
-                    given=f"batches.{key}={given}",
-                    allowed=f"batches.{key}=1",
-                )
-        if run.samples:
-            raise ConfigError(
-                "Label propagation reads all edges in every step.",
-                given=f"sample.fanouts={run.sample.fanouts}",
-                allowed="sample.fanouts=null",
-            )
-        if run.reads_labels:
-            raise ConfigError(
-                "Label propagation reads labels by itself.", given=f"labels={run.labels.name}", allowed="labels=none"
-            )
 
-    def build(self, shape: GraphShape) -> Stack:
-        from sargnn.models.layers.label_propagation import build
+class LabelPropagation(Stack):
+    """A stack of that layer alone."""
 
-        return build(self, shape)
+    reads_labels = True
+
+
+def build(config: LabelPropagationSettings, shape: GraphShape) -> Stack:
+    """The model that ``config`` describes."""
+    if not KINDS[shape.task].are_shares:
+        raise ConfigError(
+            f"The model '{config.name}' spreads the shares of classes, which are positive and add up to one.",
+            given=f"labels of the task {shape.task}",
+            allowed="labels that are classes",
+            hint="model=linear is as plain",
+        )
+    if shape.schema.typed:
+        raise ConfigError(
+            f"The model '{config.name}' knows neither node types nor relations.", hint="dataset.homogenize=true drops them"
+        )
+    return LabelPropagation(NoRows(), [LabelPropagationLayer(config, shape.num_classes)])

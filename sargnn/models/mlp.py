@@ -1,34 +1,45 @@
-"""Baselines that read no edges: their settings, the kernel operations that they need, and their builder."""
+"""A multi-layer perceptron, the baseline that reads no edges; with one layer a linear classifier.
+
+    h'_i = W h_i + b        initialised as PyTorch's linear layer
+
+Letters: N input rows, M output rows.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from torch import Tensor, nn
 
-from sargnn.models.settings import StackSettings
+from sargnn.config.models import MlpSettings
+from sargnn.engine.aggregate import Engine
+from sargnn.engine.reducers.base import Reducer
+from sargnn.models.inputs import Features, GraphShape
+from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
+from sargnn.shards.plan import LayerPlan
 
-if TYPE_CHECKING:
-    from sargnn.models.inputs import GraphShape
-    from sargnn.models.stack import Stack
 
+class MlpLayer(GraphLayer):
+    """One layer.
 
-@dataclass(frozen=True)
-class Mlp(StackSettings):
-    """A multi-layer perceptron, or with one layer a linear classifier."""
+    Args:
+        spec: its place in the stack.
+    """
+
+    uses_edges = False
+    reads_blocks = True
+    reads_out_degrees = False
+
+    def __init__(self, spec: LayerSpec) -> None:
+        super().__init__(spec)
+        self.linear = nn.Linear(self.in_width, self.out_width, bias=spec.bias)
 
     @property
-    def no_weights(self) -> None:
-        return None
+    def reducer(self) -> Reducer:
+        raise AssertionError("this layer aggregates nothing")
 
-    @property
-    def aggregations(self) -> int:
-        return 0
+    def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
+        return engine.operators.linear(x.self_rows(plan), self.linear.weight, self.linear.bias)
 
-    @property
-    def operations(self) -> tuple[str, ...]:
-        return ()
 
-    def build(self, shape: GraphShape) -> Stack:
-        from sargnn.models.layers.mlp import build
-
-        return build(self, shape)
+def build(config: MlpSettings, shape: GraphShape) -> Stack:
+    """The model that ``config`` describes."""
+    return build_stack(config, Features(shape, config.name), shape, MlpLayer)

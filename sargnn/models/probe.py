@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -29,25 +30,27 @@ from sargnn.data.schema import Relation, Schema
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.serving import check_serves, engine_alone
 from sargnn.errors import ConfigError
-from sargnn.messages.graph import MOST_BLOCKS
+from sargnn.graph.edge_columns import WEIGHT, EdgeColumns
 from sargnn.models.base import LayerInput
 from sargnn.models.inputs import GraphShape
-from sargnn.models.layers.custom import CustomModel
+from sargnn.modules.dgl_graph import MOST_BLOCKS
 from sargnn.partition.cut import Part
 from sargnn.shards.graph import WorkerGraph
 from sargnn.shards.mfg import MessageFlow
 from sargnn.tasks.kinds import make_split
 
+if TYPE_CHECKING:
+    from sargnn.models.custom import CustomModel
+
 NODES = 6
 """Of each type."""
 
 
-def try_module(model: CustomModel, make: Callable[[GraphShape], CustomModel], config: RunConfig, shape: GraphShape) -> None:
+def try_module(model: CustomModel, config: RunConfig, shape: GraphShape) -> None:
     """Try the module out, and let ``model`` know how many layers it has.
 
     Args:
         model: that will be trained; its parameters stay as they are, but for those without a shape, which get one.
-        make: makes another one.
 
     Raises:
         ConfigError: what the user's module does wrong, with its file and line.
@@ -55,7 +58,7 @@ def try_module(model: CustomModel, make: Callable[[GraphShape], CustomModel], co
     small = replace(shape, schema=_small(shape.schema))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        tried = make(small)
+        tried = type(model)(model.settings, small)
         tried.note = f"found on a graph of {NODES} nodes{' of each type' if small.schema.typed else ''}, before the run"
         tried.group = _Alike(config.world)
         _check_same(model, tried)
@@ -65,22 +68,18 @@ def try_module(model: CustomModel, make: Callable[[GraphShape], CustomModel], co
         model.num_layers, model.takes_flows = tried.num_layers, tried.takes_flows
         if any(is_lazy(tensor) for tensor in (*model.module.parameters(), *model.module.buffers())):
             torch.manual_seed(config.seed)
-            shaped = CustomModel(model.source, make(small).inputs, model.module, small, model.from_data)
-            shaped.num_layers = model.num_layers
+            shaped = type(model)(model.settings, small)
+            shaped.module, shaped.num_layers = model.module, model.num_layers
             _Trial(shaped, config, small, torch.float32).give_shapes()
 
 
 def try_without_edges(
-    model: CustomModel,
-    make: Callable[[GraphShape], CustomModel],
-    config: RunConfig,
-    shape: GraphShape,
-    find_lacking: Callable[[], Mapping[int, int]],
+    model: CustomModel, config: RunConfig, shape: GraphShape, find_lacking: Callable[[], Mapping[int, int]]
 ) -> None:
     """Try the module out where a node has no edge into it, if the run's graph has such nodes.
 
     Args:
-        model: that will be trained. make: makes another one.
+        model: that will be trained.
         find_lacking: gives what ``data.edges_into.nodes_without_edges`` does; asked only where it matters.
 
     Raises:
@@ -91,10 +90,9 @@ def try_without_edges(
     def attempt(lacking: Collection[int], note: str) -> None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
-            tried = make(small)
+            tried = type(model)(model.settings, small)
             tried.note, tried.group = note, _Alike(config.world)
-            tried.num_layers = model.num_layers
-            _Trial(tried, config, small, ROW_DTYPES[config.precision], lacking).forward_once()
+            _Trial(tried, config, small, ROW_DTYPES[config.precision], lacking).forward_with(model.num_layers)
 
     try:
         attempt((ALL_RELATIONS, *range(len(shape.schema.relations))), "")
@@ -124,7 +122,12 @@ class _Alike(SingleGroup):
 
 
 class _Trial:
-    """One module on the made-up graph; ``dtype``: of its rows and parameters. ``lacking``: relations that a node lacks."""
+    """One module on the made-up graph.
+
+    Args:
+        dtype: of its rows and parameters.
+        lacking: as ``_part`` has them.
+    """
 
     def __init__(
         self, model: CustomModel, config: RunConfig, shape: GraphShape, dtype: torch.dtype, lacking: Collection[int] = ()
@@ -184,7 +187,7 @@ class _Trial:
         """
         model = self.model
         try:
-            out = self._asked_with(None)
+            out = self.forward_with(None)
         except ConfigError as error:
             if model.asked.counted:
                 return self._most_used(error)
@@ -192,14 +195,14 @@ class _Trial:
             if number < 1:
                 raise
             try:
-                self._asked_with(number)
+                self.forward_with(number)
             except ConfigError as own:
                 raise (own if "to unpack" in str(error) else error) from None
             return number
         number = max(model.asked.numbers, default=-1) + 1
         if 1 < number == model.asked.drawn:
             with suppress(ConfigError):
-                if torch.equal(self._asked_with(number - 1), out):
+                if torch.equal(self.forward_with(number - 1), out):
                     return number - 1
         return number
 
@@ -212,7 +215,7 @@ class _Trial:
         most, furthest = 0, 0
         for number in range(1, MOST_BLOCKS + 1):
             try:
-                self._asked_with(number)
+                self.forward_with(number)
                 fits = len(self.model.asked.numbers) == number
             except ConfigError as own:
                 fits = False
@@ -225,16 +228,11 @@ class _Trial:
             raise error
         return most
 
-    def _asked_with(self, number: int | None) -> Tensor:
+    def forward_with(self, number: int | None) -> Tensor:
         """What the model gives in training with so many blocks; None: as many as it takes."""
         self.model.num_layers = number
         self.model.train()
         return self._forward(self._whole())
-
-    def forward_once(self) -> None:
-        """Forward as in training."""
-        self.model.train()
-        self._forward(self._whole())
 
     def give_shapes(self) -> None:
         """One forward pass, for parameters whose shapes come from their first input."""
@@ -343,11 +341,11 @@ def _part(shape: GraphShape, seed: int, lacking: Collection[int] = ()) -> Part:
     )
 
 
-def _weights(sources: np.ndarray, destinations: np.ndarray, nodes: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+def _weights(sources: np.ndarray, destinations: np.ndarray, nodes: int, rng: np.random.Generator) -> dict[str, Any]:
     """Edge weights for the made-up graph, and their sums."""
     weights = rng.uniform(0.5, 1.5, len(sources)).astype(np.float32)
     inward, outward = (np.bincount(ends, weights=weights, minlength=nodes) for ends in (destinations, sources))
-    return {"edge_weight": weights, "in_weights": inward, "out_weights": outward}
+    return {"columns": EdgeColumns.of({WEIGHT: weights}), "in_weights": inward, "out_weights": outward}
 
 
 def _ring(relation: Relation, without: Collection[int]) -> tuple[np.ndarray, np.ndarray]:

@@ -1,52 +1,51 @@
-"""ResGCN+: its settings, the kernel operations that it needs, and its builder."""
+"""ResGCN+, a deep network of pre-activation residual blocks (Li et al., "DeeperGCN", 2020; the model of Song et al., 2023).
+
+    h_0 = W_in x + b_in
+    h_l = h_(l-1) + conv_l(dropout(relu(norm_(l-1)(h_(l-1)))))        l = 1 .. L
+    logits = W_out dropout(relu(norm_L(h_L))) + b_out
+
+conv is a GCN layer (``models.gcn``) or a GraphSage layer (``models.sage``). A block keeps one table [N, hidden] for backward,
+h_(l-1): what its norm reads. The rows that the convolution maps are computed again from it.
+
+Letters: N input rows, M output rows, L blocks.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
-
-from sargnn.config.fields import number
-from sargnn.errors import ConfigError
-from sargnn.models.settings import StackSettings, WeightedSums
-
-if TYPE_CHECKING:
-    from sargnn.config.run import RunConfig
-    from sargnn.models.inputs import GraphShape
-    from sargnn.models.stack import Stack
+from sargnn.config.models import ResGcnSettings
+from sargnn.engine.aggregate import Engine
+from sargnn.models.gcn import GcnLayer
+from sargnn.models.inputs import Features, GraphShape
+from sargnn.models.mlp import MlpLayer
+from sargnn.models.sage import SageLayer
+from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
+from sargnn.rng import Purpose
+from sargnn.shards.plan import LayerPlan
 
 
-@dataclass(frozen=True)
-class ResGcn(WeightedSums, StackSettings):
-    """ResGCN+ (Li et al., 2020): ``num_layers`` pre-activation blocks of ``hidden`` features between two linear maps.
+class PreActivationStack(Stack):
+    """A stack whose layers add to a stream of rows; each reads them normalised, activated and dropped.
 
-    Attributes:
-        conv: the graph layer of a block.
+    ``LayerInput.initial`` is the stream.
     """
 
-    num_layers: int = field(metadata=number(low=1, high=253))
-    conv: Literal["gcn", "sage"]
+    def _hidden_layer(self, engine: Engine, index: int, plan: LayerPlan, x: LayerInput) -> LayerInput:
+        stream = self.layers[index](engine, plan, LayerInput(x.rows, x.labels))
+        if x.initial is not None:
+            stream = engine.operators.add(stream, plan.self_rows(x.initial))
+        read, stream = engine.operators.fork(stream)
+        draw = engine.draw(Purpose.DROPOUT, index, self.dropout if self.training else 0.0)
+        h = self._activated(engine, index, plan, read, draw)
+        return LayerInput(h, initial=stream)
 
-    @property
-    def adds_self_loops(self) -> bool:  # type: ignore[override]
-        return self.conv == "gcn"
 
-    @property
-    def divides_by_weights(self) -> bool:
-        return True
+def build(config: ResGcnSettings, shape: GraphShape) -> Stack:
+    """The model that ``config`` describes."""
 
-    @property
-    def has_embeddings(self) -> bool:
-        return True
+    def layer(spec: LayerSpec) -> GraphLayer:
+        if spec.index == 0 or spec.last:
+            return MlpLayer(spec)
+        return GcnLayer(spec) if config.conv == "gcn" else SageLayer(spec)
 
-    def check(self, run: RunConfig) -> None:
-        if self.residual:
-            raise ConfigError(
-                "Blocks of ResGCN+ are added to their input already.",
-                given="model.residual=true",
-                allowed="model.residual=false",
-            )
-
-    def build(self, shape: GraphShape) -> Stack:
-        from sargnn.models.layers.resgcn import build
-
-        return build(self, shape)
+    inputs = Features(shape, config.name)
+    return build_stack(config, inputs, shape, layer, depth=config.num_layers + 2, kind=PreActivationStack)

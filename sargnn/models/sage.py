@@ -1,79 +1,119 @@
-"""GraphSage: its settings, the kernel operations that it needs, and its builder."""
+"""GraphSage (Hamilton et al., 2017).
+
+    h'_i = W_self h_i + W_neigh agg(h_j over edges j -> i) + b
+    agg    mean, max, sum; pool: max of relu(W_pool h_j + b_pool); lstm: the last state of an LSTM over the h_j, in an order
+           that is drawn each epoch
+
+Of a graph with edge weights w_e, sum is the sum of w_e h_j and mean that divided by the sum of w_e.
+Initialised as DGL's ``SAGEConv``: Glorot uniform with ReLU's gain, the bias as PyTorch's linear layer, an LSTM as PyTorch's.
+
+Letters: N input rows, M output rows.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from torch import Tensor, nn
 
-from sargnn.config.fields import one_of
-from sargnn.config.run import ONE_GRAPH
-from sargnn.errors import ConfigError
-from sargnn.models.settings import StackSettings
-
-if TYPE_CHECKING:
-    from sargnn.config.run import RunConfig
-    from sargnn.models.inputs import GraphShape
-    from sargnn.models.stack import Stack
-
-
-_OPERATIONS = {"mean": "sum", "max": "max", "sum": "sum", "pool": "max", "lstm": "sum"}
-WEIGHTED_AGGREGATORS = ("mean", "sum")
-"""Aggregators that use edge weights."""
+from sargnn.config.models import WEIGHTED_AGGREGATORS, SageSettings, lstm_refusal
+from sargnn.engine.aggregate import Engine
+from sargnn.engine.operators.base import RowMap
+from sargnn.engine.reducers import REDUCERS
+from sargnn.engine.reducers.base import Reducer
+from sargnn.engine.reducers.lstm import Lstm
+from sargnn.models.inputs import Features, GraphShape
+from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
+from sargnn.resolve import resolve
+from sargnn.rng import Draw, Purpose
+from sargnn.shards.plan import LayerPlan
 
 
-def lstm_refusal(mode: str) -> ConfigError:
-    """Why a mode cannot run it on several workers."""
-    return ConfigError(
-        "An LSTM needs all neighbours of a node at one time, and this mode has those of one worker after the other.",
-        given=f"model.aggregator=lstm, mode={mode}",
-        allowed=", ".join(f"mode={name}" for name in ONE_GRAPH) + ", world=1",
-        hint="model.aggregator=pool works in every mode",
-    )
+class SageLayer(GraphLayer):
+    """One GraphSage layer.
 
-
-@dataclass(frozen=True)
-class Sage(StackSettings):
-    """GraphSage (Hamilton et al., 2017).
-
-    Attributes:
-        aggregator: how neighbours' rows are folded: ``mean``, ``max``, ``sum``; ``pool``: the maximum of mapped and activated
-            rows; ``lstm``: an LSTM over them in an order that is drawn each epoch; or ``FILE.py:NAME`` of a reducer's class.
+    Args:
+        spec: its place in the stack.
+        aggregator: a key of ``REDUCERS``, or the target of a reducer outside the package.
     """
 
-    aggregator: str = field(metadata=one_of(tuple(_OPERATIONS)))
+    reads_blocks = True
+    reads_out_degrees = False
+
+    def __init__(self, spec: LayerSpec, *, aggregator: str = "mean") -> None:
+        super().__init__(spec)
+        kind = resolve("aggregator", REDUCERS, aggregator)
+        self._reducer: Reducer = kind(weighted=True) if aggregator in WEIGHTED_AGGREGATORS else kind()
+        self.neigh = nn.Linear(self.in_width, self.out_width, bias=False)
+        self.self = nn.Linear(self.in_width, self.out_width, bias=spec.bias)
+        gain = nn.init.calculate_gain("relu")
+        nn.init.xavier_uniform_(self.self.weight, gain=gain)
+        nn.init.xavier_uniform_(self.neigh.weight, gain=gain)
 
     @property
-    def operations(self) -> tuple[str, ...]:
-        if self.aggregator in _OPERATIONS:
-            return (_OPERATIONS[self.aggregator],)
-        from sargnn.engine.reducers import REDUCERS
-        from sargnn.resolve import resolve
+    def reducer(self) -> Reducer:
+        return self._reducer
 
-        return (str(resolve("aggregator", REDUCERS, self.aggregator).operation),)
+    def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
+        if self.transforms_first(plan.counts):
+            own_map = RowMap(self.self.weight, self.self.bias, of_outputs=True)
+            own, z = engine.operators.linears(plan, x.joined(), own_map, RowMap(self.neigh.weight, None, of_outputs=False))
+            # The neighbours' sum is folded onto the own rows: it takes no memory of its own.
+            (out,) = engine.aggregate(plan, self.reducer, (z,), (own,))
+            return out
+        x, rows = x.fork_own(engine, plan)
+        neighbours = self.neighbours(engine, plan, x)
+        own = engine.operators.linear(rows, self.self.weight, self.self.bias)
+        return engine.operators.linear(neighbours, self.neigh.weight, None, onto=own)
+
+    def neighbours(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> list[Tensor]:
+        """agg(h_j), [M, in_width] in blocks of columns."""
+        return self.gathered(engine, plan, x, lambda rows: engine.aggregate(plan, self.reducer, (rows,))[0])
+
+
+class PoolLayer(SageLayer):
+    """One GraphSage layer with the aggregator ``pool``. What travels is mapped and activated, so its gradient is wanted."""
+
+    def __init__(self, spec: LayerSpec) -> None:
+        super().__init__(spec, aggregator="max")
+        self.pool = nn.Linear(self.in_width, self.in_width)
+        nn.init.xavier_uniform_(self.pool.weight, gain=nn.init.calculate_gain("relu"))
 
     @property
-    def no_weights(self) -> str | None:
-        if self.aggregator in WEIGHTED_AGGREGATORS:
-            return None
-        if self.aggregator in ("max", "pool"):
-            return f"A maximum over neighbours, model.aggregator={self.aggregator}, has no place for edge weights."
-        if self.aggregator == "lstm":
-            return "A sequence of neighbours, model.aggregator=lstm, has no place for edge weights."
-        return f"What a reducer from outside the package does, model.aggregator={self.aggregator}, knows no edge weights."
+    def exchanged_needs_grad(self) -> bool:
+        return True
 
-    @property
-    def divides_by_weights(self) -> bool:
-        return self.aggregator == "mean"
+    def neighbours(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> list[Tensor]:
+        h = engine.operators.linear(x.blocks, self.pool.weight, self.pool.bias)
+        h = engine.operators.norm_act_drop(h, None, "relu", plan.node_ids, None, plan.row_bounds)
+        return list(engine.aggregate(plan, self.reducer, (h,)))
 
-    @property
-    def draws_by_id(self) -> bool:
-        return super().draws_by_id or self.aggregator == "lstm"
 
-    def check(self, run: RunConfig) -> None:
-        if self.aggregator == "lstm" and run.world > 1 and run.mode.target is None and run.mode.name not in ONE_GRAPH:
-            raise lstm_refusal(run.mode.name)
+class LstmLayer(SageLayer):
+    """One GraphSage layer with the aggregator ``lstm``, for modes that hold all rows of a node's neighbours.
 
-    def build(self, shape: GraphShape) -> Stack:
-        from sargnn.models.layers.sage import build
+    The order of a node's neighbours is drawn by their original ids, anew for each layer and epoch; in evaluation it is always
+    that of epoch 0.
+    """
 
-        return build(self, shape)
+    def __init__(self, spec: LayerSpec) -> None:
+        super().__init__(spec, aggregator="lstm")
+        self.index = spec.index
+        self.lstm = nn.LSTM(self.in_width, self.in_width)
+
+    def prepare(self, engine: Engine, plan: LayerPlan) -> None:
+        if plan.merged is None and plan.world > 1:  # a mode from outside the package, which the settings do not know
+            raise lstm_refusal(engine.mode.name)
+
+    def neighbours(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> list[Tensor]:
+        draw = Draw(engine.seed, engine.epoch if self.training else 0, Purpose.NEIGHBOURS, self.index, 0.0)
+        return list(engine.aggregate(plan, Lstm(draw), (x.joined(),), (), tuple(self.lstm.all_weights[0])))
+
+
+def build(config: SageSettings, shape: GraphShape) -> Stack:
+    """The model that ``config`` describes."""
+
+    def layer(spec: LayerSpec) -> SageLayer:
+        if config.aggregator == "pool":
+            return PoolLayer(spec)
+        return LstmLayer(spec) if config.aggregator == "lstm" else SageLayer(spec, aggregator=config.aggregator)
+
+    return build_stack(config, Features(shape, config.name), shape, layer)

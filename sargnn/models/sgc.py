@@ -1,43 +1,74 @@
-"""SGC: its settings, the kernel operations that it needs, and its builder."""
+"""SGC, simple graph convolution (Wu et al., 2019).
+
+    logits = S^K X W + b        S as in ``models.propagation``, with self-loops
+
+Constant features are propagated once, and of all their tables S^K X alone is kept; labels beside them are propagated in every
+epoch. Features that are dropped are propagated in every epoch, on the narrower side of the linear map, S^K (X W) or (S^K X) W;
+nothing is saved for backward but the linear map's input. Initialised as DGL's ``SGConv``: Glorot uniform, bias 0.
+
+Letters: N input rows, M output rows, F features, C outputs, K steps.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from sargnn.config.fields import PROBABILITY, number
-from sargnn.config.run import ModelSettings
-from sargnn.models.settings import SymmetricSums
+import torch
+from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from sargnn.models.base import Model
-    from sargnn.models.inputs import GraphShape
+from sargnn.config.models import SgcSettings
+from sargnn.engine.aggregate import Engine
+from sargnn.models.base import LayerInput
+from sargnn.models.inputs import Features, GraphShape
+from sargnn.models.propagation import PropagationStep
+from sargnn.models.stack import GraphLayer, LayeredModel
+from sargnn.shards.plan import LayerPlan
 
 
-@dataclass(frozen=True)
-class Sgc(SymmetricSums, ModelSettings):
-    """SGC (Wu et al., 2019). Its embeddings are the rows that its linear map reads, S^K X.
+class SgcModel(LayeredModel):
+    """K steps of propagation and one linear map."""
 
-    Attributes:
-        steps: K, of propagation. input_dropout: of the features; above 0 these are propagated anew in every epoch.
-    """
+    keeps_constant_outputs = True
 
-    steps: int = field(metadata=number(low=1, high=256))
-    input_dropout: float = field(metadata=PROBABILITY)
+    def __init__(self, config: SgcSettings, shape: GraphShape) -> None:
+        super().__init__()
+        self.inputs, self.input_dropout = Features(shape, config.name), config.input_dropout
+        self.constant_input = self.inputs.constant and not self.input_dropout
+        width = self.inputs.width + shape.label_columns
+        self.linear = nn.Linear(width, shape.num_classes)
+        nn.init.xavier_uniform_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+        self.maps_first = shape.num_classes <= width and not self.constant_input
+        travels = shape.num_classes if self.maps_first else width
+        self.steps = nn.ModuleList(PropagationStep(k, travels, constant=self.constant_input) for k in range(config.steps))
 
     @property
-    def draws_by_id(self) -> bool:
-        return bool(self.input_dropout)
+    def graph_layers(self) -> list[GraphLayer]:
+        return [step for step in self.steps if isinstance(step, PropagationStep)]
 
-    @property
-    def aggregations(self) -> int:
-        return self.steps
+    def decay_groups(self) -> dict[str, list[nn.Parameter]]:
+        """``first``: its one map."""
+        return {"first": list(self.linear.parameters())}
 
-    @property
-    def has_embeddings(self) -> bool:
-        return True
+    def forward(self, engine: Engine, plans: Sequence[LayerPlan], x: LayerInput, *, hidden: bool = False) -> Tensor:
+        x = x.prepared(engine, plans[0], constant=self.constant_input, p=self.input_dropout if self.training else 0.0)
+        if self.maps_first and not hidden:
+            mapped = engine.operators.linear(x.blocks, self.linear.weight, None)
+            return engine.operators.add_bias(self._propagate(engine, plans, mapped), self.linear.bias)
+        propagated = self._propagated(engine, plans, x)
+        if hidden:
+            return torch.cat(propagated, 1)
+        return engine.operators.linear(propagated, self.linear.weight, self.linear.bias)
 
-    def build(self, shape: GraphShape) -> Model:
-        from sargnn.models.layers.sgc import build
+    def _propagated(self, engine: Engine, plans: Sequence[LayerPlan], x: LayerInput) -> list[Tensor]:
+        """S^K of the input's blocks of columns, [M, ...] each; of constant rows computed once, where that is allowed."""
+        if not self.constant_input:
+            return [self._propagate(engine, plans, x.joined())]
+        first = engine.constant(self, plans[0], lambda: self._propagate(engine, plans, x.rows))
+        return [first, *(self._propagate(engine, plans, block) for block in x.blocks[1:])]
 
-        return build(self, shape)
+    def _propagate(self, engine: Engine, plans: Sequence[LayerPlan], rows: Tensor) -> Tensor:
+        """S^K of rows [N, ...]."""
+        for step, plan in zip(self.steps, plans, strict=True):
+            rows = step(engine, plan, LayerInput(rows))
+        return rows

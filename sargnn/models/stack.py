@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from sargnn.config.models import StackSettings
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.layer_norm import LayerNorm
 from sargnn.engine.norm import DistributedBatchNorm
@@ -28,8 +29,7 @@ from sargnn.engine.row_norm import RowNorm
 from sargnn.engine.segments import computed_again, layer_runs
 from sargnn.models.base import LayerInput, Model
 from sargnn.models.inputs import GraphShape, Inputs
-from sargnn.models.settings import StackSettings
-from sargnn.rng import Purpose
+from sargnn.rng import Draw, Purpose
 from sargnn.shards.cover import Costs
 from sargnn.shards.plan import LayerPlan, RowCounts
 
@@ -42,8 +42,10 @@ class LayerSpec:
     """One layer's place in a stack, for ``build_stack``.
 
     Attributes:
-        index: from 0. last: whether its output are the logits.
-        in_width, out_width: features of the input and the output rows.
+        index: from 0.
+        last: whether its output are the logits.
+        in_width: features of the input rows.
+        out_width: features of the output rows.
         bias: whether it has one; not before a batch norm, where its true gradient is zero.
         constant_columns: how many of the first input columns are the same in every epoch and need no gradient.
     """
@@ -61,7 +63,6 @@ class GraphLayer(nn.Module, ABC):
 
     Args:
         spec: its place in the stack.
-        out_width: of its output, where that is not ``spec.out_width``.
 
     Attributes:
         constant_input: the input's rows are the same in every epoch and need no gradient; labels beside them may change.
@@ -78,9 +79,9 @@ class GraphLayer(nn.Module, ABC):
     decay_group: str | None = None
     """The group of parameters with a weight decay of its own that it belongs to (``Model.decay_groups``)."""
 
-    def __init__(self, spec: LayerSpec, out_width: int | None = None) -> None:
+    def __init__(self, spec: LayerSpec) -> None:
         super().__init__()
-        self.in_width, self.out_width = spec.in_width, out_width or spec.out_width
+        self.in_width, self.out_width = spec.in_width, spec.out_width
         self.constant_input = bool(spec.constant_columns) and (self.reads_blocks or spec.constant_columns == spec.in_width)
 
     def transforms_first(self, counts: RowCounts | None) -> bool:
@@ -157,57 +158,17 @@ class GraphLayer(nn.Module, ABC):
         return [first] if x.labels is None else [first, aggregate(x.labels)]
 
 
-class Stack(Model):
-    """A model of graph layers; made by ``build_stack``.
-
-    Args:
-        inputs: what the first layer reads.
-        layers: L graph layers.
-        norm: ``batch``, ``layer`` or ``none``.
-        activation: ``relu`` or ``elu``.
-        residual: add the layer's input (through a linear map without bias where widths differ) before the norm.
-        dropout, input_dropout: probabilities.
-        num_types: T, node types, each with a norm of its own.
-        reads_labels: it needs them, whatever is configured.
-    """
-
-    def __init__(
-        self,
-        inputs: Inputs,
-        layers: Sequence[GraphLayer],
-        *,
-        norm: str,
-        activation: str,
-        residual: bool,
-        dropout: float,
-        input_dropout: float,
-        num_types: int = 1,
-        reads_labels: bool = False,
-    ) -> None:
-        super().__init__()
-        self.inputs = inputs
-        self.reads_labels = reads_labels
-        self.layers = nn.ModuleList(layers)
-        hidden = layers[:-1]
-        self.norms = nn.ModuleList(NORMS[norm](layer.out_width, num_types=num_types) for layer in hidden if norm in NORMS)
-        self.residuals = nn.ModuleList(_residual(layer.in_width, layer.out_width) for layer in hidden if residual)
-        self.reads_out_degrees = any(layer.reads_out_degrees for layer in layers)
-        self._keeps_initial = any(layer.reads_initial for layer in layers)
-        self.activation = activation
-        self.dropout, self.input_dropout = dropout, input_dropout
+class LayeredModel(Model):
+    """A model whose layers are ``GraphLayer``."""
 
     @property
+    @abstractmethod
     def graph_layers(self) -> list[GraphLayer]:
         """The layers, in order."""
-        return [layer for layer in self.layers if isinstance(layer, GraphLayer)]
 
     @property
     def uses_edges(self) -> list[bool]:
         return [layer.uses_edges for layer in self.graph_layers]
-
-    @property
-    def num_kept(self) -> int:
-        return len(self.layers)
 
     def kernels(self, engine: Engine) -> set[str]:
         return {engine.kernel(layer.reducer.operation).name for layer in self.graph_layers if layer.uses_edges}
@@ -217,6 +178,43 @@ class Stack(Model):
 
     def why_rows(self, engine: Engine) -> list[str | None]:
         return [layer.why_rows(engine) for layer in self.graph_layers]
+
+
+class Stack(LayeredModel):
+    """A model of graph layers; made by ``build_stack``.
+
+    Args:
+        inputs: what the first layer reads.
+        layers: L graph layers.
+        config: what stands between them; None: nothing does, there is one layer.
+        num_types: T, node types, each with a norm of its own.
+    """
+
+    def __init__(
+        self, inputs: Inputs, layers: Sequence[GraphLayer], config: StackSettings | None = None, num_types: int = 1
+    ) -> None:
+        super().__init__()
+        self.inputs, self.layers = inputs, nn.ModuleList(layers)
+        self.norms, self.residuals = nn.ModuleList(), nn.ModuleList()
+        self.activation, self.dropout, self.input_dropout = "none", 0.0, 0.0
+        if config is not None:
+            self.activation, self.dropout, self.input_dropout = config.activation, config.dropout, config.input_dropout
+            for layer in layers[:-1]:
+                if config.norm in NORMS:
+                    self.norms.append(NORMS[config.norm](layer.out_width, num_types=num_types))
+                if config.residual:
+                    a, b = layer.in_width, layer.out_width
+                    self.residuals.append(nn.Identity() if a == b else nn.Linear(a, b, bias=False))
+        self.reads_out_degrees = any(layer.reads_out_degrees for layer in layers)
+        self._keeps_initial = any(layer.reads_initial for layer in layers)
+
+    @property
+    def graph_layers(self) -> list[GraphLayer]:
+        return [layer for layer in self.layers if isinstance(layer, GraphLayer)]
+
+    @property
+    def num_kept(self) -> int:
+        return len(self.layers)
 
     def decay_groups(self) -> dict[str, list[nn.Parameter]]:
         """``first``: the first layer; ``norms``; and the groups that layers name."""
@@ -285,7 +283,12 @@ class Stack(Model):
         out: Tensor = self.layers[index](engine, plan, x)
         if self.residuals:
             out = engine.operators.add(out, self._residual_rows(engine, index, own))
-        return self._between(engine, index, out, plan, self.dropout if self.training else 0.0, x.initial)
+        draw = engine.draw(Purpose.DROPOUT, index, self.dropout if self.training else 0.0)
+        if index == 0 and self._keeps_initial:
+            initial = self._activated(engine, index, plan, out, None)
+            return LayerInput(engine.operators.dropout(initial, plan.self_rows(plan.node_ids), draw), initial=initial)
+        h = self._activated(engine, index, plan, out, draw)
+        return LayerInput(h, initial=None if x.initial is None else plan.self_rows(x.initial))
 
     def _residual_rows(self, engine: Engine, index: int, own: list[Tensor]) -> Tensor:
         """The layer's own input rows, in blocks [M, ...], as they are added to its output."""
@@ -294,20 +297,11 @@ class Stack(Model):
             return engine.operators.linear(own, residual.weight, residual.bias)
         return own[0] if len(own) == 1 else torch.cat(own, 1)
 
-    def _between(self, engine: Engine, index: int, x: Tensor, plan: LayerPlan, p: float, initial: Tensor | None) -> LayerInput:
-        """Norm, activation and dropout after layer ``index``; and the first layer's rows, where a layer reads them."""
-        norm = self.norms[index] if self.norms else None
+    def _activated(self, engine: Engine, index: int, plan: LayerPlan, x: Tensor, draw: Draw | None) -> Tensor:
+        """Norm, activation and dropout behind layer ``index``."""
+        norm, ids = self.norms[index] if self.norms else None, plan.self_rows(plan.node_ids)
         assert norm is None or isinstance(norm, RowNorm)
-        ids, draw = plan.self_rows(plan.node_ids), engine.draw(Purpose.DROPOUT, index, p)
-        if index == 0 and self._keeps_initial:
-            initial = engine.operators.norm_act_drop(x, norm, self.activation, ids, None, plan.out_bounds, plan.counted)
-            return LayerInput(engine.operators.dropout(initial, ids, draw), initial=initial)
-        h = engine.operators.norm_act_drop(x, norm, self.activation, ids, draw, plan.out_bounds, plan.counted)
-        return LayerInput(h, initial=None if initial is None else plan.self_rows(initial))
-
-
-def _residual(in_width: int, out_width: int) -> nn.Module:
-    return nn.Identity() if in_width == out_width else nn.Linear(in_width, out_width, bias=False)
+        return engine.operators.norm_act_drop(x, norm, self.activation, ids, draw, plan.out_bounds, plan.counted)
 
 
 def build_stack(
@@ -345,13 +339,4 @@ def build_stack(
         )
         for index in range(depth)
     ]
-    return kind(
-        inputs,
-        layers,
-        norm=config.norm,
-        activation=config.activation,
-        residual=config.residual,
-        dropout=config.dropout,
-        input_dropout=config.input_dropout,
-        num_types=len(shape.schema.node_types),
-    )
+    return kind(inputs, layers, config, len(shape.schema.node_types))

@@ -6,7 +6,7 @@ Letters: N own nodes, H halo rows, E in-edges, F features, P parts, T node types
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from sargnn.data.check import index_dtype
 from sargnn.data.dataset import Dataset, group_by
 from sargnn.data.schema import Schema
+from sargnn.graph.edge_columns import NO_COLUMNS, WEIGHT, EdgeColumns
 from sargnn.partition.ground import Ground, lay_ground
 from sargnn.partition.sort_edges import Report, Wanted, sort_edges
 
@@ -39,8 +40,9 @@ class Part:
         halo_offsets: int64 [P + 1], per owner.
         send_rows: int32, own rows that each peer needs, by peer, ascending; the peer's halo has the same order.
         send_offsets: int64 [P + 1], per peer.
-        edge_weight: float32 [E], in the order of ``edge_src``; None, like the two that follow, of a graph without weights.
-        in_weights, out_weights: fp64 [N], sums of the weights of a row's in-edges and out-edges in the whole graph.
+        columns: what edges carry, in the order of ``edge_src``.
+        in_weights, out_weights: fp64 [N], sums of the weights of a row's in-edges and out-edges in the whole graph; None of a
+            graph without weights.
         copy_rows: int32 [K], own rows that are copies of other servers' nodes (``partition.preload``), by owner, ascending;
             they stand behind the others of their type. None, like the three that follow, of a part without.
         copy_offsets: int64, per rank of all servers: where the copies begin whose nodes it owns.
@@ -63,7 +65,7 @@ class Part:
     halo_offsets: np.ndarray
     send_rows: np.ndarray
     send_offsets: np.ndarray
-    edge_weight: np.ndarray | None = None
+    columns: EdgeColumns = NO_COLUMNS
     in_weights: np.ndarray | None = None
     out_weights: np.ndarray | None = None
     copy_rows: np.ndarray | None = None
@@ -82,7 +84,7 @@ class Part:
     @property
     def weighted(self) -> bool:
         """Whether its edges have weights."""
-        return self.edge_weight is not None
+        return WEIGHT in self.columns
 
     @property
     def row_bounds(self) -> tuple[int, ...]:
@@ -94,21 +96,23 @@ class Part:
         span = self.edge_span(peer, relation)
         return self.edge_src[span], self.edge_dst[span]
 
-    def weights(self, peer: int, relation: int) -> np.ndarray | None:
-        """``edge_weight`` of the same edges."""
-        return None if self.edge_weight is None else self.edge_weight[self.edge_span(peer, relation)]
+    def columns_of(self, peer: int, relation: int) -> EdgeColumns:
+        """What the same edges carry."""
+        return self.columns.run(self.edge_span(peer, relation))
 
     def edge_span(self, peer: int, relation: int) -> slice:
         """Where one relation's edges from part ``peer`` stand."""
         first = peer * len(self.schema.relations) + relation
-        return slice(self.edge_offsets[first], self.edge_offsets[first + 1])
+        return slice(int(self.edge_offsets[first]), int(self.edge_offsets[first + 1]))
 
 
-WEIGHT_ARRAYS = ("edge_weight", "in_weights", "out_weights")
-"""What only parts of graphs with weights have."""
+WEIGHT_ARRAYS = ("in_weights", "out_weights")
+"""What only parts of graphs with weights have, beside the column of these."""
 COPY_ARRAYS = ("copy_rows", "copy_offsets", "copied_rows", "copied_offsets")
 """What only parts of servers have that preload."""
-PART_ARRAYS = tuple(f.name for f in fields(Part) if f.name not in ("schema", "features", *WEIGHT_ARRAYS, *COPY_ARRAYS))
+PART_ARRAYS = tuple(
+    f.name for f in fields(Part) if f.name not in ("schema", "features", "columns", *WEIGHT_ARRAYS, *COPY_ARRAYS)
+)
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,7 @@ class PartEdges:
     """The in-edges of one part, and the halo that they read.
 
     Attributes:
-        edge_src, edge_dst, edge_offsets, edge_weight: as in ``Part``.
+        edge_src, edge_dst, edge_offsets, columns: as in ``Part``.
         halos: per owner, which of its rows are needed: int32, ascending; empty for the own part.
     """
 
@@ -124,7 +128,7 @@ class PartEdges:
     edge_dst: np.ndarray
     edge_offsets: np.ndarray
     halos: list[np.ndarray]
-    edge_weight: np.ndarray | None = None
+    columns: EdgeColumns = NO_COLUMNS
 
 
 class Cutter:
@@ -172,12 +176,12 @@ class Cutter:
         if self._read is not None and self._looped is not None:
             rows = np.flatnonzero(self._read[own] | self._looped[own])
         wanted = Wanted(own, rows, self.place, self.offsets, self._read)
-        edge_src, edge_dst, edge_offsets, weights = sort_edges(self.dataset, wanted, _CHUNK_EDGES, report)
+        edge_src, edge_dst, edge_offsets, columns = sort_edges(self.dataset, wanted, _CHUNK_EDGES, report)
         halos = []
         for q in range(self.world):
             block = edge_src[edge_offsets[q * self.relations] : edge_offsets[(q + 1) * self.relations]]
             halos.append(np.zeros(0, np.int32) if q == p else _number_read(block, self.offsets[q + 1] - self.offsets[q]))
-        return PartEdges(edge_src, edge_dst, edge_offsets, halos, weights)
+        return PartEdges(edge_src, edge_dst, edge_offsets, halos, columns)
 
     def rows_of(self, p: int, nodes: np.ndarray) -> np.ndarray:
         """The rows of some of part p's nodes in it, int32."""
@@ -205,7 +209,7 @@ class Cutter:
             halo_offsets=offsets_of(edges.halos),
             send_rows=np.concatenate(send),
             send_offsets=offsets_of(send),
-            edge_weight=edges.edge_weight,
+            columns=edges.columns,
             in_weights=self._in_weights(own, edges),
             out_weights=None if self._out_weights is None else self._out_weights[own],
         )
@@ -216,13 +220,13 @@ class Cutter:
         return self._indptr[own + 1] - self._indptr[own]
 
     def _in_weights(self, own: np.ndarray, edges: PartEdges) -> np.ndarray | None:
-        if self.dataset.edge_weight is None:
+        weights, own_weights = self.dataset.columns.weight, edges.columns.weight
+        if weights is None or own_weights is None:
             return None
         if self._open:
-            assert edges.edge_weight is not None
-            return weight_sums(edges.edge_dst, edges.edge_weight, len(own))
+            return weight_sums(edges.edge_dst, own_weights, len(own))
         totals = np.empty(len(own))
-        _sum_weights(self._indptr, self.dataset.edge_weight, own, totals)
+        _sum_weights(self._indptr, np.asarray(weights), own, totals)
         return totals
 
     def features(self, p: int, node_type: int) -> Iterator[np.ndarray]:
@@ -286,7 +290,7 @@ def one_type(part: Part, rank: int, node_type: int) -> Part:
     world = len(part.halo_offsets) - 1
     relations = [r for r, relation in enumerate(part.schema.relations) if relation.source == relation.destination == node_type]
     sources, destinations, halos, send = [], [], [], []
-    weights: list[np.ndarray] = []
+    positions = [np.zeros(0, np.int64)]
     for q in range(world):
         halo = part.halo_ids[part.halo_offsets[q] : part.halo_offsets[q + 1]]
         first, last = part.schema.bounds(halo)[node_type : node_type + 2]
@@ -297,14 +301,13 @@ def one_type(part: Part, rank: int, node_type: int) -> Part:
         order = np.lexsort((src, dst))
         sources.append(src[order])
         destinations.append(dst[order])
-        if part.edge_weight is not None:
-            own = [part.edge_weight[part.edge_span(q, r)] for r in relations]
-            weights.append(np.concatenate([np.zeros(0, np.float32), *own])[order])
+        spans = [part.edge_span(q, r) for r in relations]
+        positions.append(np.concatenate([positions[0], *(np.arange(span.start, span.stop) for span in spans)])[order])
         halos.append(halo[first:last])
         rows = part.send_rows[part.send_offsets[q] : part.send_offsets[q + 1]]
         send.append(rows[(rows >= a) & (rows < b)] - np.int32(a))
     all_destinations = np.concatenate(destinations)
-    all_weights = np.concatenate(weights) if part.weighted else None
+    columns = part.columns.take(np.concatenate(positions)) if part.columns else part.columns
     return Part(
         schema=Schema.homogeneous(part.schema.num_nodes),
         features=(part.features[node_type],),
@@ -320,8 +323,8 @@ def one_type(part: Part, rank: int, node_type: int) -> Part:
         halo_offsets=offsets_of(halos),
         send_rows=np.concatenate(send),
         send_offsets=offsets_of(send),
-        edge_weight=all_weights,
-        in_weights=None if all_weights is None else weight_sums(all_destinations, all_weights, b - a),
+        columns=columns,
+        in_weights=None if columns.weight is None else weight_sums(all_destinations, columns.weight, b - a),
         out_weights=np.zeros(b - a) if part.weighted else None,
     )
 
@@ -331,9 +334,10 @@ def weight_sums(places: np.ndarray, weights: np.ndarray, count: int) -> np.ndarr
     return np.bincount(places, weights=weights, minlength=count).astype(np.float64)
 
 
-def without_weights(part: Part) -> Part:
-    """The part as that of a graph whose edges have no weights."""
-    return replace(part, edge_weight=None, in_weights=None, out_weights=None)
+def with_columns(part: Part, names: Sequence[str]) -> Part:
+    """The part as that of a graph whose edges carry only what is named."""
+    kept = replace(part, columns=part.columns.only(names))
+    return kept if kept.weighted else replace(kept, in_weights=None, out_weights=None)
 
 
 def edge_positions(indptr: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -15,8 +15,8 @@ from numpy.lib import format as npy_format
 
 from sargnn.config.partitioner import PartitionerConfig
 from sargnn.data.dataset import Dataset
-from sargnn.data.npy import read_header
 from sargnn.errors import ConfigError
+from sargnn.graph.manifest import read_header
 from sargnn.partition.room import Room
 
 _HINT = "numpy.save(FILE, assignment): whole numbers [nodes], each node's worker, by original id"

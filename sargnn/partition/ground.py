@@ -16,6 +16,7 @@ from numpy.lib import format as npy_format
 
 from sargnn.data.check import index_dtype
 from sargnn.data.dataset import Dataset
+from sargnn.graph.edge_columns import WEIGHT
 
 _CHUNK_EDGES = 1 << 22
 NODE_BYTES = 28
@@ -64,13 +65,13 @@ def lay_ground(dataset: Dataset, offsets: np.ndarray, nodes: np.ndarray, folder:
     n = dataset.num_nodes
     place = places_of(nodes, folder)
     out_degrees = make_array(folder, "out_degrees", (n,), np.int64)
-    out_weights = None if dataset.edge_weight is None else make_array(folder, "out_weights", (n,), np.float64)
+    out_weights = None if WEIGHT not in dataset.columns else make_array(folder, "out_weights", (n,), np.float64)
     for first in range(0, dataset.num_edges, _CHUNK_EDGES):
         chunk = slice(first, first + _CHUNK_EDGES)
         indices = np.asarray(dataset.indices[chunk])
         _count(indices, out_degrees)
-        if dataset.edge_weight is not None:
-            _add_weights(indices, np.asarray(dataset.edge_weight[chunk]), out_weights)
+        if (weights := dataset.columns.run(chunk).weight) is not None:
+            _add_weights(indices, np.asarray(weights), out_weights)
     if folder is not None:
         np.save(folder / "offsets.npy", offsets)
     return Ground(offsets, nodes, place, out_degrees, out_weights)

@@ -20,14 +20,16 @@ from pathlib import Path
 
 import numpy as np
 
+from sargnn.data.check import index_dtype
 from sargnn.data.dataset import Dataset
 from sargnn.errors import ConfigError
 
 _METIS_BYTES, _ORDER_BYTES, _NODE_BYTES = 85, 80, 100
 STREAM_NODE_BYTES = 36
 _TITLES = {"metis": "METIS", "kaminpar": "KaMinPar", "stream": "Streaming"}
-_CUT_EDGE_BYTES, _CUT_WEIGHT_BYTES, _CUT_NODE_BYTES, _OWN_NODE_BYTES = 13, 5, 10, 60
-"""Of an in-edge of a part, of its weight, of a node of the graph, which one process holds, and of a node of the part."""
+_CUT_EDGE_BYTES, _CUT_COLUMN_BYTES, _CUT_NODE_BYTES, _OWN_NODE_BYTES = 13, 1, 10, 60
+"""Of an in-edge of a part, of a column beside what is held of it, of a node of the graph, which one process holds, and of a
+node of the part."""
 _PIECE_BYTES = 80_000_000
 _KAMINPAR_BYTES, _KAMINPAR_NODE_BYTES, _KAMINPAR_FIXED_BYTES, _KAMINPAR_ORDER_BYTES = 8, 200, 100_000_000, 45
 _PROCESS_BYTES = 120_000_000
@@ -180,5 +182,8 @@ def writing_bytes(dataset: Dataset, edges: int, world: int) -> float:
 def _held_bytes(dataset: Dataset, edges: float, world: int) -> float:
     """Of one part while it is written."""
     labels = dataset.labels.nbytes if dataset.labels.ndim > 1 else 0  # one class a node is in the number of bytes of a node
-    each = _CUT_EDGE_BYTES + (0 if dataset.edge_weight is None else _CUT_WEIGHT_BYTES)
+    each = _CUT_EDGE_BYTES + sum(
+        _CUT_COLUMN_BYTES + (column.form.itemsize if column.narrow else index_dtype(dataset.num_edges).itemsize)
+        for column in dataset.columns.columns.values()
+    )
     return edges * each + (labels + dataset.num_nodes * _OWN_NODE_BYTES) / world

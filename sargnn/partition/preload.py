@@ -29,7 +29,7 @@ import numba
 import numpy as np
 
 from sargnn.data.dataset import Dataset
-from sargnn.data.store import StoreWriter
+from sargnn.graph.store import StoreWriter
 from sargnn.partition.cut import Cutter, Part, offsets_of
 from sargnn.partition.ground import lay_ground
 from sargnn.partition.stats import PartitionStats, StatsCollector

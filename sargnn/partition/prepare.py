@@ -14,9 +14,10 @@ from sargnn.config.run import RunConfig
 from sargnn.config.verbs import PartitionConfig
 from sargnn.data.dataset import Dataset, open_dataset
 from sargnn.data.prepare import key_of
-from sargnn.data.store import StoreWriter
 from sargnn.data.weights import to_json, weight_range
 from sargnn.errors import ConfigError
+from sargnn.graph.edge_columns import names_to_json
+from sargnn.graph.store import StoreWriter
 from sargnn.partition import PARTITIONERS
 from sargnn.partition.choose import CANDIDATES, as_candidate, choose
 from sargnn.partition.crew import Crew
@@ -162,6 +163,7 @@ def _meta(dataset: Dataset, world: int) -> dict[str, Any]:
         "num_classes": dataset.num_classes,
         "task": dataset.task,
         **({"edge_weights": to_json(weights)} if (weights := weight_range(dataset)) is not None else {}),
+        **names_to_json(dataset.columns.forms),
         "dataset_name": dataset.name,
         "dataset_hash": dataset.content_hash,
     }

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from sargnn.data.dataset import Dataset
+from sargnn.graph.edge_columns import NO_COLUMNS
 from sargnn.partition.cut import edge_positions
 
 _CHUNK_ROWS = 1 << 16
@@ -31,7 +32,7 @@ def assign_in_servers(dataset: Dataset, assign: Callable[[Dataset, int], np.ndar
 
 
 def induced(dataset: Dataset, nodes: np.ndarray) -> Dataset:
-    """The graph of some nodes and the edges between them, renumbered, without features and edge weights.
+    """The graph of some nodes and the edges between them, renumbered, without features and what edges carry.
 
     Args:
         nodes: int64 ascending.
@@ -58,7 +59,7 @@ def induced(dataset: Dataset, nodes: np.ndarray) -> Dataset:
         indptr=np.concatenate([[0], np.cumsum(degrees)]),
         indices=np.concatenate(sources),
         relation=np.concatenate(relations) if relations else None,
-        edge_weight=None,
+        columns=NO_COLUMNS,
         content_hash="",
         stored_weights=None,
     )

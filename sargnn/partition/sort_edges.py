@@ -4,7 +4,8 @@ The rows are gone through in order twice. The first pass finds each source's pos
 relation); the second puts every edge behind the others of its pair, where destinations thus ascend. What is left is to sort the
 sources of each destination, a few at a time.
 
-12 bytes an edge are held at most, 16 of a graph with weights.
+12 bytes an edge are held at most, 16 where edges carry something: which edge of the
+graph each is.
 
 Letters: E in-edges of the part, P parts, R relations.
 """
@@ -20,6 +21,7 @@ import numpy as np
 
 from sargnn.data.check import index_dtype
 from sargnn.data.dataset import Dataset
+from sargnn.graph.edge_columns import EdgeColumns
 
 Report = Callable[[int], None]
 """Told how much more is done, in bytes (``partition.stages``)."""
@@ -50,19 +52,18 @@ class Wanted:
 
 def sort_edges(
     dataset: Dataset, wanted: Wanted, chunk_edges: int, report: Report
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, EdgeColumns]:
     """The edges, sorted; sources are numbered from their part's first node on.
 
     Args:
         chunk_edges: about how many are gone through between two reports.
 
     Returns:
-        edge_src int32 [E], edge_dst int32 [E], offsets int64 [P R + 1], and the weights float32 [E], if there are any.
+        edge_src int32 [E], edge_dst int32 [E], offsets int64 [P R + 1], and what they carry.
     """
     indptr, indices, own, rows = np.asarray(dataset.indptr), np.asarray(dataset.indices), wanted.own, wanted.rows
     relations = len(dataset.schema.relations)
     relation = np.zeros(0, np.uint8) if dataset.relation is None else np.asarray(dataset.relation)
-    weights = np.zeros(0, np.float32) if dataset.edge_weight is None else np.asarray(dataset.edge_weight)
     ends = np.concatenate([[0], np.cumsum(indptr[own[rows] + 1] - indptr[own[rows]])])
     pieces = _pieces(ends, chunk_edges)
     table, shift = _part_table(wanted.offsets)
@@ -77,14 +78,13 @@ def sort_edges(
         report(len(piece) * EDGE_BYTES // 2)
     offsets = np.cumsum(counts)[: (len(wanted.offsets) - 1) * relations + 1]
     edge_src, edge_dst = (np.empty(offsets[-1], np.int32) for _ in range(2))
-    edge_weight = np.empty(offsets[-1] if len(weights) else 0, np.float32)
+    numbers = np.empty(offsets[-1] if dataset.columns else 0, index_dtype(dataset.num_edges))
     cursor = offsets[:-1].copy()
     for a, b in pieces:
         piece = source[ends[a] : ends[b]]
         _put(
             indptr,
             relation,
-            weights,
             own,
             rows[a:b],
             wanted.offsets,
@@ -95,12 +95,12 @@ def sort_edges(
             cursor,
             edge_src,
             edge_dst,
-            edge_weight,
+            numbers,
         )
         report(len(piece) * (EDGE_BYTES - EDGE_BYTES // 2))
     del source
-    _sort_runs(offsets, edge_src, edge_dst, edge_weight)
-    return edge_src, edge_dst, offsets, None if dataset.edge_weight is None else edge_weight
+    _sort_runs(offsets, edge_src, edge_dst, numbers)
+    return edge_src, edge_dst, offsets, dataset.columns.take(numbers)
 
 
 def _pieces(ends: np.ndarray, chunk_edges: int) -> list[tuple[int, int]]:
@@ -190,7 +190,6 @@ def _count(
 def _put(
     indptr: Any,
     relation: Any,
-    weights: Any,
     own: Any,
     rows: Any,
     offsets: Any,
@@ -201,7 +200,7 @@ def _put(
     cursor: Any,
     edge_src: Any,
     edge_dst: Any,
-    edge_weight: Any,
+    numbers: Any,
 ) -> None:  # pragma: no cover - compiled
     """Put some rows' edges behind those of the same (part, relation) that were there before."""
     starts, stops = indptr[own[rows]], indptr[own[rows] + 1]
@@ -219,14 +218,14 @@ def _put(
             cursor[group] = slot + 1
             edge_src[slot] = position - offsets[part]
             edge_dst[slot] = row
-            if len(weights):
-                edge_weight[slot] = weights[e]
+            if len(numbers):
+                numbers[slot] = e
 
 
 @numba.njit(cache=True)
-def _sort_runs(offsets: Any, edge_src: Any, edge_dst: Any, edge_weight: Any) -> None:  # pragma: no cover - compiled
-    """Sort the sources of each destination within a (part, relation); weights of equal sources stay in their order."""
-    weighted = len(edge_weight) > 0
+def _sort_runs(offsets: Any, edge_src: Any, edge_dst: Any, numbers: Any) -> None:  # pragma: no cover - compiled
+    """Sort the sources of each destination within a (part, relation); numbers of equal sources stay in their order."""
+    numbered = len(numbers) > 0
     for group in range(len(offsets) - 1):
         begin, last = offsets[group], offsets[group + 1]
         while begin < last:
@@ -234,22 +233,22 @@ def _sort_runs(offsets: Any, edge_src: Any, edge_dst: Any, edge_weight: Any) -> 
             while end < last and edge_dst[end] == edge_dst[begin]:
                 end += 1
             if end - begin > _SHORT:
-                if weighted:
+                if numbered:
                     order = np.argsort(edge_src[begin:end], kind="mergesort")
-                    edge_weight[begin:end] = edge_weight[begin:end][order]
+                    numbers[begin:end] = numbers[begin:end][order]
                     edge_src[begin:end] = edge_src[begin:end][order]
                 else:
                     edge_src[begin:end].sort()
             else:
                 for k in range(begin + 1, end):
                     source, j = edge_src[k], k
-                    weight = edge_weight[k] if weighted else np.float32(0)
+                    number = numbers[k] if numbered else 0
                     while j > begin and edge_src[j - 1] > source:
                         edge_src[j] = edge_src[j - 1]
-                        if weighted:
-                            edge_weight[j] = edge_weight[j - 1]
+                        if numbered:
+                            numbers[j] = numbers[j - 1]
                         j -= 1
                     edge_src[j] = source
-                    if weighted:
-                        edge_weight[j] = weight
+                    if numbered:
+                        numbers[j] = number
             begin = end

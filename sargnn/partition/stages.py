@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from sargnn.data.dataset import Dataset, group_by, open_dataset
-from sargnn.data.store import StoreWriter
+from sargnn.graph.store import StoreWriter
 from sargnn.partition.crew import Crew, Job, do_parts
 from sargnn.partition.cut import Cutter
 from sargnn.partition.ground import lay_ground, make_array, open_ground, places_of

@@ -12,10 +12,11 @@ import numpy as np
 from sargnn.data.check import in_range
 from sargnn.data.dataset import Dataset, label_form
 from sargnn.data.labels import LABEL_DTYPES
-from sargnn.data.manifest import blame_manifest, damage_error
 from sargnn.data.schema import Schema
-from sargnn.data.store import Store, StoreWriter
 from sargnn.data.weights import Range, all_finite, from_json
+from sargnn.graph.edge_columns import NAMES, WEIGHT, file_of, names_from_json, open_columns
+from sargnn.graph.manifest import blame_manifest, damage_error
+from sargnn.graph.store import Store, StoreWriter
 from sargnn.partition.cut import COPY_ARRAYS, PART_ARRAYS, WEIGHT_ARRAYS, Cutter, Part, offsets_of
 from sargnn.partition.ground import lay_ground
 from sargnn.partition.sort_edges import Report
@@ -24,6 +25,8 @@ from sargnn.steps import step
 
 FORMAT_VERSION = 2
 _WEIGHTS, _PRELOAD = "edge_weights", "preload"
+_OF_ITS_OWN = ("stats", "made_by", "schema", "feature_widths", _WEIGHTS, NAMES)
+"""What the manifest says that is not a field of ``PartitionInfo`` as it stands there."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +73,7 @@ def partition_info(path: Path, rank: int | None = None) -> PartitionInfo:
     """
     store = _open(path, rank)
     with blame_manifest(path, "of the partition"):
-        meta: dict[str, Any] = {
-            k: v for k, v in store.meta.items() if k not in ("stats", "made_by", "schema", "feature_widths", _WEIGHTS)
-        }
+        meta: dict[str, Any] = {k: v for k, v in store.meta.items() if k not in _OF_ITS_OWN}
         info = PartitionInfo(
             path=path,
             partition_hash=store.content_hash,
@@ -127,9 +128,12 @@ def write_part(writer: StoreWriter, cutter: Cutter, p: int, report: Report = lam
 
 def put_part(writer: StoreWriter, rank: int, part: Part) -> None:
     """Write a part without its features and without what it sends. ``rank``: whose part it is in the store."""
-    for array in (*PART_ARRAYS, *(WEIGHT_ARRAYS if part.weighted else ())):
+    for array in PART_ARRAYS:
         if not array.startswith("send"):
             writer.put(_name(rank, array), getattr(part, array))
+    part.columns.save(writer, _name(rank, ""))
+    for array in WEIGHT_ARRAYS if part.weighted else ():
+        writer.put(_name(rank, array), getattr(part, array))
 
 
 def put_features(writer: StoreWriter, rank: int, cutter: Cutter, place: int, report: Report = lambda _: None) -> None:
@@ -179,14 +183,20 @@ def open_part(path: Path, rank: int, *, with_features: bool = True) -> Part:
     with blame_manifest(path, "of the partition"):
         schema, num_classes = Schema.from_json(store.meta["schema"]), int(store.meta["num_classes"])
         weighted, preloaded = _WEIGHTS in store.meta, _PRELOAD in store.meta
+        columns = names_from_json(store.meta, weighted=weighted)
     optional = (*(WEIGHT_ARRAYS if weighted else ()), *(COPY_ARRAYS if preloaded else ()))
     names = {array: _name(rank, array) for array in (*PART_ARRAYS, *optional)}
     features = [_name(rank, features_name(node_type)) for node_type in range(len(schema.node_types) if with_features else 0)]
-    store.verify([*names.values(), *features])
+    store.verify([*names.values(), *(_name(rank, file_of(column)) for column in columns), *features])
     label_dtype, outputs = label_form(store.dtype(names["labels"]), num_classes)
     forms = _FORMS | {"labels": (label_dtype, (None, *outputs))}
     arrays = {array: store.array(name, *forms[array]) for array, name in names.items()}
-    part = Part(schema=schema, features=tuple(store.array(name, np.float32, (None, None)) for name in features), **arrays)
+    part = Part(
+        schema=schema,
+        features=tuple(store.array(name, np.float32, (None, None)) for name in features),
+        columns=open_columns(store, columns, len(arrays["edge_src"]), _name(rank, "")),
+        **arrays,
+    )
     problem = _find_problem(part, rank % (len(part.halo_offsets) - 1) if preloaded else rank)
     if problem:
         raise damage_error(path, path / f"{_name(rank, problem)}.npy", "its numbers do not fit the other arrays of the part")
@@ -199,7 +209,6 @@ _FORMS: dict[str, tuple[type | np.dtype, tuple[int | None, ...]]] = {
     **{name: (np.int64, (None,)) for name in ("node_ids", "in_degrees", "out_degrees", "halo_ids")},
     **{name: (np.int64, (None,)) for name in ("edge_offsets", "halo_offsets", "send_offsets")},
     **{name: (np.int64, (None,)) for name in ("copy_offsets", "copied_offsets")},
-    "edge_weight": (np.float32, (None,)),
     **{name: (np.float64, (None,)) for name in ("in_weights", "out_weights")},
 }
 """Of the arrays of a part but labels and features, which are all flat: dtype and shape."""
@@ -209,7 +218,7 @@ def _find_problem(part: Part, rank: int) -> str | None:
     """The first array of a part whose length or numbers cannot be, if there is one."""
     n, world, relations = len(part.node_ids), len(part.halo_offsets) - 1, len(part.schema.relations)
     lengths = {name: n for name in ("labels", "split", "in_degrees", "out_degrees", "in_weights", "out_weights")}
-    for name, length in (lengths | {"edge_weight": len(part.edge_src)}).items():
+    for name, length in lengths.items():
         if getattr(part, name) is not None and len(getattr(part, name)) != length:
             return name
     ends = {
@@ -239,6 +248,8 @@ def _find_problem(part: Part, rank: int) -> str | None:
         rows = n if peer == rank else int(part.halo_offsets[peer + 1] - part.halo_offsets[peer])
         if not in_range(part.edge_src[block], 0, rows):
             return "edge_src"
+    if part.columns.weight is not None and not all_finite(part.columns.weight):
+        return file_of(WEIGHT)
     for name in WEIGHT_ARRAYS if part.weighted else ():
         if not all_finite(getattr(part, name)):
             return name
@@ -251,7 +262,8 @@ def _find_problem(part: Part, rank: int) -> str | None:
 
 def release(part: Part) -> None:
     """Give the pages of a mapped part's edges and lists back, once plans were made from them; they are read again if needed."""
-    for name in ("edge_src", "edge_dst", "edge_weight", "halo_ids", "send_rows"):
+    part.columns.release()
+    for name in ("edge_src", "edge_dst", "halo_ids", "send_rows"):
         mapped = getattr(getattr(part, name), "_mmap", None)
         if mapped is not None:
             mapped.madvise(mmap.MADV_DONTNEED)

@@ -29,10 +29,10 @@ from typing import Any
 
 import numpy as np
 
-from sargnn.data.claim import LOCK, Claim, claim, holder_of, remove_claimed
-from sargnn.data.manifest import digest_of
-from sargnn.data.store import folder_error, sha256_of, temporary_beside
 from sargnn.errors import StoreError
+from sargnn.graph.claim import LOCK, Claim, claim, holder_of, remove_claimed
+from sargnn.graph.manifest import digest_of
+from sargnn.graph.store import folder_error, sha256_of, temporary_beside
 from sargnn.steps import step
 
 _ENDING = ".unfinished.tmp"

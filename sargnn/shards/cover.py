@@ -34,16 +34,28 @@ class Costs:
     """What the two ways cost a layer, in bytes of a training step.
 
     Attributes:
-        source: of a source row that travels to a peer. destination: of a destination row whose partial result does.
-        largest: of the largest message of a partial result, for a row; ``row``: of a source row in one message.
+        source: of a source row that travels to a peer.
+        row: of a source row in one message.
+        request: of a destination row that a partial result is asked for, forward and backward.
+        answer: of its partial result, forward and backward.
         ranked: whether partial results name their winners (``LayerPlan.partials``).
     """
 
     source: int
-    destination: int
-    largest: int
     row: int
+    request: tuple[int, int]
+    answer: tuple[int, int]
     ranked: bool = False
+
+    @property
+    def destination(self) -> int:
+        """Of a destination row whose partial result travels."""
+        return sum(self.request) + sum(self.answer)
+
+    @property
+    def largest(self) -> int:
+        """Of the largest message of a partial result, for a row."""
+        return max(*self.request, *self.answer)
 
 
 @dataclass(frozen=True)

@@ -182,9 +182,8 @@ class FlowDrawer:
         counts, sums = np.zeros((relations, total), np.int32), []
         for number, edges in enumerate(chosen):
             count_chosen(edges.sources, counts[number])
-            if self._part.edge_weight is not None:
-                weights = np.asarray(self._part.edge_weight)[edges.edges]
-                sums.append(weight_sums(edges.sources, weights, total))
+            if (weights := self._part.columns.weight) is not None:
+                sums.append(weight_sums(edges.sources, np.asarray(weights)[edges.edges], total))
         tables: list[Any] = [counts] if not sums else [counts, np.stack(sums)]
         halos = [torch.from_numpy(np.ascontiguousarray(table[:, self._num_rows :].T)) for table in tables]
         own = [table[:, : self._num_rows].T for table in tables]
@@ -270,7 +269,7 @@ class FlowDrawer:
             counts[:, number] = own
         ends = np.concatenate([[0], np.cumsum(counts.ravel())])
         src, dst = (np.empty(ends[-1], np.int32) for _ in range(2))
-        edges = np.empty(ends[-1] if part.weighted else 0, np.int32)
+        edges = np.empty(ends[-1] if part.columns else 0, np.int32)
         inward = []
         for number, relation_edges in enumerate(layer.chosen):
             cursor = ends[:-1].reshape(world, len(relations))[:, number].copy()
@@ -308,7 +307,7 @@ class FlowDrawer:
             halo_offsets=halo_offsets,
             send_rows=np.concatenate(send),
             send_offsets=np.concatenate([[0], np.cumsum([len(sent) for sent in send])]).astype(np.int64),
-            edge_weight=None if part.edge_weight is None else np.asarray(part.edge_weight)[edges],
+            columns=part.columns.take(edges),
             **degrees,
         )
         return restricted, out_bounds, inward
@@ -342,11 +341,11 @@ class FlowDrawer:
         return {"in_degrees": in_degrees, "out_degrees": out_degrees, **sums}
 
     def _inward(self, chosen: Chosen) -> Inward:
-        degrees = np.diff(chosen.offsets)
-        if self._part.edge_weight is None:
+        degrees, weights = np.diff(chosen.offsets), self._part.columns.weight
+        if weights is None:
             return Inward(degrees)
-        weights, rows = np.asarray(self._part.edge_weight)[chosen.edges], np.repeat(np.arange(len(degrees)), degrees)
-        return Inward(degrees, weight_sums(rows, weights, len(degrees)))
+        rows = np.repeat(np.arange(len(degrees)), degrees)
+        return Inward(degrees, weight_sums(rows, np.asarray(weights)[chosen.edges], len(degrees)))
 
 
 def _bounds(rows: Sequence[np.ndarray]) -> tuple[int, ...]:

@@ -46,7 +46,7 @@ class Chosen:
 
     Attributes:
         offsets: int64 [M + 1], where each row's begin. sources: int32 [C].
-        edges: int32 [C], their places in the part; without entries where the graph has no weights.
+        edges: int32 [C], their places in the part; without entries where edges carry nothing.
     """
 
     offsets: np.ndarray
@@ -72,8 +72,8 @@ class InEdges:
         self._runs: list[tuple[int, np.ndarray]] = []
         alone = world == 1  # its edges are sorted by relation and destination already
         sources = np.empty(0 if alone else len(src), np.int32)
-        self._edges = np.empty(len(src) if part.weighted else 0, np.int32)
-        if part.weighted and alone:
+        self._edges = np.empty(len(src) if part.columns else 0, np.int32)
+        if part.columns and alone:
             self._edges = np.arange(len(src), dtype=np.int32)
         before = 0
         for number, relation in enumerate(relations):

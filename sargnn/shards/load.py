@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sargnn.backends.block import EdgeBlock
 from sargnn.comm.lists import HaloLists, Piece
 from sargnn.errors import StoreError
-from sargnn.kernels.block import EdgeBlock
+from sargnn.graph.edge_columns import EdgeColumns
 from sargnn.partition.cut import Part
 from sargnn.shards.flow_loops import count_from, read_only, take_from
 from sargnn.shards.merged import MergedRows
@@ -66,7 +67,7 @@ def load_plan(
         out_bounds: T + 1, the output rows of each type: the first of its own rows. The part's edges end in these and number
             them so. All own rows if not given.
         outputs: other output rows, which the edges number, of a part that is homogeneous; instead of ``out_bounds``.
-        dtype: of edge weights: that of the rows.
+        dtype: of the rows, which edge weights and the like get, too.
         id_ranks: int32 [N + H], the rank of each row's original id among all that the worker sees; among the part's if not
             given.
         sources_first: the relations of which the own shard's sources are mapped before they are summed; where there are fewer
@@ -130,16 +131,13 @@ def with_self_loops(part: Part, rank: int) -> Part:
     all_src, all_dst = np.concatenate([src[~loops], own]), np.concatenate([dst[~loops], own])
     order = np.argsort(all_dst, kind="stable")
     first, last = part.edge_offsets[rank], part.edge_offsets[rank + 1]
-    if part.edge_weight is not None and part.in_weights is not None and part.out_weights is not None:
-        mine = part.edge_weight[first:last]
-        change = 1 - np.bincount(dst[loops], weights=mine[loops], minlength=num_rows)
-        mine = np.concatenate([mine[~loops], np.ones(num_rows, mine.dtype)])[order]
-        part = dataclasses.replace(
-            part,
-            edge_weight=np.concatenate([part.edge_weight[:first], mine, part.edge_weight[last:]]),
-            in_weights=part.in_weights + change,
-            out_weights=part.out_weights + change,
-        )
+    if part.columns.weight is not None and part.in_weights is not None and part.out_weights is not None:
+        change = 1 - np.bincount(dst[loops], weights=part.columns.weight[first:last][loops], minlength=num_rows)
+        part = dataclasses.replace(part, in_weights=part.in_weights + change, out_weights=part.out_weights + change)
+    if part.columns:
+        mine = np.concatenate([first + np.flatnonzero(~loops), np.full(num_rows, -1)])[order]
+        edges = np.concatenate([np.arange(first), mine, np.arange(last, len(part.edge_src))])
+        part = dataclasses.replace(part, columns=part.columns.take(edges))
     offsets = np.array(part.edge_offsets)
     offsets[rank + 1 :] += len(all_src) - (last - first)
     return dataclasses.replace(
@@ -240,7 +238,8 @@ class _Loader:
         sums = np.zeros(last - first)
         for q in range(self.world):
             destinations = self.part.edges(q, relation)[1] - first
-            sums += np.bincount(destinations, weights=self.part.weights(q, relation), minlength=last - first)
+            weights = self.part.columns_of(q, relation).weight
+            sums += np.bincount(destinations, weights=weights, minlength=last - first)
         return _tensor(sums, self.device)
 
     def _relation_degrees(self, relation: int) -> Tensor:
@@ -265,7 +264,7 @@ class _Loader:
             first, last = pieces[peer][number] if number < len(pieces[peer]) else (0, 0)
             if peer not in edges:
                 relations = range(len(self.schema.relations))
-                edges = {peer: [BySource(*self.part.edges(peer, r), self.part.weights(peer, r)) for r in relations]}
+                edges = {peer: [BySource(*self.part.edges(peer, r), self.part.columns_of(peer, r)) for r in relations]}
             shards[now.piece] = Shard(peer, last - first, self._halo_blocks(peer, first, last, edges[peer]))
         return shards
 
@@ -273,11 +272,11 @@ class _Loader:
         blocks: list[RelationBlock] = []
         for r, relation in enumerate(self.schema.relations):
             src, dst = self.part.edges(self.rank, r)
-            weight = self.part.weights(self.rank, r)
+            columns = self.part.columns_of(self.rank, r)
             if not self.schema.typed:
                 rows = self.ids[: self.num_rows]
                 ranks = self.id_ranks[: self.num_rows]
-                return (self._block(r, src, dst, 0, 0, self.out_bounds[-1], rows, ranks, weight=weight),)
+                return (self._block(r, src, dst, 0, 0, self.out_bounds[-1], rows, ranks, columns=columns),)
             (s0, s1), (d0, d1) = self.row_bounds[relation.source : relation.source + 2], self._out(r)
             # Cut, so that what is mapped at once stays as small as a message: along the side that has fewer rows.
             by_source = s1 - s0 <= len(np.unique(dst))
@@ -285,20 +284,20 @@ class _Loader:
                 by_source = r in self.sources_first
             low, high = (s0, s1) if by_source else (d0, d1)
             pieces = max(1, -(-(high - low) // self.message_rows))
-            edges = BySource(src, dst, weight) if by_source else None
+            edges = BySource(src, dst, columns) if by_source else None
             for j in range(pieces):
                 a, b = low + (high - low) * j // pieces, low + (high - low) * (j + 1) // pieces
                 (sa, sb), (da, db) = ((a, b), (d0, d1)) if by_source else ((s0, s1), (a, b))
                 if edges is not None:
                     some_src, some_dst, some = edges.between(a, b)
                 else:
-                    inside = slice(*np.searchsorted(dst, (a, b)))  # edges are sorted by destination
+                    inside = slice(*np.searchsorted(dst, (a, b)).tolist())  # edges are sorted by destination
                     some_src, some_dst = src[inside], dst[inside]
-                    some = None if weight is None else weight[inside]
+                    some = columns.run(inside)
                 if len(some_src):
                     local = some_src - np.int32(sa), some_dst - np.int32(da)
                     rows, ranks = self.ids[sa:sb], self.id_ranks[sa:sb]
-                    blocks.append(self._block(r, *local, sa, da, db, rows, ranks, weight=some, map_sources=by_source))
+                    blocks.append(self._block(r, *local, sa, da, db, rows, ranks, columns=some, map_sources=by_source))
         return tuple(blocks)
 
     def _halo_blocks(self, peer: int, first: int, last: int, edges: list[BySource]) -> tuple[RelationBlock, ...]:
@@ -308,20 +307,20 @@ class _Loader:
         for r, relation in enumerate(self.schema.relations):
             low, high = (self.halo_bounds[peer][relation.source + k] - self.halo_bounds[peer][0] for k in (0, 1))
             a, b = max(first, low), max(first, low, min(last, high))
-            src, dst, weight = edges[r].between(a, b)
+            src, dst, columns = edges[r].between(a, b)
             d0, d1 = self._out(r)
             if len(src) or not self.schema.typed:
                 local = src - np.int32(a), dst - np.int32(d0)
                 rows = slice(start + a, start + b)
                 ends = a - first, d0, d1
-                blocks.append(self._block(r, *local, *ends, self.ids[rows], self.id_ranks[rows], weight=weight))
+                blocks.append(self._block(r, *local, *ends, self.ids[rows], self.id_ranks[rows], columns=columns))
         return tuple(blocks)
 
     def _merged(self, layout: MergedRows) -> Shard:
         blocks = []
         ids, id_ranks = (self._by_merged_row(tensor, layout) for tensor in (self.ids, self.id_ranks))
         for r, relation in enumerate(self.schema.relations):
-            sources, destinations, weights = [], [], []
+            sources, destinations = [], []
             at = {q: layout.halo[relation.source * self.world + q][0] for q in range(self.world)}
             first, (d0, d1) = layout.bounds[relation.source], self._out(r)
             for q in range(self.world):
@@ -333,17 +332,12 @@ class _Loader:
                     shift = at[q] - begins - first
                 sources.append(src + np.int32(shift))
                 destinations.append(dst - np.int32(d0))
-                weights.append(self.part.weights(q, r))
             all_src, all_dst = np.concatenate(sources), np.concatenate(destinations)
             order = np.argsort(all_dst, kind="stable")
             rows = slice(first, layout.bounds[relation.source + 1])
             edges = all_src[order], all_dst[order]
-            weight = (
-                np.concatenate([peer_weights for peer_weights in weights if peer_weights is not None])[order]
-                if self.part.weighted
-                else None
-            )
-            blocks.append(self._block(r, *edges, first, d0, d1, ids[rows], id_ranks[rows], weight=weight, compact=False))
+            columns = self.part.columns.runs([self.part.edge_span(q, r) for q in range(self.world)]).take(order)
+            blocks.append(self._block(r, *edges, first, d0, d1, ids[rows], id_ranks[rows], columns=columns, compact=False))
         own = self.own  # of a homogeneous graph, whose own rows come first
         if self.schema.typed:
             own = tuple((at, first, n) for (at, _, _), (_, first, n) in zip(layout.own, self.own, strict=True))
@@ -367,7 +361,7 @@ class _Loader:
         src_ids: Tensor,
         id_ranks: Tensor,
         *,
-        weight: np.ndarray | None,
+        columns: EdgeColumns,
         compact: bool = True,
         map_sources: bool | None = None,
     ) -> RelationBlock:
@@ -392,7 +386,7 @@ class _Loader:
             id_ranks,
             src_ids,
             dst_ids,
-            weight=None if weight is None else _tensor(weight, self.device).to(self.dtype),
+            columns=columns.on(self.device, self.dtype),
         )
         in_type = first_out - self._out(relation)[0]
         return RelationBlock(relation, first_src, first_out, in_type, run, block, rows, map_sources)
@@ -401,19 +395,19 @@ class _Loader:
 class BySource:
     """Edges sorted by destination, of which those from a run of sources are asked for."""
 
-    def __init__(self, src: np.ndarray, dst: np.ndarray, weight: np.ndarray | None) -> None:
-        self._src, self._dst, self._weight = src, dst, weight
+    def __init__(self, src: np.ndarray, dst: np.ndarray, columns: EdgeColumns) -> None:
+        self._src, self._dst, self._columns = src, dst, columns
 
-    def between(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Sources, destinations and weights of the edges from rows [first, last), still sorted by destination."""
+    def between(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray, EdgeColumns]:
+        """Sources, destinations and columns of the edges from rows [first, last), still sorted by destination."""
         src, dst = read_only(self._src), read_only(self._dst)
         count = count_from(src, first, last)
         if count == len(src):
-            return self._src, self._dst, self._weight
+            return self._src, self._dst, self._columns
         new_src, new_dst = np.empty(count, np.int32), np.empty(count, np.int32)
-        edges = np.empty(0 if self._weight is None else count, np.int64)
+        edges = np.empty(count if self._columns else 0, np.int64)
         take_from(src, dst, first, last, new_src, new_dst, edges)
-        return new_src, new_dst, None if self._weight is None else self._weight[edges]
+        return new_src, new_dst, self._columns.take(edges)
 
 
 def id_ranks_of(part: Part) -> np.ndarray:

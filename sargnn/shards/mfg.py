@@ -230,7 +230,7 @@ def _restricted(part: Part, rank: int, inputs: np.ndarray, outputs: np.ndarray, 
     halo_place -= np.repeat(halo_offsets[:-1], np.diff(part.halo_offsets)).astype(np.int32)
 
     source, destination = (np.empty(mark.edges, np.int32) for _ in range(2))
-    edges = np.empty(mark.edges if part.weighted else 0, np.int64)
+    edges = np.empty(mark.edges if part.columns else 0, np.int64)
     src, dst, begins = read_only(part.edge_src), read_only(part.edge_dst), np.empty(len(outputs) + 1, np.int64)
     counts: list[int] = []
     for peer, span in _spans(part):
@@ -238,7 +238,7 @@ def _restricted(part: Part, rank: int, inputs: np.ndarray, outputs: np.ndarray, 
         places = in_place if peer == rank else halo_place[part.halo_offsets[peer] : part.halo_offsets[peer + 1]]
         at = slice(sum(counts), sum(counts) + kept)
         if kept:
-            numbers = edges[at] if part.weighted else edges
+            numbers = edges[at] if part.columns else edges
             renumber(src[span], dst[span], places, out_place, begins, source[at], destination[at], numbers)
             numbers += span.start
         counts.append(kept)
@@ -247,10 +247,9 @@ def _restricted(part: Part, rank: int, inputs: np.ndarray, outputs: np.ndarray, 
         for a, b, chosen in zip(part.send_offsets, part.send_offsets[1:], mark.send, strict=False)
     ]
     nothing = np.zeros(0, np.int64)
-    if part.edge_weight is not None and part.in_weights is not None and part.out_weights is not None:
+    if part.in_weights is not None and part.out_weights is not None:
         part = dataclasses.replace(
             part,
-            edge_weight=np.asarray(part.edge_weight)[edges],
             in_weights=np.asarray(part.in_weights)[inputs],
             out_weights=np.asarray(part.out_weights)[inputs],
         )
@@ -264,6 +263,7 @@ def _restricted(part: Part, rank: int, inputs: np.ndarray, outputs: np.ndarray, 
         out_degrees=np.asarray(part.out_degrees)[inputs],
         edge_src=source,
         edge_dst=destination,
+        columns=part.columns.take(edges),
         edge_offsets=_offsets(np.array(counts, np.int64)),
         halo_ids=np.asarray(part.halo_ids)[mark.halo],
         halo_offsets=halo_offsets,

@@ -12,15 +12,17 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from sargnn.backends.block import EdgeBlock
 from sargnn.comm.group import Group
 from sargnn.comm.lists import PartialLists, Piece, cut_list
 from sargnn.comm.swap import swap
-from sargnn.kernels.block import EdgeBlock
+from sargnn.graph.edge_columns import EdgeColumns, join
 from sargnn.partition.cut import Part, offsets_of
 from sargnn.shards.cover import Share, choose_edges
 from sargnn.shards.load import BySource, Layout, id_ranks_of, load_plan
@@ -42,7 +44,7 @@ class _Asked:
     Attributes:
         src: int32 [E], own input rows. dst: int32 [E], places among the peer's rows. relations: int64 [R + 1], where each
             begins.
-        ids: int64, original ids of the peer's rows. weight: [E], of a graph with edge weights; else None.
+        ids: int64, original ids of the peer's rows. columns: what the edges carry.
         scale: fp64, for each pair of a relation and a row that has edges of it, in their order, what its mean is multiplied by.
         sent: int32, all own rows that the peer's part reads: winners are ranked among these.
     """
@@ -51,7 +53,7 @@ class _Asked:
     dst: np.ndarray
     relations: np.ndarray
     ids: np.ndarray
-    weight: np.ndarray | None
+    columns: EdgeColumns
     scale: np.ndarray
     sent: np.ndarray
 
@@ -167,14 +169,17 @@ def _share_out(
             [_scales(part, q, moved[q], whole) for q in range(world)],
         )
     ]
-    weights: list[np.ndarray] | list[None] = [None] * world
-    if part.edge_weight is not None:
-        given = [np.asarray(part.edge_weight[span])[chosen] for span, chosen in zip(spans, moved, strict=True)]
-        weights = swap(group, given, _DOING)
+    given = [part.columns.run(span).take(chosen) for span, chosen in zip(spans, moved, strict=True)]
+    carried: list[dict[str, Any]] = [{} for _ in range(world)]
+    for name in part.columns.columns:
+        for q, numbers in enumerate(swap(group, [np.asarray(columns[name]) for columns in given], _DOING)):
+            carried[q][name] = numbers
     send = [np.asarray(part.send_rows[a:b]) for a, b in zip(part.send_offsets, part.send_offsets[1:], strict=False)]
     asked = []
     for q, (src, dst, relation, ids, scale) in enumerate(zip(*told[1:], strict=True)):
-        asked.append(_Asked(send[q][src] if q != rank else src[:0], dst, relation, ids, weights[q], scale, send[q]))
+        asked.append(
+            _Asked(send[q][src] if q != rank else src[:0], dst, relation, ids, EdgeColumns.of(carried[q]), scale, send[q])
+        )
     kept = _without(part, rank, moved, read, [rows[keep.view(bool)] for rows, keep in zip(send, told[0], strict=True)])
     return kept, np.concatenate(read), wanted, asked, sum(int(mask.sum()) for mask in moved)
 
@@ -221,7 +226,7 @@ def _without(part: Part, rank: int, moved: list[np.ndarray], read: list[np.ndarr
         edge_src=np.concatenate(sources),
         edge_dst=np.concatenate(destinations),
         edge_offsets=np.concatenate([[0], np.cumsum(np.concatenate(counts))]).astype(np.int64),
-        edge_weight=None if part.edge_weight is None else np.asarray(part.edge_weight)[stay],
+        columns=part.columns.take(stay),
         halo_ids=np.concatenate(halos),
         halo_offsets=offsets_of(halos),
         send_rows=np.concatenate(send),
@@ -258,7 +263,7 @@ def _joined(table: dict[Piece, slice], asked: list[_Asked]) -> dict[int, _Asked]
             dst=np.concatenate([request.dst[span] for span in spans]) + np.int32(first),
             relations=np.cumsum([0, *(span.stop - span.start for span in spans)]),
             ids=request.ids[:count],
-            weight=None if request.weight is None else np.concatenate([request.weight[span] for span in spans]),
+            columns=request.columns.runs(spans),
             scale=np.concatenate(scale),
             sent=request.sent,
         )
@@ -298,8 +303,10 @@ def _joint(
         spans = [slice(request.relations[r], request.relations[r + 1]) for request in edges]
         src = np.concatenate([request.src[span] for request, span in zip(edges, spans, strict=True)]) - np.int32(s0)
         dst = np.concatenate([request.dst[span] for request, span in zip(edges, spans, strict=True)])  # ascending
-        weights = [request.weight[span] for request, span in zip(edges, spans, strict=True) if request.weight is not None]
-        weight = np.concatenate(weights) if weights else None
+        columns = join(
+            [request.columns.run(span) for request, span in zip(edges, spans, strict=True)],
+            [span.stop - span.start for span in spans],
+        )
         scale = torch.zeros(len(ids), dtype=dtype, device=device)
         for k, (request, span) in enumerate(zip(edges, spans, strict=True)):
             rows = torch.from_numpy(np.unique(request.dst[span]))
@@ -310,7 +317,7 @@ def _joint(
         blocks += [own_block for own_block in mine if not own_block.map_sources]
         scales += [None] * (len(blocks) - len(scales))
         if any(own_block.map_sources for own_block in mine) or (not mine and s1 - s0 <= len(np.unique(dst))):
-            by_source, pieces = BySource(src, dst, weight), max(1, -(-(s1 - s0) // message_rows))
+            by_source, pieces = BySource(src, dst, columns), max(1, -(-(s1 - s0) // message_rows))
             for a, b in (((s1 - s0) * j // pieces, (s1 - s0) * (j + 1) // pieces) for j in range(pieces)):
                 beside = [own_block for own_block in mine if own_block.map_sources and own_block.first_src == s0 + a]
                 blocks += beside
@@ -324,13 +331,13 @@ def _joint(
             continue
         listed = np.unique(dst)
         for a, b in cut_list(len(listed), message_rows):
-            inside = slice(*np.searchsorted(dst, (listed[a], listed[b - 1] + 1)))
+            inside = slice(*np.searchsorted(dst, (listed[a], listed[b - 1] + 1)).tolist())
             local = np.searchsorted(listed[a:b], dst[inside]).astype(np.int32)
             places = torch.from_numpy(listed[a:b].astype(np.int32)).to(device)
             block = _block(
                 src[inside],
                 local,
-                None if weight is None else weight[inside],
+                columns.run(inside),
                 in_order[: s1 - s0],
                 whole.node_ids[s0:s1],
                 ids[places.long()],
@@ -345,7 +352,7 @@ def _joint(
 def _block(
     src: np.ndarray,
     dst: np.ndarray,
-    weight: np.ndarray | None,
+    columns: EdgeColumns,
     id_rank: Tensor,
     src_ids: Tensor,
     dst_ids: Tensor,
@@ -362,7 +369,7 @@ def _block(
         id_rank,
         src_ids,
         dst_ids,
-        weight=None if weight is None else torch.from_numpy(weight).to(device, dtype),
+        columns=columns.on(device, dtype),
         lists_sources=lists_sources,
     )
 
@@ -389,11 +396,10 @@ def _shard(
                 dst_ids = ids[rows.long()]
             begin, end = scale_at + np.searchsorted(listed, (first, last))
             scales.append(torch.from_numpy(asked.scale[begin:end]).to(device, dtype))
-            weight = None if asked.weight is None else asked.weight[a + low : a + high]
             block = _block(
                 asked.src[a + low : a + high] - np.int32(s0),
                 local,
-                weight,
+                asked.columns.run(slice(int(a + low), int(a + high))),
                 id_rank[s0:s1],
                 whole.node_ids[s0:s1],
                 dst_ids,

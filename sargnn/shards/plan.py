@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sargnn.backends.block import EdgeBlock
 from sargnn.comm.lists import HaloLists, PartialLists, Piece
 from sargnn.data.schema import Schema
-from sargnn.kernels.block import EdgeBlock
 from sargnn.shards.merged import MergedRows
 
 
@@ -159,7 +159,7 @@ class LayerPlan:
         out_degrees: int64 [N], edges out of each input row in the whole graph, likewise.
         relation_degrees: per relation int64, its edges into each output row of its destination type.
         in_weights: fp64 [M] and out_weights: fp64 [N], of a graph with edge weights: their sums over the edges that the degrees
-            count (an added self-loop's is 1); else None. The weights are ``EdgeBlock.weight``.
+            count (an added self-loop's is 1); else None. The weights are a column.
         relation_weights: per relation fp64, such sums where ``relation_degrees`` has counts; None without weights.
         lists: which rows travel.
         shards: the own one, then one for each round of the exchange in its order, also where a round brings no rows; None for
@@ -278,10 +278,13 @@ class LayerPlan:
         sources = [block.src_ids.index_select(0, block.src) for block in blocks]
         return torch.cat(sources), torch.cat([block.dst_ids[block.dst_per_edge()] for block in blocks])
 
-    def edge_weights(self) -> Tensor:
-        """The weights of all edges, [E] of the rows' dtype, put together on every call. Only where the plan is ``weighted``."""
-        weights = [shard.block.weight for shard in self._all_shards().values()]
-        return torch.cat([weight for weight in weights if weight is not None])
+    def edge_column(self, name: str, like: Tensor | None = None) -> Tensor:
+        """What all edges carry of one name, [E] or [E, D], put together on every call; ``like``: see ``EdgeColumns.tensor``.
+
+        Raises:
+            KeyError: edges do not carry it.
+        """
+        return torch.cat([shard.block.columns.tensor(name, like) for shard in self._all_shards().values()])
 
     @cached_property
     def kept(self) -> dict[Any, Any]:

@@ -136,7 +136,7 @@ class RelationSplitter:
         (a, b), (c, d) = (self._ends(part.row_bounds, node_type) for node_type in (ends.source, ends.destination))
         inward, outward, halo = np.zeros(d - c), np.zeros(b - a), np.zeros(len(part.halo_ids))
         for q in range(len(lists.send_rows)):
-            (src, dst), weights = part.edges(q, relation), part.weights(q, relation)
+            (src, dst), weights = part.edges(q, relation), part.columns_of(q, relation).weight
             inward += np.bincount(dst - c, weights=weights, minlength=d - c)
             if q == self._rank:
                 outward += np.bincount(src - a, weights=weights, minlength=b - a)
@@ -246,7 +246,6 @@ def _one_relation(part: Part, rank: int, relation: int, first_out: int, reads: _
     kept_before = np.concatenate([[0], np.cumsum(read)])
     halo_offsets = kept_before[part.halo_offsets]
     sources, destinations, send = [], [], []
-    weights = [peer_weights for q in range(len(reads.peers)) if (peer_weights := part.weights(q, relation)) is not None]
     for q, sent in enumerate(reads.peers):
         src, dst = part.edges(q, relation)
         local = src - first if q == rank else kept_before[part.halo_offsets[q] + src] - halo_offsets[q]
@@ -271,7 +270,7 @@ def _one_relation(part: Part, rank: int, relation: int, first_out: int, reads: _
         halo_offsets=halo_offsets,
         send_rows=np.concatenate(send),
         send_offsets=offsets_of(send),
-        edge_weight=np.concatenate(weights) if weights else None,
+        columns=part.columns.runs([part.edge_span(q, relation) for q in range(len(reads.peers))]),
         in_weights=None,
         out_weights=None,
     )
@@ -292,6 +291,6 @@ def _joined(part: Part) -> tuple[Part, np.ndarray]:
         edge_src=np.asarray(part.edge_src)[order],
         edge_dst=np.asarray(part.edge_dst)[order],
         edge_offsets=offsets,
-        edge_weight=None if part.edge_weight is None else np.asarray(part.edge_weight)[order],
+        columns=part.columns.take(order),
     )
     return joined, types[order]

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from sargnn.backends.memory import Pool
 from sargnn.bf16 import ROW_DTYPES, wide
 from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
@@ -17,18 +18,17 @@ from sargnn.config.memory import MemoryConfig
 from sargnn.config.run import RunConfig
 from sargnn.data.labels import task_of
 from sargnn.engine.aggregate import Engine
-from sargnn.engine.pool import Pool
 from sargnn.engine.reducers.sum import Sum
 from sargnn.errors import ConfigError
 from sargnn.models.base import Model
 from sargnn.models.inputs import GraphShape
-from sargnn.partition.cut import Part, without_weights
+from sargnn.partition.cut import Part, with_columns
 from sargnn.rng import MAX_ID
 from sargnn.shards.copies import Copies
 from sargnn.shards.cover import Share, shares_of
 from sargnn.shards.graph import WorkerGraph, find_labelled
-from sargnn.training.account.record import Accounts
-from sargnn.training.edge_weights import uses_edge_weights
+from sargnn.training.edge_weights import used_columns
+from sargnn.training.fit import Budget
 from sargnn.training.optim import check_decay
 from sargnn.training.trainer import Trainer
 
@@ -44,17 +44,21 @@ def make_trainer(
     scratch: Path | None = None,
     make_pool: Callable[..., Pool] = Pool,
     flat: Callable[[], Part] | None = None,
+    budget: Budget | None = None,
 ) -> Trainer:
     """Everything one rank needs to train, from its part.
 
     Args:
+        part: of this rank.
+        num_classes: C.
+        group: of all ranks.
         scratch: a folder of this rank's alone, for what lies on disk meanwhile; None: nothing does.
         make_pool: as ``Engine`` takes it.
         flat: opens the rank's part without copies, where ``part`` has some.
+        budget: for a graph of such a shape, chooses what fits ``memory_budget``; needed where the run has one.
     """
     device, dtype = torch.device(config.device), ROW_DTYPES[config.precision]
-    if not uses_edge_weights(config):
-        part = without_weights(part)
+    part = with_columns(part, used_columns(config))
     preloads = part.copy_rows is not None
     engine = make_engine(config, group, make_pool, within_servers=preloads)
     widths = tuple(rows.shape[1] for rows in part.features)
@@ -72,7 +76,11 @@ def make_trainer(
     model = make_model(config, shape)
     copies = None
     if preloads:
-        copies = Copies(part, Exchange(group, config.comm.prefetch_depth), config.comm.message_rows or _COPIED_ROWS)
+        copies = Copies(
+            part,
+            Exchange(group, config.comm.prefetch_depth, engine.backend.moves),
+            config.comm.message_rows or _COPIED_ROWS,
+        )
     graph = WorkerGraph(
         part,
         engine.exchange,
@@ -83,18 +91,13 @@ def make_trainer(
         by_relation=model.by_relation,
         labelled=shape.labelled,
         dtype=wide(dtype),
-        sums=None if preloads else _share_of_sums(config, engine),
+        sums=None if preloads or config.smooth.name == "none" or group.world == 1 else share_of_sums(config, engine),
         copies=copies,
         counts_rows=config.norms_over_rows,
         share=lambda counts: shares_of(config.comm.aggregate or "least", model.partial_costs(engine, counts)),
     )
     model = model.to(device, wide(dtype))
     rows = model.inputs.load(part, config.seed, device, dtype, copies)
-
-    def accounts() -> Accounts:
-        return Accounts(
-            make_trainer, config, part, num_classes, model, labelled=shape.labelled, message_rows=graph.message_rows
-        )
 
     def without_copies() -> Trainer:
         assert flat is not None
@@ -109,7 +112,8 @@ def make_trainer(
         )
         return make_trainer(full_batch, flat(), num_classes, group, make_pool=make_pool)
 
-    return Trainer(config, model, engine, graph, rows, num_classes, scratch, accounts, without_copies if preloads else None)
+    choose = None if budget is None else budget(shape)
+    return Trainer(config, model, engine, graph, rows, num_classes, scratch, choose, without_copies if preloads else None)
 
 
 def make_engine(
@@ -132,10 +136,8 @@ def make_engine(
     )
 
 
-def _share_of_sums(config: RunConfig, engine: Engine) -> Share | None:
+def share_of_sums(config: RunConfig, engine: Engine) -> Share | None:
     """How plain sums of rows without gradients share cut edges out."""
-    if config.smooth.name == "none" or engine.group.world == 1:
-        return None
     costs = engine.mode.costs(Sum(), (1,), engine.dtype, exchanged_needs_grad=False) if engine.why_rows(Sum()) is None else None
     return shares_of(config.comm.aggregate or "least", [costs])[0]
 

@@ -1,6 +1,6 @@
 """Checkpoints: what a run needs to go on as if nothing had happened, also on another number of workers.
 
-A checkpoint is a store (``data.store``): arrays with checksums, written under a temporary name, flushed, then renamed.
+A checkpoint is a store (``graph.store``): arrays with checksums, written under a temporary name, flushed, then renamed.
 
     param/NAME, buffer/NAME, first_moment/NAME, second_moment/NAME
     meta: epoch, how many there are to be, figures so far, hashes, the graph's schema, Adam's step
@@ -25,8 +25,8 @@ from torch import Tensor
 
 from sargnn.comm.tables import gather_table
 from sargnn.config.run import RunConfig
-from sargnn.data.store import Store, StoreWriter
 from sargnn.errors import StoreError
+from sargnn.graph.store import Store, StoreWriter
 from sargnn.tasks.kinds import Scores, is_better
 from sargnn.training.history import Requests, Underway
 from sargnn.training.loop import EpochEnd, Listener

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sargnn.config.run import RunConfig
 from sargnn.data.weights import Range
 from sargnn.errors import ConfigError
+from sargnn.graph.edge_columns import WEIGHT
 
 _WITHOUT = "dataset.edge_weights=false trains as if there were none"
 
@@ -51,3 +52,8 @@ def check_edge_weights(config: RunConfig, weights: Range | None) -> None:
 def uses_edge_weights(config: RunConfig) -> bool:
     """Whether anything of the run reads them, where there are any."""
     return config.dataset.edge_weights and (bool(config.model.operations) or config.smooth.name != "none")
+
+
+def used_columns(config: RunConfig) -> tuple[str, ...]:
+    """Names of what edges carry and the run reads; the rest is not loaded."""
+    return (WEIGHT,) if uses_edge_weights(config) else ()

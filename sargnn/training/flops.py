@@ -8,6 +8,7 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from sargnn.backends.base import Rows
 from sargnn.profile import LINEAR, Profile
 
 _PRODUCTS = {"aten::mm": 0, "aten::addmm": 1, "aten::addmm_": 1}
@@ -30,15 +31,18 @@ class _Counting(TorchDispatchMode):
 
 
 @contextmanager
-def _counted(profile: Profile) -> Iterator[None]:
-    from sargnn.kernels.fused.tile_products import done
-
-    before = done["flops"]
+def _counted(profile: Profile, rows: Rows) -> Iterator[None]:
+    before = rows.uncounted_flops
     with _Counting(profile):
         yield
-    profile.work(LINEAR, done["flops"] - before)
+    profile.work(LINEAR, rows.uncounted_flops - before)
 
 
-def count_products(profile: Profile) -> AbstractContextManager[Any]:
-    """Count what is multiplied until the context is left; nothing where the profile does not record."""
-    return _counted(profile) if profile.recording else nullcontext()
+def count_products(profile: Profile, rows: Rows) -> AbstractContextManager[Any]:
+    """Count what is multiplied until the context is left; nothing where the profile does not record.
+
+    Args:
+        profile: where it is counted.
+        rows: an engine's, which multiplies beside PyTorch.
+    """
+    return _counted(profile, rows) if profile.recording else nullcontext()

@@ -203,7 +203,7 @@ class Loop:
         steps, profile = self.steps.count, self.engine.profile
         self.engine.epoch = number = epoch * steps + step
         lr = self.optimization.set_rate(number, steps)
-        with profile.span(REST), count_products(profile):
+        with profile.span(REST), count_products(profile, self.engine.backend.rows):
             self.forward.model.zero_grad(set_to_none=True)
             loss = self.gradients(step)
             if not math.isfinite(loss.value):

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from sargnn.config.run import RunConfig
-from sargnn.data.manifest import MANIFEST
 from sargnn.data.schema import Schema
-from sargnn.data.store import Store
 from sargnn.errors import ConfigError
+from sargnn.graph.manifest import MANIFEST
+from sargnn.graph.store import Store
 from sargnn.models.base import Model
 from sargnn.tracking.files import START
 from sargnn.training import checkpoint

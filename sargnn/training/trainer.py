@@ -19,10 +19,9 @@ from sargnn.profile import REST
 from sargnn.shards.graph import WorkerGraph
 from sargnn.tasks.base import load_task
 from sargnn.tracking.memory import PeakMeter
-from sargnn.training.account.record import Accounts
 from sargnn.training.batches import MicroBatches
 from sargnn.training.evaluation import Evaluator, WithoutCopies
-from sargnn.training.fit import evaluation_sample, fit_steps, trains_in_batches
+from sargnn.training.fit import Choose, evaluation_sample, fit_steps, trains_in_batches
 from sargnn.training.history import History
 from sargnn.training.loop import EarlyStopping, Listener, Loop
 from sargnn.training.optim import Optimization
@@ -39,7 +38,7 @@ class Trainer:
         rows: [N, D] in the run's precision, as ``model.inputs`` loaded them.
         num_classes: C.
         scratch: a folder of this rank's alone, for what lies on disk meanwhile; None: nothing does.
-        accounts: gives what says beforehand what steps will hold; for ``memory_budget``.
+        choose: what fits ``memory_budget``; None: there is none.
         flat: where ``graph`` has copies of other servers' nodes, makes a trainer of the same model on the part without.
 
     Attributes:
@@ -64,7 +63,7 @@ class Trainer:
         rows: Tensor,
         num_classes: int,
         scratch: Path | None = None,
-        accounts: Callable[[], Accounts] | None = None,
+        choose: Choose | None = None,
         flat: Callable[[], Trainer] | None = None,
     ) -> None:
         self.config, self.model, self.engine, self.graph, self.rows = config, model, engine, graph, rows
@@ -77,7 +76,7 @@ class Trainer:
         self.optimization = Optimization(config.optim, config.epochs, model)
         graph.release()  # what is given back is no part of what training starts from
         self.meter = PeakMeter.here()
-        fitted = fit_steps(self, training, scratch, accounts)
+        fitted = fit_steps(self, training, scratch, choose)
         self.planned_bytes, self.remarks = fitted.planned_bytes, fitted.remarks
         self.loop = Loop(engine, self.forward, self.task, fitted.steps, self.optimization, self.meter)
         self.evaluator = Evaluator(

@@ -23,8 +23,8 @@ from sargnn.shards.in_edges import Sample
 from sargnn.shards.mfg import MessageFlow
 from sargnn.shards.plan import LayerPlan, RowCounts
 from sargnn.shards.relations import Outward
+from sargnn.shards.sizes import Groups, Sizes, sizes_of_drawn, sizes_of_reach
 from sargnn.tasks.base import Targets, Task
-from sargnn.training.account.sizes import Groups, Sizes, sizes_of_drawn, sizes_of_reach
 
 
 @dataclass(frozen=True)
@@ -206,11 +206,6 @@ class ViewBuilder:
             counts.append(reach.counts)
             self._graph.release(mapped_only=True)
         return Groups(groups, tuple(sizes), tuple(counts))
-
-    @property
-    def shares_constants(self) -> bool:
-        """Whether micro-batches have the first layer's aggregates of constant rows in common."""
-        return self._model.shares_constants(self._engine)
 
     def _marked(self, rows: np.ndarray) -> np.ndarray:
         marked = np.zeros(len(self._rows), bool)

@@ -10,7 +10,7 @@ import pytest
 
 from sargnn.bench import epoch
 from sargnn.cli.compose import compose_verb
-from sargnn.cli.conf_folders import built_in_folder
+from sargnn.cli.conf import built_in_folder
 from sargnn.data.dataset import open_dataset
 from tests.in_process import sargnn_here as run
 

@@ -11,22 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from sargnn.bench.plan.draw import draw_runs, draw_words
-from sargnn.bench.plan.report import markdown
-from sargnn.bench.plan.rows import EPOCH, TRAINING, WHOLE, Point, Row, errors_of
+from sargnn.bench.plan import EPOCH, TRAINING, WHOLE, Point, Row, draw_runs, draw_words, errors_of, markdown
 from sargnn.bench.settings import BenchPlanConfig, parse_bench_plan
 from sargnn.cli import bench
 from sargnn.cli.compose import compose_verb
-from sargnn.cli.conf_folders import find_folders
+from sargnn.cli.conf import find_folders
 from sargnn.config.run import RunConfig, load, parse
 from sargnn.data.dataset import open_dataset
 from sargnn.errors import ConfigError
-from sargnn.launch import runtime
-from sargnn.planner.account import Runtime
-from sargnn.planner.epoch_time import EpochTime
-from sargnn.planner.outline import Outline
-from sargnn.planner.parts import PartSizes
-from sargnn.planner.worlds import find_cut, plan_run
+from sargnn.memory import trials
+from sargnn.memory.plan_parts import PartSizes
+from sargnn.memory.plan_run import find_cut, plan_run
+from sargnn.memory.plan_time import EpochTime
+from sargnn.memory.plan_worker import Runtime
+from sargnn.memory.trials_outline import Outline
 from tests.in_process import sargnn_here as run
 
 BASE = 250_000_000
@@ -61,8 +59,8 @@ def _parsed(words: tuple[str, ...]) -> RunConfig:
 
 @pytest.mark.long
 def test_a_table_is_what_runs_and_plans_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "_measure", lambda config, **_: [BASE, 0])
-    monkeypatch.setattr(runtime, "numba_cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(trials, "_measure_runtime", lambda config, **_: [BASE, 0])
+    monkeypatch.setattr(trials, "numba_cache_dir", lambda: tmp_path)
     monkeypatch.chdir(tmp_path)
     done = run(tmp_path, "bench", "plan", *TINY)
     assert done.returncode == 0, done.stderr
@@ -102,7 +100,7 @@ def test_a_table_is_what_runs_and_plans_say(tmp_path: Path, monkeypatch: pytest.
             asked.append((config.model.name, len(parts), sent))
             return EpochTime(7.0, 6.0, 8.0, 5.0, 2.0, {}, 0.0, 0.0)
 
-        place.setattr("sargnn.bench.plan.run.predict", predict)
+        place.setattr("sargnn.bench.plan.predict", predict)
         timed = run(tmp_path, "bench", "plan", *TINY, "times=true")
     found = json.loads((tmp_path / "bench" / "plan.json").read_text())
     seconds = [row["measured"][EPOCH][0] for row in found["rows"]]
@@ -110,7 +108,7 @@ def test_a_table_is_what_runs_and_plans_say(tmp_path: Path, monkeypatch: pytest.
     assert [row["ratios"][EPOCH] for row in found["rows"]] == [7.0 / second for second in seconds]
     assert "epoch: mean absolute error" in timed.stdout
     with monkeypatch.context() as place:
-        place.setattr("sargnn.launch.plans.plan_run", lambda *_: [][0])
+        place.setattr("sargnn.memory.plan_run.plan_run", lambda *_: [][0])
         broken = run(tmp_path, "bench", "plan", *TINY)
     assert broken.returncode == 1 and broken.stdout.count("| not planned: the planner broke: IndexError") == 2, broken.stderr
     words = [word for word in TINY if not word.startswith("named")]

@@ -11,12 +11,11 @@ import torch
 from sargnn.bench.stock import STOCK
 from sargnn.bench.table.entries import Case, reasons_without_stock
 from sargnn.comm.group import Group
+from sargnn.config.models import CustomSettings, StackSettings
 from sargnn.config.run import RunConfig
 from sargnn.data.dataset import Dataset
 from sargnn.errors import ConfigError
 from sargnn.interop.dgl import import_dgl
-from sargnn.models.custom import Custom
-from sargnn.models.settings import StackSettings
 from sargnn.resolve import resolve
 from tests.graphs import with_weights
 from tests.parity import cases
@@ -39,7 +38,7 @@ def graph_of(name: str) -> Dataset:
 
 def test_a_module_of_the_users_computes_what_it_computes_on_shards() -> None:
     """From the same seed, without dropout, the first loss is the same."""
-    settings = Custom("custom", target="examples/layers/dgl_sage.py:Sage", args={"hidden": 8, "dropout": 0.0})
+    settings = CustomSettings("custom", target="examples/layers/dgl_sage.py:Sage", args={"hidden": 8, "dropout": 0.0})
     config, graph = cases.run_config(settings, precision="fp32"), cases.graph_for("sage")
     trainer = cases.trainer_of(Group.single(), config, graph)
     torch.manual_seed(config.seed)

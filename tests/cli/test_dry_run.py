@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sargnn.cli.compose import sweep_points
-from sargnn.cli.conf_folders import built_in_folder
+from sargnn.cli.conf import built_in_folder
 from sargnn.cli.sweep import plan_sweep
 from tests.cli.conftest import Sargnn
 

@@ -9,10 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
 
 from sargnn.cli.command_line import read_command_line
-from sargnn.cli.completion import SCRIPTS, candidates
-from sargnn.cli.conf_folders import OVERRIDING, built_in_folder
+from sargnn.cli.conf import OVERRIDING, built_in_folder
+from sargnn.cli.help import SCRIPTS, candidates
 from sargnn.cli.verbs import VERBS, Verb
 from sargnn.errors import ConfigError
 from sargnn.resolve import resolve
@@ -116,6 +119,21 @@ def test_every_group_is_one_of_train_or_slurm() -> None:
     folders = built_in_folder()
     found = {path.name for path in folders.built_in.iterdir() if path.is_dir()}
     assert set(folders.groups("train")) == found - {"slurm", "figure"} and set(folders.groups("slurm")) == found - {"figure"}
+
+
+def test_groups_and_their_defaults_are_those_that_hydra_finds() -> None:
+    """Help reads defaults lists without Hydra; Hydra composes by them."""
+    folders = built_in_folder()
+    with initialize_config_dir(config_dir=str(folders.built_in), version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        for verb in (verb.config for verb in EVERY_VERB if verb.config):
+            choices = loader.compute_defaults_list(verb, [], RunMode.RUN).overrides.known_choices
+            known = {group: option or "null" for group, option in choices.items() if not group.startswith("hydra/")}
+            assert folders.groups(verb) == known
+            for group in known:
+                assert set(folders.options(group)) == {
+                    option for option in loader.get_group_options(group) if not option.startswith("_")
+                }
 
 
 def test_help_of_chosen_options(sargnn: Sargnn) -> None:

@@ -118,7 +118,7 @@ def test_mistakes_are_answered(sargnn: Sargnn, tmp_path: Path, arguments: list[s
 
 
 def test_the_cache_of_machine_code_watches_every_kernel() -> None:
-    from sargnn.launch.env import compiled_sources
+    from sargnn.compiled import compiled_sources
 
     names = {path.name for path in compiled_sources()}
     kernels = {

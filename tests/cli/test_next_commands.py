@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sargnn.cli.compose import compose_verb
-from sargnn.cli.next_commands import next_commands, show_commands
+from sargnn.cli.train import next_commands, show_commands
 from sargnn.config.run import parse
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sargnn.cli.completion import candidates
-from sargnn.cli.conf_folders import conf_dir, find_folders
+from sargnn.cli.conf import conf_dir, find_folders
+from sargnn.cli.help import candidates
 from tests.cli.conftest import Sargnn
 from tests.cli.own_options import write
 from tests.in_process import sargnn_here as run

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sargnn.cli.compose import compose_verb
-from sargnn.cli.conf_folders import find_folders
-from sargnn.cli.repeat import command_of
+from sargnn.cli.conf import find_folders
+from sargnn.cli.resume import command_of
 from sargnn.comparison.settings import flat, read_settings
 from sargnn.config.run import parse, save
 

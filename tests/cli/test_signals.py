@@ -8,8 +8,7 @@ import sys
 
 import pytest
 
-from sargnn.cli.signals import as_interrupts
-from sargnn.cli.sweep import _end_point
+from sargnn.cli.sweep import _end_point, as_interrupts
 from tests.in_process import kept_handlers
 
 _POINT = """

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from sargnn.backends.cpu.moves import CpuMoves
 from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
 from sargnn.comm.lists import HaloLists
@@ -60,7 +61,7 @@ def run(
     keep: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     wire = torch.bfloat16 if form == "bf16 wire" else None
-    exchange, lists = Exchange(group, depth, wire), lists_of(group.rank, message_rows)
+    exchange, lists = Exchange(group, depth, CpuMoves(), wire), lists_of(group.rank, message_rows)
     group.traffic.reset()
     for repeat in range(3):
         if group.rank == slow:
@@ -120,7 +121,7 @@ def test_pieces_that_are_kept_outlive_the_iteration(form: str) -> None:
 
 def all_at_once(group: Group, widths: tuple[int, ...], form: str = "fp32") -> int:
     wire = torch.bfloat16 if form == "bf16 wire" else None
-    exchange, lists = Exchange(group, 1, wire), lists_of(group.rank, 2**31)
+    exchange, lists = Exchange(group, 1, CpuMoves(), wire), lists_of(group.rank, 2**31)
     group.traffic.reset()
     own = rows_of(group.rank, 0, widths, form)
     halos = tuple(one.new_full((lists.halo_rows, one.shape[1]), torch.nan) for one in own)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from sargnn.backends.cpu.moves import CpuMoves
 from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
 from sargnn.comm.layout import Column
@@ -37,7 +38,7 @@ def asks(group: Group, message_rows: int, depth: int) -> list[tuple[int, int]]:
         torch.add(requests[0], 1000 * rank, out=out[0])
 
     found = []
-    rounds = Exchange(group, depth).partials(lists, NUMBER, NUMBER, ask, serve, torch.empty(0))
+    rounds = Exchange(group, depth, CpuMoves()).partials(lists, NUMBER, NUMBER, ask, serve, torch.empty(0))
     rounds.begin(serve=depth > 0)
     for now, answers in rounds:
         assert torch.equal(answers[0][:, 0], 1000.0 * now.piece.peer + 100 * rank + now.wanted)

@@ -11,10 +11,9 @@ import pytest
 import yaml
 
 from sargnn.cli.compose import compose_verb
-from sargnn.cli.conf_folders import conf_dir
-from sargnn.config.compare import differing, fixed_settings
+from sargnn.cli.conf import conf_dir
 from sargnn.config.decides import DECIDES, FREE, LOSSES, RUN
-from sargnn.config.run import DatasetSettings, ModelSettings, RunConfig, load, parse, save
+from sargnn.config.run import DatasetSettings, ModelSettings, RunConfig, differing, fixed_settings, load, parse, save
 from sargnn.data import DATASETS
 from sargnn.errors import ConfigError
 from sargnn.models import MODELS

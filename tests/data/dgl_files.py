@@ -46,10 +46,10 @@ def dgl_graph(dataset: Dataset, *, original: bool) -> Any:
             edges[schema.node_types[one.source], one.name, schema.node_types[one.destination]] = ends
         counts = {name: schema.count(t) for t, name in enumerate(schema.node_types)}
         graph = dgl.heterograph(edges, num_nodes_dict=counts)
-    if dataset.edge_weight is not None:
+    if dataset.columns.weight is not None:
         for r, etype in enumerate(graph.canonical_etypes if not schema.typed else edges):
             own = torch.from_numpy(dataset.relation == r) if dataset.relation is not None else slice(None)
-            graph.edges[etype].data["w"] = torch.from_numpy(np.array(dataset.edge_weight))[own]
+            graph.edges[etype].data["w"] = torch.from_numpy(np.array(dataset.columns.weight))[own]
     labelled = int(schema.types_of(np.flatnonzero(dataset.split))[0])
     for t, name in enumerate(schema.node_types):
         data = graph.nodes[name].data if schema.typed else graph.ndata

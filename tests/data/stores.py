@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from sargnn.data.dataset import Dataset, Reader, open_dataset
+from sargnn.graph.edge_columns import EdgeColumns
 
 
 def write_and_read(reader: Reader, buffer_bytes: int = 10**9) -> Dataset:
@@ -19,8 +20,8 @@ def write_and_read(reader: Reader, buffer_bytes: int = 10**9) -> Dataset:
         assert [path.name for path in Path(folder).iterdir()] == ["store"]
         found = open_dataset(Path(folder) / "store", verify=True)
         arrays: Any = {name: np.array(getattr(found, name)) for name in ("labels", "split", "indptr", "indices")}
-        optional = {name: getattr(found, name) for name in ("relation", "edge_weight")}
-        arrays |= {name: None if array is None else np.array(array) for name, array in optional.items()}
+        arrays["relation"] = None if found.relation is None else np.array(found.relation)
+        arrays["columns"] = EdgeColumns.of({name: np.array(found.columns[name]) for name in found.columns.columns})
         return dataclasses.replace(found, features=tuple(np.array(f) for f in found.features), **arrays)
 
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from sargnn.data.dataset import open_dataset, write_dataset
-from sargnn.data.manifest import digest_of
-from sargnn.data.store import Store, StoreWriter
 from sargnn.errors import StoreError
+from sargnn.graph.manifest import digest_of
+from sargnn.graph.store import Store, StoreWriter
 from sargnn.partition import store as partition_store
 from sargnn.partition.order import order_nodes
 from sargnn.partition.store import open_part, partition_info, write_parts

@@ -17,6 +17,7 @@ from sargnn.data.examine.remarks import Remark, make_remarks
 from sargnn.data.ogb.export import export
 from sargnn.data.schema import Relation
 from sargnn.data.typed import Edges, typed_dataset
+from sargnn.graph.edge_columns import EdgeColumns
 from tests.graphs import nasty_graph, typed_graph
 from tests.in_process import sargnn_here
 
@@ -180,7 +181,7 @@ def test_several_labels(tmp_path: Path) -> None:
 
 def test_edge_weights(tmp_path: Path) -> None:
     def weighted(weights: Sequence[float]) -> tuple[Findings, list[Remark]]:
-        return look(dataclasses.replace(graph(), edge_weight=np.array(weights, np.float32)), tmp_path)
+        return look(dataclasses.replace(graph(), columns=EdgeColumns.of({"weight": np.array(weights, np.float32)})), tmp_path)
 
     found, remarks = weighted([-2, 0, 0, 1, 1, 1, 1, 1, 1, 1, 2])
     assert dataclasses.asdict(found)["weights"] == {"smallest": -2, "largest": 2, "zeros": 2, "negative": 1}
@@ -189,7 +190,9 @@ def test_edge_weights(tmp_path: Path) -> None:
     assert said(weighted([0.0] * 11)[1], "All edge weights are 0").setting == "dataset.edge_weights=false"
     assert weighted([1.0] * 11)[1] == look(graph(), tmp_path)[1]
     assert said(weighted([2e4] * 11)[1], "Edge weights reach 2e+04")
-    found, remarks = look(dataclasses.replace(graph(), edge_weight=np.zeros(11, np.float32)), tmp_path, edge_weights=False)
+    found, remarks = look(
+        dataclasses.replace(graph(), columns=EdgeColumns.of({"weight": np.zeros(11, np.float32)})), tmp_path, edge_weights=False
+    )
     assert found.sizes.edges_bytes == 11 * 8 + 7 * 8 and not [one for one in remarks if "dge weights" in one.text]
 
 

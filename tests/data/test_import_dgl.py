@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 import torch
 
-from sargnn.cli.completion import candidates
+from sargnn.cli.help import candidates
 from sargnn.data.dataset import Dataset, open_dataset, write_dataset
 from sargnn.data.dgl_partition.nodes import Names
 from sargnn.data.dgl_partition.reader import dgl_partition
 from sargnn.data.typed import Edges, typed_dataset
 from sargnn.errors import DataError
+from sargnn.graph.edge_columns import EdgeColumns
 from sargnn.interop.dgl import import_dgl
 from sargnn.partition.store import open_part, partition_info
 from sargnn.tracking.summary import read_summary
@@ -39,7 +40,7 @@ def ends_decide(graph: Dataset) -> Dataset:
     destinations = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
     relation = 0 if graph.relation is None else np.asarray(graph.relation)
     weights = (graph.indices * 31 + destinations * 7 + relation) % 23 / 8
-    return dataclasses.replace(graph, edge_weight=weights.astype(np.float32))
+    return dataclasses.replace(graph, columns=EdgeColumns.of({"weight": weights.astype(np.float32)}))
 
 
 def typed(*, inverse: bool = False) -> Dataset:
@@ -110,7 +111,7 @@ def test_edge_weights(graph: Callable[[], Dataset], parts: int, tmp_path: Path) 
     write_parts(tmp_path / "parts", wanted, parts)
     dataset, *_ = imported(tmp_path, str(tmp_path / "parts" / "mine.json"))
     found = open_dataset(tmp_path / dataset, verify=True)
-    assert found.content_hash == hash_of(wanted, tmp_path / "wanted") and found.edge_weight is not None
+    assert found.content_hash == hash_of(wanted, tmp_path / "wanted") and found.columns.weight is not None
 
 
 def test_edge_weights_of_another_length(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from sargnn.data.prepare import key_of
 from sargnn.data.settings import OgbDirConfig
 from sargnn.data.weights import weight_range
 from sargnn.errors import DataError
+from sargnn.graph.edge_columns import EdgeColumns
 from tests.data.stores import write_and_read
 from tests.graphs import nasty_graph, typed_graph, with_weights
 from tests.in_process import sargnn_here
@@ -35,11 +36,11 @@ def reader_of(folder: Path, **changes: Any) -> Any:
 
 def edges_of(dataset: Dataset) -> list[tuple[int, int, str, float]]:
     """Source, destination, relation and weight of every edge."""
-    assert dataset.edge_weight is not None
+    assert dataset.columns.weight is not None
     destination = np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr))
     relation = np.zeros(dataset.num_edges, int) if dataset.relation is None else np.asarray(dataset.relation)
     names = [dataset.schema.relations[r].name for r in relation]
-    columns = dataset.indices.tolist(), destination.tolist(), names, dataset.edge_weight.tolist()
+    columns = dataset.indices.tolist(), destination.tolist(), names, dataset.columns.weight.tolist()
     return list(zip(*columns, strict=True))
 
 
@@ -76,7 +77,9 @@ def test_a_symmetric_graph_is_written_once(tmp_path: Path) -> None:
     source, destination, both = np.concatenate([ends[0], ends[1]]), np.concatenate([ends[1], ends[0]]), np.tile(weights, 2)
     order = np.lexsort((source, destination))
     indptr, _ = group_by(destination, 300)
-    graph = dataclasses.replace(nasty_graph(), indptr=indptr, indices=source[order].astype(np.int32), edge_weight=both[order])
+    graph = dataclasses.replace(
+        nasty_graph(), indptr=indptr, indices=source[order].astype(np.int32), columns=EdgeColumns.of({"weight": both[order]})
+    )
     for layout in ("csv", "binary"):
         export(graph, tmp_path / layout, layout, symmetric=True)
         assert write_and_read(reader_of(tmp_path / layout)).num_edges == len(pairs)
@@ -95,13 +98,13 @@ def test_the_command_exports_them(tmp_path: Path) -> None:
 def test_a_folder_without_weights_keeps_its_key(layout: str, tmp_path: Path) -> None:
     graph = graph_of(layout)
     keys = []
-    for name, one in (("with", graph), ("without", dataclasses.replace(graph, edge_weight=None))):
+    for name, one in (("with", graph), ("without", dataclasses.replace(graph, columns=EdgeColumns()))):
         export(one, tmp_path / name, layout, symmetric=False)
         identity = reader_of(tmp_path / name).identity()
         keys.append(key_of(identity))
         assert ("edge_weights" in identity) == (name == "with" and layout != "typed")
     assert keys[0] != keys[1]
-    assert write_and_read(reader_of(tmp_path / "without")).edge_weight is None
+    assert write_and_read(reader_of(tmp_path / "without")).columns.weight is None
 
 
 def write(text: str) -> Callable[[Path], None]:
@@ -151,11 +154,13 @@ def test_parallel_edges_keep_their_order_on_disk(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     source, destination = rng.integers(5, size=3000), rng.integers(8, size=3000)
     weights = np.arange(3000, dtype=np.float32)
-    with EdgeBuckets(tmp_path, 1000, 3000, 500, weighted=True) as buckets:
+    with EdgeBuckets(tmp_path, 1000, 3000, 500, {"weight": np.dtype(np.float32)}) as buckets:
         for first in range(0, 3000, 701):
             piece = slice(first, first + 701)
-            buckets.add(destination[piece], source[piece], weights[piece])
+            buckets.add(destination[piece], source[piece], EdgeColumns.of({"weight": weights[piece]}))
         buckets.flush()
         runs = np.concatenate(list(buckets.runs()))
     order = np.lexsort((source, destination))
-    assert np.array_equal(runs["key"], (destination * 1000 + source)[order]) and np.array_equal(runs["weight"], weights[order])
+    assert np.array_equal(runs["key"], (destination * 1000 + source)[order]) and np.array_equal(
+        runs["edge_weight"], weights[order]
+    )

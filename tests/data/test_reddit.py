@@ -54,7 +54,7 @@ def test_equals_the_arrays(tmp_path: Path, buffer_bytes: int) -> None:
     np.add.at(counts, (found.indices, np.repeat(np.arange(N), np.diff(found.indptr))), 1)
     wanted = np.zeros((N, N), int)
     np.add.at(wanted, (adjacency().row, adjacency().col), 1)
-    assert np.array_equal(counts, wanted) and found.edge_weight is None
+    assert np.array_equal(counts, wanted) and found.columns.weight is None
 
 
 @pytest.mark.parametrize("place", ["raw", "Reddit/raw", "reddit"])

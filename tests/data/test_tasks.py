@@ -15,10 +15,10 @@ from sargnn.config.verbs import PartitionConfig
 from sargnn.data.check import count_classes
 from sargnn.data.dataset import Dataset, open_dataset, write_dataset
 from sargnn.data.labels import has_label
-from sargnn.data.manifest import digest_of
 from sargnn.data.schema import Relation
 from sargnn.data.typed import Edges, homogenize, typed_dataset
 from sargnn.errors import DataError, StoreError
+from sargnn.graph.manifest import digest_of
 from sargnn.partition.prepare import prepare_partition
 from sargnn.partition.store import open_part
 from tests.graphs import nasty_graph, typed_graph, with_task

@@ -67,11 +67,9 @@ def test_a_command_can_be_composed(command: str, page: str, monkeypatch: pytest.
         return
     if verb.name in ("bench table", "bench plan"):
         monkeypatch.setattr("sargnn.bench.table.run.run", lambda settings, cases: [])
-        monkeypatch.setattr("sargnn.bench.plan.run.run", lambda settings, points: [])
-        monkeypatch.setattr(
-            "sargnn.bench.plan.points.find_points", lambda settings, make: [make((settings.models or ["sage"])[:1])]
-        )
-        monkeypatch.setattr("sargnn.cli.signals.as_interrupts", lambda: None)
+        monkeypatch.setattr("sargnn.bench.plan.run", lambda settings, points: [])
+        monkeypatch.setattr("sargnn.bench.plan.find_points", lambda settings, make: [make((settings.models or ["sage"])[:1])])
+        monkeypatch.setattr("sargnn.cli.sweep.as_interrupts", lambda: None)
         assert main(words) == 0, f"{page}: {command}"
         return
     overrides = [word for word in given if not word.startswith(("-", *NOT_OF_A_RUN))]

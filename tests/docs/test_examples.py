@@ -11,8 +11,8 @@ import pytest
 
 from sargnn.cli.compose import compose_verb
 from sargnn.comm.group import Group
+from sargnn.config.models import CustomSettings
 from sargnn.config.run import parse
-from sargnn.models.custom import Custom
 from tests.graphs import nasty_graph, typed_graph
 from tests.parity import cases
 from tests.pool import pool
@@ -31,7 +31,7 @@ def test_every_example_is_tested() -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_losses_of_two_workers_are_those_of_one(name: str) -> None:
-    model = Custom("custom", target=f"{LAYERS / name}:{EXAMPLES[name]}", args={"hidden": HIDDEN})
+    model = CustomSettings("custom", target=f"{LAYERS / name}:{EXAMPLES[name]}", args={"hidden": HIDDEN})
     graph = typed_graph() if name == "typed.py" else nasty_graph()
     first: list[float] | None = None
     for mode, world in (("sar", 1), ("sar", 2), ("one_shot", 2)):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from sargnn.backends.block import EdgeBlock
 from sargnn.bench.attention import whole_plan
 from sargnn.cli.compose import compose_verb, sweep_points
 from sargnn.comm.group import Group
@@ -18,7 +19,6 @@ from sargnn.config.run import RunConfig, parse
 from sargnn.data.dataset import open_dataset
 from sargnn.data.prepare import prepare_dataset
 from sargnn.engine.aggregate import Engine
-from sargnn.kernels.block import EdgeBlock
 from sargnn.partition import PARTITIONERS
 from sargnn.partition.cut import parts_of
 from sargnn.resolve import resolve

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from sargnn.backends.memory import Pool
 from sargnn.engine.fork import fork
-from sargnn.engine.pool import Pool
 from sargnn.engine.rebuild import rebuilt_by, self_rows
 
 ROWS, WIDTH = 2000, 256

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from sargnn.engine.holders import COUNTS, holders, is_held_once
+from sargnn.backends.memory import COUNTS, holders, is_held_once
 
 
 def test_what_counts_as_a_holder_of_memory() -> None:

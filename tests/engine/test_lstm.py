@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from sargnn.backends.block import EdgeBlock
 from sargnn.bench.attention import whole_plan
 from sargnn.comm.group import Group
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers import lstm
-from sargnn.kernels.block import EdgeBlock
-from sargnn.models.layers.sage import LstmLayer
+from sargnn.models.sage import LstmLayer
 from sargnn.models.stack import LayerInput, LayerSpec
 
 NODES, WIDTH = 40, 3

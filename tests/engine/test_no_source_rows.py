@@ -9,15 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from sargnn.backends.operations import SumOperation
 from sargnn.comm.group import Group
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.modes import MODES
 from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
-from sargnn.kernels.base import AutogradOperation
-from sargnn.kernels.operations import SumOperation
 from sargnn.partition.cut import parts_of
 from sargnn.shards.load import load_plan
-from sargnn.shards.plan import LayerPlan, Shard
+from sargnn.shards.plan import Shard
 from tests.graphs import assign, nasty_graph
 from tests.pool import pool
 
@@ -58,9 +57,7 @@ class OwnPerEdge(Reducer[SumOperation, Tensor, Tensors]):
     def backward_finish(self, saved: Saved, state: Tensors) -> tuple[Tensors, Tensors]:
         return (state[1],), ()
 
-    def autograd_forward(
-        self, plan: LayerPlan, operation: AutogradOperation, shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors
-    ) -> Tensors:
+    def autograd_forward(self, fold: Fold[Any], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
         return (dest_local[0] * _degrees(shard, dest_local[0]) + rows[0].sum(),)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sargnn.engine.pool import Pool
+from sargnn.backends.memory import Pool
 
 ROWS, WIDTH = 3000, 256
 LIKE = torch.zeros(1)
@@ -103,7 +103,7 @@ def test_it_never_holds_more_than_was_in_use_at_once(pool: Pool) -> None:
 
 
 def test_a_pytorch_that_counts_otherwise_gets_fresh_memory(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sargnn.engine.holders._use_count", lambda storage: 1)
+    monkeypatch.setattr("sargnn.backends.memory._use_count", lambda storage: 1)
     for _ in range(3):
         pool.empty(ROWS, WIDTH, LIKE)
     assert pool.held_bytes() == 0

@@ -6,11 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from sargnn.backends.cpu.rows import CpuRows
 from sargnn.bf16 import products_in_bf16
-from sargnn.engine.products import add_product, add_transposed_product, product, transposed_product
 
 ROWS = [0, 1, 127, 128, 129, 1023, 1024, 1025, 2200, 8192, 8200]
 BF16 = torch.bfloat16
+OPERATORS = CpuRows()
+product, add_product = OPERATORS.product, OPERATORS.add_product
+transposed_product, add_transposed_product = OPERATORS.transposed_product, OPERATORS.add_transposed_product
 
 
 def drawn(rows: int, columns: int, seed: int) -> Tensor:

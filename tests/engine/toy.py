@@ -5,12 +5,13 @@ out_i = l_i * theta * sum of z_j^2 s_j over edges j -> i        z: [N, F], s: [N
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
+from sargnn.backends.operations import SumOperation
 from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
-from sargnn.kernels.base import AutogradOperation
-from sargnn.kernels.operations import SumOperation
-from sargnn.shards.plan import LayerPlan, Shard
+from sargnn.shards.plan import Shard
 
 
 class Toy(Reducer[SumOperation, Tensor, Tensors]):
@@ -49,8 +50,6 @@ class Toy(Reducer[SumOperation, Tensor, Tensors]):
     def backward_finish(self, saved: Saved, state: Tensors) -> tuple[Tensors, Tensors]:
         return (state[1],), (state[2],)
 
-    def autograd_forward(
-        self, plan: LayerPlan, operation: AutogradOperation, shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors
-    ) -> Tensors:
+    def autograd_forward(self, fold: Fold[Any], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
         z, s = rows
-        return (dest_local[0] * params[0] * operation(shard.block, z.square() * s),)
+        return (dest_local[0] * params[0] * fold.operation(shard.block, z.square() * s),)

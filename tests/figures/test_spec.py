@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sargnn.cli.compose import compose_verb
-from sargnn.cli.conf_folders import built_in_folder
+from sargnn.cli.conf import built_in_folder
 from sargnn.config.run import parse
 from sargnn.errors import ConfigError
 from sargnn.figures.spec import cells_of, read_spec

@@ -16,7 +16,7 @@ import psutil
 import pytest
 import yaml
 
-from sargnn.cli.conf_folders import conf_dir
+from sargnn.cli.conf import conf_dir
 from sargnn.profile import BETWEEN_WAIT, CATEGORIES
 from tests.in_process import sargnn_here
 from tests.launch.runs import SMALL, summary_of

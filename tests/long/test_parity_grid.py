@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from sargnn.backends import KERNELS
 from sargnn.bf16 import ROW_DTYPES
 from sargnn.comm.group import Group
 from sargnn.comparison.losses import deviation
@@ -19,7 +20,6 @@ from sargnn.config.run import RunConfig
 from sargnn.data.dataset import Dataset
 from sargnn.engine.modes import MODES
 from sargnn.errors import ConfigError, KernelError
-from sargnn.kernels import KERNELS
 from sargnn.partition import PARTITIONERS
 from tests.graphs import nasty_graph
 from tests.parity import cases

@@ -8,17 +8,19 @@ import numpy as np
 import torch
 
 from sargnn.comm.group import Group, sum_flat
+from sargnn.config.models import GatSettings, GinSettings
 from sargnn.data.dataset import Dataset
 from sargnn.engine.aggregate import Engine
 from sargnn.interop.dgl import import_dgl
-from sargnn.models.layers.gat import GatLayer, GatV2Layer
-from sargnn.models.layers.gcn import GcnLayer
-from sargnn.models.layers.gin import GinLayer
-from sargnn.models.layers.sage import LstmLayer, PoolLayer, SageLayer
+from sargnn.models.gat import GatLayer, GatV2Layer
+from sargnn.models.gcn import GcnLayer
+from sargnn.models.gin import GinLayer
+from sargnn.models.sage import LstmLayer, PoolLayer, SageLayer
 from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec
 from sargnn.partition.cut import parts_of
 from sargnn.shards.load import load_plan, with_self_loops
 from tests.graphs import assign, nasty_graph
+from tests.parity import cases
 
 GRAPH = nasty_graph(seed=2)
 IN, HEADS = 11, 3
@@ -29,14 +31,28 @@ def spec(in_width: int, out_width: int, *, bias: bool = True) -> LayerSpec:
     return LayerSpec(index=0, last=False, in_width=in_width, out_width=out_width, bias=bias)
 
 
+def gin(**changes: Any) -> GinSettings:
+    """Without norms."""
+    settings = cases.model_config("gin", norm="none", eps=0.25, **changes)
+    assert isinstance(settings, GinSettings)
+    return settings
+
+
+def gat(**changes: Any) -> GatSettings:
+    """With all of its attention."""
+    settings = cases.model_config("gat", **{"heads": HEADS, "attn_dropout": 0.0, **changes})
+    assert isinstance(settings, GatSettings)
+    return settings
+
+
 KINDS = {
     "pool": lambda out: PoolLayer(spec(IN, out)),
     "lstm": lambda out: LstmLayer(spec(IN, out)),
-    "gin": lambda out: GinLayer(spec(IN, out), hidden=out, eps=0.25),
-    "gin, eps learned": lambda out: GinLayer(spec(IN, out), hidden=out, mlp_layers=1, eps=0.25, learn_eps=True),
+    "gin": lambda out: GinLayer(spec(IN, out), gin(hidden=out, learn_eps=False)),
+    "gin, eps learned": lambda out: GinLayer(spec(IN, out), gin(hidden=out, learn_eps=True, mlp_layers=1)),
     "gcn": lambda out: GcnLayer(spec(IN, out)),
-    "gat": lambda out: GatLayer(spec(IN, out), out, heads=HEADS, concat=True),
-    "gatv2": lambda out: GatV2Layer(spec(IN, out, bias=False), out, heads=HEADS, concat=True),
+    "gat": lambda out: GatLayer(spec(IN, HEADS * out), gat(hidden=out)),
+    "gatv2": lambda out: GatV2Layer(spec(IN, HEADS * out, bias=False), gat(hidden=out, v2=True)),
 }
 
 

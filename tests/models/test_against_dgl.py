@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,16 +12,16 @@ import torch
 from sargnn.comm.group import Group
 from sargnn.engine.aggregate import Engine
 from sargnn.interop.dgl import import_dgl
-from sargnn.models.layers.gat import GatLayer, GatV2Layer
-from sargnn.models.layers.gcn import GcnLayer
-from sargnn.models.layers.gin import GinLayer
-from sargnn.models.layers.sage import SageLayer
+from sargnn.models.gat import GatLayer, GatV2Layer
+from sargnn.models.gcn import GcnLayer
+from sargnn.models.gin import GinLayer
+from sargnn.models.sage import SageLayer
 from sargnn.models.stack import LayerInput
 from sargnn.partition.cut import parts_of
 from sargnn.rng import Draw, Purpose, neighbour_keys
 from sargnn.shards.load import load_plan, with_self_loops
 from tests.graphs import assign
-from tests.models.layers import GRAPH, HEADS, IN, dgl_graph, inputs, make, run, spec
+from tests.models.layers import GRAPH, HEADS, IN, dgl_graph, gat, inputs, make, run, spec
 from tests.pool import pool
 
 
@@ -156,7 +157,7 @@ def test_attention_layer(kind: str, self_loops: bool, world: int, mode: str) -> 
 def test_attention_is_initialised_from_the_same_distribution(kind: str) -> None:
     torch.manual_seed(0)
     conv = import_dgl().nn.pytorch
-    ours: Any = (GatLayer if kind == "gat" else GatV2Layer)(spec(200, 90), 90, heads=4, concat=True)
+    ours: Any = (GatLayer if kind == "gat" else GatV2Layer)(spec(200, 360), gat(hidden=90, heads=4))
     theirs = (conv.GATConv if kind == "gat" else conv.GATv2Conv)(200, 90, 4)
     pairs = (
         {"linear.weight": "fc.weight", "attn_src": "attn_l"}
@@ -169,8 +170,8 @@ def test_attention_is_initialised_from_the_same_distribution(kind: str) -> None:
 
 
 def test_last_layer_averages_its_heads() -> None:
-    layer = GatLayer(spec(IN, 5), 5, heads=2, concat=False).double()
-    whole = GatLayer(spec(IN, 5, bias=False), 5, heads=2, concat=True).double()
+    layer = GatLayer(replace(spec(IN, 5), last=True), gat(out_heads=2)).double()
+    whole = GatLayer(spec(IN, 10, bias=False), gat(hidden=5, heads=2)).double()
     whole.load_state_dict({name: value for name, value in layer.state_dict().items() if name != "bias"})
     part = next(iter(parts_of(GRAPH, assign(GRAPH, "random", 1), 1)))
     plan = load_plan(with_self_loops(part, 0), 0, "sharded", device=torch.device("cpu"))

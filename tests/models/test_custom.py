@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sargnn.cli.completion import candidates
 from sargnn.cli.compose import compose_verb, sweep_points
+from sargnn.cli.help import candidates
 from sargnn.cli.resume import read_resumed
 from sargnn.comparison.settings import find_differing, flat, show_settings
 from sargnn.config.decides import as_mapping
@@ -115,7 +115,7 @@ def test_a_resumed_run_keeps_its_arguments(tmp_path: Path) -> None:
 
 
 def test_an_option_of_ones_own_that_builds_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sargnn.cli.conf_folders import find_folders
+    from sargnn.cli.conf import find_folders
 
     (tmp_path / "conf" / "model").mkdir(parents=True)
     (tmp_path / "net.py").write_text(TEXT)

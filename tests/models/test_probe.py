@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from sargnn.comm.group import Group
+from sargnn.config.models import CustomSettings
 from sargnn.errors import ConfigError
-from sargnn.models.custom import Custom
+from sargnn.models.custom import CustomModel
 from sargnn.models.inputs import GraphShape
-from sargnn.models.layers.custom import CustomModel
 from sargnn.training import checkpoint
 from sargnn.training.build import make_model
 from sargnn.training.trainer import Trainer
@@ -114,7 +114,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def made(file: Path, name: str, shape: GraphShape = PLAIN, args: dict[str, Any] | None = None, **changes: Any) -> CustomModel:
-    settings = Custom("custom", target=f"{file}:{name}", args=args or {})
+    settings = CustomSettings("custom", target=f"{file}:{name}", args=args or {})
     model = make_model(cases.run_config(settings, **changes), shape)
     assert isinstance(model, CustomModel)
     return model
@@ -176,7 +176,7 @@ def test_labels_widen_the_input(file: Path) -> None:
 
 def test_a_model_of_one_layer_in_types_is_trained(file: Path) -> None:
     """On a graph with several types the labelled type's rows are picked from a mapping."""
-    settings = Custom("custom", target=f"{file}:Typed")
+    settings = CustomSettings("custom", target=f"{file}:Typed")
     graph = typed_graph()
     trainer = cases.trainer_of(Group.single(), cases.run_config(settings, epochs=2), graph)
     assert isinstance(trainer.model, CustomModel) and graph.schema.node_types[trainer.model.labelled] == "paper"
@@ -191,7 +191,7 @@ def forget(trainer: Trainer) -> None:
 
 def test_buffers_of_whole_numbers_and_frozen_parameters_survive(file: Path, tmp_path: Path) -> None:
     """In double precision, in a checkpoint, and what is read from it."""
-    settings = Custom("custom", target=f"{file}:Keeps")
+    settings = CustomSettings("custom", target=f"{file}:Keeps")
     config = cases.run_config(settings, precision="fp64", epochs=3)
     graph = nasty_graph(60)
     trainer = cases.trainer_of(Group.single(), config, graph)
@@ -214,9 +214,10 @@ def test_buffers_of_whole_numbers_and_frozen_parameters_survive(file: Path, tmp_
 
 
 def test_the_last_layers_input_is_not_known(file: Path) -> None:
-    assert not Custom("custom").has_embeddings
-    trainer = cases.trainer_of(Group.single(), cases.run_config(Custom("custom", target=f"{file}:Deep")), nasty_graph(60))
-    with pytest.raises(ConfigError, match=re.escape(Custom.no_embeddings)):
+    assert not CustomSettings("custom").has_embeddings
+    config = cases.run_config(CustomSettings("custom", target=f"{file}:Deep"))
+    trainer = cases.trainer_of(Group.single(), config, nasty_graph(60))
+    with pytest.raises(ConfigError, match=re.escape(CustomSettings.no_embeddings)):
         trainer.evaluator.predictions(hidden=True)
 
 
@@ -225,7 +226,7 @@ def test_blocks_are_a_list(way: str) -> None:
     """However a forward asks for them, also one that must know beforehand how many there are."""
     losses = []
     for asked in ("zipped", way):
-        settings = Custom("custom", target=f"{FLOWS}:Net", args={"kind": "graphconv", "way": asked})
+        settings = CustomSettings("custom", target=f"{FLOWS}:Net", args={"kind": "graphconv", "way": asked})
         for mfg in (False, True):
             config = cases.run_config(settings, epochs=1, mfg=mfg)
             assert make_model(config, PLAIN).uses_edges == [True, True]
@@ -243,5 +244,5 @@ def test_what_fails_with_any_number_of_blocks_is_said(file: Path) -> None:
 @pytest.mark.parametrize("kind", ["agnn", "gat"])
 def test_one_layer_without_blocks_has_message_flows(kind: str, mode: str) -> None:
     """Backward of one output after the other: each needs a forward pass of its own where rows are kept for one only."""
-    settings = Custom("custom", target=f"{FLOWS}:Single", args={"kind": kind})
+    settings = CustomSettings("custom", target=f"{FLOWS}:Single", args={"kind": kind})
     assert make_model(cases.run_config(settings, mode=mode, mfg=True), PLAIN).uses_edges == [True]

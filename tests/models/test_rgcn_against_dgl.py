@@ -12,7 +12,7 @@ import torch
 from sargnn.comm.group import Group, sum_flat
 from sargnn.engine.aggregate import Engine
 from sargnn.interop.dgl import import_dgl
-from sargnn.models.layers.rgcn import RgcnLayer
+from sargnn.models.rgcn import RgcnLayer
 from sargnn.models.stack import LayerInput, LayerSpec
 from sargnn.partition.cut import parts_of
 from sargnn.shards.load import load_plan
@@ -95,7 +95,7 @@ def test_rel_graph_conv(order: str, mode: str, bases: int | None, weighted: bool
     source, destination, relation = edges()
     graph = dgl.graph((source, destination), num_nodes=GRAPH.num_nodes)
     counts = torch.zeros(GRAPH.num_nodes, len(GRAPH.schema.relations)).double()
-    own = torch.ones(len(source)).double() if not weighted else torch.from_numpy(np.asarray(WEIGHTED.edge_weight)).double()
+    own = torch.ones(len(source)).double() if not weighted else torch.from_numpy(np.asarray(WEIGHTED.columns.weight)).double()
     counts.index_put_((destination, relation), own, accumulate=True)
     x, d_out = inputs()
     leaf = x.clone().requires_grad_()

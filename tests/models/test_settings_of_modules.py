@@ -12,8 +12,8 @@ from sargnn.comm.group import Group
 from sargnn.config.run import KernelConfig, RunConfig, parse
 from sargnn.data.schema import Schema
 from sargnn.errors import ConfigError, KernelError
+from sargnn.memory import budget as budget_module
 from sargnn.models.inputs import GraphShape
-from sargnn.training import budget as budget_module
 from sargnn.training.build import make_model
 from tests.graphs import nasty_graph
 from tests.parity import cases

@@ -27,7 +27,7 @@ def weighted_graph(self_loops: bool) -> tuple[Any, Tensor]:
     dgl = import_dgl()
     source = torch.from_numpy(np.asarray(GRAPH.indices)).long()
     destination = torch.from_numpy(np.repeat(np.arange(GRAPH.num_nodes), np.diff(GRAPH.indptr)))
-    weight = torch.from_numpy(np.asarray(GRAPH.edge_weight)).double()
+    weight = torch.from_numpy(np.asarray(GRAPH.columns.weight)).double()
     if self_loops:
         kept, every = source != destination, torch.arange(GRAPH.num_nodes)
         source, destination = torch.cat([source[kept], every]), torch.cat([destination[kept], every])

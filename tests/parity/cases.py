@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from sargnn.backends import KERNELS
+from sargnn.backends.memory import Pool
 from sargnn.comm.group import Group
 from sargnn.config.groups import (
     BatchesConfig,
@@ -31,13 +33,12 @@ from sargnn.config.partitioner import PartitionerConfig
 from sargnn.config.run import ONE_GRAPH, KernelConfig, ModeConfig, ModelSettings, RunConfig
 from sargnn.data.dataset import Dataset, group_by
 from sargnn.data.settings import SyntheticConfig
-from sargnn.data.store import StoreWriter
 from sargnn.engine.modes import MODES
-from sargnn.engine.pool import Pool
 from sargnn.engine.reducers import REDUCERS
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.partial import WithPartials
-from sargnn.kernels import KERNELS
+from sargnn.graph.store import StoreWriter
+from sargnn.memory.budget import chooser
 from sargnn.models import MODELS
 from sargnn.models.stack import GraphLayer
 from sargnn.partition import PARTITIONERS
@@ -301,12 +302,12 @@ def trainer_of(group: Group, config: RunConfig, dataset: Dataset, make_pool: Cal
     assignment = assign(dataset, config.partitioner.choice, group.world)
     flat = next(islice(parts_of(dataset, assignment, group.world), group.rank, None))
     if config.preload.name != "shared":
-        return make_trainer(config, flat, dataset.num_classes, group, make_pool=make_pool)
+        return make_trainer(config, flat, dataset.num_classes, group, make_pool=make_pool, budget=chooser)
     group = group.again(servers=config.num_servers)
     hops = sum(reads_edges(config))
     bounds = Bounds(hops, config.preload.max_hop, config.preload.fanout, config.seed)
     part = preloaded_part(dataset, assignment, config.num_servers, group.world, group.rank, bounds)
-    return make_trainer(config, part, dataset.num_classes, group, make_pool=make_pool, flat=lambda: flat)
+    return make_trainer(config, part, dataset.num_classes, group, make_pool=make_pool, flat=lambda: flat, budget=chooser)
 
 
 def reads_edges(config: RunConfig) -> list[bool]:
@@ -322,7 +323,7 @@ def preloaded_part(dataset: Dataset, assignment: np.ndarray, servers: int, world
         path = Path(folder) / "preloaded"
         with StoreWriter(path, "partition", FORMAT_VERSION) as writer:
             write_preloaded(writer, dataset, offsets, nodes, servers, bounds)
-            weighted = {} if dataset.edge_weight is None else {"edge_weights": [0, 1]}
+            weighted = {} if dataset.columns.weight is None else {"edge_weights": [0, 1]}
             writer.meta = {
                 "schema": dataset.schema.to_json(), "num_classes": dataset.num_classes, "preload": {}, **weighted
             }  # fmt: skip

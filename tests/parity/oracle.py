@@ -18,17 +18,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sargnn.config.models import (
+    AppnpSettings,
+    GatSettings,
+    GcniiSettings,
+    GinSettings,
+    LabelPropagationSettings,
+    ResGcnSettings,
+    SageSettings,
+    SgcSettings,
+    StackSettings,
+)
 from sargnn.config.run import ModelSettings, RunConfig
 from sargnn.data.dataset import SPLITS, Dataset
-from sargnn.models.appnp import Appnp
-from sargnn.models.gat import Gat
-from sargnn.models.gcnii import Gcnii
-from sargnn.models.gin import Gin
-from sargnn.models.label_propagation import LabelPropagation
-from sargnn.models.resgcn import ResGcn
-from sargnn.models.sage import Sage
-from sargnn.models.settings import StackSettings
-from sargnn.models.sgc import Sgc
 from sargnn.rng import Draw, Purpose, draw_words, dropout_mask, edge_mask, neighbour_keys, philox
 
 
@@ -98,9 +100,9 @@ class Definition:
 
     def reads(self, model: ModelSettings) -> list[bool]:
         """Of what is no stack: per layer, whether it reads edges."""
-        if isinstance(model, Appnp):
+        if isinstance(model, AppnpSettings):
             return [False] * model.num_layers + [True] * model.steps
-        return [True] * model.steps if isinstance(model, Sgc) else [True]
+        return [True] * model.steps if isinstance(model, SgcSettings) else [True]
 
 
 def adjacency(dataset: Dataset, add_self_loops: bool, *, weighted: bool = False) -> Tensor:
@@ -112,8 +114,8 @@ def adjacency(dataset: Dataset, add_self_loops: bool, *, weighted: bool = False)
     matrix = torch.zeros(n, n, dtype=torch.float64)
     rows = torch.from_numpy(np.repeat(np.arange(n), np.diff(dataset.indptr)))
     columns, each = torch.from_numpy(np.asarray(dataset.indices)).long(), torch.ones(dataset.num_edges).double()
-    if weighted and dataset.edge_weight is not None:
-        each = torch.from_numpy(np.asarray(dataset.edge_weight)).double()
+    if weighted and dataset.columns.weight is not None:
+        each = torch.from_numpy(np.asarray(dataset.columns.weight)).double()
     matrix.index_put_((rows, columns), each, accumulate=True)
     if add_self_loops:
         matrix.fill_diagonal_(1.0)
@@ -175,7 +177,7 @@ def only_chosen(config: RunConfig, dataset: Dataset, rows: Tensor, layer: int, f
     return dataclasses.replace(
         dataset, indptr=np.concatenate([[0], np.cumsum(counts)]), indices=np.asarray(dataset.indices)[order],
         relation=None if dataset.relation is None else np.asarray(dataset.relation)[order],
-        edge_weight=None if dataset.edge_weight is None else np.asarray(dataset.edge_weight)[order],
+        columns=dataset.columns.take(order),
     )  # fmt: skip
 
 
@@ -275,7 +277,7 @@ def _stack(place: Place, layers: Sequence[Layer], h: Tensor, params: Params, row
         out = out + sum(value for name, value in own.items() if name in ("bias", "self.bias", "linear.bias"))
         if place.last:
             return out
-        if isinstance(model, ResGcn):
+        if isinstance(model, ResGcnSettings):
             stream = out = out + stream
         if model.residual:
             weight = params.get(f"residuals.{index}.weight")
@@ -293,7 +295,7 @@ def _below(params: Params, start: str) -> Params:
 
 def sage(place: Place, h: Tensor, params: Params) -> Tensor:
     """h W_self + the neighbours' mean, sum, maximum or last state W_neigh."""
-    assert isinstance(place.config.model, Sage)
+    assert isinstance(place.config.model, SageSettings)
     if place.config.model.aggregator == "max":
         gathered = _maxima(place.matrix, h)
     elif place.config.model.aggregator == "pool":
@@ -324,7 +326,7 @@ def gcn(place: Place, h: Tensor, params: Params) -> Tensor:
 
 def sgc(place: Place, h: Tensor, params: Params) -> Tensor:
     """S^K h W + b."""
-    assert isinstance(place.config.model, Sgc)
+    assert isinstance(place.config.model, SgcSettings)
     for step in range(place.config.model.steps):
         h = _symmetric(place.at(step)) @ h
     return h @ params["linear.weight"].T + params["linear.bias"]
@@ -333,7 +335,7 @@ def sgc(place: Place, h: Tensor, params: Params) -> Tensor:
 def appnp(place: Place, h: Tensor, params: Params) -> Tensor:
     """Z_(t+1) = (1 - alpha) S Z_t + alpha H from H = Z_0 = MLP(h); in each step other entries of S are dropped."""
     model, n = place.config.model, len(h)
-    assert isinstance(model, Appnp)
+    assert isinstance(model, AppnpSettings)
     rows = [torch.ones(n, dtype=torch.bool)] * model.num_layers
     if place.graphs:
         rows = list(place.computed)
@@ -353,7 +355,7 @@ def appnp(place: Place, h: Tensor, params: Params) -> Tensor:
 def gcnii(place: Place, h: Tensor, params: Params) -> Tensor:
     """((1 - alpha) S h + alpha H_0) ((1 - beta) I + beta W), beta = log(theta / l + 1)."""
     model = place.config.model
-    assert isinstance(model, Gcnii) and place.initial is not None
+    assert isinstance(model, GcniiSettings) and place.initial is not None
     beta = math.log(model.theta / place.index + 1)
     mixed = (1 - model.alpha) * _symmetric(place) @ h + model.alpha * place.initial
     return (1 - beta) * mixed + beta * mixed @ params["weight"].T
@@ -362,7 +364,7 @@ def gcnii(place: Place, h: Tensor, params: Params) -> Tensor:
 def resgcn(place: Place, h: Tensor, params: Params) -> Tensor:
     """What a block adds to its input: a convolution of the rows that are normalised, activated and dropped."""
     model = place.config.model
-    assert isinstance(model, ResGcn)
+    assert isinstance(model, ResGcnSettings)
     if model.conv == "gcn":
         return gcn(place, h, params)
     mean = _power(place.sums.sum(1, keepdim=True), -1.0) * (place.sums @ h)
@@ -372,7 +374,7 @@ def resgcn(place: Place, h: Tensor, params: Params) -> Tensor:
 def gin(place: Place, h: Tensor, params: Params) -> Tensor:
     """A perceptron of (1 + eps) h + the neighbours' sum."""
     model = place.config.model
-    assert isinstance(model, Gin)
+    assert isinstance(model, GinSettings)
     eps = params["eps"] if model.learn_eps else model.eps
     h = (1 + eps) * h + place.sums @ h
     for index in range(model.mlp_layers):
@@ -385,7 +387,7 @@ def gin(place: Place, h: Tensor, params: Params) -> Tensor:
 def gat(place: Place, h: Tensor, params: Params) -> Tensor:
     """Heads side by side, in the last layer their mean."""
     model = place.config.model
-    assert isinstance(model, Gat)
+    assert isinstance(model, GatSettings)
     heads = model.out_heads if place.last else model.heads
     draw = Draw(
         place.config.seed, place.epoch, Purpose.ATTENTION_DROPOUT, place.index, model.attn_dropout * place.training
@@ -418,7 +420,7 @@ def perceptron(place: Place, h: Tensor, params: Params) -> Tensor:
 def label_propagation(place: Place, h: Tensor, params: Params) -> Tensor:
     """log of Y_T, rows scaled to sum to one: Y_(t+1) = clamp(alpha D^-1/2 A D^-1/2 Y_t + (1 - alpha) Y_0, 0, 1)."""
     model, dataset = place.config.model, place.dataset
-    assert isinstance(model, LabelPropagation) and model.adjacency == "dad"
+    assert isinstance(model, LabelPropagationSettings) and model.adjacency == "dad"
     train = torch.from_numpy(np.asarray(dataset.split) == SPLITS["train"])
     known = F.one_hot(torch.from_numpy(np.asarray(dataset.labels)).clamp(min=0), dataset.num_classes).double()
     h = known * train[:, None]
@@ -446,7 +448,11 @@ def _relational(dataset: Dataset, h: Tensor, params: Params) -> Tensor:
         weights = torch.einsum("rb,bio->rio", params["coefficients"], weights)
     rows = torch.from_numpy(np.repeat(np.arange(n), np.diff(dataset.indptr)))
     columns = torch.from_numpy(np.asarray(dataset.indices)).long()
-    each = torch.ones(dataset.num_edges) if dataset.edge_weight is None else torch.from_numpy(np.asarray(dataset.edge_weight))
+    each = (
+        torch.ones(dataset.num_edges)
+        if dataset.columns.weight is None
+        else torch.from_numpy(np.asarray(dataset.columns.weight))
+    )
     each = each.double()
     relation = torch.zeros_like(rows) if dataset.relation is None else torch.from_numpy(np.asarray(dataset.relation)).long()
     out = h @ params["loop"]
@@ -509,7 +515,7 @@ def _normalised_rows(dataset: Dataset, x: Tensor, weight: Tensor, bias: Tensor) 
 
 
 def _attention(
-    matrix: Tensor, each: Tensor, h: Tensor, params: Params, model: Gat, heads: int, draw: Draw, roots: Tensor
+    matrix: Tensor, each: Tensor, h: Tensor, params: Params, model: GatSettings, heads: int, draw: Draw, roots: Tensor
 ) -> Tensor:  # fmt: skip
     """[N, H K]: per head a softmax over all in-edges, with what stands in ``matrix`` as their number.
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from sargnn.backends.cpu.tile_code import has_tiles
 from sargnn.comm.group import Group
 from sargnn.comparison.losses import deviation
 from sargnn.config.groups import LabelsConfig
-from sargnn.kernels.fused.tile_code import has_tiles
 from tests.parity import cases
 from tests.parity.covering import spread
 from tests.pool import pool

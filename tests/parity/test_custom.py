@@ -11,8 +11,8 @@ import pytest
 
 from sargnn.comm.group import Group
 from sargnn.config.groups import LabelsConfig
+from sargnn.config.models import CustomSettings
 from sargnn.config.run import ModelSettings, RunConfig
-from sargnn.models.custom import Custom
 from tests.graphs import nasty_graph
 from tests.parity import cases
 from tests.pool import pool
@@ -20,18 +20,18 @@ from tests.pool import pool
 GRAPH = nasty_graph(seed=1)
 MODULES = Path(__file__).parent / "toys" / "own_modules.py"
 STACK = {"hidden": 7, "num_layers": 3, "dropout": 0.4}
-DROPPED = Custom("custom", target=f"{MODULES}:Sage", args={**STACK, "input_dropout": 0.2})
-PROPAGATED = Custom("custom", target=f"{MODULES}:Propagated")
-TWINS: dict[str, tuple[ModelSettings, Custom]] = {
+DROPPED = CustomSettings("custom", target=f"{MODULES}:Sage", args={**STACK, "input_dropout": 0.2})
+PROPAGATED = CustomSettings("custom", target=f"{MODULES}:Propagated")
+TWINS: dict[str, tuple[ModelSettings, CustomSettings]] = {
     "dropped": (DROPPED, DROPPED),  # the input's mask is another: one worker is the measure
     "propagated": (PROPAGATED, PROPAGATED),
     "sage": (
         cases.model_config("sage", **STACK, input_dropout=0.0),
-        Custom("custom", target=f"{MODULES}:Sage", args={**STACK, "input_dropout": 0.0}),
+        CustomSettings("custom", target=f"{MODULES}:Sage", args={**STACK, "input_dropout": 0.0}),
     ),
     "gat": (
         cases.model_config("gat", **STACK, input_dropout=0.0, heads=3, out_heads=1, attn_dropout=0.3),
-        Custom("custom", target=f"{MODULES}:Gat", args={**STACK, "heads": 3, "attn_dropout": 0.3}),
+        CustomSettings("custom", target=f"{MODULES}:Gat", args={**STACK, "heads": 3, "attn_dropout": 0.3}),
     ),
 }
 LABELS = LabelsConfig("masked", rate=0.6, reuse=1)
@@ -76,7 +76,7 @@ def test_curve(name: str, mode: str, partitioner: str, world: int, precision: st
 
 def test_what_is_kept_is_not_changed_by_writes() -> None:
     """Sums of constant rows are kept from epoch to epoch; a module that writes to them has the losses of no keeping."""
-    settings = Custom("custom", target=f"{MODULES}:Written")
+    settings = CustomSettings("custom", target=f"{MODULES}:Written")
     kept, anew = (
         cases.curve(Group.single(), cases.run_config(settings, epochs=5, cache_static=cache), GRAPH)["losses"]
         for cache in ("auto", False)

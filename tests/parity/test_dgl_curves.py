@@ -12,8 +12,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from sargnn.config.models import CustomSettings
 from sargnn.data.dataset import SPLITS, Dataset
-from sargnn.models.custom import Custom
 from sargnn.training.optim import learning_rate
 from tests.graphs import nasty_graph, small_typed_graph
 from tests.parity import cases
@@ -34,10 +34,10 @@ MORE = [
 ]  # fmt: skip
 
 
-def settings(kind: str) -> Custom:
+def settings(kind: str) -> CustomSettings:
     if kind == "hetero":
-        return Custom("custom", target=f"{FILE}:Hetero")
-    return Custom("custom", target=f"{FILE}:Stack", args={"kind": kind})
+        return CustomSettings("custom", target=f"{FILE}:Hetero")
+    return CustomSettings("custom", target=f"{FILE}:Stack", args={"kind": kind})
 
 
 def graph_of(dataset: Dataset) -> Any:

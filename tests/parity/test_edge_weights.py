@@ -13,6 +13,7 @@ from sargnn.comm.group import Group
 from sargnn.config.groups import LabelsConfig
 from sargnn.data.dataset import Dataset
 from sargnn.engine.modes import MODES
+from sargnn.graph.edge_columns import EdgeColumns
 from tests.graphs import nasty_graph, typed_graph, with_weights
 from tests.parity import cases, checks
 from tests.parity.cases import PAIRS
@@ -40,7 +41,7 @@ def model_of(name: str, **changes: Any) -> cases.Model:
 
 def ones(dataset: Dataset) -> Dataset:
     """The same graph, every edge of which weighs 1."""
-    return dataclasses.replace(dataset, edge_weight=np.ones(dataset.num_edges, np.float32))
+    return dataclasses.replace(dataset, columns=EdgeColumns.of({"weight": np.ones(dataset.num_edges, np.float32)}))
 
 
 @pytest.mark.parametrize(
@@ -140,7 +141,7 @@ def test_curve(name: str, mode: str, kernel: str, partitioner: str, world: int, 
 )
 def test_weights_of_ones_are_no_weights(name: str, mode: str) -> None:
     """To rounding: sums of products instead of sums."""
-    plain = dataclasses.replace(graph(name), edge_weight=None)
+    plain = dataclasses.replace(graph(name), columns=EdgeColumns())
     config = cases.run_config(model_of(name), mode=mode, world=2, epochs=4)
     with_ones, without, weighted = (pool(2)(cases.curve, config, one)[0] for one in (ones(plain), plain, graph(name)))
     np.testing.assert_allclose(with_ones["losses"], without["losses"], rtol=1e-12)

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sargnn.backends import KERNELS
 from sargnn.data import DATASETS
 from sargnn.engine.modes import MODES
-from sargnn.kernels import KERNELS
 from sargnn.models import MODELS
 from sargnn.resolve import resolve
 from tests.graphs import assign
@@ -70,6 +70,17 @@ def test_a_mode(folder: Path, name: str, kernel: str, world: int) -> None:
 @pytest.mark.parametrize(("name", "mode", "world"), spread(["sage", "gcn"], list(MODES), WORLDS))
 def test_a_kernel(folder: Path, name: str, mode: str, world: int) -> None:
     check(cases.model_config(name), mode=mode, kernel=f"{folder}/toy_kernel.py:Dense", world=world)
+
+
+SHARDED = [mode for mode in MODES if mode != "domain_parallel"]
+DENSE = ["sage", "max", "gat", "gatv2", "gcn", "rgcn"]
+
+
+@pytest.mark.parametrize(("name", "mode", "world"), spread(DENSE, SHARDED, WORLDS))
+def test_a_backend(folder: Path, name: str, mode: str, world: int) -> None:
+    """Nothing compiled runs: edge operations, rows, folds and moves are all somebody else's."""
+    model = cases.model_config("sage", aggregator="max") if name == "max" else cases.model_config(name)
+    check(model, mode=mode, kernel=f"{folder}/toy_kernel.py:Dense", world=world)
 
 
 @pytest.mark.parametrize(("name", "mode", "world"), cases.spread_models(list(MODES), [2, 4], strength=1))

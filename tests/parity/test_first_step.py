@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from sargnn.backends import KERNELS
 from sargnn.comm.group import Group
 from sargnn.config.groups import LabelsConfig
 from sargnn.engine.modes import MODES
 from sargnn.engine.reducers import REDUCERS
 from sargnn.errors import KernelError
-from sargnn.kernels import KERNELS
 from sargnn.partition import PARTITIONERS
 from sargnn.resolve import resolve
 from tests.graphs import assign

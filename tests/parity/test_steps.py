@@ -13,9 +13,9 @@ import torch
 
 from sargnn.comm.group import Group
 from sargnn.config.groups import BatchesConfig, LabelsConfig, SampleConfig
+from sargnn.config.models import CustomSettings
 from sargnn.config.run import RunConfig
 from sargnn.data.dataset import SPLITS
-from sargnn.models.custom import Custom
 from tests.graphs import with_weights
 from tests.parity import cases, oracle
 from tests.parity.cases import MASKED, QUICK, REUSED, WHERE, thinned
@@ -193,7 +193,7 @@ def test_modules_of_users(name: str, draw: str, world: int, count: int) -> None:
     written = dataclasses.replace(drawn(name, draw, "batch", changes=changes), epochs=5)
     own = dataclasses.replace(
         drawn(name, draw, "batch", count, world=world, changes=changes), epochs=5,
-        model=Custom("custom", target=f"{MODULES}:{function}", args=args),
+        model=CustomSettings("custom", target=f"{MODULES}:{function}", args=args),
         dataset=dataclasses.replace(written.dataset, add_self_loops=written.model.adds_self_loops),
     )  # fmt: skip
     if count > 1:  # batch norm's statistics are those of each micro-batch

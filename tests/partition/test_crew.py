@@ -16,11 +16,12 @@ import psutil
 import pytest
 from scipy import sparse
 
-from sargnn.cli.info import stores
+from sargnn.cli.stores import stores
 from sargnn.config.run import RunConfig
-from sargnn.data.claim import claim, is_claimed
 from sargnn.data.dataset import Dataset, by_destination, open_dataset, write_dataset
 from sargnn.errors import StoreError
+from sargnn.graph.claim import claim, is_claimed
+from sargnn.graph.edge_columns import EdgeColumns
 from sargnn.partition import crew, prepare, stages
 from sargnn.partition.crew import Crew, Tally
 from sargnn.partition.cut import cut
@@ -40,7 +41,7 @@ WORLD = 4
 def weighted_graph() -> Dataset:
     graph = nasty_graph()
     weights = np.random.default_rng(1).standard_normal(graph.num_edges).astype(np.float32)
-    return dataclasses.replace(graph, edge_weight=weights)
+    return dataclasses.replace(graph, columns=EdgeColumns.of({"weight": weights}))
 
 
 GRAPHS: dict[str, Callable[[], Dataset]] = {
@@ -137,7 +138,7 @@ def test_edges_are_sorted_as_a_sort_would() -> None:
     source, destination = rng.integers(60, size=4000), rng.integers(8, size=4000)
     indptr, indices = by_destination(source, destination, 300)
     weights = rng.standard_normal(4000).astype(np.float32)
-    graph = dataclasses.replace(nasty_graph(), indptr=indptr, indices=indices, edge_weight=weights)
+    graph = dataclasses.replace(nasty_graph(), indptr=indptr, indices=indices, columns=EdgeColumns.of({"weight": weights}))
     offsets, nodes = np.array([0, 0, 100, 300]), rng.permutation(300)
     position = np.argsort(nodes)
     owner = np.searchsorted(offsets, position, side="right") - 1
@@ -147,7 +148,7 @@ def test_edges_are_sorted_as_a_sort_would() -> None:
         keys = position[indices[mine]], position[ends[mine]], owner[indices[mine]]
         mine = mine[np.lexsort(keys)]
         assert np.array_equal(part.node_ids[part.edge_dst], ends[mine])
-        assert part.edge_weight is not None and np.array_equal(part.edge_weight, weights[mine])
+        assert part.columns.weight is not None and np.array_equal(part.columns.weight, weights[mine])
         counts = np.bincount(owner[indices[mine]], minlength=3)
         assert np.array_equal(np.diff(part.edge_offsets), counts)
         for q in range(3):
@@ -340,7 +341,7 @@ def test_how_many_processes(place: Place) -> None:
     assert many.size(parts=20, edges=10_000, one_bytes=100, free_bytes=450) == 4
     assert many.size(parts=20, edges=10_000, one_bytes=5000, free_bytes=10) == 1
     graph = weighted_graph()
-    plain = dataclasses.replace(graph, edge_weight=None)
+    plain = dataclasses.replace(graph, columns=EdgeColumns())
     assert writing_bytes(graph, 10**8, 4) - writing_bytes(plain, 10**8, 4) == 5e8
 
 

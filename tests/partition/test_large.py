@@ -16,6 +16,7 @@ import pytest
 from sargnn.data.dataset import by_destination
 from sargnn.errors import ConfigError
 from sargnn.interop import kaminpar as interop
+from sargnn.memory.plan_traffic import CutEdges
 from sargnn.partition import blocks, both_ways, kaminpar, memory, stream
 from sargnn.partition.both_ways import goes_both_ways, rows_both_ways
 from sargnn.partition.choose import choose
@@ -23,7 +24,6 @@ from sargnn.partition.even import even_out
 from sargnn.partition.memory import check, cutting_bytes
 from sargnn.partition.room import Room
 from sargnn.partition.weights import columns, node_weights
-from sargnn.planner.cut_edges import CutEdges
 from tests.configs import config as run_config
 from tests.graphs import assign, nasty_graph, typed_graph
 from tests.in_process import sargnn_here

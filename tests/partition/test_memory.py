@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from sargnn.data.dataset import by_destination, write_dataset
-from sargnn.data.store import StoreWriter
 from sargnn.errors import ConfigError
+from sargnn.graph.store import StoreWriter
 from sargnn.partition import cut as cutting
 from sargnn.partition.cut import PART_ARRAYS, cut
 from sargnn.partition.memory import check, entries_of

@@ -12,8 +12,8 @@ import pytest
 
 from sargnn.config.partitioner import PartitionerConfig
 from sargnn.data.dataset import Dataset, group_by
-from sargnn.data.store import StoreWriter
 from sargnn.errors import StoreError
+from sargnn.graph.store import StoreWriter
 from sargnn.partition.cut import Part
 from sargnn.partition.metis import assign as metis
 from sargnn.partition.preload import Bounds, find_hops, write_preloaded
@@ -30,7 +30,7 @@ def stored(folder: Path, dataset: Dataset, assignment: np.ndarray, world: int, s
     offsets, nodes = group_by(assignment, world)
     with StoreWriter(folder / "parts", "partition", FORMAT_VERSION) as writer:
         _, stats = write_preloaded(writer, dataset, offsets, nodes, servers, bounds)
-        weights = {} if dataset.edge_weight is None else {"edge_weights": [0, 1]}
+        weights = {} if dataset.columns.weight is None else {"edge_weights": [0, 1]}
         writer.meta = {"schema": dataset.schema.to_json(), "num_classes": 5, "preload": {}, **weights}
     assert len(stats) == servers
     return [open_part(folder / "parts", rank) for rank in range(world)]

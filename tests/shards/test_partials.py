@@ -108,7 +108,12 @@ def test_no_rank_aggregates_many_more_edges_than_end_in_its_rows(own: int, moved
 
 
 def test_layers_share_a_cover() -> None:
-    costs = [Costs(300, 200, 100, 100), None, Costs(309, 210, 100, 100), Costs(100, 100, 100, 100)]
+    costs = [
+        Costs(300, 100, request=(100, 0), answer=(100, 0)),
+        None,
+        Costs(309, 100, request=(100, 5), answer=(100, 5)),
+        Costs(100, 100, request=(100, 0), answer=(0, 0)),
+    ]
     first, none, third, last = shares_of("least", costs)
     assert none is None and first is third and first is not last
     assert shares_of("post", costs) == [None] * 4

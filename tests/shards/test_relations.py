@@ -70,7 +70,7 @@ def look_at(engine: Engine, plan: LayerPlan, graph: Dataset) -> Answer:
     (out,) = engine.aggregate(plan, Sum(), (rows,))
     out.backward(grad[destinations])
     (mean,) = engine.aggregate(plan, Mean(), (x[plan.node_ids],))
-    optional = plan.edge_types, plan.edge_weights() if plan.weighted else None, plan.in_weights, plan.out_weights
+    optional = plan.edge_types, plan.edge_column("weight") if plan.weighted else None, plan.in_weights, plan.out_weights
     edge_types, weights, in_weights, out_weights = (None if one is None else one.numpy() for one in optional)
     assert rows.grad is not None and len(plan.edge_ends()[0]) == plan.num_edges
     return Answer(
@@ -123,7 +123,7 @@ def check(answers: list[Answer], graph: Dataset, relations: list[int], outputs: 
     source, destination = np.asarray(graph.indices), np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
     kept = np.isin(graph.relation, relations)
     source, destination, relation = source[kept], destination[kept], np.asarray(graph.relation)[kept]
-    weight = None if graph.edge_weight is None else graph.edge_weight[kept].astype(np.float64)
+    weight = None if graph.columns.weight is None else graph.columns.weight[kept].astype(np.float64)
     in_degrees, out_degrees = (np.bincount(ends, minlength=graph.num_nodes) for ends in (destination, source))
     sums, gradient = np.zeros_like(x), np.zeros_like(x)
     np.add.at(sums, destination, x[source])

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from sargnn.data.schema import Schema
+from sargnn.graph.edge_columns import EdgeColumns
 from sargnn.partition.cut import Part
 from sargnn.rng import Purpose, philox
 from sargnn.shards.in_edges import InEdges, Sample
@@ -23,7 +24,7 @@ def part_of(edges: list[tuple[int, int]], num_nodes: int, weights: bool = False)
         Schema.homogeneous(num_nodes + 1000), (), np.arange(num_nodes) + 1000, nothing, nothing.astype(np.uint8), inward,
         inward, src, dst, np.array([0, len(src)]), nothing, np.zeros(2, np.int64), nothing.astype(np.int32),
         np.zeros(2, np.int64),
-        edge_weight=np.arange(len(src), dtype=np.float32) if weights else None,
+        columns=EdgeColumns.of({"weight": np.arange(len(src), dtype=np.float32) if weights else None}),
         in_weights=inward.astype(float) if weights else None, out_weights=inward.astype(float) if weights else None,
     )  # fmt: skip
 

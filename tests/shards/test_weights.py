@@ -12,7 +12,7 @@ from sargnn.comm.group import Group
 from sargnn.data.dataset import Dataset
 from sargnn.data.typed import homogenize
 from sargnn.engine.aggregate import Engine
-from sargnn.partition.cut import one_type, parts_of, without_weights
+from sargnn.partition.cut import one_type, parts_of, with_columns
 from sargnn.shards.graph import WorkerGraph
 from sargnn.shards.load import load_plan
 from sargnn.shards.plan import LayerPlan
@@ -73,10 +73,10 @@ def run(group: Group, kind: str, mode: str, loops: bool, wanted: np.ndarray | No
 
 def ends_of(graph: Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Sources, destinations, relations and weights."""
-    assert graph.edge_weight is not None
+    assert graph.columns.weight is not None
     destination = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
     relation = np.zeros(graph.num_edges, np.uint8) if graph.relation is None else np.asarray(graph.relation)
-    return np.asarray(graph.indices), destination, relation, graph.edge_weight.astype(np.float64)
+    return np.asarray(graph.indices), destination, relation, graph.columns.weight.astype(np.float64)
 
 
 CASES = spread(["sar", "one_shot"], [1, 3], [("nasty", False), ("nasty", True), ("typed", False)], ["whole", "flow"])
@@ -132,7 +132,7 @@ def test_edges_between_labelled_nodes_keep_their_weights() -> None:
 
 def test_weights_stay_when_types_are_dropped() -> None:
     typed = with_weights(small_typed_graph("features"))
-    assert homogenize(typed).edge_weight is typed.edge_weight
+    assert homogenize(typed).columns is typed.columns
 
 
 def test_a_part_without_its_weights() -> None:
@@ -140,7 +140,7 @@ def test_a_part_without_its_weights() -> None:
     weighted, plain = (
         next(parts_of(graph, np.zeros(150, np.int32), 1)) for graph in (GRAPHS["nasty"], nasty_graph(150, seed=1))
     )
-    stripped = without_weights(weighted)
+    stripped = with_columns(weighted, [])
     assert weighted.weighted and not stripped.weighted and vars(stripped).keys() == vars(plain).keys()
     for name, value in vars(plain).items():
         assert name in ("schema", "features") or np.array_equal(getattr(stripped, name), value), name

@@ -11,12 +11,20 @@ from sargnn.cli.compose import compose_verb
 from sargnn.config.run import parse
 from sargnn.data.dataset import open_dataset
 from sargnn.data.prepare import prepare_dataset
-from sargnn.launch import runtime
-from sargnn.launch.node_memory import JOB_BYTES, SPARE, node_bytes, slurm_bytes, slurm_text
-from sargnn.launch.plan_memory import NotPlanned, PlannedMemory, plan_memory
+from sargnn.memory import trials
+from sargnn.memory.plan_run import find_cut, plan_run
+from sargnn.memory.plan_stores import (
+    JOB_BYTES,
+    SPARE,
+    NotPlanned,
+    PlannedMemory,
+    node_bytes,
+    plan_memory,
+    slurm_bytes,
+    slurm_text,
+)
+from sargnn.memory.plan_worker import Runtime
 from sargnn.partition.prepare import prepare_partition
-from sargnn.planner.account import Runtime
-from sargnn.planner.worlds import find_cut, plan_run
 from tests.in_process import sargnn_here
 
 BASE = 300_000_000
@@ -26,8 +34,8 @@ LINE = re.compile(r"^#SBATCH --mem=(\w+)$", flags=re.M)
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(runtime, "_measure", lambda config, **_: [BASE, 0])
-    monkeypatch.setattr(runtime, "numba_cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(trials, "_measure_runtime", lambda config, **_: [BASE, 0])
+    monkeypatch.setattr(trials, "numba_cache_dir", lambda: tmp_path)
     monkeypatch.chdir(tmp_path)
     config = parse(compose_verb("train", RUN))
     prepare_partition(config, prepare_dataset(config.dataset, config.store_dir))

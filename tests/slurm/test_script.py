@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sargnn.cli.conf_folders import conf_dir
+from sargnn.cli.conf import conf_dir
 from sargnn.cli.main import main as sargnn
 from sargnn.errors import ConfigError
 from sargnn.launch.job_files import read_job

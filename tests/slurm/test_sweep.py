@@ -12,13 +12,13 @@ from unittest.mock import patch
 import pytest
 
 from sargnn.cli.compose import sweep_points
-from sargnn.cli.conf_folders import built_in_folder
+from sargnn.cli.conf import built_in_folder
 from sargnn.cli.sweep import plan_sweep
 from sargnn.config.run import load
 from sargnn.launch.job_files import is_under_way, note_job, read_job
-from sargnn.launch.plan_memory import NotPlanned, PlannedMemory
 from sargnn.launch.run_folder import hold_run_dir
 from sargnn.launch.slurm import _ranges
+from sargnn.memory.plan_stores import NotPlanned, PlannedMemory
 from sargnn.tracking.find_runs import find_runs
 from sargnn.tracking.summary import Summary, write_summary
 from sargnn.tracking.sweep_points import label_of
@@ -174,7 +174,7 @@ def test_memory_is_each_points_own_and_planned_once(folder: Path) -> None:
         planned.append((config.world, config.model.name))  # type: ignore[attr-defined]
         return PlannedMemory((gib,) * planned[-1][0], preparing=0)
 
-    with patch("sargnn.launch.plan_memory.plan_memory", plan):
+    with patch("sargnn.memory.plan_stores.plan_memory", plan):
         done = sargnn_here(folder, "slurm", "-m", "world=2,6", "seed=0,1", "slurm.ntasks_per_node=4")
     assert done.returncode == 0, done.stderr
     assert planned == [(2, "sage"), (6, "sage")]
@@ -184,7 +184,7 @@ def test_memory_is_each_points_own_and_planned_once(folder: Path) -> None:
     assert found == [two, two, four, four]
     assert f"world=6 seed=1: --mem={four}: workers of up to" in done.stderr
     unknown = NotPlanned("nothing is known")
-    with patch("sargnn.launch.plan_memory.plan_memory", lambda config: unknown):
+    with patch("sargnn.memory.plan_stores.plan_memory", lambda config: unknown):
         done = sargnn_here(folder, "slurm", "-m", "world=2,3")
     assert done.stderr.count("nothing is known") == 1  # said once for all
 

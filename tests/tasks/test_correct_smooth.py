@@ -51,7 +51,7 @@ def between_labelled(dataset: Dataset) -> tuple[scipy.sparse.csr_matrix, slice]:
     kind = int(dataset.schema.types_of(np.flatnonzero(dataset.split)[:1])[0])
     nodes = slice(*dataset.schema.offsets[kind : kind + 2])
     rows, columns = np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr)), np.asarray(dataset.indices)
-    each = np.ones(len(rows)) if dataset.edge_weight is None else np.asarray(dataset.edge_weight, np.float64)
+    each = np.ones(len(rows)) if dataset.columns.weight is None else np.asarray(dataset.columns.weight, np.float64)
     matrix = scipy.sparse.csr_matrix((each, (rows, columns)), shape=(dataset.num_nodes,) * 2)
     return matrix[nodes, nodes], nodes
 

@@ -12,12 +12,13 @@ import pytest
 
 from sargnn.comm.group import Group
 from sargnn.config.groups import SmoothConfig
+from sargnn.config.models import CustomSettings
 from sargnn.config.run import ModelSettings, RunConfig
 from sargnn.data.dataset import Dataset, write_dataset
 from sargnn.data.surroundings import cut_surroundings
 from sargnn.data.weights import weight_range
 from sargnn.errors import ConfigError
-from sargnn.models.custom import Custom
+from sargnn.graph.edge_columns import EdgeColumns
 from sargnn.partition.cut import parts_of
 from sargnn.training.build import make_trainer
 from sargnn.training.edge_weights import check_edge_weights
@@ -42,7 +43,7 @@ def config_of(name: str, **changes: Any) -> RunConfig:
     if name == "outside":
         return run_config(Outside("outside"))
     if name == "custom":
-        return run_config(Custom("custom", target="m:Model", content="0" * 16))
+        return run_config(CustomSettings("custom", target="m:Model", content="0" * 16))
     return run_config(model_config(name, **changes))
 
 
@@ -84,7 +85,7 @@ def test_what_takes_weights_of_any_sign(name: str) -> None:
 def losses(config: RunConfig, graph: Dataset) -> list[float]:
     part = next(parts_of(graph, np.zeros(graph.num_nodes, np.int32), 1))
     trainer = make_trainer(dataclasses.replace(config, epochs=3), part, graph.num_classes, Group.single())
-    assert trainer.graph.part.weighted == (graph.edge_weight is not None and config.dataset.edge_weights)
+    assert trainer.graph.part.weighted == (graph.columns.weight is not None and config.dataset.edge_weights)
     return trainer.run().losses
 
 
@@ -97,7 +98,7 @@ def test_without_their_use_weights_change_nothing(mfg: bool) -> None:
 
 def test_weights_of_one_change_no_more_than_rounding() -> None:
     config = run_config(model_config("gcn"))
-    ones = dataclasses.replace(nasty_graph(), edge_weight=np.ones(nasty_graph().num_edges, np.float32))
+    ones = dataclasses.replace(nasty_graph(), columns=EdgeColumns.of({"weight": np.ones(nasty_graph().num_edges, np.float32)}))
     np.testing.assert_allclose(losses(config, ones), losses(config, nasty_graph()), rtol=1e-12)
 
 
@@ -105,16 +106,16 @@ def test_weights_of_one_change_no_more_than_rounding() -> None:
 def test_a_part_of_a_graph_keeps_them(make: Any) -> None:
     graph = with_weights(make())
     small = cut_surroundings(graph, 100)
-    assert graph.edge_weight is not None and small.edge_weight is not None and small.num_nodes == 100
-    assert len(small.edge_weight) == small.num_edges and set(small.edge_weight) <= set(graph.edge_weight)
+    assert graph.columns.weight is not None and small.columns.weight is not None and small.num_nodes == 100
+    assert len(small.columns.weight) == small.num_edges and set(small.columns.weight) <= set(graph.columns.weight)
     assert small.stored_weights is None
     if make is nasty_graph:  # features tell a node
         ids = [int(np.flatnonzero((graph.features[0] == row).all(1))[0]) for row in small.features[0]]
         for k, node in enumerate(ids):
             own = slice(int(small.indptr[k]), int(small.indptr[k + 1]))
             first, last = graph.indptr[node], graph.indptr[node + 1]
-            found = zip([ids[j] for j in small.indices[own]], small.edge_weight[own], strict=True)
-            assert set(found) <= set(zip(graph.indices[first:last], graph.edge_weight[first:last], strict=True))
+            found = zip([ids[j] for j in small.indices[own]], small.columns.weight[own], strict=True)
+            assert set(found) <= set(zip(graph.indices[first:last], graph.columns.weight[first:last], strict=True))
 
 
 def test_a_run_says_that_edges_have_weights(tmp_path: Path) -> None:

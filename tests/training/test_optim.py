@@ -13,11 +13,11 @@ import torch
 
 from sargnn.comm.group import Group
 from sargnn.config.groups import OptimConfig
+from sargnn.config.models import CustomSettings
 from sargnn.config.run import RunConfig
 from sargnn.data.dataset import Dataset
 from sargnn.data.schema import Schema
 from sargnn.errors import ConfigError
-from sargnn.models.custom import Custom
 from sargnn.models.inputs import GraphShape
 from sargnn.tasks.base import Counted
 from sargnn.training import checkpoint
@@ -177,5 +177,5 @@ def test_a_group_that_is_not_there(model: str, groups: str) -> None:
 def test_the_groups_of_a_module_are_its_own_modules() -> None:
     shape = GraphShape(Schema.homogeneous(10), (4,), 3)
     target = f"{Path(__file__).parents[1] / 'parity' / 'toys' / 'dgl_stacks.py'}:Stack"
-    model = Custom("custom", target=target, args={"kind": "sage_mean"}).build(shape)
+    model = CustomSettings("custom", target=target, args={"kind": "sage_mean"}).build(shape)
     assert list(model.decay_groups()) == ["layers"] and len(model.decay_groups()["layers"]) == len(list(model.parameters()))

@@ -19,11 +19,11 @@ from sargnn.bench.stock.network import (
     normed,
     training_nodes,
 )
+from sargnn.config.models import StackSettings
 from sargnn.config.run import RunConfig
 from sargnn.data.dataset import Dataset
 from sargnn.errors import ConfigError
 from sargnn.models.inputs import GraphShape
-from sargnn.models.settings import StackSettings
 
 
 class _Homogeneous(StockNetwork):

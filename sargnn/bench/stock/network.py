@@ -71,9 +71,9 @@ class StockNetwork(nn.Module, ABC):
 
 def edge_weights(config: RunConfig, dataset: Dataset) -> Tensor | None:
     """fp32 [E], in the dataset's order; None where there are none or the run uses none."""
-    if dataset.edge_weight is None or not uses_edge_weights(config):
+    if dataset.columns.weight is None or not uses_edge_weights(config):
         return None
-    return torch.from_numpy(np.array(dataset.edge_weight, np.float32))
+    return torch.from_numpy(np.array(dataset.columns.weight, np.float32))
 
 
 def for_mean(graph: Any, weight: Tensor) -> Tensor:

@@ -31,8 +31,8 @@ from sargnn.data.own.targets import read_labels
 from sargnn.data.schema import SPLITS
 from sargnn.data.settings import RedditConfig
 from sargnn.data.streamed import StreamedReader
-from sargnn.data.weights import EdgePiece
 from sargnn.errors import DataError
+from sargnn.graph.edge_columns import NO_COLUMNS, EdgePiece
 
 _VERSION = 1
 _ANEW = "take the file anew"
@@ -115,7 +115,7 @@ class Reddit(StreamedReader):
                 count = min(rows, self.num_rows - first)
                 pair = sources.read(count), destinations.read(count)
                 expect_range(self.graph, np.stack(pair, 1), 0, self.num_nodes, "a node that does not exist", first)
-                yield *pair, None
+                yield *pair, NO_COLUMNS
             sources.finish()
             destinations.finish()
 

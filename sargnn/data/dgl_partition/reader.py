@@ -21,11 +21,11 @@ from sargnn.data.dgl_partition.weights import DglWeights, find_weights
 from sargnn.data.features import FeatureCheck
 from sargnn.data.ogb.tables import identity_of
 from sargnn.data.schema import Relation
-from sargnn.data.store import StoreWriter
 from sargnn.data.streamed import StreamedReader
 from sargnn.data.typed import Edges, typed_dataset
-from sargnn.data.weights import EdgePiece
 from sargnn.errors import DataError
+from sargnn.graph.edge_columns import NO_COLUMNS, WEIGHT, WEIGHT_FORM, EdgePiece, join
+from sargnn.graph.store import StoreWriter
 from sargnn.interop.dgl_files import load_part, load_tensors
 from sargnn.steps import step
 
@@ -55,11 +55,11 @@ class DglPartition:
         return TypedDgl(self) if self.parts.typed else HomogeneousDgl(self)
 
     def edges(self, p: int) -> dict[Triplet, EdgePiece]:
-        """Relation -> our ids of sources and destinations of part p's own edges, and their weights. Raises ``DataError``."""
+        """Relation -> our ids of sources and destinations of part p's own edges, and their columns. Raises ``DataError``."""
         ends = self.parts.own_edges(p, load_part(self.parts.graphs[p]))
-        weights = self.weights.of_part(p, {triplet: len(sources) for triplet, (sources, _) in ends.items()})
+        columns = self.weights.of_part(p, {triplet: len(sources) for triplet, (sources, _) in ends.items()})
         ours = self.nodes.ours
-        return {triplet: (ours[a], ours[b], weights.get(triplet)) for triplet, (a, b) in ends.items()}
+        return {triplet: (ours[a], ours[b], columns.get(triplet, NO_COLUMNS)) for triplet, (a, b) in ends.items()}
 
     def features(self) -> Iterator[tuple[str, np.ndarray, np.ndarray, str]]:
         """Part by part and type by type, where there are any.
@@ -128,17 +128,17 @@ class HomogeneousDgl(StreamedReader):
         self.partition, self.parts, self.nodes = partition, partition.parts, partition.nodes
         self.name, self.num_nodes, self.num_rows = partition.name, self.parts.num_nodes, self.parts.num_edges
         self.add_inverse_edges, self.normalize_features = partition.inverse, False
-        self.weighted = bool(partition.weights.keys)
+        self.forms = {WEIGHT: WEIGHT_FORM} if partition.weights.keys else {}
 
     def identity(self) -> dict[str, Any]:
         return dict(self.partition.identity)
 
     def edges(self, rows: int) -> Iterator[EdgePiece]:
         for p in range(self.parts.num_parts):
-            ((sources, destinations, weights),) = self.partition.edges(p).values()
+            ((sources, destinations, columns),) = self.partition.edges(p).values()
             for first in range(0, len(sources), rows):
                 piece = slice(first, first + rows)
-                yield sources[piece], destinations[piece], None if weights is None else weights[piece]
+                yield sources[piece], destinations[piece], columns.run(piece)
 
     @property
     def num_features(self) -> int:
@@ -212,17 +212,17 @@ class TypedDgl(InMemoryReader):
         pieces: dict[Triplet, list[EdgePiece]] = {triplet: [] for triplet in parts.edges}
         for p in range(parts.num_parts):
             step("reading edges", p, parts.num_parts)
-            for triplet, (sources, destinations, weights) in self.partition.edges(p).items():
+            for triplet, (sources, destinations, columns) in self.partition.edges(p).items():
                 head, _, tail = triplet
-                pieces[triplet].append((sources - parts.offsets[head], destinations - parts.offsets[tail], weights))
+                pieces[triplet].append((sources - parts.offsets[head], destinations - parts.offsets[tail], columns))
         relations = []
         for (head, name, tail), ends in pieces.items():
             relation = Relation(self._types.index(head), name, self._types.index(tail))
             sources, destinations = (
                 np.concatenate(side) for side in ([piece[0] for piece in ends], [piece[1] for piece in ends])
             )
-            piece_weights = [array for *_, array in ends if array is not None]
-            relations.append(Edges(relation, sources, destinations, np.concatenate(piece_weights) if piece_weights else None))
+            columns = join([carried for *_, carried in ends], [len(piece[0]) for piece in ends])
+            relations.append(Edges(relation, sources, destinations, columns))
         return relations
 
     def _features(self) -> list[np.ndarray]:

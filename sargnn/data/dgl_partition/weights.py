@@ -11,12 +11,11 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from sargnn.data.dgl_partition.parts import DglParts, Triplet
 from sargnn.data.own.graph import NAMES, WEIGHTS
 from sargnn.data.weights import WeightCheck
 from sargnn.errors import DataError
+from sargnn.graph.edge_columns import WEIGHT, EdgeColumns
 from sargnn.interop.dgl_files import load_tensors
 
 
@@ -31,8 +30,8 @@ class DglWeights:
     files: tuple[Path, ...]
     keys: dict[Triplet, str]
 
-    def of_part(self, p: int, counts: dict[Triplet, int]) -> dict[Triplet, np.ndarray]:
-        """Relation -> float32 [e].
+    def of_part(self, p: int, counts: dict[Triplet, int]) -> dict[Triplet, EdgeColumns]:
+        """Relation -> weights, float32 [e].
 
         Args:
             counts: how many own edges of each relation the part has.
@@ -51,7 +50,7 @@ class DglWeights:
                     allowed=f"[{counts[triplet]}]",
                 )
             check = WeightCheck(f"'{self.files[p]}'", lambda position, key=key: f"row {position} of '{key}' (counted from 0)")  # type: ignore[misc]
-            weights[triplet] = check.to_float32(rows.reshape(-1))
+            weights[triplet] = EdgeColumns.of({WEIGHT: check.to_float32(rows.reshape(-1))})
         return weights
 
 

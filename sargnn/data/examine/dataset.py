@@ -89,8 +89,7 @@ def examine(dataset: Dataset, store: Path, buffer_bytes: int) -> Findings:
     nodes, edges, homophily = examine_edges(dataset, buffer_bytes)
     piece = min(buffer_bytes // 16, _LARGEST_PIECE_BYTES)
     names = dataset.schema.node_types
-    optional = [edge_array for edge_array in (dataset.relation, dataset.edge_weight) if edge_array is not None]
-    graph = [dataset.indptr, dataset.indices, *optional]
+    graph = [dataset.indptr, dataset.indices, *([] if dataset.relation is None else [dataset.relation])]
     return Findings(
         name=dataset.name,
         nodes=nodes,
@@ -100,7 +99,7 @@ def examine(dataset: Dataset, store: Path, buffer_bytes: int) -> Findings:
         features={name: examine_features(rows, piece) for name, rows in zip(names, dataset.features, strict=True)},
         sizes=Sizes(
             features_bytes=sum(rows.nbytes for rows in dataset.features),
-            edges_bytes=sum(array.nbytes for array in graph),
+            edges_bytes=sum(array.nbytes for array in graph) + dataset.num_edges * dataset.columns.edge_bytes,
             store_bytes=sum(file.stat().st_size for file in store.rglob("*") if file.is_file()),
             hidden_bytes=dataset.num_nodes * HIDDEN * 4,
         ),
@@ -109,7 +108,7 @@ def examine(dataset: Dataset, store: Path, buffer_bytes: int) -> Findings:
 
 
 def _examine_weights(dataset: Dataset) -> WeightFindings | None:
-    weights, extremes = dataset.edge_weight, weight_range(dataset)
+    weights, extremes = dataset.columns.weight, weight_range(dataset)
     if weights is None or extremes is None:
         return None
     zeros = negative = 0

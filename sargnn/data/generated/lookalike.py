@@ -32,8 +32,8 @@ from sargnn.data.edge_buckets import EdgeBuckets
 from sargnn.data.generated.communities import SCALE, Communities, class_signals, training_first
 from sargnn.data.schema import Schema
 from sargnn.data.settings import LookalikeConfig
-from sargnn.data.store import StoreWriter
 from sargnn.errors import DataError
+from sargnn.graph.store import StoreWriter
 from sargnn.rng import Purpose, philox_words
 from sargnn.steps import step
 

@@ -26,8 +26,9 @@ from sargnn.data.ogb.folder import OgbFolder
 from sargnn.data.ogb.layouts import MAX_EDGES, MAX_NODES, find_binary
 from sargnn.data.ogb.tables import expect_one_column, expect_range, labels_from
 from sargnn.data.settings import OgbConfig, OgbDirConfig
-from sargnn.data.weights import EdgePiece, edge_place
+from sargnn.data.weights import edge_place
 from sargnn.errors import DataError
+from sargnn.graph.edge_columns import NO_COLUMNS, WEIGHT, WEIGHT_FORM, EdgeColumns, EdgePiece
 
 
 class BinaryOgbDir(OgbFolder):
@@ -43,7 +44,7 @@ class BinaryOgbDir(OgbFolder):
     def __init__(self, config: OgbDirConfig | OgbConfig, root: Path) -> None:
         super().__init__(config, root, find_binary(root))
         self.data, self.label = self.raw["data"], self.raw["label"]
-        self.weighted = self._holds("edge_weight")
+        self.forms = {WEIGHT: WEIGHT_FORM} if self._holds("edge_weight") else {}
 
     def _count(self, name: str, low: int, high: int, other: str, axis: int) -> int:
         """The count that ``name`` holds; where there is no such array, a length of the array ``other``."""
@@ -103,13 +104,13 @@ class BinaryOgbDir(OgbFolder):
 
         with ExitStack() as stack:
             sources, destinations = (stack.enter_context(ends()) for _ in range(2))
-            weights = stack.enter_context(self._weights()) if self.weighted else None
+            weights = stack.enter_context(self._weights()) if self.forms else None
             destinations.skip(self.num_rows)
             for first in range(0, self.num_rows, rows):
                 count = min(rows, self.num_rows - first)
                 pair = sources.read(count), destinations.read(count)
                 expect_range(self.data, np.stack(pair, 1), 0, self.num_nodes, "a node that does not exist", first)
-                yield *pair, None if weights is None else weights.read(count)
+                yield *pair, NO_COLUMNS if weights is None else EdgeColumns.of({WEIGHT: weights.read(count).reshape(-1)})
             destinations.finish()
             if weights is not None:
                 weights.finish()

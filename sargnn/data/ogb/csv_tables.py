@@ -26,7 +26,7 @@ from sargnn.data.ogb.folder import OgbFolder
 from sargnn.data.ogb.layouts import BINARY, MAX_EDGES, MAX_NODES, TYPED, find_csv, folder_at, layout_at
 from sargnn.data.ogb.tables import count_rows, expect_range, read_count, read_labels, table_pieces, width_of
 from sargnn.data.settings import OgbConfig, OgbDirConfig
-from sargnn.data.weights import EdgePiece
+from sargnn.graph.edge_columns import NO_COLUMNS, WEIGHT, WEIGHT_FORM, EdgeColumns, EdgePiece
 from sargnn.steps import step
 
 
@@ -54,7 +54,7 @@ class OgbDir(OgbFolder):
 
     def __init__(self, config: OgbDirConfig | OgbConfig, root: Path) -> None:
         super().__init__(config, root, find_csv(root))
-        self.weighted = "edge-weight" in self.raw
+        self.forms = {WEIGHT: WEIGHT_FORM} if "edge-weight" in self.raw else {}
 
     @cached_property
     def num_nodes(self) -> int:  # type: ignore[override]
@@ -75,23 +75,23 @@ class OgbDir(OgbFolder):
 
     def edges(self, rows: int) -> Iterator[EdgePiece]:
         path = self.raw["edge"]
-        weights = self._weights(rows) if self.weighted else repeat(None)
+        weights = self._weights(rows) if self.forms else repeat(NO_COLUMNS)
         for first, piece in table_pieces(path, np.int64, rows, 2, self.num_rows):
             expect_range(path, piece, 0, self.num_nodes, "a node that does not exist", first)
             yield piece[:, 0], piece[:, 1], next(weights)
 
-    def _weights(self, rows: int) -> Iterator[np.ndarray]:
+    def _weights(self, rows: int) -> Iterator[EdgeColumns]:
         """Float64 [at most ``rows``] each, cut as the edges are."""
         last = None
         for _, piece in table_pieces(self.raw["edge-weight"], np.float64, rows, 1, self.num_rows):
             if last is not None:
                 yield last
-            last = piece[:, 0]
+            last = EdgeColumns.of({WEIGHT: piece[:, 0]})
         if last is not None:  # only now is it known that there are as many as edges
             yield last
 
     def weights_source(self) -> str:
-        return f"'{self.raw['edge-weight']}'" if self.weighted else super().weights_source()
+        return f"'{self.raw['edge-weight']}'" if self.forms else super().weights_source()
 
     def features(self, rows: int) -> Iterator[np.ndarray]:
         # As OGB's reader: parsed in double precision, rounded by who stores them.

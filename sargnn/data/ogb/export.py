@@ -21,9 +21,9 @@ import pandas as pd
 from numpy.lib import format as npy_format
 
 from sargnn.data.dataset import SPLITS, UNLABELLED, Dataset
-from sargnn.data.file_names import file_name
-from sargnn.data.weights import EdgePiece
 from sargnn.errors import ConfigError
+from sargnn.graph.edge_columns import WEIGHT, EdgePiece
+from sargnn.graph.manifest import file_name
 from sargnn.steps import step
 
 _CHUNK = 1 << 20
@@ -67,7 +67,7 @@ def export(dataset: Dataset, root: Path, layout: str, *, symmetric: bool) -> Non
 
 
 def edge_pieces(dataset: Dataset, once: bool) -> Iterator[EdgePiece]:
-    """Sources and destinations, int64, and weights; with ``once`` only edges to larger ids."""
+    """Sources and destinations, int64, and columns; with ``once`` only edges to larger ids."""
     indptr = np.asarray(dataset.indptr)
     row = 0
     while row < dataset.num_nodes:
@@ -75,10 +75,15 @@ def edge_pieces(dataset: Dataset, once: bool) -> Iterator[EdgePiece]:
         source = np.asarray(dataset.indices[indptr[row] : indptr[last]]).astype(np.int64)
         destination = np.repeat(np.arange(row, last), np.diff(indptr[row : last + 1]))
         step("writing edges", row, dataset.num_nodes)
-        kept = source < destination if once else slice(None)
-        weights = None if dataset.edge_weight is None else np.asarray(dataset.edge_weight[indptr[row] : indptr[last]])[kept]
-        yield source[kept], destination[kept], weights
+        kept: Any = source < destination if once else slice(None)
+        columns = dataset.columns.run(slice(int(indptr[row]), int(indptr[last])))
+        yield source[kept], destination[kept], columns.take(kept) if once else columns
         row = last
+
+
+def _weights(dataset: Dataset, once: bool) -> Iterator[np.ndarray]:
+    """The weights of ``edge_pieces``."""
+    return (weights for *_, columns in edge_pieces(dataset, once) if (weights := columns.weight) is not None)
 
 
 def _table(path: Path, pieces: Iterator[np.ndarray] | list[np.ndarray]) -> None:
@@ -115,8 +120,8 @@ def _csv(dataset: Dataset, root: Path, symmetric: bool) -> None:
             yield np.stack([source, destination], 1)
 
     _table(raw / "edge.csv.gz", pieces())
-    if dataset.edge_weight is not None:
-        _table(raw / "edge-weight.csv.gz", (array for *_, array in edge_pieces(dataset, symmetric) if array is not None))
+    if WEIGHT in dataset.columns:
+        _table(raw / "edge-weight.csv.gz", _weights(dataset, symmetric))
     _table(raw / "node-feat.csv.gz", _rows(dataset.features[0]))
     labels = np.asarray(dataset.labels)
     labelled = bool((labels != UNLABELLED).all())
@@ -132,8 +137,8 @@ def _binary(dataset: Dataset, root: Path, symmetric: bool) -> None:
     with _archive(root / "raw" / "data.npz") as archive:
         ends = (pair[side].tobytes() for side in (0, 1) for *pair, _ in edge_pieces(dataset, symmetric))
         _member(archive, "edge_index", (2, total), np.dtype(np.int64), ends)
-        if dataset.edge_weight is not None:
-            weights = (array.tobytes() for *_, array in edge_pieces(dataset, symmetric) if array is not None)
+        if WEIGHT in dataset.columns:
+            weights = (piece.tobytes() for piece in _weights(dataset, symmetric))
             _member(archive, "edge_weight", (total,), np.dtype(np.float32), weights)
         for name, count in (("num_nodes_list", dataset.num_nodes), ("num_edges_list", total)):
             _member(archive, name, (1,), np.dtype(np.int64), iter([np.array([count]).tobytes()]))
@@ -175,8 +180,8 @@ def _typed(dataset: Dataset, root: Path, symmetric: bool) -> None:
         edges = np.stack([np.asarray(dataset.indices)[own], destination[own]], 1) - shift
         folder = raw / "relations" / "___".join(triplet)
         _table(folder / "edge.csv.gz", [edges])
-        if dataset.edge_weight is not None:
-            _table(folder / "edge-weight.csv.gz", [np.asarray(dataset.edge_weight)[own]])
+        if dataset.columns.weight is not None:
+            _table(folder / "edge-weight.csv.gz", [np.asarray(dataset.columns.weight)[own]])
         _table(folder / "num-edge-list.csv.gz", [np.array([len(edges)])])
         _table(folder / "edge_reltype.csv.gz", [np.full((len(edges), 1), number)])
     for t, rows in enumerate(dataset.features):

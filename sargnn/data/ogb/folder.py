@@ -16,6 +16,7 @@ from sargnn.data.ogb.layouts import FlatFiles
 from sargnn.data.ogb.tables import identity_of, read_split
 from sargnn.data.settings import OgbConfig, OgbDirConfig
 from sargnn.data.streamed import StreamedReader
+from sargnn.graph.edge_columns import WEIGHT
 
 
 class OgbFolder(StreamedReader):
@@ -47,7 +48,7 @@ class OgbFolder(StreamedReader):
             "add_inverse_edges": self.add_inverse_edges,
             "normalize_features": self.normalize_features,
             **({"task": self.task} if self.task is not None else {}),
-            **({"edge_weights": True} if self.weighted else {}),
+            **({"edge_weights": True} if WEIGHT in self.forms else {}),
         }
 
     def edge_place(self, position: int) -> str:

@@ -15,8 +15,8 @@ from sargnn.data.ogb.download import address_of, fetch, unpack
 from sargnn.data.ogb.layouts import named_folder
 from sargnn.data.ogb.typed import TypedOgbDir
 from sargnn.data.settings import OGB_NAMES, OgbConfig
-from sargnn.data.store import Store
 from sargnn.errors import DataError, StoreError
+from sargnn.graph.store import Store
 from sargnn.steps import step
 
 

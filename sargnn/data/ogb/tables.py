@@ -17,8 +17,8 @@ from sargnn.data.features import FeatureCheck
 from sargnn.data.own.given import PlainArray
 from sargnn.data.own.targets import read_labels as labels_of_task
 from sargnn.data.schema import SPLITS, UNLABELLED
-from sargnn.data.store import sha256_of
 from sargnn.errors import DataError
+from sargnn.graph.store import sha256_of
 
 _HASHED_BYTES, _PIECE_NUMBERS, _COUNTED_BYTES = 1 << 26, 1 << 22, 1 << 22
 

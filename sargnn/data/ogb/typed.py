@@ -40,6 +40,7 @@ from sargnn.data.schema import Relation
 from sargnn.data.settings import OgbConfig, OgbDirConfig
 from sargnn.data.typed import Edges, homogenize, typed_dataset
 from sargnn.data.weights import WeightCheck
+from sargnn.graph.edge_columns import WEIGHT, EdgeColumns
 
 _VERSION = 1
 
@@ -135,7 +136,7 @@ class TypedOgbDir(InMemoryReader):
             expect_range(path, numbers, 0, counts[node_type], f"a {node_type} that does not exist")
         types = self.files.node_types
         ends = Relation(types.index(head), name, types.index(tail))
-        return Edges(ends, edges[:, 0], edges[:, 1], self._weights(triplet, len(edges)))
+        return Edges(ends, edges[:, 0], edges[:, 1], EdgeColumns.of({WEIGHT: self._weights(triplet, len(edges))}))
 
     def _weights(self, triplet: Triplet, count: int) -> np.ndarray | None:
         """A relation's weights, float32 [count], if it has some."""

@@ -23,8 +23,8 @@ import numpy as np
 import pandas as pd
 
 from sargnn.data.own.graph import NAMES, WEIGHTS, EdgeList
-from sargnn.data.weights import EdgePiece
 from sargnn.errors import DataError
+from sargnn.graph.edge_columns import WEIGHT, WEIGHT_FORM, EdgeColumns, EdgePiece
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet")
 _SOURCE = ("source", "src", "from", "u", "head")
@@ -50,6 +50,7 @@ class EdgeTable(EdgeList):
             given = ", ".join(names[k] for k in weight)
             raise DataError(f"{self.name} has several columns of weights.", given=given, hint="name one of them weight")
         if weight:
+            self.forms = {WEIGHT: WEIGHT_FORM}
             self.weights_name = f"{self.name}, column '{lower[weight[0]]}',"
         ends = [next((k for k, name in enumerate(lower) if name in words), None) for words in (_SOURCE, _DESTINATION)]
         if ends[0] is not None and ends[1] is not None:
@@ -65,10 +66,10 @@ class EdgeTable(EdgeList):
 
     def digest(self) -> str:
         hasher = hashlib.sha256()
-        for *ends, weights in self.pieces(1 << 20):
+        for *ends, columns in self.pieces(1 << 20):
             for column in ends:
                 hasher.update(column.astype(np.int64).data)
-            if weights is not None:
+            if (weights := columns.weight) is not None:
                 hasher.update(weights.astype(np.float64).data)
         return hasher.hexdigest()
 
@@ -120,7 +121,7 @@ class CsvEdges(EdgeTable):
             with pd.read_csv(self.path, sep=self.separator, usecols=sorted(self.columns), **options) as reader:
                 for frame in reader:
                     source, destination, *weight = (np.array(frame[column].to_numpy()) for column in self.columns)
-                    yield source, destination, weight[0] if weight else None
+                    yield source, destination, EdgeColumns.of(dict(zip([WEIGHT], weight, strict=False)))
         except _BROKEN as error:
             raise DataError(f"{self.name} cannot be read: {error}") from error
         except (ValueError, OverflowError) as error:
@@ -194,7 +195,7 @@ class ParquetEdges(EdgeTable):
                         row = first + int(np.asarray(column.is_null()).argmax())
                         raise DataError(f"{self.name} holds no edge in {self.place(row)}.", given=f"column '{name}' is null")
                 source, destination, *weight = (column.to_numpy(zero_copy_only=False) for column in columns)
-                yield source, destination, weight[0] if weight else None
+                yield source, destination, EdgeColumns.of(dict(zip([WEIGHT], weight, strict=False)))
                 first += batch.num_rows
         except (ArrowException, OSError) as error:
             raise DataError(f"{self.name} cannot be read: {error}") from error

@@ -22,13 +22,15 @@ import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from sargnn.data.own.given import GivenArray
-from sargnn.data.weights import EdgePiece, edge_place
+from sargnn.data.weights import edge_place
 from sargnn.errors import DataError
+from sargnn.graph.edge_columns import NO_COLUMNS, WEIGHT, WEIGHT_FORM, EdgePiece
 
 EDGES, WEIGHTS, FEATURES, LABELS, COUNT = "edge_index", "edge_weight", "x", "y", "num_nodes"
 _SPLIT_WORDS = {"train": ("train",), "valid": ("val", "valid"), "test": ("test",)}
@@ -66,18 +68,20 @@ class EdgeList(ABC):
 
     Attributes:
         name: what messages call it. count: E.
+        forms: what edges carry in a store: name -> dtype, with a shape where it is several numbers.
         weights_name: what messages call the edges' weights; empty: they have none.
         unread: what stands beside the edges and is not read, and what to do; empty: nothing.
     """
 
     name: str
     count: int
+    forms: Mapping[str, np.dtype] = MappingProxyType({})
     weights_name: str = ""
     unread: str = ""
 
     @abstractmethod
     def pieces(self, rows: int) -> Iterator[EdgePiece]:
-        """Sources and destinations, integers [at most ``rows``] each, of any value, and weights where there are some."""
+        """Sources and destinations, integers [at most ``rows``] each, of any value, and columns."""
 
     def place(self, position: int) -> str:
         """What an edge's place is called, for messages."""
@@ -125,7 +129,7 @@ class EdgeArrays(EdgeList):
 
     def pieces(self, rows: int) -> Iterator[EdgePiece]:
         for pair in zip(self.sources.pieces(rows), self.destinations.pieces(rows), strict=True):
-            yield *pair, None
+            yield *pair, NO_COLUMNS
 
     def digest(self) -> str:
         return self.sources.digest() + self.destinations.digest()
@@ -141,6 +145,7 @@ class WeightedEdges(EdgeList):
     def __init__(self, edges: EdgeList, weights: GivenArray) -> None:
         self.edges, self.weights = edges, weights
         self.name, self.count, self.weights_name, self.unread = edges.name, edges.count, weights.name, edges.unread
+        self.forms = {**edges.forms, WEIGHT: WEIGHT_FORM}
         if edges.weights_name:
             both = f"{edges.weights_name} and {weights.name}"
             raise DataError(f"{both} both say what the edges' weights are.", hint="leave one out")
@@ -160,10 +165,10 @@ class WeightedEdges(EdgeList):
 
     def pieces(self, rows: int) -> Iterator[EdgePiece]:
         given, waiting = self.weights.pieces(rows), np.zeros(0, self.weights.dtype)
-        for source, destination, _ in self.edges.pieces(rows):
+        for source, destination, columns in self.edges.pieces(rows):
             while len(waiting) < len(source):
                 waiting = np.concatenate([waiting, next(given).reshape(-1)])
-            yield source, destination, waiting[: len(source)]
+            yield source, destination, columns.put(WEIGHT, waiting[: len(source)])
             waiting = waiting[len(source) :]
 
     def place(self, position: int) -> str:
@@ -245,11 +250,6 @@ class OwnGraph:
     def typed(self) -> bool:
         """Whether there is more than one type or relation."""
         return len(self.nodes) > 1 or len(self.edges) > 1
-
-    @property
-    def weighted(self) -> bool:
-        """Whether any edges have weights."""
-        return any(edges.weights_name for edges in self.edges.values())
 
     def digest(self) -> dict[str, Any]:
         """What decides the content, JSON-able."""

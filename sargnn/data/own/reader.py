@@ -25,8 +25,9 @@ from sargnn.data.own.targets import check_fractions, check_split_column, draw_sp
 from sargnn.data.schema import SPLITS, Relation
 from sargnn.data.streamed import StreamedReader
 from sargnn.data.typed import Edges, homogenize, typed_dataset
-from sargnn.data.weights import EdgePiece, WeightCheck
+from sargnn.data.weights import WeightCheck
 from sargnn.errors import DataError
+from sargnn.graph.edge_columns import WEIGHT, EdgeColumns, EdgePiece, join
 
 if TYPE_CHECKING:
     from sargnn.data.settings import OwnGraphConfig
@@ -59,7 +60,7 @@ def own_reader(graph: OwnGraph, config: OwnGraphConfig, content: Any, origin: st
             "split": [config.split, config.split_seed] if config.split is not None else None,
             "task": config.task,
             **({"split_column": config.split_column} if config.split_column is not None else {}),
-            **({"edge_weights": True} if graph.weighted else {}),
+            **({"edge_weights": True} if any(WEIGHT in edges.forms for edges in graph.edges.values()) else {}),
         }
         return (_Typed if graph.typed else _Homogeneous)(graph, config, identity, origin)
 
@@ -145,7 +146,7 @@ class _Homogeneous(StreamedReader):
         ((_, nodes),) = graph.nodes.items()
         ((_, self._edges),) = graph.edges.items()
         self.num_nodes, self.num_rows = nodes.count, self._edges.count
-        self.weighted = bool(self._edges.weights_name)
+        self.forms = self._edges.forms
         self.add_inverse_edges, self.normalize_features = config.add_inverse_edges, config.normalize_features
         self._features, self._targets = nodes.features, _Targets(graph, config)
 
@@ -238,12 +239,13 @@ class _Typed(InMemoryReader):
             np.concatenate([np.zeros(0, np.int64), *(ends.astype(np.int64) for ends in column)])
             for column in ([piece[0] for piece in pieces], [piece[1] for piece in pieces])
         )
-        check, weights = WeightCheck(edges.weights_name, edges.place), None
-        if edges.weights_name:
-            piece_weights = [check.to_float32(weights) for _, _, weights in pieces if weights is not None]
-            weights = np.concatenate([np.zeros(0, np.float32), *piece_weights])
+        check = WeightCheck(edges.weights_name, edges.place)
+        columns = join(
+            [EdgeColumns.empty(edges.forms), *(check.checked(carried) for *_, carried in pieces)],
+            [0, *(len(piece[0]) for piece in pieces)],
+        )
         ends = Relation(node_types.index(source), name, node_types.index(destination))
-        return Edges(ends, sources, destinations, weights)
+        return Edges(ends, sources, destinations, columns)
 
     def _table(self, nodes: Nodes) -> np.ndarray:
         """float32 [N, F]."""

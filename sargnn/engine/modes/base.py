@@ -45,13 +45,27 @@ class Held:
     """Bytes that a mode holds for a row of a layer.
 
     Attributes:
-        kept: until backward is over. forward: only while the layer aggregates. backward: while that goes backward, where the
-            rows' gradients are wanted.
+        kept: until backward is over.
+        forward: only while the layer aggregates.
+        backward: while that goes backward, where the rows' gradients are wanted.
     """
 
     kept: int = 0
     forward: int = 0
     backward: int = 0
+
+
+@dataclass(frozen=True)
+class HeldRows:
+    """What a mode holds of a layer's rows beside the exchange's buffers, by which memory is planned (``sargnn.memory``).
+
+    Attributes:
+        halo: of a halo row.
+        own: of a copy of an own row where there are halo rows.
+    """
+
+    halo: Held = Held()
+    own: Held = Held()
 
 
 class Mode(ABC):
@@ -90,19 +104,16 @@ class Mode(ABC):
 
     def fetches(self, reducer: Reducer) -> int:
         """How many times a training step of one layer sends the rows that peers need."""
-        return 1
+        return 2 if self.fetches_again and reducer.needs_src_in_backward else 1
 
-    def halo_bytes(self, reducer: Reducer, row_bytes: int, *, typed: bool = False) -> Held:
-        """What a halo row of a layer holds beside the exchange's buffers.
+    def held_rows(self, reducer: Reducer, row_bytes: int, *, typed: bool = False) -> HeldRows:
+        """What it holds of a layer's rows.
 
         Args:
-            row_bytes: of a row of all exchanged tensors. typed: of a typed graph.
+            row_bytes: of a row of all exchanged tensors.
+            typed: of a typed graph.
         """
-        return Held()
-
-    def own_bytes(self, reducer: Reducer, row_bytes: int) -> Held:
-        """What a copy of an own row holds where there are halo rows."""
-        return Held()
+        return HeldRows()
 
     def kept_rows(self, plan: LayerPlan) -> int:
         """Rows that a case-2 reducer's source rows occupy from forward to backward, or while backward fetches them."""
@@ -124,14 +135,13 @@ class Mode(ABC):
         Args:
             widths, rows, wire: as ``Reducer.row_bytes``.
         """
-        row_bytes = reducer.row_bytes(widths, rows, wire)
-        sent = self.fetches(reducer) * plan.lists.sent_rows
         gradients = plan.halo_rows if exchanged_needs_grad else 0
-        total = (sent + gradients) * row_bytes
+        total = (self.fetches(reducer) * plan.lists.sent_rows + gradients) * reducer.row_bytes(widths, rows, wire)
         if plan.partials is not None:
-            forward, backward = self.partial_bytes(reducer, widths, rows, wire, exchanged_needs_grad=exchanged_needs_grad)
+            costs = self.costs(reducer, widths, rows, wire, exchanged_needs_grad=exchanged_needs_grad)
+            assert costs is not None
             lists = plan.partials.lists
-            total += lists.all_wanted * (forward[0] + backward[0]) + lists.all_served * (forward[1] + backward[1])
+            total += lists.all_wanted * sum(costs.request) + lists.all_served * sum(costs.answer)
         return total
 
     def costs(
@@ -151,26 +161,12 @@ class Mode(ABC):
         if not self.takes_partials or not isinstance(reducer, WithPartials):
             return None
         row = reducer.row_bytes(widths, rows, wire)
-        passes = self.partial_bytes(reducer, widths, rows, wire, exchanged_needs_grad=exchanged_needs_grad)
+        asked, answered, gradients, returned = reducer.partial_columns(widths, rows).row_bytes(wire)
+        backward = exchanged_needs_grad or reducer.needs_src_in_backward
         return Costs(
             source=(self.fetches(reducer) + exchanged_needs_grad) * row,
-            destination=sum(sum(pass_bytes) for pass_bytes in passes),
-            largest=max(max(pass_bytes) for pass_bytes in passes),
             row=row,
+            request=(asked, gradients if backward else 0),
+            answer=(answered, returned if backward else 0),
             ranked=reducer.ranks_winners,
         )
-
-    def partial_bytes(
-        self,
-        reducer: Reducer,
-        widths: tuple[int, ...],
-        rows: torch.dtype,
-        wire: torch.dtype | None,
-        *,
-        exchanged_needs_grad: bool,
-    ) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Forward and backward the bytes of a request and of an answer."""
-        assert isinstance(reducer, WithPartials)
-        backward = exchanged_needs_grad or reducer.needs_src_in_backward
-        asked, answered, gradients, returned = reducer.partial_columns(widths, rows).row_bytes(wire)
-        return (asked, answered), (gradients, returned) if backward else (0, 0)

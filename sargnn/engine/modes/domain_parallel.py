@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sargnn.engine.modes.base import Call, Held, Mode
+from sargnn.engine.modes.base import Call, Held, HeldRows, Mode
 from sargnn.engine.reducers.base import Reducer, Tensors
 
 
@@ -22,17 +22,14 @@ class DomainParallel(Mode):
     plain_autograd = True
     is_baseline = True
 
-    def halo_bytes(self, reducer: Reducer, row_bytes: int, *, typed: bool = False) -> Held:
-        # Forward has the rows as they came and beside the own ones; of the latter autograd keeps what backward reads.
+    def held_rows(self, reducer: Reducer, row_bytes: int, *, typed: bool = False) -> HeldRows:
         if typed:  # a table for each type takes the place of what came
-            return Held(0, row_bytes, row_bytes)
+            return HeldRows(Held(0, row_bytes, row_bytes))
+        # Forward has the rows as they came, and all in one table beside the own ones, of which autograd keeps what backward
+        # reads. Backward has the table's gradient, and that of what others return.
         if reducer.needs_src_in_backward:
-            return Held(row_bytes, row_bytes, row_bytes)
-        return Held(0, 2 * row_bytes, row_bytes)
-
-    def own_bytes(self, reducer: Reducer, row_bytes: int) -> Held:
-        # Beside halo rows, in one table; backward has its gradient, and that of what others return.
-        return Held(row_bytes, 0, 0) if reducer.needs_src_in_backward else Held(0, row_bytes, row_bytes)
+            return HeldRows(Held(row_bytes, row_bytes, row_bytes), own=Held(row_bytes, 0, 0))
+        return HeldRows(Held(0, 2 * row_bytes, row_bytes), own=Held(0, row_bytes, row_bytes))
 
     def run(self, call: Call, exchanged: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
         plan = call.plan
@@ -45,7 +42,7 @@ class DomainParallel(Mode):
         elif plan.world > 1:
             arrived = _HaloExchange.apply(call, *exchanged)
             rows = tuple(torch.cat([own, halo]) for own, halo in zip(exchanged, arrived, strict=True))
-        outs = call.reducer.autograd_forward(plan, call.fold.operation, plan.merged, rows, dest_local, params)
+        outs = call.reducer.autograd_forward(call.fold, plan.merged, rows, dest_local, params)
         return _Tied.apply(len(outs), *outs, *arrived, *dest_local) if plan.world > 1 else outs
 
 

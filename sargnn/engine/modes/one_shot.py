@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sargnn.engine.function import ManualMode
-from sargnn.engine.modes.base import Call, Held
+from sargnn.engine.modes.base import Call, Held, HeldRows
 from sargnn.engine.reducers.base import Reducer, Saved, Tensors
 
 
@@ -18,8 +18,8 @@ class OneShot(ManualMode):
     layout = "merged"
     reads_exchanged_in_backward = False
 
-    def halo_bytes(self, reducer: Reducer, row_bytes: int, *, typed: bool = False) -> Held:
-        return Held(row_bytes if reducer.needs_src_in_backward else 0, row_bytes, row_bytes)
+    def held_rows(self, reducer: Reducer, row_bytes: int, *, typed: bool = False) -> HeldRows:
+        return HeldRows(Held(row_bytes if reducer.needs_src_in_backward else 0, row_bytes, row_bytes))
 
     def forward(
         self, call: Call, exchanged: Tensors, dest_local: Tensors, params: Tensors

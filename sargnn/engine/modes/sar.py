@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sargnn.comm.lists import Piece
 from sargnn.engine.function import ManualMode
-from sargnn.engine.modes.base import Call, Held
+from sargnn.engine.modes.base import Call, Held, HeldRows
 from sargnn.engine.modes.partials import partials_backward, partials_forward
 from sargnn.engine.reducers.base import Reducer, Saved, Tensors
 from sargnn.shards.plan import LayerPlan
@@ -90,8 +90,8 @@ class Sar(ManualMode):
         else:
             yield from call.exchange.rows(call.plan.lists, saved.exchanged, exact=call.reducer.scores)
 
-    def halo_bytes(self, reducer: Reducer, row_bytes: int, *, typed: bool = False) -> Held:
-        return Held(row_bytes if self.keep_rows and reducer.needs_src_in_backward else 0)
+    def held_rows(self, reducer: Reducer, row_bytes: int, *, typed: bool = False) -> HeldRows:
+        return HeldRows(Held(row_bytes if self.keep_rows and reducer.needs_src_in_backward else 0))
 
     def kept_rows(self, plan: LayerPlan) -> int:
         if self.keep_rows:
@@ -99,9 +99,6 @@ class Sar(ManualMode):
         # Rows travel while gradients do: one more buffer of each.
         rounds = plan.lists.rounds(plan.rank)
         return max((now.receive_rows + len(now.send) for now in rounds), default=0)
-
-    def fetches(self, reducer: Reducer) -> int:
-        return 2 if reducer.needs_src_in_backward and not self.keep_rows else 1
 
 
 def _gradient_of(call: Call, exchanged: Tensor | None, grads: Tensors) -> Tensor:

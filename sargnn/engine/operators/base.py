@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from sargnn.engine.bias import add_bias
 from sargnn.engine.modes.base import Mode
 from sargnn.engine.reducers.base import Tensors
 from sargnn.engine.row_norm import RowNorm
@@ -98,9 +97,19 @@ class Operators(ABC):
     def add_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """``x + b``; x [N, F] is of no further use to the caller."""
 
+    @abstractmethod
     def with_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """``x + b`` [N, F] in memory of its own; x itself without a bias."""
-        return x if bias is None else add_bias(x, bias)
+
+    @abstractmethod
+    def scaled_rows(self, rows: Tensor, factors: Tensor, *, reuse: bool = False) -> Tensor:
+        """``factors_i rows_i`` [N, F], in the rows' dtype.
+
+        Args:
+            rows: [N, F].
+            factors: [N, 1], without gradients, in what sums of such rows are held in.
+            reuse: ``rows`` are of no further use to the caller, and become the result.
+        """
 
     @abstractmethod
     def dropout(self, x: Tensor, ids: Tensor, draw: Draw | None) -> Tensor:

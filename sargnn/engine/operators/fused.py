@@ -1,6 +1,6 @@
-"""Fused operators on a CPU: one pass over memory where stock operators take several, one saved table where they save more.
+"""Fused operators: one pass over memory where stock operators take several, one saved table where they save more.
 
-Norm, activation and dropout run in one compiled pass (``engine.nodewise``) whose result is computed again in backward instead
+Norm, activation and dropout run in one pass (``engine.nodewise``) whose result is computed again in backward instead
 of being kept (``engine.rebuild``); results are written into memory from the engine's pool; sums are added in place.
 """
 
@@ -23,7 +23,7 @@ from sargnn.engine.operators.stock import StockOperators
 from sargnn.engine.reducers.base import Tensors
 from sargnn.engine.relation_maps import add_mapped
 from sargnn.engine.row_norm import RowNorm
-from sargnn.engine.scale import scale
+from sargnn.engine.scale import scale, scaled_rows
 from sargnn.engine.workspace import Workspace
 from sargnn.rng import Draw
 from sargnn.shards.plan import LayerPlan
@@ -82,14 +82,20 @@ class FusedOperators(Operators):
     def add(self, first: Tensor, other: Tensor) -> Tensor:
         return add(self._work.pool, first, other)
 
+    def scaled_rows(self, rows: Tensor, factors: Tensor, *, reuse: bool = False) -> Tensor:
+        return scaled_rows(self._work, rows, factors, reuse=reuse)
+
     def scale(self, x: Tensor, factor: Tensor | float) -> Tensor:
         return scale(self._work, x, factor)
 
+    def with_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        return x if bias is None else add_bias(self._work.rows, x, bias)
+
     def add_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        return x if bias is None else add_bias(x, bias, in_place=True)
+        return x if bias is None else add_bias(self._work.rows, x, bias, in_place=True)
 
     def dropout(self, x: Tensor, ids: Tensor, draw: Draw | None) -> Tensor:
-        return x if draw is None else dropout(self._work.profile, x, ids, draw)
+        return x if draw is None else dropout(self._work, x, ids, draw)
 
     def norm_act_drop(
         self,

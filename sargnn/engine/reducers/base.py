@@ -8,16 +8,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
+from sargnn.backends.base import Backend
+from sargnn.backends.memory import Pool
+from sargnn.backends.operations import Operation
 from sargnn.bf16 import wide
-from sargnn.engine.pool import Pool
 from sargnn.engine.rounding import narrowed
 from sargnn.engine.workspace import where_products_are
-from sargnn.kernels.base import AutogradOperation, Operation
 from sargnn.profile import Profile
 from sargnn.shards.plan import LayerPlan, Shard
 
@@ -36,6 +37,7 @@ class Fold(Generic[Op]):
     Attributes:
         plan: the layer's graph.
         operation: the kernel operation that the reducer names, forward and backward.
+        backend: what computes all else: folds of messages, moves of rows, products.
         pool: memory for what is as large as a layer's rows.
         profile: where time in linear maps is recorded; operations count their own work.
         dtype: of rows; of bf16 ones sums under way, scores and statistics are fp32.
@@ -46,6 +48,7 @@ class Fold(Generic[Op]):
 
     plan: LayerPlan
     operation: Op
+    backend: Backend
     pool: Pool
     profile: Profile
     dtype: torch.dtype
@@ -154,13 +157,8 @@ class Reducer(ABC, Generic[Op, State, BackwardState]):
         """The gradients of ``dest_local`` and this worker's sums for ``params``."""
 
     @abstractmethod
-    def autograd_forward(
-        self,
-        plan: LayerPlan,
-        operation: AutogradOperation,
-        shard: Shard,
-        rows: Tensors,
-        dest_local: Tensors,
-        params: Tensors,
-    ) -> Tensors:
-        """The outputs from a merged shard in plain differentiable operators (``domain_parallel``, and the oracle)."""
+    def autograd_forward(self, fold: Fold[Any], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
+        """The outputs from a merged shard in plain differentiable operators (``domain_parallel``, and the oracle).
+
+        ``fold.operation`` is a function then, an ``AutogradOperation``.
+        """

@@ -9,12 +9,12 @@ from typing import Any
 
 from torch import Tensor
 
+from sargnn.backends.block import EdgeBlock
+from sargnn.backends.operations import AutogradOperation, Operation, takes_weights
 from sargnn.bf16 import wide
+from sargnn.engine.reducers.base import Fold
 from sargnn.engine.reducers.edge_weights import without_weights
 from sargnn.engine.reducers.sum import Sum
-from sargnn.kernels.base import AutogradOperation, Operation, takes_weights
-from sargnn.kernels.block import EdgeBlock
-from sargnn.kernels.dropped_edges import drop_factors
 from sargnn.rng import Draw
 from sargnn.shards.plan import LayerPlan
 
@@ -38,6 +38,6 @@ class DroppedSum(Sum):
         if not takes_weights(operation):
             raise without_weights(operation)
 
-    def weight(self, block: EdgeBlock, like: Tensor) -> dict[str, Any]:
-        factors = drop_factors(block, self.draw, wide(like.dtype))
+    def weight(self, fold: Fold[Any], block: EdgeBlock, like: Tensor) -> dict[str, Any]:
+        factors = fold.backend.folds.drop_factors(block, self.draw, wide(like.dtype))
         return {"weight": factors if block.weight is None else factors.mul_(block.weight)}

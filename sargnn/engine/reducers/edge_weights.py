@@ -10,9 +10,9 @@ from typing import Any
 
 from torch import Tensor
 
+from sargnn.backends.block import EdgeBlock
+from sargnn.backends.operations import AutogradOperation, Operation, takes_weights
 from sargnn.errors import KernelError
-from sargnn.kernels.base import AutogradOperation, Operation, takes_weights
-from sargnn.kernels.block import EdgeBlock
 from sargnn.shards.plan import LayerPlan
 
 

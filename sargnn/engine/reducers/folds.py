@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from sargnn.backends.base import Folds
 from sargnn.engine.reducers.base import Tensors
-from sargnn.kernels.fused.edge_loops import NOBODY, add_to_ends, fold_max, fold_softmax
 from sargnn.shards.plan import LayerPlan
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class MessageFold(ABC):
         """The empty accumulator."""
 
     @abstractmethod
-    def step(self, run: EdgeRun, messages: Tensors, state: Any) -> None:
+    def step(self, by: Folds, run: EdgeRun, messages: Tensors, state: Any) -> None:
         """Fold a run, in place."""
 
     @abstractmethod
@@ -54,7 +54,7 @@ class MessageFold(ABC):
         """The gradients of a run's messages, [E, W] each."""
 
     @abstractmethod
-    def plain(self, plan: LayerPlan, run: EdgeRun, messages: Tensors) -> Tensor:
+    def plain(self, by: Folds, plan: LayerPlan, run: EdgeRun, messages: Tensors) -> Tensor:
         """The output from all edges at once, in differentiable operators."""
 
 
@@ -71,8 +71,8 @@ class Sum(MessageFold):
     def init(self, plan: LayerPlan, like: Tensor) -> Tensor:
         return like.new_zeros(plan.num_out, self.width)
 
-    def step(self, run: EdgeRun, messages: Tensors, state: Tensor) -> None:
-        add_to_ends(messages[0], run.dst, state)
+    def step(self, by: Folds, run: EdgeRun, messages: Tensors, state: Tensor) -> None:
+        by.add_to_ends(messages[0], run.dst, state)
 
     def finish(self, plan: LayerPlan, state: Tensor) -> tuple[Tensor, Tensors]:
         return (state.mul_(self._scale(plan, state)) if self.mean else state), ()
@@ -83,7 +83,7 @@ class Sum(MessageFold):
     def backward(self, run: EdgeRun, messages: Tensors, state: Tensor) -> Tensors:
         return (state.index_select(0, run.dst),)
 
-    def plain(self, plan: LayerPlan, run: EdgeRun, messages: Tensors) -> Tensor:
+    def plain(self, by: Folds, plan: LayerPlan, run: EdgeRun, messages: Tensors) -> Tensor:
         total = messages[0].new_zeros(plan.num_out, self.width).index_add(0, run.dst, messages[0])
         return total * self._scale(plan, total) if self.mean else total
 
@@ -104,11 +104,11 @@ class Max(MessageFold):
 
     def init(self, plan: LayerPlan, like: Tensor) -> _Maxima:
         shape = plan.num_out, self.width
-        winner = torch.full(shape, NOBODY, dtype=torch.int32, device=like.device)
+        winner = torch.full(shape, Folds.nobody, dtype=torch.int32, device=like.device)
         return _Maxima(like.new_full(shape, -torch.inf), winner, edge_ranks(plan))
 
-    def step(self, run: EdgeRun, messages: Tensors, state: _Maxima) -> None:
-        fold_max(messages[0], run.dst, run.first, state.rank, state.best, state.winner)
+    def step(self, by: Folds, run: EdgeRun, messages: Tensors, state: _Maxima) -> None:
+        by.fold_max(messages[0], run.dst, run.first, state.rank, state.best, state.winner)
 
     def finish(self, plan: LayerPlan, state: _Maxima) -> tuple[Tensor, Tensors]:
         return state.best.masked_fill_((plan.in_degrees == 0)[:, None], 0), (state.winner,)
@@ -121,10 +121,10 @@ class Max(MessageFold):
         own = torch.arange(run.first, run.first + len(run), dtype=torch.int32, device=grad.device)
         return (grad.masked_fill_(winner != own[:, None], 0),)
 
-    def plain(self, plan: LayerPlan, run: EdgeRun, messages: Tensors) -> Tensor:
+    def plain(self, by: Folds, plan: LayerPlan, run: EdgeRun, messages: Tensors) -> Tensor:
         with torch.no_grad():
             state = self.init(plan, messages[0])
-            fold_max(messages[0].detach(), run.dst, 0, state.rank, state.best, state.winner)
+            by.fold_max(messages[0].detach(), run.dst, 0, state.rank, state.best, state.winner)
         taken = messages[0].gather(0, state.winner.clamp(min=0).long())
         return taken.masked_fill((plan.in_degrees == 0)[:, None], 0)
 
@@ -165,8 +165,8 @@ class SoftmaxSum(MessageFold):
         shape = plan.num_out, self.heads
         return _Softmax(like.new_full(shape, -torch.inf), like.new_zeros(shape), like.new_zeros(plan.num_out, self.width))
 
-    def step(self, run: EdgeRun, messages: Tensors, state: _Softmax) -> None:
-        fold_softmax(messages[0], messages[1], run.dst, state.largest, state.total, state.out)
+    def step(self, by: Folds, run: EdgeRun, messages: Tensors, state: _Softmax) -> None:
+        by.fold_softmax(messages[0], messages[1], run.dst, state.largest, state.total, state.out)
 
     def finish(self, plan: LayerPlan, state: _Softmax) -> tuple[Tensor, Tensors]:
         total = state.total.masked_fill(state.total == 0, 1)
@@ -187,7 +187,7 @@ class SoftmaxSum(MessageFold):
         along = (grad * self._by_head(values)).sum(2).sub_(state.dot.index_select(0, run.dst))
         return weight * along, grad.mul_(weight[:, :, None]).flatten(1)
 
-    def plain(self, plan: LayerPlan, run: EdgeRun, messages: Tensors) -> Tensor:
+    def plain(self, by: Folds, plan: LayerPlan, run: EdgeRun, messages: Tensors) -> Tensor:
         logits, values = messages
         weight = (logits - _log_sum_exp(plan, run, logits).index_select(0, run.dst)).exp()
         weighted = (self._by_head(values) * weight[:, :, None]).flatten(1)
@@ -203,8 +203,8 @@ class LogSumExp(MessageFold):
         shape = plan.num_out, self.width
         return _Softmax(like.new_full(shape, -torch.inf), like.new_zeros(shape), like.new_zeros(plan.num_out, 0))
 
-    def step(self, run: EdgeRun, messages: Tensors, state: _Softmax) -> None:
-        fold_softmax(messages[0], messages[0][:, :0], run.dst, state.largest, state.total, state.out)
+    def step(self, by: Folds, run: EdgeRun, messages: Tensors, state: _Softmax) -> None:
+        by.fold_softmax(messages[0], messages[0][:, :0], run.dst, state.largest, state.total, state.out)
 
     def finish(self, plan: LayerPlan, state: _Softmax) -> tuple[Tensor, Tensors]:
         out = state.total.log_().add_(state.largest).masked_fill_((plan.in_degrees == 0)[:, None], 0)
@@ -217,7 +217,7 @@ class LogSumExp(MessageFold):
         grad, out = (t.index_select(0, run.dst) for t in state)
         return ((messages[0] - out).exp_().mul_(grad),)
 
-    def plain(self, plan: LayerPlan, run: EdgeRun, messages: Tensors) -> Tensor:
+    def plain(self, by: Folds, plan: LayerPlan, run: EdgeRun, messages: Tensors) -> Tensor:
         return _log_sum_exp(plan, run, messages[0])
 
 
@@ -227,7 +227,7 @@ class Edges(MessageFold):
     def init(self, plan: LayerPlan, like: Tensor) -> Tensor:
         return like.new_empty(plan.num_edges, self.width)
 
-    def step(self, run: EdgeRun, messages: Tensors, state: Tensor) -> None:
+    def step(self, by: Folds, run: EdgeRun, messages: Tensors, state: Tensor) -> None:
         state[run.first : run.first + len(run)] = messages[0]
 
     def finish(self, plan: LayerPlan, state: Tensor) -> tuple[Tensor, Tensors]:
@@ -239,7 +239,7 @@ class Edges(MessageFold):
     def backward(self, run: EdgeRun, messages: Tensors, state: Tensor) -> Tensors:
         return (state[run.first : run.first + len(run)],)
 
-    def plain(self, plan: LayerPlan, run: EdgeRun, messages: Tensors) -> Tensor:
+    def plain(self, by: Folds, plan: LayerPlan, run: EdgeRun, messages: Tensors) -> Tensor:
         return messages[0]
 
 

@@ -23,23 +23,25 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from sargnn.backends.base import Moves
+from sargnn.backends.block import EdgeBlock, keep_edges
+from sargnn.backends.operations import (
+    Attention,
+    AttentionOperation,
+    GatOperation,
+    GatV2Operation,
+    RunningSoftmax,
+)
 from sargnn.bf16 import wide
 from sargnn.comm.layout import Column
 from sargnn.comm.lists import PartialRound, Piece
-from sargnn.comm.rows import add_rows, take_rows
 from sargnn.engine.reducers.base import BackwardState, Fold, Reducer, Saved, Tensors
 from sargnn.engine.reducers.edge_weights import check_weights, weight_argument
 from sargnn.engine.reducers.partial import PartialColumns, WithPartials, served_shard
 from sargnn.engine.rounding import empty_sums, zero_sums
 from sargnn.errors import KernelError
-from sargnn.kernels.attention import Attention, RunningSoftmax
-from sargnn.kernels.base import AutogradOperation
-from sargnn.kernels.block import EdgeBlock
-from sargnn.kernels.dropped_edges import without_dropped
-from sargnn.kernels.fused.merge_loops import merge_softmax
-from sargnn.kernels.operations import AttentionOperation, GatOperation, GatV2Operation
 from sargnn.rng import Draw
-from sargnn.shards.plan import LayerPlan, Shard
+from sargnn.shards.plan import Shard
 
 AttentionOp = TypeVar("AttentionOp", bound=AttentionOperation)
 
@@ -107,16 +109,16 @@ class _Attentive(Reducer[AttentionOp, RunningSoftmax, BackwardState], WithPartia
 
     def merge(self, fold: Fold[AttentionOp], now: PartialRound, answers: Tensors, state: RunningSoftmax) -> None:
         rows, log_sum = answers
-        merge_softmax(now.wanted, rows, log_sum, state)
+        fold.backend.folds.merge_softmax(now.wanted, rows, log_sum, state)
 
     @abstractmethod
     def _numbers(self, state: BackwardState) -> tuple[Tensor, Tensor]:
         """The records [M, 4 K] and the output's gradient [M, K D] of a backward pass."""
 
-    def _write_weights(self, state: BackwardState, rows: Tensor, grad: Tensor, out: Tensor, *, er: bool) -> None:
+    def _write_weights(self, moves: Moves, state: BackwardState, rows: Tensor, grad: Tensor, out: Tensor, *, er: bool) -> None:
         """The gradient of output rows [A, K D] and (er, if wanted, l, delta) [A, 2 K or 3 K], for ``_records_of``."""
         records, whole = self._numbers(state)
-        take_rows(whole, rows, grad)
+        moves.take(whole, rows, grad)
         score, top, inverse, delta = records.index_select(0, rows).split(self.attention.heads, 1)
         log_sum = torch.where(inverse > 0, top - inverse.log(), 0)
         torch.cat([*([score] if er else []), log_sum, delta], 1, out=out)
@@ -126,14 +128,16 @@ class _Attentive(Reducer[AttentionOp, RunningSoftmax, BackwardState], WithPartia
         *er, log_sum, delta = numbers.split(self.attention.heads, 1)
         return torch.cat([er[0] if er else torch.zeros_like(delta), log_sum, torch.ones_like(delta), delta], 1)
 
-    def _block(self, shard: Shard) -> tuple[EdgeBlock, dict[str, Any]]:
-        """The edges that take part, and their weights as an argument."""
-        block = without_dropped(shard.block, self.edges)
+    def _block(self, fold: Fold[Any], shard: Shard) -> tuple[EdgeBlock, dict[str, Any]]:
+        """The edges that take part, and their weights as an argument. What kernels keep with a block is made anew for some."""
+        block = shard.block
+        if self.edges is not None:
+            block = keep_edges(block, fold.backend.folds.drop_factors(block, self.edges, torch.float32) > 0)
         return block, weight_argument(block, weighted=self.weighted)
 
     def _forward_block(self, fold: Fold[AttentionOp], shard: Shard) -> tuple[EdgeBlock, dict[str, Any]]:
         """The same, and memory for their scores where these are kept."""
-        block, arguments = self._block(shard)
+        block, arguments = self._block(fold, shard)
         if fold.scores is not None:
             like = torch.empty(0, dtype=wide(fold.dtype), device=fold.plan.in_degrees.device)
             scores = fold.pool.empty(shard.block.num_edges, self.attention.heads, like)  # as many in every epoch
@@ -142,7 +146,7 @@ class _Attentive(Reducer[AttentionOp, RunningSoftmax, BackwardState], WithPartia
 
     def _backward_block(self, fold: Fold[AttentionOp], shard: Shard) -> tuple[EdgeBlock, dict[str, Any]]:
         """The same, and their scores, which nobody else keeps then."""
-        block, arguments = self._block(shard)
+        block, arguments = self._block(fold, shard)
         if fold.scores is not None and id(shard) in fold.scores:
             arguments["scores"] = fold.scores.pop(id(shard))
         return block, arguments
@@ -159,7 +163,7 @@ def check_scores(operation: Any) -> None:
         raise KernelError(
             "This kernel gives no attention scores to keep.",
             given="mode.keep=all",
-            allowed="operations with 'keeps_scores' (sargnn.kernels.operations.AttentionOperation)",
+            allowed="operations with 'keeps_scores' (sargnn.backends.operations.AttentionOperation)",
             hint="mode.keep=rows, or kernel=auto",
         )
 
@@ -242,12 +246,12 @@ class Gat(_Attentive[GatOperation, GatGradients]):
         return PartialColumns((score,), (row, score), (row, Column(3 * heads, wide(rows), exact=True)), (score,))
 
     def ask(self, fold: Fold[GatOperation], now: PartialRound, dest_local: Tensors, params: Tensors, out: Tensors) -> None:
-        take_rows(dest_local[0], now.wanted, out[0])
+        fold.backend.moves.take(dest_local[0], now.wanted, out[0])
 
     def ask_gradients(
         self, fold: Fold[GatOperation], now: PartialRound, saved: Saved, state: GatGradients, out: Tensors
     ) -> None:
-        self._write_weights(state, now.wanted, *out, er=True)
+        self._write_weights(fold.backend.moves, state, now.wanted, *out, er=True)
 
     def serve_gradients(
         self,
@@ -277,24 +281,16 @@ class Gat(_Attentive[GatOperation, GatGradients]):
         )
 
     def merge_gradients(self, fold: Fold[GatOperation], now: PartialRound, answers: Tensors, state: GatGradients) -> None:
-        add_rows(state.d_er, now.wanted, answers[0])
+        fold.backend.moves.add(state.d_er, now.wanted, answers[0])
 
     def _numbers(self, state: GatGradients) -> tuple[Tensor, Tensor]:
         return state.records, state.grad
 
-    def autograd_forward(
-        self,
-        plan: LayerPlan,
-        operation: AutogradOperation,
-        shard: Shard,
-        rows: Tensors,
-        dest_local: Tensors,
-        params: Tensors,
-    ) -> Tensors:
+    def autograd_forward(self, fold: Fold[Any], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
         z, el = rows
-        check_weights(plan, operation, weighted=self.weighted)
-        block, weight = self._block(shard)
-        return (operation(block, self.attention, z, el, dest_local[0], **weight),)
+        check_weights(fold.plan, fold.operation, weighted=self.weighted)
+        block, weight = self._block(fold, shard)
+        return (fold.operation(block, self.attention, z, el, dest_local[0], **weight),)
 
 
 @dataclass(frozen=True)
@@ -374,13 +370,13 @@ class GatV2(_Attentive[GatV2Operation, GatV2Gradients]):
         return PartialColumns((row,), (row, numbers[0]), (row, row, numbers[1]), (row,))
 
     def ask(self, fold: Fold[GatV2Operation], now: PartialRound, dest_local: Tensors, params: Tensors, out: Tensors) -> None:
-        take_rows(dest_local[0], now.wanted, out[0])
+        fold.backend.moves.take(dest_local[0], now.wanted, out[0])
 
     def ask_gradients(
         self, fold: Fold[GatV2Operation], now: PartialRound, saved: Saved, state: GatV2Gradients, out: Tensors
     ) -> None:
-        take_rows(saved.dest_local[0], now.wanted, out[0])
-        self._write_weights(state, now.wanted, *out[1:], er=False)
+        fold.backend.moves.take(saved.dest_local[0], now.wanted, out[0])
+        self._write_weights(fold.backend.moves, state, now.wanted, *out[1:], er=False)
 
     def serve_gradients(
         self,
@@ -414,20 +410,12 @@ class GatV2(_Attentive[GatV2Operation, GatV2Gradients]):
             d_x.copy_(held)
 
     def merge_gradients(self, fold: Fold[GatV2Operation], now: PartialRound, answers: Tensors, state: GatV2Gradients) -> None:
-        add_rows(state.d_x, now.wanted, answers[0])
+        fold.backend.moves.add(state.d_x, now.wanted, answers[0])
 
     def _numbers(self, state: GatV2Gradients) -> tuple[Tensor, Tensor]:
         return state.records, state.grad
 
-    def autograd_forward(
-        self,
-        plan: LayerPlan,
-        operation: AutogradOperation,
-        shard: Shard,
-        rows: Tensors,
-        dest_local: Tensors,
-        params: Tensors,
-    ) -> Tensors:
-        check_weights(plan, operation, weighted=self.weighted)
-        block, weight = self._block(shard)
-        return (operation(block, self.attention, rows[0], dest_local[0], params[0], **weight),)
+    def autograd_forward(self, fold: Fold[Any], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
+        check_weights(fold.plan, fold.operation, weighted=self.weighted)
+        block, weight = self._block(fold, shard)
+        return (fold.operation(block, self.attention, rows[0], dest_local[0], params[0], **weight),)

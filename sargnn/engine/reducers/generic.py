@@ -30,11 +30,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sargnn.backends.base import Folds
+from sargnn.backends.block import EdgeBlock
+from sargnn.backends.operations import Operation
 from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
 from sargnn.engine.reducers.folds import MessageFold
-from sargnn.kernels.base import AutogradOperation, Operation
-from sargnn.kernels.block import EdgeBlock
-from sargnn.kernels.fused.edge_loops import add_to_ends, add_to_starts
 from sargnn.shards.plan import LayerPlan, Shard
 
 _LEAST_BYTES, _MOST_BYTES = 2 << 20, 64 << 20
@@ -134,7 +134,7 @@ class Generic(Reducer[Operation, list[Any], _Backward]):
         for run in self._runs(fold.plan, shard):
             computed = self.messages.compute(self._filled(run, rows, dest_local))
             for message_fold, mine, own in self._shared_out(computed, state):
-                message_fold.step(run, mine, own)
+                message_fold.step(fold.backend.folds, run, mine, own)
 
     def finish(self, fold: Fold[Operation], dest_local: Tensors, params: Tensors, state: list[Any]) -> tuple[Tensors, Tensors]:
         outs: list[Tensor] = []
@@ -163,9 +163,9 @@ class Generic(Reducer[Operation, list[Any], _Backward]):
         for table in out or ():
             table.zero_()
         for run in self._runs(fold.plan, shard):
-            self._backward_run(self._filled(run, rows, saved.dest_local, leaves=True), state, out)
+            self._backward_run(fold.backend.folds, self._filled(run, rows, saved.dest_local, leaves=True), state, out)
 
-    def _backward_run(self, run: EdgeRun, state: _Backward, out: Tensors | None) -> None:
+    def _backward_run(self, by: Folds, run: EdgeRun, state: _Backward, out: Tensors | None) -> None:
         """Add one run's gradients."""
         messages = self.messages
         with torch.enable_grad():
@@ -185,10 +185,10 @@ class Generic(Reducer[Operation, list[Any], _Backward]):
         if out is not None:
             for into, want in zip(out, messages.source_grads, strict=True):
                 if want and (grad := next(gradients)) is not None:
-                    add_to_starts(grad, run.src, into)
+                    by.add_to_starts(grad, run.src, into)
         for total in state.destinations:
             if total is not None and (grad := next(gradients)) is not None:
-                add_to_ends(grad, run.dst, total)
+                by.add_to_ends(grad, run.dst, total)
         for total in state.edges:
             if total is not None and (grad := next(gradients)) is not None:
                 total[run.first : run.first + len(run)] = grad
@@ -200,21 +200,21 @@ class Generic(Reducer[Operation, list[Any], _Backward]):
         local: Any = (*state.destinations, *state.edges)  # None where no gradient is wanted
         return local, tuple(state.params)
 
-    def autograd_forward(
-        self, plan: LayerPlan, operation: AutogradOperation, shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors
-    ) -> Tensors:
+    def autograd_forward(self, fold: Fold[Any], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
         block = shard.block
         if not block.num_edges:  # a message function need not know what to do
-            like = self._like(plan, rows, dest_local, params)
+            like = self._like(fold.plan, rows, dest_local, params)
             zero = sum((0 * param.sum() for param in params), like.new_zeros(()))  # gradients of zero, not none
             return tuple(
-                message_fold.finish(plan, message_fold.init(plan, like))[0] + zero for message_fold in self.messages.folds
+                message_fold.finish(fold.plan, message_fold.init(fold.plan, like))[0] + zero
+                for message_fold in self.messages.folds
             )
         dst = block.dst_per_edge().to(torch.int32)
         whole = EdgeRun(block, 0, block.num_edges, 0, block.src, dst)
         computed = self.messages.compute(self._filled(whole, rows, dest_local))
         return tuple(
-            message_fold.plain(plan, whole, mine) for message_fold, mine, _ in self._shared_out(computed, self.messages.folds)
+            message_fold.plain(fold.backend.folds, fold.plan, whole, mine)
+            for message_fold, mine, _ in self._shared_out(computed, self.messages.folds)
         )
 
     def _shared_out(self, messages: Tensors, states: Sequence[Any]) -> Iterator[tuple[MessageFold, Tensors, Any]]:

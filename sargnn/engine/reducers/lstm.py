@@ -20,13 +20,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sargnn.backends.operations import Operation
 from sargnn.bf16 import wide
 from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
 from sargnn.engine.rounding import zero_sums
-from sargnn.kernels.base import AutogradOperation, Operation
-from sargnn.kernels.fused.edge_loops import add_to_starts
 from sargnn.rng import Draw, Purpose, neighbour_keys
-from sargnn.shards.plan import LayerPlan, Shard
+from sargnn.shards.plan import Shard
 
 EDGES_AT_ONCE = 1 << 16
 """Edges of one batch of nodes, unless a single node has more."""
@@ -96,7 +95,7 @@ class Lstm(Reducer[Operation, Tensor, _Backward]):
             wanted = params if d_rows is None else [leaf, *params]
             gradients = list(torch.autograd.grad(last, wanted, state.grad[batch.rows].to(last.dtype)))
             if d_rows is not None:
-                add_to_starts(gradients.pop(0).flatten(0, 1), batch.sources.flatten(), d_rows)
+                fold.backend.folds.add_to_starts(gradients.pop(0).flatten(0, 1), batch.sources.flatten(), d_rows)
             for total, gradient in zip(state.params, gradients, strict=True):
                 total += gradient
         if out is not None and d_rows is not None:
@@ -105,11 +104,9 @@ class Lstm(Reducer[Operation, Tensor, _Backward]):
     def backward_finish(self, saved: Saved, state: _Backward) -> tuple[Tensors, Tensors]:
         return (), tuple(state.params)
 
-    def autograd_forward(
-        self, plan: LayerPlan, operation: AutogradOperation, shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors
-    ) -> Tensors:
+    def autograd_forward(self, fold: Fold[Any], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
         dtype = rows[0].dtype
-        out, batches = torch.zeros(plan.num_out, params[1].shape[1], dtype=wide(dtype)), list(self._batches(shard))
+        out, batches = torch.zeros(fold.plan.num_out, params[1].shape[1], dtype=wide(dtype)), list(self._batches(shard))
         if not batches:
             return ((out + 0 * sum(param.sum() for param in params)).to(dtype),)  # gradients of zero, not none
         last = torch.cat([_last(_gather(rows[0], batch), params) for batch in batches])

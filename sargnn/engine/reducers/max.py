@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from sargnn.backends.operations import MaxOperation
 from sargnn.comm.layout import Column
 from sargnn.comm.lists import PartialRound, Piece
-from sargnn.comm.rows import take_rows
 from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
 from sargnn.engine.reducers.partial import PartialColumns, WithPartials, partials_of, served_shard
-from sargnn.kernels.base import AutogradOperation
-from sargnn.kernels.fused.merge_loops import merge_maxima, take_winners
-from sargnn.kernels.operations import MaxOperation
-from sargnn.shards.plan import LayerPlan, Shard
+from sargnn.shards.plan import Shard
 
 _NONE = torch.iinfo(torch.int32).max
 
@@ -97,11 +95,11 @@ class Max(Reducer[MaxOperation, MaxState, Tensor], WithPartials):
 
     def merge(self, fold: Fold[MaxOperation], now: PartialRound, answers: Tensors, state: MaxState) -> None:
         values, places = answers
-        merge_maxima(now.wanted, values, places, _ranks(fold, now), state.best, state.winner)
+        fold.backend.folds.merge_maxima(now.wanted, values, places, _ranks(fold, now), state.best, state.winner)
 
     def ask_gradients(self, fold: Fold[MaxOperation], now: PartialRound, saved: Saved, state: Tensor, out: Tensors) -> None:
-        take_rows(state, now.wanted, out[0])
-        take_winners(saved.stats[0], now.wanted, _ranks(fold, now), out[1])
+        fold.backend.moves.take(state, now.wanted, out[0])
+        fold.backend.folds.take_winners(saved.stats[0], now.wanted, _ranks(fold, now), out[1])
 
     def serve_gradients(
         self,
@@ -117,16 +115,8 @@ class Max(Reducer[MaxOperation, MaxState, Tensor], WithPartials):
             grad, winner = asked
             fold.operation.backward(served_shard(fold, piece).block, grad, winner, d_exchanged[0], add=True)
 
-    def autograd_forward(
-        self,
-        plan: LayerPlan,
-        operation: AutogradOperation,
-        shard: Shard,
-        rows: Tensors,
-        dest_local: Tensors,
-        params: Tensors,
-    ) -> Tensors:
-        return (operation(shard.block, rows[0]),)
+    def autograd_forward(self, fold: Fold[Any], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
+        return (fold.operation(shard.block, rows[0]),)
 
 
 def _ranks(fold: Fold[MaxOperation], now: PartialRound) -> Tensor:

@@ -13,16 +13,15 @@ Letters: N input rows, M_r output rows of relation r's destination type.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
-from sargnn.comm.rows import add_rows
+from sargnn.backends.operations import SumOperation
 from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
 from sargnn.engine.reducers.edge_weights import check_weights, weight_argument
 from sargnn.engine.rounding import zero_sums
-from sargnn.kernels.base import AutogradOperation
-from sargnn.kernels.operations import SumOperation
-from sargnn.shards.plan import LayerPlan, RelationBlock, Shard
+from sargnn.shards.plan import RelationBlock, Shard
 
 
 class RelationSum(Reducer[SumOperation, list[Tensor], Tensors]):
@@ -49,7 +48,7 @@ class RelationSum(Reducer[SumOperation, list[Tensor], Tensors]):
             else:
                 gathered = total.new_zeros(part.block.num_dst, h.shape[1])
                 fold.operation.forward(part.block, h, gathered, **weight_argument(part.block, weighted=True))
-                add_rows(total, part.rows, gathered)
+                fold.backend.moves.add(total, part.rows, gathered)
 
     def finish(
         self, fold: Fold[SumOperation], dest_local: Tensors, params: Tensors, state: list[Tensor]
@@ -83,19 +82,11 @@ class RelationSum(Reducer[SumOperation, list[Tensor], Tensors]):
     def backward_finish(self, saved: Saved, state: Tensors) -> tuple[Tensors, Tensors]:
         return (), ()
 
-    def autograd_forward(
-        self,
-        plan: LayerPlan,
-        operation: AutogradOperation,
-        shard: Shard,
-        rows: Tensors,
-        dest_local: Tensors,
-        params: Tensors,
-    ) -> Tensors:
-        sources = [relation.source for relation in plan.schema.relations]
-        check_weights(plan, operation, weighted=True)
+    def autograd_forward(self, fold: Fold[Any], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
+        sources = [relation.source for relation in fold.plan.schema.relations]
+        check_weights(fold.plan, fold.operation, weighted=True)
         by_relation = {
-            p.relation: operation(p.block, rows[sources[p.relation]], **weight_argument(p.block, weighted=True))
+            p.relation: fold.operation(p.block, rows[sources[p.relation]], **weight_argument(p.block, weighted=True))
             for p in shard.relations
         }
         nothing = rows[0].new_zeros(0, rows[0].shape[1])

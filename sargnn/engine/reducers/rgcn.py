@@ -29,18 +29,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sargnn.backends.operations import SumOperation
 from sargnn.bf16 import wide
 from sargnn.comm.layout import Column
 from sargnn.comm.lists import PartialRound, Piece
-from sargnn.comm.rows import add_rows, take_rows
-from sargnn.engine.products import add_product, add_transposed_product, product
 from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
 from sargnn.engine.reducers.edge_weights import check_weights, weight_argument
 from sargnn.engine.reducers.partial import PartialColumns, WithPartials, joint_of, own_shard, partials_of, served_shard
 from sargnn.engine.rounding import widened, zero_sums
-from sargnn.engine.scale import scaled_rows
-from sargnn.kernels.base import AutogradOperation
-from sargnn.kernels.operations import SumOperation
 from sargnn.shards.plan import LayerPlan, RelationBlock, Shard
 
 _Part = tuple[RelationBlock, Tensor, Tensor]
@@ -158,7 +154,7 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients], WithPartials):
         if len(params) > 1:
             with fold.linear():
                 for src, out, n in shard.own:
-                    add_product(state.rows[out : out + n], h[src : src + n], params[1])
+                    fold.backend.rows.add_product(state.rows[out : out + n], h[src : src + n], params[1])
         if shard.peer != fold.plan.rank:
             self._add(fold, h, weight, state.scratch, self._own_parts(shard, state))
         elif not state.own_done:
@@ -196,17 +192,17 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients], WithPartials):
                 if held != (part.relation, part.first_src):
                     held = part.relation, part.first_src
                     with fold.linear():
-                        product(h[part.src], weight[part.relation], mapped)
+                        fold.backend.rows.product(h[part.src], weight[part.relation], mapped)
                 fold.operation.forward(part.block, mapped, total, scale, **_weight(part))
                 continue
             held = None
             gathered = _gather_means(fold, part, h, scale, scratch)
             with fold.linear():
                 if part.rows is None:
-                    add_product(total, gathered, weight[part.relation])
+                    fold.backend.rows.add_product(total, gathered, weight[part.relation])
                 else:
                     mapped = scratch.take("mapped", part.block.num_dst, self.width, h)
-                    add_rows(total, part.rows, product(gathered, weight[part.relation], mapped))
+                    fold.backend.moves.add(total, part.rows, fold.backend.rows.product(gathered, weight[part.relation], mapped))
 
     def finish(
         self, fold: Fold[SumOperation], dest_local: Tensors, params: Tensors, state: RgcnSums
@@ -234,9 +230,9 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients], WithPartials):
             with fold.linear():
                 for src, first, n in shard.own:
                     grad = state.rows[first : first + n]
-                    add_transposed_product(state.d_loop, h[src : src + n], grad)
+                    fold.backend.rows.add_transposed_product(state.d_loop, h[src : src + n], grad)
                     if d_h is not None:
-                        add_product(d_h[src : src + n], grad, saved.params[1].T)
+                        fold.backend.rows.add_product(d_h[src : src + n], grad, saved.params[1].T)
         if shard.peer != fold.plan.rank or joint_of(fold) is None:
             self._add_gradients(fold, h, weight, state, d_h, self._own_parts(shard, state))
 
@@ -258,9 +254,9 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients], WithPartials):
             if waiting is not None:
                 (part, d_mapped), waiting = waiting, None
                 with fold.linear():
-                    add_transposed_product(state.d_weight[part.relation], h[part.src], d_mapped)
+                    fold.backend.rows.add_transposed_product(state.d_weight[part.relation], h[part.src], d_mapped)
                     if d_h is not None:
-                        add_product(d_h[part.src], d_mapped, weight[part.relation].T)
+                        fold.backend.rows.add_product(d_h[part.src], d_mapped, weight[part.relation].T)
 
         for part, grad, scale in parts:
             if part.map_sources:
@@ -280,11 +276,11 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients], WithPartials):
                 chosen = state.scratch.take("mapped", part.block.num_dst, self.width, h)
                 grad = torch.index_select(grad, 0, part.rows, out=chosen)
             with fold.linear():
-                add_transposed_product(state.d_weight[part.relation], gathered, grad)
+                fold.backend.rows.add_transposed_product(state.d_weight[part.relation], gathered, grad)
                 if d_h is None:
                     continue
-                d_gathered = product(grad, weight[part.relation].T, gathered)
-                d_gathered = scaled_rows(fold.pool, d_gathered, scale[:, None], reuse=True)
+                d_gathered = fold.backend.rows.product(grad, weight[part.relation].T, gathered)
+                d_gathered = fold.backend.rows.scale(d_gathered, scale)
             fold.operation.backward(part.block, d_gathered, d_h[part.src], add=True, **_weight(part))
         take_back()
 
@@ -321,12 +317,12 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients], WithPartials):
             rows.copy_(total)
 
     def merge(self, fold: Fold[SumOperation], now: PartialRound, answers: Tensors, state: RgcnSums) -> None:
-        add_rows(state.rows, now.wanted, answers[0])
+        fold.backend.moves.add(state.rows, now.wanted, answers[0])
 
     def ask_gradients(
         self, fold: Fold[SumOperation], now: PartialRound, saved: Saved, state: RgcnGradients, out: Tensors
     ) -> None:
-        take_rows(state.rows, now.wanted, out[0])
+        fold.backend.moves.take(state.rows, now.wanted, out[0])
 
     def serve_gradients(
         self,
@@ -352,25 +348,17 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients], WithPartials):
             self._add_gradients(fold, h, saved.params[0], state, d_h, self._joint_parts(fold, state))
             state.together = None
 
-    def autograd_forward(
-        self,
-        plan: LayerPlan,
-        operation: AutogradOperation,
-        shard: Shard,
-        rows: Tensors,
-        dest_local: Tensors,
-        params: Tensors,
-    ) -> Tensors:
-        check_weights(plan, operation, weighted=True)
+    def autograd_forward(self, fold: Fold[Any], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
+        check_weights(fold.plan, fold.operation, weighted=True)
         (total,), weights = dest_local, params[0].unbind(0)
-        sums = plan.by_type(total)
+        sums = fold.plan.by_type(total)
         for part in shard.relations:
-            relation = plan.schema.relations[part.relation]
+            relation = fold.plan.schema.relations[part.relation]
             mapped = rows[relation.source] @ weights[part.relation].to(total.dtype)
-            scale = plan.relation_scale(part.relation, wide(mapped.dtype))
-            mean = (operation(part.block, mapped, **_weight(part)) * scale[:, None]).to(total.dtype)
+            scale = fold.plan.relation_scale(part.relation, wide(mapped.dtype))
+            mean = (fold.operation(part.block, mapped, **_weight(part)) * scale[:, None]).to(total.dtype)
             sums[relation.destination] = sums[relation.destination] + mean
-        return (plan.in_one_table(sums),)
+        return (fold.plan.in_one_table(sums),)
 
 
 def _served(fold: Fold[SumOperation], piece: Piece) -> Iterator[tuple[RelationBlock, Tensor]]:

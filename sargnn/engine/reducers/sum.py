@@ -8,15 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sargnn.backends.block import EdgeBlock
+from sargnn.backends.operations import AutogradOperation, Operation, SumOperation
 from sargnn.comm.layout import Column
 from sargnn.comm.lists import PartialRound, Piece
 from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
 from sargnn.engine.reducers.edge_weights import check_weights, weight_argument
 from sargnn.engine.reducers.partial import PartialColumns, WithPartials, partials_of, served_shard
 from sargnn.engine.rounding import widened, zero_sums
-from sargnn.kernels.base import AutogradOperation, Operation
-from sargnn.kernels.block import EdgeBlock
-from sargnn.kernels.operations import SumOperation
 from sargnn.shards.plan import LayerPlan, Shard
 
 SPLIT_COLUMNS = 16
@@ -71,7 +70,7 @@ class Sum(Reducer[SumOperation, SumState, SumState], WithPartials):
         """The operation takes the weights that this reducer hands to it. Raises ``KernelError``."""
         check_weights(plan, operation, weighted=self.weighted)
 
-    def weight(self, block: EdgeBlock, like: Tensor) -> dict[str, Any]:
+    def weight(self, fold: Fold[Any], block: EdgeBlock, like: Tensor) -> dict[str, Any]:
         """``weight=`` of the block's edges [E] in the order of ``block.src``; nothing for ones. ``like``: of their rows."""
         return weight_argument(block, weighted=self.weighted)
 
@@ -95,7 +94,7 @@ class Sum(Reducer[SumOperation, SumState, SumState], WithPartials):
     def step(
         self, fold: Fold[SumOperation], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors, state: SumState
     ) -> None:
-        settings = self.weight(shard.block, state.rows)
+        settings = self.weight(fold, shard.block, state.rows)
         if state.lower is not None:
             settings["lower"] = state.lower
         fold.operation.forward(shard.block, rows[0], state.rows, state.scale, **settings)
@@ -103,7 +102,7 @@ class Sum(Reducer[SumOperation, SumState, SumState], WithPartials):
     def finish(
         self, fold: Fold[SumOperation], dest_local: Tensors, params: Tensors, state: SumState
     ) -> tuple[Tensors, Tensors]:
-        _round(state)
+        _round(fold, state)
         return (fold.narrowed(state.rows, *dest_local),), ()
 
     def backward_init(self, fold: Fold[SumOperation], saved: Saved, grads: Tensors) -> SumState:
@@ -120,7 +119,7 @@ class Sum(Reducer[SumOperation, SumState, SumState], WithPartials):
         out: Tensors | None,
     ) -> None:
         if out is not None:  # no other gradient depends on the shard
-            fold.operation.backward(shard.block, state.rows, out[0], state.scale, **self.weight(shard.block, state.rows))
+            fold.operation.backward(shard.block, state.rows, out[0], state.scale, **self.weight(fold, shard.block, state.rows))
 
     def backward_finish(self, saved: Saved, state: SumState) -> tuple[Tensors, Tensors]:
         return (state.rows,), ()
@@ -141,9 +140,9 @@ class Sum(Reducer[SumOperation, SumState, SumState], WithPartials):
     ) -> None:
         block, (total,) = served_shard(fold, piece).block, out
         under_way = _sums_of(fold, total.zero_())
-        settings = self.weight(block, total) | ({} if under_way.lower is None else {"lower": under_way.lower})
+        settings = self.weight(fold, block, total) | ({} if under_way.lower is None else {"lower": under_way.lower})
         fold.operation.forward(block, exchanged[0], under_way.rows, None, **settings)
-        _round(under_way)
+        _round(fold, under_way)
         if under_way.rows is not total:
             total.copy_(under_way.rows)
 
@@ -166,20 +165,12 @@ class Sum(Reducer[SumOperation, SumState, SumState], WithPartials):
     ) -> None:
         if d_exchanged is not None:
             block = served_shard(fold, piece).block
-            fold.operation.backward(block, asked[0], d_exchanged[0], None, add=True, **self.weight(block, asked[0]))
+            fold.operation.backward(block, asked[0], d_exchanged[0], None, add=True, **self.weight(fold, block, asked[0]))
 
-    def autograd_forward(
-        self,
-        plan: LayerPlan,
-        operation: AutogradOperation,
-        shard: Shard,
-        rows: Tensors,
-        dest_local: Tensors,
-        params: Tensors,
-    ) -> Tensors:
-        self.check(plan, operation)
-        total = operation(shard.block, rows[0], **self.weight(shard.block, rows[0]))
-        scale = self.scale(plan, total)
+    def autograd_forward(self, fold: Fold[Any], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
+        self.check(fold.plan, fold.operation)
+        total = fold.operation(shard.block, rows[0], **self.weight(fold, shard.block, rows[0]))
+        scale = self.scale(fold.plan, total)
         if scale is not None:
             total = (total * scale[:, None]).to(total.dtype)
         return (dest_local[0] + total if dest_local else total,)
@@ -199,9 +190,7 @@ def _sums_of(fold: Fold[SumOperation], total: Tensor) -> SumState:
     return SumState(total, None, fold.pool.zeros(rows, width, total.new_empty(0, dtype=torch.int16)))
 
 
-def _round(state: SumState) -> None:
+def _round(fold: Fold[SumOperation], state: SumState) -> None:
     """Make rows of sums that are held in halves."""
     if state.lower is not None:
-        from sargnn.kernels.fused.mixed_rows import round_halves
-
-        round_halves(state.rows, state.lower)
+        fold.backend.rows.join_halves(state.rows, state.lower)

@@ -6,13 +6,13 @@ Letters: N input rows, M output rows, E edges of the worker, F features.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
+from sargnn.backends.operations import WeightedSumOperation, takes_weights
 from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
 from sargnn.engine.reducers.edge_weights import without_weights
-from sargnn.kernels.base import AutogradOperation, takes_weights
-from sargnn.kernels.operations import WeightedSumOperation
 from sargnn.shards.plan import LayerPlan, Shard
 
 
@@ -107,19 +107,11 @@ class WeightedSum(Reducer[WeightedSumOperation, WeightedState, WeightedState]):
     def backward_finish(self, saved: Saved, state: WeightedState) -> tuple[Tensors, Tensors]:
         return () if state.d_weight is None else (state.d_weight,), ()
 
-    def autograd_forward(
-        self,
-        plan: LayerPlan,
-        operation: AutogradOperation,
-        shard: Shard,
-        rows: Tensors,
-        dest_local: Tensors,
-        params: Tensors,
-    ) -> Tensors:
-        if not takes_weights(operation):
-            raise without_weights(operation)
-        total = operation(shard.block, rows[0], dest_local[0])
-        scale = self.scale(plan, total)
+    def autograd_forward(self, fold: Fold[Any], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
+        if not takes_weights(fold.operation):
+            raise without_weights(fold.operation)
+        total = fold.operation(shard.block, rows[0], dest_local[0])
+        scale = self.scale(fold.plan, total)
         return (total if scale is None else total * scale[:, None],)
 
 

@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sargnn.messages.marks import Mark
-from sargnn.messages.places import Places, first_node_ids
+from sargnn.modules.session import Places
+from sargnn.modules.tag import Mark
 
 Kind = Literal["nodes", "edges", "loose", "same"]
 MOST_VALUES = 1 << 16
@@ -88,7 +88,7 @@ def note_tensor(tensor: Tensor, mark: Mark | None, places: Places | None) -> tup
         products = _products(moved)
         if mark.rows.kind == "edges":
             return "edges", _note_edges(products, *places.edge_ids(mark.rows))
-        return "nodes", Noted(products.numpy(), first_node_ids(places, mark.rows, mark.number).numpy())
+        return "nodes", Noted(products.numpy(), places.first_node_ids(mark.rows, mark.number).numpy())
     if mark is not None:
         return "loose", Noted(np.zeros(0), None, _sums(values))
     few = values.numel() <= MOST_VALUES

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sargnn.messages.marks import Mark, mark_of
-from sargnn.messages.places import Places
-from sargnn.messages.stock_calls import Observe
+from sargnn.modules.calls import Observe
+from sargnn.modules.session import Places
+from sargnn.modules.tag import Mark, mark_of
 from sargnn.training.trainer import Trainer
 from sargnn.training.views import View
 from sargnn.training.worlds.record import Entry, Noted, Records, note_rows, note_tensor, note_values, save_records

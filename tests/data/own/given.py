@@ -24,7 +24,7 @@ def arrays_of(dataset: Dataset) -> Arrays:
     destination = np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr))
     order = np.random.default_rng(1).permutation(dataset.num_edges)
     edges = np.stack([np.asarray(dataset.indices, np.int64), destination])[:, order]
-    weights = {} if dataset.edge_weight is None else {"edge_weight": dataset.edge_weight[order]}
+    weights = {} if dataset.columns.weight is None else {"edge_weight": dataset.columns.weight[order]}
     return {
         "edge_index": edges,
         **weights,
@@ -46,8 +46,8 @@ def typed_arrays_of(dataset: Dataset) -> Arrays:
         pair = np.asarray(dataset.indices)[own] - schema.offsets[source], destination[own] - schema.offsets[end]
         triplet = schema.node_types[source], name, schema.node_types[end]
         edges[triplet] = np.stack(pair).astype(np.int64)
-        if dataset.edge_weight is not None:
-            weights[triplet] = dataset.edge_weight[own]
+        if dataset.columns.weight is not None:
+            weights[triplet] = dataset.columns.weight[own]
     labelled = int(schema.types_of(np.flatnonzero(np.asarray(dataset.split))[:1])[0])
     own_nodes = slice(*schema.offsets[labelled : labelled + 2])
     labelled_name = schema.node_types[labelled]

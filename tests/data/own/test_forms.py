@@ -18,6 +18,7 @@ from sargnn.data.own.folder import arrays_reader
 from sargnn.data.own.function import object_reader
 from sargnn.data.settings import ArraysConfig, OgbDirConfig, PythonConfig
 from sargnn.errors import DataError
+from sargnn.graph.edge_columns import EdgeColumns
 from tests.data.own import given
 from tests.graphs import nasty_graph, typed_graph, with_weights
 
@@ -53,7 +54,7 @@ def labelled(*, weighted: bool) -> Dataset:
     labels = np.where(nasty.split == 0, -1, nasty.labels)
     destination = np.repeat(np.arange(nasty.num_nodes), np.diff(nasty.indptr))
     weights = ((nasty.indices * 31 + destination * 7) % 23 - 3.5).astype(np.float32) / 10
-    return dataclasses.replace(nasty, labels=labels, edge_weight=weights if weighted else None)
+    return dataclasses.replace(nasty, labels=labels, columns=EdgeColumns.of({"weight": weights if weighted else None}))
 
 
 @pytest.fixture
@@ -214,10 +215,10 @@ def test_weights_of_some_relations(tmp_path: Path) -> None:
     weights = {chosen: np.linspace(0.1, 2, arrays["edge_index"][chosen].shape[1])}
     hash_of_object(tmp_path, arrays | {"edge_weight": weights})
     found = open_dataset(tmp_path / "own-store", verify=True)
-    assert found.edge_weight is not None and found.relation is not None
+    assert found.columns.weight is not None and found.relation is not None
     number = [one.name for one in found.schema.relations].index("writes")
     own = np.asarray(found.relation) == number
-    assert (found.edge_weight[~own] == 1).all() and np.isclose(np.sort(found.edge_weight[own]), weights[chosen]).all()
+    assert (found.columns.weight[~own] == 1).all() and np.isclose(np.sort(found.columns.weight[own]), weights[chosen]).all()
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -236,7 +237,8 @@ def test_typed(form: str, weighted: bool, tmp_path: Path) -> None:
     edges = []
     for a, r, b in relations:
         sources, destinations = arrays["edge_index"][a, r, b]
-        edges.append(Edges(Relation(types.index(a), r, types.index(b)), sources, destinations, weights.get((a, r, b))))
+        columns = EdgeColumns.of({"weight": weights.get((a, r, b))})
+        edges.append(Edges(Relation(types.index(a), r, types.index(b)), sources, destinations, columns))
     labelled = types.index("paper")
     own = slice(*schema.offsets[labelled : labelled + 2])
     sorted_graph = typed_dataset(
@@ -277,11 +279,11 @@ def test_an_undirected_graph_of_networkx_goes_both_ways(tmp_path: Path) -> None:
     assert (found.num_nodes, found.num_edges, found.num_classes) == (34, 2 * graph.number_of_edges(), 2)
     weights = networkx.to_numpy_array(graph)
     destination = np.repeat(np.arange(34), np.diff(found.indptr))
-    assert found.edge_weight is not None and np.array_equal(found.edge_weight, weights[found.indices, destination])
+    assert found.columns.weight is not None and np.array_equal(found.columns.weight, weights[found.indices, destination])
     (_, _, data), *_ = graph.edges(data=True)
     del data["weight"]
     hash_of_object(tmp_path / "less", graph)
-    assert open_dataset(tmp_path / "less" / "own-store", verify=True).edge_weight is not None  # 1 where an edge has none
+    assert open_dataset(tmp_path / "less" / "own-store", verify=True).columns.weight is not None  # 1 where an edge has none
 
 
 def test_a_drawn_split_goes_by_node_number(graph: Dataset, tmp_path: Path) -> None:

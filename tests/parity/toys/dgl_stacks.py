@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.messages.dgl_layers import edge_types, edge_weights
+from tests.modules.dgl_layers import edge_types, edge_weights
 
 Make = Callable[[int, int], nn.Module]
 KINDS: dict[str, Make] = {

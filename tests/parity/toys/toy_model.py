@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from sargnn.config.models import StackSettings
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.sum import Sum
 from sargnn.models.inputs import Features, GraphShape
-from sargnn.models.settings import StackSettings
 from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
 from sargnn.shards.plan import LayerPlan
 

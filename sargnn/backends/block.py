@@ -1,0 +1,248 @@
+"""A bipartite block of edges in both orders, as kernels read it.
+
+Letters: S source rows, M destination rows, A destination rows and B source rows with an edge in this block, E edges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import copy
+from functools import cached_property
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from sargnn.graph.edge_columns import NO_COLUMNS, WEIGHT, EdgeColumns
+
+
+class EdgeBlock:
+    """The edges from S source rows to M destination rows.
+
+    Only the A destination rows that have an edge here are listed, so a block costs nothing for the others. Source rows
+    are listed in full: a halo holds no row without an edge, and an own part has them all. Where the source rows are the own
+    ones and the destinations a peer's, few of them have one: ``lists_sources`` lists the B that do, and what goes back through
+    the block can only be added to what there is.
+
+    Attributes:
+        num_src: S. num_dst: M.
+        dst_rows: int32 [A], ascending; None if every destination row is listed (A = M).
+        indptr: int32 [A + 1] and src: int32 [E]: the sources of each listed destination row.
+        src_rows: int32 [B], ascending; None if every source row is listed (B = S).
+        t_indptr: int32 [B + 1] and t_dst: int32 [E]: the destination rows (not list positions) of each listed source row.
+        t_edge: int32 [E]: the position of each edge of ``t_dst`` in the order of ``src``; made the first time it is asked for.
+        columns: what the edges carry, in the order of ``src``, as ``EdgeColumns.on`` gives it.
+        weight: [E], the graph's edge weights among it, of the rows' dtype; None: it has none.
+        t_weight: [E], the same in the order of ``t_dst``; made the first time it is asked for.
+        src_id_rank: int32 [S], the rank of each source row's original id among all that this worker sees: breaks ties.
+        src_ids: int64 [S] and dst_ids: int64 [M], original ids: what is drawn for an edge depends on them.
+        cache: what kernels keep with the block, by kernel name.
+    """
+
+    def __init__(
+        self,
+        src: Tensor,
+        dst: Tensor,
+        num_src: int,
+        num_dst: int,
+        src_id_rank: Tensor | None = None,
+        src_ids: Tensor | None = None,
+        dst_ids: Tensor | None = None,
+        columns: EdgeColumns = NO_COLUMNS,
+        *,
+        lists_sources: bool = False,
+    ) -> None:
+        """Build from edges sorted by destination.
+
+        Args:
+            src: int32 [E] in [0, S). dst: int32 [E] in [0, M), ascending.
+            src_id_rank: int32 [S]; the rows' own order if not given.
+            src_ids: int64 [S] and dst_ids: int64 [M]; the rows' own numbers if not given.
+            columns: in the order of ``src``.
+            lists_sources: list only source rows that have an edge.
+        """
+        self.src_id_rank = torch.arange(num_src, dtype=torch.int32, device=src.device) if src_id_rank is None else src_id_rank
+        self.src_ids = torch.arange(num_src, device=src.device) if src_ids is None else src_ids
+        self.dst_ids = torch.arange(num_dst, device=src.device) if dst_ids is None else dst_ids
+        self.num_src, self.num_dst = num_src, num_dst
+        self.src = src
+        self.columns = columns
+        rows, self.indptr = _listed(dst, num_dst)
+        self.dst_rows = None if len(rows) == num_dst else rows
+        self.src_rows: Tensor | None = None
+        if lists_sources:
+            order = torch.sort(src, stable=True).indices
+            self.t_dst = dst[order]
+            self.src_rows, counts = torch.unique_consecutive(src[order], return_counts=True)
+            self.t_indptr = _offsets(counts)
+        else:
+            self.t_indptr, self.t_dst = _by_source(src, num_src, dst)
+        self.cache: dict[str, Any] = {}
+
+    @classmethod
+    def one_each(cls, rows: Tensor, num_dst: int) -> EdgeBlock:
+        """An edge from row a to destination row ``rows[a]``, for every a. It knows no original ids.
+
+        Args:
+            rows: int32 [A], ascending.
+        """
+        block = cls.__new__(cls)
+        own = torch.arange(len(rows) + 1, dtype=torch.int32, device=rows.device)
+        block.num_src, block.num_dst = len(rows), num_dst
+        block.src = block.src_id_rank = own[:-1]
+        block.indptr = block.t_indptr = own
+        block.dst_rows = block.t_dst = rows
+        block.src_rows, block.columns = None, NO_COLUMNS
+        block.src_ids = block.dst_ids = torch.empty(0, dtype=torch.int64, device=rows.device)
+        block.cache = {}
+        return block
+
+    @cached_property
+    def t_edge(self) -> Tensor:
+        return _by_source(self.src, self.num_src, None)[1]
+
+    @property
+    def weight(self) -> Tensor | None:
+        weight = self.columns[WEIGHT] if WEIGHT in self.columns else None
+        assert weight is None or isinstance(weight, Tensor)
+        return weight
+
+    @cached_property
+    def t_weight(self) -> Tensor:
+        assert self.weight is not None
+        return self.weight.index_select(0, self.t_edge)
+
+    def by_source(self, weight: Tensor) -> Tensor:
+        """[E], numbers of edges in the order of ``t_dst``; given in the order of ``src``."""
+        return self.t_weight if weight is self.weight else weight.index_select(0, self.t_edge)
+
+    @property
+    def num_edges(self) -> int:
+        """E."""
+        return len(self.src)
+
+    @property
+    def num_listed(self) -> int:
+        """A."""
+        return len(self.indptr) - 1
+
+    @property
+    def num_listed_sources(self) -> int:
+        """B."""
+        return len(self.t_indptr) - 1
+
+    def dst_per_edge(self) -> Tensor:
+        """int64 [E], the destination row of each edge in the order of ``src``."""
+        counts = (self.indptr[1:] - self.indptr[:-1]).long()
+        listed = torch.arange(self.num_dst, device=self.src.device) if self.dst_rows is None else self.dst_rows.long()
+        return torch.repeat_interleave(listed, counts)
+
+
+def keep_edges(block: EdgeBlock, kept: Tensor) -> EdgeBlock:
+    """The block of some of the edges, between the same rows.
+
+    Args:
+        kept: bool [E], in the order of ``block.src``.
+    """
+    some = copy(block)
+    some.cache = {}
+    for derived in ("t_edge", "t_weight"):
+        some.__dict__.pop(derived, None)
+    some.src = block.src[kept]
+    some.columns = block.columns.take(kept)
+    counts = _counts_between(block.indptr, kept)
+    listed = counts > 0
+    rows = block.dst_rows if block.dst_rows is not None else torch.arange(block.num_dst, dtype=torch.int32, device=kept.device)
+    some.dst_rows = None if bool(listed.all()) and block.dst_rows is None else rows[listed]
+    some.indptr = _offsets(counts[listed])
+    by_source = kept[block.t_edge]
+    counts = _counts_between(block.t_indptr, by_source)
+    if block.src_rows is not None:
+        some.src_rows, counts = block.src_rows[counts > 0], counts[counts > 0]
+    some.t_dst, some.t_indptr = block.t_dst[by_source], _offsets(counts)
+    return some
+
+
+def _listed(dst: Tensor, num_dst: int) -> tuple[Tensor, Tensor]:
+    """The destination rows that have an edge, int32 [A], and where each one's edges begin, int32 [A + 1]."""
+    if dst.device.type != "cpu":
+        rows, counts = torch.unique_consecutive(dst, return_counts=True)
+        return rows, _offsets(counts)
+    most = min(num_dst, len(dst))
+    rows, indptr = torch.empty(most, dtype=torch.int32), torch.empty(most + 1, dtype=torch.int32)
+    listed = list_rows(dst.numpy(), rows.numpy(), indptr.numpy())
+    if listed == most:
+        return rows, indptr
+    return rows[:listed].clone(), indptr[: listed + 1].clone()
+
+
+def _by_source(src: Tensor, num_src: int, values: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Where each source's edges begin, int32 [S + 1], and numbers of edges (None: their own) in that order, int32 [E]."""
+    if src.device.type != "cpu":
+        order = torch.sort(src, stable=True).indices
+        return _offsets(torch.bincount(src, minlength=num_src)), order.to(torch.int32) if values is None else values[order]
+    indptr, out = torch.empty(num_src + 1, dtype=torch.int32), torch.empty(len(src), dtype=torch.int32)
+    by_source(src.numpy(), np.empty(0, np.int32) if values is None else values.numpy(), indptr.numpy(), out.numpy())
+    return indptr, out
+
+
+def _counts_between(indptr: Tensor, kept: Tensor) -> Tensor:
+    """How many are kept in each run ``[indptr[i], indptr[i + 1])``, int64."""
+    before = torch.zeros(len(kept) + 1, dtype=torch.int64, device=kept.device)
+    torch.cumsum(kept, 0, out=before[1:])
+    return before[indptr[1:].long()] - before[indptr[:-1].long()]
+
+
+def _offsets(counts: Tensor) -> Tensor:
+    offsets = torch.zeros(len(counts) + 1, dtype=torch.int64, device=counts.device)
+    torch.cumsum(counts, 0, out=offsets[1:])
+    return offsets.to(torch.int32)
+
+
+@numba.njit(cache=True, nogil=True)
+def list_rows(dst: np.ndarray, rows: np.ndarray, indptr: np.ndarray) -> int:
+    """List the destination rows that have an edge. Returns A, their number.
+
+    Args:
+        dst: int32 [E], ascending. rows: int32 [min(M, E)], written. indptr: int32 [min(M, E) + 1], written.
+    """
+    listed = 0
+    for edge in range(len(dst)):
+        if edge == 0 or dst[edge] != dst[edge - 1]:
+            rows[listed] = dst[edge]
+            indptr[listed] = edge
+            listed += 1
+    indptr[listed] = len(dst)
+    return listed
+
+
+@numba.njit(cache=True, nogil=True)
+def by_source(src: np.ndarray, values: np.ndarray, indptr: np.ndarray, out: np.ndarray) -> None:
+    """Put numbers of edges into the order of their sources, those of one source in their order.
+
+    Args:
+        src: int32 [E] in [0, S). values: int32 [E]; the edges' own numbers if it has no entries.
+        indptr: int32 [S + 1], written: where each source's begin. out: int32 [E], written.
+    """
+    indptr[:] = 0
+    for edge in range(len(src)):
+        indptr[src[edge] + 1] += 1
+    for row in range(1, len(indptr)):
+        indptr[row] += indptr[row - 1]
+    numbers = len(values) == 0
+    for edge in range(len(src)):
+        at = indptr[src[edge]]
+        indptr[src[edge]] = at + 1
+        out[at] = edge if numbers else values[edge]
+    for row in range(len(indptr) - 1, 0, -1):
+        indptr[row] = indptr[row - 1]
+    indptr[0] = 0
+
+
+def samples(dtype: torch.dtype) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """Arguments to compile the loops for."""
+    ids = np.zeros(1, np.int32)
+    yield list_rows, (ids, ids, ids)
+    yield by_source, (ids, ids, ids, ids)

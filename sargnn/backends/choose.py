@@ -1,0 +1,185 @@
+"""Which kernel serves an operation, or each kernel's reasons why it cannot; and what stands around an operation: bytes that are
+counted for profiles, bf16 rows for kernels that know fp32 and fp64 only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sargnn.backends import BACKENDS, KERNELS
+from sargnn.backends.base import Backend, Kernel
+from sargnn.backends.block import EdgeBlock
+from sargnn.backends.operations import AutogradOperation, MovedRows, Operation, RunningSoftmax, takes_weights
+from sargnn.errors import KernelError
+from sargnn.profile import AGGREGATION, Profile
+from sargnn.resolve import resolve
+
+
+def choose_kernel(
+    kernel_name: str,
+    operation: str,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    autograd: bool = False,
+) -> Kernel:
+    """The kernel called ``kernel_name``, or for ``auto`` the first one that can serve.
+
+    Args:
+        kernel_name: ``auto``, a key of ``KERNELS``, or the target ("FILE.py:Class") of a kernel outside of this package.
+        operation: what is to be done, such as ``sum``.
+        device, dtype: of the tensors.
+        autograd: whether autograd is to differentiate the operation by itself, as the baseline needs it.
+
+    Raises:
+        ConfigError: no kernel has this name.
+        KernelError: it cannot serve; the message lists each kernel's reasons.
+    """
+    reasons: dict[str, list[str]] = {}
+    for name in KERNELS if kernel_name == "auto" else (kernel_name,):
+        kernel = make_kernel(name)
+        reasons[name] = kernel.not_supported_reasons(operation, device, dtype, autograd=autograd)
+        if not reasons[name]:
+            return kernel
+    lines = [f"{name}: {'; '.join(why)}" for name, why in reasons.items()]
+    raise KernelError(
+        f"No kernel can serve '{operation}' on {device.type} in {dtype}.\n    " + "\n    ".join(lines),
+        allowed=["auto", *(name for name in KERNELS if not autograd or make_kernel(name).autograd_operations)],
+    )
+
+
+def make_backend(kernel_name: str, device: torch.device) -> Backend:
+    """What computes all but edge operations: the named kernel's backend if it brings one, else the device's."""
+    brought = None if kernel_name == "auto" else make_kernel(kernel_name).backend
+    backend: Backend = (brought or resolve("backend", BACKENDS, "cpu" if device.type == "cpu" else "torch"))(device)
+    return backend
+
+
+def make_operation(
+    kernel: Kernel, operation: str, *, profile: Profile, autograd: bool = False, dtype: torch.dtype = torch.float32
+) -> Any:
+    """What a kernel runs for an operation that it can serve.
+
+    Args:
+        profile: where the bytes that are read and written are counted, if it is recording; not with ``autograd``.
+        dtype: of rows.
+
+    Returns:
+        An ``Operation``; with ``autograd`` a function, an ``AutogradOperation``. See ``sargnn.backends.operations``.
+    """
+    half = dtype == torch.bfloat16
+    if autograd:
+        function = kernel.autograd_operation(operation)
+        return widened_autograd(function) if half and not kernel.autograd_reads_bf16 else function
+    implementation = kernel.operation(operation)
+    counted = CountedOperation(implementation, profile) if profile.recording else implementation
+    return WidenedOperation(counted) if half and not kernel.reads_bf16 else counted
+
+
+def make_kernel(name: str) -> Kernel:
+    """The kernel of a name or a target. Raises ``ConfigError`` if there is none."""
+    kernel: Kernel = resolve("kernel", KERNELS, name)()
+    return kernel
+
+
+class CountedOperation(Operation):
+    """Passes every call on to another operation, and counts the rows that this operation declares (see ``Operation``).
+
+    What a reducer does outside of its operation is not counted.
+
+    Args:
+        operation: what does the work.
+        profile: where it is counted.
+    """
+
+    def __init__(self, operation: Operation, profile: Profile) -> None:
+        self._operation, self._profile = operation, profile
+
+    def forward(self, block: EdgeBlock, *arguments: Any, **settings: Any) -> None:
+        self._count(self._operation.forward_rows, block, arguments, settings)
+        self._operation.forward(block, *arguments, **settings)
+
+    def backward(self, block: EdgeBlock, *arguments: Any, **settings: Any) -> None:
+        self._count(self._operation.backward_rows, block, arguments, settings)
+        self._operation.backward(block, *arguments, **settings)
+
+    def weight_gradient(self, block: EdgeBlock, *arguments: Any, **settings: Any) -> None:
+        """Of sums with weights; see ``WeightedSumOperation``."""
+        operation: Any = self._operation
+        self._count(operation.weight_gradient_rows, block, arguments, settings)
+        operation.weight_gradient(block, *arguments, **settings)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._operation, name)
+
+    def _count(self, moved: MovedRows, block: EdgeBlock, arguments: tuple[Any, ...], settings: dict[str, Any]) -> None:
+        rows = next((tensor for tensor in arguments if isinstance(tensor, Tensor) and tensor.dim() == 2), None)
+        if rows is None:
+            return
+        per_source = moved.per_source + bool(settings.get("add"))  # with add=True each source row is read, too
+        number = (
+            moved.per_edge * block.num_edges + moved.per_destination * block.num_listed + per_source * block.num_listed_sources
+        )
+        self._profile.work(AGGREGATION, number * rows.shape[1] * rows.element_size())
+
+
+class WidenedOperation(Operation):
+    """Passes every call on to another operation with fp32 copies of the tables that are bf16, and stores them back.
+
+    Args:
+        operation: what does the work.
+    """
+
+    def __init__(self, operation: Operation) -> None:
+        self._operation = operation
+
+    def forward(self, block: EdgeBlock, *arguments: Any, **settings: Any) -> None:
+        _call(self._operation.forward, block, arguments, settings)
+
+    def backward(self, block: EdgeBlock, *arguments: Any, **settings: Any) -> None:
+        _call(self._operation.backward, block, arguments, settings)
+
+    def weight_gradient(self, block: EdgeBlock, *arguments: Any, **settings: Any) -> None:
+        """Of sums with weights; see ``WeightedSumOperation``."""
+        operation: Any = self._operation
+        _call(operation.weight_gradient, block, arguments, settings)
+
+    def destination_records(self, er: Tensor | None, running: RunningSoftmax, grad: Tensor) -> Tensor:
+        """Of attention; see ``AttentionOperation``."""
+        operation: Any = self._operation
+        records: Tensor = operation.destination_records(er, replace(running, out=_wide(running.out)), _wide(grad))
+        return records
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._operation, name)
+
+
+def widened_autograd(operation: AutogradOperation) -> AutogradOperation:
+    """An operation in differentiable operators on fp32 copies of bf16 rows; its result is rounded."""
+
+    def widened(block: EdgeBlock, *arguments: Any, **settings: Any) -> Tensor:
+        output = operation(block, *(_wide(argument) for argument in arguments), **settings)
+        return output.to(torch.bfloat16) if any(_is_half(argument) for argument in arguments) else output
+
+    widened.takes_weights = takes_weights(operation)  # type: ignore[attr-defined]
+    return widened
+
+
+def _call(call: Callable[..., None], block: EdgeBlock, arguments: tuple[Any, ...], settings: dict[str, Any]) -> None:
+    wide = [_wide(argument) for argument in arguments]
+    call(block, *wide, **settings)
+    for argument, held in zip(arguments, wide, strict=True):
+        if _is_half(argument):
+            argument.data.copy_(held)  # which of them the operation writes to is not known; to the others this changes nothing
+
+
+def _is_half(argument: Any) -> bool:
+    return isinstance(argument, Tensor) and argument.dtype == torch.bfloat16
+
+
+def _wide(argument: Any) -> Any:
+    return argument.float() if _is_half(argument) else argument

@@ -1,0 +1,368 @@
+"""The inner loops of attention, in vector code: scores and softmax of one destination's edges, and rows weighted per head.
+
+A row of K heads x D features is cut into tiles of up to ``TILE`` vectors, each of whole heads or of a part of one; a tile's
+accumulators stay in registers while it walks the edges once. A head's last vector is masked, so any D will do. Scores are
+handled all heads of an edge at a time, masked likewise.
+
+What is held per edge of a batch has rows of whole vectors, ``row_of(K)`` numbers each: a vector read back right after it was
+stored whole comes from the store buffer, one stored under a mask waits for the cache.
+
+Letters: K heads, D head width, B edges of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+from llvmlite import ir
+
+from sargnn.backends.cpu.vector_code import AHEAD, VECTOR_BYTES, RowFormat, VectorCode, const, row_intrinsic, vector_intrinsic
+
+TILE = 8
+RECORD = 4
+"""What backward reads of a destination, side by side: its score, its maximum, 1 / its denominator, delta; K numbers each."""
+
+
+@numba.njit(inline="always")
+def row_of(heads: Any, itemsize: Any) -> Any:
+    """Numbers in a row of what is held per edge: K, rounded up to whole vectors."""
+    lanes = VECTOR_BYTES // itemsize
+    return -(-heads // lanes) * lanes
+
+
+def _padded(v: VectorCode, heads: Any) -> Any:
+    """``row_of`` in code."""
+    return v.b.mul(v.b.sdiv(v.b.add(heads, const(v.lanes - 1)), const(v.lanes)), const(v.lanes))
+
+
+class _Tile:
+    """A tile: heads ``first`` .. ``first + heads - 1``, ``vectors`` vectors of each, from vector ``part`` of the head on."""
+
+    def __init__(self, v: VectorCode, first: Any, heads: int, part: Any, vectors: int, width: Any) -> None:
+        self.first, self.heads, self.vectors = first, heads, vectors
+        start = v.b.mul(part, const(v.lanes))
+        last = v.b.add(start, const((vectors - 1) * v.lanes))
+        self._mask = v.lanes_below(v.b.sub(width, last))
+        self.elements = [
+            [v.b.add(v.at(start, v.b.add(first, const(q)), width), const(r * v.lanes)) for r in range(vectors)]
+            for q in range(heads)
+        ]
+
+    def load(self, rows: RowFormat, row: Any, head: int, vector: int) -> Any:
+        return rows.load(row, self.elements[head][vector], self._mask if vector == self.vectors - 1 else None)
+
+    def store(self, rows: RowFormat, value: Any, row: Any, head: int, vector: int) -> None:
+        rows.store(value, row, self.elements[head][vector], self._mask if vector == self.vectors - 1 else None)
+
+    def prefetch(self, rows: RowFormat, row: Any) -> None:
+        for elements in self.elements:
+            rows.prefetch(row, elements)
+
+    def each(self) -> list[tuple[int, int]]:
+        """(head, vector) of every vector."""
+        return [(q, r) for q in range(self.heads) for r in range(self.vectors)]
+
+
+def _tiles(v: VectorCode, heads: Any, width: Any, emit: Callable[[_Tile, Any], None]) -> None:
+    """A loop over the tiles of a row; ``emit(tile, part)`` is called once for each of their shapes."""
+    b = v.b
+    vectors = b.sdiv(b.add(width, const(v.lanes - 1)), const(v.lanes))
+    together = b.select(
+        b.icmp_signed("<=", vectors, const(TILE)), b.sdiv(const(TILE), v.smaller(vectors, const(TILE))), const(1)
+    )
+    first, part = v.variable(const(0)), v.variable(const(0))
+    head, last, done = (b.append_basic_block(name) for name in ("tile", "tile.next", "tile.done"))
+    b.branch(head)
+    b.position_at_end(head)
+    here, start = first.get(), part.get()
+    of_heads = v.smaller(together, b.sub(heads, here))
+    of_vectors = v.smaller(b.sub(vectors, start), const(TILE))
+    switch = b.switch(v.at(of_heads, of_vectors, TILE + 1), done)
+    for k in range(1, TILE + 1):
+        for n in range(1, TILE // k + 1):
+            block = b.append_basic_block(f"tile.{n}x{k}")
+            switch.add_case(const(k * (TILE + 1) + n), block)
+            b.position_at_end(block)
+            emit(_Tile(v, here, n, start, k, width), start)
+            b.branch(last)
+    b.position_at_end(last)
+    following = b.add(start, of_vectors)
+    finished = b.icmp_signed(">=", following, vectors)
+    part.set(b.select(finished, const(0), following))
+    first.set(b.select(finished, b.add(here, of_heads), here))
+    b.cbranch(b.icmp_signed("<", first.get(), heads), head, done)
+    b.position_at_end(done)
+
+
+def _rows(v: VectorCode, base: Any, stride: Any, indices: Any, edge: Any, limit: Any, by: int = AHEAD) -> tuple[Any, Any]:
+    """Addresses of an edge's row and of the row to prefetch."""
+    return v.at(base, v.index(indices, edge), stride), v.row_ahead(base, stride, indices, edge, limit, by)
+
+
+def _finish_row(v: VectorCode, tile: _Tile, sums: list[list[Any]], rows: RowFormat, row: Any, adds: Any, carry: Any) -> None:
+    """Store a tile's sums, or add them to ``row`` times ``carry`` (address of a number per head; None for 1)."""
+    with v.case(adds):
+        for q, r in tile.each():
+            old = tile.load(rows, row, q, r)
+            if carry is None:
+                total = v.b.fadd(old, sums[q][r].get())
+            else:
+                kept = v.splat(v.load_scalar(v.at(carry, v.b.add(tile.first, const(q)), v.item)))
+                total = v.multiply_add(old, kept, sums[q][r].get())
+            sums[q][r].set(total)
+    for q, r in tile.each():
+        tile.store(rows, sums[q][r].get(), row, q, r)
+
+
+@row_intrinsic
+def fold_rows(v: VectorCode, integers: Any, scalar: Any, of_sources: RowFormat, of_sums: RowFormat) -> None:
+    """``out[h, :] = factor[h] * sum over e in [start, end) of weight[e - start, h] * src[indices[e], h, :]``.
+
+    With ``adds``: ``+ carry[h] * out[h, :]``. Arguments: out, src, stride, indices, start, end, limit, K, D, weight, factor,
+    carry, adds; an element of src and one of out.
+    """
+    out, src, stride, indices, start, end, limit, heads, width, weight, factor, carry, adds = integers
+
+    held = _padded(v, heads)
+
+    def emit(tile: _Tile, part: Any) -> None:
+        sums = [[v.variable(v.constant(0.0)) for _ in range(tile.vectors)] for _ in range(tile.heads)]
+        with v.loop(start, end) as edge:
+            row, ahead = _rows(v, src, stride, indices, edge, limit, of_sources.ahead)
+            tile.prefetch(of_sources, ahead)
+            weights = v.at(weight, v.at(tile.first, v.b.sub(edge, start), held), v.item)
+            for q in range(tile.heads):
+                factor_q = v.splat(v.load_scalar(v.b.add(weights, const(q * v.item))))
+                for r in range(tile.vectors):
+                    sums[q][r].set(v.multiply_add(factor_q, tile.load(of_sources, row, q, r), sums[q][r].get()))
+        for q in range(tile.heads):
+            scale = v.splat(v.load_scalar(v.at(factor, v.b.add(tile.first, const(q)), v.item)))
+            for r in range(tile.vectors):
+                sums[q][r].set(v.b.fmul(sums[q][r].get(), scale))
+        _finish_row(v, tile, sums, of_sums, out, v.b.icmp_signed("!=", adds, const(0)), carry)
+
+    _tiles(v, heads, width, emit)
+
+
+@row_intrinsic
+def gradient_rows(
+    v: VectorCode, integers: Any, scalar: Any, of_own: RowFormat, of_gradients: RowFormat, of_sums: RowFormat
+) -> None:
+    """One walk over a source's edges, for the gradients of its row and of its scores.
+
+        out[h, :] (+)= sum over e in [start, end) of weight[e - start, h] * grad[indices[e], h, :]
+        dots[e - start, h] = <grad[indices[e], h, :], row[h, :]>
+
+    Arguments: out, row, grad, stride, indices, start, end, limit, K, D, weight, dots, adds; an element of row, grad and out.
+    """
+    out, own, grad, stride, indices, start, end, limit, heads, width, weight, dots, adds = integers
+
+    held = _padded(v, heads)
+
+    def emit(tile: _Tile, part: Any) -> None:
+        sums = [[v.variable(v.constant(0.0)) for _ in range(tile.vectors)] for _ in range(tile.heads)]
+        mine = {(q, r): tile.load(of_own, own, q, r) for q, r in tile.each()}
+        begins = v.b.icmp_signed("==", part, const(0))
+        with v.loop(start, end) as edge:
+            row, ahead = _rows(v, grad, stride, indices, edge, limit, of_gradients.ahead)
+            tile.prefetch(of_gradients, ahead)
+            place = v.at(tile.first, v.b.sub(edge, start), held)
+            for q in range(tile.heads):
+                at = v.b.mul(v.b.add(place, const(q)), const(v.item))
+                weight_q = v.splat(v.load_scalar(v.b.add(weight, at)))
+                products = v.constant(0.0)
+                for r in range(tile.vectors):
+                    g = tile.load(of_gradients, row, q, r)
+                    sums[q][r].set(v.multiply_add(weight_q, g, sums[q][r].get()))
+                    products = v.multiply_add(g, mine[q, r], products)
+                slot = v.b.add(dots, at)
+                before = v.b.select(begins, ir.Constant(v.scalar, 0.0), v.load_scalar(slot))
+                v.store_scalar(v.b.fadd(before, v.sum_lanes(products)), slot)
+        _finish_row(v, tile, sums, of_sums, out, v.b.icmp_signed("!=", adds, const(0)), None)
+
+    _tiles(v, heads, width, emit)
+
+
+def _leaky(v: VectorCode, x: Any, slope: Any) -> Any:
+    """LeakyReLU for a slope in [0, 1]."""
+    return v.larger(x, v.b.fmul(x, slope))
+
+
+def _groups(v: VectorCode, heads: Any, emit: Callable[[Any, Any], None]) -> None:
+    """A loop over groups of as many heads as a vector has lanes; ``emit(first head's offset in bytes, mask)``."""
+    with v.loop(const(0), heads, v.lanes) as first:
+        emit(v.b.mul(first, const(v.item)), v.lanes_below(v.b.sub(heads, first)))
+
+
+@vector_intrinsic
+def edge_softmax(v: VectorCode, integers: Any, slope: Any) -> None:
+    """Scores of a destination's edges, folded into its running softmax; see ``_fold_softmax``.
+
+        x = LeakyReLU(source[indices[e], h] + destination[h]) for e in [start, end)
+
+    Arguments: weight, source, indices, start, end, limit, K, destination, scores, maximum, denominator, factor, carry; scores:
+    the address of [E, K], where each x is kept, or 0.
+    """
+    weight, source, indices, start, end, limit, heads, destination, scores, *softmax = integers
+    keeps = v.b.icmp_signed("!=", scores, const(0))
+    row_bytes, held_bytes = (v.b.mul(count, const(v.item)) for count in (heads, _padded(v, heads)))
+    slopes = v.splat(slope)
+
+    def emit(offset: Any, mask: Any) -> None:
+        own = v.load(v.b.add(destination, offset), mask)
+        top = v.variable(v.load(v.b.add(softmax[0], offset), mask))
+        with v.loop(start, end) as edge:
+            row, ahead = _rows(v, source, row_bytes, indices, edge, limit)
+            v.prefetch(v.b.add(ahead, offset))
+            x = _leaky(v, v.b.fadd(v.load(v.b.add(row, offset), mask), own), slopes)
+            v.store(x, v.b.add(v.at(weight, v.b.sub(edge, start), held_bytes), offset))
+            with v.case(keeps):
+                v.store(x, v.b.add(v.at(scores, edge, row_bytes), offset), mask)
+            top.set(v.larger(x, top.get()))
+        _fold_softmax(v, v.b.add(weight, offset), held_bytes, v.b.sub(end, start), top.get(), softmax, offset, mask)
+
+    _groups(v, heads, emit)
+
+
+@row_intrinsic
+def pair_scores(v: VectorCode, integers: Any, slope: Any, of_sources: RowFormat, of_destinations: RowFormat) -> None:
+    """GATv2's scores of one edge: ``out[h] = <att[h, :], LeakyReLU(z[h, :] + x[h, :])>``, always summed in one order.
+
+    Arguments: out, att, z, x, K, D; an element of z and one of x.
+    """
+    out, att, z, x, heads, width = integers
+    slopes = v.splat(slope)
+    with v.loop(const(0), heads) as head:
+        total = v.variable(v.constant(0.0))
+        with v.loop(const(0), width, v.lanes) as first:
+            element, mask = v.at(first, head, width), v.lanes_below(v.b.sub(width, first))
+            att_here = v.load(v.at(att, element, v.item), mask)
+            z_here, x_here = of_sources.load(z, element, mask), of_destinations.load(x, element, mask)
+            total.set(v.multiply_add(att_here, _leaky(v, v.b.fadd(z_here, x_here), slopes), total.get()))
+        v.store_scalar(v.sum_lanes(total.get()), v.at(out, head, v.item))
+
+
+@vector_intrinsic
+def score_softmax(v: VectorCode, integers: Any, scalar: Any) -> None:
+    """B given scores, folded into a destination's running softmax; see ``_fold_softmax``.
+
+    Arguments: weight, B, K, maximum, denominator, factor, carry.
+    """
+    weight, count, heads, *softmax = integers
+    held_bytes = v.b.mul(_padded(v, heads), const(v.item))
+
+    def emit(offset: Any, mask: Any) -> None:
+        top = v.variable(v.load(v.b.add(softmax[0], offset), mask))
+        with v.loop(const(0), count) as edge:
+            top.set(v.larger(v.load(v.b.add(v.at(weight, edge, held_bytes), offset)), top.get()))
+        _fold_softmax(v, v.b.add(weight, offset), held_bytes, count, top.get(), softmax, offset, mask)
+
+    _groups(v, heads, emit)
+
+
+def _fold_softmax(
+    v: VectorCode, weight: Any, held_bytes: Any, count: Any, top: Any, softmax: list[Any], offset: Any, mask: Any
+) -> None:
+    """Scores x of ``count`` edges, in ``weight``, become ``exp(x - m)``, m = ``top`` their and the former maximum.
+
+    The destination's row so far then counts ``carry = s exp(m_old - m) / s_new``, the new sum ``factor = 1 / s_new``.
+    ``softmax``: addresses of maximum, denominator (both replaced), factor, carry.
+    """
+    total = v.variable(v.constant(0.0))
+    with v.loop(const(0), count) as edge:
+        address = v.at(weight, edge, held_bytes)
+        value = v.exp(v.b.fsub(v.load(address), top))
+        v.store(value, address)
+        total.set(v.b.fadd(total.get(), value))
+    maximum, denominator, factor, carry = (v.b.add(address, offset) for address in softmax)
+    kept = v.b.fmul(v.load(denominator, mask), v.exp(v.b.fsub(v.load(maximum, mask), top)))
+    new_sum = v.b.fadd(kept, total.get())
+    v.store(top, maximum, mask)
+    v.store(new_sum, denominator, mask)
+    v.store(v.b.fdiv(v.constant(1.0), new_sum), factor, mask)
+    v.store(v.b.fdiv(kept, new_sum), carry, mask)
+
+
+@vector_intrinsic
+def edge_weights(v: VectorCode, integers: Any, slope: Any) -> None:
+    """Attention weights of a source's edges again: ``out[e - start, h] = exp(LeakyReLU(own[h] + score_i) - m_i) / s_i``.
+
+    i = indices[e]; ``records`` holds (score, m, 1 / s, delta) of each destination, [RECORD, K]. Arguments: out, own, records,
+    indices, start, end, limit, K.
+    """
+    out, own, records, indices, start, end, limit, heads = integers
+    row_bytes, held_bytes = (v.b.mul(count, const(v.item)) for count in (heads, _padded(v, heads)))
+    record_bytes = v.b.mul(row_bytes, const(RECORD))
+    slopes = v.splat(slope)
+
+    def emit(offset: Any, mask: Any) -> None:
+        mine = v.load(v.b.add(own, offset), mask)
+        with v.loop(start, end) as edge:
+            record, ahead = _rows(v, records, record_bytes, indices, edge, limit)
+            for k in range(0, RECORD, 2):
+                v.prefetch(v.b.add(v.at(ahead, row_bytes, k), offset))
+            score, top, inverse = (v.load(v.b.add(v.at(record, row_bytes, k), offset), mask) for k in range(3))
+            x = _leaky(v, v.b.fadd(mine, score), slopes)
+            weight = v.b.fmul(v.exp(v.b.fsub(x, top)), inverse)
+            v.store(weight, v.b.add(v.at(out, v.b.sub(edge, start), held_bytes), offset))
+
+    _groups(v, heads, emit)
+
+
+@vector_intrinsic
+def kept_weights(v: VectorCode, integers: Any, scalar: Any) -> None:
+    """``edge_weights`` of scores [E, K] that were kept: ``out[e - start, h] = exp(scores[places[e], h] - m_i) / s_i``.
+
+    Arguments: out, scores, places, records, indices, start, end, limit, K.
+    """
+    out, scores, places, records, indices, start, end, limit, heads = integers
+    row_bytes, held_bytes = (v.b.mul(count, const(v.item)) for count in (heads, _padded(v, heads)))
+    record_bytes = v.b.mul(row_bytes, const(RECORD))
+
+    def emit(offset: Any, mask: Any) -> None:
+        with v.loop(start, end) as edge:
+            record, ahead = _rows(v, records, record_bytes, indices, edge, limit)
+            x, kept_ahead = (v.b.add(row, offset) for row in _rows(v, scores, row_bytes, places, edge, limit))
+            for k in range(0, RECORD, 2):
+                v.prefetch(v.b.add(v.at(ahead, row_bytes, k), offset))
+            v.prefetch(kept_ahead)
+            top, inverse = (v.load(v.b.add(v.at(record, row_bytes, k), offset), mask) for k in (1, 2))
+            weight = v.b.fmul(v.exp(v.b.fsub(v.load(x, mask), top)), inverse)
+            v.store(weight, v.b.add(v.at(out, v.b.sub(edge, start), held_bytes), offset))
+
+    _groups(v, heads, emit)
+
+
+@vector_intrinsic
+def score_gradients(v: VectorCode, integers: Any, slope: Any) -> None:
+    """Gradients of the scores, added to the source's ``d_own[h]`` and to each destination's ``d_scores[i, h]``.
+
+        d = (dropped[e] dot[e] - weight[e] delta_i) LeakyReLU'(own + score_i)
+
+    Arguments: weight, dropped, dots, own, records, indices, start, end, K, d_own, d_scores.
+    """
+    weight, dropped, dots, own, records, indices, start, end, heads, d_own, d_scores = integers
+    row_bytes, held_bytes = (v.b.mul(count, const(v.item)) for count in (heads, _padded(v, heads)))
+    record_bytes = v.b.mul(row_bytes, const(RECORD))
+    slopes = v.splat(slope)
+
+    def emit(offset: Any, mask: Any) -> None:
+        mine = v.load(v.b.add(own, offset), mask)
+        total = v.variable(v.load(v.b.add(d_own, offset), mask))
+        with v.loop(start, end) as edge:
+            i = v.index(indices, edge)
+            record = v.b.add(v.at(records, i, record_bytes), offset)
+            raw = v.b.fadd(mine, v.load(record, mask))
+            delta = v.load(v.at(record, row_bytes, RECORD - 1), mask)
+            place = v.b.add(v.b.mul(v.b.sub(edge, start), held_bytes), offset)
+            a, r, dot = (v.load(v.b.add(base, place)) for base in (weight, dropped, dots))
+            d_score = v.b.fsub(v.b.fmul(r, dot), v.b.fmul(a, delta))
+            d_score = v.b.select(v.b.fcmp_ordered(">", raw, v.constant(0.0)), d_score, v.b.fmul(d_score, slopes))
+            total.set(v.b.fadd(total.get(), d_score))
+            target = v.b.add(v.at(d_scores, i, row_bytes), offset)
+            v.store(v.b.fadd(v.load(target, mask), d_score), target, mask)
+        v.store(total.get(), v.b.add(d_own, offset), mask)
+
+    _groups(v, heads, emit)

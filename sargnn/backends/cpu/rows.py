@@ -1,0 +1,242 @@
+"""Operators on rows on a CPU: one compiled pass over memory each; products are PyTorch's.
+
+Products of fp32 and fp64 tables are PyTorch's bit for bit. Those of bf16 entries are taken on the CPU's tiles where it has some
+(``tile_products``): summed in fp32, rounded once. Elsewhere PyTorch hands them to oneDNN, which compiles code for every shape
+and keeps it for a thousand of them, each a megabyte. So there they are taken of blocks of one or two sizes, the last one filled
+up with zeros, and what is added to fp32 numbers is rounded to bf16 before.
+
+Letters: N rows, F features, K and O columns of products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sargnn.backends.base import Activation, Rows
+from sargnn.backends.cpu import layer_norm_loops, mixed_rows, nodewise_loops, tile_products
+from sargnn.backends.cpu.edge_dropout import words_of
+from sargnn.backends.cpu.tile_code import has_tiles
+from sargnn.bf16 import array_of, multiplies_in_bf16, number, products_in_bf16, wide
+from sargnn.rng import Draw, dropout_rows
+
+_CODES = {"relu": nodewise_loops.RELU, "elu": nodewise_loops.ELU}
+_ROWS, _FEW = 1024, 128
+"""Of a block: few enough that a widened one stays in a core's cache. Short tables end in smaller ones."""
+_SHORT = 8 * _ROWS
+
+
+class CpuRows(Rows):
+    """See ``Rows``."""
+
+    def moments(self, x: Tensor, counted: Tensor | None = None) -> Tensor:
+        number_of_rows, mean, squares = nodewise_loops.moments(array_of(x), None if counted is None else counted.numpy())
+        return torch.from_numpy(np.concatenate([[number_of_rows], mean, squares]))
+
+    def norm_act_drop(self, x: Tensor, slope: Tensor, shift: Tensor, after: Activation, out: Tensor) -> None:
+        nodewise_loops.norm_act_drop(
+            array_of(x),
+            array_of(slope),
+            array_of(shift),
+            _CODES[after.name],
+            after.ids.numpy(),
+            *_draw(after.draw, x),
+            array_of(out),
+        )
+
+    def norm_act_drop_backward(
+        self,
+        grad: Tensor,
+        x: Tensor,
+        slope: Tensor,
+        shift: Tensor,
+        mean: Tensor,
+        inv_std: Tensor,
+        after: Activation,
+        d_x: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        sums, products = nodewise_loops.norm_act_drop_backward(
+            array_of(grad),
+            array_of(x),
+            array_of(slope),
+            array_of(shift),
+            array_of(mean),
+            array_of(inv_std),
+            _CODES[after.name],
+            after.ids.numpy(),
+            _draw(after.draw, x),
+            array_of(d_x),
+        )
+        return torch.from_numpy(sums), torch.from_numpy(products)
+
+    def norm_backward(
+        self,
+        d_x: Tensor,
+        x: Tensor,
+        mean: Tensor,
+        inv_std: Tensor,
+        slope: Tensor,
+        mean_grad: Tensor,
+        mean_product: Tensor,
+        counted: Tensor | None,
+    ) -> None:
+        nodewise_loops.norm_backward(
+            *(array_of(tensor) for tensor in (d_x, x, mean, inv_std, slope, mean_grad, mean_product)),
+            nodewise_loops.EVERY if counted is None else counted.numpy(),
+        )
+
+    def layer_norm_act_drop(self, x: Tensor, gamma: Tensor, beta: Tensor, eps: float, after: Activation, out: Tensor) -> None:
+        layer_norm_loops.layer_norm_act_drop(
+            array_of(x),
+            array_of(gamma),
+            array_of(beta),
+            number(eps, gamma.dtype),
+            _CODES[after.name],
+            after.ids.numpy(),
+            *_draw(after.draw, x),
+            array_of(out),
+        )
+
+    def layer_norm_act_drop_backward(
+        self, grad: Tensor, x: Tensor, gamma: Tensor, beta: Tensor, eps: float, after: Activation, d_x: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        sums, products = layer_norm_loops.layer_norm_act_drop_backward(
+            array_of(grad),
+            array_of(x),
+            array_of(gamma),
+            array_of(beta),
+            number(eps, gamma.dtype),
+            _CODES[after.name],
+            after.ids.numpy(),
+            _draw(after.draw, x),
+            array_of(d_x),
+        )
+        return torch.from_numpy(sums), torch.from_numpy(products)
+
+    def dropout(self, x: Tensor, ids: Tensor, draw: Draw) -> Tensor:
+        return dropout_rows(x, ids, draw)
+
+    def column_sums(self, x: Tensor) -> Tensor:
+        if wide(x.dtype) == x.dtype:
+            return x.sum(0)
+        return torch.from_numpy(nodewise_loops.column_sums(array_of(x.contiguous()))).to(wide(x.dtype))
+
+    def scale(self, rows: Tensor, factors: Tensor) -> Tensor:
+        return mixed_rows.scale_rows(rows, factors) if rows.dtype != factors.dtype else rows.mul_(factors[:, None])
+
+    def join_halves(self, upper: Tensor, lower: Tensor) -> None:
+        mixed_rows.round_halves(upper, lower)
+
+    def product(self, x: Tensor, w: Tensor, out: Tensor, bias: Tensor | None = None) -> Tensor:
+        if _uses_tiles(x):
+            self.uncounted_flops += tile_products.multiply(x, w, out, bias)
+            return out
+        if x.dtype != out.dtype:
+            with products_in_bf16():
+                for rows, size in _blocks(len(x)):
+                    _take(_write, size, x[rows].to(out.dtype), w, out[rows], bias)
+            return out
+        w, bias = w.to(x.dtype), None if bias is None else bias.to(x.dtype)
+        if not multiplies_in_bf16(x):
+            _write(x, w, out, bias)
+            return out
+        for rows, size in _blocks(len(x)):
+            _take(_write, size, x[rows], w, out[rows], bias)
+        return out
+
+    def add_product(self, total: Tensor, x: Tensor, w: Tensor) -> None:
+        if _uses_tiles(x):
+            self.uncounted_flops += tile_products.multiply(x, w, total, add=True)
+            return
+        w = w.to(x.dtype)
+        if x.dtype != total.dtype:
+            room = x.new_empty(_ROWS, w.shape[1])
+            for rows, size in _blocks(len(x)):
+                part = room[: rows.stop - rows.start]
+                _take(_write, size, x[rows], w, part, None)
+                mixed_rows.add_table(total[rows], part)
+        elif multiplies_in_bf16(x):
+            for rows, size in _blocks(len(x)):
+                _take(_add, size, x[rows], w, total[rows])
+        else:
+            _add(x, w, total)
+
+    def transposed_product(self, x: Tensor, g: Tensor) -> Tensor:
+        if not multiplies_in_bf16(x):
+            return x.T @ g
+        if _uses_tiles(x):
+            return self._on_tiles(x, g)
+        total = torch.zeros(x.shape[1], g.shape[1], dtype=wide(x.dtype), device=x.device)
+        self.add_transposed_product(total, x, g)
+        return total
+
+    def add_transposed_product(self, total: Tensor, x: Tensor, g: Tensor) -> None:
+        """PyTorch rounds products of bf16 tables to bf16: without tiles they are taken a block of rows at a time, and added in
+        fp32.
+        """
+        if _uses_tiles(x):
+            total += self._on_tiles(x, g)
+            return
+        if not multiplies_in_bf16(x):
+            total.addmm_(x.T, g)
+            return
+        for rows, size in _blocks(len(x)):
+            left, right = _padded(x[rows], size), _padded(g[rows], size)
+            if x.dtype == total.dtype:
+                total.addmm_(left.T, right)
+            else:
+                total += left.T @ right
+
+    def _on_tiles(self, x: Tensor, g: Tensor) -> Tensor:
+        self.uncounted_flops += 2.0 * len(x) * x.shape[1] * g.shape[1]
+        return tile_products.sum_of_products(x, g)
+
+
+def _draw(draw: Draw | None, like: Tensor) -> tuple[Any, ...]:
+    """A draw as the loops take it: seed, epoch, tag, threshold, what kept elements are multiplied with."""
+    return (*words_of(draw), number(1.0 if draw is None else draw.scale, like.dtype))
+
+
+def _uses_tiles(x: Tensor) -> bool:
+    return multiplies_in_bf16(x) and has_tiles()
+
+
+def _blocks(rows: int) -> Iterator[tuple[slice, int]]:
+    """Blocks of a table of ``rows`` rows, and how many each is filled up to."""
+    first, size = 0, _ROWS
+    while first < rows:
+        if rows - first < size and rows < _SHORT:
+            size = _FEW
+        yield slice(first, min(first + size, rows)), size
+        first += size
+
+
+def _padded(x: Tensor, size: int) -> Tensor:
+    """x itself, or the rows left over and zeros."""
+    if len(x) == size:
+        return x
+    padded = x.new_zeros(size, x.shape[1])
+    padded[: len(x)] = x
+    return padded
+
+
+def _take(how: Callable[..., None], size: int, x: Tensor, w: Tensor, out: Tensor, *bias: Tensor | None) -> None:
+    """A product of one block, written to or added to ``out``."""
+    if len(x) == size:
+        how(x, w, out, *bias)
+        return
+    padded = _padded(out, size)
+    how(_padded(x, size), w, padded, *bias)
+    out.copy_(padded[: len(x)])
+
+
+def _write(x: Tensor, w: Tensor, out: Tensor, bias: Tensor | None) -> None:
+    torch.mm(x, w, out=out) if bias is None else torch.addmm(bias, x, w, out=out)
+
+
+def _add(x: Tensor, w: Tensor, out: Tensor) -> None:
+    out.addmm_(x, w)

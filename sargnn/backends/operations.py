@@ -1,0 +1,347 @@
+"""What an edge operation is, and those that reducers are built from: what each takes and computes.
+
+Letters: S source rows, M destination rows, E edges, F features, K heads, D head width. Sums and maxima run over a block's edges
+j -> i.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from sargnn.backends.block import EdgeBlock
+from sargnn.bf16 import wide
+from sargnn.rng import Draw
+
+AutogradOperation = Callable[..., Tensor]
+"""``operation(block, ...) -> [M, F]`` in operators that autograd differentiates by itself."""
+
+
+@dataclass(frozen=True)
+class MovedRows:
+    """Rows that one pass of an operation reads and writes, as wide as its first argument that is a table of rows.
+
+    Attributes:
+        per_edge: of each edge. per_destination: of each destination row that has an edge. per_source: of each source row.
+    """
+
+    per_edge: int = 0
+    per_destination: int = 0
+    per_source: int = 0
+
+
+class Operation(ABC):
+    """One operation of one kernel: folds a block's edges into the destination rows, and sends gradients back through them.
+
+    Stateless but for what it keeps in ``EdgeBlock.cache``. Below are the arguments of each operation.
+
+    Attributes:
+        forward_rows, backward_rows: what profiles count: each edge's row read, each row written, or read and written where it
+            is added to. Not index arrays, 4 bytes an edge, nor the softmax's records. An operation that says nothing counts 0.
+            A pass that is called with ``add=True`` reads each source row once more.
+    """
+
+    forward_rows: ClassVar[MovedRows] = MovedRows()
+    backward_rows: ClassVar[MovedRows] = MovedRows()
+
+    @abstractmethod
+    def forward(self, block: EdgeBlock, *arguments: Any, **settings: Any) -> None:
+        """Fold the block's edges into what ``arguments`` accumulate, in place."""
+
+    @abstractmethod
+    def backward(self, block: EdgeBlock, *arguments: Any, **settings: Any) -> None:
+        """The adjoint of ``forward``, into what ``arguments`` hold gradients of."""
+
+
+@dataclass(frozen=True)
+class Attention:
+    """The numbers of an attention.
+
+    Attributes:
+        heads: K.
+        negative_slope: of LeakyReLU, 0 to 1.
+        draw: of attention dropout; None drops nothing.
+    """
+
+    heads: int
+    negative_slope: float
+    draw: Draw | None = None
+
+    @property
+    def scale(self) -> float:
+        """What weights that are kept are multiplied with."""
+        return 1.0 if self.draw is None else self.draw.scale
+
+    def by_head(self, rows: Tensor) -> Tensor:
+        """Rows [any, K D] as [any, K, D], without a copy."""
+        return rows.view(len(rows), self.heads, rows.shape[1] // self.heads)
+
+
+@dataclass(frozen=True)
+class RunningSoftmax:
+    """A softmax over edges that are met shard by shard, and the rows that it weighs.
+
+    With m, s and out so far, and scores e_j of new edges: m' = max(m, max of e_j), s' = s exp(m - m') + sum of exp(e_j - m'),
+    out' = (out s exp(m - m') + sum of exp(e_j - m') z_j) / s'.
+
+    Attributes:
+        out: [M, K D], normalised at all times; undefined where ``denominator`` is 0.
+        max_score: [M, K], m, -inf before any edge.
+        denominator: [M, K], s, 0 before any edge.
+    """
+
+    out: Tensor
+    max_score: Tensor
+    denominator: Tensor
+
+    @classmethod
+    def empty(cls, like: Tensor, num_dst: int, heads: int, out: Tensor | None = None) -> RunningSoftmax:
+        """Before any edge, in what sums of such rows are held in; ``like``: [any, K D]; ``out``: memory to be used for it."""
+        held = wide(like.dtype)
+        return cls(
+            like.new_empty(num_dst, like.shape[1], dtype=held) if out is None else out,
+            like.new_full((num_dst, heads), float("-inf"), dtype=held),
+            like.new_zeros(num_dst, heads, dtype=held),
+        )
+
+
+class SumOperation(Operation):
+    """Sums of source rows. For autograd: ``operation(block, src [S, F]) -> [M, F]``.
+
+    Attributes:
+        takes_weights: whether it is a ``WeightedSumOperation``.
+        splits_sums: whether ``forward`` takes ``lower=``, int16 [M, F]: ``out`` is bf16 then, and holds the upper halves of the
+            bits of fp32 sums, ``lower`` the lower ones. For rows of at least 16 columns.
+    """
+
+    forward_rows = MovedRows(per_edge=1, per_destination=2)
+    backward_rows = MovedRows(per_edge=1, per_source=1)
+    takes_weights: ClassVar[bool] = False
+    splits_sums: ClassVar[bool] = False
+
+    @abstractmethod
+    def forward(self, block: EdgeBlock, src: Tensor, out: Tensor, scale: Tensor | None = None) -> None:
+        """``out[i] += scale[i] * sum of src[j]``.
+
+        Args:
+            src: [S, F]. out: [M, F], added to in place. scale: [M], 1 if not given.
+        """
+
+    @abstractmethod
+    def backward(self, block: EdgeBlock, grad: Tensor, out: Tensor, scale: Tensor | None = None, *, add: bool = False) -> None:
+        """``out[j] = sum of scale[i] * grad[i]``.
+
+        Args:
+            grad: [M, F]. out: [S, F], overwritten. scale: [M], 1 if not given.
+            add: add to ``out`` instead; without scale.
+        """
+
+
+class WeightedSumOperation(SumOperation):
+    """Sums that may have a weight for each edge e from j to i; a kernel's ``sum`` need not be one.
+
+    ``weight`` is [E], in the order of ``block.src`` and of the rows' dtype. For autograd:
+    ``operation(block, src, weight=None)``, with gradients for both.
+    """
+
+    weight_gradient_rows = MovedRows(per_edge=1, per_destination=1)
+    takes_weights = True
+
+    @abstractmethod
+    def forward(
+        self, block: EdgeBlock, src: Tensor, out: Tensor, scale: Tensor | None = None, *, weight: Tensor | None = None
+    ) -> None:
+        """``out[i] += scale[i] * sum of weight[e] * src[j]``."""
+
+    @abstractmethod
+    def backward(
+        self,
+        block: EdgeBlock,
+        grad: Tensor,
+        out: Tensor,
+        scale: Tensor | None = None,
+        *,
+        add: bool = False,
+        weight: Tensor | None = None,
+    ) -> None:
+        """``out[j] = sum of scale[i] * weight[e] * grad[i]``."""
+
+    @abstractmethod
+    def weight_gradient(self, block: EdgeBlock, src: Tensor, grad: Tensor, out: Tensor, scale: Tensor | None = None) -> None:
+        """``out[e] = scale[i] * <grad[i], src[j]>``.
+
+        Args:
+            src: [S, F]. grad: [M, F]. out: [E], overwritten. scale: [M], 1 if not given.
+        """
+
+
+class MaxOperation(Operation):
+    """Maxima, feature by feature. For autograd: ``operation(block, src [S, F]) -> [M, F]``, 0 without edges."""
+
+    forward_rows = MovedRows(per_edge=1, per_destination=4)
+    backward_rows = MovedRows(per_edge=2, per_source=1)
+
+    @abstractmethod
+    def forward(self, block: EdgeBlock, src: Tensor, best: Tensor, winner: Tensor) -> None:
+        """Fold ``src[j]`` into running maxima, feature by feature.
+
+        Of equal values the source row with the smallest ``block.src_id_rank`` wins, whatever the order of the folds.
+
+        Args:
+            src: [S, F]. best: [M, F], starts at -inf.
+            winner: int32 [M, F], the winner's ``src_id_rank``, starts at 2**31 - 1.
+        """
+
+    @abstractmethod
+    def backward(self, block: EdgeBlock, grad: Tensor, winner: Tensor, out: Tensor, *, add: bool = False) -> None:
+        """``out[j] = sum of grad[i] over the destinations i that row j won``, once each.
+
+        Args:
+            grad: [M, F]. winner: int32 [M, F]. out: [S, F], overwritten. add: add to ``out`` instead.
+        """
+
+
+class AttentionOperation(Operation):
+    """What both scorings share: a softmax over each destination's edges that goes on from block to block.
+
+    Attributes:
+        takes_weights: whether ``forward`` and ``backward`` take ``weight`` [E], in the order of ``block.src`` and of the rows'
+            dtype: what each edge's coefficient is multiplied with after softmax and dropout. The softmax does not see it.
+        keeps_scores: whether they take ``scores`` [E, K], in the order of ``block.src`` and fp32 for bf16 rows: the edges'
+            scores, which ``forward`` writes, so that ``backward`` need not compute them again.
+    """
+
+    takes_weights: ClassVar[bool] = False
+    keeps_scores: ClassVar[bool] = False
+
+    @abstractmethod
+    def destination_records(self, er: Tensor | None, running: RunningSoftmax, grad: Tensor) -> Tensor:
+        """What the backward pass reads of each destination: er_i (0 if not given), m_i, 1 / s_i, <grad_i, out_i> per head.
+
+        Args:
+            running: the finished softmax. grad: [M, K D], the gradient of its rows.
+
+        Returns:
+            [M, 4 K]; 1 / s_i is 0 for destinations without edges.
+        """
+
+
+class GatOperation(AttentionOperation):
+    """Attention with scores ``LeakyReLU(el_j + er_i)`` (Velickovic et al., 2018).
+
+    For autograd: ``operation(block, attention, z, el, er, weight=None) -> [M, K D]``, 0 without edges.
+    """
+
+    forward_rows = MovedRows(per_edge=1, per_destination=2)
+    backward_rows = MovedRows(per_edge=1, per_source=2)
+
+    @abstractmethod
+    def forward(
+        self,
+        block: EdgeBlock,
+        attention: Attention,
+        z: Tensor,
+        el: Tensor,
+        er: Tensor,
+        running: RunningSoftmax,
+        *,
+        weight: Tensor | None = None,
+        scores: Tensor | None = None,
+    ) -> None:
+        """Fold the block's edges into ``running``, in place.
+
+        Attention dropout is drawn by ``block.src_ids`` and ``block.dst_ids``.
+
+        Args:
+            z: [S, K D]. el: [S, K]. er: [M, K].
+        """
+
+    @abstractmethod
+    def backward(
+        self,
+        block: EdgeBlock,
+        attention: Attention,
+        z: Tensor,
+        el: Tensor,
+        records: Tensor,
+        grad: Tensor,
+        d_z: Tensor | None,
+        d_el: Tensor | None,
+        d_er: Tensor,
+        *,
+        weight: Tensor | None = None,
+        scores: Tensor | None = None,
+        add: bool = False,
+    ) -> None:
+        """Gradients through the block's edges; weights are computed, and dropped, again.
+
+        Args:
+            records: [M, 4 K], from ``destination_records``. grad: [M, K D].
+            d_z: [S, K D] and d_el: [S, K], overwritten; None if not wanted. d_er: [M, K], added to.
+            add: add to ``d_z`` and ``d_el`` instead.
+        """
+
+
+class GatV2Operation(AttentionOperation):
+    """Attention with scores ``<att, LeakyReLU(z_j + x_i)>`` per head (Brody et al., 2022).
+
+    For autograd: ``operation(block, attention, z, x, att, weight=None) -> [M, K D]``, 0 without edges.
+    """
+
+    forward_rows = MovedRows(per_edge=1, per_destination=3)
+    backward_rows = MovedRows(per_edge=3, per_destination=4, per_source=2)
+
+    @abstractmethod
+    def forward(
+        self,
+        block: EdgeBlock,
+        attention: Attention,
+        z: Tensor,
+        x: Tensor,
+        att: Tensor,
+        running: RunningSoftmax,
+        *,
+        weight: Tensor | None = None,
+        scores: Tensor | None = None,
+    ) -> None:
+        """As ``GatOperation.forward``.
+
+        Args:
+            z: [S, K D], both the values and the sources' part of the scores. x: [M, K D]. att: [K D].
+        """
+
+    @abstractmethod
+    def backward(
+        self,
+        block: EdgeBlock,
+        attention: Attention,
+        z: Tensor,
+        x: Tensor,
+        att: Tensor,
+        records: Tensor,
+        grad: Tensor,
+        d_z: Tensor | None,
+        d_x: Tensor,
+        d_att: Tensor,
+        *,
+        weight: Tensor | None = None,
+        scores: Tensor | None = None,
+        add: bool = False,
+    ) -> None:
+        """As ``GatOperation.backward``.
+
+        Args:
+            d_z: [S, K D], overwritten; None if not wanted. d_x: [M, K D] and d_att: [K D], added to.
+            add: add to ``d_z`` instead.
+        """
+
+
+def takes_weights(operation: Operation | AutogradOperation) -> bool:
+    """Whether what a kernel runs takes a weight for each edge; one from outside of the package need not."""
+    declared: bool | None = getattr(operation, "takes_weights", None)
+    return "weight" in inspect.signature(operation).parameters if callable(operation) and declared is None else bool(declared)

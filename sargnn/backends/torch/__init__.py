@@ -1,0 +1,1 @@
+"""Plain PyTorch, the reference, and DGL's operators, the baseline."""

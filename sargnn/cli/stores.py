@@ -1,0 +1,306 @@
+"""Verbs of stores: ``prepare`` and ``import-dgl`` make them, ``export-ogb`` writes one as raw files, ``info`` shows and
+``clean`` removes them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sargnn.cli.command_line import CommandLine
+from sargnn.cli.verbs import STORE_DIR
+from sargnn.config.fields import build
+from sargnn.config.verbs import ExportConfig, PartitionConfig, PrepareConfig
+from sargnn.errors import ConfigError, StoreError
+from sargnn.graph.claim import LOCK, claim, is_claimed, remove_claimed
+from sargnn.graph.edge_columns import WEIGHT
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from sargnn.data.dgl_partition.reader import DglPartition
+
+
+def prepare(line: CommandLine) -> int:
+    """Make the dataset store."""
+    from sargnn.cli.compose import compose_verb
+
+    config = build(PrepareConfig, compose_verb("prepare", line.overrides, folders=line.folders), "")
+    from sargnn.data.dataset import open_dataset
+    from sargnn.data.prepare import prepare_dataset
+    from sargnn.tracking.progress import Steps, graph_lines, say
+
+    with Steps():
+        path = prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes)
+    dataset = open_dataset(path, verify=False)
+    size = dataset.num_edges, dataset.schema, dataset.feature_widths, dataset.num_classes, dataset.task
+    lines = graph_lines(*size, weighted=WEIGHT in dataset.columns)
+    say(f"{config.dataset.title_of(dataset.name)}: {lines[0]}")
+    for text in lines[1:]:
+        say(text)
+    print(path)
+    return 0
+
+
+_SYMMETRIC = ("products_like", "synthetic")
+
+
+def export_ogb(line: CommandLine) -> int:
+    """Write raw files."""
+    from sargnn.cli.compose import compose_verb
+
+    config = build(ExportConfig, compose_verb("export_ogb", line.overrides, folders=line.folders), "")
+    from pathlib import Path
+
+    from sargnn.data.dataset import open_dataset
+    from sargnn.data.ogb.export import export
+    from sargnn.data.prepare import prepare_dataset
+    from sargnn.tracking.progress import Steps
+
+    out = Path(os.path.expanduser(config.out))
+    if getattr(config.dataset, "add_inverse_edges", False):
+        raise ConfigError(
+            "Inverse edges would be there twice when they are read.",
+            given="dataset.add_inverse_edges=true",
+            allowed="dataset.add_inverse_edges=false",
+        )
+    with Steps():
+        dataset = open_dataset(prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes), verify=False)
+        natural = "typed" if dataset.schema.typed else "binary" if "papers" in config.dataset.name else "csv"
+        layout = natural if config.layout == "auto" else config.layout
+        export(dataset, out, layout, symmetric=config.dataset.name in _SYMMETRIC)
+    print(out)
+    return 0
+
+
+def import_dgl(line: CommandLine) -> int:
+    """Make both stores; prints their folders and what trains on them."""
+    settings = {name: str(value) for name, value in line.settings.items()}
+    if len(line.words) != 1:
+        raise ConfigError(
+            "One partition must be named.",
+            given=" ".join(line.words) or "none",
+            allowed="the NAME.json that dgl.distributed.partition_graph wrote",
+        )
+    from sargnn.config.memory import BufferConfig
+    from sargnn.data.dgl_partition.nodes import Names
+    from sargnn.data.dgl_partition.reader import dgl_partition
+    from sargnn.data.prepare import make_store
+    from sargnn.partition.prepare import prepare_partition
+    from sargnn.tracking.progress import Steps, graph_lines, partition_lines, say
+
+    if settings["name"] and not re.fullmatch(r"\w[\w.+-]{0,59}", settings["name"]):
+        raise ConfigError(
+            "'name' cannot be a part of a folder's name.", given=settings["name"], allowed="letters, digits, . _ + -"
+        )
+    buffer_bytes, store_dir = BufferConfig(settings["prepare.buffer"]).bytes, Path(settings["store_dir"])
+    with Steps():
+        partition = dgl_partition(
+            Path(os.path.expanduser(line.words[0])),
+            Names(*(settings[key] for key in ("feat", "label", "train", "val", "test", "orig"))),
+            name=settings["name"],
+            mapping=Path(os.path.expanduser(settings["mapping"])) if settings["mapping"] else None,
+            inverse=bool(line.settings["inverse"]),
+        )
+        dataset = make_store(partition.reader, partition.name, store_dir / "datasets", buffer_bytes)
+        file = store_dir / "assignments" / f"{dataset.name}-w{partition.parts.num_parts}.npy"
+        _write(file, partition.nodes.assignment)
+        info = prepare_partition(_partition(dataset, file, partition.parts.num_parts, store_dir), dataset)
+    size = info.num_edges, info.schema, info.feature_widths, info.num_classes
+    for text in graph_lines(*size, weighted=info.weights is not None):
+        say(text)
+    say(_origin(partition))
+    say(f"{info.dataset_name} by DGL into {info.world}")
+    for text in partition_lines(vars(info.stats)):
+        say(text)
+    print(dataset)
+    print(info.path)
+    print(_command(dataset, file, info.world, settings["store_dir"], typed=info.schema.typed))
+    return 0
+
+
+def _partition(dataset: Path, file: Path, world: int, store_dir: Path) -> PartitionConfig:
+    """What a run with these stores asks for, so that it finds them."""
+    from sargnn.cli.compose import compose_verb
+
+    mapping = compose_verb("partition", ["dataset=stored", "dataset.root=.", "partitioner=given", "partitioner.file=."])
+    mapping["dataset"]["root"], mapping["partitioner"]["file"] = str(dataset), str(file)
+    return build(PartitionConfig, mapping | {"world": world, "store_dir": str(store_dir)}, "")
+
+
+def _write(file: Path, assignment: np.ndarray) -> None:
+    """Under a temporary name first: the file is never half there."""
+    import numpy as np
+
+    temporary = file.with_name(f".{file.stem}.{os.getpid()}.npy")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        np.save(temporary, assignment)
+        temporary.replace(file)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise StoreError(f"'{file}' cannot be written: {error.strerror}.", hint="store_dir=FOLDER elsewhere") from error
+
+
+def _origin(partition: DglPartition) -> str:
+    """Where the ids come from."""
+    sources = partition.nodes.known_from
+    known = sorted({source for source in sources.values() if source})
+    kept = [name for name, source in sources.items() if not source and partition.parts.counts[name]]
+    if not kept:
+        return f"original ids from {', '.join(known)}"
+    which = "" if not known else f" of {', '.join(kept)}"
+    return f"no original ids{which} are stored: the ids that DGL gave are kept (mapping=FILE restores them)"
+
+
+def _command(dataset: Path, file: Path, world: int, store_dir: str, *, typed: bool) -> str:
+    words = [f"dataset.root={_quote(str(dataset))}", "partitioner=given", f"partitioner.file={_quote(str(file))}"]
+    if typed:
+        words.append("model=rgcn")
+    if store_dir != STORE_DIR.default:
+        words.append(f"store_dir={_quote(store_dir)}")
+    return " ".join(["sargnn train dataset=stored", *map(shlex.quote, words), f"world={world}"])
+
+
+def _quote(path: str) -> str:
+    """As an override's value."""
+    return path if re.fullmatch(r"[\w./+-]+", path) else "'" + path.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+KINDS = ("datasets", "partitions", "assignments")
+
+
+def info(line: CommandLine) -> int:
+    """Print what is here."""
+    settings = line.settings
+    import os
+
+    import psutil
+    import torch
+
+    from sargnn.backends import KERNELS
+    from sargnn.cpu import describe_bf16
+    from sargnn.resolve import resolve
+    from sargnn.tracking.memory import human_bytes
+    from sargnn.tracking.mlflow.store import database_of, default_uri
+    from sargnn.tracking.provenance import versions
+    from sargnn.tracking.tables import info_table
+
+    memory = psutil.virtual_memory()
+    rows = [("", f"{name} {version}") for name, version in versions().items()]
+    rows += [
+        ("cores", f"{len(os.sched_getaffinity(0))} usable"),
+        ("bf16", describe_bf16()),
+        ("memory", f"{human_bytes(memory.total)}, {human_bytes(memory.available)} free"),
+        ("devices", ", ".join(["cpu", *(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))])),
+    ]
+    for name in KERNELS:
+        kernel = resolve("kernel", KERNELS, name)()
+        reasons = kernel.unavailable_reasons(torch.device("cpu"), torch.float32)
+        rows.append((f"kernel {name}", "; ".join(reasons) or f"can run: {', '.join(sorted(kernel.operations))}"))
+    uri = str(settings["tracking.uri"] or default_uri())
+    database = database_of(uri)
+    size = f", {human_bytes(database.stat().st_size)}" if database is not None and database.exists() else ""
+    rows.append(("MLflow store", f"{uri}{size}" if size or database is None else "none yet in this folder"))
+    folder = Path(str(settings["store_dir"]))
+    store_sizes = stores(folder, KINDS)
+    rows.append(("stores", f"{folder.resolve()}: {len(store_sizes)}, {human_bytes(sum(size for _, size in store_sizes))}"))
+    rows += [("", f"{path.parent.name}/{path.name}: {human_bytes(size)}{_drawn_as(path)}") for path, size in store_sizes]
+    info_table(rows)
+    return 0
+
+
+def _drawn_as(path: Path) -> str:
+    """Version, scale and seed of a graph that was drawn; empty for another store, or one that cannot be read."""
+    import json
+
+    try:
+        made_by = json.loads((path / "manifest.json").read_text())["meta"]["made_by"]
+        known = {key: made_by[key] for key in ("version", "scale", "seed") if key in made_by} if "generator" in made_by else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return "".join(f", {key} {value}" for key, value in known.items())
+
+
+def _size(file: Path) -> int:
+    """Of a file; 0 of what is none, or was removed meanwhile."""
+    try:
+        return file.stat().st_size if file.is_file() else 0
+    except OSError:
+        return 0
+
+
+def stores(folder: Path, kinds: Sequence[str]) -> list[tuple[Path, int]]:
+    """Stores and their bytes on disk; also what a broken-off writer left behind."""
+    store_sizes = []
+    for kind in kinds:
+        for path in sorted((folder / kind).iterdir()) if (folder / kind).is_dir() else []:
+            # Only what is a store, or what a broken-off writer left: the folder may hold someone's own things.
+            if path.is_dir() and not path.is_symlink() and ((path / "manifest.json").is_file() or path.name.endswith(".tmp")):
+                store_sizes.append((path, sum(map(_size, path.rglob("*")))))
+            elif path.is_file() and kind == "assignments" and path.suffix == ".npy":
+                store_sizes.append((path, path.stat().st_size))
+    return store_sizes
+
+
+def clean(line: CommandLine) -> int:
+    """Remove stores, after asking."""
+    what, settings = str(line.settings["what"]), line.settings
+    from sargnn.tracking.memory import human_bytes
+    from sargnn.tracking.progress import say
+
+    store_sizes = stores(Path(str(settings["store_dir"])), KINDS if what == "all" else (what,))
+    if not store_sizes:
+        say("There is no store to remove.")
+        return 0
+    busy = {path for path, _ in store_sizes if is_claimed(path)}
+    for path, size in store_sizes:
+        print(f"{path}  {human_bytes(size)}{'  stays: it is being written' if path in busy else ''}")
+    store_sizes = [(path, size) for path, size in store_sizes if path not in busy]
+    if not store_sizes:
+        say("There is no store to remove.")
+        return 0
+    if not settings["yes"]:
+        if not sys.stdin.isatty():
+            raise ConfigError("Nobody is there to be asked.", hint="add yes=true to remove these stores")
+        answer = ask(f"Remove {len(store_sizes)} stores, {human_bytes(sum(size for _, size in store_sizes))}? [y/N] ")
+        if answer.strip().lower() not in ("y", "yes"):
+            say("Nothing was removed.")
+            return 1
+    removed = 0
+    for path, _ in store_sizes:
+        try:
+            removed += _remove(path)
+        except OSError as error:
+            raise ConfigError(f"A store cannot be removed: {error.strerror or error}.", given=str(path)) from error
+    say(f"removed {removed} stores")
+    return 0
+
+
+def _remove(path: Path) -> bool:
+    """Remove a store, or what is left of one unless a process has begun to go on with it; whether it is gone."""
+    if path.is_file():
+        path.unlink()
+    elif not (path / LOCK).is_file():
+        shutil.rmtree(path)
+    elif (held := claim(path)) is None:
+        return False
+    else:
+        remove_claimed(path)
+        held.release()
+    return True
+
+
+def ask(question: str) -> str:
+    """A person's answer; nothing where the input ends."""
+    try:
+        return input(question)
+    except EOFError:
+        print()
+        return "no"

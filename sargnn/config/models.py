@@ -1,0 +1,463 @@
+"""The settings of the package's models. Help and ``slurm`` read them, so nothing here needs torch.
+
+What a model computes is in ``sargnn/models/NAME.py``, what is chosen where nothing is given in ``conf/model/NAME.yaml``.
+Fields with a default are younger than the first runs, whose files lack them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from sargnn.config.decides import RUN, hashed_as
+from sargnn.config.fields import AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, PROBABILITY, brief, number, one_of
+from sargnn.config.groups import Adjacency
+from sargnn.config.run import ONE_GRAPH, ModelSettings, RunConfig
+from sargnn.errors import ConfigError, SargnnError
+from sargnn.resolve import describe_source, load_attribute, resolve
+
+
+@dataclass(frozen=True)
+class StackSettings(ModelSettings, ABC):
+    """What every stack of graph layers has.
+
+    Attributes:
+        hidden: width of the rows between layers.
+        num_layers: L.
+        norm: between layers.
+        activation: between layers.
+        residual: add a layer's input to its output, before the norm.
+        dropout: between layers.
+        input_dropout: of the first layer's input.
+    """
+
+    hidden: int = field(metadata=AT_LEAST_ONE)
+    num_layers: int = field(metadata=number(low=1, high=256))
+    norm: Literal["batch", "layer", "none"]
+    activation: Literal["relu", "elu"]
+    residual: bool
+    dropout: float = field(metadata=PROBABILITY)
+    input_dropout: float = field(metadata=PROBABILITY)
+
+    @property
+    def draws_by_id(self) -> bool:
+        return bool(self.dropout or self.input_dropout)
+
+    @property
+    def has_embeddings(self) -> bool:
+        return self.num_layers > 1
+
+    @property
+    def aggregations(self) -> int | None:
+        return self.num_layers if self.target is None else None
+
+    @property
+    def norms_over_rows(self) -> bool:
+        return self.norm == "batch"
+
+
+class BuiltIn:
+    """What most models of the package have in common; it comes before a class's other base.
+
+    Attributes:
+        builder: makes the model of settings and a ``GraphShape``, as "module:NAME"; importing it would load torch.
+    """
+
+    builder: ClassVar[str]
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        return ("sum",)
+
+    @property
+    def no_weights(self) -> str | None:
+        return None
+
+    def build(self, shape: Any) -> Any:
+        return load_attribute(self.builder)(self, shape)
+
+
+class SymmetricSums(BuiltIn):
+    """Models that sum by ``D^-1/2 (A + I) D^-1/2`` (``models/propagation.py``)."""
+
+    adds_self_loops: ClassVar[bool] = True
+    divides_by_weights = True
+
+
+_OPERATIONS = {"mean": "sum", "max": "max", "sum": "sum", "pool": "max", "lstm": "sum"}
+WEIGHTED_AGGREGATORS = ("mean", "sum")
+"""Aggregators that use edge weights."""
+
+
+def lstm_refusal(mode: str) -> ConfigError:
+    """Why a mode cannot run it on several workers."""
+    return ConfigError(
+        "An LSTM needs all neighbours of a node at one time, and this mode has those of one worker after the other.",
+        given=f"model.aggregator=lstm, mode={mode}",
+        allowed=", ".join(f"mode={name}" for name in ONE_GRAPH) + ", world=1",
+        hint="model.aggregator=pool works in every mode",
+    )
+
+
+@dataclass(frozen=True)
+class SageSettings(BuiltIn, StackSettings):
+    """GraphSage (Hamilton et al., 2017).
+
+    Attributes:
+        aggregator: folds neighbours' rows (``models/sage.py`` says how), or ``FILE.py:NAME`` of a reducer's class.
+    """
+
+    aggregator: str = field(metadata=one_of(tuple(_OPERATIONS)))
+
+    builder = "sargnn.models.sage:build"
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        if self.aggregator in _OPERATIONS:
+            return (_OPERATIONS[self.aggregator],)
+        return (str(resolve("aggregator", _OPERATIONS, self.aggregator).operation),)
+
+    @property
+    def no_weights(self) -> str | None:
+        if self.aggregator in WEIGHTED_AGGREGATORS:
+            return None
+        if self.aggregator in ("max", "pool"):
+            return f"A maximum over neighbours, model.aggregator={self.aggregator}, has no place for edge weights."
+        if self.aggregator == "lstm":
+            return "A sequence of neighbours, model.aggregator=lstm, has no place for edge weights."
+        return f"What a reducer from outside the package does, model.aggregator={self.aggregator}, knows no edge weights."
+
+    @property
+    def divides_by_weights(self) -> bool:
+        return self.aggregator == "mean"
+
+    @property
+    def draws_by_id(self) -> bool:
+        return super().draws_by_id or self.aggregator == "lstm"
+
+    def check(self, run: RunConfig) -> None:
+        if self.aggregator == "lstm" and run.world > 1 and run.mode.target is None and run.mode.name not in ONE_GRAPH:
+            raise lstm_refusal(run.mode.name)
+
+
+@dataclass(frozen=True)
+class GatSettings(BuiltIn, StackSettings):
+    """GAT (Velickovic et al., 2018), or GATv2 (Brody et al., 2022). ``hidden`` is the width of a head.
+
+    Attributes:
+        heads: of all layers but the last, concatenated.
+        out_heads: of the last layer, averaged.
+        attn_dropout: of attention weights.
+        negative_slope: of the scores' LeakyReLU.
+        v2: score as GATv2 does.
+        linear_residual: every layer, the last too, adds a linear map of its own input, per head.
+        attn_dst: scores have a part of the destination.
+        symmetric_norm: GCN's normalisation: rows over the root of their out-degree, outputs times that of their in-degree.
+        edge_dropout: of edges, which then take no part in the softmax, another draw in each layer.
+    """
+
+    heads: int = field(metadata=AT_LEAST_ONE)
+    out_heads: int = field(metadata=AT_LEAST_ONE)
+    attn_dropout: float = field(metadata=PROBABILITY)
+    negative_slope: float = field(metadata=FRACTION)
+    v2: bool
+    linear_residual: bool = False
+    attn_dst: bool = True
+    symmetric_norm: bool = False
+    edge_dropout: float = field(default=0.0, metadata=PROBABILITY)
+
+    builder = "sargnn.models.gat:build"
+    adds_self_loops: ClassVar[bool] = True
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        return ("gatv2" if self.v2 else "gat",)
+
+    @property
+    def draws_by_id(self) -> bool:
+        return super().draws_by_id or bool(self.attn_dropout or self.edge_dropout)
+
+    def check(self, run: RunConfig) -> None:
+        for name in ("attn_dst", "symmetric_norm"):
+            if self.v2 and getattr(self, name) != getattr(GatSettings, name):
+                raise ConfigError(
+                    f"'model.{name}' is defined for GAT's scores, not for GATv2's.",
+                    given=f"model.v2=true model.{name}={str(getattr(self, name)).lower()}",
+                    allowed="model.v2=false",
+                )
+
+
+@dataclass(frozen=True)
+class GcnSettings(SymmetricSums, StackSettings):
+    """GCN (Kipf and Welling, 2017)."""
+
+    builder = "sargnn.models.gcn:build"
+
+
+@dataclass(frozen=True)
+class GinSettings(BuiltIn, StackSettings):
+    """GIN (Xu et al., 2019). A layer's perceptron has the stack's norm and activation and is ``hidden`` wide inside.
+
+    Attributes:
+        eps: a node's own row counts 1 + eps times; where it is learned, each layer starts with it.
+        learn_eps: learn one eps per layer.
+        mlp_layers: linear maps of a layer's perceptron.
+    """
+
+    eps: float
+    learn_eps: bool
+    mlp_layers: int = field(metadata=number(low=1, high=256))
+
+    builder = "sargnn.models.gin:build"
+
+
+@dataclass(frozen=True)
+class SgcSettings(SymmetricSums, ModelSettings):
+    """SGC (Wu et al., 2019). Its embeddings are the rows that its linear map reads, S^K X.
+
+    Attributes:
+        steps: K, of propagation.
+        input_dropout: of the features; above 0 these are propagated anew in every epoch.
+    """
+
+    steps: int = field(metadata=number(low=1, high=256))
+    input_dropout: float = field(metadata=PROBABILITY)
+
+    builder = "sargnn.models.sgc:SgcModel"
+    has_embeddings = True
+
+    @property
+    def draws_by_id(self) -> bool:
+        return bool(self.input_dropout)
+
+    @property
+    def aggregations(self) -> int:
+        return self.steps
+
+
+@dataclass(frozen=True)
+class AppnpSettings(SymmetricSums, StackSettings):
+    """APPNP (Gasteiger et al., 2019): a perceptron, which the settings of a stack describe, and propagation of its outputs.
+
+    Its embeddings are the rows that the perceptron's last layer reads, propagated.
+
+    Attributes:
+        steps: K, of propagation.
+        alpha: the teleport probability, how much of a row's own prediction each step takes.
+        edge_dropout: of the adjacency's entries, another draw in each step.
+    """
+
+    steps: int = field(metadata=number(low=1, high=256))
+    alpha: float = field(metadata=FRACTION)
+    edge_dropout: float = field(metadata=PROBABILITY)
+
+    builder = "sargnn.models.appnp:AppnpModel"
+    has_embeddings = True
+
+    @property
+    def draws_by_id(self) -> bool:
+        return super().draws_by_id or bool(self.edge_dropout)
+
+    @property
+    def aggregations(self) -> int:
+        return self.steps
+
+
+@dataclass(frozen=True)
+class GcniiSettings(SymmetricSums, StackSettings):
+    """GCNII (Chen et al., 2020): ``num_layers`` convolutions of ``hidden`` features between two linear maps.
+
+    Attributes:
+        alpha: how much of the first rows each convolution takes.
+        theta: lambda, beta_l = log(theta / l + 1).
+    """
+
+    num_layers: int = field(metadata=number(low=1, high=255))
+    alpha: float = field(metadata=FRACTION)
+    theta: float = field(metadata=POSITIVE)
+
+    builder = "sargnn.models.gcnii:build"
+    has_embeddings = True
+
+
+@dataclass(frozen=True)
+class ResGcnSettings(BuiltIn, StackSettings):
+    """ResGCN+ (Li et al., 2020): ``num_layers`` pre-activation blocks of ``hidden`` features between two linear maps.
+
+    Attributes:
+        conv: the graph layer of a block.
+    """
+
+    num_layers: int = field(metadata=number(low=1, high=253))
+    conv: Literal["gcn", "sage"]
+
+    builder = "sargnn.models.resgcn:build"
+    divides_by_weights = True
+    has_embeddings = True
+
+    @property
+    def adds_self_loops(self) -> bool:  # type: ignore[override]
+        return self.conv == "gcn"
+
+    def check(self, run: RunConfig) -> None:
+        if self.residual:
+            raise ConfigError(
+                "Blocks of ResGCN+ are added to their input already.",
+                given="model.residual=true",
+                allowed="model.residual=false",
+            )
+
+
+@dataclass(frozen=True)
+class RgcnSettings(BuiltIn, StackSettings):
+    """R-GCN (Schlichtkrull et al., 2018).
+
+    Attributes:
+        bases: how many bases the relations' weights are composed of; null: a full weight for each relation.
+        order: map rows before they are summed over a relation's edges, or after; auto: what keeps less for backward.
+        embedding: width of rows, learned or mapped from features of another width; null: the features', else ``hidden``.
+    """
+
+    bases: int | None = field(metadata=AT_LEAST_ONE)
+    order: Literal["auto", "transform_first", "aggregate_first"] = field(metadata=RUN | hashed_as("auto"))
+    embedding: int | None = field(metadata=AT_LEAST_ONE)
+
+    builder = "sargnn.models.rgcn:build"
+    divides_by_weights = True
+
+
+@dataclass(frozen=True)
+class MlpSettings(BuiltIn, StackSettings):
+    """A multi-layer perceptron, or with one layer a linear classifier. It reads no edges."""
+
+    builder = "sargnn.models.mlp:build"
+    aggregations = 0
+    operations = ()
+
+
+@dataclass(frozen=True)
+class LabelPropagationSettings(BuiltIn, ModelSettings):
+    """Label propagation: nothing is trained (``engine/propagate.py`` has the equation).
+
+    Attributes:
+        adjacency: how edges are weighted.
+        alpha: how much comes from the neighbours in a step.
+        steps: how many there are.
+    """
+
+    adjacency: Adjacency
+    alpha: float = field(metadata=FRACTION)
+    steps: int = field(metadata=NOT_NEGATIVE)
+
+    builder = "sargnn.models.label_propagation:build"
+    divides_by_weights = True
+    no_preload = "Label propagation reads rows as many hops away as it takes steps, in one layer."
+    trains: ClassVar[bool] = False
+
+    def check(self, run: RunConfig) -> None:
+        reads_all = "Label propagation reads all nodes in every step."
+        if run.mfg:
+            raise ConfigError(reads_all, given="mfg=true", allowed="mfg=false")
+        for key in ("count", "steps"):
+            if (given := getattr(run.batches, key)) != 1:
+                raise ConfigError(reads_all, given=f"batches.{key}={given}", allowed=f"batches.{key}=1")
+        if run.samples:
+            raise ConfigError(
+                "Label propagation reads all edges in every step.",
+                given=f"sample.fanouts={run.sample.fanouts}",
+                allowed="sample.fanouts=null",
+            )
+        if run.reads_labels:
+            raise ConfigError(
+                "Label propagation reads labels by itself.", given=f"labels={run.labels.name}", allowed="labels=none"
+            )
+
+
+@dataclass(frozen=True)
+class CustomSettings(BuiltIn, ModelSettings):
+    """A ``torch.nn.Module`` with ``forward(graph, x)``, built with ``args`` and, by their names, what the data decide.
+
+    ``target`` is ``FILE.py:CLASS`` or ``package.module:Class``; a function that returns a module does as well.
+
+    Attributes:
+        args: its arguments, by name: numbers, texts, true and false, null, and lists and mappings of these.
+        content: 16 hex digits of the target's file, which decides the losses; its path does not. null: as the file is now.
+        embedding: of typed graphs, as R-GCN's; null: the features' width, or 256 where there is none or there are several.
+    """
+
+    args: dict[str, Any] = field(default_factory=dict)
+    content: str | None = None
+    embedding: int | None = field(default=None, metadata=AT_LEAST_ONE)
+
+    builder = "sargnn.models.custom:CustomModel"
+    draws_by_id = True
+    norms_over_rows = True
+    no_preload = "What a module of your own asks about all rows counts each of them once, and servers that preload have copies."
+    reads_target: ClassVar[str] = "a torch.nn.Module"
+    no_embeddings: ClassVar[str] = "A module of your own does not say which of its rows the last layer reads."
+
+    def __post_init__(self) -> None:
+        for name, value in self.args.items():
+            _check_plain(value, f"model.args.{name}")
+        if self.content is None and self.target is not None:
+            object.__setattr__(self, "content", self._content_now())
+
+    def _content_now(self) -> str | None:
+        """What ``content`` is of the file as it is now, or as it was when this process loaded it; None: it cannot be found.
+
+        Raises:
+            ConfigError: the file cannot be read.
+        """
+        try:
+            return describe_source(str(self.target)).rpartition(" ")[2]
+        except SargnnError:
+            raise
+        except Exception:  # to find a module its package is imported, whatever that does; loading it says what is wrong
+            return None
+
+    @property
+    def title(self) -> str:
+        return f"{self.name}-{self.target.rpartition(':')[2]}" if self.target else self.name
+
+    def check(self, run: RunConfig) -> None:
+        if self.target is None:
+            raise ConfigError("The setting 'model.target' must be given.", hint="add model.target=FILE.py:CLASS")
+        if run.precision == "bf16":
+            raise ConfigError(
+                "A module of your own computes in fp32 or fp64: PyTorch multiplies no bf16 rows by its fp32 parameters.",
+                given="model=custom, precision=bf16",
+                hint="precision=mixed multiplies in bf16, comm.wire=bf16 halves what is sent",
+            )
+        if run.engine.keep_layers != "all":
+            raise ConfigError(
+                "A module of your own does not say where its layers end: all that its backward needs is kept.",
+                given=f"model=custom, engine.keep_layers={run.engine.keep_layers}",
+                allowed="engine.keep_layers=all",
+                hint="batches.count=K needs less memory, too",
+            )
+
+    def check_target(self) -> None:
+        load_attribute("sargnn.models.custom:find_module")(self)
+        if self.content != self._content_now():
+            raise ConfigError(
+                "The file of 'model.target' has changed since the run was made.",
+                given=self.target,
+                hint="undo the change, or train anew, without model.content",
+            )
+
+
+def _check_plain(value: Any, key: str) -> None:
+    """Refuse what cannot be written to a file and compared. Raises ``ConfigError``."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            if not isinstance(name, str):
+                hint = f"{{'{name}': ...}}" if isinstance(name, int | float) else None
+                raise ConfigError(f"'{key}' has a name that is no text.", given=brief(name), allowed="{name: value}", hint=hint)
+            _check_plain(inner, f"{key}.{name}")
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            _check_plain(inner, f"{key}[{index}]")
+    elif not isinstance(value, str | int | float | None):
+        allowed = "a number, a text, true, false, null, a list or a mapping"
+        raise ConfigError(f"'{key}' has a value that no setting can have.", given=brief(value), allowed=allowed)

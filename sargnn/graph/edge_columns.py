@@ -1,0 +1,314 @@
+"""What edges carry: columns of numbers, one row an edge, all in the same order.
+
+A reader makes them. From then on they are passed as one thing: a cut, a shard, a draw take edges, a store saves and opens them.
+Who computes with a column asks for it by its name. So a further column changes only who reads it and who uses it.
+
+A column may be mapped from a file. Rows that are no wider than a number or two are read as they are taken. Of wider ones only
+the order is kept, four bytes an edge, and they are read when somebody asks for them, in pieces if need be.
+
+Letters: E edges, D numbers of an edge.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
+
+import numpy as np
+
+from sargnn.graph.store import Store, StoreWriter
+
+if TYPE_CHECKING:
+    import torch
+
+WEIGHT = "weight"
+"""The column of edge weights."""
+WEIGHT_FORM = np.dtype(np.float32)
+FIXED_FORMS: Mapping[str, np.dtype] = {WEIGHT: WEIGHT_FORM}
+"""Of columns that have the same form in every graph: what a row is."""
+_ADDED: Mapping[str, float] = {WEIGHT: 1.0}
+"""What an edge carries that is added to the data's own, such as a self-loop; 0 in other columns."""
+NAMES = "edge_columns"
+"""What a store's manifest calls the names of columns other than weights."""
+_TAKEN = frozenset(("src", "dst", "offsets"))
+"""A part has files of these names."""
+_NARROW_BYTES, _PIECE_BYTES = 8, 1 << 24
+
+EdgePiece: TypeAlias = "tuple[np.ndarray, np.ndarray, EdgeColumns]"
+"""Sources and destinations, integers [E] each, and what these edges carry."""
+Array: TypeAlias = Union[np.ndarray, "torch.Tensor"]
+Order: TypeAlias = slice | np.ndarray | None
+
+
+@dataclass(frozen=True)
+class Column:
+    """Numbers of edges, which need not have been read yet.
+
+    Attributes:
+        array: [n] or [n, D], in memory or mapped; a tensor where kernels read it.
+        order: which of its rows the edges have: a run, or int32 [E] (int64 from 2**31 rows on), -1 for an edge that was added;
+            None: all.
+        added: what an added edge carries.
+    """
+
+    array: Array
+    order: Order = None
+    added: float = 0.0
+
+    def __len__(self) -> int:
+        if isinstance(self.order, slice):
+            return int(self.order.stop - self.order.start)
+        return len(self.array if self.order is None else self.order)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        read = self.read()
+        return Column, (np.array(read) if isinstance(read, np.ndarray) else read, None, self.added)
+
+    @property
+    def form(self) -> np.dtype:
+        """What an edge has: a dtype, with a shape where it is several numbers. Only of arrays."""
+        assert isinstance(self.array, np.ndarray)
+        return np.dtype((self.array.dtype, self.array.shape[1:]))
+
+    @property
+    def narrow(self) -> bool:
+        """Whether a row is no larger than what tells where it is."""
+        width = self.array.shape[1] if self.array.ndim > 1 else 1
+        return width * self.array.dtype.itemsize <= _NARROW_BYTES
+
+    def read(self) -> Array:
+        """All numbers, [E] or [E, D]."""
+        if self.order is None:
+            return self.array
+        if isinstance(self.order, slice) or len(self.array):
+            rows = self.array[self.order]
+        else:  # all were added
+            rows = np.empty((len(self.order), *self.array.shape[1:]), self.form.base)
+        if isinstance(self.order, np.ndarray) and self.order.min(initial=0) < 0:
+            rows[self.order < 0] = self.added
+        return rows
+
+    def take(self, edges: Array) -> Column:
+        """See ``EdgeColumns.take``."""
+        if not isinstance(self.array, np.ndarray):
+            return Column(self.array[edges], None, self.added)
+        order = np.asarray(edges)
+        if order.dtype == bool:
+            order = np.flatnonzero(order)
+        if self.narrow:
+            return Column(Column(self.array, order, self.added).read(), None, self.added)
+        if len(self.array) < 2**31:
+            order = order.astype(np.int32, copy=False)
+        if isinstance(self.order, slice):
+            order = np.where(order < 0, order, order + order.dtype.type(self.order.start))
+        elif self.order is not None:
+            order = np.where(order < 0, order, self.order[order] if len(self.order) else order)
+        return Column(self.array, order, self.added)
+
+    def run(self, span: slice) -> Column:
+        """See ``EdgeColumns.run``."""
+        if self.order is None and (self.narrow or not isinstance(self.array, np.ndarray)):
+            return Column(self.array[span], None, self.added)
+        if isinstance(self.order, np.ndarray):
+            return Column(self.array, self.order[span], self.added)
+        first, last, _ = span.indices(len(self))
+        before = 0 if self.order is None else self.order.start
+        return Column(self.array, slice(before + first, before + last), self.added)
+
+
+@dataclass(frozen=True)
+class EdgeColumns:
+    """Named columns of the same edges. Without any it is false; its number of edges is not known then.
+
+    Attributes:
+        columns: by name. A name is the end of a file's name in a store.
+    """
+
+    columns: Mapping[str, Column] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Array | None]) -> EdgeColumns:
+        """From arrays [E] or [E, D]; those that are None are left out.
+
+        Raises:
+            ValueError: a name that another file of a store has.
+        """
+        if wrong := _TAKEN & arrays.keys():
+            raise ValueError(f"no column of edges can be called {', '.join(sorted(wrong))}")
+        given = {name: array for name, array in arrays.items() if array is not None}
+        return cls({name: Column(array, None, _ADDED.get(name, 0.0)) for name, array in given.items()})
+
+    @classmethod
+    def empty(cls, forms: Mapping[str, np.dtype]) -> EdgeColumns:
+        """Of no edges. ``forms``: name -> dtype, with a shape where it is several numbers."""
+        return cls.of({name: np.zeros((0, *form.shape), form.base) for name, form in forms.items()})
+
+    def __bool__(self) -> bool:
+        return bool(self.columns)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.columns
+
+    def __getitem__(self, name: str) -> Array:
+        """A column's numbers, [E] or [E, D], in its own dtype. Raises ``KeyError`` where there is none."""
+        return self.columns[name].read()
+
+    @property
+    def weight(self) -> np.ndarray | None:
+        """Edge weights, float32 [E]; None: the graph has none. Only on the way to a plan, which has tensors."""
+        array = self[WEIGHT] if WEIGHT in self else None
+        assert array is None or isinstance(array, np.ndarray)
+        return array
+
+    @property
+    def forms(self) -> dict[str, np.dtype]:
+        """What an edge has in each column: a dtype, with a shape where it is several numbers."""
+        return {name: column.form for name, column in self.columns.items()}
+
+    @property
+    def edge_bytes(self) -> int:
+        """What an edge has in all columns together, in bytes."""
+        return sum(form.itemsize for form in self.forms.values())
+
+    def put(self, name: str, array: np.ndarray) -> EdgeColumns:
+        """With another column, or other numbers in place of a column's."""
+        return EdgeColumns({**self.columns, **EdgeColumns.of({name: array}).columns})
+
+    def _each(self, change: Callable[[Column], Column]) -> EdgeColumns:
+        return EdgeColumns({name: change(column) for name, column in self.columns.items()})
+
+    def take(self, edges: Array) -> EdgeColumns:
+        """Other edges: selected, repeated, in another order.
+
+        Args:
+            edges: their places, integers, -1 for an edge that is added; or bool [E].
+        """
+        return self._each(lambda column: column.take(edges))
+
+    def run(self, span: slice) -> EdgeColumns:
+        """Edges that stand one behind the other; no numbers are copied."""
+        return self._each(lambda column: column.run(span))
+
+    def runs(self, spans: Sequence[slice]) -> EdgeColumns:
+        """Several runs, one behind the other."""
+        if len(spans) == 1 or not self:
+            return self.run(spans[0]) if spans else self
+        return self.take(np.concatenate([np.arange(span.start, span.stop) for span in spans]))
+
+    def pieces(self, edges: int) -> Iterator[EdgeColumns]:
+        """All edges in order, at most so many at once; nothing without columns."""
+        count = next((len(column) for column in self.columns.values()), 0)
+        return (self.run(slice(first, min(count, first + edges))) for first in range(0, count, edges))
+
+    def only(self, names: Sequence[str]) -> EdgeColumns:
+        """Those of the columns that are named."""
+        return EdgeColumns({name: column for name, column in self.columns.items() if name in names})
+
+    def save(self, writer: StoreWriter, folder: str = "") -> None:
+        """Put every column into a store, piece by piece, as ``edge_NAME``.
+
+        Args:
+            folder: where in the store, with a slash behind it.
+        """
+        for name, column in self.columns.items():
+            row = column.form
+            size = max(1, _PIECE_BYTES // max(1, row.itemsize))
+            with writer.append(folder + file_of(name), row.base, row.shape) as target:
+                for first in range(0, len(column), size):
+                    piece = column.run(slice(first, first + size)).read()
+                    assert isinstance(piece, np.ndarray)
+                    target.write(piece)
+
+    def on(self, device: torch.device, dtype: torch.dtype) -> EdgeColumns:
+        """As a block has them: narrow columns are tensors with memory of their own, fractions in the dtype of rows; wide ones
+        stay where they are."""
+        import torch
+
+        def moved(column: Column) -> Column:
+            if not column.narrow:
+                return column
+            tensor = torch.from_numpy(np.array(column.read())).to(device)
+            return Column(tensor.to(dtype) if tensor.is_floating_point() else tensor, None, column.added)
+
+        return self._each(moved)
+
+    def tensor(self, name: str, like: torch.Tensor | None = None) -> torch.Tensor:
+        """A column's numbers, [E] or [E, D], on the device of ``like``, fractions in its dtype; None: as they are."""
+        import torch
+
+        numbers = self[name]
+        tensor = torch.from_numpy(np.array(numbers)) if isinstance(numbers, np.ndarray) else numbers
+        if like is None:
+            return tensor
+        return tensor.to(like.device, like.dtype if tensor.is_floating_point() else tensor.dtype)
+
+    def release(self) -> None:
+        """Give back the pages of columns that are mapped; they are read again if needed."""
+        for column in self.columns.values():
+            if (mapped := getattr(column.array, "_mmap", None)) is not None:
+                mapped.madvise(mmap.MADV_DONTNEED)
+
+
+NO_COLUMNS = EdgeColumns()
+"""Of edges that carry nothing."""
+
+
+def join(parts: Sequence[EdgeColumns], counts: Sequence[int]) -> EdgeColumns:
+    """The edges of several graphs, one behind the other, in memory.
+
+    Args:
+        parts: where one lacks a column that another has, its edges carry what added ones do.
+        counts: how many edges each has.
+    """
+    joined: dict[str, Array | None] = {}
+    for name in dict.fromkeys(name for part in parts for name in part.columns):
+        known = next(part.columns[name] for part in parts if name in part)
+        joined[name] = np.concatenate(
+            [
+                part[name] if name in part else np.full((count, *known.form.shape), known.added, known.form.base)
+                for part, count in zip(parts, counts, strict=True)
+            ]
+        )
+    return EdgeColumns.of(joined)
+
+
+def file_of(name: str) -> str:
+    """What a column is called in a store."""
+    return f"edge_{name}"
+
+
+def names_to_json(names: Iterable[str]) -> dict[str, Any]:
+    """What a store's manifest says of its columns; of weights, which have a range there, nothing more."""
+    others = sorted(set(names) - {WEIGHT})
+    return {NAMES: others} if others else {}
+
+
+def names_from_json(meta: Mapping[str, Any], *, weighted: bool) -> list[str]:
+    """The inverse of ``names_to_json``. Raises ``TypeError`` for something else.
+
+    Args:
+        weighted: there is a range of weights, too.
+    """
+    others = meta.get(NAMES, [])
+    if not isinstance(others, list) or not all(isinstance(name, str) for name in others):
+        raise TypeError("no names")
+    return [*([WEIGHT] if weighted else []), *others]
+
+
+def open_columns(store: Store, names: Sequence[str], count: int, folder: str = "") -> EdgeColumns:
+    """Columns of a store, mapped.
+
+    Args:
+        names: which. count: E. folder: as ``EdgeColumns.save``.
+
+    Raises:
+        StoreError: one is not there, or has another form or number of rows; the file is named.
+    """
+    arrays: dict[str, Array | None] = {}
+    for name in names:
+        file = folder + file_of(name)
+        row = FIXED_FORMS[name] if name in FIXED_FORMS else np.dtype((store.dtype(file), store.shape(file)[1:]))
+        arrays[name] = store.array(file, row.base, (count, *row.shape))
+    return EdgeColumns.of(arrays)

@@ -1,1 +1,0 @@
-"""Operations as DGL runs them."""

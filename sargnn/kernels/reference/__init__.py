@@ -1,1 +1,0 @@
-"""Operations in plain PyTorch: the oracle."""

@@ -1,0 +1,387 @@
+"""Recording what a run's steps and evaluations allocate, on a small made-up graph on which all counts are different.
+
+Node i of a type has edges from nodes i + 0, i + 1 and i + s of each source type, s being the type's own step. So what reaches
+the first W nodes of the labelled type grows by a step with every layer, in every type by another one. The first nodes have
+none from i + 1, so that nodes with as many edges are fewer than all.
+
+Letters: W target nodes, L layers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from typing import Any
+
+import numpy as np
+import torch
+
+from sargnn.bf16 import ROW_DTYPES, wide
+from sargnn.comm.group import Group
+from sargnn.config.groups import BatchesConfig, SampleConfig
+from sargnn.config.memory import MemoryConfig
+from sargnn.config.run import RunConfig
+from sargnn.data.labels import zero_labels
+from sargnn.data.schema import Schema
+from sargnn.engine.modes.base import Held
+from sargnn.engine.propagate import propagate
+from sargnn.engine.reducers.base import Reducer
+from sargnn.engine.reducers.sum import Sum
+from sargnn.engine.segments import KeepLayers
+from sargnn.graph.edge_columns import WEIGHT, EdgeColumns
+from sargnn.memory.account_step import (
+    INPUTS,
+    LAYER_PHASES,
+    OPTIMIZER,
+    HaloBytes,
+    KernelBytes,
+    LayerHalo,
+    NodeBatches,
+    ResultBytes,
+    StepAccount,
+)
+from sargnn.memory.account_trace import Trace, TracedPool
+from sargnn.models.base import Model
+from sargnn.models.inputs import GraphShape
+from sargnn.models.stack import GraphLayer
+from sargnn.partition.cut import Part
+from sargnn.shards.cover import shares_of
+from sargnn.shards.plan import LayerPlan, RowCounts
+from sargnn.shards.sizes import sizes_of_plans
+from sargnn.tasks.correct_smooth import correct_and_smooth
+from sargnn.tasks.kinds import make_split
+from sargnn.training.build import make_trainer
+from sargnn.training.steps import OneStep
+from sargnn.training.trainer import Trainer
+
+SMOOTHING = "smoothing"
+_TARGETS, _BEYOND, _WITH_LESS = 1117, 331, 5
+Prepare = Callable[[Trainer, Trace], Callable[[], None]]
+"""Makes ready what is recorded, with a trainer of the made-up graph, and gives what does it."""
+_warm: set[tuple[object, ...]] = set()
+"""What this process has computed before."""
+
+
+def made_up_part(shape: GraphShape, layers: int) -> Part:
+    """A part of one worker of such a shape; the first W nodes of the labelled type are training nodes, others in no split.
+
+    Args:
+        layers: L.
+    """
+    types = range(len(shape.schema.node_types))
+    primes = (n for n in count(53) if all(n % k for k in range(2, int(n**0.5) + 1)))
+    steps = [next(primes) for _ in types]
+    sizes = [_TARGETS + (layers + 1) * max(steps) + _BEYOND + 7 * t for t in types]
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    nodes = int(offsets[-1])
+    sources, destinations, counts = [], [], []
+    for relation in shape.schema.relations:
+        s, d = relation.source, relation.destination
+        dst = np.repeat(np.arange(sizes[d]), 3)
+        src = dst + np.tile([0, 1, steps[s]], sizes[d])
+        kept = (src < sizes[s]) & ((dst >= _WITH_LESS) | (src != dst + 1))
+        sources.append(src[kept] + offsets[s])
+        destinations.append(dst[kept] + offsets[d])
+        counts.append(int(kept.sum()))
+    edge_src, edge_dst = (np.concatenate(ends).astype(np.int32) for ends in (sources, destinations))
+    first = int(offsets[shape.labelled])
+    weights = np.full(len(edge_src), 0.5, np.float32) if shape.weighted else None
+    inward, outward = (np.bincount(ends, minlength=nodes) for ends in (edge_dst, edge_src))
+    return Part(
+        schema=Schema(shape.schema.node_types, tuple(int(offset) for offset in offsets), shape.schema.relations),
+        features=tuple(np.ones((size, width), np.float32) for size, width in zip(sizes, shape.feature_widths, strict=True)),
+        node_ids=np.arange(nodes),
+        labels=zero_labels(shape.task, nodes, shape.num_classes),
+        split=make_split(nodes, slice(first, first + _TARGETS)),
+        in_degrees=inward,
+        out_degrees=outward,
+        edge_src=edge_src,
+        edge_dst=edge_dst,
+        edge_offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        halo_ids=np.zeros(0, np.int64),
+        halo_offsets=np.zeros(2, np.int64),
+        send_rows=np.zeros(0, np.int32),
+        send_offsets=np.zeros(2, np.int64),
+        columns=EdgeColumns.of({WEIGHT: weights}),
+        in_weights=None if weights is None else 0.5 * inward,
+        out_weights=None if weights is None else 0.5 * outward,
+    )
+
+
+@contextmanager
+def _phases_of(trainer: Trainer, trace: Trace) -> Iterator[None]:
+    """Tell the record which layer runs: forward from where it begins, backward from where its output's gradient comes; and
+    when it aggregates."""
+    model, engine, hooks = trainer.model, trainer.engine, []
+    aggregate = engine.aggregate
+
+    def aggregating(*arguments: Any, **named: Any) -> Any:
+        trace.aggregates = True
+        try:
+            return aggregate(*arguments, **named)
+        finally:
+            trace.aggregates = False
+
+    def follow(number: int, layer: GraphLayer) -> None:
+        def begin(*_: Any) -> None:
+            trace.phase, trace.aggregates = LAYER_PHASES[0].format(number), False
+
+        def backward(*_: Any) -> None:
+            trace.phase, trace.aggregates = LAYER_PHASES[1].format(number), True
+
+        def end(_: Any, __: Any, out: Any) -> None:
+            if isinstance(out, torch.Tensor) and out.requires_grad:
+                out.register_hook(backward)
+
+        hooks.append(layer.register_forward_pre_hook(begin))
+        hooks.append(layer.register_forward_hook(end))
+
+    for number, layer in enumerate(_layers_of(model), 1):
+        follow(number, layer)
+    engine.aggregate = aggregating  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del engine.aggregate
+        for hook in hooks:
+            hook.remove()
+
+
+def _layers_of(model: Model) -> list[GraphLayer]:
+    return [module for module in model.modules() if isinstance(module, GraphLayer)]
+
+
+def _reducers_of(model: Model, plans: Sequence[LayerPlan]) -> Iterator[tuple[int, LayerPlan, Reducer]]:
+    """Of layers that aggregate: the number, from 0, the plan and the reducer."""
+    for number, (layer, plan) in enumerate(zip(_layers_of(model), plans, strict=False)):
+        if layer.uses_edges:
+            yield number, plan, layer.reducer_on(plan)
+
+
+def _batches_of(model: Model, plans: Sequence[LayerPlan]) -> tuple[NodeBatches, ...]:
+    """Of layers whose reducer takes nodes with as many edges together, the largest such batches."""
+    batches = []
+    for number, plan, reducer in _reducers_of(model, plans):
+        if (most := reducer.edges_at_once) is not None:
+            degrees, nodes = plan.in_degrees.unique(return_counts=True)
+            largest = int((degrees * nodes).argmax())
+            degree = int(degrees[largest])
+            batches.append(NodeBatches(number, min(int(nodes[largest]), max(1, most // max(degree, 1))), degree, most))
+    return tuple(batches)
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """What is recorded.
+
+    Attributes:
+        what: a step, an evaluation, smoothing.
+        micro_batches: of a micro-batch; else of the view that the configuration has.
+        keep_layers: whose inputs survive until backward.
+        constants: whether micro-batches have what is aggregated of constant rows.
+        mfg: whether only rows that reach some are computed.
+    """
+
+    what: str
+    mfg: bool
+    micro_batches: bool = False
+    keep_layers: KeepLayers = "all"
+    constants: bool = False
+
+
+class Accounts:
+    """The accounts of one run's steps.
+
+    Args:
+        shape: of the run's graph.
+        model: the run's, whose layers' choices tell accounts apart.
+        message_rows: of the real graph's messages.
+    """
+
+    def __init__(self, config: RunConfig, shape: GraphShape, model: Model, message_rows: int) -> None:
+        self._config, self._num_classes, self._message_rows = config, shape.num_classes, message_rows
+        self._alone = dataclasses.replace(
+            config,
+            world=1,
+            batches=BatchesConfig(),
+            sample=SampleConfig(),
+            eval="full",
+            memory_budget=MemoryConfig(),
+            profile=False,
+        )
+        self._layers, self._depth = _layers_of(model), len(model.uses_edges)
+        self._part = made_up_part(shape, self._depth)
+        self._made: dict[tuple[_Recorded, tuple[bool, ...]], StepAccount] = {}
+        self._libraries_are_there = False
+
+    def load_libraries(self) -> None:
+        """Train a step of the made-up graph, so that what libraries take is there before memory is measured: it is no longer
+        in the accounts."""
+        self._warm_up("step", self._training_step)
+        self._libraries_are_there = True
+
+    def step(
+        self, counts: Sequence[RowCounts | None], *, micro_batches: bool, keep_layers: KeepLayers, constants: bool = True
+    ) -> StepAccount:
+        """Of a training step.
+
+        Args:
+            counts: of the real view's layers, by which each chooses what it does first.
+            micro_batches: of a micro-batch; else of the view that the configuration has.
+            keep_layers: whose inputs survive until backward.
+            constants: whether micro-batches have what is aggregated of constant rows.
+        """
+        recorded = _Recorded("step", self._config.mfg, micro_batches, keep_layers, constants)
+        return self._of(recorded, counts, self._training_step)
+
+    @staticmethod
+    def _training_step(trainer: Trainer, trace: Trace) -> Callable[[], None]:
+        def record() -> None:
+            for epoch in range(2):
+                trainer.engine.epoch, trace.phase = epoch, INPUTS
+                trainer.model.train()
+                trainer.model.zero_grad(set_to_none=True)
+                trainer.loop.gradients()
+                if trainer.optimization.optimizer is not None:
+                    trace.phase = OPTIMIZER
+                    trainer.optimization.optimizer.step()
+
+        return record
+
+    def evaluation(self, counts: Sequence[RowCounts | None], *, in_groups: bool, mfg: bool | None = None) -> StepAccount:
+        """Of an evaluation of the whole graph, or ``in_groups`` of one of several views.
+
+        Args:
+            counts: as of ``step``.
+            mfg: in one piece, of the rows that reach some; as configured if not given.
+        """
+
+        def prepare(trainer: Trainer, trace: Trace) -> Callable[[], None]:
+            trainer.model.eval()
+            recurring = trainer.training.recurring and not self._config.mfg  # else it is no view that is trained on
+            view = dataclasses.replace(trainer.training, inputs=None, recurring=recurring)
+
+            def record() -> None:
+                with torch.no_grad():
+                    trainer.forward.logits(view)
+
+            return record
+
+        return self._of(_Recorded("evaluation", self._config.mfg if mfg is None else mfg, in_groups), counts, prepare)
+
+    def smoothing(self) -> StepAccount:
+        """Of Correct & Smooth on all rows, with the scores that it starts from."""
+
+        def prepare(trainer: Trainer, trace: Trace) -> Callable[[], None]:
+            targets, spread = trainer.builder.whole().targets, partial(propagate, trainer.engine, trainer.graph.neighbourhood())
+            rows = len(targets.labels)
+
+            def record() -> None:
+                trace.phase = SMOOTHING
+                scores = torch.zeros(rows, self._num_classes, dtype=wide(trainer.engine.dtype))
+                correct_and_smooth(self._config.smooth, spread, trainer.engine.group, scores, targets)
+
+            return record
+
+        return self._of(_Recorded(SMOOTHING, mfg=False), [None] * self._depth, prepare)
+
+    def _of(self, recorded: _Recorded, counts: Sequence[RowCounts | None], prepare: Prepare) -> StepAccount:
+        layers = zip(self._layers, counts, strict=False)
+        key = recorded, tuple(layer.uses_edges and layer.transforms_first(row_counts) for layer, row_counts in layers)
+        if key not in self._made:
+            self._warm_up(recorded.what, prepare)
+            self._made[key] = self._record(recorded, counts, prepare)
+        return self._made[key]
+
+    def _record(self, recorded: _Recorded, counts: Sequence[RowCounts | None], prepare: Prepare) -> StepAccount:
+        trace = Trace()
+        engine = dataclasses.replace(self._config.engine, keep_layers=recorded.keep_layers)
+        trainer = self._trainer(
+            dataclasses.replace(self._alone, mfg=recorded.mfg, engine=engine),
+            make_pool=lambda *, enabled: TracedPool(trace, enabled=enabled),
+        )
+        view, rows = trainer.training, trainer.task.rows("train")
+        if recorded.micro_batches:
+            brought = trainer.builder.first_constants([rows]) if recorded.constants else None
+            view = trainer.builder.micro_batch(rows, brought, finds_others=not self._config.draws_flows)
+        made = view.flow.plans
+        plans = tuple(dataclasses.replace(plan, counts=row_counts) for plan, row_counts in zip(made, counts, strict=True))
+        trainer.model.prepare(trainer.engine, plans)
+        view = dataclasses.replace(view, flow=dataclasses.replace(view.flow, plans=plans))
+        trainer.loop.steps = OneStep([view])
+        sizes = sizes_of_plans(plans, len(trainer.rows), len(rows))
+        record = prepare(trainer, trace)
+        with trace, _phases_of(trainer, trace):
+            record()
+            trace.note_freed()
+        constant = plans[0].constant
+        row_bytes = 0 if constant is None else constant.shape[1] * constant.element_size()
+        halo = self._smoothing_halo(trainer) if recorded.what == SMOOTHING else self._halo_bytes(trainer, counts)
+        libraries = 0
+        if not self._libraries_are_there:
+            libraries = max((reducer.library_bytes for *_, reducer in _reducers_of(trainer.model, plans)), default=0)
+        batches, events = _batches_of(trainer.model, plans), trace.events
+        for node_batches in batches:
+            events = [node_batches.joined(event) for event in events]
+        kernels = self._kernel_bytes(trainer, made, halo)
+        return StepAccount(tuple(events), sizes, row_bytes, halo, recorded.micro_batches, batches, libraries, kernels)
+
+    def _trainer(self, config: RunConfig, **more: Any) -> Trainer:
+        return make_trainer(config, self._part, self._num_classes, Group.single(), **more)
+
+    def _warm_up(self, what: str, prepare: Prepare) -> None:
+        """Once in a process do what is recorded then: what compiles a kernel may hold its arguments for a while."""
+        config = self._config
+        key = what, type(config.model), config.model.operations, config.mode.choice, config.kernel.choice, config.precision
+        if key in _warm:
+            return
+        _warm.add(key)
+        prepare(self._trainer(self._alone), Trace())()
+
+    def _kernel_bytes(self, trainer: Trainer, plans: Sequence[LayerPlan], halo: HaloBytes) -> tuple[KernelBytes, ...]:
+        """What kernels hold that is no tensor's, of the layers that ``halo`` has."""
+        engine, dtype, kernels = trainer.engine, ROW_DTYPES[self._config.precision], []
+        for number, plan, reducer in _reducers_of(trainer.model, plans[: len(halo.layers)]):
+            first = next(k for k, other in enumerate(plans) if other is plan)
+            kernel, row_bytes = engine.kernel(reducer.operation), halo.layers[number].travels
+            autograd = engine.mode.plain_autograd
+            kernels.append(KernelBytes(number, first, kernel, reducer.operation, row_bytes, dtype, autograd))
+        return tuple(kernels)
+
+    def _smoothing_halo(self, trainer: Trainer) -> HaloBytes:
+        """Of one sum at a time."""
+        width = Sum().row_bytes((self._num_classes,), wide(trainer.engine.dtype))
+        forward = trainer.engine.mode.held_rows(Sum(), width).halo.forward
+        return HaloBytes(
+            (LayerHalo(Held(forward=forward), travels=width),), self._message_rows, self._config.comm.prefetch_depth
+        )
+
+    def _halo_bytes(self, trainer: Trainer, counts: Sequence[RowCounts | None]) -> HaloBytes:
+        engine, typed = trainer.engine, trainer.graph.part.schema.typed
+        mode, dtype, refetches = engine.mode, ROW_DTYPES[self._config.precision], False
+        shares = shares_of(self._config.comm.aggregate or "least", trainer.model.partial_costs(engine, counts))
+        layers, plans = _layers_of(trainer.model), trainer.training.flow.plans
+        halos = [LayerHalo()] * len(plans)
+        for number, (layer, plan) in enumerate(zip(layers, plans, strict=False)):
+            share, needs_grad = shares[number], layer.exchanged_needs_grad
+            if not layer.uses_edges:
+                continue
+            reducer, widths = layer.reducer_on(plan), layer.exchanged_widths(counts[number])
+            row_bytes = reducer.row_bytes(widths, dtype)
+            held = mode.held_rows(reducer, row_bytes, typed=typed)
+            own = held.own if self._config.world > 1 else Held()
+            halo = held.halo
+            if not needs_grad:
+                halo, own = dataclasses.replace(halo, backward=0), dataclasses.replace(own, backward=0)
+            results = None
+            if share is not None:
+                costs = mode.costs(reducer, widths, dtype, engine.exchange.wire, exchanged_needs_grad=needs_grad)
+                assert costs is not None
+                results = ResultBytes(max(costs.request), max(costs.answer), share.widest, typed)
+            refetches |= mode.fetches(reducer) > 1
+            halos[number] = LayerHalo(halo, own, row_bytes, results)
+        return HaloBytes(tuple(halos), self._message_rows, self._config.comm.prefetch_depth, 1 + refetches)

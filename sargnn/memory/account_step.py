@@ -1,0 +1,246 @@
+"""The account of a step: what its views hold at most on this worker."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from sargnn.backends.base import Kernel
+from sargnn.engine.modes.base import Held
+from sargnn.memory.account_trace import BESIDE, Event, StepMemory, replay
+from sargnn.shards.partials import share_room
+from sargnn.shards.sizes import Key, Sizes
+
+OPTIMIZER, INPUTS = "optimizer", "inputs"
+LAYER_PHASES = ("layer {} forward", "layer {} backward")
+"""Phases of a step, as it is recorded."""
+
+
+@dataclass(frozen=True)
+class ResultBytes:
+    """What partial results of a layer take in the exchange's buffers.
+
+    Attributes:
+        request: bytes of one at most, forward or backward.
+        answer: likewise.
+        widest: ``Share.widest``.
+        typed: of a typed graph.
+    """
+
+    request: int
+    answer: int
+    widest: float
+    typed: bool
+
+
+@dataclass(frozen=True)
+class LayerHalo:
+    """What others' rows take in a layer.
+
+    Attributes:
+        halo: bytes that the mode holds of a halo row.
+        own: bytes that it holds of a copy of an own row.
+        travels: bytes of a row in a message.
+        results: of partial results; None: there are none.
+    """
+
+    halo: Held = Held()
+    own: Held = Held()
+    travels: int = 0
+    results: ResultBytes | None = None
+
+
+@dataclass(frozen=True)
+class HaloBytes:
+    """What others' rows take that the made-up graph has not.
+
+    Attributes:
+        layers: of each.
+        most_rows: rows of a message.
+        depth: prefetch depth.
+        copies: 2 where a layer's backward pass fetches rows again; else 1.
+    """
+
+    layers: tuple[LayerHalo, ...]
+    most_rows: int
+    depth: int
+    copies: int = 1
+
+    def peak(self, sizes: Sizes) -> int:
+        """Bytes at most."""
+        return max(self.by_phase(sizes).values())
+
+    def by_phase(self, sizes: Sizes) -> dict[str, int]:
+        """Bytes while a layer aggregates, with what it and those before it keep. The exchange keeps its buffers."""
+        buffers, kept = self._buffers(sizes), 0
+        phase_bytes = {INPUTS: buffers, OPTIMIZER: buffers}
+        for number, (layer, halo) in enumerate(zip(self.layers, sizes.halo, strict=True)):
+            own = sizes.counts["rows", number, -1]
+            kept += halo * layer.halo.kept + own * layer.own.kept
+            forward = halo * layer.halo.forward + own * layer.own.forward
+            backward = halo * layer.halo.backward + own * layer.own.backward
+            phases = [way.format(number + 1) for way in LAYER_PHASES]
+            phase_bytes |= {phases[0]: kept + forward + buffers, phases[1]: kept + backward + buffers}
+            phase_bytes[BESIDE.format(phases[0])] = kept + buffers
+        return phase_bytes | {"": max(phase_bytes.values())}
+
+    def _buffers(self, sizes: Sizes) -> int:
+        """Of the exchange, which has the same ones for all layers: those of rows, of requests and of answers."""
+        rows_bytes = request_bytes = answer_bytes = 0
+        slots = 1 + self.depth
+        for layer, rows, results in zip(self.layers, sizes.halo, sizes.results or (0,) * len(sizes.halo), strict=True):
+            most = self.most_rows
+            if results and (partial := layer.results) is not None:
+                most, most_results = share_room(rows, partial.widest * results, partial.widest, most, typed=partial.typed)
+                held = 2 * min(slots * min(results, most_results), results)
+                request_bytes = max(request_bytes, held * partial.request)
+                answer_bytes = max(answer_bytes, held * partial.answer)
+            held = 2 * min((slots + self.copies - 1) * min(rows, most), self.copies * rows)
+            rows_bytes = max(rows_bytes, held * layer.travels)
+        return rows_bytes + request_bytes + answer_bytes
+
+
+@dataclass(frozen=True)
+class KernelBytes:
+    """What a layer's kernel holds in memory that is no tensor's.
+
+    Attributes:
+        layer: from 0.
+        first: the first layer on the same plan, whose graph it reads.
+        kernel: that computes it.
+        operation: what it computes.
+        row_bytes: of a source row.
+        dtype: of rows.
+        autograd: whether autograd differentiates it.
+    """
+
+    layer: int
+    first: int
+    kernel: Kernel
+    operation: str
+    row_bytes: int
+    dtype: torch.dtype
+    autograd: bool
+
+    def of_graph(self, edges: int) -> int:
+        """Bytes that stay once the layer has run."""
+        return edges * self.kernel.graph_bytes(self.operation, autograd=self.autograd)
+
+    def passing(self, edges: int, rows: int) -> int:
+        """Bytes while it runs, of so many output rows."""
+        return self.kernel.passing_bytes(self.operation, edges, rows, self.row_bytes, self.dtype)
+
+
+@dataclass(frozen=True)
+class NodeBatches:
+    """Nodes with as many edges that a layer's reducer takes together on the made-up graph.
+
+    Attributes:
+        layer: from 0.
+        nodes: of the largest batch.
+        degree: edges of each.
+        most: edges that a batch has at most.
+    """
+
+    layer: int
+    nodes: int
+    degree: int
+    most: int
+
+    @property
+    def made_up(self) -> dict[Key, int]:
+        """What is counted of them there."""
+        return {("batch", self.layer, -1): self.nodes, ("batch edges", self.layer, -1): self.nodes * self.degree}
+
+    def real(self, edges: int, rows: int) -> dict[Key, int]:
+        """The same where a layer has so many edges and output rows: as if all these had one degree."""
+        degree, taken = max(1, edges // max(1, rows)), min(edges, self.most)
+        return {("batch", self.layer, -1): max(1, taken // degree), ("batch edges", self.layer, -1): taken}
+
+    def joined(self, event: Event) -> Event:
+        """An event of a tensor [..., nodes, degree, ...] as one of [edges, ...], whose real number is known."""
+        if self.nodes not in event.shape or self.degree not in event.shape:
+            return event
+        rest = list(event.shape)
+        rest.remove(self.nodes)
+        rest.remove(self.degree)
+        return dataclasses.replace(event, shape=(self.nodes * self.degree, *rest))
+
+
+@dataclass(frozen=True)
+class StepAccount:
+    """Two epochs of a step of one view, recorded on the made-up graph.
+
+    Attributes:
+        events: of both epochs.
+        made_up: the view's sizes.
+        constant_bytes: of a row of what the view brings; 0: nothing.
+        halo: what halo rows take, which the made-up graph has not.
+        holds_flow: whether the plans are there only while the view is computed; else they were there before.
+        batches: of layers that take nodes with as many edges together.
+        libraries: bytes that libraries take for some reducers' work alone; 0 where that is there already.
+        kernels: of layers that aggregate, what is no tensor's.
+    """
+
+    events: tuple[Event, ...]
+    made_up: Sizes
+    constant_bytes: int
+    halo: HaloBytes
+    holds_flow: bool
+    batches: tuple[NodeBatches, ...] = ()
+    libraries: int = 0
+    kernels: tuple[KernelBytes, ...] = ()
+
+    def brought(self, sizes: Sizes) -> int:
+        """Bytes of what a view holds by itself: its plans and its constants."""
+        return sizes.flow_bytes + sizes.counts["out", 0, -1] * self.constant_bytes if self.holds_flow else 0
+
+    def graphs(self, sizes: Sizes) -> int:
+        """Bytes of the graphs that kernels make of a view's plans, one for all layers on the same plan."""
+        largest: dict[int, int] = {}
+        for layer in self.kernels:
+            largest[layer.first] = max(largest.get(layer.first, 0), layer.of_graph(sizes.edges[layer.layer]))
+        return sum(largest.values())
+
+    def peak(self, views: Sequence[Sizes], *, all_held: bool = False) -> int:
+        """Bytes that steps of these views hold at most, beyond what was there when training started.
+
+        Args:
+            views: of the micro-batches. all_held: all of them are in memory, not only the one at hand.
+        """
+        held, halo = self.held(views, all_held=all_held)
+        return held.peak + halo
+
+    def held(self, views: Sequence[Sizes], *, all_held: bool = False) -> tuple[StepMemory, int]:
+        """What they hold at the peak, and bytes of halo rows beside it."""
+        held = StepMemory(other=self.libraries)
+        made_up = self.made_up
+        for node_batches in self.batches:
+            made_up = dataclasses.replace(made_up, counts=made_up.counts | node_batches.made_up)
+        # The record has two epochs. Views that are made anew come a second time, with what the pool holds from the first.
+        for _ in range(2 if self.holds_flow else 1):
+            for sizes in views:
+                held.beside = self._beside(sizes)
+                there = views if all_held else [sizes]
+                held.other += (brought := sum(self.brought(view) + self.graphs(view) for view in there))
+                counts = sizes.counts
+                for node_batches in self.batches:
+                    counts = counts | node_batches.real(
+                        sizes.edges[node_batches.layer], sizes.counts["out", node_batches.layer, -1]
+                    )
+                replay(self.events, made_up, dataclasses.replace(sizes, counts=counts), held)
+                held.end()
+                held.other -= brought
+        return held, held.peak_beside - held.peak
+
+    def _beside(self, sizes: Sizes) -> dict[str, int]:
+        """Bytes that no record has, by the phase in which they are there: of halo rows, and of kernels that run."""
+        beside = self.halo.by_phase(sizes)
+        for kernel in self.kernels:
+            passing = kernel.passing(sizes.edges[kernel.layer], sizes.counts["out", kernel.layer, -1])
+            for way in LAYER_PHASES:
+                beside[way.format(kernel.layer + 1)] += passing
+        return beside

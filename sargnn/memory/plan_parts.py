@@ -1,0 +1,262 @@
+"""What each worker owns and reads: counted from a partition store without opening its parts, or from an assignment; estimated
+from sizes of graphs that everyone knows. And what the SAR paper measured on one of these.
+
+Published nodes, edges, features, classes and splits are those of OGB (Hu et al., 2020), and of the older datasets those that
+PyTorch Geometric and DGL document, edges in both directions. How many rows of others a worker reads depends on the cut;
+``halo_of`` says what is known.
+
+Letters: N nodes, T node types, R relations, P workers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from sargnn.config.run import DatasetSettings
+from sargnn.data.dataset import Dataset
+from sargnn.data.schema import Relation, Schema
+from sargnn.partition.blocks import in_edge_blocks
+from sargnn.partition.store import PartitionInfo, array_of
+from sargnn.shards.sizes import Sizes
+from sargnn.tasks.kinds import in_split
+
+Sized = tuple[str, int, int]
+"""A node type: its name, how many nodes, how many features (0: none)."""
+
+
+@dataclass(frozen=True)
+class PartSizes:
+    """One worker's part.
+
+    Attributes:
+        rows: own rows of each type [T].
+        edges: into them by relation [R].
+        halo: rows of others that they read.
+        sent: own rows that others read.
+        targets: training rows.
+        split: rows of any split.
+        crossing: those of the edges whose source is another's row; None: not counted.
+        inner: own rows of each type that are no copies [T]; None: all.
+    """
+
+    rows: tuple[int, ...]
+    edges: tuple[int, ...]
+    halo: int
+    sent: int
+    targets: int
+    split: int
+    crossing: int | None = None
+    inner: tuple[int, ...] | None = None
+
+    def view(
+        self, schema: Schema, layers: int, labelled: int, *, loops: bool, halo: tuple[int, ...], results: tuple[int, ...] = ()
+    ) -> Sizes:
+        """The sizes of a view of all rows, whose last layer computes those of the labelled type.
+
+        Args:
+            layers: L.
+            labelled: the node type that has labels.
+            loops: whether the model adds a loop to each node.
+            halo: rows of others that each layer reads [L].
+            results: partial results of each layer [L], as of ``Sizes``.
+        """
+        total = sum(self.rows)
+        out, edges = [self.rows] * layers, [sum(self.edges)] * layers
+        if schema.typed:
+            out[-1] = tuple(rows if t == labelled else 0 for t, rows in enumerate(self.rows))
+            edges[-1] = self.edges_into(schema, labelled)
+        edges = [count + total * loops for count in edges]
+        return dataclasses.replace(Sizes.of(total, self.targets, [self.rows] * layers, out, edges, halo), results=results)
+
+    def edges_into(self, schema: Schema, node_type: int) -> int:
+        """Edges into own rows of a type."""
+        pairs = zip(self.edges, schema.relations, strict=True)
+        return sum(count for count, relation in pairs if relation.destination == node_type)
+
+
+def parts_of_store(info: PartitionInfo) -> list[PartSizes]:
+    """Of a partition store; exact."""
+    relations = len(info.schema.relations)
+    parts = []
+    for rank in range(info.world):
+        offsets = np.asarray(array_of(info.path, rank, "edge_offsets"))
+        by_peer = np.diff(offsets).reshape(-1, relations)
+        by_relation = by_peer.sum(0)
+        split = np.asarray(array_of(info.path, rank, "split"))
+        parts.append(
+            PartSizes(
+                _by_type(info.schema, array_of(info.path, rank, "node_ids")),
+                tuple(int(count) for count in by_relation),
+                len(array_of(info.path, rank, "halo_ids")),
+                len(array_of(info.path, rank, "send_rows")),
+                int(in_split(split, "train").sum()),
+                int((split > 0).sum()),
+                int(by_relation.sum() - by_peer[rank].sum()),
+            )
+        )
+    return parts
+
+
+def parts_of_assignment(dataset: Dataset, part: np.ndarray, world: int, halo_rows: int) -> list[PartSizes]:
+    """Of an assignment, int32 [N], whose halo rows are counted in all: every worker has as many as the mean of its edges."""
+    schema, split = dataset.schema, np.asarray(dataset.split)
+    degrees = np.diff(np.asarray(dataset.indptr))
+    relation = None if dataset.relation is None else np.asarray(dataset.relation)
+    crossing, parts = np.zeros(world, np.int64), []
+    for first, indptr, indices in in_edge_blocks(dataset, "counting edges between parts"):
+        into = np.repeat(part[first : first + len(indptr) - 1], np.diff(indptr))
+        crossing += np.bincount(into[part[indices] != into], minlength=world)
+    for rank in range(world):
+        own = np.flatnonzero(part == rank)
+        edges = [int(degrees[own].sum())]
+        if relation is not None:
+            at = np.repeat(part == rank, degrees)
+            edges = np.bincount(relation[at], minlength=len(schema.relations)).tolist()
+        share = degrees[own].sum() / max(1, dataset.num_edges)
+        rows = int(halo_rows * share)
+        parts.append(
+            PartSizes(
+                _by_type(schema, own),
+                tuple(edges),
+                rows,
+                rows,
+                int(in_split(split[own], "train").sum()),
+                int((split[own] > 0).sum()),
+                int(crossing[rank]),
+            )
+        )
+    return parts
+
+
+def _by_type(schema: Schema, node_ids: np.ndarray) -> tuple[int, ...]:
+    bounds = schema.bounds(np.asarray(node_ids))
+    return tuple(int(b - a) for a, b in zip(bounds, bounds[1:], strict=False))
+
+
+@dataclass(frozen=True)
+class Published:
+    """A graph's published sizes.
+
+    Attributes:
+        nodes: by type; the first one has the labels.
+        edges: relations: type, name, type, how many.
+        classes: outputs.
+        train: labelled nodes that train.
+        split: labelled nodes of all three splits.
+        halo: rows of others for each own row, by numbers of workers P, where they are known.
+        source: how these are known.
+    """
+
+    nodes: tuple[Sized, ...]
+    edges: tuple[tuple[int, str, int, int], ...]
+    classes: int
+    train: int
+    split: int
+    halo: tuple[tuple[int, float], ...] = ()
+    source: str = ""
+
+    @property
+    def num_nodes(self) -> int:
+        """N."""
+        return sum(count for _, count, _ in self.nodes)
+
+    @property
+    def num_edges(self) -> int:
+        """Of all relations."""
+        return sum(count for *_, count in self.edges)
+
+    def as_configured(self, config: DatasetSettings) -> Published:
+        """With inverse edges, and without types, as the dataset's settings have it."""
+        edges, nodes = self.edges, self.nodes
+        if getattr(config, "homogenize", False):
+            nodes = (("node", self.num_nodes, max(width for _, _, width in nodes)),)
+            edges = ((0, "edge", 0, self.num_edges),)
+        if getattr(config, "add_inverse_edges", False):
+            if len(nodes) == 1:
+                edges = tuple((s, name, d, 2 * count) for s, name, d, count in edges)
+            else:
+                edges += tuple((d, f"rev_{name}", s, count) for s, name, d, count in edges)
+        return dataclasses.replace(self, nodes=nodes, edges=edges)
+
+    @property
+    def schema(self) -> Schema:
+        """Its types and relations."""
+        offsets = [0]
+        for _, count, _ in self.nodes:
+            offsets.append(offsets[-1] + count)
+        relations = tuple(Relation(s, name, d) for s, name, d, _ in self.edges)
+        return Schema(tuple(name for name, *_ in self.nodes), tuple(offsets), relations)
+
+    def part(self, world: int, halo: float) -> PartSizes:
+        """One of P equal parts. ``halo``: rows of others for each own row."""
+        rows = tuple(-(-count // world) for _, count, _ in self.nodes)
+        others = min(round(halo * sum(rows)), self.num_nodes - sum(rows))
+        edges = tuple(-(-count // world) for *_, count in self.edges)
+        return PartSizes(rows, edges, others, others, -(-self.train // world), -(-self.split // world))
+
+
+PUBLISHED = {
+    "ogbn-arxiv": Published((("paper", 169_343, 128),), ((0, "cites", 0, 1_166_243),), 40, 90_941, 169_343),
+    "ogbn-products": Published(
+        (("product", 2_449_029, 100),),
+        ((0, "bought_with", 0, 61_859_140),),
+        47,
+        196_615,
+        2_449_029,
+        ((8, 2.3),),
+        "that of products_like, cut into 8 by METIS",
+    ),
+    "ogbn-papers100M": Published(
+        (("paper", 111_059_956, 128),),
+        ((0, "cites", 0, 1_615_685_872),),
+        172,
+        1_207_179,
+        1_546_782,
+        ((32, 6.2), (64, 8.1), (128, 11.3)),
+        "read off the SAR paper's figure",
+    ),
+    "ogbn-mag": Published(
+        (("paper", 736_389, 128), ("author", 1_134_649, 0), ("field_of_study", 59_965, 0), ("institution", 8_740, 0)),
+        (
+            (1, "affiliated_with", 3, 1_043_998),
+            (1, "writes", 0, 7_145_660),
+            (0, "cites", 0, 5_416_271),
+            (0, "has_topic", 2, 7_505_078),
+        ),
+        349,
+        629_571,
+        736_389,
+    ),
+    "cora": Published((("paper", 2_708, 1_433),), ((0, "cites", 0, 10_556),), 7, 140, 1_640),
+    "citeseer": Published((("paper", 3_327, 3_703),), ((0, "cites", 0, 9_104),), 6, 120, 1_620),
+    "pubmed": Published((("paper", 19_717, 500),), ((0, "cites", 0, 88_648),), 3, 60, 1_560),
+    "reddit": Published((("post", 232_965, 602),), ((0, "shares_a_user", 0, 114_615_892),), 41, 153_431, 232_965),
+}
+"""papers100M's halo is what makes the paper's vanilla bars of GraphSage higher than those of SAR: vanilla training holds what
+the three layers read of others, (128 + 256 + 256) numbers of 4 bytes a row, until backward; SAR holds none of it. With N / P
+own rows
+
+    halo = (vanilla - SAR) / (2560 B x N / P) = (150 - 95) GB / (2560 B x 3.47 M) = 6.2 for P = 32; 8.1 for 64; 11.3 for 128.
+"""
+
+PAPER_BARS: dict[str, dict[str, dict[int, float | None]]] = {
+    "sage": {"sar": {32: 95, 64: 47, 128: 25}, "domain_parallel": {32: 150, 64: 83, 128: 50}},
+    "gat": {"sar": {32: 67, 64: 35, 128: 19}, "domain_parallel": {32: None, 64: 126, 128: 75}},
+}
+"""GB of a worker on papers100M in the SAR paper's figures, by model, mode and number of workers; None: out of memory."""
+
+
+def halo_of(graph: Published, world: int) -> float | None:
+    """Rows of others for each own row, straight in log2 P between what is known, from 0 with one worker; None: nothing is."""
+    if world == 1:
+        return 0.0
+    if not graph.halo:
+        return None
+    points = [(1, 0.0), *graph.halo]
+    after = next((i for i, (workers, _) in enumerate(points) if workers >= world), len(points) - 1)
+    (w0, h0), (w1, h1) = points[after - 1], points[after]
+    return h0 + (h1 - h0) * (math.log2(world) - math.log2(w0)) / (math.log2(w1) - math.log2(w0))

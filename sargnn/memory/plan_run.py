@@ -1,0 +1,301 @@
+"""Plans of a run: what its workers hold and send, on a partition store or on a cut made for the plan, with the micro-batches
+and kept layers that it would choose for ``memory_budget``.
+
+Letters: N nodes, P workers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sargnn.config.run import RunConfig
+from sargnn.data.dataset import Dataset
+from sargnn.engine.segments import KeepLayers, layer_runs
+from sargnn.errors import ConfigError
+from sargnn.memory.budget import MOST_EVALUATION_GROUPS, Search, largest_micro_batch
+from sargnn.memory.plan_parts import PartSizes, Published, parts_of_assignment, parts_of_store
+from sargnn.memory.plan_traffic import CutEdges, Messages, layer_bytes, shape_of, traffic_by_layer, traffic_of
+from sargnn.memory.plan_views import Views, has_views
+from sargnn.memory.plan_worker import Account, Runtime, WorkerPlan
+from sargnn.models.inputs import GraphShape
+from sargnn.models.stack import Stack
+from sargnn.partition import PARTITIONERS, stream
+from sargnn.partition.prepare import partition_path, with_choice
+from sargnn.partition.quality import quality_of
+from sargnn.partition.store import PartitionInfo, array_of, partition_info
+from sargnn.resolve import resolve
+from sargnn.shards.plan import RowCounts
+from sargnn.steps import step
+from sargnn.tracking.memory import human_bytes
+from sargnn.training.build import label_columns
+from sargnn.training.fit import configured_batches, trains_in_batches
+
+_PASSES = 4
+"""Of streaming, for a plan."""
+_QUICK = ("random", "range", "given")
+"""Partitioners that need no more time than a plan has."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A graph in parts.
+
+    Attributes:
+        part: int32 [N], each node's owner.
+        parts: of each worker.
+        halo_rows: of all.
+        edges: between parts; None: too many.
+        exact: whether it is a partition that is there; else one made for the plan, whose halo rows are shared out by edges: a
+            streamed one, whose halo is larger than METIS's or KaMinPar's, where the configured partitioner takes long.
+        store: the partition's folder, where it is there.
+    """
+
+    part: np.ndarray
+    parts: list[PartSizes]
+    halo_rows: int
+    edges: CutEdges | None
+    exact: bool
+    store: Path | None = None
+
+
+@dataclass(frozen=True)
+class WorldPlan:
+    """What a configuration's workers hold and send.
+
+    Attributes:
+        mode: its name.
+        world: P.
+        workers: each one's memory, or one's where all are alike.
+        sent: bytes of an epoch, by all; None: not known.
+        exact: as of ``Cut``.
+        batches: micro-batches of a step; 1: none.
+        keep_layers: whose inputs survive until backward.
+    """
+
+    mode: str
+    world: int
+    workers: list[WorkerPlan]
+    sent: int | None
+    exact: bool
+    batches: int = 1
+    keep_layers: KeepLayers = "all"
+
+    @property
+    def largest(self) -> WorkerPlan:
+        """The worker that holds most."""
+        return max(self.workers, key=lambda worker: worker.total)
+
+    @property
+    def by_rank(self) -> list[WorkerPlan]:
+        """Each worker's memory [P]."""
+        return self.workers * (1 if len(self.workers) == self.world else self.world)
+
+    @property
+    def together(self) -> int:
+        """All workers' whole resident memory at their peaks."""
+        return sum(self.every)
+
+    @property
+    def every(self) -> list[int]:
+        """Each worker's whole resident memory at its peak [P]."""
+        return [worker.total for worker in self.by_rank]
+
+    @property
+    def training(self) -> tuple[int, ...]:
+        """What each worker's training holds above what was there when it started [P]."""
+        return tuple(worker.training for worker in self.by_rank)
+
+
+def find_cut(config: RunConfig, dataset: Dataset, name: str) -> Cut:
+    """The configured partition where it is there; else a streamed one.
+
+    Args:
+        name: of the dataset store's folder.
+    """
+    loops, world = int(config.add_self_loops), config.world
+    chosen = with_choice(config, dataset, name)
+    path, _ = partition_path(chosen, dataset, name)
+    if path.exists():
+        info = partition_info(path)
+        part, halo = _assignment(info), sum(info.stats.halo_rows)
+        return Cut(part, parts_of_store(info), halo, CutEdges.of(dataset, part, world, loops), exact=True, store=path)
+    if chosen.partitioner.choice in _QUICK:
+        assign = resolve("partitioner", PARTITIONERS, chosen.partitioner.choice)
+        part = np.asarray(assign(dataset, world, chosen.partitioner), np.int32)
+    else:
+        step(f"a streamed cut into {world}, for the plan")
+        settings = dataclasses.replace(
+            chosen.partitioner, name="stream", passes=_PASSES, balance="both", target=None, file=None
+        )
+        part = stream.assign(dataset, world, settings)
+    halo = quality_of(dataset, part, world).halo_rows
+    parts = parts_of_assignment(dataset, part, world, halo)
+    return Cut(part, parts, halo, CutEdges.of(dataset, part, world, loops), exact=False)
+
+
+def plan_run(config: RunConfig, dataset: Dataset, cut: Cut, runtime: Runtime) -> WorldPlan:
+    """What the configuration's workers hold and send on a cut of its graph.
+
+    Raises:
+        ConfigError: the model cannot work on such a graph, or nothing fits ``memory_budget``.
+    """
+    if has_views(config):
+        return plan_views(config, dataset, cut, runtime)
+    traffic = traffic_of(config, dataset, cut.part, cut.halo_rows, cut.edges)
+    account = Account(config, shape_of(dataset, config), dataset.num_nodes)
+    workers = []
+    for rank, part in enumerate(cut.parts):
+        received: list[int] | None = None
+        results: tuple[int, ...] = ()
+        if traffic is not None and all(layer.messages.received for layer in traffic):
+            received = [layer.messages.received[rank] for layer in traffic]
+            results = tuple(layer.messages.partials // config.world for layer in traffic)
+        workers.append(account.worker(part, runtime, received, results))
+    return WorldPlan(
+        config.mode.name,
+        config.world,
+        workers,
+        None if traffic is None else sum(t.sent for t in traffic),
+        cut.exact,
+        keep_layers=config.engine.keep_layers,
+    )
+
+
+def plan_views(config: RunConfig, dataset: Dataset, cut: Cut, runtime: Runtime) -> WorldPlan:
+    """The plan of a run whose steps are views, with as many micro-batches as configured, or as it would choose.
+
+    Raises:
+        ConfigError: nothing fits ``memory_budget``; the model cannot work on such a graph.
+    """
+    shape = shape_of(dataset, config)
+    account = Account(config, shape, dataset.num_nodes)
+    views = Views(config, dataset, cut.part, cut.store, shape, account.engine, account.model)
+    count, keep, limit = 1, config.engine.keep_layers, config.budget_bytes
+    if trains_in_batches(config):
+        given = configured_batches(config)
+        count = given if isinstance(given, int) else 1
+        if limit is not None and given in (1, "auto"):
+            planned = _PlannedBudget(account, views, runtime, limit)
+            fit = planned.find(1 if given == 1 else views.most_batches, keep)
+            if not fit.fits:
+                needed = max(base + least for base, least in zip(planned.bases, fit.planned_bytes, strict=True))
+                raise _refusal(config, "No number of micro-batches fits the memory budget.", needed)
+            count, keep = fit.count, fit.keep_layers
+    parts = [views.part_sizes(rank) for rank in range(config.world)]
+    own = [views.worker(rank, count) for rank in range(config.world)]
+    workers = [account.with_views(part, worker_views, runtime, keep) for part, worker_views in zip(parts, own, strict=True)]
+    groups = 1
+    while limit is not None and (needed := max(worker.while_evaluating for worker in workers)) > limit:
+        groups *= 2
+        if groups > MOST_EVALUATION_GROUPS or config.eval == "sampled":
+            what = "An evaluation needs more than the memory budget, in any number of groups of rows."
+            raise _refusal(config, what, needed)
+        every = zip(parts, own, views.evaluation_in_groups(groups), strict=True)
+        workers = [account.with_views(part, worker_views, runtime, keep, some) for part, worker_views, some in every]
+    sent = _sent(config, account, views, count, keep)
+    return WorldPlan(config.mode.name, config.world, workers, sent, cut.exact, count, keep)
+
+
+def _refusal(config: RunConfig, what: str, needed: int) -> ConfigError:
+    return ConfigError(
+        what,
+        given=f"memory_budget={config.memory_budget.size}; the least that a worker needs is {human_bytes(needed)}",
+        hint=f"more workers, world={2 * config.world}, hold less each; so does a smaller model.hidden",
+    )
+
+
+class _PlannedBudget(Search):
+    """Micro-batches and kept layers of a run that has not been started.
+
+    Attributes:
+        bases: by worker, bytes that are there before training.
+    """
+
+    def __init__(self, account: Account, views: Views, runtime: Runtime, limit: int) -> None:
+        super().__init__(account.model.num_kept)
+        self._account, self._views, self._limit, self._runtime = account, views, limit, runtime
+        self._parts = [views.part_sizes(rank) for rank in range(views.parts.world)]
+        self.bases = [account.before_training(part, views.worker(rank, 1), runtime) for rank, part in enumerate(self._parts)]
+
+    def planned(self, count: int, keep: KeepLayers) -> tuple[int, ...]:
+        planned_bytes = []
+        for rank, part in enumerate(self._parts):
+            own = self._views.worker(rank, count)
+            most = largest_micro_batch(
+                self._account.accounts,
+                [view.sizes for view in own.training],
+                [view.counts for view in own.training],
+                keep,
+                constants=self._account.holds_constants,
+                all_held=self._account.all_held,
+            )
+            planned_bytes.append(most + self._runtime.training + self._account.bytes_since(part, own))
+        return tuple(planned_bytes)
+
+    def fits(self, planned: Sequence[int], what: str) -> bool:
+        return max(base + own for base, own in zip(self.bases, planned, strict=True)) <= self._limit
+
+
+def _sent(config: RunConfig, account: Account, views: Views, count: int, keep: KeepLayers) -> int | None:
+    """Bytes of rows that all workers send in an epoch, evaluations left out; None: flows are drawn, or rows travel anew for
+    layers that are computed again."""
+    model = account.model
+    if (
+        not isinstance(model, Stack)
+        or config.draws_flows
+        or not views.training(count)[0]
+        or (config.may_preload and model.inputs.sharded())
+    ):
+        return None
+    total, caches = 0, not trains_in_batches(config)
+    again = [index for run in layer_runs(len(model.graph_layers), keep)[:-1] for index in run]
+    for ranks in views.parts.servers:
+        for view in views.training(count)[ranks.start]:
+            every = zip(model.graph_layers, view.counts, view.messages, strict=True)
+            for index, (layer, counts, messages) in enumerate(every):
+                if not layer.uses_edges:
+                    continue
+                own = layer_bytes(account.engine, layer, counts, views.label_columns, messages, caches=caches)
+                if own and index in again:
+                    return None
+                total += own
+    return total
+
+
+def plan_published(config: RunConfig, graph: Published, halo: float, runtime: Runtime) -> WorldPlan:
+    """What workers would hold of a graph of which only sizes are known, in equal parts; bytes as if only rows travelled.
+
+    Args:
+        graph: as the dataset's settings have it.
+        halo: rows of others for each own row.
+
+    Raises:
+        ConfigError: its views are not planned, or the model cannot work on such a graph.
+    """
+    columns = label_columns(config, graph.classes)
+    shape = GraphShape(graph.schema, tuple(width for *_, width in graph.nodes), graph.classes, columns)
+    part = graph.part(config.world, halo)
+    rows = config.world * part.halo
+    traffic = traffic_by_layer(
+        config, shape, RowCounts(graph.num_nodes, graph.num_nodes, rows), lambda share, labelled: Messages(rows)
+    )
+    worker = Account(config, shape, graph.num_nodes).worker(part, runtime)
+    return WorldPlan(config.mode.name, config.world, [worker], None if traffic is None else sum(t.sent for t in traffic), False)
+
+
+def smallest_world(plans: Sequence[WorldPlan], mode: str, limit: int) -> int | None:
+    """The fewest workers of a mode of which each fits ``limit`` bytes."""
+    fits = [plan.world for plan in plans if plan.mode == mode and plan.largest.total <= limit]
+    return min(fits, default=None)
+
+
+def _assignment(info: PartitionInfo) -> np.ndarray:
+    part = np.empty(info.num_nodes, np.int32)
+    for rank in range(info.world):
+        part[np.asarray(array_of(info.path, rank, "node_ids"))] = rank
+    return part

@@ -1,0 +1,171 @@
+"""Plans from the stores that are here; and what a node of a SLURM job needs, as ``--mem`` has it:
+
+    node = max(workers + workers / 10 + 0.4 GB, preparing)
+
+Workers: the whole resident memory of those of one node. A tenth more is for what no plan knows: SLURM ends a job that takes a
+page more than it asked for. 0.4 GB are for the job's own processes beside them. Preparing: ``launch.job begin`` makes missing
+stores on the first node before the workers start, within ``prepare.buffer`` and what the partitioner takes.
+
+Where the dataset has no store here, nothing heavy is loaded: a login node answers at once.
+
+Letters: P workers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sargnn.config.run import RunConfig
+from sargnn.errors import ConfigError, SargnnError
+
+if TYPE_CHECKING:
+    from sargnn.data.dataset import Dataset
+    from sargnn.memory.plan_run import Cut, WorldPlan
+
+SPARE = 0.1
+"""Of the workers' memory, beyond it."""
+JOB_BYTES = 400_000_000
+"""Of the job's script, ``srun`` and ``sargnn track --follow``, of which the last, with MLflow, was measured at 0.28 GB."""
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+"""SLURM counts in powers of two."""
+
+
+def cut_key(config: RunConfig) -> str:
+    """What tells cuts of one dataset apart."""
+    return repr((config.partitioner, config.world, config.num_servers, config.add_self_loops))
+
+
+class Plans:
+    """Plans of configurations on one dataset, with what this machine has measured of a worker. Each cut is found once.
+
+    Args:
+        name: of the dataset store's folder.
+    """
+
+    def __init__(self, dataset: Dataset, name: str) -> None:
+        self.dataset, self._name = dataset, name
+        self._cuts: dict[str, Cut] = {}
+
+    def cut(self, config: RunConfig) -> Cut:
+        """The configuration's."""
+        key = cut_key(config)
+        if key not in self._cuts:
+            from sargnn.memory.plan_run import find_cut
+
+            self._cuts[key] = find_cut(config, self.dataset, self._name)
+        return self._cuts[key]
+
+    def plan(self, config: RunConfig) -> WorldPlan:
+        """What its workers hold and send. Raises ``SargnnError``: it cannot be planned, or what is measured first failed."""
+        from sargnn.memory.plan_run import plan_run
+        from sargnn.memory.trials import measured_runtime
+
+        cut = self.cut(config)
+        return plan_run(config, self.dataset, cut, measured_runtime(config, typed=self.dataset.schema.typed))
+
+    @property
+    def all_exact(self) -> bool:
+        """Whether all cuts so far are partitions that are there."""
+        return all(cut.exact for cut in self._cuts.values())
+
+
+@dataclass(frozen=True)
+class PlannedMemory:
+    """Bytes.
+
+    Attributes:
+        workers: of each rank its whole resident memory at its peak [P].
+        preparing: what making the partition takes, before any worker starts; 0 where it is there.
+    """
+
+    workers: tuple[int, ...]
+    preparing: int
+
+
+@dataclass(frozen=True)
+class NotPlanned:
+    """Why there is no plan: a clause."""
+
+    reason: str
+
+
+def plan_memory(config: RunConfig) -> PlannedMemory | NotPlanned:
+    """Plan a run. Nothing is made; what takes longer is told step by step (``sargnn.steps``).
+
+    The partition is the configured one where it is there. Else a streamed cut is made for the plan, which reads all edges a few
+    times. What the libraries take is measured once on a machine (``memory.trials``).
+    """
+    try:
+        path = _find_dataset(config)
+        return NotPlanned("the dataset is not prepared here") if path is None else _plan(config, path)
+    except SargnnError as error:
+        return NotPlanned(str(error).splitlines()[0].rstrip("."))
+
+
+def _find_dataset(config: RunConfig) -> Path | None:
+    """The dataset's store; None where there is none, or where its name is known only once the dataset is read."""
+    dataset, stores = config.dataset, Path(config.store_dir) / "datasets"
+    if (store := dataset.find_store(stores)) is not None:
+        return store
+    if dataset.reads_target or dataset.fetches or not any(stores.glob(f"{dataset.name}-*")):
+        return None
+    from sargnn.data.prepare import dataset_path
+
+    path = dataset_path(dataset, config.store_dir)
+    return path if path.exists() else None
+
+
+def _plan(config: RunConfig, path: Path) -> PlannedMemory:
+    from sargnn.data.dataset import open_dataset
+
+    config, dataset = config.stand_in, open_dataset(path, verify=False)
+    if config.dataset.task not in (None, dataset.task):
+        raise ConfigError("The dataset's labels are of another task.", given=f"task={config.dataset.task}")
+    plan = Plans(dataset, path.name).plan(config)
+    preparing = 0 if plan.exact else preparing_bytes(config, dataset, path.name)
+    return PlannedMemory(tuple(plan.every), preparing)
+
+
+def preparing_bytes(config: RunConfig, dataset: Dataset, name: str) -> int:
+    """About what making the partition takes: cutting, then ordering and writing parts, as many at once as fit the buffer.
+
+    Args:
+        name: of the dataset store's folder.
+    """
+    from sargnn.partition.crew import Crew
+    from sargnn.partition.memory import cutting_bytes, ordering_bytes, writing_bytes
+    from sargnn.partition.prepare import with_choice
+
+    world, settings = config.world, with_choice(config, dataset, name).partitioner
+    edges, nodes = -(-dataset.num_edges // world), -(-dataset.num_nodes // world)
+    cutting = cutting_bytes(dataset, settings.choice, settings.coarsen, world) if world > 1 else 0.0
+    part_bytes = writing_bytes(dataset, edges, world)
+    if settings.order == "locality":
+        part_bytes = max(part_bytes, ordering_bytes(dataset, edges, nodes, settings.choice in ("kaminpar", "stream")))
+    processes = Crew(world, config.prepare.bytes).size(world, dataset.num_edges, part_bytes, config.prepare.bytes)
+    return int(max(cutting, processes * part_bytes))
+
+
+def node_bytes(planned: PlannedMemory, per_node: int) -> int:
+    """What the node needs that needs most, bytes.
+
+    Args:
+        per_node: workers of a node at most. Ranks fill nodes one after the other, and not each need be full: any so many in a
+            row may share one.
+    """
+    workers = planned.workers
+    most = max(sum(workers[first : first + per_node]) for first in range(max(1, len(workers) - per_node + 1)))
+    return max(int(most * (1 + SPARE)) + JOB_BYTES, planned.preparing)
+
+
+def slurm_text(count: int) -> str:
+    """Bytes as SLURM's ``--mem``, rounded up: ``1234M``."""
+    return f"{-(-count // _UNITS['M'])}M"
+
+
+def slurm_bytes(text: str) -> int | None:
+    """What a ``--mem`` allows, bytes; None for 0, which is all that a node has. Without a unit it counts in M."""
+    number, unit = (text, "M") if text.isdecimal() else (text[:-1], text[-1])
+    return int(number) * _UNITS[unit] or None

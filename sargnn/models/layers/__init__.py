@@ -1,1 +1,0 @@
-"""Graph layers, one file for each kind of layer."""

@@ -1,0 +1,76 @@
+"""Propagation along edges without parameters: what GCN, SGC, APPNP and GCNII are made of.
+
+    (S h)_i = sum over edges j -> i of h_j / sqrt(d_out(j) d_in(i))
+
+On a symmetric graph with self-loops S is D^-1/2 (A + I) D^-1/2; on a directed one the degrees are those that DGL's
+``GraphConv(norm="both")`` takes. Degrees of 0 count as 1.
+
+Of a graph with edge weights: ``w_e h_j / sqrt(D_out(j) D_in(i))`` with sums of weights in place of degrees, 0 where one is 0.
+An added self-loop weighs 1.
+
+Letters: N input rows, M output rows, F features.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sargnn.bf16 import wide
+from sargnn.engine.aggregate import Engine
+from sargnn.engine.reducers.base import Reducer
+from sargnn.engine.reducers.dropped_sum import DroppedSum
+from sargnn.engine.reducers.sum import Sum
+from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec
+from sargnn.rng import Purpose
+from sargnn.shards.plan import LayerPlan
+
+
+def symmetric_sum(
+    engine: Engine, plan: LayerPlan, rows: Tensor, reducer: Reducer | None = None, *, reuse: bool = False
+) -> Tensor:
+    """``S h``: rows [N, F] to rows [M, F]; saves nothing for backward; all workers must call it.
+
+    Args:
+        reducer: a sum of other messages; ``Sum(weighted=True)`` if not given.
+        reuse: ``rows`` are of no further use to the caller, who lets them be scaled in place.
+    """
+    key = f"symmetric {rows.dtype}"
+    if key not in plan.kept:  # autograd would hold scales of each call
+        plan.kept[key] = (_scale(plan.out_degrees, plan.out_weights, rows), _scale(plan.in_degrees, plan.in_weights, rows))
+    of_sources, of_destinations = plan.kept[key]
+    messages = engine.operators.scaled_rows(rows, of_sources, reuse=reuse)
+    (out,) = engine.aggregate(plan, reducer or Sum(weighted=True), (messages,))
+    return engine.operators.scaled_rows(out, of_destinations, reuse=True)
+
+
+def _scale(degrees: Tensor, weights: Tensor | None, like: Tensor) -> Tensor:
+    """[rows, 1], 1 / sqrt(max(degree, 1)); of sums of weights 1 / sqrt(sum), 0 where the sum is 0."""
+    if weights is not None:
+        return torch.where(weights > 0, weights.rsqrt(), 0).to(wide(like.dtype))[:, None]
+    return degrees.clamp(min=1).to(wide(like.dtype)).rsqrt_()[:, None]
+
+
+class PropagationStep(GraphLayer):
+    """One step, ``S h``. Saves nothing for backward.
+
+    Args:
+        index: of the step, from 0.
+        width: F.
+        constant: whether the first step's rows are the same in every epoch.
+        edge_dropout: probability to drop an edge in training; the others count 1 / (1 - p) times.
+    """
+
+    reducer = Sum(weighted=True)
+
+    def __init__(self, index: int, width: int, *, constant: bool = False, edge_dropout: float = 0.0) -> None:
+        columns = width if constant else 0
+        super().__init__(
+            LayerSpec(index=index, last=False, in_width=width, out_width=width, bias=False, constant_columns=columns)
+        )
+        self.index, self.edge_dropout = index, edge_dropout
+
+    def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
+        """Rows [N, F] to rows [M, F]."""
+        draw = engine.draw(Purpose.EDGE_DROPOUT, self.index, self.edge_dropout if self.training else 0.0)
+        return symmetric_sum(engine, plan, x.joined(), None if draw is None else DroppedSum(draw))

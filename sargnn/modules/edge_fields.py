@@ -1,0 +1,419 @@
+"""Stand-ins for tensors that are not computed yet: a field of all edges, and the messages of each node.
+
+A layer such as GAT computes scores and weights for all edges at once. Held as tables they would be most of its memory, and a
+score needs rows of other workers. So what a layer does with an edge field is noted as an expression; a fold over the edges
+makes it a part of its messages, and it is computed run by run. Whatever takes each edge by itself is noted so. For all else the
+field is computed for all edges of this worker, a table [E, ...] that stays with the destinations' owner.
+
+A reduce function of the user's is called once, for all nodes, with a ``Mailbox``. What it does with each message by itself
+becomes a part of the message's expression; what it folds over the neighbours (sum, mean, maximum, minimum, logsumexp, softmax)
+is folded shard by shard there and then. What cannot be folded raises ``CannotFold``.
+
+Nothing here knows what kind of graph a layer got, or how a fold is computed: that is ``folds.Edges``.
+
+Letters: E edges of this worker, M output rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor
+
+from sargnn.modules.expressions import EDGE_COUNT, Call, Dropped, Field, Item, Node, Softmax, map_values
+from sargnn.modules.tag import Count, rows_of, user_line
+from sargnn.rng import Draw
+
+if TYPE_CHECKING:
+    from sargnn.modules.folds import Edges
+
+_FAKE_COUNT = 7919
+"""Edges of the tables without content that shapes are found with; a prime, so that no other size is taken for it."""
+
+_BY_ELEMENT = frozenset(
+    """add sub rsub mul div true_divide neg negative abs absolute exp exp2 expm1 log log2 log1p sqrt rsqrt pow square reciprocal
+    relu relu6 leaky_relu elu gelu silu selu celu mish tanh sigmoid softplus softsign hardtanh hardswish hardsigmoid logsigmoid
+    tanhshrink clamp clip clamp_min clamp_max minimum maximum fmax fmin where eq ne lt le gt ge isnan isinf isfinite logical_and
+    logical_or logical_not logical_xor sin cos tan sinh cosh asin acos atan erf sign floor ceil round trunc frac remainder fmod
+    lerp addcmul addcdiv nan_to_num float double half bfloat16 long int bool to type_as type contiguous clone detach
+    zeros_like ones_like full_like masked_fill linear layer_norm rms_norm expand_as special_expit expit positive heaviside
+    copysign logaddexp xlogy atan2 hypot truediv floordiv mod invert and or xor""".split()
+)
+_BY_DIMENSION = frozenset(
+    """sum mean amax amin max min prod norm logsumexp softmax log_softmax softmin std var argmax argmin cumsum cumprod
+    unsqueeze squeeze cat concat concatenate stack narrow select chunk split unbind flip glu cosine_similarity any all
+    topk sort argsort normalize""".split()
+)
+_WITH_PARAMETERS = frozenset("linear layer_norm rms_norm matmul mm".split())
+_BY_SHAPE = frozenset("view reshape flatten unflatten expand view_as reshape_as".split())
+_DIMENSION_COMES_SECOND = frozenset("chunk split norm cosine_similarity topk normalize".split())
+_DEFAULT_DIMENSION = {
+    **dict.fromkeys("cat concat concatenate stack chunk split unbind".split(), 0),
+    **dict.fromkeys("glu topk sort argsort".split(), -1),
+    **dict.fromkeys("cosine_similarity normalize".split(), 1),
+}
+_FOLDED = {"sum": "sum", "mean": "mean", "amax": "max", "max": "max", "amin": "min", "min": "min", "logsumexp": "logsumexp"}
+_DIMENSION_OF_MESSAGES = frozenset(
+    "sum mean amax amin max min norm logsumexp softmax log_softmax unsqueeze squeeze cat concat stack select narrow".split()
+)
+_EACH_MESSAGE = frozenset(
+    """add radd sub rsub mul rmul div true_divide truediv rtruediv neg negative abs exp log log1p sqrt rsqrt pow rpow square
+    relu leaky_relu elu gelu silu selu celu tanh sigmoid softplus clamp clip minimum maximum where eq ne lt le gt ge float
+    double type_as to contiguous clone detach linear layer_norm matmul masked_fill""".split()
+)
+_OPERATORS = "add radd sub rsub mul rmul truediv rtruediv pow rpow neg abs eq ne lt le gt ge matmul getitem".split()
+
+
+class OfEdges:
+    """An expression over edges that stands where a tensor is expected.
+
+    Args:
+        edges: which edges.
+        node: the expression.
+    """
+
+    leading: ClassVar[int]
+    """How many dimensions there are before a row's."""
+
+    def __init__(self, edges: Edges, node: Node) -> None:
+        self.edges, self.node = edges, node
+
+    @property
+    def shape(self) -> Any:
+        """As a tensor has it."""
+        raise NotImplementedError
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.node.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.edges.device
+
+    @property
+    def ndim(self) -> int:
+        return self.leading + len(self.node.shape)
+
+    def dim(self) -> int:
+        return self.ndim
+
+    def size(self, dim: int | None = None) -> Any:
+        return self.shape if dim is None else self.shape[dim]
+
+
+F = TypeVar("F", bound=OfEdges)
+
+
+def _first(kind: type[F], arguments: Any) -> F:
+    fields: list[F] = []
+    map_values(arguments, lambda value: fields.append(value) if isinstance(value, kind) else None)
+    return fields[0]
+
+
+def _set_operators(kind: type[OfEdges], call: Callable[..., Any], names: list[str]) -> None:
+    """Let Python's operators on ``kind`` make calls of PyTorch's: ``call(function, args, kwargs)``."""
+
+    def operator(name: str) -> Callable[..., Any]:
+        method = getattr(Tensor, name)
+        return lambda self, *args: call(method, (self, *args), {})
+
+    for name in names:
+        setattr(kind, f"__{name}__", operator(f"__{name}__"))
+    kind.__hash__ = object.__hash__  # type: ignore[method-assign]
+
+
+class EdgeTensor(OfEdges):
+    """A field of this worker's edges, [E, ...]."""
+
+    leading = 1
+
+    def __init__(self, edges: Edges, node: Node) -> None:
+        super().__init__(edges, node)
+        self._value: Tensor | None = None
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return record(func, args, kwargs or {})
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or not hasattr(Tensor, name):
+            raise AttributeError(f"an edge field has no '{name}'")
+        attribute = getattr(Tensor, name)
+        if not callable(attribute):
+            return getattr(self.value(), name)
+        return lambda *args, **kwargs: record(attribute, (self, *args), kwargs)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.edges.num_edges(), *self.node.shape)
+
+    @property
+    def requires_grad(self) -> bool:
+        if isinstance(self.node, Field) and self.node.where == "e":
+            return self.node.tensor.requires_grad
+        return torch.is_grad_enabled()
+
+    def is_floating_point(self) -> bool:
+        return self.node.dtype.is_floating_point
+
+    def numel(self) -> int:
+        return len(self) * torch.Size(self.node.shape).numel()
+
+    def __len__(self) -> int:
+        return int(self.edges.num_edges())
+
+    def __bool__(self) -> bool:
+        return bool(self.value())
+
+    def __repr__(self) -> str:
+        return f"EdgeTensor(edges={len(self)}, shape={self.node.shape}, dtype={self.dtype})"
+
+    def dropped(self, draw: Draw) -> EdgeTensor:
+        """The values dropped by the edges' original ids."""
+        return EdgeTensor(self.edges, Dropped(self.node.shape, self.node.dtype, self.node, draw))
+
+    def softmax_over_edges(self) -> EdgeTensor:
+        """Softmax over the edges of each destination, column by column."""
+        return EdgeTensor(self.edges, Softmax(self.node.shape, self.node.dtype, self.node))
+
+    def value(self) -> Tensor:
+        """The values of all edges of this worker, [E, ...]; computed once. All workers must ask together."""
+        if self._value is None:
+            self._value = self.edges.edge_values(self.node)
+            self.node = Field(self.node.shape, self.node.dtype, "e", self._value)
+        return self._value
+
+
+def record(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What ``func`` gives: an edge field where it takes each edge by itself, else what it gives for the values."""
+    noted = noted_call(func, args, kwargs)
+    if noted is not NotImplemented:
+        return noted
+    args, kwargs = values_of((args, kwargs))
+    return func(*args, **kwargs)
+
+
+def values_of(arguments: Any) -> Any:
+    """The same nest of arguments with the values of edge fields."""
+    return map_values(arguments, lambda value: value.value() if isinstance(value, EdgeTensor) else value)
+
+
+def noted_call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What ``func`` gives as edge fields; ``NotImplemented`` where it does not take each edge by itself."""
+    first = _first(EdgeTensor, (args, kwargs))
+    name = str(getattr(func, "__name__", func))
+    if name.endswith("_") and not name.startswith("__"):
+        raise first.edges.session.wrong(
+            f"An edge field is written to in place by '{name}'.",
+            hint=f"use what '{name[:-1]}' gives: edge fields are expressions",
+        )
+    if name in _BY_SHAPE and len(args) > 1 and type(args[1]) is int and args[1] == len(first):
+        args = (args[0], first.shape[0], *args[2:])
+    if not _takes_each_edge(name, args, kwargs, first.ndim):
+        return NotImplemented
+
+    def prepared(value: Any) -> Any:
+        """An argument as an expression holds it."""
+        if isinstance(value, EdgeTensor):
+            return value.node
+        if isinstance(value, Count) and value.kind == "edges":
+            return EDGE_COUNT
+        if isinstance(value, Tensor):
+            rows, has_parameters = rows_of(value), name.strip("_") in _WITH_PARAMETERS
+            # Without a note it is a table of edges where it is as long as they are and a parameter would be 1.
+            alike = not has_parameters and value.dim() == first.ndim and value.shape[0] == len(first) != 1
+            if alike if rows is None else rows.kind == "edges":
+                return Field(tuple(value.shape[1:]), value.dtype, "e", value)
+        return value
+
+    return _noted(first.edges, func, *map_values((args, kwargs), prepared))
+
+
+def _takes_each_edge(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], ndim: int) -> bool:
+    plain = name.strip("_") if name.startswith("__") else name
+    plain = plain[1:] if plain in ("radd", "rsub", "rmul", "rtruediv", "rpow") else plain
+    if plain in _BY_ELEMENT:
+        return True
+    if plain == "matmul" or plain == "mm":
+        return isinstance(args[0], EdgeTensor) and isinstance(args[1], Tensor) and args[1].dim() <= 2 and ndim >= 2
+    if plain in _BY_DIMENSION:
+        where = kwargs.get("dim", kwargs.get("axis"))
+        at = 2 if plain in _DIMENSION_COMES_SECOND else 1
+        if where is None:
+            where = args[at] if len(args) > at else _DEFAULT_DIMENSION.get(plain)
+        dims = where if isinstance(where, (tuple, list)) else (where,)
+        size = ndim + (plain in ("unsqueeze", "stack"))
+        return all(isinstance(dim, int) and dim % size != 0 for dim in dims)
+    if plain in ("transpose", "swapaxes", "swapdims"):
+        return all(dim % ndim for dim in args[1:])
+    if plain == "permute":
+        order = args[1] if isinstance(args[1], (tuple, list)) else args[1:]
+        return len(order) > 0 and order[0] == 0
+    if plain == "getitem":
+        key = args[1] if isinstance(args[1], tuple) else (args[1],)
+        return key[0] is Ellipsis or (isinstance(key[0], slice) and key[0] == slice(None))
+    return plain in _BY_SHAPE
+
+
+def _noted(edges: Edges, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """The result as edge fields; ``NotImplemented`` if its first dimension are not the edges."""
+
+    def blank(value: Any) -> Any:
+        if isinstance(value, Node):
+            return torch.empty(_FAKE_COUNT, *value.shape, dtype=value.dtype, device="meta")
+        if isinstance(value, Tensor):
+            return torch.empty_like(value, device="meta")
+        if isinstance(value, torch.device):
+            return torch.device("meta")
+        return _FAKE_COUNT if value is EDGE_COUNT else value
+
+    with torch._C.DisableTorchFunction(), torch.no_grad():
+        output = func(*map_values(args, blank), **map_values(kwargs, blank))
+    several = isinstance(output, (tuple, list))
+    results = list(output) if several else [output]
+    if not all(isinstance(tensor, Tensor) and tensor.dim() and tensor.shape[0] == _FAKE_COUNT for tensor in results):
+        return NotImplemented
+    if not several:
+        shape = tuple(output.shape[1:])
+        if getattr(func, "__name__", "") in ("view", "reshape") and output.dtype == args[0].dtype:
+            args, kwargs = (args[0], (EDGE_COUNT, *shape)), {}  # without -1, which is no size where there are no edges
+        return EdgeTensor(edges, Call(shape, output.dtype, func, args, kwargs))
+    whole = Call((), results[0].dtype, func, args, kwargs)
+    items = [EdgeTensor(edges, Item(tuple(tensor.shape[1:]), tensor.dtype, whole, k)) for k, tensor in enumerate(results)]
+    return items if type(output) in (tuple, list) else _Named(output, items)
+
+
+class _Named(tuple):
+    """Several results with the names that PyTorch gives them."""
+
+    def __new__(cls, like: Any, items: list[EdgeTensor]) -> _Named:
+        self = super().__new__(cls, items)
+        for name, item in zip(("values", "indices"), items, strict=False):
+            if hasattr(like, name):
+                setattr(self, name, item)
+        return self
+
+
+class CannotFold(Exception):
+    """What a reduce function does that needs all messages of a node at one time.
+
+    Attributes:
+        what: such as ``'sort' over neighbours``.
+        place: the user's file and line.
+    """
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what, self.place = what, user_line()
+
+
+class Mailbox(OfEdges):
+    """The messages of each node, [M, neighbours, ...], as an expression over edges."""
+
+    leading = 2
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _of_messages(func, args, kwargs or {})
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or not hasattr(Tensor, name):
+            raise AttributeError(name)
+        attribute = getattr(Tensor, name)
+        if not callable(attribute):
+            raise CannotFold(f"'{name}' of a node's messages")
+        return lambda *args, **kwargs: _of_messages(attribute, (self, *args), kwargs)
+
+    @property
+    def shape(self) -> Any:
+        return _Shape(self)
+
+    def __len__(self) -> int:
+        return int(self.edges.number_of_dst_nodes())
+
+
+class _Shape:
+    """The shape of messages; how many neighbours there are differs from node to node."""
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self._mailbox = mailbox
+
+    def __getitem__(self, at: Any) -> Any:
+        whole = [self._mailbox.edges.number_of_dst_nodes(), None, *self._mailbox.node.shape]
+        size = whole[at]
+        if size is None or (isinstance(size, list) and None in size):
+            raise CannotFold("the number of a node's neighbours")
+        return tuple(size) if isinstance(size, list) else size
+
+    def __iter__(self) -> Any:
+        raise CannotFold("the number of a node's neighbours")
+
+    def __len__(self) -> int:
+        return self._mailbox.ndim
+
+
+class _Maxima(tuple):
+    """What ``max(dim)`` gives: the values, and indices that are not there."""
+
+    @property
+    def values(self) -> Tensor:
+        values: Tensor = self[0]
+        return values
+
+    @property
+    def indices(self) -> Tensor:
+        raise CannotFold("the places of maxima among neighbours")
+
+
+def _of_messages(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a call gives: messages, or rows [M, ...] where it folds over the neighbours."""
+    first = _first(Mailbox, (args, kwargs))
+    name = str(getattr(func, "__name__", func)).strip("_")
+    if name in _DIMENSION_OF_MESSAGES:
+        kwargs = dict(kwargs)
+        dim: Any = kwargs.pop("dim", kwargs.pop("axis", None))
+        if dim is None and len(args) > 1 and name != "norm":
+            dim, args = args[1], (args[0], *args[2:])
+        if isinstance(dim, (tuple, list)) and len(dim) == 1:
+            dim = dim[0]
+        dim = dim % (first.ndim + (name in ("unsqueeze", "stack"))) if isinstance(dim, int) else None
+        if dim == 1 and name in _FOLDED:
+            rows = first.edges.folded(_FOLDED[name], first.node, f"'{name}' of a reduce function")
+            rows = rows.unsqueeze(1) if kwargs.get("keepdim") else rows
+            return _Maxima((rows, None)) if name in ("max", "min") else rows
+        if dim == 1 and name == "softmax":
+            return Mailbox(first.edges, Softmax(first.node.shape, first.node.dtype, first.node))
+        if dim is None or dim < 2:
+            raise CannotFold(f"'{name}' over neighbours")
+        kwargs["dim"] = dim - 1
+    elif name not in _EACH_MESSAGE:
+        raise CannotFold(f"'{name}'")
+    noted = noted_call(func, *map_values((args, kwargs), lambda value: _beside_messages(value, first)))
+    if not isinstance(noted, EdgeTensor):
+        raise CannotFold(f"'{name}'")
+    return Mailbox(first.edges, noted.node)
+
+
+def _beside_messages(value: Any, first: Mailbox) -> Any:
+    """An argument for the same call on edges."""
+    if isinstance(value, Mailbox):
+        return EdgeTensor(first.edges, value.node)
+    if not isinstance(value, Tensor):
+        return value
+    rows = rows_of(value)
+    if rows is None and value.dim() == first.ndim and value.shape[:2] == (1, 1):
+        return value[0]  # the same for all messages, also where there is one node
+    if rows is not None or (value.dim() == first.ndim and len(value) == len(first) and value.shape[1] == 1):
+        if value.dim() < 2 or value.shape[1] != 1 or len(value) != len(first):
+            raise CannotFold(f"rows of nodes of shape {tuple(value.shape)} beside their messages")
+        return EdgeTensor(first.edges, first.edges.field("v", value.squeeze(1)))
+    if value.dim() > first.ndim - 2 and value.dim() > 1:
+        raise CannotFold(f"a tensor of shape {tuple(value.shape)} beside messages")
+    return value
+
+
+_set_operators(EdgeTensor, record, [*_OPERATORS, *"and or xor invert mod floordiv".split()])
+_set_operators(Mailbox, _of_messages, _OPERATORS)

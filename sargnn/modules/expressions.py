@@ -1,0 +1,250 @@
+"""What is computed for an edge, as an expression over fields of its source, its destination and itself.
+
+An expression is built while a layer runs, without computing anything, and compiled into a function of a run of edges
+(``engine.reducers.generic``) once somebody wants rows of it. Nothing here knows a graph, or who builds an expression.
+
+Letters: N input rows, M output rows, E edges.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from sargnn.engine.reducers.base import Tensors
+from sargnn.engine.reducers.folds import MessageFold
+from sargnn.engine.reducers.generic import EdgeRun, Messages
+from sargnn.rng import Draw, edge_mask
+
+Where = Literal["u", "v", "e"]
+"""A field of the source, of the destination, of the edge itself."""
+Value = Any
+"""A tensor of a run, or several."""
+Step = Callable[[EdgeRun, dict[int, Value]], Value]
+
+
+class _EdgeCount:
+    """Stands for the number of edges in an expression's arguments."""
+
+
+@dataclass(frozen=True)
+class _Use:
+    """Stands for what another step gives."""
+
+    step: Step
+
+
+EDGE_COUNT = _EdgeCount()
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A part of an expression.
+
+    Attributes:
+        shape: of a row, without the edges' dimension.
+        dtype: of the values.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, eq=False)
+class Field(Node):
+    """A field's rows. tensor: [N, ...], [M, ...] or [E, ...]."""
+
+    where: Where
+    tensor: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Call(Node):
+    """A function of other nodes, tensors and values. ``func(*args, **kwargs)`` computes every edge from itself."""
+
+    func: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Item(Node):
+    """One of several results of a call, or of a message function."""
+
+    of: Any
+    key: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Written(Node):
+    """What a message function of the user's gives: a mapping.
+
+    Attributes:
+        func: gets the run and its fields by place and name.
+        fields: (where, name, expression) that it reads.
+        params: tensors beside them whose gradients are wanted.
+    """
+
+    func: Callable[[EdgeRun, dict[tuple[str, str], Tensor]], Any]
+    fields: tuple[tuple[Where, str, Node], ...]
+    params: Tensors
+
+
+@dataclass(frozen=True, eq=False)
+class Dropped(Node):
+    """Values dropped by the edges' original ids: [E, K, ...], one draw for each of the first K."""
+
+    of: Node
+    draw: Draw
+
+
+@dataclass(frozen=True, eq=False)
+class Softmax(Node):
+    """Over the edges of each destination."""
+
+    logits: Node
+
+
+def size(node: Node) -> int:
+    """Columns of a row."""
+    return math.prod(node.shape)
+
+
+def map_values(values: Any, change: Callable[[Any], Any]) -> Any:
+    """The same nest of tuples, lists and mappings with every value changed."""
+    if isinstance(values, (tuple, list)):
+        changed = [map_values(value, change) for value in values]
+        return type(values)(changed) if type(values) in (tuple, list) else tuple(changed)
+    if isinstance(values, dict):
+        return {key: map_values(value, change) for key, value in values.items()}
+    return change(values)
+
+
+def draw_mask(run: EdgeRun, values: Tensor, draw: Draw) -> Tensor:
+    """Values [E, K, ...] dropped, the others multiplied with 1 / (1 - p)."""
+    heads = values.shape[1] if values.dim() > 1 else 1
+    kept = edge_mask(run.src_ids, run.dst_ids, heads, draw).to(values.dtype).mul_(draw.scale)
+    return values * kept.view(len(values), *values.shape[1:2], *[1] * (values.dim() - 2))
+
+
+class Program:
+    """Expressions compiled for runs of edges. Holds none of their fields, so that these are freed as the mode decides.
+
+    Args:
+        outputs: the expressions; without ``Softmax``.
+        dtype: of what travels.
+
+    """
+
+    def __init__(self, outputs: Sequence[Node], dtype: torch.dtype) -> None:
+        self._dtype = dtype
+        self._slots: dict[tuple[Where, int], int] = {}
+        self._fields: dict[Where, list[Tensor]] = {"u": [], "v": [], "e": []}
+        self._params: dict[int, Tensor] = {}
+        self._steps: dict[int, Step] = {}
+        self._keep: list[Node] = []
+        self._width = 0
+        self._outputs = [self._step(node) for node in outputs]
+        self._keep.clear()
+
+    def fields(self, where: Where) -> Tensors:
+        """The fields that are read of the sources [N, F_t], destinations [M, F_t] or edges [E, F_t], flat, as ``encode``."""
+        return tuple(encode(tensor, self._dtype) for tensor in self._fields[where])
+
+    def messages(self, folds: tuple[MessageFold, ...]) -> Messages:
+        """For the generic reducer; the program gives its fields away."""
+        grads = {where: tuple(t.requires_grad for t in tensors) for where, tensors in self._fields.items()}
+        self._fields = {"u": [], "v": [], "e": []}
+        outputs = self._outputs
+
+        def compute(run: EdgeRun) -> Tensors:
+            memo: dict[int, Value] = {}
+            return tuple(step(run, memo) for step in outputs)
+
+        return Messages(compute, folds, grads["u"], grads["v"], grads["e"], max(self._width, 1), tuple(self._params.values()))
+
+    def _step(self, node: Node) -> Step:
+        if id(node) not in self._steps:
+            self._keep.append(node)
+            key, made = id(node), self._make(node)
+
+            def memoised(run: EdgeRun, memo: dict[int, Value]) -> Value:
+                if key not in memo:
+                    memo[key] = made(run, memo)
+                return memo[key]
+
+            self._steps[key] = memoised
+        return self._steps[id(node)]
+
+    def _make(self, node: Node) -> Step:
+        self._width += size(node)
+        if isinstance(node, Field):
+            return self._read(node.where, node.tensor)
+        if isinstance(node, Call):
+            return self._call(node)
+        if isinstance(node, Item):
+            of, key = self._step(node.of), node.key
+            return lambda run, memo: of(run, memo)[key]
+        if isinstance(node, Dropped):
+            rows, draw = self._step(node.of), node.draw
+            return lambda run, memo: draw_mask(run, rows(run, memo), draw)
+        assert isinstance(node, Written)
+        for param in node.params:
+            self._params[id(param)] = param
+        reads = [((where, name), self._step(of)) for where, name, of in node.fields]
+        self._width += 2 * sum(size(of) for *_, of in node.fields)
+        func = node.func
+        return lambda run, memo: func(run, {key: read(run, memo) for key, read in reads})
+
+    def _read(self, where: Where, tensor: Tensor) -> Step:
+        key = where, id(tensor)
+        if key not in self._slots:
+            self._slots[key] = len(self._fields[where])
+            self._fields[where].append(tensor)
+        slot, dtype, shape = self._slots[key], tensor.dtype, tuple(tensor.shape[1:])
+        whole = tensor.is_floating_point()
+
+        def read(run: EdgeRun, memo: dict[int, Value]) -> Tensor:
+            rows = (run.sources if where == "u" else run.destinations if where == "v" else run.edges)[slot]
+            return rows.view(len(run), *shape) if whole else decode(rows, dtype, shape)
+
+        return read
+
+    def _call(self, node: Call) -> Step:
+        def compiled(value: Any) -> Any:
+            if isinstance(value, Node):
+                return _Use(self._step(value))
+            if isinstance(value, Tensor) and value.requires_grad:
+                self._params[id(value)] = value
+            return value
+
+        func, args, kwargs = node.func, map_values(node.args, compiled), map_values(node.kwargs, compiled)
+
+        def call(run: EdgeRun, memo: dict[int, Value]) -> Value:
+            def now(value: Any) -> Any:
+                if value is EDGE_COUNT:
+                    return len(run)
+                return value.step(run, memo) if isinstance(value, _Use) else value
+
+            return func(*map_values(args, now), **map_values(kwargs, now))
+
+        return call
+
+
+def encode(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """A field's rows flat, [N, F], in the type that travels; numbers that are no fractions as their bits."""
+    flat = tensor.reshape(len(tensor), -1) if tensor.numel() else tensor.reshape(len(tensor), math.prod(tensor.shape[1:]))
+    if tensor.is_floating_point():
+        return flat.to(dtype)
+    numbers = flat.long().contiguous()
+    return numbers.as_strided(numbers.shape, (numbers.shape[1], 1)).view(dtype)  # a single one may have any stride
+
+
+def decode(rows: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    """The inverse of ``encode`` for such numbers: [E, *shape]."""
+    return rows.contiguous().view(torch.int64).to(dtype).view(len(rows), *shape)

@@ -1,0 +1,413 @@
+"""The edges of one relation in one layer, and folds of messages over them: a fused reducer where one computes it, else the
+generic one.
+
+| messages and fold | reducer |
+|---|---|
+| ``copy_u``, sum, mean or max | ``Sum``, ``Mean``, ``Max`` |
+| ``u_mul_e`` with one number per edge, sum or mean | ``WeightedSum``, ``WeightedMean`` |
+| GAT's: u_add_v, LeakyReLU, edge softmax, dropout, u_mul_e, sum | ``Gat`` |
+| GATv2's: u_add_v, LeakyReLU, a product with a vector summed, edge softmax, dropout, u_mul_e, sum | ``GatV2`` |
+
+Whatever kind of graph a layer gets stands on ``Edges``. Nothing here knows what a layer may ask that graph for, or how its
+expressions came about.
+
+Letters: N input rows, M output rows, E edges of this worker, K heads, D columns of a head.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sargnn.engine.rebuild import rebuilt_by
+from sargnn.engine.reducers import folds
+from sargnn.engine.reducers.base import Reducer, Tensors
+from sargnn.engine.reducers.folds import MessageFold
+from sargnn.engine.reducers.gat import Gat, GatV2
+from sargnn.engine.reducers.generic import Generic
+from sargnn.engine.reducers.max import Max
+from sargnn.engine.reducers.mean import Mean
+from sargnn.engine.reducers.sum import Sum
+from sargnn.engine.reducers.weighted import WeightedMean, WeightedSum
+from sargnn.graph.edge_columns import WEIGHT
+from sargnn.modules.expressions import (
+    Call,
+    Dropped,
+    Field,
+    Item,
+    Node,
+    Program,
+    Softmax,
+    Where,
+    Written,
+    decode,
+    encode,
+    map_values,
+    size,
+)
+from sargnn.modules.row_operators import again_of, reader
+from sargnn.modules.session import Session, Totals, paused
+from sargnn.modules.tag import Count, Rows, tag_of, tagged
+from sargnn.rng import Draw
+from sargnn.shards.plan import LayerPlan
+
+_ENDS = {"u": "source nodes", "v": "destination nodes", "e": "edges"}
+
+
+class Edges:
+    """The edges of one relation, or of a homogeneous graph, in one layer.
+
+    Args:
+        session: of this forward pass.
+        plan: the layer's graph.
+        sources, destinations: which rows the edges' ends are.
+        rows: which rows a field of the edges has.
+        totals: of the plan, where the session does not know them.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        plan: LayerPlan,
+        sources: Rows,
+        destinations: Rows,
+        rows: Rows,
+        totals: Totals | None = None,
+    ) -> None:
+        self.session, self.plan = session, plan
+        self.sources, self.destinations, self.rows = sources, destinations, rows
+        self._totals = totals or session.totals(plan)
+
+    @property
+    def device(self) -> torch.device:
+        return self.session.engine.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the rows that travel."""
+        return self.session.engine.dtype
+
+    def number_of_src_nodes(self, ntype: str | None = None) -> Count:
+        """N."""
+        return Count(self.plan.num_rows, self._totals.rows, "nodes", self.sources)
+
+    def number_of_dst_nodes(self, ntype: str | None = None) -> Count:
+        """M."""
+        return Count(self.plan.num_out, self._totals.outputs, "nodes", self.destinations)
+
+    def num_edges(self, etype: Any = None) -> Count:
+        """E; equal to 0 only where no worker has an edge."""
+        return Count(self.plan.num_edges, self._totals.edges, "edges", self.rows)
+
+    def destination_ids(self) -> Tensor:
+        """int64 [M], original ids of the output rows."""
+        shards = [self.plan.merged] if self.plan.shards is None else list(self.plan.shards.values())
+        assert shards[0] is not None
+        return shards[0].block.dst_ids
+
+    def weights(self) -> Tensor:
+        """The graph's weights, [E], constant."""
+        return tagged(self.plan.edge_column(WEIGHT), self.rows, shared=True)
+
+    def field(self, where: Where, tensor: Tensor) -> Field:
+        """A tensor's rows as an expression."""
+        count = {"u": self.plan.num_rows, "v": self.plan.num_out, "e": self.plan.num_edges}[where]
+        if not tensor.dim() or len(tensor) != count:
+            what = f"A tensor has not one row for each of the {_ENDS[where]}."
+            raise self.session.wrong(what, given=f"shape {tuple(tensor.shape)} for {count}")
+        return Field(tuple(tensor.shape[1:]), tensor.dtype, where, tensor)
+
+    def folded(self, kind: str, node: Node, called: str) -> Tensor:
+        """Messages folded over each destination's edges, [M, ...].
+
+        Args:
+            kind: ``sum``, ``mean``, ``max``, ``min`` or ``logsumexp``.
+            node: a message.
+            called: what the log calls it.
+        """
+        return tagged(_fold(self, kind, node, called), self.destinations)
+
+    def edge_values(self, node: Node) -> Tensor:
+        """An expression's values for all edges of this worker, [E, ...]; all workers must call it."""
+        if isinstance(node, Field) and node.where == "e":
+            return node.tensor
+        self.session.note(f"a field of all edges is held: {self.plan.num_edges} edges x {size(node)}")
+        if node.dtype.is_floating_point:
+            values = _generic(self, [node], folds.Edges(size(node)), node.shape)
+        else:
+            columns = size(node) * torch.int64.itemsize // self.dtype.itemsize
+            bits = Call((columns,), self.dtype, encode, (node, self.dtype), {})
+            values = decode(_generic(self, [bits], folds.Edges(columns), (columns,)), node.dtype, node.shape)
+        self.session.calls.seen("the values of an edge field", tagged(values, self.rows))
+        return values
+
+    def aggregate(self, reducer: Reducer, exchanged: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
+        """``Engine.aggregate`` on these edges."""
+        with paused():
+            return self.session.engine.aggregate(self.plan, reducer, exchanged, dest_local, params)
+
+
+def _fold(edges: Edges, kind: str, node: Node, called: str) -> Tensor:
+    if kind == "min":
+        return -_fold(edges, "max", Call(node.shape, node.dtype, torch.neg, (node,), {}), called)
+    engine = edges.session.engine
+    fused = _recognise(kind, node, lambda rows: reader(engine.pool, rows))
+    if isinstance(fused, _Fused):
+        kernel = engine.kernel(fused.reducer.operation).name
+        edges.session.note(f"{called}: {fused.reducer.name}, kernel {kernel}")
+        return _fused(edges, fused, node)
+    edges.session.note(f"{called}: messages computed run by run, not by a fused kernel: {fused}")
+    if kind == "sum" and (parts := _softmax_product(node)) is not None:
+        logits, values = parts
+        return _generic(edges, [logits, values], folds.SoftmaxSum(size(values), size(logits)), node.shape)
+    made: dict[str, MessageFold] = {
+        "sum": folds.Sum(size(node)),
+        "mean": folds.Sum(size(node), mean=True),
+        "max": folds.Max(size(node)),
+        "logsumexp": folds.LogSumExp(size(node)),
+    }
+    return _generic(edges, [node], made[kind], node.shape)
+
+
+@dataclass(frozen=True)
+class _Fused:
+    """A call of a fused reducer.
+
+    Attributes:
+        reducer, exchanged, dest_local, params: as ``Engine.aggregate`` has them.
+        shape: of an output row.
+    """
+
+    reducer: Reducer
+    exchanged: Tensors
+    dest_local: Tensors
+    params: Tensors
+    shape: tuple[int, ...]
+
+
+def _fused(edges: Edges, call: _Fused, node: Node) -> Tensor:
+    """A fused reducer's output [M, ...].
+
+    Of rows that never change it is kept. In a mode that fetches rows again, sums of rows that backward has anyway are computed
+    again, too, where a linear map needs them: a table less for another exchange.
+    """
+    reducer = call.reducer
+    copied = node.tensor if isinstance(node, Field) else None
+    if copied is not None and tag_of(copied).constant:
+        name = reducer.name, edges.sources.type
+        (out,) = edges.session.kept(name, edges.plan, lambda: edges.aggregate(reducer, call.exchanged, (), ()))
+        return out.view(len(out), *call.shape)
+    (out,) = edges.aggregate(reducer, call.exchanged, call.dest_local, call.params)
+    out = out.view(len(out), *call.shape)
+    fetches_again = edges.session.engine.mode.fetches_again
+    if copied is None or not (reducer.linear and out.dim() == 2 and out.requires_grad and fetches_again):
+        return out
+    again = again_of(copied)
+
+    def rebuild() -> Tensor:
+        assert again is not None
+        with torch.no_grad():
+            (sums,) = edges.aggregate(reducer, (again(),), (), ())
+        return sums
+
+    return out if again is None else rebuilt_by(out, rebuild)
+
+
+def _generic(edges: Edges, nodes: list[Node], into: MessageFold, shape: tuple[int, ...]) -> Tensor:
+    without_softmax = _WithoutSoftmax(edges)
+    program = Program([without_softmax.changed(node) for node in nodes], edges.dtype)
+    sources, local = program.fields("u"), (*program.fields("v"), *program.fields("e"))
+    if not sources:  # nothing travels
+        sources = (torch.zeros(edges.plan.num_rows, 0, dtype=edges.dtype, device=edges.device),)
+    messages = program.messages((into,))
+    if not messages.source_grads:
+        messages = dataclasses.replace(messages, source_grads=(False,))
+    (out,) = edges.aggregate(Generic(messages), sources, local, messages.params)
+    return out.view(len(out), *shape)
+
+
+class _WithoutSoftmax:
+    """Changes expressions, each part once, into ones with the same values without ``Softmax``: exp(logit - log sum exp of the
+    destination's), the latter folded first. (Local functions that call each other would hold its tensors as a cycle.)"""
+
+    def __init__(self, edges: Edges) -> None:
+        self._edges = edges
+        self._memo: dict[int, Any] = {}
+
+    def changed(self, value: Any) -> Any:
+        """A node changed; anything else as it is."""
+        if not isinstance(value, Node):
+            return value
+        if id(value) not in self._memo:
+            self._memo[id(value)] = self._change(value)
+        return self._memo[id(value)]
+
+    def _change(self, node: Node) -> Node:
+        if isinstance(node, Softmax):
+            logits = self.changed(node.logits)
+            total = self._edges.field("v", self._edges.folded("logsumexp", logits, "edge softmax"))
+            difference = Call(node.shape, node.dtype, torch.sub, (logits, total), {})
+            return Call(node.shape, node.dtype, torch.exp, (difference,), {})
+        if isinstance(node, Dropped | Item):
+            return dataclasses.replace(node, of=self.changed(node.of))
+        if isinstance(node, Written):
+            return dataclasses.replace(node, fields=tuple((where, name, self.changed(of)) for where, name, of in node.fields))
+        if isinstance(node, Call):
+            before: list[Any] = []
+            after: list[Any] = []
+            args, kwargs = map_values((node.args, node.kwargs), self.changed)
+            map_values((node.args, node.kwargs), before.append)
+            map_values((args, kwargs), after.append)
+            same = all(a is b for a, b in zip(after, before, strict=True))
+            return node if same else dataclasses.replace(node, args=args, kwargs=kwargs)
+        return node
+
+
+def _softmax_product(node: Node) -> tuple[Node, Node] | None:
+    """Logits [E, K] and values [E, K, ...] of a product with one softmax in it, which weighs columns of the others."""
+    factors = _factors(node)
+    weights = [(factor, softmax) for factor in factors if (softmax := _softmax_of(factor)) is not None]
+    if len(weights) != 1 or len(factors) < 2:
+        return None
+    ((weight, softmax),) = weights
+    rows, heads = node.shape, weight.shape
+    while heads and heads[-1] == 1:
+        heads = heads[:-1]
+    if len(weight.shape) != len(rows) or heads != rows[: len(heads)] or not math.prod(weight.shape):
+        return None
+    values = [factor for factor in factors if factor is not weight]
+    if isinstance(weight, Dropped):
+        ones = Call(softmax.shape, softmax.dtype, torch.ones_like, (softmax.logits,), {})
+        values.append(Dropped(weight.shape, weight.dtype, ones, weight.draw))
+    product = values[0]
+    for factor in values[1:]:
+        shape = tuple(torch.broadcast_shapes(product.shape, factor.shape))
+        product = Call(shape, node.dtype, torch.mul, (product, factor), {})
+    if product.shape != rows:
+        product = Call(rows, node.dtype, _expanded, (product, rows), {})
+    return softmax.logits, product
+
+
+def _expanded(rows: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return rows.expand(len(rows), *shape)
+
+
+def _softmax_of(node: Node) -> Softmax | None:
+    if isinstance(node, Dropped):
+        node = node.of
+    return node if isinstance(node, Softmax) else None
+
+
+def _factors(node: Any) -> list[Node]:
+    if _name(node) == "mul" and len(node.args) == 2 and all(isinstance(arg, Node) for arg in node.args):
+        if all(len(arg.shape) == len(node.shape) for arg in node.args):
+            return [factor for arg in node.args for factor in _factors(arg)]
+    return [node]
+
+
+Read = Callable[[Tensor], Tensor]
+"""Gives a table of rows to one more reader."""
+
+
+def _recognise(fold: str, node: Node, read: Read) -> _Fused | str:
+    """A fused reducer's call for messages and a fold, or why there is none."""
+    if isinstance(node, Field) and node.where == "u":
+        makers: dict[str, Callable[[], Reducer]] = {"sum": Sum, "mean": Mean, "max": Max}
+        if fold not in makers:
+            return f"no fused kernel folds by '{fold}'"
+        return _Fused(makers[fold](), (_flat(read(node.tensor)),), (), (), node.shape)
+    pair = _product(node)
+    if pair is None:
+        return "messages are neither rows of the sources nor these times a number per edge"
+    rows, weight = pair
+    if isinstance(weight, Field):
+        return _weighted(fold, rows, weight, read)
+    if fold != "sum":
+        return f"attention is summed, not '{fold}'"
+    softmax = _softmax_of(weight)
+    if softmax is None:
+        return "weights are neither a field of the edges nor a softmax over them"
+    if len(rows.shape) != 2 or weight.shape != (rows.shape[0], 1):
+        return f"rows are not [heads, width] with a weight per head: {rows.shape} and {weight.shape}"
+    return _attention(rows, softmax.logits, weight.draw if isinstance(weight, Dropped) else None, read)
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """[N, F]: the tensor itself if it is that."""
+    return tensor if tensor.dim() == 2 else tensor.reshape(len(tensor), math.prod(tensor.shape[1:]))
+
+
+def _name(node: Any) -> str:
+    return str(getattr(node.func, "__name__", "")).strip("_") if isinstance(node, Call) else ""
+
+
+def _product(node: Any) -> tuple[Field, Node] | None:
+    """Rows of the sources, and what they are multiplied with."""
+    if _name(node) == "mul" and len(node.args) == 2 and not node.kwargs:
+        for rows, weight in (node.args, node.args[::-1]):
+            if isinstance(rows, Field) and rows.where == "u" and isinstance(weight, Node) and rows.shape == node.shape:
+                return rows, weight
+    return None
+
+
+def _weighted(fold: str, rows: Field, weight: Field, read: Read) -> _Fused | str:
+    if weight.where != "e" or math.prod(weight.shape) != 1:
+        return f"the kernel takes one number per edge, not {weight.shape}"
+    if fold not in ("sum", "mean"):
+        return f"no fused kernel folds weighted rows by '{fold}'"
+    number = weight.tensor.reshape(-1).to(rows.dtype)
+    made = (WeightedSum if fold == "sum" else WeightedMean)(learned=number.requires_grad)
+    return _Fused(made, (_flat(read(rows.tensor)),), (number,), (), rows.shape)
+
+
+def _attention(rows: Field, logits: Node, draw: Draw | None, read: Read) -> _Fused | str:
+    heads, width = rows.shape
+    scored = _leaky(logits)
+    if scored is not None and (ends := _sum_of_ends(scored[0], (heads, 1))) is not None:
+        of_sources, of_destinations = (end.tensor.reshape(-1, heads) for end in ends)
+        exchanged = _flat(read(rows.tensor)), of_sources
+        return _Fused(Gat(heads, scored[1], draw), exchanged, (of_destinations,), (), rows.shape)
+    inner, vector = _projected(logits, heads, width) or (None, None)
+    scored = _leaky(inner)
+    ends = None if scored is None else _sum_of_ends(scored[0], (heads, width))
+    if scored is None or ends is None or vector is None or ends[0].tensor is not rows.tensor:
+        return "scores are neither GAT's nor GATv2's"
+    sent, local = (_flat(read(rows.tensor)),), (_flat(read(ends[1].tensor)),)
+    return _Fused(GatV2(heads, scored[1], draw), sent, local, (vector.reshape(-1),), rows.shape)
+
+
+def _leaky(node: Any) -> tuple[Node, float] | None:
+    """What LeakyReLU is taken of, and its slope."""
+    if _name(node) != "leaky_relu" or not isinstance(node.args[0], Node):
+        return None
+    slope = node.args[1] if len(node.args) > 1 else node.kwargs.get("negative_slope", 0.01)
+    return (node.args[0], float(slope)) if 0 <= float(slope) <= 1 else None
+
+
+def _sum_of_ends(node: Any, shape: tuple[int, ...]) -> tuple[Field, Field] | None:
+    """The field of the sources and that of the destinations in a sum of both, of that shape."""
+    if _name(node) != "add" or len(node.args) != 2 or node.kwargs:
+        return None
+    fields = {field.where: field for field in node.args if isinstance(field, Field) and field.shape == shape}
+    return (fields["u"], fields["v"]) if set(fields) == {"u", "v"} else None
+
+
+def _projected(node: Any, heads: int, width: int) -> tuple[Node, Tensor] | None:
+    """Of ``sum over D of (x * vector)`` with [K, 1] columns: x [K, D] and the vector, K D numbers."""
+    while _name(node) in ("unsqueeze", "view", "reshape"):
+        node = node.args[0]
+    if _name(node) != "sum" or node.shape not in ((heads,), (heads, 1)):
+        return None
+    product = node.args[0]
+    if _name(product) != "mul" or product.shape != (heads, width):
+        return None
+    for inner, vector in (product.args, product.args[::-1]):
+        if isinstance(inner, Node) and isinstance(vector, Tensor) and vector.numel() == heads * width:
+            return inner, vector
+    return None

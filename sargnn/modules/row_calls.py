@@ -1,0 +1,321 @@
+"""What a user's module calls of PyTorch, done by the engine instead where it concerns rows, for the rows of all workers.
+
+A handler answers ``NotImplemented`` where PyTorch's own function is to be called, also where the arguments are wrong, so that
+the message is PyTorch's. Questions about all rows (``(degrees == 0).any()``: any, all, counts, sums of integers, largest and
+smallest values without gradient) are answered for the rows of all workers, so that a module takes the same branch everywhere:
+the answers do not depend on the order of the rows, so they are exact. Other sums over rows stay this worker's.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from sargnn.comm.group import Group
+from sargnn.engine.rebuild import rebuild_of, rebuilt_by
+from sargnn.modules.row_dropout import RowDropout
+from sargnn.modules.row_operators import RowOperators, is_row_major
+from sargnn.modules.tag import Count, Rows, is_plain, mark_of, tagged
+from sargnn.modules.tag_rules import Call, reduced_dims
+
+
+@dataclass
+class RowCalls:
+    """What handlers work with.
+
+    Attributes:
+        group: the workers.
+        operators: of tables of rows.
+        dropout: of anything.
+    """
+
+    group: Group
+    operators: RowOperators
+    dropout: RowDropout
+
+
+Handler = Callable[[RowCalls, Call], Any]
+"""(what to work with, the call) to its result."""
+
+
+def _or_plain(out: Any) -> Any:
+    """A result, or PyTorch's own where there is none."""
+    return NotImplemented if out is None else out
+
+
+def _dropout(rows: RowCalls, call: Call) -> Any:
+    """``F.dropout(input, p, training, inplace)`` and ``torch.dropout(input, p, train)``."""
+    x, p = call.argument(0, "input"), call.argument(1, "p", default=0.5)
+    if not 0 <= p <= 1:
+        return NotImplemented
+    if not call.argument(2, "training", "train", default=True) or p == 0:
+        return x
+    return rows.dropout(x, float(p), inplace=bool(call.kwargs.get("inplace", call.name == "dropout_")))
+
+
+_OF_BATCH_NORM = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
+_OF_TORCH_BATCH_NORM = ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps")
+
+
+def _batch_norm(rows: RowCalls, call: Call) -> Any:
+    """``F.batch_norm`` and ``torch.batch_norm``, which differ in the order of their arguments."""
+    names = _OF_TORCH_BATCH_NORM if call.func is torch.batch_norm else _OF_BATCH_NORM
+    given = {**dict(zip(names, call.args, strict=False)), **call.kwargs}
+    x, mark = given["input"], mark_of(given["input"])
+    if mark is None or mark.dim != 0 or not given.get("training", False) or x.dim() < 2:
+        return NotImplemented
+    mean, variance, weight, bias = (given.get(key) for key in ("running_mean", "running_var", "weight", "bias"))
+    if any(tensor is not None and tensor.shape != (x.shape[1],) for tensor in (mean, variance, weight, bias)):
+        return NotImplemented
+    running = None if mean is None or variance is None else (mean, variance)
+    return rows.operators.batch_norm(x, running, weight, bias, given.get("momentum", 0.1), given.get("eps", 1e-5))
+
+
+def _activation(rows: RowCalls, call: Call) -> Any:
+    """ReLU and ELU (alpha 1)."""
+    x, name = call.argument(0, "input"), call.name
+    operators, mark = rows.operators, mark_of(x)
+    if mark is None or not operators.is_table(x, mark):
+        return NotImplemented
+    if call.kwargs.get("inplace") or name.endswith("_"):
+        return _or_plain(operators.relu_(x) if name.startswith("relu") else None)
+    if name == "elu" and call.argument(1, "alpha", default=1.0) != 1:
+        return NotImplemented
+    out = operators.activate(name, x, rows.dropout.ids(mark))
+    if out is None and name == "relu" and x.requires_grad and torch.is_grad_enabled():
+        return operators.relu(x)
+    return _or_plain(out)
+
+
+def _linear(rows: RowCalls, call: Call) -> Any:
+    """``F.linear(input, weight, bias)``."""
+    x = call.argument(0, "input")
+    if not rows.operators.is_table(x, mark_of(x)):
+        return NotImplemented
+    return _or_plain(rows.operators.linear(x, call.argument(1, "weight"), call.argument(2, "bias")))
+
+
+def _product(rows: RowCalls, call: Call) -> Any:
+    """``x @ W`` with a table and a matrix of parameters."""
+    if len(call.args) != 2 or call.kwargs or not rows.operators.is_table(call.args[0], mark_of(call.args[0])):
+        return NotImplemented
+    weight = call.args[1]
+    if not isinstance(weight, Tensor) or weight.dim() != 2:
+        return NotImplemented
+    return _or_plain(rows.operators.linear(call.args[0], weight.t()))
+
+
+def _sum_of_two(rows: RowCalls, call: Call) -> Any:
+    """``a + b`` of two tables, or of rows and a vector."""
+    if len(call.args) != 2 or call.kwargs:
+        return NotImplemented
+    x, other = call.args
+    operators, mark = rows.operators, mark_of(x)
+    if operators.is_table(x, mark) and (out := operators.add(x, other, onto=call.is_temporary)) is not None:
+        return out
+    return _or_plain(operators.plus_vector(x, other)) if mark is not None and is_plain(x, mark) else NotImplemented
+
+
+def _times(rows: RowCalls, call: Call) -> Any:
+    """``x * a`` of rows [N, K, D] and a vector for each head."""
+    if len(call.args) != 2 or call.kwargs or not is_plain(call.args[0], mark_of(call.args[0])):
+        return NotImplemented
+    return _or_plain(rows.operators.times_vector(*call.args))
+
+
+def _sum(rows: RowCalls, call: Call) -> Any:
+    """``sum(-1)`` of such a product."""
+    x = call.args[0] if call.args else None
+    only = set(call.kwargs) <= {"dim", "keepdim"} and len(call.args) < 3
+    if isinstance(x, Tensor) and x.dim() == 3 and call.argument(1, "dim") in (-1, 2) and only:
+        sums = rows.operators.sum_of_last(x)
+        if sums is not None:
+            return sums.unsqueeze(-1) if call.kwargs.get("keepdim") else sums
+    return _combined(rows, call)
+
+
+def _reshaped(rows: RowCalls, call: Call) -> Any:
+    """The same rows in another shape. In ``x.view(len(x), -1)`` PyTorch cannot tell the size -1 where there are no rows."""
+    if not call.args or mark_of(call.args[0]) is None:
+        return NotImplemented
+    x, *sizes = call.args
+    if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)):
+        sizes = list(sizes[0])
+    args = call.args
+    if not x.numel() and all(isinstance(size, int) for size in sizes):
+        sizes = [int(size) for size in sizes]  # of this worker: a ``Count`` of none here need not equal 0
+        if sorted(sizes)[:2] == [-1, 0]:
+            of_row, known = (math.prod(size for size in shape if size > 0) for shape in (x.shape, sizes))
+            args = (x, *(of_row // known if size < 0 else size for size in sizes))
+    return rows.operators.same_rows(x, call.func(*args, **call.kwargs))
+
+
+def _contiguous(rows: RowCalls, call: Call) -> Any:
+    """``x.contiguous()`` gives a table of its own wherever it does with many rows, also for one or none."""
+    x, mark = call.args[0], mark_of(call.args[0])
+    if mark is None or x.shape[mark.dim] > 1 or len(call.args) > 1 or call.kwargs or is_row_major(x, mark.dim):
+        return NotImplemented
+    return x.clone(memory_format=torch.contiguous_format)
+
+
+def _first_rows(rows: RowCalls, call: Call) -> Any:
+    """``x[:n]`` is rebuilt in the way that ``x`` is."""
+    x, key = call.args
+    if not (isinstance(key, slice) and rows.operators.is_table(x, mark_of(x))):
+        return NotImplemented
+    out = call.plain()
+    rebuild = rebuild_of(x) if out.requires_grad else None
+    return out if rebuild is None else rebuilt_by(out, lambda: rebuild()[key])
+
+
+def _squeeze(rows: RowCalls, call: Call) -> Any:
+    """``x.squeeze()`` and ``x.squeeze(dim)`` leave the rows' dimension, also on a worker that has one row."""
+    tensor, mark = call.args[0], mark_of(call.args[0])
+    if mark is None or tensor.shape[mark.dim] != 1:
+        return NotImplemented
+    dims: Any = call.argument(1, "dim", default=tuple(range(tensor.dim())))
+    dims = (dims,) if isinstance(dims, int) else dims
+    return call.func(tensor, tuple(dim for dim in dims if dim % tensor.dim() != mark.dim))
+
+
+_FILLED = "ones zeros full new_ones new_zeros new_full".split()
+DRAWN = "rand randn randint".split()
+
+
+def rows_asked_for(call: Call) -> Rows | None:
+    """What rows a made tensor will have, told by its first size; None where that is no graph's number of rows."""
+    sizes = [size for size in (*call.args, call.kwargs.get("size")) if not isinstance(size, Tensor)]
+    if call.name == "randint":  # with limits before the size, which are no sizes
+        sizes = [size for size in sizes if isinstance(size, (tuple, list))]
+    first = sizes[0] if sizes else None
+    if isinstance(first, (tuple, list)):
+        first = first[0] if first else None
+    return first.rows if isinstance(first, Count) else None
+
+
+def _made(rows: RowCalls, call: Call) -> Any:
+    """``torch.ones(graph.num_edges(), 1)`` has edges' rows."""
+    asked_for = rows_asked_for(call)
+    return NotImplemented if asked_for is None else tagged(call.plain(), asked_for)
+
+
+_COMBINED = "any all sum count_nonzero max min amax amin equal allclose".split()
+
+
+def _combined(rows: RowCalls, call: Call) -> Any:
+    """The answer for the rows of all workers; ``NotImplemented`` where no rows are reduced or it would not be exact."""
+    group, name = rows.group, call.name
+    if group.world == 1 or "out" in call.kwargs or not call.args:
+        return NotImplemented
+    if name in ("equal", "allclose"):
+        return bool(group.sum_(torch.tensor([int(call.plain())])).item() == group.world)
+    tensor, mark = call.args[0], mark_of(call.args[0])
+    dims = reduced_dims(call)
+    if mark is None or dims is None or mark.dim not in dims:
+        return NotImplemented
+    exact = not (tensor.is_floating_point() or tensor.is_complex())
+    if name in ("any", "all", "count_nonzero") or (name == "sum" and exact):
+        total = group.sum_(call.plain().to(torch.int64))
+        if name in ("any", "all"):
+            return total > 0 if name == "any" else total == group.world
+        return total
+    of_all = len(dims) == tensor.dim() and len(call.args) < 2 and "dim" not in call.kwargs
+    if (name in ("amax", "amin") or (name in ("max", "min") and of_all)) and not tensor.requires_grad:
+        return _extreme(group, call, mark.dim)
+    return NotImplemented
+
+
+def _extreme(group: Group, call: Call, dim: int) -> Tensor:
+    """The largest or smallest values. A worker without rows has no say; where none has any, PyTorch says what is wrong."""
+    tensor = call.args[0]
+    counts = group.gather(torch.tensor([tensor.shape[dim]]))
+    if tensor.shape[dim] or not any(count.item() for count in counts):
+        own = call.plain()
+    else:
+        shape = list(tensor.shape)
+        shape[dim] = 1
+        own = call.func(tensor.new_zeros(shape), *call.args[1:], **call.kwargs)
+    parts = [part for part, count in zip(group.gather(own.contiguous()), counts, strict=True) if count.item()]
+    return torch.stack(parts).amax(0) if call.name in ("max", "amax") else torch.stack(parts).amin(0)
+
+
+HANDLERS: dict[str, Handler] = {
+    "dropout": _dropout,
+    "dropout_": _dropout,
+    "batch_norm": _batch_norm,
+    "linear": _linear,
+    "relu": _activation,
+    "relu_": _activation,
+    "elu": _activation,
+    "matmul": _product,
+    "mm": _product,
+    "__matmul__": _product,
+    "add": _sum_of_two,
+    "__add__": _sum_of_two,
+    "__getitem__": _first_rows,
+    "squeeze": _squeeze,
+    "contiguous": _contiguous,
+    **dict.fromkeys(_COMBINED, _combined),
+    **dict.fromkeys((*_FILLED, *DRAWN), _made),
+    "mul": _times,
+    "__mul__": _times,
+    "sum": _sum,
+    "flatten": _reshaped,
+    "view": _reshaped,
+    "reshape": _reshaped,
+}
+ALWAYS = frozenset(("dropout", "dropout_", *_FILLED, *DRAWN))
+"""Functions that are handled also where no argument has rows."""
+
+
+def is_temporary(args: tuple[Any, ...]) -> bool:
+    """Whether ``args[0]`` has no name where a call gets it, as ``f(x)`` in ``f(x) + y``: the result may take its memory.
+
+    Asked by ``__torch_function__``, of its own ``args``. Python counts references. What it counts for a value without a name is
+    measured once, on this interpreter; where that cannot be told from a value with one, nothing is ever taken for temporary.
+    """
+    return sys.getrefcount(args[0]) <= most_references()
+
+
+class _Counts(TorchFunctionMode):
+    """Notes what is counted for the first operand of sums."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counted: list[int] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") == "add":
+            self.counted.append(_count(args))
+        return func(*args, **(kwargs or {}))
+
+
+def _count(args: tuple[Any, ...]) -> int:
+    return sys.getrefcount(args[0])
+
+
+def _made_value() -> Tensor:
+    return torch.zeros(1)
+
+
+@cache
+def most_references() -> int:
+    """References to a value without a name; -1 where names make no difference."""
+    with _Counts() as counts:
+        _made_value() + 1.0
+        named = _made_value()
+        named + 1.0
+        torch.add(named, 1.0)
+        named.add(1.0)
+        held = [_made_value()]
+        held[0] + 1.0
+    without, *others = counts.counted
+    return without if len(others) == 4 and all(count > without for count in others) else -1

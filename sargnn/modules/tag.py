@@ -1,0 +1,234 @@
+"""The tag: all that is known of a tensor in a user's forward.
+
+A tensor without one is the same on all workers: parameters, and what is made of them. Whether a tensor has one must not depend
+on how many rows a worker has. The tag is one attribute of the tensor, which this file alone reads and writes: ``set_mark``
+notes where the rows are, ``note`` what holds until somebody writes to the tensor, and ``tag_of`` leaves that out afterwards.
+
+Nothing here knows a graph, an engine, who computes a tensor, or which tag a function's result gets (``tag_rules.py``).
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+Kind = Literal["nodes", "edges"]
+_TAG = "_sargnn_tag"
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Which rows.
+
+    Attributes:
+        kind: of nodes, or of edges.
+        type: the node type, or the relation; -1: all of them, in one table.
+        level: of nodes: the layer that reads them, with the last layer's outputs one further; of edges: their layer.
+    """
+
+    kind: Kind
+    type: int = 0
+    level: int = 0
+
+
+class Mark(NamedTuple):
+    """Where a tensor's rows are.
+
+    Attributes:
+        rows: which; None where they are rows of this worker, but not those of one type in their order.
+        dim: the dimension along which they run.
+        number: how many. That dimension is ``number`` long, or k ``number`` with k consecutive elements for each row.
+        why: what was done to them, where ``rows`` is None.
+    """
+
+    rows: Rows | None
+    dim: int
+    number: int
+    why: str = ""
+
+
+class Tag(NamedTuple):
+    """What is known of a tensor.
+
+    Attributes:
+        mark: where its rows are; None: it is the same on all workers. Graphs' rows begin as tables [N, ...]; a module stacks,
+            transposes and reshapes them on the way from one such table to the next.
+        shared: others read the same memory, so that nobody may write to it.
+        version: of the tensor's memory, as ``Tensor._version`` counts the writes to it. What follows holds for that version.
+        constant: it has the same values in every epoch.
+        held: autograd holds it for backward anyway.
+        rest: the branch of it that its next reader gets (``row_operators.py``).
+        made: how it was made (``row_operators.py``).
+        sources: the tensors that ``made`` speaks of, with their versions then.
+    """
+
+    mark: Mark | None = None
+    shared: bool = False
+    version: int = -1
+    constant: bool = False
+    held: bool = False
+    rest: Tensor | None = None
+    made: object = None
+    sources: tuple[tuple[Tensor, int], ...] = ()
+
+
+_NOTHING = Tag()
+
+
+def tag_of(tensor: Any) -> Tag:
+    """What is known of a tensor; of anything else, nothing."""
+    tag: Tag = getattr(tensor, _TAG, _NOTHING)
+    return tag if tag.version < 0 or tag.version == tensor._version else Tag(tag.mark, tag.shared)
+
+
+def note(tensor: Tensor, **facts: Any) -> Tensor:
+    """``tensor`` itself, with attributes of its ``Tag`` that hold as long as nobody writes to it."""
+    setattr(tensor, _TAG, tag_of(tensor)._replace(version=tensor._version, **facts))
+    return tensor
+
+
+def note_made(tensor: Tensor, made: object, *sources: Tensor) -> None:
+    """Note how a tensor was made, as long as nobody writes to it or to ``sources``."""
+    note(tensor, made=made, sources=tuple((source, source._version) for source in sources))
+
+
+def made_of(tensor: Tensor, kind: type[T]) -> T | None:
+    """How a tensor was made; None where that is not known, or no ``kind``."""
+    tag = tag_of(tensor)
+    if isinstance(tag.made, kind) and all(source._version == version for source, version in tag.sources):
+        return tag.made
+    return None
+
+
+def mark_of(tensor: Any) -> Mark | None:
+    """Where a tensor's rows are; None where it is the same on all workers."""
+    tag: Tag = getattr(tensor, _TAG, _NOTHING)
+    return tag.mark
+
+
+def set_mark(tensor: Tensor, mark: Mark | None, *, shared: bool) -> Tensor:
+    """``tensor`` itself, noted to have its rows there, whatever is written to it; ``shared`` as in ``Tag``."""
+    setattr(tensor, _TAG, getattr(tensor, _TAG, _NOTHING)._replace(mark=mark, shared=shared))
+    return tensor
+
+
+def is_plain(tensor: Tensor, mark: Mark | None) -> bool:
+    """Whether it is a table of a graph's rows."""
+    return mark is not None and mark.rows is not None and mark.dim == 0 and tensor.shape[0] == mark.number
+
+
+def rows_of(tensor: Any) -> Rows | None:
+    """Which rows a table has; None where it is no table of a graph's rows."""
+    mark = mark_of(tensor)
+    return mark.rows if mark is not None and is_plain(tensor, mark) else None
+
+
+def tagged(tensor: Tensor, rows: Rows | None, *, shared: bool = False) -> Tensor:
+    """``tensor`` itself, a table [N, ...], noted to have these rows.
+
+    Args:
+        shared: others read the same memory, so that nobody may write to it.
+    """
+    if rows is None or not tensor.dim():
+        return tensor
+    return set_mark(tensor, Mark(rows, 0, tensor.shape[0]), shared=shared)
+
+
+def is_shared(tensor: Any) -> bool:
+    """Whether nobody may write to it."""
+    return bool(getattr(tensor, _TAG, _NOTHING).shared)
+
+
+def constant(tensor: Tensor) -> Tensor:
+    """``tensor`` itself, noted to hold the same values in every epoch."""
+    return note(tensor, constant=True)
+
+
+class Count(int):
+    """This worker's number of rows or edges. Whether it is zero is answered for all workers together, so that a layer that asks
+    takes the same branch on each of them.
+
+    Attributes:
+        total: of all workers.
+        kind: of what.
+        rows: which rows these are, where they are one table's.
+    """
+
+    total: int
+    kind: Kind
+    rows: Rows | None
+
+    def __new__(cls, own: int, total: int, kind: Kind, rows: Rows | None = None) -> Count:
+        self = super().__new__(cls, own)
+        self.total, self.kind, self.rows = total, kind, rows
+        return self
+
+    def _pair(self, other: float) -> tuple[int, float]:
+        """The numbers to compare: with zero, that of all workers; with another count, both of this worker."""
+        if isinstance(other, Count):
+            return int(self), int(other)
+        return (self.total if isinstance(other, int) and other == 0 else int(self)), other
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, (int, float)) and operator.eq(*self._pair(other))
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __lt__(self, other: float) -> bool:
+        return operator.lt(*self._pair(other))
+
+    def __le__(self, other: float) -> bool:
+        return operator.le(*self._pair(other))
+
+    def __gt__(self, other: float) -> bool:
+        return operator.gt(*self._pair(other))
+
+    def __ge__(self, other: float) -> bool:
+        return operator.ge(*self._pair(other))
+
+    def __bool__(self) -> bool:
+        return self.total > 0
+
+    def __hash__(self) -> int:
+        return int.__hash__(self)
+
+
+def user_line(path: str | None = None) -> str:
+    """``FILE line N`` of the innermost call in the user's file.
+
+    Args:
+        path: that file; the innermost file that is not of this package, PyTorch or DGL if not given, or not there.
+    """
+    innermost = None
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if path is not None and name == path:
+            return f"{name} line {frame.f_lineno}"
+        if innermost is None and not is_library(name):
+            innermost = f"{name} line {frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return innermost or "unknown place"
+
+
+def is_own_call() -> bool:
+    """Whether code of this package, not the user's or a library's layer, has called the PyTorch function under way."""
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith(("<", _TORCH)):
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame is not None and frame.f_code.co_filename.startswith(_OWN)
+
+
+def is_library(name: str) -> bool:
+    """Whether a file of this name is of this package, PyTorch or DGL, so that no line of it is the user's."""
+    return name.startswith(("<", _OWN, _TORCH)) or f"{os.sep}dgl{os.sep}" in name or "contextlib" in name

@@ -1,1 +1,0 @@
-"""What a run will hold and send, known before it is launched."""

@@ -1,0 +1,269 @@
+"""Attention of every kernel against dense matrices and plain autograd, folded shard by shard in either order."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sargnn.backends import KERNELS
+from sargnn.backends.base import Kernel
+from sargnn.backends.choose import make_kernel
+from sargnn.backends.operations import Attention, RunningSoftmax
+from sargnn.rng import Draw, Purpose, edge_mask
+from tests.backends.attention_cases import SHAPES, SLOPE, Case, expected, make, run
+
+TOLERANCE = {torch.float64: 1e-11, torch.float32: 3e-5}  # fp32: rounding of some hundred sums
+
+
+def assert_close(found: Tensor, want: Tensor, dtype: torch.dtype, size: float) -> None:
+    assert found.dtype == dtype and found.isfinite().all()
+    assert (found.double() - want).abs().max() <= TOLERANCE[dtype] * size if want.numel() else True
+
+
+def check(kernel: Kernel, case: Case, operation: str, dtype: torch.dtype, scale: float = 1.0) -> None:
+    want, wanted = expected(case, operation)
+    size = scale + max((float(w.abs().max()) for w in wanted if w is not None and w.numel()), default=0.0)
+    for order in ([0, 1], [1, 0]):
+        out, grads = run(kernel, case, operation, dtype, order)
+        assert_close(out, want, dtype, 1 + float(want.abs().max()) if want.numel() else 1.0)
+        for found, wish in zip(grads, wanted, strict=True):
+            if wish is not None and found is not None:
+                assert_close(found, wish, dtype, size)
+
+
+@pytest.fixture(params=KERNELS)
+def kernel(request: pytest.FixtureRequest) -> Kernel:
+    return make_kernel(request.param)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("p", [0.0, 0.4])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("operation", ["gat", "gatv2"])
+def test_shapes(kernel: Kernel, operation: str, shape: str, p: float, dtype: torch.dtype) -> None:
+    check(kernel, make(shape, 3, 7, p), operation, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("width", [1, 8, 16, 33, 100, 128, 130, 300])
+@pytest.mark.parametrize("heads", [1, 2, 5, 8, 17, 33])
+@pytest.mark.parametrize("operation", ["gat", "gatv2"])
+def test_heads_and_widths(operation: str, heads: int, width: int, dtype: torch.dtype) -> None:
+    """Every shape of tile: several heads in one, one head in several, more heads than a vector has lanes."""
+    check(make_kernel("fused"), make("small", heads, width, 0.3), operation, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("p", [0.0, 0.4])
+@pytest.mark.parametrize("shape", ["small", "no_edges", "few_rows", "hub", "fan"])
+@pytest.mark.parametrize("operation", ["gat", "gatv2"])
+def test_edge_weights(kernel: Kernel, operation: str, shape: str, p: float, dtype: torch.dtype) -> None:
+    """Positive, zero and negative ones; the softmax does not see them."""
+    check(kernel, make(shape, 3, 7, p, weighted=True), operation, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("p", [0.0, 0.4])
+@pytest.mark.parametrize(("shape", "heads"), [("small", 3), ("hub", 17), ("fan", 3), ("no_edges", 3)])
+@pytest.mark.parametrize("operation", ["gat", "gatv2"])
+def test_kept_scores(
+    kernel: Kernel, operation: str, shape: str, heads: int, p: float, weighted: bool, dtype: torch.dtype
+) -> None:  # fmt: skip
+    """Not a bit is another one where backward reads scores that forward has kept."""
+    if dtype == torch.bfloat16 and not kernel.reads_bf16:
+        return
+    case = make(shape, heads, 7, p, weighted=weighted)
+    out, grads = run(kernel, case, operation, dtype, [0, 1])
+    kept_out, kept_grads = run(kernel, case, operation, dtype, [0, 1], keep=True)
+    assert torch.equal(out, kept_out)
+    assert all(a is b is None or torch.equal(a, b) for a, b in zip(grads, kept_grads, strict=True))
+
+
+@pytest.mark.parametrize("operation", ["gat", "gatv2"])
+def test_backward_reads_the_kept_scores(kernel: Kernel, operation: str) -> None:
+    """Other scores, other gradients."""
+    case = make("small", 3, 7)
+    block, heads = case.blocks[0], 3
+    z, el, er, x, att, grad = (t.detach() for t in (case.z[0], case.el[0], case.er, case.x, case.att, case.grad))
+    ends = (z, el, er) if operation == "gat" else (z, x, att)
+    attend: Any = kernel.operation(operation)
+    running = RunningSoftmax.empty(z, len(x), heads)
+    scores = torch.empty(block.num_edges, heads, dtype=torch.float64)
+    attend.forward(block, case.attention, *ends, running, scores=scores)
+    source, destination = block.src.long(), block.dst_per_edge()
+    if operation == "gat":
+        wish = F.leaky_relu(el[source] + er[destination], SLOPE)
+    else:
+        wish = (F.leaky_relu(z[source] + x[destination], SLOPE) * att).unflatten(1, (heads, -1)).sum(2)
+    assert torch.allclose(scores, wish, rtol=1e-12, atol=1e-12)
+    records = attend.destination_records(er if operation == "gat" else None, running, grad)
+
+    def gradient(kept: Tensor) -> Tensor:
+        d_z, others = torch.empty_like(z), [torch.zeros_like(er if operation == "gat" else x), torch.zeros_like(att)]
+        given = (torch.empty_like(el), others[0]) if operation == "gat" else tuple(others)
+        tail = (records, grad, d_z, *given)
+        attend.backward(block, case.attention, *(ends[:2] if operation == "gat" else ends), *tail, scores=kept)
+        return d_z
+
+    assert not torch.allclose(gradient(scores), gradient(scores - 1))
+
+
+@pytest.mark.parametrize(("heads", "width"), [(1, 128), (5, 33), (17, 8)])
+@pytest.mark.parametrize("operation", ["gat", "gatv2"])
+def test_edge_weights_of_tiles(operation: str, heads: int, width: int) -> None:
+    check(make_kernel("fused"), make("hub", heads, width, 0.3, weighted=True), operation, torch.float64)
+
+
+@pytest.mark.parametrize(("heads", "width"), [(5, 300), (17, 33), (8, 100)])
+@pytest.mark.parametrize("shape", ["hub", "fan"])
+@pytest.mark.parametrize("operation", ["gat", "gatv2"])
+def test_several_batches_of_several_tiles(operation: str, shape: str, heads: int, width: int) -> None:
+    check(make_kernel("fused"), make(shape, heads, width, 0.3), operation, torch.float64)
+
+
+@pytest.mark.parametrize("slope", [0.0, 1.0])
+@pytest.mark.parametrize("operation", ["gat", "gatv2"])
+def test_slopes(kernel: Kernel, operation: str, slope: float) -> None:
+    case = make("small", 3, 7)
+    case.attention = Attention(3, slope)
+    check(kernel, case, operation, torch.float64)
+
+
+@pytest.mark.parametrize("operation", ["gat", "gatv2"])
+@pytest.mark.parametrize("shape", ["small", "hub", "fan"])
+def test_lanes_of_several_threads(shape: str, operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("numba.get_num_threads", lambda: 3)
+    check(make_kernel("fused"), make(shape, 3, 7, 0.3), operation, torch.float64)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("p", [0.0, 0.4])
+@pytest.mark.parametrize("start", [-10_000.0, 9_990.0])
+@pytest.mark.parametrize("shape", ["small", "hub"])
+def test_scores_far_from_zero(kernel: Kernel, shape: str, start: float, p: float, dtype: torch.dtype) -> None:
+    """Neighbours whose scores lie close together, far from zero: m and s stay apart, for m + log s would lose s in fp32."""
+    case = make(shape, 3, 7, p)
+    case.attention = Attention(3, 1.0 if start < 0 else SLOPE, case.attention.draw)
+    with torch.no_grad():
+        for k, scores in enumerate(case.el):
+            scores.copy_((2 * scores).round() + start + k)
+        case.er.copy_(case.er.round())
+    check(kernel, case, "gat", dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("p", [0.0, 0.4])
+@pytest.mark.parametrize("shape", ["small", "hub"])
+def test_scores_of_ten_thousands(kernel: Kernel, shape: str, p: float, dtype: torch.dtype) -> None:
+    """The maximum changes from shard to shard and from batch to batch; nothing overflows and nothing is lost."""
+    case = make(shape, 3, 7, p, scores=4000.0)
+    with torch.no_grad():
+        case.el[0][0], case.el[1][-1] = 10_000, -10_000
+    # LeakyReLU's 0.2 is no binary fraction: a score of -10,000 differs by 6e-4 between fp32 and fp64, and so do weights.
+    for scores in (*case.el, case.er):
+        with torch.no_grad():
+            scores.copy_(scores.abs() if dtype == torch.float32 else scores)
+    check(kernel, case, "gat", dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", ["small", "hub"])
+def test_gatv2_scores_far_from_zero(kernel: Kernel, shape: str, dtype: torch.dtype) -> None:
+    """Whole numbers again: <att, LeakyReLU(z + x)> is 9,000 and some, summed without rounding in any order."""
+    case = make(shape, 3, 7, 0.4)
+    with torch.no_grad():
+        for z in case.z:
+            z.copy_((2 * z).round())
+        case.x.copy_(case.x.round() + 1300)
+        case.att.fill_(1.0)
+    # The gradient of att sums d e * u, u = 1300, over up to 2000 edges whose d e cancel.
+    check(kernel, case, "gatv2", dtype, scale=6000.0)
+
+
+def test_threads_change_no_bit_between_runs() -> None:
+    """Three real threads, in a process of their own, twice; and against one thread within rounding."""
+    program = """
+import sys, torch
+sys.path.insert(0, sys.argv[1])
+from sargnn.backends.choose import make_kernel
+from tests.backends.attention_cases import expected, make, run
+import numba
+assert numba.get_num_threads() == 3
+kernel = make_kernel("fused")
+for operation in ("gat", "gatv2"):
+    for shape in ("small", "hub", "fan"):
+        case = make(shape, 3, 7, 0.3)
+        runs = [run(kernel, case, operation, torch.float32, [0, 1]) for _ in range(5)]
+        for out, grads in runs[1:]:
+            assert torch.equal(out, runs[0][0])
+            assert all(a is None or torch.equal(a, b) for a, b in zip(grads, runs[0][1]))
+        want, wanted = expected(case, operation)
+        assert (runs[0][0] - want).abs().max() < 1e-4
+        for found, wish in zip(runs[0][1], wanted):
+            assert found is None or wish is None or (found - wish).abs().max() < 1e-4 * (1 + wish.abs().max())
+print("fine")
+"""
+    environment = os.environ | {"NUMBA_NUM_THREADS": "3", "OMP_NUM_THREADS": "3"}
+    root = str(Path(__file__).parents[2])
+    script = "import tests.conftest as c, os; os.environ.update(NUMBA_NUM_THREADS='3', OMP_NUM_THREADS='3')\n" + program
+    done = subprocess.run([sys.executable, "-c", script, root], cwd=root, env=environment, capture_output=True, text=True)
+    assert done.stdout.strip() == "fine", done.stderr
+
+
+@pytest.mark.parametrize("operation", ["gat", "gatv2"])
+def test_autograd(kernel: Kernel, operation: str) -> None:
+    if operation not in kernel.autograd_operations:  # never asked: domain_parallel refuses it
+        return
+    for shape, weighted in itertools.product(SHAPES, (False, True)):
+        case = make(shape, 3, 7, 0.4, weighted=weighted)
+        given = {} if case.weights is None else {"weight": case.weights[0]}
+        case.weights = None if case.weights is None else case.weights[:1]
+        case.blocks, case.dense = case.blocks[:1], case.dense[:1]
+        case.z, case.el = case.z[:1], case.el[:1]
+        want, wanted = expected(case, operation)
+        if operation == "gat":
+            out = kernel.autograd_operation("gat")(case.blocks[0], case.attention, case.z[0], case.el[0], case.er, **given)
+        else:
+            out = kernel.autograd_operation("gatv2")(case.blocks[0], case.attention, case.z[0], case.x, case.att, **given)
+        assert_close(out.detach(), want, torch.float64, 1.0)
+        grads = torch.autograd.grad(out, case.leaves, case.grad, allow_unused=True)
+        for found, wish in zip(grads, wanted, strict=True):
+            if found is not None and wish is not None:
+                assert_close(found, wish, torch.float64, 100.0)
+
+
+def test_what_is_not_a_number_is_not_hidden(kernel: Kernel) -> None:
+    case = make("small", 2, 5)
+    with torch.no_grad():
+        case.el[0][0, 0] = torch.nan
+    running = RunningSoftmax.empty(case.x.detach(), len(case.x), 2)
+    for k in range(2):
+        arguments = (case.z[k].detach(), case.el[k].detach(), case.er.detach())
+        kernel.operation("gat").forward(case.blocks[k], case.attention, *arguments, running)
+    touched = case.dense[0][:, 0] > 0
+    assert touched.any() and running.out[touched][:, :5].isnan().all()
+
+
+def test_draws_of_edges() -> None:
+    """By both ends in their direction, the head, and all that a draw consists of; parallel edges share one."""
+    draw = Draw(1, 2, Purpose.ATTENTION_DROPOUT, 3, 0.3)
+    j, i = torch.arange(20_000), torch.arange(20_000).flip(0) + 7
+    mask = edge_mask(j, i, 6, draw)
+    assert abs(float(mask.double().mean()) - 0.7) < 0.01
+    assert torch.equal(mask, edge_mask(j, i, 6, draw)) and torch.equal(mask[:, :5], edge_mask(j, i, 5, draw))
+    others = [edge_mask(i, j, 6, draw), edge_mask(j, i + 1, 6, draw), mask.flip(1)]
+    for change in ({"seed": 2}, {"epoch": 3}, {"layer": 4}, {"purpose": Purpose.DROPOUT}):
+        others.append(edge_mask(j, i, 6, dataclasses.replace(draw, **change)))
+    for other in others:
+        assert 0.4 < float((mask == other).double().mean()) < 0.7  # 0.7^2 + 0.3^2 = 0.58 of independent draws agree

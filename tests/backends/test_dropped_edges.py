@@ -1,0 +1,55 @@
+"""Blocks of the edges that are kept."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sargnn.backends.block import EdgeBlock, keep_edges
+from sargnn.backends.cpu.folds import CpuFolds
+from sargnn.graph.edge_columns import EdgeColumns
+from sargnn.rng import Draw, Purpose, edge_mask
+
+ARRAYS = ("dst_rows", "indptr", "src", "t_indptr", "t_dst", "t_edge", "weight", "t_weight")
+
+
+def block(num_dst: int = 40, edges: int = 200) -> EdgeBlock:
+    generator = torch.Generator().manual_seed(0)
+    src = torch.randint(30, (edges,), generator=generator, dtype=torch.int32)
+    dst = torch.randint(num_dst, (edges,), generator=generator, dtype=torch.int32).sort().values
+    ids = torch.randperm(1000, generator=generator)
+    return EdgeBlock(
+        src,
+        dst,
+        30,
+        num_dst,
+        src_ids=ids[:30],
+        dst_ids=ids[30 : 30 + num_dst],
+        columns=EdgeColumns.of({"weight": torch.rand(edges, generator=generator)}),
+    )
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.9, 1.0])
+@pytest.mark.parametrize("num_dst", [40, 400])  # all destinations listed, and not
+def test_the_same_as_a_block_of_these_edges(share: float, num_dst: int) -> None:
+    whole = block(num_dst)
+    whole.cache["kernel"] = "something"
+    kept = torch.rand(whole.num_edges, generator=torch.Generator().manual_seed(1)) < share
+    assert whole.weight is not None
+    destinations = whole.dst_per_edge().to(torch.int32)
+    want = EdgeBlock(whole.src[kept], destinations[kept], 30, num_dst, columns=EdgeColumns.of({"weight": whole.weight[kept]}))
+    found = keep_edges(whole, kept)
+    for name in ARRAYS:
+        one, other = getattr(found, name), getattr(want, name)
+        assert (one is None) == (other is None) and (one is None or torch.equal(one, other)), name
+        assert one is None or one.dtype == other.dtype
+    assert not found.cache and found.src_ids is whole.src_ids and found.dst_ids is whole.dst_ids
+    assert whole.num_edges == 200 and whole.cache
+
+
+def test_edges_are_drawn_by_the_original_ids_of_their_ends() -> None:
+    whole, draw = block(), Draw(3, 5, Purpose.EDGE_DROPOUT, 2, 0.4)
+    wanted = edge_mask(whole.src_ids[whole.src.long()], whole.dst_ids[whole.dst_per_edge()], 1, draw)[:, 0]
+    assert 0.4 < wanted.double().mean() < 0.8
+    torch.testing.assert_close(CpuFolds().drop_factors(whole, draw, torch.float64), wanted.double() / 0.6)
+    assert torch.equal(keep_edges(whole, CpuFolds().drop_factors(whole, draw, torch.float32) > 0).src, whole.src[wanted])

@@ -1,0 +1,140 @@
+"""Micro-batches and kept layers that fit a memory budget, and what is said where nothing does."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from sargnn.cli.main import main
+from sargnn.comm.group import Group
+from sargnn.config.groups import BatchesConfig
+from sargnn.config.memory import MemoryConfig, read_size
+from sargnn.engine.segments import layer_runs
+from sargnn.errors import ConfigError
+from sargnn.memory import budget as budget_module
+from tests.graphs import nasty_graph
+from tests.in_process import sargnn_here
+from tests.launch.runs import summary_of
+from tests.parity import cases
+
+_MODULE = Path(__file__).parents[2] / "examples" / "layers" / "dgl_gat.py"
+
+
+def test_runs_of_layers() -> None:
+    assert [len(one) for one in layer_runs(56, "sqrt")] == [11, 10, 9, 8, 7, 6, 5]
+    for depth in range(1, 40):
+        for keep in ("all", "sqrt", 1, 2, 5, 100):
+            runs = layer_runs(depth, keep)
+            assert [index for one in runs for index in one] == list(range(depth))
+            assert len(runs) <= (depth if keep == 100 else 1 if keep in ("all", 1) else 1000)
+        # While a run goes backward, the inputs of those up to it and what its layers keep are held.
+        assert max(k + len(one) for k, one in enumerate(layer_runs(depth, "sqrt"))) <= (2 * depth) ** 0.5 + 1
+
+
+@pytest.mark.parametrize(("text", "size"), [("6GB", 6e9), ("500 MB", 5e8), ("1.5gb", 1.5e9)])
+def test_sizes(text: str, size: float) -> None:
+    assert read_size("memory_budget", text, "6GB") == size
+
+
+@pytest.mark.parametrize("text", ["6", "much", "10MB", ""])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(ConfigError, match="'memory_budget' is no size"):
+        read_size("memory_budget", text, "6GB")
+
+
+def test_a_budget_that_everything_fits_takes_one_batch() -> None:
+    model = cases.model_config("sage", norm="layer")
+    config = dataclasses.replace(
+        cases.run_config(model, precision="fp32", batches=BatchesConfig(count="auto")), memory_budget=MemoryConfig("900GB")
+    )
+    trainer = cases.trainer_of(Group.single(), config, nasty_graph())
+    assert len(trainer.loop.steps.views(0)) == 1 and trainer.engine.keep_layers == "all" and len(trainer.evaluator.views) == 1
+    assert trainer.planned_bytes is not None and trainer.planned_bytes[0] > 0
+
+
+def test_the_search_doubles_and_bisects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As few as fit: with a hundred megabytes for each K-th part of 1,600, at most 260 are 7 batches."""
+    model = cases.model_config("sage", norm="layer")
+    config = dataclasses.replace(
+        cases.run_config(model, precision="fp32", batches=BatchesConfig(count="auto")), memory_budget=MemoryConfig("900GB")
+    )
+    tried: list[int] = []
+
+    def planned(self: budget_module.Budget, count: int, keep: object) -> tuple[int, ...]:
+        tried.append(count)
+        return (1_600_000_000 // count,)
+
+    def fits(self: budget_module.Budget, planned: tuple[int, ...], what: str) -> bool:
+        return planned[0] <= 260_000_000
+
+    monkeypatch.setattr(budget_module.Budget, "planned", planned)
+    monkeypatch.setattr(budget_module.Budget, "fits", fits)
+    trainer = cases.trainer_of(Group.single(), config, nasty_graph())
+    assert len(trainer.loop.steps.views(0)) == 7 and tried == [1, 2, 4, 8, 6, 7]
+
+
+def test_more_batches_than_targets() -> None:
+    config = cases.run_config(cases.model_config("sage", norm="layer"), batches=BatchesConfig(count=1000))
+    with pytest.raises(ConfigError, match="more micro-batches than rank 0 has training nodes"):
+        cases.trainer_of(Group.single(), config, nasty_graph())
+
+
+def test_a_budget_that_nothing_fits() -> None:
+    """The process is larger than that already."""
+    for norm, says in (("layer", "No number of micro-batches fits"), ("batch", "Nothing that changes no loss fits")):
+        model = cases.model_config("sage", norm=norm)
+        config = dataclasses.replace(
+            cases.run_config(model, precision="fp32", batches=BatchesConfig(count="auto")), memory_budget=MemoryConfig("257MB")
+        )  # fmt: skip
+        with pytest.raises(ConfigError, match=says):
+            cases.trainer_of(Group.single(), config, nasty_graph())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["batches.count=auto"], "depends on the memory.*memory_budget=6GB"),
+        (["batches.count=0"], "'batches.count' is out of range.*at least 1"),
+        (["batches.count=many"], "'batches.count' has a value that is not known.*auto, a whole number"),
+        (["batches.by=regg"], "'batches.by' has a value that is not known.*reg"),
+        (["engine.keep_layers=0"], "'engine.keep_layers' is out of range.*at least 1"),
+        (["engine.keep_layers=most"], "'engine.keep_layers' has a value that is not known.*all, sqrt, a whole number"),
+        (["batches.count=auto", "memory_budget=6"], "'memory_budget' is no size"),
+        (["model=label_propagation", "batches.count=2"], "reads all nodes in every step.*batches.count=1"),
+        (["model=custom", f"model.target={_MODULE}:Gat", "engine.keep_layers=2"], "does not say where its layers end"),
+    ],
+)
+def test_mistakes(arguments: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", f"run_dir={tmp_path / 'run'}", *arguments]) == 1
+    assert re.search(says, " ".join(capsys.readouterr().err.split())), says
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(["model=gat", "model.hidden=16", "engine.keep_layers=2"], id="kept layers"),
+        pytest.param(["model=sage", "model.norm=layer", "model.num_layers=2", "batches.count=2"], id="micro-batches"),
+        pytest.param(["model=sage", "sample.fanouts=[5,5,5]", "batches.steps=2"], id="samples"),
+        pytest.param(
+            ["model=gcn", "sample.fanouts=[8,8,8]", "model.norm=layer", "batches.count=2"], id="samples, micro-batches"
+        ),
+        pytest.param(["model=sage", "model.num_layers=2", "batches.steps=4"], id="steps"),
+        pytest.param(
+            ["model=sage", "model.aggregator=lstm", "mode=one_shot", "model.num_layers=1", "model.norm=none",
+             "sample.fanouts=[10]", "sample.every=run", "eval=sampled", "batches.count=4"], id="an LSTM on samples",
+        ),
+    ],
+)  # fmt: skip
+def test_planned_is_what_is_held(words: list[str], tmp_path: Path) -> None:
+    """In a process of its own, whose memory is measured."""
+    graph = ["dataset=products_like", "dataset.scale=0.02", "world=1", "threads=1", "epochs=2", "memory_budget=90GB"]
+    done = sargnn_here(tmp_path, "train", *graph, *words, "tracking=none", "run_dir=run")
+    assert done.returncode == 0, done.stderr
+    found = summary_of(tmp_path / "run")
+    assert found["planned_train_bytes"][0] == pytest.approx(found["peak_train_bytes"][0], rel=0.15)
+    assert "planned" in (tmp_path / "run" / "logs" / "rank_00.log").read_text()
+    assert not (tmp_path / "run" / "scratch").exists()
